@@ -29,16 +29,16 @@ from typing import Any
 import numpy as np
 
 from chronograd import job as jobs
-from chronograd.backends.apex.group import Group, Roles
-from chronograd.backends.apex.keepers import Drawn, Layout, ReplayShard, Report
-from chronograd.backends.apex.roles import Actor, Learner
+from chronograd.backends.apex.group import ApexGroup, Roles
+from chronograd.backends.apex.keepers import ApexLayout, Drawn, ReplayShard, Report
+from chronograd.backends.apex.roles import Actor, ApexLearner
 from chronograd.backends.gorila.group import GorilaGroup
 from chronograd.backends.plan import RAY_ENVIRONMENT
 from chronograd.backends.ray_session import cpu_s, ray_module, ray_session, take_along
 from chronograd.files import write_json
 from chronograd.measure import environment
 from chronograd.reinforce import balance
-from chronograd.reinforce.balance import Setting
+from chronograd.reinforce.balance import BalanceSetting
 from chronograd.reinforce.replay import Transitions
 from chronograd.reinforce.replay.transitions import Array
 from chronograd.reinforce.systems import SystemsView
@@ -109,7 +109,7 @@ class PlantedShard(Plant, ReplayShard):
         return drawn
 
 
-class PlantedLearner(Plant, Learner):
+class PlantedLearner(Plant, ApexLearner):
     def work(self, num_updates: int) -> Report:
         if not hasattr(self, "_quick"):
             self._quick = self._agent.update
@@ -138,11 +138,11 @@ def job_of(update_every: int, algorithm: str = "apex") -> jobs.Job:
 # -- runs --------------------------------------------------------------------------------------------------
 
 
-def plant(group: Group, what: dict[str, float]) -> None:
+def plant(group: ApexGroup, what: dict[str, float]) -> None:
     ray_module().get([part.plant.remote(what) for part in (*group.actors, *group.learners, *group.shards)])
 
 
-def observed(group: Group, seconds: float, batch: int) -> SystemsView:
+def observed(group: ApexGroup, seconds: float, batch: int) -> SystemsView:
     """Of so many seconds of a run that goes on, after one in which it settles. Whole pieces of work are counted."""
     view = SystemsView(environment.cores(), batch)
     before, begin = 0.0, time.monotonic() + SETTLE_S
@@ -167,8 +167,8 @@ def named(seconds: float, repeats: int) -> list[dict[str, Any]]:
     rows = []
     job = job_of(UPDATE_EVERY)
     for num_environments, kinds in ((4, [k for k in PLANTED if k != "few environments"]), (1, ["few environments"])):
-        layout = Layout(num_actors=2, environments=num_environments, block=40, refresh_every=200)
-        with Group(job, layout, roles=ROLES) as group:
+        layout = ApexLayout(num_actors=2, environments=num_environments, block=40, refresh_every=200)
+        with ApexGroup(job, layout, roles=ROLES) as group:
             observed(group, WARM_UP_S, job.training.batch)
             for repeat in range(repeats):
                 for kind in kinds:
@@ -188,8 +188,8 @@ def numbers_of_actors(seconds: float, most: int, repeats: int) -> list[dict[str,
     """Minibatches per second with 1, 2, … actors, measured in rounds up and down, and foretold from one."""
     found = []
     job = job_of(UPDATE_EVERY)
-    layout = Layout(num_actors=most, environments=1, block=20, refresh_every=200)
-    with Group(job, layout, roles=ROLES) as group:
+    layout = ApexLayout(num_actors=most, environments=1, block=20, refresh_every=200)
+    with ApexGroup(job, layout, roles=ROLES) as group:
         observed(group, WARM_UP_S, job.training.batch)
         for name, what in SETTINGS.items():
             plant(group, what)
@@ -206,7 +206,7 @@ def _foretold(name: str, what: dict[str, float], views: dict[int, list[SystemsVi
     """One setting: what was measured with each number of actors, and what one actor's round in the middle lets expect."""
     of_one = sorted((view.components() for view in views[1]), key=lambda one: one.actor_s)
     parts = of_one[len(of_one) // 2]
-    setting = Setting(batch=BATCH, draws=BATCH / UPDATE_EVERY, cores=environment.cores())
+    setting = BalanceSetting(batch=BATCH, draws=BATCH / UPDATE_EVERY, cores=environment.cores())
     foretold = {n: balance.balance(parts, replace(setting, num_actors=n)) for n in views}
     rounds = {n: [_pace(view) for view in of_number] for n, of_number in views.items()}
     measured = {n: statistics.median(paces) for n, paces in rounds.items()}
@@ -257,11 +257,11 @@ def beside(seconds: float, repeats: int) -> list[dict[str, Any]]:
     for kind in ("Ape-X", "Gorila", "Gorila, bundled"):
         job = job_of(UPDATE_EVERY, "apex" if kind == "Ape-X" else "gorila")
         is_bundled = kind == "Gorila, bundled"
-        layout = Layout(
+        layout = ApexLayout(
             num_actors=0 if is_bundled else 2, learners=1 if kind == "Ape-X" else 2, environments=4, block=40,
             refresh_every=200, shards=0 if is_bundled else 1,
         )  # fmt: skip
-        make = Group(job, layout) if kind == "Ape-X" else GorilaGroup(job, layout, is_bundled)
+        make = ApexGroup(job, layout) if kind == "Ape-X" else GorilaGroup(job, layout, is_bundled)
         with make as group:
             for repeat in range(repeats):
                 view = observed(group, seconds, BATCH)

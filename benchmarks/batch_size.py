@@ -31,7 +31,7 @@ from chronograd.fit.batch_size import BatchRun, fewest_steps, fit_batches
 from chronograd.fit.noise_scale import NoiseLog
 from chronograd.job import Job, from_dict
 from chronograd.record import Quantity
-from chronograd.rundir import Step
+from chronograd.rundir import StepLine
 from chronograd.train.loop import evaluate, seed_everything
 from chronograd.train.noise_scale import GradientNoise
 from chronograd.train.rank_context import RankContext
@@ -95,12 +95,12 @@ def train(job: Job, dataset: Dataset, target_loss: float, most_steps: float) -> 
     step = TrainingStep(job, dataset, place)
     seed_everything(training.seed)
     step.noise = GradientNoise(step)
-    lines: list[Step] = []
+    lines: list[StepLine] = []
     looks = [(0, evaluate(step, dataset, place)[0])]
     next_look = FIRST_LOOK
     reached = None
     for index in range(int(most_steps)):
-        lines.append(Step(step=index + 1, **step.run(index)))
+        lines.append(StepLine(step=index + 1, **step.run(index)))
         if index + 1 < next_look:
             continue
         looks.append((index + 1, evaluate(step, dataset, place)[0]))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from chronograd_lab.common.results import Results
 
 from chronograd.figure import Bar, Bars, Figure, Lines, Mark, Picture, PictureRow, Pictures, Series, png_base64
 from chronograd.hardware import catalog
@@ -27,6 +26,7 @@ from chronograd.reinforce.replay.prioritised import importance_weights
 from chronograd.report import plots
 from chronograd.simulate.simulations import panel
 from chronograd.simulate.staleness import of_pushes
+from chronograd_lab.common.results import Results
 from chronograd_lab.studies import gorila_and_apex
 
 FOLDER = Path(__file__).parent.parent / "docs" / "concepts"

@@ -29,7 +29,7 @@ from chronograd.forecast.convergence import converged_at, from_curve, median_of_
 from chronograd.forecast.forecasting import forecast
 from chronograd.forecast.learning_curves import LearningCurve, read_curve
 from chronograd.forecast.loss import MIN_POINTS
-from chronograd.forecast.published_curves import Published
+from chronograd.forecast.published_curves import PublishedCurves
 from chronograd.forecast.schedule import Schedule
 from chronograd.job import from_dict
 from chronograd_lab.common.published_runs import PublishedCurve, cifar_resnets, dawnbench
@@ -74,7 +74,7 @@ def ratios_of(curve: LearningCurve) -> list[float]:
     for fraction in FRACTIONS:
         early = curve.first(int((curve.steps <= fraction * converged).sum()))
         if len(early.steps) >= MIN_POINTS:
-            forecast = from_curve(early, Published((), {})).step
+            forecast = from_curve(early, PublishedCurves((), {})).step
             found.append(round(converged / max(forecast, float(early.steps[-1])), 3))
     return found
 
@@ -222,7 +222,7 @@ def coverage_of_losses() -> None:
         curve = LearningCurve(one.name, one.steps, one.errors, "loss", "epoch", one.schedule)
         left_out = {one.team: known.without(one.team)}
         if one.team in digits:
-            left_out["all of digits"] = functools.reduce(Published.without, digits, known)
+            left_out["all of digits"] = functools.reduce(PublishedCurves.without, digits, known)
         for what, others in left_out.items():
             made = forecast(curve, count / len(one.steps) + 1e-9, known=others, draws=20)
             way = ", by its own curve" if made.unlike else ""
@@ -271,14 +271,14 @@ def coverage_of_unlike(measured: Path | None) -> None:
     Accuracies are those of published runs, as if only small ones were known, and the other way round.
     """
     known = published_curves.published()
-    kinds: dict[str, list[tuple[LearningCurve, Published]]] = {
+    kinds: dict[str, list[tuple[LearningCurve, PublishedCurves]]] = {
         "simulated language models": [(language_model(seed), known) for seed in range(SIMULATED)]
     }
     if measured is not None:
         kinds["fine-tuned Llama-3.2-3B"] = [(curve, known) for curve in fine_tuned(measured)]
     for name, runs, others in (
-        ("published errors, small runs known", known.runs, Published((), {}, known.small)),
-        ("small errors, published runs known", known.small[::3], Published(known.runs, {})),
+        ("published errors, small runs known", known.runs, PublishedCurves((), {}, known.small)),
+        ("small errors, published runs known", known.small[::3], PublishedCurves(known.runs, {})),
     ):
         kinds[name] = [
             (LearningCurve(one.name, one.steps, one.errors, "accuracy", "epoch", one.schedule), others) for one in runs

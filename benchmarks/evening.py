@@ -17,15 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from chronograd_lab.common.results import Results, Settings
-from chronograd_lab.common.runner import StudyRunner
-
 from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError
 from chronograd.job import Job, changed, from_dict
 from chronograd.predict.prediction import predict
 from chronograd.rundir import RunDir
+from chronograd_lab.common.results import Results, Settings
+from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, settings_of
 from chronograd_lab.studies import studies, teacher_student
 

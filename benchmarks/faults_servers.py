@@ -21,7 +21,7 @@ from chronograd.rundir import RunDir
 from chronograd.rundir.steps import merged
 
 # What each is called in the list of processes.
-VICTIMS = {"server": "ray::Server", "learner": "ray::Learner", "driver": "parameter_server.run"}
+VICTIMS = {"server": "ray::ParameterServer", "learner": "ray::GradientLearner", "driver": "parameter_server.run"}
 OVERRIDES = ("backend=parameter_server", "communication.servers=2")
 RUN_VARIABLE = "CHRONOGRAD_FAULTS_RUN"
 

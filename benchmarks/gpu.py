@@ -119,8 +119,7 @@ def measured(case: dict[str, Any], seconds: float, timing: Timing | None = None)
     import torch
 
     from chronograd.measure.steps import time_steps
-    from chronograd.rundir.steps import Line
-    from chronograd.rundir.steps import Step as StepLine
+    from chronograd.rundir.steps import Line, StepLine
     from chronograd.train.communicator import communicator_of, rank0_number
     from chronograd.train.forward import ForwardStep
     from chronograd.train.rank_context import rank_context_from_environment

@@ -40,7 +40,7 @@ from chronograd.job import Augmentation
 from chronograd.measure import environment
 from chronograd.measure.result import Timing
 from chronograd.measure.steps import time_steps
-from chronograd.rundir import Line, Step
+from chronograd.rundir import Line, StepLine
 from chronograd.train.inputs import ImageInput
 from chronograd.train.order import SampleOrder
 from chronograd.train.rank_context import RankContext
@@ -277,7 +277,7 @@ class Share:
     @classmethod
     def of_lines(cls, lines: Sequence[Line]) -> Share:
         """From the lines of `time_steps`: input is what it takes to get images, to move them and to prepare them."""
-        steps = [line for line in lines if isinstance(line, Step)]
+        steps = [line for line in lines if isinstance(line, StepLine)]
         inputs = [step.needed("input_s") + step.needed("transfer_s") for step in steps]
         wholes = [step.needed("step_time_s") for step in steps]
         low, middle, high = np.quantile([a / b for a, b in zip(inputs, wholes, strict=True)], [0.1, 0.5, 0.9])

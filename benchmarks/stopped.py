@@ -30,7 +30,7 @@ from benchmarks.faults_common import make_job
 from chronograd.explain import explanation
 from chronograd.launch import jobs
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Step
+from chronograd.rundir.steps import StepLine
 from chronograd.train.watchdog import note_path, read_note
 
 PAUSE_S = 3.5
@@ -106,7 +106,7 @@ def row_of(moment: Moment, run: RunDir, said: str, hit: str, usual_s: float) -> 
     assert step.value is not None
     assert step.low is not None
     assert step.high is not None
-    plain = [line.needed("step_time_s") for line in run.read_steps(0).steps if isinstance(line, Step)]
+    plain = [line.needed("step_time_s") for line in run.read_steps(0).steps if isinstance(line, StepLine)]
     return {
         "moment": moment.name,
         "ranks": moment.world,

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from chronograd_lab.common.results import Results, Row
-from chronograd_lab.common.rows import matching
-
 from chronograd.files import write_aside
 from chronograd.report.markdown import markdown
 from chronograd.units import seconds
+from chronograd_lab.common.results import Results, Row
+from chronograd_lab.common.rows import matching
 from chronograd_lab.exercises.pages import first_sentences
 from chronograd_lab.studies import studies
 

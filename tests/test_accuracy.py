@@ -15,7 +15,7 @@ from benchmarks.sources import timm as timm_source
 
 from benchmarks import accuracy
 from chronograd.calibrate.tables import join
-from chronograd.fit.tables import Row, Table
+from chronograd.fit.tables import ThroughputRow, ThroughputTable
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import from_datasheet
 
@@ -166,7 +166,7 @@ def test_a_folder_is_run_printed_and_saved(tmp_path: Path, capsys: pytest.Captur
     assert len(lines) == 1 + len(printed["rows"]) + 1
 
 
-def write_timm(folder: Path, layout: str, rows: list[Row]) -> None:
+def write_timm(folder: Path, layout: str, rows: list[ThroughputRow]) -> None:
     with (folder / f"benchmark-infer-amp-{layout}-pt240-cu124-rtx3090.csv").open("w", newline="") as stream:
         table = csv.writer(stream)
         table.writerow(["model", "infer_img_size", "infer_batch_size", "infer_samples_per_sec", "param_count"])
@@ -186,8 +186,8 @@ def test_timm_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     residual = dict(zip(names, np.exp(0.08 * np.random.default_rng(0).standard_normal(len(names))), strict=True))
     truth = from_datasheet(catalog.device("rtx3090"), "fp16")
     for layout in ("nchw", "nhwc"):
-        asked = [Row(name, 160, 64, 1.0) for name in names]
-        timed = join(Table("t.csv", tuple(asked), "inference", "fp16", layout), asked).timed
+        asked = [ThroughputRow(name, 160, 64, 1.0) for name in names]
+        timed = join(ThroughputTable("t.csv", tuple(asked), "inference", "fp16", layout), asked).timed
         rows = [
             replace(t.row, seconds=t.sample.work.total_seconds(truth) * float(residual[t.row.model])) for t in timed
         ]

@@ -17,7 +17,7 @@ from chronograd.errors import DiskFullError, RunError
 from chronograd.launch import slurm
 from chronograd.launch.processes import Process, run_together
 from chronograd.launch.slurm.script import Options
-from chronograd.rundir import RunDir, Step
+from chronograd.rundir import RunDir, StepLine
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, Progress
 from chronograd.train.rank_command import DISK_FULL_STATUS
@@ -71,7 +71,7 @@ def test_steps_of_a_rank(small: Path) -> None:
     def write(rank: int, count: int) -> None:
         with run.step_writer(rank) as lines:
             for step in range(1, count + 1):
-                lines.write(Step(step=step, step_time_s=0.1))
+                lines.write(StepLine(step=step, step_time_s=0.1))
 
     with pytest.raises(DiskFullError, match=r"steps\.0\.jsonl: the disk is full"):
         write(0, 5000)

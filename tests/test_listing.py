@@ -15,7 +15,7 @@ from chronograd.fit.speed import read_points
 from chronograd.forecast.learning_curves import read_curve
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, listing
-from chronograd.rundir.steps import Step
+from chronograd.rundir.steps import StepLine
 
 
 def record(step_time_s: float, **cluster: object) -> Record:
@@ -30,7 +30,9 @@ def make_run(path: str, step_time_s: float, **cluster: object) -> RunDir:
     with run.step_writer() as lines:
         for step in range(1, 6):
             lines.write(
-                Step(step=step, epoch=1, seconds=step * step_time_s, step_time_s=step_time_s, loss=1 / step, samples=8)
+                StepLine(
+                    step=step, epoch=1, seconds=step * step_time_s, step_time_s=step_time_s, loss=1 / step, samples=8
+                )
             )
     return run
 

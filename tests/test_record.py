@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chronograd.errors import FileFormatError
-from chronograd.record import Cluster, Provenance, Record
+from chronograd.record import Provenance, Record, RecordedCluster
 from chronograd.rundir import RunDir
 from chronograd.train.result import header
 
@@ -64,7 +64,7 @@ def test_a_header_answers_what_it_does_not_say() -> None:
         kind="measured",
         title="t",
         job={"training": {"batch": 64}},
-        cluster=Cluster(device="cpu", count=4, title="CPU", ran_on="Test Processor"),
+        cluster=RecordedCluster(device="cpu", count=4, title="CPU", ran_on="Test Processor"),
         provenance=Provenance(method="a watch"),
     )
     assert (record.world, record.device, record.device_name, record.global_batch) == (4, "cpu", "Test Processor", 64)

@@ -21,7 +21,7 @@ from chronograd import job as jobs
 from chronograd.errors import FileFormatError, RunError
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepFollower, list_runs, read_steps
-from chronograd.rundir.steps import Episode, Epoch, Note, Ready, Start, Step, merged
+from chronograd.rundir.steps import EpisodeLine, Epoch, NoteLine, Ready, Start, StepLine, merged
 
 JOB = jobs.from_dict({"network": {"name": "torchvision:vgg19"}, "data": {"name": "digits"}})
 
@@ -72,8 +72,8 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_steps_are_read_back_with_their_attempt(tmp_path: Path) -> None:
     run = RunDir.create(JOB, out=tmp_path / "run")
     with run.step_writer() as lines:
-        lines.write(Step(step=1, loss=2.5))
-        lines.write(Step(step=2, loss=float("nan")))
+        lines.write(StepLine(step=1, loss=2.5))
+        lines.write(StepLine(step=2, loss=float("nan")))
         lines.write(
             Epoch(
                 step=2,
@@ -109,7 +109,7 @@ def test_the_last_attempt_of_a_step_counts_and_redone_ones_are_counted(tmp_path:
         with run.step_writer() as lines:
             assert lines.attempt == attempt
             for step in steps:
-                lines.write(Step(step=step, loss=float(attempt)))
+                lines.write(StepLine(step=step, loss=float(attempt)))
     log = run.read_steps()
     assert [(line.step, line.loss) for line in log.steps] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
     assert (log.attempts, log.redone, log.torn) == (2, 2, 0)
@@ -122,23 +122,23 @@ def test_all_episodes_and_notes_of_a_step_are_kept_and_those_thrown_away_are_not
 
     def write(begin: int, ends: Sequence[int], total: float) -> None:
         with run.step_writer() as lines:
-            lines.write(Note(step=begin, text="told at each start"))
+            lines.write(NoteLine(step=begin, text="told at each start"))
             lines.write(Ready(step=begin))
             for before, end in pairwise([begin, *ends]):
-                lines.write(Step(step=end, num_steps=end - before))
+                lines.write(StepLine(step=end, num_steps=end - before))
                 for number in range(3):
-                    lines.write(Episode(step=end, total=total + number, length=5, epsilon=0.1))
-                lines.write(Note(step=end, text="actor 0 died"))
-                lines.write(Note(step=end, text="actor 1 died"))
+                    lines.write(EpisodeLine(step=end, total=total + number, length=5, epsilon=0.1))
+                lines.write(NoteLine(step=end, text="actor 0 died"))
+                lines.write(NoteLine(step=end, text="actor 1 died"))
 
     write(0, [40, 100, 150], 10.0)
     write(100, [130, 160], 20.0)
     log = run.read_steps()
     assert [(line.attempt, line.step) for line in log.steps] == [(1, 40), (1, 100), (2, 130), (2, 160)]
-    assert [(line.step, line.total) for line in log.of(Episode)] == [
+    assert [(line.step, line.total) for line in log.of(EpisodeLine)] == [
         (step, total + number) for step, total in ((40, 10), (100, 10), (130, 20), (160, 20)) for number in range(3)
     ]
-    texts = Counter((note.attempt, note.text) for note in log.of(Note))
+    texts = Counter((note.attempt, note.text) for note in log.of(NoteLine))
     assert texts == {
         (1, "told at each start"): 1, (2, "told at each start"): 1,
         **{(attempt, f"actor {number} died"): 2 for attempt in (1, 2) for number in (0, 1)},
@@ -152,7 +152,7 @@ def test_a_torn_line_is_dropped_and_the_next_attempt_goes_on_after_it(tmp_path: 
     run.steps_path().write_bytes(b'{"attempt": 1, "step": 1}\n{"attempt": 1, "st')
     assert (len(run.read_steps().steps), run.read_steps().torn) == (1, 1)
     with run.step_writer() as lines:
-        lines.write(Step(step=2))
+        lines.write(StepLine(step=2))
     log = run.read_steps()
     assert [line.step for line in log.steps] == [1, 2]
     assert (log.attempts, log.torn) == (2, 1)
@@ -222,10 +222,10 @@ def test_errors_of_earlier_attempts_are_left_out_whatever_the_clock_says(tmp_pat
 def test_times_go_on_evenly_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir.create(JOB, out=tmp_path / "run")
     with run.step_writer() as lines:
-        lines.write(Step(step=1))
+        lines.write(StepLine(step=1))
         yesterday = time.time() - 86_400
         monkeypatch.setattr(time, "time", lambda: yesterday)
-        lines.write(Step(step=2))
+        lines.write(StepLine(step=2))
     first, second = (line.time for line in run.read_steps().steps)
     assert 0 <= second - first < 3600
 
@@ -278,7 +278,7 @@ from itertools import pairwise
 from pathlib import Path
 from chronograd import job as jobs
 from chronograd.errors import RunError
-from chronograd.rundir import RunDir, Step
+from chronograd.rundir import RunDir, StepLine
 parent, shared, me = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 job = jobs.from_dict({"network": {"name": "n"}, "data": {"name": "d"}})
 for _ in range(20):
@@ -291,7 +291,7 @@ except RunError:
 run = RunDir(shared)
 with run.step_writer(me) as lines:
     for step in range(200):
-        lines.write(Step(step=step, extra={"writer": me}))
+        lines.write(StepLine(step=step, extra={"writer": me}))
 """
 
 

@@ -11,9 +11,9 @@ from chronograd.data.datasets import card
 from chronograd.job import Job, changed, from_dict
 from chronograd.measure.result import Method, step_quantities
 from chronograd.record import Quantity
-from chronograd.rundir import RunDir, Step
+from chronograd.rundir import RunDir, StepLine
 from chronograd.rundir.stalls import find, stalls_of
-from chronograd.rundir.steps import Epoch, Memory, Stall
+from chronograd.rundir.steps import Epoch, MemoryLine, Stall
 from chronograd.train.result import training_record
 
 METHOD = Method("clock", "clock")
@@ -32,7 +32,7 @@ def make_job(*overrides: str) -> Job:
     return changed(job, list(overrides))
 
 
-def steps(times: dict[int, float], count: int = 40, usual_s: float = 0.1, wait: bool = False) -> list[Step]:
+def steps(times: dict[int, float], count: int = 40, usual_s: float = 0.1, wait: bool = False) -> list[StepLine]:
     """Steps that take as long as usual, but for some; the excess is of forward, or of a wait in backward."""
     lines, now = [], 1000.0
     for step in range(1, count + 1):
@@ -40,7 +40,7 @@ def steps(times: dict[int, float], count: int = 40, usual_s: float = 0.1, wait: 
         now += took
         more = took - usual_s
         lines.append(
-            Step(
+            StepLine(
                 time=now, step=step, epoch=1 + (step - 1) // 20, step_time_s=took, loss=1.0, samples=2, seconds=now - 1000,
                 forward_s=0.4 * usual_s + (0 if wait else more), backward_s=0.5 * usual_s + (more if wait else 0),
                 exchange_wait_s=more if wait else 0.0, input_s=0.0, transfer_s=0.0, update_s=0.1 * usual_s,
@@ -49,7 +49,7 @@ def steps(times: dict[int, float], count: int = 40, usual_s: float = 0.1, wait: 
     return lines
 
 
-def stall(line: Step, **said: object) -> Stall:
+def stall(line: StepLine, **said: object) -> Stall:
     """One that ends with a step."""
     assert line.step_time_s is not None
     known = {"time": line.time, "step": line.step, "seconds": line.step_time_s, "place": "backward", **said}
@@ -159,7 +159,7 @@ def write_run(folder: Path, stopped: bool) -> RunDir:
                             test_accuracy=0.5,
                         )
                     )  # fmt: skip
-            writer.write(Memory(time=lines[-1].time, step=40, memory_peak_bytes=100, source="here"))
+            writer.write(MemoryLine(time=lines[-1].time, step=40, memory_peak_bytes=100, source="here"))
     return run
 
 

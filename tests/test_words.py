@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from chronograd_lab.common.optimus_sections import epochs_words
 
 from chronograd.forecast.learning import what_was_reached
 from chronograd.plan.effort import of_epochs
 from chronograd.record import Quantity, Record
 from chronograd.units import number, quantity
 from chronograd.words import how_many, interval
+from chronograd_lab.common.optimus_sections import epochs_words
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 

@@ -39,7 +39,7 @@ from chronograd.predict.speed import OPTIMUS_RESNET50
 from chronograd.predict.timeline import timeline_of_run
 from chronograd.record import Quantity, Record, subtract
 from chronograd.rundir import RunDir, StepFollower, list_runs, listing
-from chronograd.rundir.steps import Step
+from chronograd.rundir.steps import StepLine
 from chronograd.trace import Trace
 from chronograd.train.result import training_record
 
@@ -384,7 +384,7 @@ def _again(folder: Path) -> None:
     run = RunDir.open(folder)
     for rank in (0, 1):
         with run.step_writer(rank) as lines:
-            lines.write(Step(step=9, loss=0.5, step_time_s=0.1))
+            lines.write(StepLine(step=9, loss=0.5, step_time_s=0.1))
         run.read_steps(rank)
 
 

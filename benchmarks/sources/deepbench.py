@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 from benchmarks.kernels import Convolution, fit_kernels, gemm
 from benchmarks.sources import Row, row_of
 from chronograd.calibrate.link_rows import LIKE, of_all_reduces, timed_once
-from chronograd.calibrate.links import Timed
+from chronograd.calibrate.links import TimedCollective
 from chronograd.errors import NotFoundError
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
@@ -64,7 +64,7 @@ def rows(folder: Path) -> list[Row]:
 
 def _all_reduces(path: Path) -> list[Row]:
     """Every row above 4 MB in turn predicts the other rows of its group; and those of like size alone. Empty without a group."""
-    groups: dict[tuple[str, str, str], list[Timed]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[TimedCollective]] = defaultdict(list)
     with path.open(newline="", encoding="utf-8") as stream:
         for line in csv.DictReader(stream):
             seconds = _seconds(line["mean_ms"])

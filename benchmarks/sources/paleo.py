@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.sources import Row, row_of
 from chronograd.count.network import trace_network
 from chronograd.predict.collectives import tree
-from chronograd.predict.paleo import Cost, Layer, Network, Platform, layers, step_parts_s, update_s
+from chronograd.predict.paleo import Cost, PaleoLayer, PaleoNetwork, Platform, layers, step_parts_s, update_s
 from chronograd.trace import Trace
 from chronograd.units import GIB
 
@@ -49,7 +49,7 @@ def datasheet(device: str, link: str = "ethernet", ppp: float = 1.0, ppp_comm: f
     return Platform(gflops * 1e9, gb_per_s * GIB, LINKS[link] / 8 * 1e9, ppp, ppp_comm)
 
 
-def _ms(network: Network, batch: int, workers: int, platform: Platform, scheme: str = "tree") -> dict[str, float]:
+def _ms(network: PaleoNetwork, batch: int, workers: int, platform: Platform, scheme: str = "tree") -> dict[str, float]:
     parts = step_parts_s(network, batch, workers, platform, scheme)
     return {name: 1e3 * float(seconds) for name, seconds in parts.items()}
 
@@ -79,8 +79,8 @@ def comparisons() -> Iterator[Case]:
 
 
 @functools.cache
-def _nin_on_k20x() -> tuple[Network, Platform]:
-    network = Network.of(trace_network("nin", {"ceil_mode": False}))
+def _nin_on_k20x() -> tuple[PaleoNetwork, Platform]:
+    network = PaleoNetwork.of(trace_network("nin", {"ceil_mode": False}))
     return network, datasheet("k20x", "infiniband", 0.21, 0.56)
 
 
@@ -104,7 +104,7 @@ def _nin() -> Iterator[Case]:
 
 
 def _inception() -> Iterator[Case]:
-    network = Network.of(trace_network("inception-v3-slim"))
+    network = PaleoNetwork.of(trace_network("inception-v3-slim"))
     platform = datasheet("k40", "ethernet", 0.62, 0.72)
     yield "Inception v3, parameters", network.param_bytes / 4, 23_734_312
     alone = _step_ms(network, 256, 1, platform)
@@ -115,7 +115,7 @@ def _inception() -> Iterator[Case]:
 
 
 def _alexnet() -> Iterator[Case]:
-    network = Network.of(trace_network("alexnet-v2"))
+    network = PaleoNetwork.of(trace_network("alexnet-v2"))
     platform = datasheet("k80", "ethernet-20", 0.62)
     yield "AlexNet v2, parameter bytes", network.param_bytes, 201_215_648
     alone = _step_ms(network, 2048, 1, platform)
@@ -148,7 +148,7 @@ def _full_pass() -> Iterator[Case]:
         ("vgg16-slim", 64): {1.0: (345.8, 785.2), 0.62: (557.8, 1266.5)},
     }
     for (name, batch), by_ppp in figures.items():
-        network = Network.of(trace_network(name))
+        network = PaleoNetwork.of(trace_network(name))
         for ppp, (forward, backward) in by_ppp.items():
             ours = _ms(network, batch, 1, datasheet("titan-x", "ethernet", ppp))
             yield f"{name}, Titan X, PPP {ppp}, forward, ms", ours["forward"], forward
@@ -171,7 +171,7 @@ def _hours(step_ms: float, workers: int) -> float:
     return 90 * IMAGENET_TRAIN / (128 * workers) * step_ms / 3.6e6
 
 
-def split(layer: Layer, num_workers: int) -> Layer:
+def split(layer: PaleoLayer, num_workers: int) -> PaleoLayer:
     """A layer on one of n devices that each make an n-th of its output from its whole input."""
 
     def share(cost: Cost, passes: int) -> Cost:
@@ -196,7 +196,7 @@ def _hybrid_step_s(
     """
     n, found = num_workers, layers(trace)
     if n == 1:
-        return float(sum(step_parts_s(Network.of(trace), batch_per_worker, 1, platform).values()))
+        return float(sum(step_parts_s(PaleoNetwork.of(trace), batch_per_worker, 1, platform).values()))
     link = platform.link_bytes_per_s / 1e9 * GIB  # where activations move, PALEO takes a GB for 2^30 bytes
     inside = [i for i, layer in enumerate(found) if layer.module in divided_modules]
     parts = [split(found[i], n) for i in inside]

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sources import Row, row_of
-from chronograd.calibrate.tables import Timed, family_of_model, fit_table, join, prior_of, ratios
+from chronograd.calibrate.tables import TimedRow, family_of_model, fit_table, join, prior_of, ratios
 from chronograd.errors import InputError, NotFoundError
-from chronograd.fit.tables import Table, read_table, shuffled
+from chronograd.fit.tables import ThroughputTable, read_table, shuffled
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import Calibration
 from chronograd.predict.carrying import Shown
@@ -34,9 +34,9 @@ AIMS = {
 
 @dataclass(frozen=True)
 class _Source:
-    table: Table
+    table: ThroughputTable
     device: catalog.Device
-    timed: list[Timed]
+    timed: list[TimedRow]
     left_out: dict[str, str]
 
     @property

@@ -321,7 +321,7 @@ class Cluster(_Section):
         return self.threads or max(1, cores // ranks_on_node)
 
 
-class Communication(_Section):
+class GradientExchange(_Section):
     """How ranks exchange gradients."""
 
     all_reduce: Literal["auto", "ring", "nccl", "hierarchical_copy", "reduction_to_one_device"] = "auto"
@@ -440,7 +440,7 @@ class Job(_Model):
     data: Data
     training: Training = Field(default_factory=lambda: Training())
     cluster: Cluster = Field(default_factory=lambda: Cluster())
-    communication: Communication = Field(default_factory=lambda: Communication())
+    communication: GradientExchange = Field(default_factory=lambda: GradientExchange())
     backend: BackendName = "single"
     """How ranks work together."""
     reinforcement: Reinforcement | None = None

@@ -221,7 +221,7 @@ _DIFFERENCES = ("communication_exposed_s", "communication_overlapped_s")
 _ABOVE_0 = ("step_time_s", "throughput_samples_per_s")
 
 
-class Cluster(RecordPart):
+class RecordedCluster(RecordPart):
     """What figures hold for: devices that a prediction is for, or that a measurement asked for.
 
     Attributes:
@@ -312,7 +312,7 @@ class JobHeader(RecordPart):
     network: Named = Named()
     data: Named = Named()
     training: TrainingHeader = TrainingHeader()
-    cluster: Cluster = Cluster()
+    cluster: RecordedCluster = RecordedCluster()
     backend: str = ""
     reinforcement: AgentHeader = AgentHeader()
 
@@ -360,7 +360,7 @@ class Layer(Row):
     time_to_win_s: Number
 
 
-class Point(Row):
+class ScalingRow(Row):
     """A job with n ranks, and what is known of its step. Times in seconds; None where it is not known.
 
     Attributes:
@@ -425,7 +425,7 @@ class Tables(RecordPart):
     by_kind: list[OperatorKind] = []
     layers: list[Layer] = []
     most_to_win: list[Layer] = []
-    scaling: list[Point] = []
+    scaling: list[ScalingRow] = []
     staleness: list[dict[str, Any]] = []
     epochs: list[dict[str, Any]] = []
     timeline: list[AtWork] = []
@@ -452,7 +452,7 @@ class Record(BaseModel):
     title: str
     created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     job: JobHeader = Field(default_factory=JobHeader)
-    cluster: Cluster = Field(default_factory=Cluster)
+    cluster: RecordedCluster = Field(default_factory=RecordedCluster)
     backend: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
     provenance: Provenance = Field(default_factory=Provenance)
@@ -552,7 +552,7 @@ def _check_figure(name: str, quantity: Quantity) -> None:
 
 
 @dataclass
-class Difference:
+class QuantityDifference:
     """One quantity of two records side by side.
 
     `ratio` is b / a and `error` is b / a - 1 (None where either is missing). `is_within` says whether the
@@ -580,11 +580,11 @@ class Difference:
         return None if self.ratio is None else self.ratio - 1
 
 
-def subtract(a: Record, b: Record) -> list[Difference]:
+def subtract(a: Record, b: Record) -> list[QuantityDifference]:
     """Every quantity that either record has, in the order of QUANTITIES, then by name."""
     order = {name: i for i, name in enumerate(QUANTITIES)}
     names = sorted({*a.quantities, *b.quantities}, key=lambda n: (order.get(n, len(order)), n))
-    return [Difference(n, (a[n].unit or b[n].unit), a[n], b[n]) for n in names]
+    return [QuantityDifference(n, (a[n].unit or b[n].unit), a[n], b[n]) for n in names]
 
 
 def first_problem(error: ValidationError) -> str:

@@ -63,10 +63,10 @@ def _layout(job: Job) -> Any:
 @pytest.fixture(scope="module")
 def apex(ray_is_up: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Two actors, two shards, a learner: at work in the first test, killed in the second."""
-    from chronograd.backends.apex.group import Group
+    from chronograd.backends.apex.group import ApexGroup
 
     job = job_of("apex", actors=2, replay_shards=2, replay_size=20_000)
-    with Group(job, _layout(job), checkpoints=tmp_path_factory.mktemp("apex")) as group:
+    with ApexGroup(job, _layout(job), checkpoints=tmp_path_factory.mktemp("apex")) as group:
         yield group
 
 
@@ -149,10 +149,10 @@ def test_whatever_dies_is_replaced(apex: Any) -> None:
 def test_gorila_drops_what_is_stale(is_bundled: bool) -> None:
     """Two learners over two servers. With a limit of 0 whatever another overtook is dropped, and the rest is 0 stale."""
     from chronograd.backends.gorila.group import GorilaGroup
-    from chronograd.backends.gorila.roles import Limits
+    from chronograd.backends.gorila.roles import GradientLimits
 
     job = jobs.changed(job_of("gorila", learners=2, bundled=is_bundled), ["communication.servers=2"])
-    with GorilaGroup(job, _layout(job), is_bundled, Limits(staleness=0, deviations=1e9)) as group:
+    with GorilaGroup(job, _layout(job), is_bundled, GradientLimits(staleness=0, deviations=1e9)) as group:
         first = {name: value.clone() for name, value in group.parameters().items()}
         lines = [line for report in group.run(1500) for line in report.lines]
         last = group.parameters()
@@ -171,10 +171,10 @@ def test_gorila_drops_what_is_stale(is_bundled: bool) -> None:
 @pytest.mark.parametrize("most", [0, 1, 1000])
 def test_a_server_counts_staleness_and_drops_what_is_beyond_its_limit(most: int) -> None:
     """Gradients on versions 0, 0, 1, 0: each is as stale as updates were made since, and one that is dropped makes none."""
-    from chronograd.backends.gorila.roles import GorilaServer, Limits
+    from chronograd.backends.gorila.roles import GorilaServer, GradientLimits
     from chronograd.backends.parameter_server.actors import Shard
 
-    server = GorilaServer(Shard((0,), (torch.Size([2]),)), job_of("gorila"), Limits(staleness=most))
+    server = GorilaServer(Shard((0,), (torch.Size([2]),)), job_of("gorila"), GradientLimits(staleness=most))
     server.start_from(np.ones(2, np.float32), None, 0)
     told = [server.push_unless_stale(np.ones(2, np.float32), version)[:2] for version in (0, 0, 1, 0)]
     assert (
@@ -274,11 +274,11 @@ def test_a_dead_server_is_named_and_no_learner_blamed() -> None:
 @pytest.mark.usefixtures("ray_is_up")
 def test_a_lost_replay_stops_nobody() -> None:
     """The only shard dies while actors wait for a slow learner: they fill the next. After an epoch's last step nothing can."""
-    from chronograd.backends.apex.group import Group
+    from chronograd.backends.apex.group import ApexGroup
 
     slow = ["network.options.hidden=[512,512]", "training.batch=256"]
     job = jobs.changed(job_of("apex", update_every=1), slow)
-    with Group(job, _layout(job)) as group:
+    with ApexGroup(job, _layout(job)) as group:
         group.shard_reports()
         deadline, killed_at = time.monotonic() + 600, 0  # half a minute on a machine that does nothing else
         for report in group.run(900):
@@ -310,16 +310,16 @@ def test_a_lost_replay_stops_nobody() -> None:
 def test_a_learner_dies_during_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It loses nothing, the run goes on and says so; checkpoints within an epoch have the time until then."""
     from chronograd.backends.apex import run as driver
-    from chronograd.backends.apex.group import Group
+    from chronograd.backends.apex.group import ApexGroup
     from chronograd.reinforce.worker import evaluated
     from chronograd.rundir import RunDir
-    from chronograd.rundir.steps import Epoch, Note
+    from chronograd.rundir.steps import Epoch, NoteLine
     from chronograd.train.checkpoint_folder import Progress, newest_sound, read_state
 
     job = job_of("apex")
     run = RunDir.create(job, out=tmp_path / "run")
     saved: list[Progress] = []
-    with Group(job, _layout(job), run.checkpoints) as group, run.step_writer() as lines:
+    with ApexGroup(job, _layout(job), run.checkpoints) as group, run.step_writer() as lines:
         save = group.save
 
         def kill_and_evaluate(*arguments: Any) -> list[float]:
@@ -338,7 +338,7 @@ def test_a_learner_dies_during_an_evaluation(tmp_path: Path, monkeypatch: pytest
         driver._Run(run, job, group, lines).go_on()
     log = run.read_steps()
     assert [end.epoch for end in log.of(Epoch)] == [1, 2]
-    notes = [note.text for note in log.of(Note) if "died" in note.text]
+    notes = [note.text for note in log.of(NoteLine) if "died" in note.text]
     assert notes == [note for note in notes if note.startswith("learner died and was replaced: ")]
     assert len(notes) == 1
     newest = newest_sound(run.checkpoints)[0]
@@ -394,7 +394,7 @@ def test_random_numbers_are_not_those_of_before() -> None:
 def test_actors_give_the_priorities_that_the_learner_gives() -> None:
     """Horgan et al. 2018: of the same transitions by the same network; ε where there is no error."""
     from chronograd.backends.apex.roles import Actor
-    from chronograd.reinforce.replay import Sample, Transitions
+    from chronograd.reinforce.replay import Minibatch, Transitions
 
     job = job_of("apex", target_every=0)
     actor = Actor(0, job, _layout(job), 0.1, [None], None, (0, 0))
@@ -406,7 +406,7 @@ def test_actors_give_the_priorities_that_the_learner_gives() -> None:
     assert first.tolist() == pytest.approx([1e-6, 0.5, 2], rel=1e-4)
     later: list[np.ndarray] = []
     actor._agent.replay = SimpleNamespace(update=lambda indices, priorities: later.append(priorities))  # type: ignore[assignment]
-    actor._agent.update(Sample.of(transitions))
+    actor._agent.update(Minibatch.of(transitions))
     assert first.tolist() == later[0].tolist()
 
 
@@ -414,13 +414,13 @@ def test_actors_give_the_priorities_that_the_learner_gives() -> None:
 @pytest.mark.parametrize("algorithm", ["apex", "gorila"])
 def test_a_run_that_diverges_ends_after_its_epoch(tmp_path: Path, algorithm: str) -> None:
     from chronograd.backends.apex import run as driver
-    from chronograd.backends.apex.group import Group
+    from chronograd.backends.apex.group import ApexGroup
     from chronograd.backends.gorila.group import GorilaGroup
     from chronograd.rundir import RunDir
 
     job = jobs.changed(job_of(algorithm, steps_per_epoch=500), ["training.learning_rate=1e30"])
     run = RunDir.create(job, out=tmp_path / "run")
-    make = {"apex": lambda: Group(job, _layout(job), run.checkpoints),
+    make = {"apex": lambda: ApexGroup(job, _layout(job), run.checkpoints),
             "gorila": lambda: GorilaGroup(job, _layout(job), False, checkpoints=run.checkpoints)}[algorithm]  # fmt: skip
     with make() as group, run.step_writer() as lines:
         driver._Run(run, job, group, lines).go_on()

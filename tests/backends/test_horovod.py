@@ -173,8 +173,8 @@ def test_apart_nothing_is_averaged_and_then_everything_once(tmp_path: Path) -> N
     code = """
 import os, warnings, torch
 from chronograd.backends.horovod.rank import HorovodCommunicator
-from chronograd.job import Communication
-rank, exchange = int(os.environ["HOROVOD_RANK"]), HorovodCommunicator(Communication())
+from chronograd.job import GradientExchange
+rank, exchange = int(os.environ["HOROVOD_RANK"]), HorovodCommunicator(GradientExchange())
 warnings.simplefilter("error")
 network, ones = torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1)
 network.weight.data.fill_(rank)

@@ -19,11 +19,11 @@ from torch import nn
 
 from chronograd import job as jobs
 from chronograd.backends import parameter_server, registry
-from chronograd.backends.parameter_server.actors import Server, Shard, group_fields, shards, trained_parameters
+from chronograd.backends.parameter_server.actors import ParameterServer, Shard, group_fields, shards, trained_parameters
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job, Training
 from chronograd.launch import jobs as launch
-from chronograd.rundir import Line, RunDir, Step
+from chronograd.rundir import Line, RunDir, StepLine
 from chronograd.rundir.steps import merged
 from chronograd.train.checkpoint_folder import list_checkpoints
 from chronograd.train.optimizer import make_optimizer, set_rate
@@ -50,16 +50,16 @@ def make_job(learners: int = 1, servers: int = 1, **training: Any) -> Job:
 # -- what a server does ----------------------------------------------------------------------------------
 
 
-def make_server(is_staleness_aware: bool = False, **training: Any) -> Server:
+def make_server(is_staleness_aware: bool = False, **training: Any) -> ParameterServer:
     """One parameter of two numbers, which starts at 1; plain SGD at rate 0.5 for 10 steps."""
     given = Training(**{"optimizer": "sgd", "learning_rate": 0.5, "momentum": 0.0, "schedule": "constant", **training})
     shard = Shard((0,), (torch.Size([2]),))
-    server = Server(shard, torch.optim.SGD, [{"params": [0], "factor": 1.0}], given, 10, is_staleness_aware)
+    server = ParameterServer(shard, torch.optim.SGD, [{"params": [0], "factor": 1.0}], given, 10, is_staleness_aware)
     server.load(np.ones(2, np.float32), {}, 0)
     return server
 
 
-def push(server: Server, gradient: float, version: int) -> int:
+def push(server: ParameterServer, gradient: float, version: int) -> int:
     """Returns the staleness."""
     return server.push(np.full(2, gradient, np.float32), frozenset(), version).staleness
 
@@ -124,7 +124,7 @@ def test_two_servers_do_what_one_optimizer_does(optimizer: str) -> None:
     whole = make_optimizer(network, training)
     parameters = trained_parameters(whole)
     parts = shards(parameters, 2)
-    servers = [Server(p, type(whole), group_fields(whole, p), training, 10, False) for p in parts]
+    servers = [ParameterServer(p, type(whole), group_fields(whole, p), training, 10, False) for p in parts]
     for part, server in zip(parts, servers, strict=True):
         server.load(np.concatenate([parameters[i].detach().numpy().ravel() for i in part.members]), {}, 0)
     for step in range(3):
@@ -269,7 +269,9 @@ def test_measuring_and_then_the_record(tmp_path: Path, mark: str) -> None:
 
 
 @needs_ray
-@pytest.mark.parametrize(("victim", "who"), [("ray::Learner", "learner 0 died"), ("ray::Server", "parameter server 0")])
+@pytest.mark.parametrize(
+    ("victim", "who"), [("ray::GradientLearner", "learner 0 died"), ("ray::ParameterServer", "parameter server 0")]
+)
 def test_an_actor_that_dies_is_named(victim: str, who: str, tmp_path: Path, mark: str) -> None:
     job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "network.options.sleep_s=0.02"])
     killed: list[int] = []
@@ -289,7 +291,8 @@ def test_an_actor_that_dies_is_named(victim: str, who: str, tmp_path: Path, mark
 
 @needs_ray
 @pytest.mark.parametrize(
-    ("victim", "servers"), [("ray::Server", 2), pytest.param("parameter_server.run", 1, marks=pytest.mark.real_exec)]
+    ("victim", "servers"),
+    [("ray::ParameterServer", 2), pytest.param("parameter_server.run", 1, marks=pytest.mark.real_exec)],
 )
 def test_a_run_whose_server_or_driver_is_killed_is_started_again(
     victim: str, servers: int, tmp_path: Path, mark: str
@@ -318,14 +321,14 @@ def test_a_run_whose_server_or_driver_is_killed_is_started_again(
 
 @needs_ray
 @pytest.mark.parametrize(
-    ("victim", "who"), [("ray::Learner", "learner 0 hung: it"), ("ray::Server", "server 0 hung: it")]
+    ("victim", "who"), [("ray::GradientLearner", "learner 0 hung: it"), ("ray::ParameterServer", "server 0 hung: it")]
 )
 def test_an_actor_that_hangs_is_named(victim: str, who: str, tmp_path: Path, mark: str) -> None:
     job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "cluster.timeout_s=6"])
     stopped: list[int] = []
 
     def stop(line: Line) -> None:
-        if not stopped and isinstance(line, Step):  # lines of the driver come before there are actors
+        if not stopped and isinstance(line, StepLine):  # lines of the driver come before there are actors
             stopped.extend(marked(mark, victim))
             os.kill(stopped[0], signal.SIGSTOP)
 

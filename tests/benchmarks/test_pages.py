@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import faults
-from chronograd.calibrate.links import Timed, fit
+from chronograd.calibrate.links import TimedCollective, fit
 from chronograd.units import percent
 
 ROOT = Path(__file__).parent.parent.parent
@@ -49,9 +49,9 @@ def test_the_table_of_faults_is_that_of_the_results() -> None:
 
 
 def test_what_a_burst_is_worth_is_that_of_the_links() -> None:
-    names = {field.name for field in fields(Timed)}
+    names = {field.name for field in fields(TimedCollective)}
     (slow,) = (link for link in results("links")["links"] if link["rate_mbit"] == 100)
-    rows = [Timed(**{name: value for name, value in row.items() if name in names}) for row in slow["rows"]]
+    rows = [TimedCollective(**{name: value for name, value in row.items() if name in names}) for row in slow["rows"]]
     plain, burst = fit(rows), fit(rows, has_burst=True)
     shown = f"it makes {8e-6 * plain.bandwidth_bytes_per_s:.0f} Mbit/s and is off by {percent(plain.error, 0)}"
     assert shown in PAGE

@@ -21,7 +21,7 @@ from benchmarks.training import BY_HAND, CHECKED, OURS, Ratio, Workload
 from benchmarks import input as input_benchmark
 from benchmarks import training
 from chronograd.errors import RunError
-from chronograd.rundir import Step
+from chronograd.rundir import StepLine
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -98,7 +98,7 @@ def test_images_of_copies_are_counted_and_the_pipeline_is_closed(monkeypatch: py
 
 
 def test_the_share_of_input_is_taken_step_by_step() -> None:
-    lines = [Step(input_s=i, transfer_s=0.5, step_time_s=10.0) for i in (0.5, 1.5, 2.5)]
+    lines = [StepLine(input_s=i, transfer_s=0.5, step_time_s=10.0) for i in (0.5, 1.5, 2.5)]
     found = input_benchmark.Share.of_lines(lines)
     assert (found.value, found.n, found.step_time_s, found.input_s) == (0.2, 3, 10.0, 2.0)
     assert (found.low, found.high) == pytest.approx((0.12, 0.28))

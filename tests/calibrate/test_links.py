@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from chronograd.calibrate import links
-from chronograd.calibrate.links import Timed
+from chronograd.calibrate.links import TimedCollective
 from chronograd.calibrate.links_worker import STACK, WORKING, stack, working
 from chronograd.cli.main import main
 from chronograd.errors import InputError
@@ -29,19 +29,19 @@ def test_alpha_and_beta_are_found_again(collective: str, formula: object) -> Non
     for world in (2, 4):
         for size in (4096, 1_000_000, 16_000_000):
             seconds = formula(size, world, 20e-6, 5e9)  # type: ignore[operator]
-            rows.append(Timed(collective, world, size, seconds, seconds, seconds, 1, 0.0, 0.0))
+            rows.append(TimedCollective(collective, world, size, seconds, seconds, seconds, 1, 0.0, 0.0))
     found = links.fit(rows, collective)
     assert found.latency_s == pytest.approx(20e-6, rel=1e-6)
     assert found.bandwidth_bytes_per_s == pytest.approx(5e9, rel=1e-6)
     assert found.error < 1e-9
 
 
-def timed_behind_a_bucket(sizes: Sequence[int], burst: float) -> list[Timed]:
+def timed_behind_a_bucket(sizes: Sequence[int], burst: float) -> list[TimedCollective]:
     """All-reduces of two ranks after a rest: 2α + what exceeds the burst at B; α of small ones varies many-fold."""
     rows = []
     for size in sizes:
         seconds = 2 * 200e-6 + max(0.0, size - burst) / 40e6
-        rows.append(Timed("all_reduce", 2, size, seconds, seconds - 100e-6, seconds + 4e-3, 30, 0.0, 0.0))
+        rows.append(TimedCollective("all_reduce", 2, size, seconds, seconds - 100e-6, seconds + 4e-3, 30, 0.0, 0.0))
     return rows
 
 
@@ -65,11 +65,13 @@ def test_no_burst_is_seen_where_there_is_none() -> None:
 
 
 @pytest.fixture(scope="module")
-def timed_here() -> list[Timed]:
+def timed_here() -> list[TimedCollective]:
     return links.measure_links((2, 3), message_bytes=(4096, 262_144), seconds_each=0.02)
 
 
-def test_every_collective_is_timed_and_its_bus_bandwidth_is_the_published_multiple(timed_here: list[Timed]) -> None:
+def test_every_collective_is_timed_and_its_bus_bandwidth_is_the_published_multiple(
+    timed_here: list[TimedCollective],
+) -> None:
     rows = timed_here
     assert {(r.collective, r.world) for r in rows} == {(c, w) for c in links.COLLECTIVES for w in (2, 3)}
     factors = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1.0}

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from chronograd.calibrate import machine, pace, worker
-from chronograd.calibrate.blocks import Block
+from chronograd.calibrate.blocks import TimedBlock
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import from_datasheet
 
@@ -83,11 +83,11 @@ def test_blocks_are_told_at_one_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     laps = laps_at(monkeypatch, [1.0, 1.0, 1.0, 2.0, 2.0])
     seconds = iter([1.0, 1.0, 2**0.5, 2.0])
 
-    def time_block(block: Block, *_: object) -> dict[str, Any]:
+    def time_block(block: TimedBlock, *_: object) -> dict[str, Any]:
         own_s = next(seconds) * {"ten": 10, "twenty": 20}[block.name]
         return {"block": block.name, **dict.fromkeys(worker.TIMES, own_s)}
 
-    monkeypatch.setattr(worker, "blocks", lambda: [Block(name, torch.nn.Identity, (1,), 1) for name in names])
+    monkeypatch.setattr(worker, "blocks", lambda: [TimedBlock(name, torch.nn.Identity, (1,), 1) for name in names])
     monkeypatch.setattr(worker, "time_block", time_block)
     monkeypatch.setattr(worker, "say", lambda *_: None)
     rows = worker.time_blocks(torch.device("cpu"), "fp32", 1.0, "nchw", laps)

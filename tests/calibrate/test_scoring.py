@@ -13,7 +13,7 @@ from chronograd.calibrate.answer import validate
 from chronograd.calibrate.scoring import chosen_rows, score_shipped, with_time_left
 from chronograd.calibrate.tables import join
 from chronograd.errors import InputError
-from chronograd.fit.tables import Row, Table
+from chronograd.fit.tables import ThroughputRow, ThroughputTable
 from chronograd.hardware import catalog
 from chronograd.predict.carrying import Shown
 from chronograd.predict.relatives import calibration_for
@@ -30,10 +30,10 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> object:
         yield
 
 
-def table(device: str, factors: dict[str, float]) -> Table:
+def table(device: str, factors: dict[str, float]) -> ThroughputTable:
     """Rows that take so many times as long as is predicted of the device."""
-    empty = Table(f"{device}.csv", (), "inference", "fp32", "nchw")
-    rows = [Row(f"timm:{name}", 160, 32, 1.0) for name in factors]
+    empty = ThroughputTable(f"{device}.csv", (), "inference", "fp32", "nchw")
+    rows = [ThroughputRow(f"timm:{name}", 160, 32, 1.0) for name in factors]
     calibration = calibration_for(catalog.device(device), "fp32", mode="inference")
     timed = join(empty, rows).timed
     return replace(
@@ -85,9 +85,10 @@ def test_what_another_table_shows_is_carried_over() -> None:
 
 def test_rows_are_chosen_by_family_and_by_pattern() -> None:
     rows = tuple(
-        Row(name, 224, 1, 1.0) for name in ("resnet50.a1", "timm:resnet18", "vit_small", "vit_base", "tf_mixer_b")
+        ThroughputRow(name, 224, 1, 1.0)
+        for name in ("resnet50.a1", "timm:resnet18", "vit_small", "vit_base", "tf_mixer_b")
     )
-    whole = Table("t.csv", rows)
+    whole = ThroughputTable("t.csv", rows)
 
     def names(*choice: str | None) -> list[str]:
         return [row.model for row in chosen_rows(whole, *choice).rows]
@@ -117,4 +118,4 @@ def test_the_time_that_is_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_table_of_nothing_that_can_be_predicted(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no row of t.csv could be predicted"):
-        score_shipped(Table("t.csv", (Row("zoo:resnet20", 32, 1, 1.0),), "inference", "fp32"), V100)
+        score_shipped(ThroughputTable("t.csv", (ThroughputRow("zoo:resnet20", 32, 1, 1.0),), "inference", "fp32"), V100)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chronograd.calibrate.tables import Timed, fit_table, join, prior_of, score, validate
+from chronograd.calibrate.tables import TimedRow, fit_table, join, prior_of, score, validate
 from chronograd.count.cached import cached_trace
 from chronograd.errors import InputError
-from chronograd.fit.tables import Row, Table
+from chronograd.fit.tables import ThroughputRow, ThroughputTable
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import CLASSES, DATASHEET_SIGMA, HOST_SIGMA, from_datasheet
 
@@ -22,15 +22,15 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def table(*rows: Row) -> Table:
-    return Table("t.csv", rows, "inference", "fp32")
+def table(*rows: ThroughputRow) -> ThroughputTable:
+    return ThroughputTable("t.csv", rows, "inference", "fp32")
 
 
 def test_rows_that_are_other_networks_are_left_out_with_the_reason() -> None:
     rows = [
-        Row("test_vit", 160, 8, 0.1, params_m=0.37),
-        Row("test_vit", 160, 8, 0.1, params_m=9.0),
-        Row("no_such_network", 160, 8, 0.1),
+        ThroughputRow("test_vit", 160, 8, 0.1, params_m=0.37),
+        ThroughputRow("test_vit", 160, 8, 0.1, params_m=9.0),
+        ThroughputRow("no_such_network", 160, 8, 0.1),
     ]
     joined = join(table(*rows), rows)
     assert [t.row.params_m for t in joined.timed] == [0.37]
@@ -42,12 +42,12 @@ def test_parameters_are_those_of_the_table_to_its_digits() -> None:
     """A network that was fused before it was timed differs by less than a percent."""
     trace = cached_trace("timm:test_vit", input_shape=(3, 160, 160), mode="inference", channels_last=False)
     for params_m, count in ((round(trace.params / 1e6, 2), 1), (trace.params / 1e6 + 0.007, 0)):
-        rows = [Row("test_vit", 160, 8, 0.1, params_m=params_m)]
+        rows = [ThroughputRow("test_vit", 160, 8, 0.1, params_m=params_m)]
         assert len(join(table(*rows), rows).timed) == count
 
 
 def test_a_precision_that_nobody_stated_is_asked_for() -> None:
-    silent = replace(table(Row("test_vit", 160, 8, 0.1)), precision=None)
+    silent = replace(table(ThroughputRow("test_vit", 160, 8, 0.1)), precision=None)
     for read in (lambda: join(silent, silent.rows), lambda: prior_of(silent, catalog.device("rtx3090"))):
         with pytest.raises(InputError, match=r"t\.csv does not say in which precision") as error:
             read()
@@ -57,7 +57,7 @@ def test_a_precision_that_nobody_stated_is_asked_for() -> None:
 def test_scores_of_a_known_error() -> None:
     """Times that are exactly half and exactly what is predicted."""
     calibration = replace(from_datasheet(catalog.device("rtx3090")), sigma=0.1)
-    rows = [Row("test_vit", 160, 8, 1.0), Row("test_resnet", 160, 8, 1.0)]
+    rows = [ThroughputRow("test_vit", 160, 8, 1.0), ThroughputRow("test_resnet", 160, 8, 1.0)]
     works = [t.sample.work for t in join(table(*rows), rows).timed]
     right = [w.total_seconds(calibration) for w in works]
     rows = [replace(rows[0], seconds=right[0]), replace(rows[1], seconds=right[1] / 2)]
@@ -75,30 +75,33 @@ def test_scores_of_a_known_error() -> None:
 
 def test_families_are_those_of_the_networks_not_of_libraries() -> None:
     calibration = from_datasheet(catalog.device("rtx3090"))
-    timed = join(table(Row("test_vit", 160, 8, 1.0)), [Row("test_vit", 160, 8, 1.0)]).timed
+    timed = join(table(ThroughputRow("test_vit", 160, 8, 1.0)), [ThroughputRow("test_vit", 160, 8, 1.0)]).timed
     names = ("torchvision:resnet18", "timm:resnet50.a1_in1k", "resnet34", "torchvision:vgg11")
-    rows = [Timed(replace(timed[0].row, model=name), timed[0].sample) for name in names]
+    rows = [TimedRow(replace(timed[0].row, model=name), timed[0].sample) for name in names]
     assert {name: family["n"] for name, family in score(rows, calibration)["families"].items()} == {
         "resnet": 3,
         "vgg": 1,
     }
 
 
-def classes_of(table: Table) -> set[str]:
+def classes_of(table: ThroughputTable) -> set[str]:
     (timed,) = join(table, table.rows).timed
     work = timed.sample.work
     return {CLASSES[i] for i in work.class_index[work.is_launched]}
 
 
 def test_work_is_that_of_the_table_s_phase_and_software() -> None:
-    old, new = (replace(table(Row("test_vit", 160, 8, 1.0)), torch=version) for version in ("1.12", "2.4.0"))
+    old, new = (replace(table(ThroughputRow("test_vit", 160, 8, 1.0)), torch=version) for version in ("1.12", "2.4.0"))
     assert classes_of(new) - classes_of(old) == {"attention.forward"}
     assert classes_of(old) - classes_of(new) == {"attention_unfused.forward"}
     assert "attention.backward" in classes_of(replace(new, phase="training"))
 
 
 def test_joining_stops_once_there_are_enough_rows() -> None:
-    rows = [Row("no_such_network", 160, 8, 0.1), *(Row("test_vit", 160, batch, 0.1) for batch in (1, 2, 4))]
+    rows = [
+        ThroughputRow("no_such_network", 160, 8, 0.1),
+        *(ThroughputRow("test_vit", 160, batch, 0.1) for batch in (1, 2, 4)),
+    ]
     joined = join(table(*rows), rows, limit=2)
     assert [t.row.batch for t in joined.timed] == [1, 2]
     assert list(joined.left_out) == ["no_such_network@160"]
@@ -106,7 +109,7 @@ def test_joining_stops_once_there_are_enough_rows() -> None:
 
 def test_a_fit_says_what_it_was_made_of() -> None:
     device = catalog.device("rtx3090")
-    rows = [Row("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
+    rows = [ThroughputRow("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
     measured = replace(table(*rows), torch="2.4.0", layout="nhwc")
     timed = join(measured, rows).timed
     fitted = fit_table(measured, timed, *prior_of(measured, device, "datasheet"))
@@ -122,7 +125,7 @@ def test_a_fit_says_what_it_was_made_of() -> None:
 
 
 def test_validation_needs_a_row_to_predict() -> None:
-    rows = [Row("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
+    rows = [ThroughputRow("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
     device = catalog.device("rtx3090")
     with pytest.raises(InputError, match=r"12 rows of t\.csv could be traced, and 12 are to calibrate"):
         validate(table(*rows), device, calibrate=12)
@@ -133,7 +136,7 @@ def test_validation_needs_a_row_to_predict() -> None:
 def test_a_table_is_not_predicted_from_what_was_fitted_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A calibration of the device itself is the nearest relative, unless it comes from the table in question."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    rows = [Row("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
+    rows = [ThroughputRow("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
     measured = table(*rows)
     # Of a time that no card of the catalogue is near to.
     mine = catalog.device("v100").model_copy(

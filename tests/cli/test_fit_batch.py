@@ -12,7 +12,7 @@ from chronograd.cli.main import main
 from chronograd.data.datasets import card
 from chronograd.predict.batch_size import BatchModel
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Epoch, Memory, Step, Work
+from chronograd.rundir.steps import Epoch, MemoryLine, StepLine, WorkLine
 from chronograd.train.result import training_record
 
 TRUTH = BatchModel(400, 12_800)  # critical batch 32
@@ -33,18 +33,18 @@ def write_run(
     )
     run, per_epoch, reached = RunDir.create(job, {}, out=folder), SAMPLES // batch, TRUTH.steps(batch) * slower
     with run.step_writer() as lines:
-        lines.write(Work(step=0, dataset_samples=SAMPLES))
+        lines.write(WorkLine(step=0, dataset_samples=SAMPLES))
         for epoch in range(1, int(1.1 * TRUTH.steps(batch) / per_epoch) + 3):
             for step in range((epoch - 1) * per_epoch + 1, epoch * per_epoch + 1):
                 # |G|² = 1 and tr(Σ) = 32, of gradients over half a batch and all of it; batches have no sample twice.
                 sq_small, sq_big = (1 + 32 / n - 32 / SAMPLES for n in (batch / 2, batch))
                 noise = {"grad_sq_small": sq_small, "grad_sq_big": sq_big, "batch_small": batch / 2, "batch_big": batch}
-                lines.write(Step(step=step, epoch=epoch, seconds=0.1 * step, step_time_s=0.1, loss=1.0, samples=batch,
+                lines.write(StepLine(step=step, epoch=epoch, seconds=0.1 * step, step_time_s=0.1, loss=1.0, samples=batch,
                             **(noise if every and step % every == 0 else {})))  # fmt: skip
             lines.write(Epoch(step=step, epoch=epoch, seconds=0.1 * step, epoch_time_s=0.1 * per_epoch,
                         train_loss=3 - 2 * (step - per_epoch / 2) / reached, test_loss=1.0,
                         test_accuracy=TARGET * step / reached))  # fmt: skip
-        lines.write(Memory(step=step, memory_peak_bytes=1, source="here"))
+        lines.write(MemoryLine(step=step, memory_peak_bytes=1, source="here"))
     run.save_record(training_record(run, job, card(job.data), "done"))
     return folder
 

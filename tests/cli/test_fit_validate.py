@@ -13,7 +13,7 @@ import pytest
 
 from chronograd.calibrate.tables import join
 from chronograd.cli.main import main
-from chronograd.fit.tables import Row, Table
+from chronograd.fit.tables import ThroughputRow, ThroughputTable
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import calibrations, from_datasheet
 
@@ -30,7 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rows(home: Path) -> list[Row]:
+def rows(home: Path) -> list[ThroughputRow]:
     """timm's test networks at two sizes on a GPU that reaches less than round numbers say."""
     sheet = from_datasheet(catalog.device("rtx3090"), "fp16")
     classes = {
@@ -38,10 +38,10 @@ def rows(home: Path) -> list[Row]:
         for name, rate in sheet.classes.items()
     }
     truth = replace(sheet, classes=classes)
-    asked = [Row(name, size, 64, 1.0) for name in timm.list_models("test_*") for size in (160, 192)]
+    asked = [ThroughputRow(name, size, 64, 1.0) for name in timm.list_models("test_*") for size in (160, 192)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(home))
-        timed = join(Table("t.csv", tuple(asked), "inference", "fp16", "nhwc"), asked).timed
+        timed = join(ThroughputTable("t.csv", tuple(asked), "inference", "fp16", "nhwc"), asked).timed
     assert len(timed) >= 20
     noise = np.exp(NOISE * np.random.default_rng(0).standard_normal(len(timed)))
     seconds = [t.sample.work.total_seconds(truth) * float(n) for t, n in zip(timed, noise, strict=True)]
@@ -49,7 +49,7 @@ def rows(home: Path) -> list[Row]:
 
 
 @pytest.fixture(autouse=True)
-def _place(home: Path, tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
+def _place(home: Path, tmp_path: Path, rows: list[ThroughputRow], monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with timm's form of the table, and one that says nothing but times."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -74,7 +74,7 @@ def validated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
 
 
 def test_a_table_that_follows_the_model_is_predicted_from_a_few_of_its_rows(
-    rows: list[Row], capsys: pytest.CaptureFixture[str]
+    rows: list[ThroughputRow], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = validated(capsys, TIMM_NAME, "--calibrate", "20")
     assert set(found) >= FIELDS
@@ -118,7 +118,7 @@ def test_what_is_stated_is_as_what_a_name_says(capsys: pytest.CaptureFixture[str
     assert validated(capsys, TIMM_NAME, "--calibrate", "0", "--compiled")["is_compiled"] is True
 
 
-def test_rows_that_ran_otherwise_are_named(rows: list[Row], capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_ran_otherwise_are_named(rows: list[ThroughputRow], capsys: pytest.CaptureFixture[str]) -> None:
     lines = [(r.model, r.image_size, r.batch, r.seconds, ("rtx3090", "t4")[i % 2]) for i, r in enumerate(rows)]
     write("cards.csv", "model,size,batch,step_time_s,device", lines)
     stated = ["--precision", "amp", "--phase", "inference", "--layout", "nhwc", "--calibrate", "0", "--rows", "2"]
@@ -137,7 +137,7 @@ def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "predicted / measured" in text
 
 
-def test_a_fitted_device_is_one_for_on(rows: list[Row], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fitted_device_is_one_for_on(rows: list[ThroughputRow], capsys: pytest.CaptureFixture[str]) -> None:
     fit = ["fit", "device", TIMM_NAME, "--prior", "datasheet", "--out", "mine.toml"]
     assert main(fit) == 0
     text = capsys.readouterr().out
@@ -193,7 +193,7 @@ def test_four_rows_are_enough_and_fewer_are_not(capsys: pytest.CaptureFixture[st
 )
 @pytest.mark.parametrize("verb", [["fit", "device"], ["validate"]], ids=["fit", "validate"])
 def test_mistakes_get_one_message(
-    verb: list[str], arguments: list[str], message: str, rows: list[Row], capsys: pytest.CaptureFixture[str]
+    verb: list[str], arguments: list[str], message: str, rows: list[ThroughputRow], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(
         "few.csv", "model,img_size,batch,step_time_s", [(r.model, r.image_size, r.batch, r.seconds) for r in rows[:3]]

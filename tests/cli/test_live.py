@@ -19,7 +19,7 @@ from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Step
+from chronograd.rundir.steps import StepLine
 from chronograd.watch import terminal
 from chronograd.watch.terminal import Screen
 
@@ -109,7 +109,7 @@ def new_run() -> RunDir:
 def write(run: RunDir, rank: int, steps: range, wait_s: float) -> None:
     with run.step_writer(rank) as lines:
         for step in steps:
-            lines.write(Step(step=step, epoch=1, seconds=step / 10, step_time_s=0.1, loss=1.0, samples=8,
+            lines.write(StepLine(step=step, epoch=1, seconds=step / 10, step_time_s=0.1, loss=1.0, samples=8,
                         exchange_wait_s=wait_s, input_s=0.01))  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from chronograd.files import as_asked
 from chronograd.launch import silence
 from chronograd.report.terminal import render_terminal
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Epoch, Error, Note, Step
+from chronograd.rundir.steps import Epoch, Error, NoteLine, StepLine
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
@@ -153,9 +153,9 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }  # fmt: skip
     run = RunDir.create(jobs.from_dict(fields), {"versions": {f"torch{ESCAPE}": ESCAPE}}, out="run")
     with run.step_writer(0) as lines:
-        lines.write(Note(text=ESCAPE))
+        lines.write(NoteLine(text=ESCAPE))
         for step in range(1, 9):
-            lines.write(Step(step=step, epoch=1, seconds=step / 10, step_time_s=0.1, loss=1.0, samples=32))
+            lines.write(StepLine(step=step, epoch=1, seconds=step / 10, step_time_s=0.1, loss=1.0, samples=32))
         lines.write(
             Epoch(step=8, epoch=1, seconds=1.0, epoch_time_s=1.0, train_loss=1.0, test_loss=1.0, test_accuracy=0.5)
         )

@@ -14,7 +14,7 @@ from chronograd.data.decoding import counted_input
 from chronograd.hardware import market
 from chronograd.hardware.catalog import Price
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Step
+from chronograd.rundir.steps import StepLine
 
 ROOT = Path(__file__).parent.parent.parent
 JOB = """
@@ -207,7 +207,7 @@ def test_timelines_of_a_prediction_and_of_a_run(
     }
     run = RunDir.create(out=tmp_path / "run")
     with run.step_writer() as lines:
-        lines.write(Step(step=1, mode="parts", step_time_s=0.3, forward_s=0.1, backward_s=0.2))
+        lines.write(StepLine(step=1, mode="parts", step_time_s=0.3, forward_s=0.1, backward_s=0.2))
     assert main(["records", str(run.path), "--timeline", str(saved)]) == 0
     assert [e["name"] for e in json.loads(saved.read_text())["traceEvents"] if e["ph"] == "X"] == [
         *("step 1", "forward", "backward")

@@ -14,7 +14,7 @@ from chronograd import job as jobs
 from chronograd.cli.main import main as cli
 from chronograd.clouds import entry, fields, registry
 from chronograd.clouds.collect import collect
-from chronograd.clouds.entry import Node, node_of
+from chronograd.clouds.entry import NodePosition, node_of
 from chronograd.clouds.submission import job_fields, words_of
 from chronograd.errors import FileFormatError
 from chronograd.launch import jobs as local
@@ -30,15 +30,19 @@ VERTEX = {
 @pytest.mark.parametrize(
     ("environ", "arguments", "node"),
     [
-        ({}, {}, Node()),
-        ({"CLUSTER_SPEC": json.dumps(VERTEX)}, {}, Node(2, 3, "first-0")),
-        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "MASTER_PORT": "23456"}, {}, Node(1, 2, "m", 23456)),
-        ({"JOB_COMPLETION_INDEX": "3"}, {"meet": "a-0.a", "nodes": "4"}, Node(3, 4, "a-0.a")),
-        ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}, {}, Node(0, 2, "10.0.0.1")),
+        ({}, {}, NodePosition()),
+        ({"CLUSTER_SPEC": json.dumps(VERTEX)}, {}, NodePosition(2, 3, "first-0")),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m", "MASTER_PORT": "23456"},
+            {},
+            NodePosition(1, 2, "m", 23456),
+        ),
+        ({"JOB_COMPLETION_INDEX": "3"}, {"meet": "a-0.a", "nodes": "4"}, NodePosition(3, 4, "a-0.a")),
+        ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}, {}, NodePosition(0, 2, "10.0.0.1")),
     ],
 )
 def test_each_platform_says_which_node_this_is(
-    environ: dict[str, str], arguments: dict[str, str], node: Node, tmp_path: Path
+    environ: dict[str, str], arguments: dict[str, str], node: NodePosition, tmp_path: Path
 ) -> None:
     assert node_of(environ, arguments, tmp_path) == node
 
@@ -47,7 +51,7 @@ def test_sagemaker_says_it_in_a_file(tmp_path: Path) -> None:
     config = tmp_path / "input" / "config"
     config.mkdir(parents=True)
     (config / "resourceconfig.json").write_text(json.dumps({"current_host": "algo-2", "hosts": ["algo-1", "algo-2"]}))
-    assert node_of({}, {}, tmp_path) == Node(1, 2, "algo-1", is_shared=False)
+    assert node_of({}, {}, tmp_path) == NodePosition(1, 2, "algo-1", is_shared=False)
 
 
 def test_data_and_weights_are_where_they_are_mounted() -> None:
@@ -106,7 +110,7 @@ def test_an_agent_learns_on_a_node(tmp_path: Path) -> None:
     """Its environment is made, not fetched."""
     job = jobs.load(ROOT / "examples" / "cartpole-table.yaml", ["training.epochs=1", "reinforcement.steps_per_epoch=300",
                     "reinforcement.evaluation_episodes=1"])  # fmt: skip
-    run = entry.train({**job_fields(job), "run": str(tmp_path / "run")}, Node())
+    run = entry.train({**job_fields(job), "run": str(tmp_path / "run")}, NodePosition())
     assert jobs.resolved(run.job()) == jobs.resolved(job)
     assert run.is_finished
 
@@ -197,7 +201,7 @@ def test_two_nodes_train_as_two_ranks_here_do(is_shared: bool, tmp_path: Path) -
     words, port = [*words_of(job_fields(job)), f"run={tmp_path / 'run'}"], free_port()
 
     def train(index: int) -> RunDir:
-        node = entry.Node(index, 2, "127.0.0.1", port, is_shared)
+        node = entry.NodePosition(index, 2, "127.0.0.1", port, is_shared)
         return entry.train(entry.fields_of(words), node, tmp_path / f"ml-{index}")
 
     with ThreadPoolExecutor(2) as nodes:  # a thread for each, whose rank is a process of its own

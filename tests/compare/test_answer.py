@@ -9,7 +9,7 @@ import pytest
 from chronograd.cli.main import main
 from chronograd.compare.answer import compare, judge
 from chronograd.compare.joining import is_same_work, prediction_near
-from chronograd.record import Cluster, JobHeader, Provenance, Quantity, Record
+from chronograd.record import JobHeader, Provenance, Quantity, Record, RecordedCluster
 from chronograd.report.columns import lay_out
 from chronograd.report.runs import generic_page
 
@@ -19,7 +19,7 @@ def record(
 ) -> Record:
     header = JobHeader.model_validate({"network": {"name": job}, "training": {"batch": 64}} if job else {})
     made = Record(
-        kind=kind, title=f"{kind} {job}", job=header, cluster=Cluster(device=device, count=1, batch_per_rank=64)
+        kind=kind, title=f"{kind} {job}", job=header, cluster=RecordedCluster(device=device, count=1, batch_per_rank=64)
     )  # type: ignore[arg-type]
     if flops is not None:
         made.provenance = Provenance(flops_per_step_per_rank=flops)

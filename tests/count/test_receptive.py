@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from chronograd.count.layers import Layer, layers
+from chronograd.count.layers import CountedLayer, layers
 from chronograd.count.network import trace_network
 from chronograd.count.receptive import _joined
 from chronograd.count.tracing import trace
@@ -30,7 +30,7 @@ class Call(nn.Module):
         return self.function(x, *self.parts)
 
 
-def rows(model: nn.Module, shape: tuple[int, ...] = (3, 64, 64)) -> list[Layer]:
+def rows(model: nn.Module, shape: tuple[int, ...] = (3, 64, 64)) -> list[CountedLayer]:
     return layers(trace(model, [shape], loss="sum", mode="inference"))
 
 

@@ -16,7 +16,7 @@ from tests.deploy import onnx_models
 from tests.deploy.running import Running, floats, serving
 
 from chronograd.cli.main import main
-from chronograd.deploy.detection import Detector, suppressed
+from chronograd.deploy.detection import DetectorFormat, suppressed
 from chronograd.deploy.protocol import ProtocolError
 from chronograd.detect.annotating import colour_of
 
@@ -90,7 +90,7 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
 
 def test_pixels_are_held_while_they_are_decoded() -> None:
     held: list[int] = []
-    detector = Detector("x", 8, 8, None, None, ["a"], 0.45, 50)
+    detector = DetectorFormat("x", 8, 8, None, None, ["a"], 0.45, 50)
     assert detector.read(png(1, 40, 20), held.append)[1:] == (40, 20)
     assert held == [4 * 40 * 20, -4 * 40 * 20]
 
@@ -113,7 +113,7 @@ def test_suppression_is_that_of_the_detector_in_training() -> None:
     scores = random.dirichlet(np.ones(4), 300).astype(np.float32)
     told = detections(torch.from_numpy(scores), torch.from_numpy(boxes), least_score=0.3, candidates=50)
     classes = ["a", "b", "c"]
-    rows = Detector("x", 8, 8, None, None, classes, 0.45, 50).objects(scores, boxes, 1000, 1000, 0.3)
+    rows = DetectorFormat("x", 8, 8, None, None, classes, 0.45, 50).objects(scores, boxes, 1000, 1000, 0.3)
     assert [row["label"] for row in rows] == [classes[label - 1] for label in told.labels_D.tolist()]
     np.testing.assert_allclose([row["score"] for row in rows], told.scores_D.numpy(), atol=1e-4)
     np.testing.assert_allclose([row["box"] for row in rows], 1000 * told.boxes_D4.numpy().clip(0, 1), atol=0.06)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from chronograd.deploy.export_answer import _parity_section
-from chronograd.deploy.parity import Difference, Parity
+from chronograd.deploy.parity import OutputDifference, Parity
 from chronograd.errors import ExportError
 
 ONE = np.float32(1)
 
 
-def difference(expected: list[float], given: list[float], rtol: float = 1e-3, atol: float = 1e-5) -> Difference:
-    one = Difference("logits", "random", rtol, atol)
+def difference(expected: list[float], given: list[float], rtol: float = 1e-3, atol: float = 1e-5) -> OutputDifference:
+    one = OutputDifference("logits", "random", rtol, atol)
     one.add(np.array([expected], dtype=np.float32), np.array([given], dtype=np.float32))
     return one
 
@@ -40,7 +40,7 @@ def test_what_holds_is_what_numpy_calls_close() -> None:
     for scale in (1e-6, 1e-5, 1e-4, 1e-3):
         expected = drawn.normal(size=(3, 5)).astype(np.float32)
         given = (expected + scale * drawn.normal(size=(3, 5))).astype(np.float32)
-        one = Difference("logits", "random", 1e-4, 1e-6)
+        one = OutputDifference("logits", "random", 1e-4, 1e-6)
         one.add(expected, given)
         wide = expected.astype(np.float64), given.astype(np.float64)
         assert one.holds == np.allclose(wide[1], wide[0], rtol=1e-4, atol=1e-6)
@@ -76,7 +76,7 @@ def test_no_tolerance_at_all_is_held_by_equal_values_alone() -> None:
 
 
 def test_an_output_of_another_shape_is_refused() -> None:
-    one = Difference("logits", "random", 1e-3, 1e-5)
+    one = OutputDifference("logits", "random", 1e-3, 1e-5)
     with pytest.raises(ExportError, match=r"logits has shape \(2, 3\)"):
         one.add(np.zeros((4, 3), np.float32), np.zeros((2, 3), np.float32))
 
@@ -94,6 +94,6 @@ def test_what_rounding_of_large_outputs_needs_is_told() -> None:
     assert not [line for line in _lines(difference([2.0, 0.0], [2.0, 0.0002])) if "--atol" in line]
 
 
-def _lines(one: Difference) -> list[str]:
+def _lines(one: OutputDifference) -> list[str]:
     parity = Parity(one.rtol, one.atol, (1,), [one], {one.kind: 1})
     return list(_parity_section(parity).lines)

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chronograd.detect import augmentation
-from chronograd.detect.augmentation import WHOLE, Window, augmented, distort, draw_window, look, saturated, turned
+from chronograd.detect.augmentation import (
+    WHOLE,
+    PictureWindow,
+    augmented,
+    distort,
+    draw_window,
+    look,
+    saturated,
+    turned,
+)
 from chronograd.detect.boxes import Objects, iou
 
 SIDE, FILL = 300, 127.0
@@ -58,12 +67,12 @@ def test_the_whole_picture_is_what_is_seen_without_augmentation() -> None:
 
 def test_mirror_and_canvas_by_hand() -> None:
     picture, objects = picture_with((0, 0, 80, 240))  # the left quarter is white
-    seen, after = look(picture, objects, Window(0, 0, 1, 1, is_mirrored=True), 100, FILL)
+    seen, after = look(picture, objects, PictureWindow(0, 0, 1, 1, is_mirrored=True), 100, FILL)
     assert after.boxes_G4.tolist() == [[0.75, 0.0, 1.0, 1.0]]
     assert seen[0, 50, 80:].min() > 250
     assert seen[0, 50, :70].max() < 5
     # a canvas of twice the size, with the picture in its right lower quarter
-    seen, after = look(picture, objects, Window(-1, -1, 1, 1), 100, FILL)
+    seen, after = look(picture, objects, PictureWindow(-1, -1, 1, 1), 100, FILL)
     assert after.boxes_G4.tolist() == [[0.5, 0.5, 0.625, 1.0]]
     assert (seen[:, :50] == FILL).all()
     assert (seen[:, :, :50] == FILL).all()
@@ -72,8 +81,8 @@ def test_mirror_and_canvas_by_hand() -> None:
 
 def test_an_object_whose_centre_is_cut_off_is_gone() -> None:
     picture, objects = picture_with((0, 0, 80, 240))  # its centre is at an eighth
-    assert len(look(picture, objects, Window(0.13, 0, 1, 1), 100, FILL)[1].labels_G) == 0
-    _, after = look(picture, objects, Window(0.12, 0, 1, 1), 100, FILL)
+    assert len(look(picture, objects, PictureWindow(0.13, 0, 1, 1), 100, FILL)[1].labels_G) == 0
+    _, after = look(picture, objects, PictureWindow(0.12, 0, 1, 1), 100, FILL)
     assert after.boxes_G4[0].tolist() == pytest.approx([0, 0, 0.13 / 0.88, 1], abs=0.01)
 
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
-from chronograd.deploy.detection import Detector
+from chronograd.deploy.detection import DetectorFormat
 from chronograd.detect import pictures
-from chronograd.detect.annotating import COLOURS, Finding, annotate, colour_of, drawn
+from chronograd.detect.annotating import COLOURS, DetectedObject, annotate, colour_of, drawn
 from chronograd.detect.pictures import label_places
 from chronograd.errors import InputError
 
@@ -53,7 +53,10 @@ def test_a_class_has_one_colour_whichever_network_has_found_it() -> None:
     assert len(set(COLOURS)) == len(COLOURS) == 14
     assert len({colour_of(name) for name in ("RBC", "WBC", "Platelets")}) == 3
     white = torch.full((3, 60, 60), 255, dtype=torch.uint8)
-    cell, other = Finding("RBC", 0.9, (10.0, 20.0, 50.0, 50.0)), Finding("WBC", 0.8, (30.0, 30.0, 40.0, 40.0))
+    cell, other = (
+        DetectedObject("RBC", 0.9, (10.0, 20.0, 50.0, 50.0)),
+        DetectedObject("WBC", 0.8, (30.0, 30.0, 40.0, 40.0)),
+    )
     for found in ([cell], [cell, other], [other, cell]):
         assert tuple(drawn(white, found)[35, 10]) == colour_of("RBC")
 
@@ -88,7 +91,7 @@ def test_a_picture_is_read_upright(tmp_path: Path, orientation: int) -> None:
     assert pictures.size_of(path) == expected_HWC.shape[1::-1] == ((8, 12) if orientation > 4 else (12, 8))
     turned, plain = io.BytesIO(path.read_bytes()), io.BytesIO()
     Image.fromarray(np.ascontiguousarray(expected_HWC)).save(plain, "PNG")
-    server = Detector("pixels", 16, 24, None, None, ["a"], 0.5, 10)
+    server = DetectorFormat("pixels", 16, 24, None, None, ["a"], 0.5, 10)
     rows, plain_rows = server.read(turned.getvalue()), server.read(plain.getvalue())
     assert np.array_equal(rows[0], plain_rows[0])
     assert rows[1:] == plain_rows[1:] == pictures.size_of(path)
@@ -100,9 +103,9 @@ def test_boxes_are_drawn_on_the_upright_picture(tmp_path: Path, orientation: int
     path = tmp_path / "x.png"
     width, height = UPRIGHT[orientation](stored(path, orientation)).shape[1::-1]
 
-    def find(image: Path) -> list[Finding]:
+    def find(image: Path) -> list[DetectedObject]:
         across, down = pictures.read(image).shape[:0:-1]
-        return [Finding("", 0.9, (0.0, 0.0, across - 1.0, down - 1.0))]
+        return [DetectedObject("", 0.9, (0.0, 0.0, across - 1.0, down - 1.0))]
 
     annotate(tmp_path, find, [path], tmp_path / "out")
     with Image.open(tmp_path / "out" / "x.png") as copy:

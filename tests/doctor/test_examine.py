@@ -627,9 +627,9 @@ def test_clocks_that_are_apart() -> None:
 
 
 def test_hosts_with_other_versions() -> None:
-    def host_with(name: str, torch: str) -> doctor_hosts.Asked:
+    def host_with(name: str, torch: str) -> doctor_hosts.HostReport:
         facts = {"cores": 8, "gpus": [{"name": "Tesla T4"}] * 2, "versions": {"python": "3.12.1", "torch": torch}}
-        return doctor_hosts.Asked(Host(name, "10.0.0.1", "eth0", ("ssh", name)), None, facts)  # type: ignore[arg-type]
+        return doctor_hosts.HostReport(Host(name, "10.0.0.1", "eth0", ("ssh", name)), None, facts)  # type: ignore[arg-type]
 
     found = doctor_hosts._facts([host_with("a", "2.14.1"), host_with("b", "2.13.0")])
     assert "8 cores, 2 × Tesla T4" in found[0].seen

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import End, PageFault, Ready, Start, Step, WhatIfBatch, WhatIfThreads, Work
+from chronograd.rundir.steps import End, PageFault, Ready, Start, StepLine, WhatIfBatch, WhatIfThreads, WorkLine
 
 HEALTHY = {"input_s": 0.001, "forward_s": 0.03, "backward_s": 0.061, "update_s": 0.008, "exchange_wait_s": 0.001}
 STEPS, WARMUP = 45, 5
@@ -77,7 +77,7 @@ def _write_rank(
     now = STARTED + start_up_s
     write(Ready(step=0, time=now, queued_s=0.0))
     loader = {"dataset_samples": 1000, "rank_batch": 10, "steps_per_epoch": 100 // world, "workers": 0}
-    write(Work(step=0, **{**loader, "params": 100_000, "gradient_bytes": 400_000, **work}))
+    write(WorkLine(step=0, **{**loader, "params": 100_000, "gradient_bytes": 400_000, **work}))
     for step in range(1, steps + 1):
         parts = {**HEALTHY, **at(rank, step)}
         wait_s = {"exchange_wait_s": parts.pop("exchange_wait_s")} if world > 1 else {}
@@ -85,7 +85,7 @@ def _write_rank(
         now += step_s
         told = parts if has_parts else {"input_s": parts["input_s"]}
         write(
-            Step(
+            StepLine(
                 step=step,
                 mode="warmup" if step <= WARMUP else "parts",
                 time=now,

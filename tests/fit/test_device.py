@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chronograd.errors import InputError
-from chronograd.fit.device import MIN_SIGMA, Sample, _middle_80, _Problem, fit_calibration
+from chronograd.fit.device import MIN_SIGMA, Sample, _FitProblem, _middle_80, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
 from chronograd.predict.compute import Work
@@ -157,7 +157,7 @@ def test_the_jacobian_is_the_derivative(by_class: bool) -> None:
         for flops in (1e6, 1e8, 1e10)
         for intensity in (1.0, 1000.0)
     ]
-    problem = _Problem(
+    problem = _FitProblem(
         [Sample(Work.joined([a, b]), 1e-4) for a, b in itertools.pairwise(works)], prior, by_class=by_class
     )
     names = [p.name for p in problem.parameters]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chronograd.fit.noise_scale import NoiseLog
-from chronograd.rundir import Step
+from chronograd.rundir import StepLine
 
 
 def planted(squared: Any, trace: Any, num: int = 200, noise: float = 0.0, small: int = 32, big: int = 64) -> NoiseLog:
@@ -49,12 +49,12 @@ def test_ranks_are_put_together() -> None:
     """Two ranks of 1 and 3 samples whose squared norms are |G|² + tr(Σ)/n, with |G|² = 2 and tr(Σ) = 12."""
     ranks = [
         [
-            Step(step=step, grad_sq_small=2 + 12 / n, grad_sq_big=5.0, batch_small=n, batch_big=4)
+            StepLine(step=step, grad_sq_small=2 + 12 / n, grad_sq_big=5.0, batch_small=n, batch_big=4)
             for step in range(1, 41)
         ]
         for n in (1, 3)
     ]
-    ranks[0].append(Step(step=41, loss=1.0))
+    ranks[0].append(StepLine(step=41, loss=1.0))
     ranks[1][0].grad_sq_small = math.nan
     log = NoiseLog.of_lines(ranks)
     assert log.steps.tolist() == list(range(2, 41))
@@ -63,7 +63,7 @@ def test_ranks_are_put_together() -> None:
 
 
 def test_what_cannot_be_told_says_why() -> None:
-    assert "0 steps measured" in NoiseLog.of_lines([[Step(step=1)]]).quantity().reason
+    assert "0 steps measured" in NoiseLog.of_lines([[StepLine(step=1)]]).quantity().reason
     assert "19 steps measured" in planted(1.0, 1.0, num=19).quantity().reason
     assert "|G|² is not above 0" in planted(-0.1, 100.0).quantity().reason
     assert "tr(Σ) is not above 0" in planted(1.0, -1.0).quantity().reason

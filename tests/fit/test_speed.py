@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chronograd.errors import FileFormatError, InputError
-from chronograd.fit.speed import Point, fit_speed, read_points
+from chronograd.fit.speed import SpeedPoint, fit_speed, read_points
 from chronograd.predict.speed import OPTIMUS_RESNET50, OPTIMUS_RESNET50_ASYNCHRONOUS
 
 W = [1, 2, 4, 8, 1, 4, 8, 12, 2, 6]
@@ -47,7 +47,7 @@ def test_too_few_points_are_refused() -> None:
 def test_points_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:
     table = tmp_path / "speeds.csv"
     table.write_text("workers,servers,step_time_s,batch\n2,1,0.5,32\n4,2,0.25,\n")
-    assert read_points(table) == [Point(2, 1, 2.0, None, 32.0), Point(4, 2, 4.0)]
+    assert read_points(table) == [SpeedPoint(2, 1, 2.0, None, 32.0), SpeedPoint(4, 2, 4.0)]
     for line in ("0,1,1,", "1,1,0,", "1,1,nan,", "a,1,1,", "1,1,1,-1", "1,,1,"):
         table.write_text(f"workers,servers,step_time_s,batch\n{line}\n")
         with pytest.raises(FileFormatError, match="line 2"):

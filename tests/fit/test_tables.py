@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chronograd.errors import FileFormatError, InputError
-from chronograd.fit.tables import Table, read_table, shuffled
+from chronograd.fit.tables import ThroughputTable, read_table, shuffled
 
 
 def write(path: Path, text: str) -> Path:
@@ -101,7 +101,7 @@ def test_torch_and_what_follows_from_it(tmp_path: Path, digits: str, torch: str,
 
 
 def test_what_is_stated_wins_and_what_nobody_says_is_assumed() -> None:
-    table = Table("somewhere/t.csv", ())
+    table = ThroughputTable("somewhere/t.csv", ())
     assert (table.channels_last, table.is_compiled, table.has_fused_attention, table.torch) == (
         False,
         False,

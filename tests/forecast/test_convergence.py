@@ -15,10 +15,10 @@ from chronograd.errors import InputError
 from chronograd.forecast.convergence import converged_at, forecast_convergence, levels_ahead, why_unlike, zero_line
 from chronograd.forecast.forecasting import forecast
 from chronograd.forecast.learning_curves import LearningCurve
-from chronograd.forecast.published_curves import Published, PublishedRun, published, weighted_quantiles
+from chronograd.forecast.published_curves import PublishedCurves, PublishedRun, published, weighted_quantiles
 from chronograd.forecast.schedule import Schedule
 
-NONE_KNOWN = Published((), {})
+NONE_KNOWN = PublishedCurves((), {})
 STEPS = Schedule("multi_step", (40.0, 60.0), 80.0)
 
 
@@ -83,7 +83,9 @@ class TestFromTheCurve:
     def test_ratios_of_other_runs_correct_it(self) -> None:
         values = np.exp(-0.1 * np.arange(12))
         plain = forecast_convergence(curve(values), NONE_KNOWN)
-        found = forecast_convergence(curve(values), Published((), {"others": (1.3, 1.3, 1.5, 1.5, 1.5, 1.5, 1.9)}))
+        found = forecast_convergence(
+            curve(values), PublishedCurves((), {"others": (1.3, 1.3, 1.5, 1.5, 1.5, 1.5, 1.9)})
+        )
         assert found.step == pytest.approx(1.5 * plain.step)
         assert found.low < found.step < found.high
 
@@ -94,7 +96,7 @@ class TestFromTheCurve:
 
 
 class TestFromPublishedRuns:
-    KNOWN = Published(
+    KNOWN = PublishedCurves(
         (
             run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.8, 0.4, 0.1), "a", 21.0),
             run_like(Schedule("multi_step", (50.0, 100.0, 150.0), 200.0), (0.8, 0.4, 0.1, 0.1), "b", 105.0),
@@ -111,7 +113,7 @@ class TestFromPublishedRuns:
 
     def test_those_that_had_converged_by_then_are_not_asked(self) -> None:
         early = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.8, 0.1, 0.1), "d", 11.0)
-        known = Published((*self.KNOWN.runs, early, early, early), {})
+        known = PublishedCurves((*self.KNOWN.runs, early, early, early), {})
         assert forecast_convergence(curve(np.full(30, 0.8), STEPS), known).low == pytest.approx(
             42
         )  # a tenth after the first drop
@@ -142,7 +144,7 @@ class TestFromPublishedRuns:
     def test_runs_that_were_where_this_one_is_count_more(self) -> None:
         """One run falls from 0.8 to 0.1, another stays near 0.5: of the level that both were seen at, each forecasts its own."""
         apart = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.5, 0.49, 0.48), "d", 2.0)
-        known = Published(self.KNOWN.runs[:1], {}, (apart,))
+        known = PublishedCurves(self.KNOWN.runs[:1], {}, (apart,))
         far, near = (forecast(curve(np.full(30, level), STEPS, "accuracy"), known=known).at[-1] for level in (0.8, 0.5))
         assert 1 - far.value == pytest.approx(0.1, rel=0.05)
         assert 1 - near.value == pytest.approx(0.48, rel=0.05)
@@ -152,7 +154,7 @@ class TestFromPublishedRuns:
 
     def test_runs_on_small_data_are_not_asked_when_a_run_converges(self) -> None:
         small = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.5, 0.5, 0.5), "d", 2.0)
-        both = Published(self.KNOWN.runs, {}, (small,) * 9)
+        both = PublishedCurves(self.KNOWN.runs, {}, (small,) * 9)
         asked = curve(np.full(30, 0.8), STEPS)
         assert forecast_convergence(asked, both) == forecast_convergence(asked, self.KNOWN)
 

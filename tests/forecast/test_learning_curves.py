@@ -17,7 +17,7 @@ from chronograd.forecast.forecasting import forecast
 from chronograd.forecast.learning_curves import LearningCurve, read_curve
 from chronograd.forecast.schedule import Schedule
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Attempt, Epoch, Step
+from chronograd.rundir.steps import Attempt, Epoch, StepLine
 
 EPOCHS = np.arange(1, 41, dtype=float)
 LOSSES = 1 / (0.5 * EPOCHS + 0.5) + 0.1
@@ -44,7 +44,7 @@ def test_tensorboard_events_are_read_without_tensorflow(tmp_path: Path) -> None:
     events = pytest.importorskip("chronograd.watch.tensorboard")
     with closing(events.Events(tmp_path)) as write:
         for step, loss in enumerate(LOSSES, 1):
-            write(Step(attempt=1, step=step, loss=float(loss), step_time_s=0.1))
+            write(StepLine(attempt=1, step=step, loss=float(loss), step_time_s=0.1))
     found = read_curve(tmp_path)
     assert found.values == pytest.approx(LOSSES, rel=1e-6)
     assert found.unit == "step"
@@ -85,7 +85,7 @@ def test_what_is_broken_in_a_tensorboard_file_is_told(tmp_path: Path, told_by_co
     events = pytest.importorskip("chronograd.watch.tensorboard")
     with closing(events.Events(tmp_path)) as write:
         for step in range(1, 101):
-            write(Step(attempt=1, step=step, loss=1 / step))
+            write(StepLine(attempt=1, step=step, loss=1 / step))
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     begins = records_of(whole)
@@ -182,7 +182,7 @@ def test_a_run_knows_its_drops_and_its_end(tmp_path: Path) -> None:
     (run.path / "job.yaml").write_text(job + "schedule: multi_step, milestones: [0.25, 0.5]}\n")
     with run.step_writer() as lines:
         for epoch in range(1, 7):
-            lines.write(Step(step=epoch, epoch=epoch, seconds=1.0 * epoch, step_time_s=1.0, loss=9.0, samples=8))
+            lines.write(StepLine(step=epoch, epoch=epoch, seconds=1.0 * epoch, step_time_s=1.0, loss=9.0, samples=8))
             lines.write(ended(epoch, 1.0 / epoch, test_accuracy=0.1 * epoch))
     found = read_curve(run.path)
     assert found.values == pytest.approx([1 / e for e in range(1, 7)])

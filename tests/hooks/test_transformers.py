@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_every_step_is_recorded(tmp_path: Path) -> None:
-    from chronograd.hooks.transformers import RecordCallback
+    from chronograd.hooks.transformers import RecordTrainerCallback
 
     config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=32, n_positions=8)
     network = transformers.GPT2LMHeadModel(config)
@@ -25,7 +25,7 @@ def test_every_step_is_recorded(tmp_path: Path) -> None:
         output_dir=str(tmp_path / "out"), num_train_epochs=2, per_device_train_batch_size=2, gradient_accumulation_steps=2,
         eval_strategy="epoch", save_strategy="no", logging_steps=2, report_to=[], use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
-    callback = RecordCallback(tmp_path / "run", warmup=2, what_if=False)
+    callback = RecordTrainerCallback(tmp_path / "run", warmup=2, what_if=False)
     trainer = transformers.Trainer(
         model=network, args=arguments, train_dataset=tokens, eval_dataset=tokens, callbacks=[callback]
     )

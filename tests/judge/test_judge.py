@@ -21,7 +21,7 @@ from chronograd.judge.answer import answer_of
 from chronograd.judge.ask import Traces, job_of_network
 from chronograd.judge.claim import parse
 from chronograd.judge.limits import WINOGRAD, limit_of
-from chronograd.judge.published import Row, Source
+from chronograd.judge.published import PublishedRow, PublishedSource
 from chronograd.judge.verdict import OTHER_SETUP, Judged, expected_of, judge, verdict_of
 from chronograd.predict.calibration import calibrations
 from chronograd.record import Z80, Quantity, Record
@@ -32,7 +32,7 @@ RESNET = "torchvision:resnet50"
 
 
 def judged(figure: str, on: str, precision: str, batch: int | None = None, *changes: str, network: str = RESNET,
-           mode: str = "training", rows: tuple[Row, ...] | None = None, with_advice: bool = True) -> Judged:  # fmt: skip
+           mode: str = "training", rows: tuple[PublishedRow, ...] | None = None, with_advice: bool = True) -> Judged:  # fmt: skip
     count, device = parse_on(on)
     words = [f"cluster.device={device}", f"cluster.count={count}", f"training.precision={precision}", *changes]
     if count > 1:
@@ -237,8 +237,10 @@ def test_the_table_is_small_and_every_figure_has_a_source_and_a_device() -> None
 
 
 def test_another_network_of_the_same_name_is_left_out() -> None:
-    source = Source("mine", "me", "here", "2026", "MIT", "PyTorch", "training")
-    like = [Row(source, "ResNet-50", 224, "v100", 1, "fp32", 112, 367.0, params) for params in (None, 25.56, 11.69)]
+    source = PublishedSource("mine", "me", "here", "2026", "MIT", "PyTorch", "training")
+    like = [
+        PublishedRow(source, "ResNet-50", 224, "v100", 1, "fp32", 112, 367.0, params) for params in (None, 25.56, 11.69)
+    ]
     one = judged("367/s", "v100", "fp32", 112, rows=tuple(like), with_advice=False)
     assert [row.params_m for row in one.alike] == [None, 25.56]
 

@@ -16,7 +16,7 @@ import chronograd
 from chronograd.hardware import catalog
 from chronograd.measure import environment
 from chronograd.measure.utilisation import peak_of, put_utilisation
-from chronograd.record import Cluster, JobHeader, Provenance, Quantity, Record
+from chronograd.record import JobHeader, Provenance, Quantity, Record, RecordedCluster
 from chronograd.rundir.steps import Start
 
 
@@ -137,7 +137,7 @@ def test_the_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     assert capsys.readouterr().err == ""
     flops = record.provenance.flops_per_step_per_rank
     predicted = Record(
-        kind="predicted", title="as many FLOPs", cluster=Cluster(device="local", count=1, batch_per_rank=8),
+        kind="predicted", title="as many FLOPs", cluster=RecordedCluster(device="local", count=1, batch_per_rank=8),
         job=JobHeader.model_validate({"task": "classification"}), provenance=Provenance(flops_per_step_per_rank=flops),
     )  # fmt: skip
     predicted.put("step_time_s", Quantity(value=1.0, unit="s"))

@@ -13,7 +13,7 @@ import torch
 
 from chronograd.measure.result import Method, Timing, achieved_flops, step_quantities
 from chronograd.measure.steps import time_steps
-from chronograd.rundir import Line, Step
+from chronograd.rundir import Line, StepLine
 
 METHOD = Method("step clock", "part clock")
 
@@ -63,11 +63,11 @@ class Sleeping:
         self.is_apart = False
 
 
-def timed(step: Sleeping, timing: Timing, agree: Callable[[int], int] = lambda n: n) -> list[Step]:
+def timed(step: Sleeping, timing: Timing, agree: Callable[[int], int] = lambda n: n) -> list[StepLine]:
     lines: list[Line] = []
     time_steps(step, timing, lines.append, agree)
-    assert [line.event for line in lines if not isinstance(line, Step)] == ["ready"]
-    return [line for line in lines if isinstance(line, Step)]
+    assert [line.event for line in lines if not isinstance(line, StepLine)] == ["ready"]
+    return [line for line in lines if isinstance(line, StepLine)]
 
 
 def test_warm_up_is_outside_and_every_step_has_its_parts() -> None:
@@ -104,10 +104,10 @@ def test_exposed_communication_is_what_the_exchange_adds() -> None:
     assert found["step_time_s"].n == 8
 
 
-def line(step: int, mode: str = "parts", **parts: float) -> Step:
+def line(step: int, mode: str = "parts", **parts: float) -> StepLine:
     whole = {"input_s": 0.0, "transfer_s": 0.0, "forward_s": 0.1, "backward_s": 0.2, "update_s": 0.0} | parts
     timed_whole = {} if mode == "no_exchange" else {"step_time_s": sum(whole.values())}
-    return Step(step=step, mode=mode, **timed_whole, **whole)
+    return StepLine(step=step, mode=mode, **timed_whole, **whole)
 
 
 def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
@@ -147,7 +147,7 @@ def test_the_broadcast_of_buffers_is_communication_where_a_step_without_it_tells
 
 
 def test_what_was_not_measured_has_a_reason() -> None:
-    found = step_quantities({0: [Step(step=1, mode="parts", step_time_s=0.1, input_s=0.01)]}, None, METHOD)
+    found = step_quantities({0: [StepLine(step=1, mode="parts", step_time_s=0.1, input_s=0.01)]}, None, METHOD)
     assert found["step_time_s"].value == 0.1
     for name in ("forward_s", "throughput_samples_per_s", "communication_overlapped_s", "mfu"):
         assert found[name].value is None

@@ -13,7 +13,7 @@ import pytest
 
 from chronograd.errors import InputError, NotFoundError
 from chronograd.hardware import catalog
-from chronograd.predict.paleo import Network, Platform, layers, platform_of, step_parts_s, update_s
+from chronograd.predict.paleo import PaleoNetwork, Platform, layers, platform_of, step_parts_s, update_s
 from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
 
 ROOT = Path(__file__).parent.parent.parent
@@ -97,7 +97,7 @@ def test_a_device_that_does_an_nth_of_the_outputs_reads_the_whole_input() -> Non
 
 
 def test_a_step_is_the_sum_of_its_parts_over_the_percent_of_peak() -> None:
-    network = Network.of(convolution(stride=1, padding=1))
+    network = PaleoNetwork.of(convolution(stride=1, padding=1))
     platform = Platform(1e12, 1e9, 1e9, ppp=0.5, ppp_comm=0.25)
     parts = step_parts_s(network, 10, 8, platform, "tree")
     flops, moved = 10 * network.forward.flops[1], network.forward.moved_bytes @ [1, 10]
@@ -108,7 +108,7 @@ def test_a_step_is_the_sum_of_its_parts_over_the_percent_of_peak() -> None:
 
 
 def test_schemes() -> None:
-    network = Network.of(convolution(stride=1, padding=1))
+    network = PaleoNetwork.of(convolution(stride=1, padding=1))
     platform = Platform(1e12, 1e9, 1e9)
 
     def seconds(scheme: str, workers: int = 16) -> float:
@@ -122,7 +122,7 @@ def test_schemes() -> None:
 
 
 def test_batches_and_workers_may_be_arrays() -> None:
-    network = Network.of(convolution(stride=1, padding=1))
+    network = PaleoNetwork.of(convolution(stride=1, padding=1))
     platform = Platform(1e12, 1e9, 1e9)
     workers = np.array([1, 2, 5, 64])
     together = step_parts_s(network, -(-256 // workers), workers, platform)

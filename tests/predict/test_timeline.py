@@ -16,7 +16,7 @@ from chronograd.predict.setting import setting_of
 from chronograd.predict.timeline import timeline_of_run, timeline_of_step
 from chronograd.record import AtWork, Record
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Memory, Step
+from chronograd.rundir.steps import MemoryLine, StepLine
 
 Event = dict[str, Any]
 TRACE = trace_network("resnet20")
@@ -96,7 +96,7 @@ def test_a_run_of_agents_shows_its_parts(tmp_path: Path) -> None:
     """Beside the steps of the driver, once there is a record."""
     run = RunDir.create(out=tmp_path / "run")
     with run.step_writer() as lines:
-        lines.write(Step(step=100, step_time_s=0.01))
+        lines.write(StepLine(step=100, step_time_s=0.01))
     record = Record(kind="measured", title="apex")
     spans = [("actor", 0, 0.0, 0.2), ("learner", 0, 0.1, 0.4), ("actor", 0, 0.25, 0.5)]
     record.tables.timeline = [AtWork(role=role, number=n, start=start, end=end) for role, n, start, end in spans]
@@ -111,10 +111,10 @@ def test_a_measured_run_shows_each_ranks_steps(tmp_path: Path) -> None:
     parts = {"input_s": 0.001, "transfer_s": 0.0, "forward_s": 0.004, "backward_s": 0.008, "update_s": 0.002}
     for rank in (0, 1):
         with run.step_writer(rank) as lines:
-            lines.write(Step(step=1, mode="plain", step_time_s=0.01))
-            lines.write(Step(step=2, mode="parts", step_time_s=0.015, **parts))
-            lines.write(Step(step=3, mode="no_exchange", **parts))
-            lines.write(Memory(step=3, memory_peak_bytes=1, source="x"))
+            lines.write(StepLine(step=1, mode="plain", step_time_s=0.01))
+            lines.write(StepLine(step=2, mode="parts", step_time_s=0.015, **parts))
+            lines.write(StepLine(step=3, mode="no_exchange", **parts))
+            lines.write(MemoryLine(step=3, memory_peak_bytes=1, source="x"))
     slices = check_format(timeline_of_run(run))
     for rank in (0, 1):
         steps = [e for e in on_track(slices, 0, rank) if e["cat"] == "step"]

@@ -19,10 +19,10 @@ from chronograd import job as jobs
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.reinforce import environments
-from chronograd.reinforce.agent import Agent, Episode, evaluate
+from chronograd.reinforce.agent import Agent, FinishedEpisode, evaluate
 from chronograd.reinforce.build import agent_of, replay_of
 from chronograd.reinforce.dqn import DQN
-from chronograd.reinforce.replay import Sample, Transitions
+from chronograd.reinforce.replay import Minibatch, Transitions
 from chronograd.reinforce.tabular import QTable
 from chronograd.reinforce.worker import evaluated
 
@@ -64,7 +64,7 @@ def dqn_of(job: Job, environment: Any) -> DQN:
     return agent
 
 
-def lived(agent: Agent, environment: Any, steps: int, seed: int = 0) -> list[Episode]:
+def lived(agent: Agent, environment: Any, steps: int, seed: int = 0) -> list[FinishedEpisode]:
     return [episode for _, episode in agent.live(environment, steps, seed) if episode is not None]
 
 
@@ -151,7 +151,7 @@ def test_a_network_finds_the_values_of_a_corridor(settings: dict[str, Any]) -> N
     assert evaluate(agent, [Corridor(is_number=False)] * 1, agent.settings, 0) == [1.0]
 
 
-def sample_of(rewards: list[float], discounts: list[float]) -> Sample:
+def sample_of(rewards: list[float], discounts: list[float]) -> Minibatch:
     count = len(rewards)
     states = np.eye(5, dtype=np.float32)
     transitions = Transitions(
@@ -161,7 +161,7 @@ def sample_of(rewards: list[float], discounts: list[float]) -> Sample:
         next_observation=states[1 : count + 1],
         discount=np.array(discounts, np.float32),
     )
-    return Sample(transitions, np.arange(count), np.ones(count, np.float32))
+    return Minibatch(transitions, np.arange(count), np.ones(count, np.float32))
 
 
 def agents_of_two_minds(**settings: Any) -> DQN:
@@ -228,10 +228,10 @@ def test_without_replay_the_newest_steps_are_learned_from_in_their_order() -> No
     environment = Corridor(is_number=False)
     agent = dqn_of(job_of(replay_size=0, replay_start=1, update_every=4, epsilon_end=1.0), environment)
     assert agent.replay is None
-    learned: list[Sample] = []
+    learned: list[Minibatch] = []
     real = agent.update
 
-    def update(sample: Sample) -> torch.Tensor:
+    def update(sample: Minibatch) -> torch.Tensor:
         learned.append(sample)
         return real(sample)
 

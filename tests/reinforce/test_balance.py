@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chronograd.errors import InputError
-from chronograd.reinforce.balance import Components, Setting, balance, best_of, enough_actors, gain
+from chronograd.reinforce.balance import BalanceSetting, Components, balance, best_of, enough_actors, gain
 from chronograd.reinforce.systems import SystemsView
 
 # Horgan et al. 2018, section 4: 139 frames/s of an actor, 4 frames a transition; 19 minibatches of 512 a second.
@@ -17,7 +17,7 @@ PUBLISHED = Components(actor_s=4 / 139, learner_s=1 / 19)
 
 def test_the_published_balance() -> None:
     """360 actors make 50K frames/s, that is 12.5K transitions/s; the learner draws 9.7K/s, 0.78 of each."""
-    setting = Setting(batch=512, draws=9.7 / 12.5, num_actors=360)
+    setting = BalanceSetting(batch=512, draws=9.7 / 12.5, num_actors=360)
     found = balance(PUBLISHED, setting)
     actors_per_s = found.rates["actors"] * 512 / setting.draws
     assert actors_per_s * 4 == pytest.approx(50_000, rel=0.01)
@@ -30,7 +30,7 @@ def test_the_published_balance() -> None:
 
 def test_the_least_rate_is_that_of_all() -> None:
     parts = Components(actor_s=0.01, learner_s=0.1, add_s=1e-4, draw_s=0.01)
-    setting = Setting(batch=100, draws=10.0, num_actors=1)
+    setting = BalanceSetting(batch=100, draws=10.0, num_actors=1)
     one = balance(parts, setting)  # 10 transitions a minibatch, 0.1 s of one actor
     assert one.rates == pytest.approx({"actors": 10.0, "learner": 10.0, "replay": 1 / 0.011})
     assert balance(parts, replace(setting, num_actors=4)).bottleneck == "learner"
@@ -48,7 +48,7 @@ def test_the_least_rate_is_that_of_all() -> None:
 def test_a_second_learner() -> None:
     """Where the learner limits, it doubles the rate until actors do; where actors limit, it brings nothing."""
     parts = Components(actor_s=0.01, learner_s=0.1)
-    setting = Setting(batch=100, draws=10.0, num_actors=8)
+    setting = BalanceSetting(batch=100, draws=10.0, num_actors=8)
     assert gain(parts, setting) == pytest.approx(1.0)
     assert gain(parts, replace(setting, num_actors=1)) == 0.0
     assert gain(parts, replace(setting, num_actors=2)) == pytest.approx(1.0)
@@ -63,7 +63,7 @@ def test_times_that_are_none() -> None:
     with pytest.raises(InputError, match="an actor takes 0"):
         Components(actor_s=0.0, learner_s=1.0)
     with pytest.raises(InputError, match="nothing of something"):
-        balance(PUBLISHED, Setting(batch=512, draws=0.0))
+        balance(PUBLISHED, BalanceSetting(batch=512, draws=0.0))
 
 
 # -- reports -----------------------------------------------------------------------------------------------

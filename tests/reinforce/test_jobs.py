@@ -22,7 +22,7 @@ from chronograd.launch.jobs import check_anywhere, measure, train
 from chronograd.reinforce.worker import line_of_epoch
 from chronograd.report.runs import report
 from chronograd.rundir import RunDir, listing
-from chronograd.rundir.steps import Episode, Epoch
+from chronograd.rundir.steps import EpisodeLine, Epoch
 from chronograd.train.checkpoint_folder import Progress, list_checkpoints
 from chronograd.units import percent, seconds
 from chronograd.watch.progress import LiveRun
@@ -190,7 +190,7 @@ class TestRun:
         curve = record.curves["training"].columns
         assert curve["frames"] == [150, 300, 450]
         assert curve["mean_return"] == [epoch.mean_return for epoch in log.of(Epoch)]
-        episodes = log.of(Episode)
+        episodes = log.of(EpisodeLine)
         assert record.curves["episodes"].columns["total"] == [one.total for one in episodes]
         assert all(one.total == one.length for one in episodes)  # of a pole: a reward of 1 per step
         assert sum(line.num_steps or 0 for line in log.steps) == 450

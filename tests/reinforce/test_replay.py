@@ -14,11 +14,11 @@ from scipy import stats
 from chronograd.errors import InputError
 from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.reinforce.replay import (
+    Minibatch,
     NStep,
     ProportionalReplay,
     RankBasedReplay,
     Replay,
-    Sample,
     ShardedReplay,
     Transitions,
     UniformReplay,
@@ -156,7 +156,7 @@ def test_a_priority_that_is_none(kind: str, wrong: float) -> None:
 
 
 def test_a_sample_of_all() -> None:
-    sample = Sample.of(numbered(range(3)))
+    sample = Minibatch.of(numbered(range(3)))
     assert sample.weights.tolist() == [1, 1, 1]
     assert sample.transitions.reward.tolist() == [0, 1, 2]
 

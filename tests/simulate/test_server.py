@@ -15,7 +15,7 @@ from chronograd.cli.main import main
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError
 from chronograd.simulate.queueing import Server, at_rate
-from chronograd.simulate.server import FRONTEND, Asked, of_operators, server_answer
+from chronograd.simulate.server import FRONTEND, ServerDemand, of_operators, server_answer
 
 TRACE = trace_network("resnet20", mode="inference")
 JOB = jobs.from_dict(
@@ -32,12 +32,12 @@ SERVED = of_operators(TRACE, JOB, Server({1: 0.0}), 32, FRONTEND)
 
 def of_rate(rate: float, **asked: Any) -> Any:
     """The record at a rate."""
-    (record,) = server_answer([SERVED], Asked((rate,), **asked)).records.values()
+    (record,) = server_answer([SERVED], ServerDemand((rate,), **asked)).records.values()
     return record
 
 
 def test_what_is_said_of_a_rate() -> None:
-    answer = server_answer([SERVED], Asked((50.0,)))
+    answer = server_answer([SERVED], ServerDemand((50.0,)))
     (record,) = answer.records.values()
     names = ("latency_p50_s", "latency_p95_s", "latency_p99_s")
     values = [record.value(name) for name in names]
@@ -67,12 +67,12 @@ def test_as_many_replicas_as_a_bound_takes() -> None:
     assert record.cluster.count > 5
     assert at_rate(SERVED.server, rate / record.cluster.count).holds(bound_s)
     assert not at_rate(SERVED.server, rate / (record.cluster.count - 1)).holds(0.98 * bound_s)
-    (section, _) = server_answer([SERVED], Asked((rate,), bound_s, replicas=2)).sections
+    (section, _) = server_answer([SERVED], ServerDemand((rate,), bound_s, replicas=2)).sections
     assert f"{record.cluster.count} are needed" in section.takeaway
 
 
 def test_a_bound_that_nothing_keeps_is_said() -> None:
-    (section, _) = server_answer([SERVED], Asked((10.0,), SERVED.server.lone_s / 2)).sections
+    (section, _) = server_answer([SERVED], ServerDemand((10.0,), SERVED.server.lone_s / 2)).sections
     assert "No number of servers keeps 99 % within" in section.takeaway
     assert "a lone request takes" in section.takeaway
 
@@ -86,11 +86,11 @@ def test_more_than_it_can_do_is_refused_or_waits_for_ever_longer() -> None:
     assert record.value("throughput_requests_per_s") == pytest.approx(rate / 2)
     assert (
         "one server of resnet20 on v100 in fp32 falls behind"
-        in server_answer([SERVED], Asked((rate,))).sections[0].takeaway
+        in server_answer([SERVED], ServerDemand((rate,))).sections[0].takeaway
     )
     slow = replace(SERVED, server=SERVED.server.slower(20))
     rate = 2 * slow.server.most_per_s
-    answer = server_answer([slow], Asked((rate,)))
+    answer = server_answer([slow], ServerDemand((rate,)))
     (record,) = answer.records.values()
     assert record.value("throughput_requests_per_s") == pytest.approx(rate / 2, rel=0.03)
     assert "find the queue full and are refused" in answer.sections[0].takeaway

@@ -20,7 +20,7 @@ from chronograd.measure.result import Method, latency_quantities
 from chronograd.predict.memory import footprint_of_job
 from chronograd.predict.prediction import predict
 from chronograd.record import FORWARD_PARTS, STEP_PARTS, subtract
-from chronograd.rundir import Step
+from chronograd.rundir import StepLine
 from chronograd.train.forward import ForwardStep
 from chronograd.train.rank_context import RankContext, rank_context_from_environment
 
@@ -100,7 +100,9 @@ def test_several_ranks_work_each_by_itself(tmp_path: Path) -> None:
 
 
 def test_few_batches_have_no_far_percentile() -> None:
-    lines = [Step(step=i + 1, mode="parts", step_time_s=0.01 * (i + 1), forward_s=0.01 * (i + 1)) for i in range(30)]
+    lines = [
+        StepLine(step=i + 1, mode="parts", step_time_s=0.01 * (i + 1), forward_s=0.01 * (i + 1)) for i in range(30)
+    ]
     found = latency_quantities({0: lines}, 8, Method("clock", "clock"))
     assert found["latency_p50_s"].value == pytest.approx(np.quantile([0.01 * (i + 1) for i in range(30)], 0.5))
     assert found["latency_p95_s"].value == pytest.approx(np.quantile([0.01 * (i + 1) for i in range(30)], 0.95))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chronograd.rundir import RunDir, Step
+from chronograd.rundir import RunDir, StepLine
 from chronograd.rundir.steps import merged
 from chronograd.train.interruptions import Interruptions, interruptions
 from chronograd.train.result import settled
@@ -88,5 +88,5 @@ def test_updates_of_several_learners_are_one_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("counts", "kept"), [((7,), [5, 6]), ((7, 6), [5, 6, 12]), ((3,), [2]), ((3, 2), [4])])
 def test_the_first_steps_of_every_start_are_left_out(counts: tuple[int, ...], kept: list[int]) -> None:
     attempts = [attempt for attempt, count in enumerate(counts) for _ in range(count)]
-    lines = [Step(attempt=attempt, step=number) for number, attempt in enumerate(attempts)]
+    lines = [StepLine(attempt=attempt, step=number) for number, attempt in enumerate(attempts)]
     assert [one.step for one in settled(lines)] == kept

@@ -19,7 +19,7 @@ from chronograd.data import datasets
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
-from chronograd.rundir import RunDir, Step
+from chronograd.rundir import RunDir, StepLine
 from chronograd.rundir.steps import Epoch
 from chronograd.train import loop, noise_scale
 from chronograd.train import step as step_module
@@ -63,7 +63,7 @@ def last_weights(run: RunDir) -> dict[str, torch.Tensor]:
     return load_file(list_checkpoints(run.checkpoints)[-1] / "model.safetensors")
 
 
-def measured_in(line: Step) -> list[float | None]:
+def measured_in(line: StepLine) -> list[float | None]:
     return [getattr(line, name) for name in FIELDS]
 
 

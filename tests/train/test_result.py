@@ -11,7 +11,7 @@ from chronograd import job as jobs
 from chronograd.data.datasets import card
 from chronograd.job import Job
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Epoch, Memory, Step
+from chronograd.rundir.steps import Epoch, MemoryLine, StepLine
 from chronograd.train.result import training_record
 
 
@@ -37,11 +37,11 @@ def write_run(folder: Path, job: Job) -> RunDir:
             for step in range(1, 21):
                 step_time_s = 0.1 if step <= 10 else 0.2
                 seconds += step_time_s
-                lines.write(Step(step=step, seconds=seconds, step_time_s=step_time_s, loss=loss, samples=samples))
+                lines.write(StepLine(step=step, seconds=seconds, step_time_s=step_time_s, loss=loss, samples=samples))
                 if rank == 0 and step % 10 == 0:
                     lines.write(Epoch(step=step, epoch=step // 10, seconds=seconds, epoch_time_s=10 * step_time_s,
                         train_loss=3.5, test_loss=1.0, test_accuracy=0.8 if step == 10 else 0.95))  # fmt: skip
-            lines.write(Memory(step=20, memory_peak_bytes=100 * (rank + 1), source="here"))
+            lines.write(MemoryLine(step=20, memory_peak_bytes=100 * (rank + 1), source="here"))
     return run
 
 

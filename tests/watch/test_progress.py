@@ -12,7 +12,7 @@ from rich.console import Console
 
 from chronograd import job as jobs
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Epoch, Error, Note, Step
+from chronograd.rundir.steps import Epoch, Error, NoteLine, StepLine
 from chronograd.watch.progress import LiveRun
 from chronograd.watch.terminal import Screen, drawing, line_of
 
@@ -42,7 +42,7 @@ def run(tmp_path):
 def write(lines, steps, wait_s=None, step_time_s=0.1, loss=1.0, **more):
     for step in steps:
         parts = {} if wait_s is None else {"exchange_wait_s": wait_s, "input_s": 0.01}
-        lines.write(Step(step=step, epoch=1, seconds=step * step_time_s, step_time_s=step_time_s, loss=loss, samples=16,
+        lines.write(StepLine(step=step, epoch=1, seconds=step * step_time_s, step_time_s=step_time_s, loss=loss, samples=16,
                     **parts, **more))  # fmt: skip
 
 
@@ -217,8 +217,8 @@ def test_learners_of_an_asynchronous_run(run):
 
 def test_a_loop_that_is_measured_has_no_end_that_is_known(run):
     with run.step_writer() as lines:
-        lines.write(Step(step=6, mode="parts", step_time_s=0.5, input_s=0.1))
-        lines.write(Step(step=7, mode="no_exchange", input_s=0.1))
+        lines.write(StepLine(step=6, mode="parts", step_time_s=0.5, input_s=0.1))
+        lines.write(StepLine(step=7, mode="no_exchange", input_s=0.1))
     live = LiveRun(run)
     live.poll()
     figures = live.figures()
@@ -302,7 +302,7 @@ def test_without_a_terminal_epochs_are_lines_and_figures_come_when_asked_for(run
             screen(run)  # what was there before is not told again
             write(lines, range(9, 17))
             end_epoch(lines, 16, 0.5)
-            lines.write(Note(step=16, text="the network is blind [/to]"))
+            lines.write(NoteLine(step=16, text="the network is blind [/to]"))
         printed = console.file.getvalue().splitlines()
     assert [line for line in printed if line.startswith("epoch 2/5")] == [
         "epoch 2/5  step 16  train loss 1.0000  test accuracy 50.0 %  1 s"
@@ -351,7 +351,7 @@ def test_notes_and_errors_of_a_run_do_not_steer_the_terminal(run):
         Screen(Console(file=stream, force_terminal=True, width=120, highlight=False)) as screen,
     ):
         screen(run)
-        lines.write(Note(text="a note\x1b]0;owned\x07"))
+        lines.write(NoteLine(text="a note\x1b]0;owned\x07"))
         lines.write(Error(text="an error\x1b]0;owned\x07"))
     shown = stream.getvalue()
     assert r"a note\x1b]0;owned\x07" in shown

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from chronograd.errors import RunError
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Epoch, Start, Step, parse_line
+from chronograd.rundir.steps import Epoch, Start, StepLine, parse_line
 from chronograd.watch.tensorboard import Events, LiveEvents, RunEvents, write_events
 
 CREATED = "2026-11-21T08:30:00+00:00"
@@ -28,7 +28,7 @@ def write_steps(run, rank=0, first=1, losses=LOSSES, samples=64):
         for step, loss in enumerate(losses, first):
             seconds = step / 10
             lines.write(
-                Step(step=step, epoch=(step + 1) // 2, seconds=seconds, step_time_s=0.1, loss=loss, samples=samples)
+                StepLine(step=step, epoch=(step + 1) // 2, seconds=seconds, step_time_s=0.1, loss=loss, samples=samples)
             )
             if step % 2 == 0 and rank == 0:
                 accuracy = None if step == 2 else step / 8
@@ -101,7 +101,7 @@ def test_steps_done_again_are_there_once(run, tmp_path):
 def test_a_live_file_is_readable_after_each_line(tmp_path):
     events = Events(tmp_path, started=START)
     for step, loss in enumerate(LOSSES, 1):
-        events(Step(attempt=1, step=step, seconds=step / 10, step_time_s=0.1, loss=loss))
+        events(StepLine(attempt=1, step=step, seconds=step / 10, step_time_s=0.1, loss=loss))
         assert scalars(tmp_path)["loss/train"] == points(range(1, step + 1), LOSSES[:step])
     events.close()
     events.close()
@@ -111,7 +111,9 @@ def test_each_rank_has_a_folder_of_its_own(run):
     for rank, wait_s in ((0, 0.03), (1, 0.01)):
         with run.step_writer(rank) as lines:
             lines.write(
-                Step(step=1, seconds=0.1, step_time_s=0.1, loss=1.0, samples=8, input_s=0.02, exchange_wait_s=wait_s)
+                StepLine(
+                    step=1, seconds=0.1, step_time_s=0.1, loss=1.0, samples=8, input_s=0.02, exchange_wait_s=wait_s
+                )
             )
     write_events(run)
     for rank, share in ((0, 0.3), (1, 0.1)):
@@ -126,11 +128,11 @@ def test_learners_have_their_updates_and_the_run_all_of_them(run):
     """Update 3 was made by learner 1 and, after a restart, by learner 0."""
     parts = {"pull_s": 0.01, "compute_s": 0.08, "push_s": 0.01}
     with run.step_writer(0) as first, run.step_writer(1) as second:
-        first.write(Step(step=1, seconds=0.1, step_time_s=0.1, loss=3.0, samples=8, staleness=0, **parts))
-        second.write(Step(step=2, seconds=0.2, step_time_s=0.1, loss=2.0, samples=8, staleness=1, **parts))
-        second.write(Step(step=3, seconds=0.3, step_time_s=0.1, loss=9.0, samples=8, staleness=1, **parts))
+        first.write(StepLine(step=1, seconds=0.1, step_time_s=0.1, loss=3.0, samples=8, staleness=0, **parts))
+        second.write(StepLine(step=2, seconds=0.2, step_time_s=0.1, loss=2.0, samples=8, staleness=1, **parts))
+        second.write(StepLine(step=3, seconds=0.3, step_time_s=0.1, loss=9.0, samples=8, staleness=1, **parts))
     with run.step_writer(0) as first:
-        first.write(Step(step=3, seconds=0.3, step_time_s=0.1, loss=1.0, samples=8, staleness=2, **parts))
+        first.write(StepLine(step=3, seconds=0.3, step_time_s=0.1, loss=1.0, samples=8, staleness=2, **parts))
     write_events(run)
     assert scalars(run.path / "tensorboard")["loss/train"] == points([1, 2, 3], [3.0, 2.0, 1.0])
     learner = scalars(run.path / "tensorboard" / "rank-0")
@@ -142,13 +144,13 @@ def test_events_follow_a_run_and_wait_for_all_its_ranks(run):
     folder = run.path / "tensorboard"
     with run.step_writer(0) as first, run.step_writer(1) as second, closing(RunEvents(run)) as events:
         write = {"seconds": 0.1, "step_time_s": 0.1, "samples": 8}
-        first.write(Step(step=1, loss=1.0, **write))
-        first.write(Step(step=2, loss=5.0, **write))
-        second.write(Step(step=1, loss=2.0, **write))
+        first.write(StepLine(step=1, loss=1.0, **write))
+        first.write(StepLine(step=2, loss=5.0, **write))
+        second.write(StepLine(step=1, loss=2.0, **write))
         events.poll()
         assert [(step, value) for step, value, _ in scalars(folder)["loss/train"]] == [(1, 1.5)]
         assert len(scalars(folder / "rank-0")["steps_per_s"]) == 2
-        second.write(Step(step=2, loss=7.0, **write))
+        second.write(StepLine(step=2, loss=7.0, **write))
         first.write(
             Epoch(step=2, epoch=1, seconds=0.2, epoch_time_s=0.2, train_loss=9.0, test_loss=4.0, test_accuracy=0.5)
         )
@@ -222,7 +224,7 @@ def test_a_loss_that_is_not_finite_is_left_out(run):
 def test_a_loop_of_ones_own_has_the_time_of_its_steps(run):
     with run.step_writer() as lines:
         for step in (1, 2, 3):
-            lines.write(Step(step=step, mode="fused", step_time_s=0.1))
+            lines.write(StepLine(step=step, mode="fused", step_time_s=0.1))
     write_events(run)
     assert scalars(run.path / "tensorboard") == {"step_time_s": points([1, 2, 3], [0.1] * 3)}
 

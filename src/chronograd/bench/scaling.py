@@ -11,7 +11,7 @@ from chronograd.errors import InputError
 from chronograd.job import Job, changed, resolved
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.record import Cluster, Point, Provenance, Record
+from chronograd.record import Provenance, Record, RecordedCluster, ScalingRow
 from chronograd.trace import Trace
 
 FORMULA = "bandwidth utilisation = 2(n - 1)/n · gradient bytes / communication seconds / link bandwidth"
@@ -52,7 +52,7 @@ def measure_scaling(
         )
         return run.record()
 
-    points: list[Point] = []
+    points: list[ScalingRow] = []
     notes: list[str] = []
 
     def paced(one: Job, step_s: float) -> tuple[Job, str] | None:
@@ -72,7 +72,7 @@ def measure_scaling(
         kind="measured",
         title=f"scaling of {job.network.name} on {job.data.name} with {job.backend}",
         job=resolved(job),
-        cluster=Cluster(device=job.cluster.device, worlds=list(worlds), threads=threads),
+        cluster=RecordedCluster(device=job.cluster.device, worlds=list(worlds), threads=threads),
         backend=job.backend,
         versions=environment.environment().get("versions", {}),
         provenance=Provenance(formula=FORMULA, cores=environment.cores()),

@@ -12,7 +12,7 @@ from chronograd.calibrate.scoring import score_shipped, with_time_left
 from chronograd.calibrate.tables import validate as validate_table
 from chronograd.calibrate.workers import Progress
 from chronograd.figure import Figure, Lines, Series
-from chronograd.fit.tables import Table as Throughputs
+from chronograd.fit.tables import ThroughputTable as Throughputs
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.launch import hosts as host_list
@@ -170,7 +170,7 @@ def _fits_section(fits: Sequence[links.Fit], saved: str) -> Section:
     )
 
 
-def _timed_section(rows: Sequence[links.Timed]) -> Section:
+def _timed_section(rows: Sequence[links.TimedCollective]) -> Section:
     fastest = max(rows, key=lambda row: row.busbw)
     series = []
     for collective, world in dict.fromkeys((row.collective, row.world) for row in rows):

@@ -17,7 +17,7 @@ from torch import nn
 
 
 @dataclass(frozen=True)
-class Block:
+class TimedBlock:
     """A module to build, its input per sample, and the batch on a CPU; a GPU takes several times that."""
 
     name: str
@@ -57,7 +57,7 @@ class _Beside(nn.Module):
         return torch.cat([x, self.layers(x)], 1)
 
 
-class _Attention(nn.Module):
+class _AttentionBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -170,7 +170,7 @@ def _dense(channels: int, growth: int) -> nn.Module:
 
 
 def _encoder(width: int, heads: int) -> nn.Module:
-    return nn.Sequential(nn.LayerNorm(width), _Attention(width, heads), _mlp(width))
+    return nn.Sequential(nn.LayerNorm(width), _AttentionBlock(width, heads), _mlp(width))
 
 
 def _stem(channels: int, kernel: int) -> nn.Module:
@@ -185,7 +185,7 @@ def _conv(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) ->
     return lambda: nn.Sequential(*_conv_norm(cin, cout, kernel, stride, groups))
 
 
-def stages() -> list[Block]:
+def stages() -> list[TimedBlock]:
     """Longer ones: pieces of networks of every sort, two layers each, where most operators find their input in a cache
     and the cost of issuing them shows."""
     found = []
@@ -195,47 +195,49 @@ def stages() -> list[Block]:
         (160, 960, 7, 2, 5, True, nn.Hardswish), (192, 1152, 7, 8, 5, True, nn.SiLU), (32, 192, 28, 8, 3, False, nn.ReLU6),
     ):  # fmt: skip
         make = partial(_inverted, c, inner, kernel, has_gate, activation)
-        found.append(Block(f"inverted-{c}-{inner}-{size}-{batch}", _repeat(make, 2), (c, size, size), batch))
+        found.append(TimedBlock(f"inverted-{c}-{inner}-{size}-{batch}", _repeat(make, 2), (c, size, size), batch))
     for c, size, batch in ((256, 56, 1), (512, 28, 2), (1024, 14, 2), (1024, 14, 8), (2048, 7, 4)):
         found.append(
-            Block(f"bottleneck-{c}-{size}-{batch}", _repeat(partial(_bottleneck, c), 2), (c, size, size), batch)
+            TimedBlock(f"bottleneck-{c}-{size}-{batch}", _repeat(partial(_bottleneck, c), 2), (c, size, size), batch)
         )
     for c, size, batch in ((64, 56, 2), (128, 28, 2), (256, 14, 4), (512, 7, 2)):
-        found.append(Block(f"basic-{c}-{size}-{batch}", _repeat(partial(_residual, c), 2), (c, size, size), batch))
+        found.append(TimedBlock(f"basic-{c}-{size}-{batch}", _repeat(partial(_residual, c), 2), (c, size, size), batch))
     for width, tokens, heads, batch in ((192, 197, 3, 2), (384, 49, 6, 4), (384, 197, 6, 1), (64, 400, 2, 2)):
         found.append(
-            Block(f"encoder-{width}-{tokens}", _repeat(partial(_encoder, width, heads), 2), (tokens, width), batch)
+            TimedBlock(f"encoder-{width}-{tokens}", _repeat(partial(_encoder, width, heads), 2), (tokens, width), batch)
         )
     for c, size, batch in ((96, 56, 1), (192, 28, 2), (384, 14, 2)):
-        found.append(Block(f"wide-{c}-{size}", _repeat(partial(_wide, c), 2), (c, size, size), batch))
+        found.append(TimedBlock(f"wide-{c}-{size}", _repeat(partial(_wide, c), 2), (c, size, size), batch))
     for c, size, batch in ((128, 56, 1), (256, 28, 2), (640, 7, 4)):
-        found.append(Block(f"dense-{c}-{size}", partial(_dense, c, 32), (c, size, size), batch))
+        found.append(TimedBlock(f"dense-{c}-{size}", partial(_dense, c, 32), (c, size, size), batch))
     for c, inner, size, batch in ((128, 32, 28, 2), (256, 64, 14, 4), (128, 16, 55, 2)):
-        found.append(Block(f"branches-{c}-{size}", _repeat(partial(_Branches, c, inner), 2), (c, size, size), batch))
+        found.append(
+            TimedBlock(f"branches-{c}-{size}", _repeat(partial(_Branches, c, inner), 2), (c, size, size), batch)
+        )
     for c, size, batch in ((116, 28, 2), (232, 14, 4), (464, 7, 2)):
-        found.append(Block(f"shuffle-{c}-{size}", _repeat(partial(_Shuffle, c), 2), (c, size, size), batch))
+        found.append(TimedBlock(f"shuffle-{c}-{size}", _repeat(partial(_Shuffle, c), 2), (c, size, size), batch))
     for channels, kernel, batch in ((64, 7, 1), (32, 3, 4)):
-        found.append(Block(f"stem-{channels}-{kernel}", partial(_stem, channels, kernel), (3, 224, 224), batch))
+        found.append(TimedBlock(f"stem-{channels}-{kernel}", partial(_stem, channels, kernel), (3, 224, 224), batch))
     return found
 
 
-def small_images() -> list[Block]:
+def small_images() -> list[TimedBlock]:
     """Pieces of networks for images of 28 pixels and less, from one image to a batch: there a layer costs what issuing it does, and
     a batch stays in the cache from layer to layer. A single layer, which finds its input in memory, tells neither."""
     found = []
     for c, size, batch in ((24, 28, 1), (24, 28, 8), (24, 28, 48), (48, 14, 1), (48, 14, 32), (96, 7, 1), (96, 7, 32)):
         make = _repeat(partial(_residual, c), 3)
-        found.append(Block(f"small-basic-{c}-{size}-{batch}", make, (c, size, size), batch))
+        found.append(TimedBlock(f"small-basic-{c}-{size}-{batch}", make, (c, size, size), batch))
     for c, size, batch, kernel, has_gate, activation in (
         (24, 14, 1, 3, False, nn.ReLU), (24, 14, 16, 3, False, nn.ReLU), (40, 7, 1, 5, True, nn.Hardswish), (40, 7, 16, 5, True, nn.Hardswish),
         (80, 4, 2, 5, True, nn.Hardswish), (80, 4, 32, 5, True, nn.Hardswish), (112, 2, 16, 5, True, nn.Hardswish),
     ):  # fmt: skip
         make = _repeat(partial(_inverted, c, 4 * c, kernel, has_gate, activation), 2)
-        found.append(Block(f"small-inverted-{c}-{size}-{batch}", make, (c, size, size), batch))
+        found.append(TimedBlock(f"small-inverted-{c}-{size}-{batch}", make, (c, size, size), batch))
     for batch in (1, 16):
-        found.append(Block(f"small-branches-{batch}", _repeat(partial(_Branches, 96, 24), 3), (96, 13, 13), batch))
+        found.append(TimedBlock(f"small-branches-{batch}", _repeat(partial(_Branches, 96, 24), 3), (96, 13, 13), batch))
     for batch in (1, 16, 96):
-        found.append(Block(f"small-digits-{batch}", _digits, (1, 28, 28), batch))
+        found.append(TimedBlock(f"small-digits-{batch}", _digits, (1, 28, 28), batch))
     return found
 
 
@@ -245,47 +247,51 @@ def _digits() -> nn.Module:
     return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(320, 100), nn.ReLU(), nn.Linear(100, 10))
 
 
-def blocks() -> list[Block]:
+def blocks() -> list[TimedBlock]:
     """Every block, in a fixed order: single layers first, then stages."""
     found = []
     for c, size, batch in ((16, 32, 16), (16, 8, 64), (32, 4, 64), (64, 8, 32), (64, 56, 1), (64, 2, 32)):
-        found.append(Block(f"residual-{c}-{size}", partial(_residual, c), (c, size, size), batch))
+        found.append(TimedBlock(f"residual-{c}-{size}", partial(_residual, c), (c, size, size), batch))
     for cin, cout, size, batch, stride in (
         (1, 16, 8, 64, 1), (3, 32, 64, 4, 2), (64, 128, 28, 2, 2), (128, 128, 14, 8, 1), (256, 256, 14, 2, 1), (512, 512, 7, 2, 1),
     ):  # fmt: skip
-        found.append(Block(f"conv3x3-{cin}-{cout}-{size}", _conv(cin, cout, 3, stride), (cin, size, size), batch))
+        found.append(TimedBlock(f"conv3x3-{cin}-{cout}-{size}", _conv(cin, cout, 3, stride), (cin, size, size), batch))
     for cin, cout, size, batch in (
         (64, 256, 28, 2), (256, 64, 28, 2), (32, 16, 16, 32), (512, 1024, 7, 4), (16, 96, 32, 8), (960, 160, 7, 8),
     ):  # fmt: skip
-        found.append(Block(f"conv1x1-{cin}-{cout}-{size}", _conv(cin, cout, 1), (cin, size, size), batch))
+        found.append(TimedBlock(f"conv1x1-{cin}-{cout}-{size}", _conv(cin, cout, 1), (cin, size, size), batch))
     for cin, cout, size, batch, kernel, stride in ((3, 64, 112, 1, 7, 2), (64, 64, 14, 4, 5, 1), (3, 96, 112, 1, 4, 4)):
         found.append(
-            Block(f"conv{kernel}x{kernel}-{cin}-{size}", _conv(cin, cout, kernel, stride), (cin, size, size), batch)
+            TimedBlock(
+                f"conv{kernel}x{kernel}-{cin}-{size}", _conv(cin, cout, kernel, stride), (cin, size, size), batch
+            )
         )
     for c, size, batch, kernel in ((96, 28, 4, 3), (32, 56, 4, 3), (384, 14, 4, 3), (192, 14, 4, 7), (480, 7, 8, 5)):
-        found.append(Block(f"depthwise{kernel}-{c}-{size}", _conv(c, c, kernel, 1, c), (c, size, size), batch))
+        found.append(TimedBlock(f"depthwise{kernel}-{c}-{size}", _conv(c, c, kernel, 1, c), (c, size, size), batch))
     for c, size, groups, batch in ((128, 28, 32, 2), (256, 14, 8, 4)):
-        found.append(Block(f"grouped-{c}-{groups}", _conv(c, c, 3, 1, groups), (c, size, size), batch))
+        found.append(TimedBlock(f"grouped-{c}-{groups}", _conv(c, c, 3, 1, groups), (c, size, size), batch))
     for width, tokens, heads, batch in ((192, 64, 3, 4), (384, 196, 6, 1), (64, 16, 4, 32)):
-        found.append(Block(f"attention-{width}-{tokens}", partial(_Attention, width, heads), (tokens, width), batch))
-        found.append(Block(f"mlp-{width}-{tokens}", partial(_mlp, width), (tokens, width), batch))
+        found.append(
+            TimedBlock(f"attention-{width}-{tokens}", partial(_AttentionBlock, width, heads), (tokens, width), batch)
+        )
+        found.append(TimedBlock(f"mlp-{width}-{tokens}", partial(_mlp, width), (tokens, width), batch))
     for cin, cout, batch in ((512, 512, 64), (2048, 1000, 8), (64, 10, 64), (9216, 1024, 4)):
-        found.append(Block(f"linear-{cin}-{cout}", partial(nn.Linear, cin, cout), (cin,), batch))
+        found.append(TimedBlock(f"linear-{cin}-{cout}", partial(nn.Linear, cin, cout), (cin,), batch))
     for c, size, batch in ((64, 28, 8), (16, 8, 64), (256, 14, 16)):
-        found.append(Block(f"norm-{c}-{size}", _repeat(partial(nn.BatchNorm2d, c), 4), (c, size, size), batch))
-        found.append(Block(f"relu-{c}-{size}", _repeat(nn.ReLU, 8), (c, size, size), batch))
+        found.append(TimedBlock(f"norm-{c}-{size}", _repeat(partial(nn.BatchNorm2d, c), 4), (c, size, size), batch))
+        found.append(TimedBlock(f"relu-{c}-{size}", _repeat(nn.ReLU, 8), (c, size, size), batch))
     found += [
-        Block("silu", _repeat(nn.SiLU, 4), (64, 28, 28), 4),
-        Block("hardswish", _repeat(nn.Hardswish, 4), (64, 28, 28), 4),
-        Block("gelu", _repeat(nn.GELU, 4), (196, 384), 4),
-        Block("layer-norm", _repeat(lambda: nn.LayerNorm(384), 4), (196, 384), 4),
-        Block("group-norm", lambda: nn.GroupNorm(8, 64), (64, 28, 28), 8),
-        Block("gate", lambda: _Gate(96), (96, 28, 28), 4),
-        Block("max-pool", lambda: nn.MaxPool2d(3, 2, 1), (64, 56, 56), 2),
-        Block("average-pool", lambda: nn.AvgPool2d(2), (64, 56, 56), 4),
-        Block("global-pool", lambda: nn.AdaptiveAvgPool2d(1), (512, 14, 14), 8),
-        Block("concatenate", _Concatenate, (64, 28, 28), 4),
-        Block("scores", _Scores, (196, 64), 6),
-        Block("tiny", _repeat(nn.ReLU, 40), (8,), 1),
+        TimedBlock("silu", _repeat(nn.SiLU, 4), (64, 28, 28), 4),
+        TimedBlock("hardswish", _repeat(nn.Hardswish, 4), (64, 28, 28), 4),
+        TimedBlock("gelu", _repeat(nn.GELU, 4), (196, 384), 4),
+        TimedBlock("layer-norm", _repeat(lambda: nn.LayerNorm(384), 4), (196, 384), 4),
+        TimedBlock("group-norm", lambda: nn.GroupNorm(8, 64), (64, 28, 28), 8),
+        TimedBlock("gate", lambda: _Gate(96), (96, 28, 28), 4),
+        TimedBlock("max-pool", lambda: nn.MaxPool2d(3, 2, 1), (64, 56, 56), 2),
+        TimedBlock("average-pool", lambda: nn.AvgPool2d(2), (64, 56, 56), 4),
+        TimedBlock("global-pool", lambda: nn.AdaptiveAvgPool2d(1), (512, 14, 14), 8),
+        TimedBlock("concatenate", _Concatenate, (64, 28, 28), 4),
+        TimedBlock("scores", _Scores, (196, 64), 6),
+        TimedBlock("tiny", _repeat(nn.ReLU, 40), (8,), 1),
     ]
     return found + stages() + small_images()

@@ -21,7 +21,7 @@ from typing import get_args
 import numpy as np
 from scipy.optimize import brentq
 
-from chronograd.calibrate.links import Timed, fit
+from chronograd.calibrate.links import TimedCollective, fit
 from chronograd.errors import FileFormatError, InputError
 from chronograd.files import read_bytes
 from chronograd.fit.tables import precision_of
@@ -123,7 +123,7 @@ def _check_one_link(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
             )
 
 
-def of_all_reduces(timed: Sequence[Timed], name: str, base: Link, file: str) -> Fitted:
+def of_all_reduces(timed: Sequence[TimedCollective], name: str, base: Link, file: str) -> Fitted:
     """The link that all-reduces show; of one size its bandwidth, with the latency of `base`. Raises InputError."""
     sizes = {row.bytes for row in timed}
     if len(sizes) > 1:
@@ -137,7 +137,7 @@ def of_all_reduces(timed: Sequence[Timed], name: str, base: Link, file: str) -> 
     return Fitted(link, "all-reduces", len(timed), error, min(sizes) if len(sizes) == 1 else None)
 
 
-def _bandwidth(row: Timed, latency_s: float) -> float:
+def _bandwidth(row: TimedCollective, latency_s: float) -> float:
     """Of one all-reduce: what is left of its time after the messages' latency moves its bytes."""
     messages, sent = ALPHA_BETA["all_reduce"](row.bytes, row.world)
     left_s = row.seconds - messages * latency_s
@@ -246,7 +246,7 @@ def _number(path: Path, line: int, row: Mapping[str, str], name: str) -> float:
     return value
 
 
-def _timed(path: Path, line: int, row: Mapping[str, str]) -> Timed:
+def _timed(path: Path, line: int, row: Mapping[str, str]) -> TimedCollective:
     size = _number(path, line, row, "bytes") if "bytes" in row else 4 * _number(path, line, row, "floats")
     seconds = _number(path, line, row, "seconds") if "seconds" in row else _number(path, line, row, "ms") / 1e3
     ranks = int(_number(path, line, row, "ranks"))
@@ -255,10 +255,10 @@ def _timed(path: Path, line: int, row: Mapping[str, str]) -> Timed:
     return timed_once(ranks, int(size), seconds)
 
 
-def timed_once(ranks: int, size: int, seconds: float) -> Timed:
+def timed_once(ranks: int, size: int, seconds: float) -> TimedCollective:
     """An all-reduce of which one time is known."""
     rates = (float(rate) for rate in bandwidths("all_reduce", size, seconds, ranks))
-    return Timed("all_reduce", ranks, size, seconds, seconds, seconds, 1, *rates)
+    return TimedCollective("all_reduce", ranks, size, seconds, seconds, seconds, 1, *rates)
 
 
 def _scaled(path: Path, line: int, row: Mapping[str, str]) -> Scaled:

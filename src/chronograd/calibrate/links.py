@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import ndtri
 
-from chronograd.calibrate.workers import Progress, Seat, part_of, run_workers
+from chronograd.calibrate.workers import Progress, WorkerSeat, part_of, run_workers
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Link, Source
@@ -41,7 +41,7 @@ _FIT_ERROR = 0.05
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedCollective:
     """One collective of one size: median and 80 % interval of its repeats, on the slowest rank each time.
 
     Attributes:
@@ -119,8 +119,8 @@ def measure_links(
     message_bytes: Sequence[int] = MESSAGE_BYTES,
     seconds_each: float = 0.4,
     progress: Progress = lambda share, text: None,
-    seats: Sequence[Seat] = (),
-) -> list[Timed]:
+    seats: Sequence[WorkerSeat] = (),
+) -> list[TimedCollective]:
     """Time collectives between processes of this machine, with one thread each.
 
     Args:
@@ -134,7 +134,7 @@ def measure_links(
     for name in collectives:
         if name not in COLLECTIVES:
             raise InputError(f"no collective {name!r}", f"use {', '.join(COLLECTIVES)}")
-    timed: list[Timed] = []
+    timed: list[TimedCollective] = []
     for i, world in enumerate(worlds):
         sizes = [size // (4 * world) * 4 * world for size in message_bytes]
         report = part_of(progress, i, len(worlds), f"{how_many(world, 'processes')}: ")
@@ -144,7 +144,7 @@ def measure_links(
             slowest = np.max([row["seconds"] for row in rows], axis=0)
             low, middle, high = (float(v) for v in np.quantile(slowest, [0.1, 0.5, 0.9]))
             rates = map(float, bandwidths(name, size, middle, world))
-            timed.append(Timed(name, world, size, middle, low, high, len(slowest), *rates))
+            timed.append(TimedCollective(name, world, size, middle, low, high, len(slowest), *rates))
     return timed
 
 
@@ -154,7 +154,7 @@ def _run(
     sizes: Sequence[int],
     seconds_each: float,
     report: Progress = lambda share, name: None,
-    seats: Sequence[Seat] = (),
+    seats: Sequence[WorkerSeat] = (),
 ) -> list[dict[str, Any]]:
     """What each rank timed."""
     with tempfile.TemporaryDirectory() as folder:
@@ -166,7 +166,7 @@ def _run(
         return run_workers("chronograd.calibrate.links_worker", ranks, report, count, seats=seats)
 
 
-def fit(rows: Sequence[Timed], collective: str = "all_reduce", has_burst: bool = False) -> Fit:
+def fit(rows: Sequence[TimedCollective], collective: str = "all_reduce", has_burst: bool = False) -> Fit:
     """α (s) and B (bytes/s) of one collective by relative least squares over sizes and worlds, neither below zero.
 
     Args:

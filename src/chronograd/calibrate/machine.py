@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from chronograd.calibrate import links, pace, worker
-from chronograd.calibrate.blocks import Block, blocks
+from chronograd.calibrate.blocks import TimedBlock, blocks
 from chronograd.calibrate.workers import Progress, part_of, run_workers
 from chronograd.count.tracing import trace
 from chronograd.fit.device import Sample, fit_calibration
@@ -115,7 +115,7 @@ def calibrate(
     return device.model_copy(update={"calibration": calibration, "provenance": provenance})
 
 
-def _traces_of(block: Block, channels_last: bool) -> dict[str, Trace]:
+def _traces_of(block: TimedBlock, channels_last: bool) -> dict[str, Trace]:
     """By mode: inside a larger network, a block in training also makes the gradient of its input."""
     of_mode: dict[str, dict[str, Any]] = {
         "training": {"loss": "sum", "inputs_require_grad": True},

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.calibrate.tables import Timed, bare, described, family_of_model, join, ratios, score
+from chronograd.calibrate.tables import TimedRow, bare, described, family_of_model, join, ratios, score
 from chronograd.calibrate.workers import Progress
 from chronograd.errors import InputError
-from chronograd.fit.tables import Table, shuffled
+from chronograd.fit.tables import ThroughputTable, shuffled
 from chronograd.hardware.catalog import Device
 from chronograd.predict.calibration import Calibration
 from chronograd.predict.carrying import Shown, Way
@@ -24,7 +24,7 @@ from chronograd.units import seconds
 _LEAST_SHARE = 0.02
 
 
-def chosen_rows(table: Table, only: str | None = None, without: str | None = None) -> Table:
+def chosen_rows(table: ThroughputTable, only: str | None = None, without: str | None = None) -> ThroughputTable:
     """The table with the rows of some networks: families, or patterns of names, separated by commas.
 
     Raises InputError where none is left.
@@ -54,12 +54,12 @@ def _is_named(model: str, words: str) -> bool:
 
 
 def score_shipped(
-    table: Table,
+    table: ThroughputTable,
     device: Device,
     *,
     seed: int = 0,
     limit: int | None = None,
-    measured_on: tuple[Table, Device] | None = None,
+    measured_on: tuple[ThroughputTable, Device] | None = None,
     progress: Progress = lambda share, text: None,
 ) -> dict[str, Any]:
     """What `tables.validate` returns, of rows predicted with the calibration that `predict` takes for the device.
@@ -85,7 +85,7 @@ def score_shipped(
         sigmas = [sigma for _, sigma in onto]
         # What is predicted is longer by the factor: as if the row had been shorter.
         timed = [
-            Timed(replace(t.row, seconds=t.row.seconds / factor), t.sample)
+            TimedRow(replace(t.row, seconds=t.row.seconds / factor), t.sample)
             for t, (factor, _) in zip(timed, onto, strict=True)
         ]
         carried = {"table": other.name, "device": other_device.name, "networks": len(timed)}
@@ -103,7 +103,7 @@ def score_shipped(
     }
 
 
-def _shipped(table: Table, device: Device) -> Calibration:
+def _shipped(table: ThroughputTable, device: Device) -> Calibration:
     return calibration_for(
         device,
         table.precision or "fp32",
@@ -113,11 +113,11 @@ def _shipped(table: Table, device: Device) -> Calibration:
     )
 
 
-def _way(table: Table, device: Device) -> Way:
+def _way(table: ThroughputTable, device: Device) -> Way:
     return device.name, table.precision, table.mode, table.channels_last, table.is_compiled
 
 
-def _shown(other: Table, device: Device, keys: Sequence[str], progress: Progress) -> dict[str, Shown]:
+def _shown(other: ThroughputTable, device: Device, keys: Sequence[str], progress: Progress) -> dict[str, Shown]:
     """What each network showed in another table; of several rows the means of their logs and of their sigmas."""
     wanted, calibration = set(keys), _shipped(other, device)
     rows = [row for row in other.rows if row.key in wanted]

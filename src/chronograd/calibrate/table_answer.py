@@ -21,7 +21,7 @@ _SETTING = ("precision", "mode", "channels_last", "is_compiled", "threads", "pro
 
 
 def fit_device(
-    table: tables.Table,
+    table: tables.ThroughputTable,
     device: Device,
     *,
     prior: str = "relatives",
@@ -59,7 +59,7 @@ def fit_device(
     return Answer(f"Calibration of {device.title}", sections=[section], data=data, notes=table.notes)
 
 
-def described(table: tables.Table, device: Device) -> str:
+def described(table: tables.ThroughputTable, device: Device) -> str:
     """One line: what is known of a table, inferred or stated. Raises InputError where precision or phase are not."""
     precision = table.stated_precision
     return ", ".join(

@@ -15,7 +15,7 @@ from chronograd.calibrate.workers import Progress
 from chronograd.count.cached import cached_trace
 from chronograd.errors import ChronogradError, InputError
 from chronograd.fit.device import Sample, fit_calibration
-from chronograd.fit.tables import Row, Table, shuffled
+from chronograd.fit.tables import ThroughputRow, ThroughputTable, shuffled
 from chronograd.hardware.catalog import Device
 from chronograd.predict.calibration import CLASSES, FAMILIES, Calibration
 from chronograd.predict.compute import Work
@@ -31,10 +31,10 @@ _PORTED = frozenset(("tf", "gluon", "legacy", "tv", "ig", "ssl", "swsl"))
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedRow:
     """A row and its network's work. `sample` is what a fit takes."""
 
-    row: Row
+    row: ThroughputRow
     sample: Sample
 
 
@@ -42,12 +42,15 @@ class Timed:
 class Joined:
     """Rows of a table that could be traced, and why others could not."""
 
-    timed: list[Timed] = field(default_factory=list)
+    timed: list[TimedRow] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
 def join(
-    table: Table, rows: Sequence[Row], progress: Progress = lambda share, text: None, limit: int | None = None
+    table: ThroughputTable,
+    rows: Sequence[ThroughputRow],
+    progress: Progress = lambda share, text: None,
+    limit: int | None = None,
 ) -> Joined:
     """Trace every row's network at its image size (kept on disk) and put its work beside its time.
 
@@ -56,11 +59,11 @@ def join(
     """
     joined = Joined()
 
-    def found() -> Iterator[Timed]:
+    def found() -> Iterator[TimedRow]:
         for i, row in enumerate(rows):
             progress(i / len(rows), row.key)
             result = _timed(table, row)
-            if isinstance(result, Timed):
+            if isinstance(result, TimedRow):
                 yield result
             else:
                 joined.left_out[row.key] = result
@@ -69,7 +72,7 @@ def join(
     return joined
 
 
-def _timed(table: Table, row: Row) -> Timed | str:
+def _timed(table: ThroughputTable, row: ThroughputRow) -> TimedRow | str:
     """A row with its work, or why it has none."""
     name = row.model if ":" in row.model else f"timm:{row.model}"
     if name.partition(":")[0] not in ("timm", "torchvision"):
@@ -91,10 +94,10 @@ def _timed(table: Table, row: Row) -> Timed | str:
         is_compiled=table.is_compiled,
         has_fused_attention=table.has_fused_attention,
     )
-    return Timed(row, Sample(work, row.seconds, row.model))
+    return TimedRow(row, Sample(work, row.seconds, row.model))
 
 
-def prior_of(table: Table, device: Device, kind: str = "relatives") -> tuple[Calibration, float | None]:
+def prior_of(table: ThroughputTable, device: Device, kind: str = "relatives") -> tuple[Calibration, float | None]:
     """What is assumed before a table is read, and how far the fit may move from it.
 
     Args:
@@ -118,7 +121,9 @@ def prior_of(table: Table, device: Device, kind: str = "relatives") -> tuple[Cal
     )
 
 
-def fit_table(table: Table, timed: Iterable[Timed], prior: Calibration, prior_sd: float | None = None) -> Calibration:
+def fit_table(
+    table: ThroughputTable, timed: Iterable[TimedRow], prior: Calibration, prior_sd: float | None = None
+) -> Calibration:
     """A calibration fitted to whole networks of a table, with where it comes from. Raises InputError below four rows."""
     samples = [t.sample for t in timed]
     fitted = fit_calibration(samples, prior, are_networks=True, prior_sd=prior_sd)
@@ -126,7 +131,7 @@ def fit_table(table: Table, timed: Iterable[Timed], prior: Calibration, prior_sd
     return replace(fitted, provenance={k: v for k, v in provenance.items() if v is not None})
 
 
-def described(table: Table, device: Device, precision: str) -> dict[str, Any]:
+def described(table: ThroughputTable, device: Device, precision: str) -> dict[str, Any]:
     """What was predicted, by names: the head of every score of a table."""
     return {
         "table": table.name,
@@ -139,7 +144,7 @@ def described(table: Table, device: Device, precision: str) -> dict[str, Any]:
 
 
 def validate(
-    table: Table,
+    table: ThroughputTable,
     device: Device,
     *,
     calibrate: int = 25,
@@ -172,12 +177,12 @@ def validate(
     }
 
 
-def ratios(timed: Sequence[Timed], calibration: Calibration) -> np.ndarray:
+def ratios(timed: Sequence[TimedRow], calibration: Calibration) -> np.ndarray:
     """Predicted over measured time of every row."""
     return np.array([t.sample.work.total_seconds(calibration) / t.row.seconds for t in timed])
 
 
-def score(timed: Sequence[Timed], calibration: Calibration, sigmas: Sequence[float] | None = None) -> dict[str, Any]:
+def score(timed: Sequence[TimedRow], calibration: Calibration, sigmas: Sequence[float] | None = None) -> dict[str, Any]:
     """Errors of a calibration on rows: fractions, with the worst ten and their time by operator family.
 
     Args:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from chronograd.calibrate.blocks import Block, blocks
+from chronograd.calibrate.blocks import TimedBlock, blocks
 from chronograd.calibrate.pace import PASSES, Laps
 from chronograd.calibrate.workers import read, say
 from chronograd.data.augment import normalise
@@ -56,7 +56,7 @@ def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[
 
 
 def time_block(
-    block: Block, device: torch.device, precision: str, seconds: float, layout: str = "nchw"
+    block: TimedBlock, device: torch.device, precision: str, seconds: float, layout: str = "nchw"
 ) -> dict[str, Any]:
     """Median seconds of a block: forward and backward with the sum of its output as loss, and forward in inference.
 

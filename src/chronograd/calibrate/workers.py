@@ -111,7 +111,7 @@ def _text(stream: IO[bytes] | None) -> Iterator[str]:
             yield line.decode(errors="replace")
 
 
-class Seat(Protocol):
+class WorkerSeat(Protocol):
     """Where a worker runs, if not simply here; see chronograd.launch.hosts."""
 
     @property
@@ -132,7 +132,7 @@ def run_workers(
     arguments: Sequence[Sequence[str]],
     report: Progress = lambda share, name: None,
     steps: int = 1,
-    seats: Sequence[Seat] = (),
+    seats: Sequence[WorkerSeat] = (),
 ) -> list[dict[str, Any]]:
     """Run one `python -m module` per entry of `arguments`, begun together, and return what each said as its `result`.
 

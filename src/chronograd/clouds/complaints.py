@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from chronograd.clouds.fields import Platform, is_empty
+from chronograd.clouds.fields import CloudPlatform, is_empty
 from chronograd.clouds.instances import misfit, nodes_of
 from chronograd.clouds.submission import Submission
 from chronograd.errors import ChronogradError, InputError, did_you_mean
@@ -26,7 +26,7 @@ _SECRET_VALUE = re.compile(
 )
 
 
-def check(platform: Platform, asked: Submission) -> None:
+def check(platform: CloudPlatform, asked: Submission) -> None:
     """Raise InputError with every complaint, if there is one."""
     told = complaints(platform, asked)
     if told:
@@ -36,7 +36,7 @@ def check(platform: Platform, asked: Submission) -> None:
         )
 
 
-def complaints(platform: Platform, asked: Submission) -> list[str]:
+def complaints(platform: CloudPlatform, asked: Submission) -> list[str]:
     """Everything that is wrong with a submission, a line each."""
     return [
         *_missing(platform, asked),
@@ -49,7 +49,7 @@ def complaints(platform: Platform, asked: Submission) -> list[str]:
     ]
 
 
-def _missing(platform: Platform, asked: Submission) -> Iterator[str]:
+def _missing(platform: CloudPlatform, asked: Submission) -> Iterator[str]:
     for word, example in platform.needs.items():
         if is_empty(getattr(asked, word)):
             yield f"there is no {word}: {example}"
@@ -64,7 +64,7 @@ def _missing(platform: Platform, asked: Submission) -> Iterator[str]:
         yield f"cluster.count is {asked.job.cluster.count} and backend is single, which has one rank: backend=ddp"
 
 
-def _machines(platform: Platform, asked: Submission) -> Iterator[str]:
+def _machines(platform: CloudPlatform, asked: Submission) -> Iterator[str]:
     instance = platform.instance(asked)
     if instance is None:
         known = [one.name for one in platform.catalogue.instance]
@@ -98,7 +98,7 @@ def _amounts(asked: Submission) -> Iterator[str]:
         yield "--spot without a place for checkpoints: what is interrupted would start over; give --checkpoints ADDRESS"
 
 
-def _addresses(platform: Platform, asked: Submission) -> Iterator[str]:
+def _addresses(platform: CloudPlatform, asked: Submission) -> Iterator[str]:
     places = {**{f"--data {name}": one for name, one in asked.data.items()}}
     places |= {f"--{word}": one for word in ("output", "checkpoints") if (one := getattr(asked, word))}
     for where, address in places.items():
@@ -115,7 +115,7 @@ def _addresses(platform: Platform, asked: Submission) -> Iterator[str]:
         yield f"data.name is {asked.job.data.name!r:.60}, a path of this machine: --data data={platform.schemes[0]}... says where it is there"
 
 
-def _variables(platform: Platform, asked: Submission) -> Iterator[str]:
+def _variables(platform: CloudPlatform, asked: Submission) -> Iterator[str]:
     for name in (*asked.environment, *asked.secrets):
         if not _VARIABLE.fullmatch(name):
             yield f"variable {name!r:.60} is no name: letters, digits and _, no digit first"

@@ -46,7 +46,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Node:
+class NodePosition:
     """Which of how many nodes this is, where the first is, and whether all see one run directory."""
 
     index: int = 0
@@ -71,7 +71,7 @@ def main(
     return 0
 
 
-def train(arguments: Mapping[str, str], node: Node, sagemaker: Path = SAGEMAKER) -> RunDir:
+def train(arguments: Mapping[str, str], node: NodePosition, sagemaker: Path = SAGEMAKER) -> RunDir:
     """Train what the arguments say, on this node. Returns the run directory, which is of the first node's if that is shared."""
     for name, reference in decode(arguments.get(UNSAID, "{}")).get("secrets", {}).items():
         os.environ[name] = reference
@@ -134,41 +134,41 @@ def _hyperparameters(sagemaker: Path) -> dict[str, str]:
 
 def node_of(
     environ: Mapping[str, str], arguments: Mapping[str, str] | None = None, sagemaker: Path = SAGEMAKER
-) -> Node:
+) -> NodePosition:
     """Which node this is, as the platform tells it; the only one where nobody does.
 
     >>> node_of({"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.4\\n10.0.0.5"})
-    Node(index=1, count=2, address='10.0.0.4', port=29500, is_shared=True)
+    NodePosition(index=1, count=2, address='10.0.0.4', port=29500, is_shared=True)
     """
     arguments = arguments or {}
     resources = sagemaker / "input" / "config" / "resourceconfig.json"
     if resources.exists():
         given = read_json(resources)
         hosts = sorted(given["hosts"])
-        return Node(hosts.index(given["current_host"]), len(hosts), hosts[0], is_shared=False)
+        return NodePosition(hosts.index(given["current_host"]), len(hosts), hosts[0], is_shared=False)
     if "CLUSTER_SPEC" in environ:  # of Vertex AI
         given = json.loads(environ["CLUSTER_SPEC"])
         pools = sorted(given["cluster"].items())
         hosts = [host for _, members in pools for host in members]
         before = sum(len(members) for name, members in pools if name < given["task"]["type"])
-        return Node(before + int(given["task"]["index"]), len(hosts), hosts[0].partition(":")[0])
+        return NodePosition(before + int(given["task"]["index"]), len(hosts), hosts[0].partition(":")[0])
     if "SKYPILOT_NODE_IPS" in environ:
         hosts = environ["SKYPILOT_NODE_IPS"].split()
-        return Node(int(environ["SKYPILOT_NODE_RANK"]), len(hosts), hosts[0])
+        return NodePosition(int(environ["SKYPILOT_NODE_RANK"]), len(hosts), hosts[0])
     if "meet" in arguments and "JOB_COMPLETION_INDEX" in environ:  # of an indexed Job of Kubernetes
-        return Node(int(environ["JOB_COMPLETION_INDEX"]), int(arguments["nodes"]), arguments["meet"])
+        return NodePosition(int(environ["JOB_COMPLETION_INDEX"]), int(arguments["nodes"]), arguments["meet"])
     if (
         "MASTER_ADDR" in environ and "WORLD_SIZE" in environ
     ):  # of Azure ML and PyTorchJob, which start one process a node
         count, port = int(environ["WORLD_SIZE"]), int(environ.get("MASTER_PORT", PORT))
-        return Node(int(environ["RANK"]), count, environ["MASTER_ADDR"], port)
-    return Node()
+        return NodePosition(int(environ["RANK"]), count, environ["MASTER_ADDR"], port)
+    return NodePosition()
 
 
 # -- its ranks -------------------------------------------------------------------------------------------
 
 
-def _run_directory(job: Job, path: Path, node: Node) -> RunDir:
+def _run_directory(job: Job, path: Path, node: NodePosition) -> RunDir:
     """The run that is there, or a new one; of one that all nodes see the first makes it."""
     is_maker = node.index == 0 or not node.is_shared
     deadline = time.monotonic() + PATIENCE_S
@@ -190,7 +190,7 @@ def _run_directory(job: Job, path: Path, node: Node) -> RunDir:
     return new_run(job, path, path.parent, None)
 
 
-def _train_here(run: RunDir, node: Node) -> None:
+def _train_here(run: RunDir, node: NodePosition) -> None:
     """Start this node's ranks and wait for them, through the restarts that the job allows."""
     from chronograd.data import datasets
 

@@ -18,7 +18,7 @@ from chronograd import job as jobs
 from chronograd.answer import Answer, Section, Table
 from chronograd.clouds import fields, registry
 from chronograd.clouds.example import DATA, OPTIONS
-from chronograd.clouds.fields import MISSING, Platform
+from chronograd.clouds.fields import MISSING, CloudPlatform
 from chronograd.clouds.submission import ENTRY, UNSAID, Submission, decode, submission
 from chronograd.job import Job
 
@@ -61,13 +61,13 @@ def example_job() -> Job:
     return jobs.from_dict(EXAMPLE)
 
 
-def example(platform: Platform) -> Submission:
+def example(platform: CloudPlatform) -> Submission:
     """The example on a platform, with the options that one would give there."""
     given = {**OPTIONS[platform.name], "data": {"data": DATA[platform.name]}}
     return submission(example_job(), platform.catalogue, **given)
 
 
-def moved(platform: Platform, word: str) -> dict[str, list[str]]:
+def moved(platform: CloudPlatform, word: str) -> dict[str, list[str]]:
     """Where a platform's file says a word: `paths` of its fields, and `arguments` of the command.
 
     Raises KeyError for what is no word of `WORDS`.
@@ -87,7 +87,7 @@ def moved(platform: Platform, word: str) -> dict[str, list[str]]:
     return {"paths": paths, "arguments": names if not paths else []}
 
 
-def _pair(platform: Platform, asked: Submission, word: str) -> tuple[Submission, Submission]:
+def _pair(platform: CloudPlatform, asked: Submission, word: str) -> tuple[Submission, Submission]:
     """Two submissions that differ in one word. Of nodes both have several, as files of one node are of another shape."""
     asked = asked.model_copy(update={k: v for k, v in _GIVEN.items() if not getattr(asked, k)} | {"spot": False})
 
@@ -115,7 +115,7 @@ def _pair(platform: Platform, asked: Submission, word: str) -> tuple[Submission,
     return pair(value, value + 1 if isinstance(value, int | float) else f"{value}-2")
 
 
-def _changed_arguments(platform: Platform, before: Submission, after: Submission) -> Iterator[str]:
+def _changed_arguments(platform: CloudPlatform, before: Submission, after: Submission) -> Iterator[str]:
     """Arguments of the command that are not the same; of what travels in one object the words in it."""
     old, new = (fields.job_arguments(platform, one) for one in (before, after))
     for name in dict.fromkeys([*old, *new]):

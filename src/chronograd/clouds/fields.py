@@ -34,7 +34,7 @@ from chronograd.clouds.submission import (
     words_of,
 )
 from chronograd.errors import FileFormatError, problems
-from chronograd.hardware.instances import Catalogue, Instance, catalogue
+from chronograd.hardware.instances import Instance, InstanceCatalogue, catalogue
 
 Document = dict[str, Any]
 MISSING: Any = object()
@@ -47,7 +47,7 @@ def same(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Field:
+class DocumentField:
     """Where a document says something.
 
     Attributes:
@@ -67,7 +67,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Platform:
+class CloudPlatform:
     """One platform: its fields, and what it takes.
 
     Attributes:
@@ -93,7 +93,7 @@ class Platform:
     title: str
     file: str
     mark: tuple[str, str | None]
-    fields: Sequence[Field]
+    fields: Sequence[DocumentField]
     slug: Callable[[str], str]
     mount: Callable[[str, str], str]
     schemes: tuple[str, ...]
@@ -112,7 +112,7 @@ class Platform:
     tool: Tool | None = None
 
     @property
-    def catalogue(self) -> Catalogue:
+    def catalogue(self) -> InstanceCatalogue:
         return catalogue(self.instances)
 
     def instance(self, asked: Submission) -> Instance | None:
@@ -123,12 +123,12 @@ class Platform:
 # -- one direction ---------------------------------------------------------------------------------------
 
 
-def render(platform: Platform, asked: Submission) -> str:
+def render(platform: CloudPlatform, asked: Submission) -> str:
     """The text of a file that the platform takes."""
     return dump(platform, document(platform, asked))
 
 
-def document(platform: Platform, asked: Submission) -> Document:
+def document(platform: CloudPlatform, asked: Submission) -> Document:
     """What the file says, as data."""
     values: dict[str, Any] = {name: getattr(asked, name) for name in Submission.model_fields if name != "job"}
     values["name"] = platform.slug(asked.name)
@@ -150,7 +150,7 @@ def is_empty(value: Any) -> bool:
     return value is None or value is False or value in ("", 0) or value in ({}, [])
 
 
-def unsaid(platform: Platform, asked: Submission) -> dict[str, Any]:
+def unsaid(platform: CloudPlatform, asked: Submission) -> dict[str, Any]:
     """What no field of the platform says: words that it has none for, a name or tags that it does not take."""
     said = {word for one in platform.fields for word in one.words} | {"job", "devices", "name", "tags"}
     left = {name: getattr(asked, name) for name in Submission.model_fields if name not in said}
@@ -160,7 +160,7 @@ def unsaid(platform: Platform, asked: Submission) -> dict[str, Any]:
     return {word: value for word, value in left.items() if not is_empty(value)}
 
 
-def job_arguments(platform: Platform, asked: Submission) -> dict[str, str]:
+def job_arguments(platform: CloudPlatform, asked: Submission) -> dict[str, str]:
     """Fields of the job, what has no field of its own, and where things are in the container."""
     arguments = job_fields(asked.job)
     if left := unsaid(platform, asked):
@@ -184,12 +184,12 @@ def _place(path: str) -> str:
 # -- the other -------------------------------------------------------------------------------------------
 
 
-def read(platform: Platform, text: str) -> Submission:
+def read(platform: CloudPlatform, text: str) -> Submission:
     """What a file asks for, whoever wrote it. Raises FileFormatError for what cannot be understood, JobError for the job."""
     return read_document(platform, load(platform, text))
 
 
-def read_document(platform: Platform, given: Document) -> Submission:
+def read_document(platform: CloudPlatform, given: Document) -> Submission:
     """As `read`, of data."""
     if not _runs_entry(platform, given):
         also = "".join(f"; {fault}" for fault in platform.faults(given))
@@ -228,7 +228,7 @@ def read_document(platform: Platform, given: Document) -> Submission:
         ) from None
 
 
-def _runs_entry(platform: Platform, given: Document) -> bool:
+def _runs_entry(platform: CloudPlatform, given: Document) -> bool:
     """Return whether a document runs our command. A platform without a field for the command states it elsewhere."""
     fields = [one for one in platform.fields if "command" in one.words]
     try:
@@ -238,13 +238,13 @@ def _runs_entry(platform: Platform, given: Document) -> bool:
         return ENTRY[-1] in str(given)  # then `read_document` reports the damage
 
 
-def _said(one: Field, value: Any) -> dict[str, Any]:
+def _said(one: DocumentField, value: Any) -> dict[str, Any]:
     """Read the words of a submission that a field's value states."""
     got = one.read(value)
     return dict(zip(one.words, got if isinstance(one.says, tuple) else (got,), strict=True))
 
 
-def not_read(platform: Platform, given: Document, asked: Submission) -> list[str]:
+def not_read(platform: CloudPlatform, given: Document, asked: Submission) -> list[str]:
     """Paths of a document that its submission would not have, or not so: what reading left out."""
     ours = dict(leaves(document(platform, asked)))
     theirs = dict(leaves(given))
@@ -259,14 +259,14 @@ def not_read(platform: Platform, given: Document, asked: Submission) -> list[str
 # -- documents -------------------------------------------------------------------------------------------
 
 
-def dump(platform: Platform, given: Document) -> str:
+def dump(platform: CloudPlatform, given: Document) -> str:
     """JSON or YAML of plain ASCII, which every parser reads alike."""
     if platform.file.endswith(".json"):
         return json.dumps(given, indent=2, allow_nan=False) + "\n"
     return str(yaml.safe_dump(given, sort_keys=False, allow_unicode=False, width=110))
 
 
-def load(platform: Platform, text: str) -> Document:
+def load(platform: CloudPlatform, text: str) -> Document:
     """The data of a file. Raises FileFormatError."""
     try:
         data = files.parse_yaml(text, is_ours=False) if not platform.file.endswith(".json") else json.loads(text)

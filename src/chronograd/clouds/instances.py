@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chronograd.errors import InputError, NotFoundError
 from chronograd.hardware import catalog
-from chronograd.hardware.instances import Catalogue, Instance
+from chronograd.hardware.instances import Instance, InstanceCatalogue
 from chronograd.job import Job
 
 
@@ -20,7 +20,7 @@ def device_of(job: Job) -> str:
     return device.name if device.kind == "gpu" else "cpu"
 
 
-def choose(known: Catalogue, job: Job, name: str | None = None, cores: int = 0) -> tuple[Instance, int]:
+def choose(known: InstanceCatalogue, job: Job, name: str | None = None, cores: int = 0) -> tuple[Instance, int]:
     """The instance type, and how many of it, that have exactly the devices of a job: the largest that it fills.
 
     Args:
@@ -70,7 +70,7 @@ def nodes_of(instance: Instance, job: Job) -> int:
     return -(-job.cluster.count // (instance.count or job.cluster.per_node or 1))
 
 
-def _counts_of(known: Catalogue, device: str) -> str:
+def _counts_of(known: InstanceCatalogue, device: str) -> str:
     counts = sorted({one.count for one in known.instance if one.device == device and one.count})
     if not counts:
         return ", ".join(one.name for one in known.instance if one.device == device) + " are there"

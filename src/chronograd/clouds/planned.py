@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from chronograd.errors import FileFormatError, InputError, problems
 from chronograd.files import read_json
-from chronograd.hardware.instances import Catalogue
+from chronograd.hardware.instances import InstanceCatalogue
 from chronograd.job import Job
 
 HINT = "write one with `chronograd plan JOB --platforms aws,gcp --save plan.json`"
@@ -73,7 +73,7 @@ class Planned:
             *backend,
         ]
 
-    def options(self, known: Catalogue) -> dict[str, Any]:
+    def options(self, known: InstanceCatalogue) -> dict[str, Any]:
         """Instance and spot of a submission; of a platform without machines of its own it chooses. Raises InputError."""
         spot = {"spot": self.chosen.prices == "spot"}
         if not known.vendor:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chronograd import door
 from chronograd.clouds import platforms
-from chronograd.clouds.fields import MISSING, Document, Platform, get, load
+from chronograd.clouds.fields import MISSING, CloudPlatform, Document, get, load
 from chronograd.errors import FileFormatError, NotFoundError
 
 MOST_BYTES = 1_000_000
@@ -24,15 +24,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(platforms.__path__)))
 
 
-def platform(name: str) -> Platform:
+def platform(name: str) -> CloudPlatform:
     """A platform. Raises NotFoundError."""
     if name not in names():
         raise NotFoundError("platform", name, names(), "`chronograd platforms`")
-    found: Platform = importlib.import_module(f"chronograd.clouds.platforms.{name}").PLATFORM
+    found: CloudPlatform = importlib.import_module(f"chronograd.clouds.platforms.{name}").PLATFORM
     return found
 
 
-def platform_of(document: Document) -> Platform | None:
+def platform_of(document: Document) -> CloudPlatform | None:
     """The platform that a document is for; None if it looks like none of them."""
     items = document.get("items")
     known = [platform(name) for name in names()]
@@ -45,7 +45,7 @@ def platform_of(document: Document) -> Platform | None:
     return next((one for one in known if one.resembles(document)), None)
 
 
-def open_file(path: Path) -> tuple[Platform, Document]:
+def open_file(path: Path) -> tuple[CloudPlatform, Document]:
     """A platform's file, and the platform. Raises FileFormatError, which names other kinds of job files."""
     what = "a platform's job file"
     text = door.decoded(door.read_bytes(path, what, most_bytes=MOST_BYTES))

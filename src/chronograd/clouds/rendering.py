@@ -10,7 +10,7 @@ from typing import Any
 from chronograd import job as jobs
 from chronograd.answer import Answer, Section, Table
 from chronograd.clouds import complaints, fields, registry, sending
-from chronograd.clouds.fields import Platform
+from chronograd.clouds.fields import CloudPlatform
 from chronograd.clouds.submission import Submission, submission, usd_per_hour
 from chronograd.errors import FileFormatError, InputError
 from chronograd.files import as_asked, write_aside
@@ -24,7 +24,7 @@ from chronograd.words import how_many
 class Rendered:
     """A job as one platform takes it."""
 
-    platform: Platform
+    platform: CloudPlatform
     asked: Submission
     text: str
     cores: str = ""
@@ -52,7 +52,7 @@ class Rendered:
 class Opened:
     """A platform's file, read."""
 
-    platform: Platform
+    platform: CloudPlatform
     asked: Submission
     wrong: list[str]
     left_out: list[str]
@@ -91,7 +91,7 @@ def rendered(name: str, job: Job, options: Mapping[str, Any]) -> Rendered:
     )
 
 
-def _cores_words(platform: Platform, asked: Submission, need: Need) -> str:
+def _cores_words(platform: CloudPlatform, asked: Submission, need: Need) -> str:
     if not platform.catalogue.vendor:
         return need.words(need.rank * need.ranks, "The file asks for")
     instance = platform.instance(asked)

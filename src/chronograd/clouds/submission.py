@@ -19,7 +19,7 @@ from chronograd import job as jobs
 from chronograd.clouds.instances import choose
 from chronograd.errors import FileFormatError, InputError
 from chronograd.hardware import market
-from chronograd.hardware.instances import Catalogue, Instance
+from chronograd.hardware.instances import Instance, InstanceCatalogue
 from chronograd.job import Job
 
 ENTRY = ("python", "-m", "chronograd.clouds.entry")
@@ -90,7 +90,7 @@ class Submission(BaseModel):
 OPTIONS = tuple(name for name in Submission.model_fields if name not in ("job", "nodes", "devices"))
 
 
-def submission(job: Job, catalogue: Catalogue, cores: int = 0, **options: Any) -> Submission:
+def submission(job: Job, catalogue: InstanceCatalogue, cores: int = 0, **options: Any) -> Submission:
     """A job placed on instances of a platform. `options` are fields of `Submission`; those that are None are left out.
 
     Args:
@@ -109,7 +109,9 @@ def submission(job: Job, catalogue: Catalogue, cores: int = 0, **options: Any) -
     return Submission(job=job, instance=instance.name, nodes=nodes, devices=instance.count, **options)
 
 
-def _limit_s(job: Job, instance: Instance, nodes: int, catalogue: Catalogue, options: Mapping[str, Any]) -> int | None:
+def _limit_s(
+    job: Job, instance: Instance, nodes: int, catalogue: InstanceCatalogue, options: Mapping[str, Any]
+) -> int | None:
     """The time limit, or what the cost limit pays for if that is less."""
     limit, cost = options.get("limit_s"), options.get("max_cost_usd")
     if cost is None or cost <= 0:
@@ -124,7 +126,7 @@ def _limit_s(job: Job, instance: Instance, nodes: int, catalogue: Catalogue, opt
     return int(paid if limit is None else min(limit, paid))
 
 
-def usd_per_hour(job: Job, instance: Instance, nodes: int, catalogue: Catalogue, spot: bool) -> float | None:
+def usd_per_hour(job: Job, instance: Instance, nodes: int, catalogue: InstanceCatalogue, spot: bool) -> float | None:
     """Dollars an hour of all nodes: by the job's own price of a device, else the price table; None if neither has one."""
     if job.cluster.price_usd_per_hour is not None:
         return job.cluster.price_usd_per_hour * max(1, instance.count) * nodes

@@ -6,7 +6,7 @@ from statistics import median
 
 from chronograd.answer import Section, Table
 from chronograd.figure import Figure, Range, Ranges
-from chronograd.record import STEP_PARTS, Difference, Record, subtract
+from chronograd.record import STEP_PARTS, QuantityDifference, Record, subtract
 from chronograd.units import percent, quantity
 from chronograd.words import interval, is_inside, listed, off, processes, quantity_name, signed_percent
 
@@ -45,11 +45,11 @@ def accuracy_of_prediction_section(predicted: dict[int, Record], measured: dict[
     )
 
 
-def _name(difference: Difference) -> str:
+def _name(difference: QuantityDifference) -> str:
     return _NAMES.get(difference.name) or quantity_name(difference.name)
 
 
-def _range(n: int, d: Difference) -> Range | None:
+def _range(n: int, d: QuantityDifference) -> Range | None:
     real = d.b.value
     if not real or real <= 0 or not d.a.value or d.a.value <= 0:
         return None
@@ -58,7 +58,7 @@ def _range(n: int, d: Difference) -> Range | None:
     return Range(f"{_name(d)}, {processes(n)}", d.a.value / real, low, high, real_low, real_high)
 
 
-def _row(n: int, d: Difference) -> list[str]:
+def _row(n: int, d: QuantityDifference) -> list[str]:
     inside = None if d.b.value is None else is_inside(d.b.value, d.a)
     return [
         _name(d),
@@ -72,11 +72,11 @@ def _row(n: int, d: Difference) -> list[str]:
     ]
 
 
-def _error(d: Difference) -> float | None:
+def _error(d: QuantityDifference) -> float | None:
     return d.a.value / d.b.value - 1 if d.a.value is not None and d.b.value else None
 
 
-def _takeaway(pairs: list[tuple[int, Difference]]) -> str:
+def _takeaway(pairs: list[tuple[int, QuantityDifference]]) -> str:
     judged = [(abs(e), n, d) for n, d in pairs if (e := _error(d)) is not None]
     if not judged:
         return "Nothing was both predicted and measured, so the prediction has not been put to the test."

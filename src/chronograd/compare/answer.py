@@ -7,7 +7,7 @@ from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.compare import gate
-from chronograd.record import STEP_PARTS, Difference, Record, subtract
+from chronograd.record import STEP_PARTS, QuantityDifference, Record, subtract
 from chronograd.units import quantity
 from chronograd.words import quantity_name
 
@@ -92,7 +92,7 @@ def judge(
     return Answer("Regression gate", sections=[section], data=data, notes=notes, exit_status=int(num_failed > 0))
 
 
-def _verdict(outcomes: Sequence[gate.Outcome], num_failed: int) -> str:
+def _verdict(outcomes: Sequence[gate.ConditionOutcome], num_failed: int) -> str:
     """State how many conditions fail, and how many are inconclusive."""
     undecided = sum(outcome.verdict == "cannot tell" for outcome in outcomes)
     told = f"{num_failed} of {len(outcomes)} conditions fail." if num_failed else "No condition fails."
@@ -105,7 +105,7 @@ def _stalls(name: str, record: Record) -> list[str]:
     return [] if not lost.value else [f"{name} stood still for {quantity(lost.value, 's')}, {lost.source}"]
 
 
-def _takeaway(differences: Sequence[Difference]) -> str:
+def _takeaway(differences: Sequence[QuantityDifference]) -> str:
     """The step time, and how many quantities are apart."""
     apart = [d for d in differences if d.is_within is False]
     told = [d for d in differences if d.is_within is not None]
@@ -122,7 +122,7 @@ def _header(record: Record) -> dict[str, Any]:
     return record.model_dump(mode="json", include=HEADER)
 
 
-def _entry(d: Difference) -> dict[str, Any]:
+def _entry(d: QuantityDifference) -> dict[str, Any]:
     return {
         "name": d.name,
         "unit": d.unit,
@@ -134,7 +134,7 @@ def _entry(d: Difference) -> dict[str, Any]:
     }
 
 
-def _only_in_one(differences: Sequence[Difference]) -> list[str]:
+def _only_in_one(differences: Sequence[QuantityDifference]) -> list[str]:
     """The names of what only one record knows, in a line each."""
     lines = []
     for name, has, lacks in (("A", "a", "b"), ("B", "b", "a")):
@@ -144,11 +144,11 @@ def _only_in_one(differences: Sequence[Difference]) -> list[str]:
     return lines
 
 
-def _name(d: Difference) -> str:
+def _name(d: QuantityDifference) -> str:
     return _SHORT.get(d.name, quantity_name(d.name))
 
 
-def _difference(d: Difference) -> float | None:
+def _difference(d: QuantityDifference) -> float | None:
     return None if d.a.value is None or d.b.value is None else d.b.value - d.a.value
 
 
@@ -163,7 +163,7 @@ def _signed(value: float | None, unit: str) -> str:
     return f"{'−' if value < 0 else '+'}{quantity(abs(value), unit)}"
 
 
-def _row(d: Difference) -> list[str]:
+def _row(d: QuantityDifference) -> list[str]:
     return [
         _name(d),
         quantity(d.a.value, d.unit),

@@ -77,7 +77,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ConditionOutcome:
     """What became of a condition.
 
     Attributes:
@@ -182,7 +182,7 @@ def judge(
     baseline: Sequence[Record],
     runs: Sequence[Record],
     others: Sequence[Sequence[Record]] = (),
-) -> Outcome:
+) -> ConditionOutcome:
     """Return the outcome of a condition.
 
     Args:
@@ -213,7 +213,7 @@ def judge(
     limit = math.log1p(condition.limit) if condition.is_relative else condition.limit
     # Half an interval is about two standard errors, of two means of as many runs.
     is_wide = half > abs(limit) > 0 and math.isfinite(half)
-    return Outcome(
+    return ConditionOutcome(
         condition,
         unit,
         change=back(change),

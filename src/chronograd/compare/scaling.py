@@ -20,7 +20,7 @@ from chronograd.job import Job, changed, steps_per_epoch
 from chronograd.predict.carrying import Corrected
 from chronograd.predict.prediction import predict, price_of
 from chronograd.predict.setting import setting_of
-from chronograd.record import Point, Record
+from chronograd.record import Record, ScalingRow
 from chronograd.trace import Trace
 from chronograd.units import seconds
 
@@ -68,7 +68,7 @@ class Ladder:
         scaling: Scaling,
         factor: Callable[[Job], float | None] | None = None,
         **options: Any,
-    ) -> list[Point]:
+    ) -> list[ScalingRow]:
         """Points from the trace, each beside one rank, which need not be among them.
 
         Args:
@@ -88,7 +88,7 @@ class Ladder:
 
     def measured(
         self, worlds: Sequence[int], scaling: Scaling, measure: Callable[[Job], Record], say: Callable[[str], None]
-    ) -> list[Point]:
+    ) -> list[ScalingRow]:
         """Points from real runs. A number of ranks that cannot run here becomes a point that says why."""
 
         def known(job: Job) -> Record:
@@ -98,7 +98,7 @@ class Ladder:
                 say(_line(job, self._measured[key]))
             return self._measured[key]
 
-        points: list[Point] = []
+        points: list[ScalingRow] = []
         for world in worlds:
             job = self.at(world, scaling)
             first = points[0] if points and points[0].world == 1 else None
@@ -106,7 +106,7 @@ class Ladder:
                 points.append(self._point(job, scaling, "measured", known, first))
             except (RunError, InputError, MissingExtraError) as error:
                 points.append(
-                    Point(
+                    ScalingRow(
                         scaling=scaling,
                         world=world,
                         kind="missing",
@@ -119,8 +119,8 @@ class Ladder:
         return points
 
     def _point(
-        self, job: Job, scaling: str, kind: str, record_of: Callable[[Job], Record], first: Point | None = None
-    ) -> Point:
+        self, job: Job, scaling: str, kind: str, record_of: Callable[[Job], Record], first: ScalingRow | None = None
+    ) -> ScalingRow:
         """One point beside `first`, that of one rank; a point of one rank is its own where there is none."""
         record, alone = record_of(job), record_of(self.alone(job))
         world, batch = job.cluster.count, job.training.batch
@@ -134,7 +134,7 @@ class Ladder:
         compute_s = alone_s - (alone["input_stall_s"].value or 0.0) if alone_s else None
         rest_s = step.value - compute_s - (stall_s or 0.0) if step.value and compute_s else None
         total_s = self._training_time(job, step.value)
-        return Point(
+        return ScalingRow(
             scaling=scaling,
             world=world,
             kind=kind,
@@ -234,7 +234,7 @@ def predict_scaling(
     return Answer(f"{scaling} scaling", sections=sections, data=data if len(data) > 1 else data[0])
 
 
-def _predicted_row(job: Job, point: Point) -> dict[str, Any]:
+def _predicted_row(job: Job, point: ScalingRow) -> dict[str, Any]:
     setting = setting_of(job)
     price = price_of(job, setting.device)
     assert point.throughput_samples_per_s is not None

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from chronograd.count.receptive import Field, receptive_fields
+from chronograd.count.receptive import ReceptiveField, receptive_fields
 from chronograd.predict.memory import peak_memory
 from chronograd.trace import CONV_KINDS, DTYPE_BYTES, MATRIX_KINDS, Operator, Tensor, Trace
 from chronograd.units import FLOPS_PER_MAC
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Layer:
+class CountedLayer:
     """One row. Amounts are those of the batch the table was made for.
 
     Attributes:
@@ -57,7 +57,7 @@ class Layer:
     work: list[str] = field(default_factory=list)
 
 
-def layers(trace: Trace, batch: int = 1) -> list[Layer]:
+def layers(trace: Trace, batch: int = 1) -> list[CountedLayer]:
     """Rows in the order in which layers finish."""
     groups: dict[tuple[str, int], list[Operator]] = defaultdict(list)
     backward: dict[tuple[str, int], int] = defaultdict(int)
@@ -80,7 +80,7 @@ def layers(trace: Trace, batch: int = 1) -> list[Layer]:
     for name, params in owners.items():
         count = sum(n for _, n in params)
         weights = sum(n for p, n in params if not _is_bias(p))
-        rows.append(Layer(name, 0, "", "parameter", [], count, weights, 0, 0, 0, 0, 0, 0))
+        rows.append(CountedLayer(name, 0, "", "parameter", [], count, weights, 0, 0, 0, 0, 0, 0))
     return rows
 
 
@@ -109,9 +109,9 @@ def _row(
     ops: list[Operator],
     params: list[tuple[str, int]],
     macs_backward: int,
-    fields: dict[int, Field],
+    fields: dict[int, ReceptiveField],
     parameters: dict[str, Tensor],
-) -> Layer:
+) -> CountedLayer:
     main = max(ops, key=lambda o: (o.macs.at(batch), o.vector_flops.at(batch), o.written_bytes.at(batch)))
     last = next((o for o in reversed(ops) if o.outputs), ops[-1])
     shape: list[int] = []
@@ -127,7 +127,7 @@ def _row(
             elements = math.prod(shape)
             element_bytes = elements * DTYPE_BYTES.get(out.dtype, 4)
     macs = sum(o.macs.at(batch) for o in ops)
-    layer = Layer(
+    layer = CountedLayer(
         name=name,
         call=call,
         module=trace.modules.get(name, ""),
@@ -163,7 +163,7 @@ def _is_in_place(trace: Trace, ops: list[Operator], storage: int) -> bool:
     return first_seen is not None and any(trace.tensors[i].storage == storage for i in first_seen.inputs)
 
 
-def _work(trace: Trace, batch: int, layer: Layer, op: Operator, params: dict[str, tuple[int, ...]]) -> list[str]:
+def _work(trace: Trace, batch: int, layer: CountedLayer, op: Operator, params: dict[str, tuple[int, ...]]) -> list[str]:
     """The formulas of a row with its numbers in them."""
     lines = []
     if op.kind in CONV_KINDS and op.attributes:
@@ -199,7 +199,7 @@ def _work(trace: Trace, batch: int, layer: Layer, op: Operator, params: dict[str
     return lines
 
 
-def _others(op: Operator, layer: Layer, batch: int) -> str:
+def _others(op: Operator, layer: CountedLayer, batch: int) -> str:
     rest = layer.macs - op.macs.at(batch)
     return f"; with the layer's other products {layer.macs:,}" if rest else ""
 

@@ -29,7 +29,7 @@ Steps = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
-class Field:
+class ReceptiveField:
     """Receptive field of one tensor.
 
     Attributes:
@@ -47,14 +47,14 @@ class Field:
         """Pixels per spatial axis; None = global, the whole input."""
         return None if self.steps is None else tuple(1 + _stretch(s, 0) for s in self.steps)
 
-    def then(self, axes: frozenset[int], step: tuple[int, int, int]) -> Field:
+    def then(self, axes: frozenset[int], step: tuple[int, int, int]) -> ReceptiveField:
         """After one more step along some axes."""
         stride, steps = list(self.stride), list(self.steps or ())
         for axis in axes:
             stride[axis] *= Fraction(step[0], step[2])
             if steps:
                 steps[axis] = _append(steps[axis], step)
-        return Field(tuple(steps) if steps else None, tuple(stride), self.tags)
+        return ReceptiveField(tuple(steps) if steps else None, tuple(stride), self.tags)
 
 
 def _append(steps: Steps, step: tuple[int, int, int]) -> Steps:
@@ -71,13 +71,13 @@ def _stretch(steps: Steps, length: int) -> int:
     return length
 
 
-def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, Field]:
+def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, ReceptiveField]:
     """Field by tensor id, after the last forward operator that wrote it.
 
     Tensors that do not depend on the image (parameters, constants) have none. Only networks whose
     first input is an image (N, C, H, W), or has at least one spatial dimension, have fields.
     """
-    fields: dict[int, Field] = {}
+    fields: dict[int, ReceptiveField] = {}
     shapes = [t.shape_at(batch) for t in trace.tensors]
     for tid in trace.inputs[:1]:
         rank = len(trace.tensors[tid].shape)
@@ -86,7 +86,7 @@ def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, Field]:
             return {}
         own = [frozenset[int](), frozenset[int](), *(frozenset([a]) for a in range(axes))]
         tags = tuple(((size, axis),) for size, axis in zip(shapes[tid], own, strict=True))
-        fields[tid] = Field(((),) * axes, (Fraction(1),) * axes, tags)
+        fields[tid] = ReceptiveField(((),) * axes, (Fraction(1),) * axes, tags)
     latest: dict[int, int] = {}
     for op in trace.operators:
         if op.phase != "forward":
@@ -105,8 +105,8 @@ def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, Field]:
 
 
 def _apply(
-    op: Operator, inputs: tuple[int, ...], fields: dict[int, Field], shapes: list[tuple[int, ...]]
-) -> Field | None:
+    op: Operator, inputs: tuple[int, ...], fields: dict[int, ReceptiveField], shapes: list[tuple[int, ...]]
+) -> ReceptiveField | None:
     known = [(i, fields[i]) for i in inputs if i in fields]
     if not known or not op.outputs:
         return None
@@ -138,18 +138,18 @@ def _apply(
 _ANYWHERE = ("_fft", "grid_sampler")
 
 
-def _merge(fields: list[Field]) -> Field:
+def _merge(fields: list[ReceptiveField]) -> ReceptiveField:
     """The largest of several fields, with the dimensions of the first."""
     first = fields[0]
     stride = tuple(max(s) for s in zip(*(f.stride for f in fields), strict=True))
     branches = [f.steps for f in fields if f.steps is not None]
     if len(branches) < len(fields):
-        return Field(None, stride, first.tags)
+        return ReceptiveField(None, stride, first.tags)
     steps = tuple(max(axis, key=lambda s: (_stretch(s, 0), _stretch(s, 1))) for axis in zip(*branches, strict=True))
-    return Field(steps, stride, first.tags)
+    return ReceptiveField(steps, stride, first.tags)
 
 
-def _window(op: Operator, field: Field, rank: int) -> Field:
+def _window(op: Operator, field: ReceptiveField, rank: int) -> ReceptiveField:
     """A kernel slides over the last dimensions."""
     kernel, step = op.attributes["kernel"], op.attributes["stride"]
     dilation = op.attributes.get("dilation", [1] * len(kernel))
@@ -163,7 +163,7 @@ def _window(op: Operator, field: Field, rank: int) -> Field:
     return field
 
 
-def _adaptive(field: Field, in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> Field:
+def _adaptive(field: ReceptiveField, in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> ReceptiveField:
     """Adaptive pooling: output i sees from ⌊i·in/out⌋ up to ⌈(i + 1)·in/out⌉; to one pixel it is global."""
     for dim in range(2, len(in_shape)):
         before, after = in_shape[dim], out_shape[dim]
@@ -174,7 +174,9 @@ def _adaptive(field: Field, in_shape: tuple[int, ...], out_shape: tuple[int, ...
     return field
 
 
-def _resampled(op: Operator, field: Field, in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> Field:
+def _resampled(
+    op: Operator, field: ReceptiveField, in_shape: tuple[int, ...], out_shape: tuple[int, ...]
+) -> ReceptiveField:
     """Resampling by out / in reads like a transposed window of 1, 2 or 4 times that."""
     reads = 1 if "nearest" in op.name else 4 if "bicubic" in op.name else 2
     for dim in range(2, len(in_shape)):
@@ -183,7 +185,9 @@ def _resampled(op: Operator, field: Field, in_shape: tuple[int, ...], out_shape:
     return field
 
 
-def _product(op: Operator, known: list[tuple[int, Field]], field: Field, out_shape: tuple[int, ...]) -> Field:
+def _product(
+    op: Operator, known: list[tuple[int, ReceptiveField]], field: ReceptiveField, out_shape: tuple[int, ...]
+) -> ReceptiveField:
     """A product mixes the last dimension of its first operand with the last but one of its second."""
     fields, rank = dict(known), len(out_shape)
     dims: list[Dim] = [()] * rank
@@ -197,10 +201,12 @@ def _product(op: Operator, known: list[tuple[int, Field]], field: Field, out_sha
         fitted = _fit(tags, rank)
         for dim in kept:
             dims[dim] = _joined(dims[dim], fitted[dim])
-    return Field(None if mixes else field.steps, field.stride, tuple(dims))
+    return ReceptiveField(None if mixes else field.steps, field.stride, tuple(dims))
 
 
-def _reduction(op: Operator, field: Field, in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> Field:
+def _reduction(
+    op: Operator, field: ReceptiveField, in_shape: tuple[int, ...], out_shape: tuple[int, ...]
+) -> ReceptiveField:
     """Reducing over a dimension that walks over space makes the result global."""
     dims = op.attributes.get("args", [None])
     reduced = dims[0] if dims else None
@@ -209,16 +215,16 @@ def _reduction(op: Operator, field: Field, in_shape: tuple[int, ...], out_shape:
     is_global = any(_axes(field.tags[d]) for d in chosen if d < len(field.tags) and in_shape[d] > 1)
     keeps = len(out_shape) == rank
     tags = tuple(() if d in chosen else t for d, t in enumerate(field.tags) if keeps or d not in chosen)
-    return Field(None if is_global else field.steps, field.stride, tags)
+    return ReceptiveField(None if is_global else field.steps, field.stride, tags)
 
 
 def _moved(
     op: Operator,
-    known: list[tuple[int, Field]],
-    field: Field,
+    known: list[tuple[int, ReceptiveField]],
+    field: ReceptiveField,
     shapes: list[tuple[int, ...]],
     out_shape: tuple[int, ...],
-) -> Field:
+) -> ReceptiveField:
     tags = known[0][1].tags
     args = op.attributes.get("args", [])
     name = op.name

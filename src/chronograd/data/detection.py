@@ -46,7 +46,7 @@ OPEN_IMAGES_SPLITS = (("train", "test"), ("train", "validation"))
 MOST_SHOWN = 10
 
 
-class Layout(NamedTuple):
+class DatasetLayout(NamedTuple):
     """How a published set is laid out: where the lists of its splits are, by what names, and which pairs of splits there are."""
 
     title: str
@@ -56,9 +56,9 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = {
-    "voc": Layout("PASCAL VOC", "ImageSets/Main", ("{}.txt",), SPLITS),
-    "coco": Layout("COCO", "annotations", ("instances_{}.json",), COCO_SPLITS),
-    "open-images": Layout(
+    "voc": DatasetLayout("PASCAL VOC", "ImageSets/Main", ("{}.txt",), SPLITS),
+    "coco": DatasetLayout("COCO", "annotations", ("instances_{}.json",), COCO_SPLITS),
+    "open-images": DatasetLayout(
         "Open Images",
         "",
         ("{}-annotations-bbox.csv", "sub-{}-annotations-bbox.csv", "oidv6-{}-annotations-bbox.csv"),

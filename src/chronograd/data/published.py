@@ -71,7 +71,7 @@ class Arrays:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedSet:
     """A set with a card of its own. `folder` and `files` are where its class of torchvision keeps it; digits needs none."""
 
     card: DatasetCard
@@ -84,14 +84,14 @@ class Published:
         return all((data_folder() / self.folder / name).is_file() for name in self.files)
 
 
-def _published(name: str, table: dict[str, Any]) -> Published:
+def _published(name: str, table: dict[str, Any]) -> PublishedSet:
     values: dict[str, Any] = {
         field: tuple(value) if isinstance(value, list) else value for field, value in table.items()
     }
     where: dict[str, Any] = {
         field: values.pop(field) for field in ("torchvision", "folder", "files") if field in values
     }
-    return Published(DatasetCard(name=name, num_classes=len(values["class_names"]), **values), **where)
+    return PublishedSet(DatasetCard(name=name, num_classes=len(values["class_names"]), **values), **where)
 
 
 _TABLE = (resources.files("chronograd.data") / "published.toml").read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from chronograd.deploy import model as models
-from chronograd.deploy.detection import OUTPUTS, Detector
+from chronograd.deploy.detection import OUTPUTS, DetectorFormat
 from chronograd.deploy.protocol import ProtocolError
-from chronograd.detect.annotating import LEAST_SCORE, Find, Finding
+from chronograd.detect.annotating import LEAST_SCORE, DetectedObject, Find
 from chronograd.errors import FileFormatError, InputError, require
 
 
@@ -21,11 +21,11 @@ def finder(path: Path, least_score: float = LEAST_SCORE) -> Find:
         require(package, "serve", "running an ONNX file")
     model = models.load(path, most_rows=1)
     try:
-        detector = Detector.of(model)
+        detector = DetectorFormat.of(model)
     except ProtocolError as error:
         raise InputError(str(error), "name the ONNX file of a detector, or a run of task=detection") from None
 
-    def find_in(image: Path) -> list[Finding]:
+    def find_in(image: Path) -> list[DetectedObject]:
         try:
             pixels, width, height = detector.read(image.read_bytes())
         except (ProtocolError, OSError) as error:
@@ -33,7 +33,7 @@ def finder(path: Path, least_score: float = LEAST_SCORE) -> Find:
         scores, boxes = (output[0] for output in model.run({detector.input: pixels}, OUTPUTS))
         rows = detector.objects(scores, boxes, width, height, least_score)
         return [
-            Finding(row["label"], row["score"], (left, top, right, bottom))
+            DetectedObject(row["label"], row["score"], (left, top, right, bottom))
             for row in rows
             for left, top, right, bottom in [row["box"]]
         ]

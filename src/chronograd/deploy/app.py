@@ -22,8 +22,8 @@ from chronograd.deploy.access import stranger
 from chronograd.deploy.aside import Aside
 from chronograd.deploy.batching import Done, QueueFull
 from chronograd.deploy.classification import OUTPUT, Classifier
-from chronograd.deploy.detection import LEAST_SCORE, OUTPUTS, Detector
-from chronograd.deploy.model import Model
+from chronograd.deploy.detection import LEAST_SCORE, OUTPUTS, DetectorFormat
+from chronograd.deploy.model import OnnxModel
 from chronograd.deploy.protocol import (
     BINARY_ADVICE,
     HEADER_LENGTH,
@@ -37,7 +37,7 @@ from chronograd.deploy.protocol import (
     write_answer,
 )
 from chronograd.deploy.protocol import Request as Asked
-from chronograd.deploy.repository import Place, Repository, Served
+from chronograd.deploy.repository import Place, Repository, ServedModel
 from chronograd.measure.environment import version_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 T = TypeVar("T")
-R = TypeVar("R", Classifier, Detector)
+R = TypeVar("R", Classifier, DetectorFormat)
 
 LOG = logging.getLogger("chronograd.serve")
 OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # what orchestrators ask, which have no token
@@ -189,7 +189,7 @@ class App:
         extensions = ["binary_tensor_data", "model_repository"]
         return self._reply({"name": "chronograd", "version": version_of("chronograd"), "extensions": extensions})
 
-    def _asked(self, request: Request) -> Served:
+    def _asked(self, request: Request) -> ServedModel:
         return self.repository.get(request.path_params["name"], request.path_params.get("version"))
 
     async def _model(self, request: Request) -> Response:
@@ -298,11 +298,11 @@ class App:
         labels = classifier.labels(done.outputs[OUTPUT][0])
         return self._reply({"model_name": place.name, "model_version": place.version, "classes": labels})
 
-    async def _read_by(self, of: Callable[[Model], R], request: Request, started: float,
-                       hold: Callable[[int], None]) -> tuple[Served, R, Any]:  # fmt: skip
+    async def _read_by(self, of: Callable[[OnnxModel], R], request: Request, started: float,
+                       hold: Callable[[int], None]) -> tuple[ServedModel, R, Any]:  # fmt: skip
         """The model that is asked for, its reader of pictures from `of`, and the picture of the body as that reads it."""
         body = await self._body(request, hold, self.limits.most_bytes)
-        served: Served | None = None
+        served: ServedModel | None = None
         while served is not (now := self._asked(request)):  # until it was not replaced while the picture was read
             served, reader = now, of(now.model)
             left_s = self._left_s(started)
@@ -313,7 +313,7 @@ class App:
     async def _objects(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
         """What a detection model finds in a picture."""
         least = _share(request.query_params.get("least"), LEAST_SCORE)
-        served, detector, (picture, width, height) = await self._read_by(Detector.of, request, started, hold)
+        served, detector, (picture, width, height) = await self._read_by(DetectorFormat.of, request, started, hold)
         done = await self._done(served, {detector.input: picture}, OUTPUTS, started)
         scores, boxes = (done.outputs[name][0] for name in OUTPUTS)
         objects = await asyncio.to_thread(detector.objects, scores, boxes, width, height, least)
@@ -328,7 +328,7 @@ class App:
             }
         )
 
-    async def _done(self, served: Served, inputs: Mapping[str, Array], names: Sequence[str], started: float, timeout_s: float | None = None) -> Done:  # fmt: skip
+    async def _done(self, served: ServedModel, inputs: Mapping[str, Array], names: Sequence[str], started: float, timeout_s: float | None = None) -> Done:  # fmt: skip
         """The outputs of a model. Raises ProtocolError where it has no time, or does not answer in time."""
         left_s = min(self._left_s(started), math.inf if timeout_s is None else timeout_s)
         with _in_time(left_s):

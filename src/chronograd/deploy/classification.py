@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.deploy import pictures
-from chronograd.deploy.model import Model
+from chronograd.deploy.model import OnnxModel
 from chronograd.deploy.protocol import Array, ProtocolError
 
 OUTPUT = "logits"
@@ -39,7 +39,7 @@ class Classifier:
     classes: list[str]
 
     @classmethod
-    def of(cls, model: Model) -> Classifier:
+    def of(cls, model: OnnxModel) -> Classifier:
         """Raises ProtocolError for a model that is no classifier of pictures, or whose file lacks its preprocessing."""
         name, about = model.path.stem, model.about
         shape = model.inputs[0].shape if len(model.inputs) == 1 else ()

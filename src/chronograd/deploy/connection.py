@@ -13,7 +13,7 @@ MOST_HEAD_BYTES = 64 * 2**10  # of a request: its line and headers; and of what 
 def timed(base: Any, timeout_s: float) -> Any:
     """A protocol of uvicorn that cuts off a client which stalls so long."""
 
-    class Protocol(base):
+    class TimedProtocol(base):
         head_timer: asyncio.TimerHandle | None = None
         write_timer: asyncio.TimerHandle | None = None
 
@@ -49,14 +49,14 @@ def timed(base: Any, timeout_s: float) -> Any:
             if self.write_timer is not None:
                 self.write_timer.cancel()
 
-    return Protocol
+    return TimedProtocol
 
 
 def strict(base: Any) -> Any:
     """uvicorn's protocol by httptools that ends a head without an end, drops trailers, and never changes to another protocol."""
     import httptools
 
-    class Protocol(base):
+    class StrictProtocol(base):
         parser: Any
         is_in_head = False
         idle_bytes = 0  # since the last piece of a body, or the end of a head
@@ -131,4 +131,4 @@ def strict(base: Any) -> Any:
                     with suppress(AttributeError):  # of httptools before 0.6.3; as uvicorn sets it
                         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
-    return Protocol
+    return StrictProtocol

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.deploy import pictures
-from chronograd.deploy.model import Model
+from chronograd.deploy.model import OnnxModel
 from chronograd.deploy.protocol import Array, ProtocolError
 from chronograd.detect.formats import turn_of, upright
 
@@ -23,7 +23,7 @@ LEAST_SCORE = 0.3  # of what is told, where nobody asks for another
 
 
 @dataclass(frozen=True)
-class Detector:
+class DetectorFormat:
     """How a model takes a picture, and how its answer is read.
 
     Attributes:
@@ -42,7 +42,7 @@ class Detector:
     candidates: int
 
     @classmethod
-    def of(cls, model: Model) -> Detector:
+    def of(cls, model: OnnxModel) -> DetectorFormat:
         """Raises ProtocolError for a model that is none, or whose file does not say what it has to."""
         about = model.about
         pixels, suppression = about.get("preprocessing"), about.get("suppression")

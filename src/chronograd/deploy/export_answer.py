@@ -17,9 +17,9 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.deploy import parity as parities
 from chronograd.deploy import quantise
 from chronograd.deploy.export import EXAMPLES, OPSET, OPSETS, Graph, read_graph, require_onnx, write_onnx
-from chronograd.deploy.export_source import Preprocessed, Preprocessing, Source
-from chronograd.deploy.parity import Difference, Parity, Samples
-from chronograd.deploy.quantise import How, Score, Speed
+from chronograd.deploy.export_source import ExportSource, Preprocessed, Preprocessing
+from chronograd.deploy.parity import OutputDifference, Parity, Samples
+from chronograd.deploy.quantise import How, ModelScore, Speed
 from chronograd.detect.suppression import CANDIDATES, LEAST_SCORE, MOST_OVERLAP
 from chronograd.errors import InputError
 from chronograd.files import as_asked
@@ -41,8 +41,8 @@ class Quantised:
     how: How
     graph: Graph
     num_operators: int
-    before: Score | None
-    after: Score | None
+    before: ModelScore | None
+    after: ModelScore | None
     speed: Speed
 
     @property
@@ -59,7 +59,7 @@ class Quantised:
 
 
 def export(
-    source: Source,
+    source: ExportSource,
     path: Path,
     *,
     opset: int = OPSET,
@@ -128,11 +128,11 @@ def _check(path: Path, opset: int, batches: Sequence[int], num_samples: int | No
         raise InputError(f"the tolerance is rtol {rtol}, atol {atol}", "write numbers of at least 0")
 
 
-def _input_name(source: Source, preprocessing: Preprocessing | None) -> str:
+def _input_name(source: ExportSource, preprocessing: Preprocessing | None) -> str:
     return "tokens" if source.is_text else "images" if preprocessing is None else "pixels"
 
 
-def _about(source: Source, preprocessing: Preprocessing | None) -> dict[str, Any]:
+def _about(source: ExportSource, preprocessing: Preprocessing | None) -> dict[str, Any]:
     """For whoever serves the file: where it is from, and what is to be done to a pixel first."""
     both = None if source.is_text else source.scale_shift()
     place = "inside" if preprocessing is not None else "outside"
@@ -158,7 +158,7 @@ def _without_folders(name: str) -> str:
 
 
 def _quantised(
-    source: Source,
+    source: ExportSource,
     aside: Path,
     path: Path,
     how: How,
@@ -181,7 +181,7 @@ def _quantised(
     )
 
 
-def score_of(source: Source, path: Path, is_raw: bool = False) -> Score:
+def score_of(source: ExportSource, path: Path, is_raw: bool = False) -> ModelScore:
     """How right a file is on the test split, which is at hand."""
     assert source.dataset is not None
     test = source.test_input()
@@ -195,7 +195,7 @@ def score_of(source: Source, path: Path, is_raw: bool = False) -> Score:
 
 
 def _answer(
-    source: Source,
+    source: ExportSource,
     path: Path,
     graph: Graph,
     parity: Parity,
@@ -274,7 +274,7 @@ def _parity_section(parity: Parity) -> Section:
     )
 
 
-def _as_rounding(one: Difference) -> str:
+def _as_rounding(one: OutputDifference) -> str:
     """Where an output is out of a tolerance only because it is large; else empty."""
     share = one.largest_absolute / one.largest_output
     if one.tightest is None or share > parities.OF_ROUNDING:
@@ -295,7 +295,7 @@ def _tightest(parity: Parity) -> str:
 
 
 def _file_section(
-    source: Source, path: Path, graph: Graph, parity: Parity, preprocessing: Preprocessing | None
+    source: ExportSource, path: Path, graph: Graph, parity: Parity, preprocessing: Preprocessing | None
 ) -> Section:
     written = f"{path} has" if parity.holds else f"{path} is not written; it would have"
     rows = [
@@ -366,5 +366,5 @@ def _int8_data(one: Quantised) -> dict[str, Any]:
     }
 
 
-def _score_data(one: Score | None) -> dict[str, Any] | None:
+def _score_data(one: ModelScore | None) -> dict[str, Any] | None:
     return None if one is None else {name: value for name, value in vars(one).items() if name != "is_right_N"}

@@ -24,7 +24,7 @@ from chronograd.job import Job
 from chronograd.models import registry
 from chronograd.models.weights import load_pretrained
 from chronograd.rundir import RunDir
-from chronograd.train.inputs import Input, input_of
+from chronograd.train.inputs import InputSplit, input_of
 
 # Of the pixels of a set that is not at hand: all but `digits` have eight bits, and that one is always at hand.
 TOP = 255
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """A network with its weights, on the CPU and in evaluation mode.
 
     Attributes:
@@ -119,12 +119,12 @@ class Source:
         prepared = seen.prepare(raw)
         return Samples(self.job.data.name, prepared if preprocessing is None else raw, prepared)
 
-    def test_input(self) -> Input:
+    def test_input(self) -> InputSplit:
         """The test split as the network sees it. Of a data set that is at hand."""
         assert self.dataset is not None
         return input_of(self.dataset.test, self.dataset, CPU)
 
-    def train_input(self) -> Input:
+    def train_input(self) -> InputSplit:
         """The training split as the network sees it, not augmented. Of a data set that is at hand."""
         assert self.dataset is not None
         return input_of(self.dataset.train, self.dataset, CPU)
@@ -161,7 +161,7 @@ class Preprocessed(nn.Module):
         return self.network(self.preprocessing(pixels_NCHW))  # type: ignore[no-any-return]
 
 
-def of_run(run: RunDir, fields: Sequence[str] = ()) -> Source:
+def of_run(run: RunDir, fields: Sequence[str] = ()) -> ExportSource:
     """The network of a run with its newest weights; fields of its data may be changed, such as data.test_samples.
 
     Raises: JobError for another field; as `load_pretrained` where the run has no sound checkpoint.
@@ -176,12 +176,12 @@ def of_run(run: RunDir, fields: Sequence[str] = ()) -> Source:
     return _source(asked, str(run.path), str(run.path), is_own=True)
 
 
-def of_job(asked: Job, name: str) -> Source:
+def of_job(asked: Job, name: str) -> ExportSource:
     """The network of a job with its initial weights, or those that `network.weights` names."""
     return _source(asked, name, asked.network.weights, is_own=False)
 
 
-def _source(asked: Job, name: str, weights: str | None, is_own: bool) -> Source:
+def _source(asked: Job, name: str, weights: str | None, is_own: bool) -> ExportSource:
     card = datasets.card(asked.data)
     datasets.check_task(asked, card)
     torch.manual_seed(asked.training.seed)
@@ -199,11 +199,11 @@ def _source(asked: Job, name: str, weights: str | None, is_own: bool) -> Source:
     network = network.requires_grad_(False).eval()
     if is_own_input:
         call = call_of(asked.network.name, network, asked.network.inputs)
-        return Source(
+        return ExportSource(
             name, asked, Called(network, call).eval(), loaded, card, None, "no data set has inputs of this network"
         )
     dataset, why_not = _dataset(asked, is_own)
-    return Source(name, asked, network, loaded, card, dataset, why_not)
+    return ExportSource(name, asked, network, loaded, card, dataset, why_not)
 
 
 def _dataset(asked: Job, is_own: bool) -> tuple[Dataset | None, str]:

@@ -36,7 +36,7 @@ from chronograd.figure import Figure, Lines, Series
 from chronograd.files import without_collection
 from chronograd.measure import environment
 from chronograd.measure.result import LEAST_COUNTS, percentile
-from chronograd.record import Z80, Cluster, JobHeader, Named, Provenance, Quantity, Record
+from chronograd.record import Z80, JobHeader, Named, Provenance, Quantity, Record, RecordedCluster
 from chronograd.units import quantity, seconds
 from chronograd.words import listed
 
@@ -48,7 +48,7 @@ LATE_SHARE, LATE_S = 0.1, 0.005  # of the median latency, and at least
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RequestOutcome:
     """One request: when it was due and sent, in seconds since the start; its latency; why it failed, empty if it did not."""
 
     due: float
@@ -64,7 +64,7 @@ class Measured:
     loop: Loop
     level: float
     seconds: float
-    outcomes: list[Outcome]
+    outcomes: list[RequestOutcome]
 
     @property
     def label(self) -> str:
@@ -272,8 +272,8 @@ def arrivals(rate: float, until: float, seed: int) -> Iterator[float]:
         due += random.exponential(1 / rate)
 
 
-async def _closed_loop(target: Target, address: tuple[str, int], level: float, until: float, timeout_s: float, seed: int) -> list[Outcome]:  # fmt: skip
-    outcomes: list[Outcome] = []
+async def _closed_loop(target: Target, address: tuple[str, int], level: float, until: float, timeout_s: float, seed: int) -> list[RequestOutcome]:  # fmt: skip
+    outcomes: list[RequestOutcome] = []
     start = time.perf_counter()
 
     async def client(number: int) -> None:
@@ -290,8 +290,8 @@ async def _closed_loop(target: Target, address: tuple[str, int], level: float, u
     return outcomes
 
 
-async def _open_loop(target: Target, address: tuple[str, int], level: float, until: float, timeout_s: float, seed: int) -> list[Outcome]:  # fmt: skip
-    outcomes: list[Outcome] = []
+async def _open_loop(target: Target, address: tuple[str, int], level: float, until: float, timeout_s: float, seed: int) -> list[RequestOutcome]:  # fmt: skip
+    outcomes: list[RequestOutcome] = []
     free: list[Connection] = []
     tasks: set[asyncio.Task[None]] = set()
     start = time.perf_counter()
@@ -305,7 +305,9 @@ async def _open_loop(target: Target, address: tuple[str, int], level: float, unt
         wait_s = start + due - time.perf_counter()
         await asyncio.sleep(max(wait_s, 0))  # even where it is late: answers must be read
         if len(tasks) >= MOST_CONNECTIONS:
-            outcomes.append(Outcome(due, due, 0.0, f"{MOST_CONNECTIONS} requests wait for their answers already"))
+            outcomes.append(
+                RequestOutcome(due, due, 0.0, f"{MOST_CONNECTIONS} requests wait for their answers already")
+            )
         else:
             task = asyncio.create_task(client(due, target.messages[number % len(target.messages)]))
             tasks.add(task)
@@ -316,7 +318,7 @@ async def _open_loop(target: Target, address: tuple[str, int], level: float, unt
     return outcomes
 
 
-async def _one(connection: Connection, message: bytes, start: float, due: float, timeout_s: float, target: Target) -> Outcome:  # fmt: skip
+async def _one(connection: Connection, message: bytes, start: float, due: float, timeout_s: float, target: Target) -> RequestOutcome:  # fmt: skip
     sent = time.perf_counter()
     problem = ""
     try:
@@ -328,7 +330,7 @@ async def _one(connection: Connection, message: bytes, start: float, due: float,
         latency_s, problem = time.perf_counter() - sent, f"no answer within {seconds(timeout_s)}"
     except (OSError, EOFError, ValueError) as error:
         latency_s, problem = time.perf_counter() - sent, f"connection: {type(error).__name__}"
-    return Outcome(due, sent - start, latency_s, problem)
+    return RequestOutcome(due, sent - start, latency_s, problem)
 
 
 def _why_wrong(headers: Mapping[str, str], body: bytes, target: Target) -> str:
@@ -440,7 +442,7 @@ def load_record(target: Target, measured: Measured) -> Record:
         kind="measured",
         title=f"{target.model} at {target.url}, {measured.label}",
         job=JobHeader(mode="inference", network=Named(name=target.model)),
-        cluster=Cluster(batch_per_rank=target.rows),
+        cluster=RecordedCluster(batch_per_rank=target.rows),
         versions={**around["versions"], "server": target.server, "model": target.version},
         provenance=Provenance(method=method, date=around["created"], environment=around),
         quantities=measured.quantities(),

@@ -34,7 +34,7 @@ _DATATYPES = {
 
 
 @dataclass
-class Model:
+class OnnxModel:
     """A session of ONNX Runtime with what it takes and gives.
 
     Attributes:
@@ -81,7 +81,7 @@ class Model:
         return f"up to {self.most_rows} together{gain}"
 
 
-def load(path: Path, *, most_rows: int = 32, threads: int | None = None) -> Model:
+def load(path: Path, *, most_rows: int = 32, threads: int | None = None) -> OnnxModel:
     """Read a model and try it.
 
     Args:
@@ -106,7 +106,7 @@ def load(path: Path, *, most_rows: int = 32, threads: int | None = None) -> Mode
         session = onnxruntime.InferenceSession(source, options, providers=providers)
     except Exception as error:
         raise FileFormatError(f"ONNX Runtime cannot load {path}: {_first_line(error)}") from None
-    model = Model(
+    model = OnnxModel(
         path,
         stamps,
         session,
@@ -204,7 +204,7 @@ def _why_no_rows(session: Any) -> str:
     return "" if inputs else "it has no inputs"
 
 
-def _try_batches(model: Model, most_rows: int) -> None:
+def _try_batches(model: OnnxModel, most_rows: int) -> None:
     """Find whether rows are independent, and the rows of a batch that is worth it, by running the model."""
     random = np.random.default_rng(0)
 

@@ -49,7 +49,7 @@ class Samples:
 
 
 @dataclass
-class Difference:
+class OutputDifference:
     """How far one output is from PyTorch's, over all samples of one kind in batches of all sizes.
 
     Attributes:
@@ -129,7 +129,7 @@ class Parity:
     rtol: float
     atol: float
     batches: tuple[int, ...]
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[OutputDifference] = field(default_factory=list)
     num_samples: dict[str, int] = field(default_factory=dict)
     failure: str = ""
     unsteady: str = ""
@@ -167,7 +167,7 @@ def compare(
         running = session(path)
         ports, names = [one.name for one in running.get_inputs()], [one.name for one in running.get_outputs()]
         for one in samples:
-            own = [Difference(name, one.kind, rtol, atol) for name in names]
+            own = [OutputDifference(name, one.kind, rtol, atol) for name in names]
             parity.differences += own
             for size in batches:
                 for start in range(0, len(one.fed), size):

@@ -25,7 +25,7 @@ from chronograd.detect.metrics import average_precisions, mean_average_precision
 from chronograd.detect.suppression import detections
 from chronograd.errors import InputError
 from chronograd.measure import environment
-from chronograd.train.inputs import CHUNK, Input
+from chronograd.train.inputs import CHUNK, InputSplit
 
 Array = np.ndarray[Any, Any]
 How = Literal["static", "dynamic"]
@@ -38,7 +38,7 @@ WARMUP, LEAST, MOST, SECONDS = 3, 10, 200, 5.0
 
 
 @dataclass(frozen=True)
-class Score:
+class ModelScore:
     """Accuracy and mean cross-entropy over some samples; of text each token is one.
 
     Of a detector mean average precision by the 11-point metric, and no loss. `is_right_N`: which answers are right; empty there.
@@ -64,7 +64,7 @@ class Speed:
     num_pairs: int
 
 
-def quantise(path: Path, out: Path, how: How, calibration: Input | None = None, is_raw: bool = False) -> int:
+def quantise(path: Path, out: Path, how: How, calibration: InputSplit | None = None, is_raw: bool = False) -> int:
     """Write a file with eight-bit weights, and return how many operators it has of them.
 
     Weights take seven of the eight bits, one scale per channel: processors without VNNI add pairs of products in sixteen bits,
@@ -105,7 +105,7 @@ def quantise(path: Path, out: Path, how: How, calibration: Input | None = None, 
     return count
 
 
-def score(path: Path, samples: Input, labels: Array, is_raw: bool = False, chunk: int = CHUNK) -> Score:
+def score(path: Path, samples: InputSplit, labels: Array, is_raw: bool = False, chunk: int = CHUNK) -> ModelScore:
     """Run a file over labelled samples, all of them. `labels`: classes (N,), or the next token of each position (N, T)."""
     loss, is_right = 0.0, []
     for numbers, (outputs, *_) in _outputs(path, samples, is_raw, chunk):
@@ -116,12 +116,12 @@ def score(path: Path, samples: Input, labels: Array, is_raw: bool = False, chunk
         loss += float((log_sum - rows[np.arange(len(targets)), targets]).sum())
         is_right.append(rows.argmax(1) == targets)
     is_right_N = np.concatenate(is_right)
-    return Score(float(is_right_N.mean()), loss / len(is_right_N), len(is_right_N), is_right_N)
+    return ModelScore(float(is_right_N.mean()), loss / len(is_right_N), len(is_right_N), is_right_N)
 
 
 def precision(
-    path: Path, samples: Input, dataset: Dataset, is_raw: bool = False, chunk: int = CALIBRATION_BATCH
-) -> Score:
+    path: Path, samples: InputSplit, dataset: Dataset, is_raw: bool = False, chunk: int = CALIBRATION_BATCH
+) -> ModelScore:
     """Run a detector's file over annotated pictures; suppression comes behind it."""
     assert dataset.annotated is not None
     found = [
@@ -131,10 +131,10 @@ def precision(
     ]
     truths = [image.objects for image in dataset.annotated.test]
     precisions = average_precisions(found, truths, dataset.card.num_classes, "11-point")
-    return Score(mean_average_precision(precisions) or 0.0, None, len(truths))
+    return ModelScore(mean_average_precision(precisions) or 0.0, None, len(truths))
 
 
-def _outputs(path: Path, samples: Input, is_raw: bool, chunk: int) -> Iterator[tuple[Array, list[Array]]]:
+def _outputs(path: Path, samples: InputSplit, is_raw: bool, chunk: int) -> Iterator[tuple[Array, list[Array]]]:
     """The numbers of some samples, and what a file gives for them, until all have been."""
     running = session(path)
     port = running.get_inputs()[0].name
@@ -143,7 +143,7 @@ def _outputs(path: Path, samples: Input, is_raw: bool, chunk: int) -> Iterator[t
         yield numbers, running.run(None, {port: fed(samples, numbers, is_raw)})
 
 
-def fed(samples: Input, numbers: Array, is_raw: bool) -> Array:
+def fed(samples: InputSplit, numbers: Array, is_raw: bool) -> Array:
     """What a graph is given of some samples."""
     raw = samples.gather(numbers)
     return np.asarray((raw if is_raw else samples.prepare(raw)).numpy())
@@ -203,7 +203,7 @@ def in_turn(first: Callable[[], Any], second: Callable[[], Any], seconds: float 
 class _Batches:
     """Batches of training samples, one after the other; of the form of ONNX Runtime's CalibrationDataReader."""
 
-    def __init__(self, port: str, samples: Input, is_raw: bool) -> None:
+    def __init__(self, port: str, samples: InputSplit, is_raw: bool) -> None:
         chosen = np.random.RandomState(0).permutation(len(samples))[:CALIBRATION]
         parts = [np.sort(chosen[i : i + CALIBRATION_BATCH]) for i in range(0, len(chosen), CALIBRATION_BATCH)]
         self._batches = iter({port: fed(samples, part, is_raw)} for part in parts)

@@ -28,11 +28,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A version of a model that answers requests."""
 
     place: Place
-    model: models.Model
+    model: models.OnnxModel
     batcher: Batcher
 
 
@@ -118,18 +118,18 @@ class Repository:
         self._arguments = arguments
         self._settings = settings
         self._observe = observe
-        self._served: dict[str, dict[str, Served]] = {}
+        self._served: dict[str, dict[str, ServedModel]] = {}
         self._unloaded: set[str] = set()
         self._lock = asyncio.Lock()
 
-    def all(self) -> list[Served]:
+    def all(self) -> list[ServedModel]:
         return [one for versions in self._served.values() for one in versions.values()]
 
     def versions(self, name: str) -> list[str]:
         """Those that are served, the lowest first."""
         return sorted(self._served.get(name, ()), key=int)
 
-    def get(self, name: str, version: str | None = None) -> Served:
+    def get(self, name: str, version: str | None = None) -> ServedModel:
         """A version of a model, the highest by default. Raises ProtocolError, of status 404."""
         versions = self._served.get(name)
         if not versions:
@@ -163,10 +163,10 @@ class Repository:
                 self._unloaded.discard(name)
             places = [p for p in places if p.name not in self._unloaded and name in (None, p.name)]
             problems: list[ChronogradError] = []
-            next_table: dict[str, dict[str, Served]] = {}
+            next_table: dict[str, dict[str, ServedModel]] = {}
             for place in places:
                 before = self._served.get(place.name, {}).get(place.version)
-                now: Served | None = before
+                now: ServedModel | None = before
                 try:
                     now = await self._loaded(place, before)
                 except ChronogradError as error:
@@ -189,7 +189,7 @@ class Repository:
         async with self._lock:
             await self._replace({name: {} for name in self._served})
 
-    async def _loaded(self, place: Place, before: Served | None) -> Served:
+    async def _loaded(self, place: Place, before: ServedModel | None) -> ServedModel:
         if before is not None and before.place == place and before.model.is_on_disk():
             return before
         settings = self._settings
@@ -202,9 +202,9 @@ class Repository:
             instances=settings.instances,
             observe=lambda rows, run_s: self._observe(place, rows, run_s),
         )
-        return Served(place, model, batcher)
+        return ServedModel(place, model, batcher)
 
-    async def _replace(self, by_name: dict[str, dict[str, Served]]) -> None:
+    async def _replace(self, by_name: dict[str, dict[str, ServedModel]]) -> None:
         """Put new versions in place of those before, at once; then let those that are gone finish."""
         before = {id(one): one for name in by_name for one in self._served.get(name, {}).values()}
         for name, versions in by_name.items():

@@ -41,7 +41,7 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
     """A server that on SIGTERM goes on answering until nobody asks any more, and then ends with 0."""
     import uvicorn
 
-    class Server(uvicorn.Server):
+    class HttpServer(uvicorn.Server):
         drain_from = 0.0
         quiet_s = 0.0
 
@@ -88,7 +88,7 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=round(app.limits.timeout_s) + 5,
     )
-    return Server(config)
+    return HttpServer(config)
 
 
 def _http_protocol() -> Any:

@@ -96,7 +96,7 @@ def served_here(path: Path, options: Server, most_rows: int, threads: int | None
     return Served(header.title, server, header)
 
 
-def batch_times(model: models.Model) -> tuple[dict[int, float], list[float]]:
+def batch_times(model: models.OnnxModel) -> tuple[dict[int, float], list[float]]:
     """Seconds of a batch by its rows, the median, and how single times differ from it: factors, each as likely as the other."""
     random = np.random.default_rng(0)
     one = models.example(model.inputs, random)
@@ -133,7 +133,7 @@ class Requests(NamedTuple):
     wake_s: dict[float, float]
 
 
-def request_times(model: models.Model, threads: int | None, alone_s: float, cores: Cores | None = None) -> Requests:
+def request_times(model: models.OnnxModel, threads: int | None, alone_s: float, cores: Cores | None = None) -> Requests:
     """Send requests to a server of a model, one after another and far apart. `alone_s`: a batch of one row without it, about."""
     (place,) = find([model.path])
     options = ["--batch", "1", *(() if threads is None else ("--threads", str(threads)))]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.detect import pictures
-from chronograd.detect.pictures import Box, Colour, Mark, Pixels
+from chronograd.detect.pictures import Box, Colour, LabelledBox, Pixels
 from chronograd.errors import InputError
 from chronograd.words import listed
 
@@ -26,7 +26,7 @@ _HUES = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (230, 159, 0), (204, 121, 1
 COLOURS: Sequence[Colour] = (*_HUES, *((r // 2, g // 2, b // 2) for r, g, b in _HUES))
 
 
-class Finding(NamedTuple):
+class DetectedObject(NamedTuple):
     """An object: its class, how sure the detector is, and left, top, right, bottom in pixels of the picture."""
 
     name: str
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     box: Box
 
 
-Find = Callable[[Path], Sequence[Finding]]
+Find = Callable[[Path], Sequence[DetectedObject]]
 
 
 def colour_of(name: str) -> Colour:
@@ -72,10 +72,11 @@ def annotate(model: Path, find: Find, images: Sequence[Path], out: Path, least_s
     return _answer(model, rows, out, least_score)
 
 
-def drawn(picture_CHW: Tensor, found: Sequence[Finding], with_scores: bool = True) -> Pixels:
+def drawn(picture_CHW: Tensor, found: Sequence[DetectedObject], with_scores: bool = True) -> Pixels:
     """The picture with boxes, and labels of class and score; the likeliest on top."""
     marks = [
-        Mark(one.box, one.name + (f" {one.score:.2f}" if with_scores else ""), colour_of(one.name)) for one in found
+        LabelledBox(one.box, one.name + (f" {one.score:.2f}" if with_scores else ""), colour_of(one.name))
+        for one in found
     ]
     return pictures.marked(picture_CHW, marks)
 

@@ -33,7 +33,7 @@ Random = np.random.RandomState
 Array = np.ndarray[Any, Any]
 
 
-class Window(NamedTuple):
+class PictureWindow(NamedTuple):
     """The part of a picture that is seen, in units of the picture; what lies outside of it is beyond its edges."""
 
     left: float
@@ -43,7 +43,7 @@ class Window(NamedTuple):
     is_mirrored: bool = False
 
 
-WHOLE = Window(0.0, 0.0, 1.0, 1.0)
+WHOLE = PictureWindow(0.0, 0.0, 1.0, 1.0)
 
 
 def augmented(
@@ -72,7 +72,7 @@ def augmented(
 def look(
     picture_CHW: Tensor,
     objects: Objects,
-    window: Window,
+    window: PictureWindow,
     side: int,
     fill: float,
     colours: Callable[[Tensor], Tensor] = lambda part: part,
@@ -98,12 +98,12 @@ def look(
     return seen, Objects(boxes_G4[is_seen], objects.labels_G[is_seen], objects.is_difficult_G[is_seen])
 
 
-def _has_centre_in(boxes_G4: Tensor, window: Window) -> Tensor:
+def _has_centre_in(boxes_G4: Tensor, window: PictureWindow) -> Tensor:
     x, y = ((boxes_G4[:, i] + boxes_G4[:, i + 2]) / 2 for i in (0, 1))
     return (x > window.left) & (x < window.right) & (y > window.top) & (y < window.bottom)
 
 
-def draw_window(boxes_G4: Tensor, random: Random, most_expanded: float = MOST_EXPANDED) -> Window:
+def draw_window(boxes_G4: Tensor, random: Random, most_expanded: float = MOST_EXPANDED) -> PictureWindow:
     """A canvas around the picture every second time, then a cut of that, then a mirror."""
     window = _expanded(random, most_expanded) if random.random_sample() < EXPAND_CHANCE else WHOLE
     if len(boxes_G4):
@@ -111,13 +111,13 @@ def draw_window(boxes_G4: Tensor, random: Random, most_expanded: float = MOST_EX
     return window._replace(is_mirrored=bool(random.random_sample() < 0.5))
 
 
-def _expanded(random: Random, most: float) -> Window:
+def _expanded(random: Random, most: float) -> PictureWindow:
     ratio = random.uniform(1, most)
     left, top = random.uniform(0, ratio - 1, size=2)
-    return Window(-left, -top, ratio - left, ratio - top)
+    return PictureWindow(-left, -top, ratio - left, ratio - top)
 
 
-def _cut(window: Window, boxes_G4: Array, random: Random) -> Window:
+def _cut(window: PictureWindow, boxes_G4: Array, random: Random) -> PictureWindow:
     """A part of a window that overlaps some object by as much as is drawn, and has the centre of one in it.
 
     Of fifty tries the first that does; else the window as it is. Small objects, which few cuts overlap, have all fifty: they
@@ -140,7 +140,7 @@ def _cut(window: Window, boxes_G4: Array, random: Random) -> Window:
             continue
         shared_G = np.maximum(np.minimum(high_G2, opposite_2) - np.maximum(low_G2, corner_2), 0).prod(axis=1)
         if (shared_G / (area_G + across * down - shared_G)).max() >= least:
-            return Window(*corner_2, *opposite_2)
+            return PictureWindow(*corner_2, *opposite_2)
     return window
 
 

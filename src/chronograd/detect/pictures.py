@@ -60,7 +60,7 @@ def resized(picture_CHW: Tensor, height: int, width: int) -> Tensor:
     )[0]
 
 
-class Mark(NamedTuple):
+class LabelledBox(NamedTuple):
     """A box to be drawn, in pixels, with its label."""
 
     box: Box
@@ -68,7 +68,7 @@ class Mark(NamedTuple):
     colour: Colour
 
 
-def marked(picture_CHW: Tensor, marks: Sequence[Mark]) -> Pixels:
+def marked(picture_CHW: Tensor, marks: Sequence[LabelledBox]) -> Pixels:
     """A picture with boxes and labels: uint8 of shape (H, W, 3). What is marked first lies on top.
 
     A label lies at its box, over no other label; one for which there is no such place is left out.

@@ -30,7 +30,7 @@ COMPARED = ("python", "chronograd", "torch", "torchvision", "numpy")
 
 
 @dataclass
-class Asked:
+class HostReport:
     """A host that could be entered, and what its process says."""
 
     host: Host
@@ -62,7 +62,7 @@ def check(text: str, mark: str | None, run_directory: str, num_ranks: int | None
             if facts is None:
                 found.append(_silent(host, checks))
             else:
-                asked.append(Asked(host, checks, facts))
+                asked.append(HostReport(host, checks, facts))
         if asked:
             found += _facts(asked)
         if len(asked) < 2:
@@ -112,7 +112,7 @@ def _silent(host: Host, checks: Worker) -> Finding:
     return Finding("hosts", f"host {host.name}", seen, "obstacle", to_do)
 
 
-def _facts(asked: Sequence[Asked]) -> list[Finding]:
+def _facts(asked: Sequence[HostReport]) -> list[Finding]:
     found = []
     for one in asked:
         facts, host = one.facts, one.host
@@ -129,7 +129,7 @@ def _facts(asked: Sequence[Asked]) -> list[Finding]:
     return found
 
 
-def _reach(asked: Sequence[Asked], started: float) -> tuple[bool, list[Finding]]:
+def _reach(asked: Sequence[HostReport], started: float) -> tuple[bool, list[Finding]]:
     """TCP from each to each at the address and interface that gloo uses, and how far clocks are apart."""
     peers = {one.host.name: [one.host.address, one.facts["port"]] for one in asked}
     clocks, found, trips = {}, [], []
@@ -168,7 +168,7 @@ def _clocks(clocks: Mapping[str, tuple[float, float]]) -> list[Finding]:
     return [judged("hosts", "clocks", seen, numbers, (apart > MOST_CLOCK_S + 2 * doubt, "warning", to_do))]
 
 
-def _sees(one: Asked, run_directory: str, started: float) -> Finding:
+def _sees(one: HostReport, run_directory: str, started: float) -> Finding:
     what, sees = f"{one.host.name} and the run directory", one.checks.wait("sees", started + FACTS_S)
     if sees:
         return Finding("hosts", what, f"it sees {run_directory}")
@@ -178,7 +178,7 @@ def _sees(one: Asked, run_directory: str, started: float) -> Finding:
     return Finding("hosts", what, seen, "obstacle", "name a folder that all hosts share (NFS, Lustre) with --out")
 
 
-def _link(asked: Sequence[Asked]) -> tuple[Finding, float | None]:
+def _link(asked: Sequence[HostReport]) -> tuple[Finding, float | None]:
     first = asked[0]
     meeting = f"tcp://{first.host.address}:{first.facts['free_port']}"
     for one in asked:

@@ -10,7 +10,7 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.errors import ChronogradError
 from chronograd.figure import Bar, Bars, Figure, Lanes, Span
 from chronograd.record import Record
-from chronograd.reinforce.balance import Components, Setting, balance, enough_actors, gain
+from chronograd.reinforce.balance import BalanceSetting, Components, balance, enough_actors, gain
 from chronograd.rundir import is_run_dir
 from chronograd.units import percent, seconds
 from chronograd.words import how_many, time_unit
@@ -131,7 +131,7 @@ def _numbers(verdict: Mapping[str, Any]) -> list[Section]:
     """How many actors would be enough, and what a second learner would bring, by the parts' own times."""
     if "setting" not in verdict:
         return []
-    parts, setting = Components(**verdict["components"]), Setting(**verdict["setting"])
+    parts, setting = Components(**verdict["components"]), BalanceSetting(**verdict["setting"])
     now, enough = balance(parts, setting), enough_actors(parts, setting)
     second = gain(parts, setting)
     rows = [

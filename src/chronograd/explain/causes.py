@@ -54,7 +54,7 @@ PADDING = 1.1
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """What is known of one cause.
 
     Attributes:
@@ -115,18 +115,18 @@ class Cause:
     remedies: Callable[[Evidence, Split, float | None], Sequence[Remedy]]
     applies: Callable[[Evidence], bool] = lambda run: True
 
-    def judge(self, name: str, run: Evidence, split: Split) -> Finding:
+    def judge(self, name: str, run: Evidence, split: Split) -> Diagnosis:
         """Found if it costs enough, in either half of the run, too."""
         result = self.test(run, split)
         if isinstance(result, str):
-            return Finding(name, "not measured", result, None, (), self.experiment)
+            return Diagnosis(name, "not measured", result, None, (), self.experiment)
         cost, least = result.cost, result.least
         is_found = cost is not None and cost >= least and all(half >= least / 2 for half in result.halves)
         verdict = result.verdict or ("found" if is_found else "not found")
         title = result.title if is_found or result.verdict else self.absent
         cost = None if cost is None else min(1.0, max(0.0, cost))
         to_do = remedies.ranked(self.remedies(run, split, cost)) if verdict == "found" else ()
-        return Finding(name, verdict, title, cost, result.evidence, self.experiment, to_do)
+        return Diagnosis(name, verdict, title, cost, result.evidence, self.experiment, to_do)
 
 
 def _no_accelerator(run: Evidence, split: Split) -> Result:

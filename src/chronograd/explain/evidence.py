@@ -21,9 +21,9 @@ from chronograd.explain.device_time import DeviceTime
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import ring
 from chronograd.record import OWN_PARTS, WARMUP, JobHeader, Record
-from chronograd.rundir import RunDir, Step, StepLog
+from chronograd.rundir import RunDir, StepLine, StepLog
 from chronograd.rundir.stalls import Stalls, stalls_of
-from chronograd.rundir.steps import End, PageFault, Ready, Start, WhatIfBatch, WhatIfThreads, Work
+from chronograd.rundir.steps import End, PageFault, Ready, Start, WhatIfBatch, WhatIfThreads, WorkLine
 from chronograd.units import seconds
 
 # Ranks of a record are alike, so that two stand for all.
@@ -58,7 +58,7 @@ class Rank:
     parts: dict[str, np.ndarray] = field(default_factory=dict)
     start: Start = field(default_factory=lambda: Start(threads=None))
     ready: Ready = field(default_factory=Ready)
-    work: Work = field(default_factory=Work)
+    work: WorkLine = field(default_factory=WorkLine)
     end: End = field(default_factory=End)
     what_if_threads: WhatIfThreads | None = None
     what_if_batch: WhatIfBatch | None = None
@@ -285,7 +285,7 @@ def _ranks(logs: Mapping[int, StepLog], kind: Kind, stalled: set[int]) -> dict[i
     return {number: _rank([lines[s] for s in steps], logs[number]) for number, lines in by_rank.items()}
 
 
-def _timed(log: StepLog, kind: Kind) -> dict[int, Step]:
+def _timed(log: StepLog, kind: Kind) -> dict[int, StepLine]:
     """Lines by step; each has `step_time_s`, and `exchange_wait_s` from its neighbour without exchange where not told."""
     apart = {line.step - 1: line for line in log.steps if line.mode == "no_exchange"}
     found = {}
@@ -305,7 +305,7 @@ def _timed(log: StepLog, kind: Kind) -> dict[int, Step]:
     return found
 
 
-def _rank(lines: Sequence[Step], log: StepLog) -> Rank:
+def _rank(lines: Sequence[StepLine], log: StepLog) -> Rank:
     def column(name: str) -> np.ndarray:
         return np.array([getattr(line, name) for line in lines], dtype=float)
 
@@ -319,7 +319,7 @@ def _rank(lines: Sequence[Step], log: StepLog) -> Rank:
         parts,
         start=log.last(Start) or Start(threads=None),
         ready=log.last(Ready) or Ready(),
-        work=log.last(Work) or Work(),
+        work=log.last(WorkLine) or WorkLine(),
         end=log.last(End) or End(),
         what_if_threads=log.last(WhatIfThreads),
         what_if_batch=log.last(WhatIfBatch),
@@ -370,7 +370,7 @@ def _with_estimated_waits(ranks: dict[int, Rank]) -> tuple[dict[int, Rank], list
     return estimated, [f"waits are estimated: backward beyond {LONGEST_BACKWARD:g} times forward"]
 
 
-def _work_s(line: Step) -> float:
+def _work_s(line: StepLine) -> float:
     return (line.forward_s or 0.0) + (line.backward_s or 0.0)
 
 

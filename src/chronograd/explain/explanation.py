@@ -11,7 +11,7 @@ from typing import Any
 from chronograd.errors import InputError
 from chronograd.explain import profiler
 from chronograd.explain import ranks as across
-from chronograd.explain.causes import CAUSES, Finding
+from chronograd.explain.causes import CAUSES, Diagnosis
 from chronograd.explain.evidence import Evidence, of_record, read
 from chronograd.explain.split import Split, split
 from chronograd.files import format_of
@@ -31,10 +31,10 @@ class Explained:
 
     run: Evidence
     split: Split
-    findings: list[Finding]
+    findings: list[Diagnosis]
 
     @property
-    def causes(self) -> list[Finding]:
+    def causes(self) -> list[Diagnosis]:
         return [finding for finding in self.findings if finding.is_found]
 
     def _devices(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Explanation:
         return f"the comparison is unreliable: {listed(busy)}. Run {'them' if len(busy) > 1 else 'it'} again while nothing else runs"
 
     @property
-    def causes(self) -> list[Finding]:
+    def causes(self) -> list[Diagnosis]:
         """Of the run with the most ranks, which is the one that is to be faster."""
         return self.runs[-1].causes
 
@@ -170,7 +170,7 @@ def _beside(first: Evidence, one: Explained) -> Explained:
     return replace(one, findings=_ranked([found, *one.findings]))
 
 
-def _ranked(findings: Sequence[Finding]) -> list[Finding]:
+def _ranked(findings: Sequence[Diagnosis]) -> list[Diagnosis]:
     """Found causes first; within each verdict the largest cost leads, as it is shown."""
     verdicts = ("found", "not found", "not measured")
     return sorted(findings, key=lambda finding: (verdicts.index(finding.verdict), -(finding.cost or 0.0)))

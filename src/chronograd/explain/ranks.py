@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chronograd.compare.scaling import efficiency
-from chronograd.explain.causes import PADDING, Finding
+from chronograd.explain.causes import PADDING, Diagnosis
 from chronograd.explain.evidence import Evidence
 from chronograd.explain.remedies import Remedy, ranked
 from chronograd.units import percent
@@ -68,7 +68,7 @@ def compare(runs: Sequence[Evidence]) -> list[Compared]:
     return rows
 
 
-def work_scaled(first: Evidence, run: Evidence) -> Finding:
+def work_scaled(first: Evidence, run: Evidence) -> Diagnosis:
     """More ranks did more work, so that the time stays: epochs, or the batch at as many steps, grew with them."""
     experiment = (
         "run both for the same number of samples (steps × global batch): if the time still does not fall, growing work is "
@@ -78,7 +78,7 @@ def work_scaled(first: Evidence, run: Evidence) -> Finding:
     first_s, run_s = _time_s(first, is_whole), _time_s(run, is_whole)
     before, after = _samples(first, is_whole), _samples(run, is_whole)
     if before is None or after is None:
-        return Finding("work_scaled", "not measured", "samples per step were not told", None, (), experiment)
+        return Diagnosis("work_scaled", "not measured", "samples per step were not told", None, (), experiment)
     # Samples that ranks share are trained several times: another cause.
     redundant = run.coverage if run.world > 1 and run.coverage and run.coverage >= PADDING else 1.0
     ratio = after / before / redundant
@@ -89,11 +89,11 @@ def work_scaled(first: Evidence, run: Evidence) -> Finding:
         f"the time went from {first_s:.3g} to {run_s:.3g} s; for the same samples it would be {run_s / max(ratio, 1e-9):.3g} s",
     )
     if ratio < PADDING:
-        return Finding("work_scaled", "not found", "more ranks did the same work", 0.0, evidence[:1], experiment)
+        return Diagnosis("work_scaled", "not found", "more ranks did the same work", 0.0, evidence[:1], experiment)
     title = f"the work grew with the ranks: {_what_grew(first, run)}"
     how = "divide epochs, or the batch of a rank, by the ranks"
     to_do = ranked([Remedy("train as many samples as the other run", how, run_s, run_s / ratio, "run")])
-    return Finding("work_scaled", "found", title, 1 - 1 / ratio, evidence, experiment, to_do)
+    return Diagnosis("work_scaled", "found", title, 1 - 1 / ratio, evidence, experiment, to_do)
 
 
 def _what_grew(first: Evidence, run: Evidence) -> str:

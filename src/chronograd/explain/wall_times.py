@@ -29,7 +29,7 @@ SHARED = 0.10
 
 
 @dataclass(frozen=True)
-class Run:
+class RunWallTimes:
     nodes: int
     wall_s: float
     user_over_real: float | None
@@ -60,7 +60,7 @@ def explain(path: Path) -> list[Account]:
     return [_account(network, runs) for network, runs in read(path).items()]
 
 
-def read(path: Path) -> dict[str, list[Run]]:
+def read(path: Path) -> dict[str, list[RunWallTimes]]:
     """Runs of each network, by nodes. Raises FileFormatError that names the line."""
     try:
         text = door.read_text(path, "a table of wall times", most_bytes=LARGEST_BYTES)
@@ -68,7 +68,7 @@ def read(path: Path) -> dict[str, list[Run]]:
         rows = list(csv.DictReader(lines, strict=True))
     except csv.Error as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[RunWallTimes]] = {}
     hint = f"write columns {', '.join(REQUIRED)} and, where known, {', '.join(OPTIONAL)}"
     if not rows or not set(REQUIRED) <= {str(name).strip() for name in rows[0]}:
         raise FileFormatError(
@@ -79,7 +79,7 @@ def read(path: Path) -> dict[str, list[Run]]:
             str(name).strip(): (value or "").strip() if isinstance(value, str) else "" for name, value in raw.items()
         }
         try:
-            run = Run(
+            run = RunWallTimes(
                 _nodes(row["nodes"]),
                 _seconds(row["wall"]),
                 _ratio(row.get("user_over_real", "")),
@@ -93,7 +93,7 @@ def read(path: Path) -> dict[str, list[Run]]:
     return found
 
 
-def _account(network: str, told: Sequence[Run]) -> Account:
+def _account(network: str, told: Sequence[RunWallTimes]) -> Account:
     runs, repeated = _medians(told)
     first = runs[0]
     ratios = {run.nodes: run.wall_s / first.wall_s for run in runs[1:]}
@@ -122,7 +122,7 @@ def _account(network: str, told: Sequence[Run]) -> Account:
     return Account(network, tuple(causes), tuple(seen), tuple(fits), tuple(against), tuple(unknown))
 
 
-def _medians(told: Sequence[Run]) -> tuple[list[Run], list[str]]:
+def _medians(told: Sequence[RunWallTimes]) -> tuple[list[RunWallTimes], list[str]]:
     """One run for each number of nodes, of median time; and what repeated ones differ by, in words."""
     found, words = [], []
     for nodes in sorted({run.nodes for run in told}):
@@ -137,7 +137,9 @@ def _medians(told: Sequence[Run]) -> tuple[list[Run], list[str]]:
     return found, words
 
 
-def _pattern(first: Run, others: Sequence[Run], ratios: dict[int, float]) -> tuple[list[str], list[str], list[str]]:
+def _pattern(
+    first: RunWallTimes, others: Sequence[RunWallTimes], ratios: dict[int, float]
+) -> tuple[list[str], list[str], list[str]]:
     """Causes, what fits and what does not, from how the time follows the nodes."""
     if not others:
         return [], ["one row: nothing to compare it with"], []
@@ -192,7 +194,7 @@ def _pattern(first: Run, others: Sequence[Run], ratios: dict[int, float]) -> tup
     return list(dict.fromkeys(causes)), fits, [text for text in against if text]
 
 
-def _amdahl(first: Run, run: Run, others: Sequence[Run], ratios: dict[int, float]) -> str:
+def _amdahl(first: RunWallTimes, run: RunWallTimes, others: Sequence[RunWallTimes], ratios: dict[int, float]) -> str:
     """A part that is shared and one that is not, from the first row and this one, tried on the rows between."""
     shared_s = (first.wall_s - run.wall_s) / (1 / first.nodes - 1 / run.nodes)
     fixed_s = first.wall_s - shared_s / first.nodes
@@ -208,7 +210,7 @@ def _amdahl(first: Run, run: Run, others: Sequence[Run], ratios: dict[int, float
     return ""
 
 
-def _those(runs: Sequence[Run]) -> str:
+def _those(runs: Sequence[RunWallTimes]) -> str:
     return f"on {' and '.join(str(run.nodes) for run in runs)} nodes"
 
 

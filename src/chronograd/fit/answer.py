@@ -21,7 +21,7 @@ from chronograd.fit.batch_size import (
     from_noise_scale,
     read_runs,
 )
-from chronograd.fit.speed import FittedSpeed, Point, fit_speed, read_points
+from chronograd.fit.speed import FittedSpeed, SpeedPoint, fit_speed, read_points
 from chronograd.forecast.learning_curves import Metric
 from chronograd.units import number, percent
 from chronograd.words import how_many
@@ -86,7 +86,7 @@ def _errors(fitted: FittedSpeed) -> str:
     return f"Error of a point {percent(float(np.abs(fitted.errors).mean()))} in the mean{apart}."
 
 
-def _speed_panel(fitted: FittedSpeed, points: Sequence[Point]) -> Lines:
+def _speed_panel(fitted: FittedSpeed, points: Sequence[SpeedPoint]) -> Lines:
     """Steps per second against workers, a colour for each number of servers."""
     most = max(p.workers for p in points)
     workers = np.unique(np.geomspace(1, most, 20).round()).astype(int).tolist()

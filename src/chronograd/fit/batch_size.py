@@ -27,7 +27,7 @@ from chronograd.forecast.learning_curves import Metric
 from chronograd.predict.batch_size import BatchModel
 from chronograd.record import INTERVAL, Quantity
 from chronograd.rundir import RunDir, listing
-from chronograd.rundir.steps import Work
+from chronograd.rundir.steps import WorkLine
 
 Array = np.ndarray
 LEAST_BATCHES = 3
@@ -108,7 +108,7 @@ def _read(run: RunDir, job: jobs.Job, metric: Metric, target: float | None) -> B
         # The mean loss of an epoch is that of its middle.
         middles = ends - np.diff(ends, prepend=0.0) / 2
         steps = _reached(middles, values, target, run) if metric == "loss" else _reached(ends, -values, -target, run)
-    work = run.read_steps(0).last(Work)
+    work = run.read_steps(0).last(WorkLine)
     return BatchRun(
         name=run.path.name,
         batch=batch,

@@ -71,7 +71,7 @@ class _Parameter:
     members: tuple[int, ...] = ()
 
 
-class _Problem:
+class _FitProblem:
     """Samples as one array of operators, and the map from a vector of log parameters to a calibration."""
 
     def __init__(
@@ -243,7 +243,7 @@ def fit_calibration(
         raise InputError(f"{len(samples)} samples are too few to calibrate a device", hint)
     if any(not s.seconds > 0 for s in samples):
         raise InputError("a sample's time is not positive", "leave failed measurements out")
-    problem = _Problem(samples, prior, by_class=not are_networks, prior_sd=prior_sd)
+    problem = _FitProblem(samples, prior, by_class=not are_networks, prior_sd=prior_sd)
     x = problem.solve()
     calibration, rates = problem.unpack(x)
     errors = _left_out_errors(samples, prior, not are_networks, prior_sd)
@@ -286,7 +286,7 @@ def _left_out_errors(
         left_out = [s for s in samples if fold_of[s.group] == fold]
         if not kept or not left_out:
             continue
-        problem = _Problem(kept, prior, by_class=by_class, prior_sd=prior_sd)
+        problem = _FitProblem(kept, prior, by_class=by_class, prior_sd=prior_sd)
         calibration, rates = problem.unpack(problem.solve())
         errors += [math.log(s.work.total_seconds(calibration, rates) / s.seconds) for s in left_out]
     return np.array(errors)

@@ -19,7 +19,7 @@ import numpy as np
 
 from chronograd.predict.batch_size import gradient_moments
 from chronograd.record import INTERVAL, Curve, Quantity
-from chronograd.rundir import Step
+from chronograd.rundir import StepLine
 from chronograd.words import how_many
 
 Array = np.ndarray
@@ -47,7 +47,7 @@ class NoiseLog:
     population: float | None = None
 
     @classmethod
-    def of_lines(cls, ranks: Iterable[Iterable[Step]], population: float | None = None) -> NoiseLog:
+    def of_lines(cls, ranks: Iterable[Iterable[StepLine]], population: float | None = None) -> NoiseLog:
         """From the steps of each rank; a step that some rank lacks, or whose gradient was not finite, is left out."""
         by_step: dict[int, list[list[float]]] = {}
         num_ranks = 0

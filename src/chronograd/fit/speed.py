@@ -32,7 +32,7 @@ LARGEST = 1e12  # count, or steps per second
 LEAST_NOISE = 0.01
 
 
-class Point(NamedTuple):
+class SpeedPoint(NamedTuple):
     """One timed pair. `batch`: samples of a step, of all workers where they are synchronous; None if not known."""
 
     workers: int
@@ -42,7 +42,7 @@ class Point(NamedTuple):
     batch: float | None = None
 
 
-def read_points(path: Path) -> list[Point]:
+def read_points(path: Path) -> list[SpeedPoint]:
     """Of a CSV file with columns workers, servers and steps_per_s or step_time_s, and maybe batch; or of runs.
 
     Raises: FileFormatError naming the line; InputError for a run without parameter servers or step time.
@@ -61,18 +61,18 @@ def read_points(path: Path) -> list[Point]:
     return [_of_line(line, path, number) for number, line in enumerate(lines, 2)]
 
 
-def _of_record(record: Record, path: Path) -> Point:
+def _of_record(record: Record, path: Path) -> SpeedPoint:
     seconds, servers = record["step_time_s"].value, record.cluster.servers
     if not seconds or servers is None:
         raise InputError(f"{path} has no step time or no parameter servers", "measure with backend=parameter_server")
-    return Point(record.world, servers, 1 / seconds, True, record.global_batch)
+    return SpeedPoint(record.world, servers, 1 / seconds, True, record.global_batch)
 
 
-def _of_line(line: Mapping[str | None, Any], path: Path, number: int) -> Point:
+def _of_line(line: Mapping[str | None, Any], path: Path, number: int) -> SpeedPoint:
     hint = "write columns workers, servers and steps_per_s or step_time_s"
     try:
         speed = float(line["steps_per_s"]) if line.get("steps_per_s") else 1 / float(line["step_time_s"])
-        point = Point(int(line["workers"]), int(line["servers"]), speed)
+        point = SpeedPoint(int(line["workers"]), int(line["servers"]), speed)
         batch = float(line["batch"]) if line.get("batch") else None
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
         raise FileFormatError(f"{path}, line {number}: no numbers of workers, servers and speed", hint) from None

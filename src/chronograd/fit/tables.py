@@ -1,7 +1,7 @@
 """Tables of throughputs that others measured: any CSV with model, batch, image size and samples/s or step time.
 
 What timm's file names and columns say (phase, precision, layout, device) is inferred; an option overrides it. What columns say
-of each row (phase, device, precision, layout, number of devices) chooses rows: `Table.matched`.
+of each row (phase, device, precision, layout, number of devices) chooses rows: `ThroughputTable.matched`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def precision_of(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class ThroughputRow:
     """One measured network: `seconds` of one batch. `params_m` is in millions where the table has it.
 
     How it ran is None where its own row does not say; the device has the name of the catalogue where it is known there.
@@ -100,7 +100,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class ThroughputTable:
     """Rows, and what they were measured on. Fields not known are None; `skipped` counts rows without a figure.
 
     `unmatched` tells of rows that were left out because they ran otherwise: how many, by why.
@@ -112,7 +112,7 @@ class Table:
     """
 
     path: str
-    rows: tuple[Row, ...]
+    rows: tuple[ThroughputRow, ...]
     phase: str | None = None
     precision: str | None = None
     layout: str | None = None
@@ -152,16 +152,16 @@ class Table:
         """PyTorch computes attention as one kernel since version 2."""
         return self.torch is None or int(self.torch.partition(".")[0]) >= 2
 
-    def stated(self, **options: Any) -> Table:
+    def stated(self, **options: Any) -> ThroughputTable:
         """With what the user states in place of what was inferred."""
         return replace(self, **{k: v for k, v in options.items() if v is not None})
 
-    def matched(self) -> Table:
+    def matched(self) -> ThroughputTable:
         """Rows that ran as the table or an option says, on one device; what only they say, and alike, is the table's.
 
         Raises InputError where none is left, or where rows differ in what nobody stated.
         """
-        rows: Sequence[Row] = [row for row in self.rows if row.devices == 1]
+        rows: Sequence[ThroughputRow] = [row for row in self.rows if row.devices == 1]
         others = Counter(f"on {how_many(row.devices, 'devices')}" for row in self.rows if row.devices != 1)
         found: dict[str, str] = {}
         for field in _RAN:
@@ -201,7 +201,7 @@ class Table:
         ]
 
 
-def read_table(path: str | Path, phase: str | None = None) -> Table:
+def read_table(path: str | Path, phase: str | None = None) -> ThroughputTable:
     """Read a table of throughputs. Raises FileFormatError naming what is missing, and the line of a bad figure.
 
     Args:
@@ -224,7 +224,7 @@ def read_table(path: str | Path, phase: str | None = None) -> Table:
     rows = [_row(line, columns, path, number, device_name) for number, line in enumerate(lines, 2)]
     alike = {field: values[0] for field in _RAN if len(values := _said(field, filter(None, rows))) == 1}
     precision = named.get("precision") or alike.get("precision")
-    return Table(
+    return ThroughputTable(
         str(path),
         tuple(row for row in rows if row),
         phase=phase or alike.get("phase"),
@@ -237,7 +237,7 @@ def read_table(path: str | Path, phase: str | None = None) -> Table:
     )
 
 
-def _said(field: str, rows: Iterable[Row]) -> list[str]:
+def _said(field: str, rows: Iterable[ThroughputRow]) -> list[str]:
     """What rows say of how they ran, each once."""
     return list(dict.fromkeys(value for row in rows if (value := getattr(row, field))))
 
@@ -299,7 +299,7 @@ def _row(
     path: Path,
     number: int,
     device_name: Callable[[str], str | None],
-) -> Row | None:
+) -> ThroughputRow | None:
     """One row; None where it has no figure."""
 
     def text_of(meaning: str) -> str:
@@ -337,7 +337,7 @@ def _row(
     seconds = samples / rate if rate else step_s or (step_ms or 0.0) / 1e3
     if not 0 < seconds < _MOST:
         raise FileFormatError(f"{path}, line {number}: a time of {seconds} s for batch {batch}")
-    return Row(
+    return ThroughputRow(
         text_of("model"),
         int(value("size") or 224),
         samples,

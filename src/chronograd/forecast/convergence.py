@@ -21,7 +21,7 @@ from chronograd.forecast.curves import LARGEST_EXPONENT, TINY, Array
 from chronograd.forecast.learning_curves import LearningCurve
 from chronograd.forecast.logs import words
 from chronograd.forecast.loss import FARTHEST, MIN_POINTS, fit_loss, num_before_tail
-from chronograd.forecast.published_curves import Published, published, weighted_quantiles
+from chronograd.forecast.published_curves import PublishedCurves, published, weighted_quantiles
 from chronograd.forecast.schedule import Schedule
 from chronograd.record import INTERVAL
 from chronograd.words import how_many
@@ -77,7 +77,7 @@ def median_of_three(values: Array) -> Array:
     return np.asarray(np.median(beside, axis=0))
 
 
-def forecast_convergence(curve: LearningCurve, known: Published | None = None) -> Convergence:
+def forecast_convergence(curve: LearningCurve, known: PublishedCurves | None = None) -> Convergence:
     """From the points so far and the schedule.
 
     Args:
@@ -92,7 +92,7 @@ def forecast_convergence(curve: LearningCurve, known: Published | None = None) -
     return min(from_schedule(schedule, now, known), _at_zero(curve, known), key=lambda one: one.step)
 
 
-def from_schedule(schedule: Schedule, now: float, known: Published) -> Convergence:
+def from_schedule(schedule: Schedule, now: float, known: PublishedCurves) -> Convergence:
     """As published runs of such a schedule converged that had not yet at the same progress."""
     runs, weights = known.alike(schedule)
     end, num_drops = schedule.step(math.inf), len(schedule.drops)
@@ -111,14 +111,14 @@ def _moved(progress: float, num_drops: int) -> float:
     return min(whole, num_drops) + progress - whole if num_drops else progress
 
 
-def _at_zero(curve: LearningCurve, known: Published) -> Convergence:
+def _at_zero(curve: LearningCurve, known: PublishedCurves) -> Convergence:
     """When the curve, as it goes now, will be so near 0 that no drop of the rate can bring it much lower."""
     started, kept = curve.since_last_drop(MIN_POINTS)
     step = started + zero_reaches(CONVERGED * float(curve.values[0]), kept.steps, kept.values)
     return _corrected(curve, step, known)
 
 
-def from_curve(curve: LearningCurve, known: Published) -> Convergence:
+def from_curve(curve: LearningCurve, known: PublishedCurves) -> Convergence:
     """As the points since the last drop of the rate extrapolate, times how far off that was on published runs.
 
     An error is extrapolated as an exponential that falls to a level of its own; a training loss, which networks of today bring
@@ -134,7 +134,7 @@ def from_curve(curve: LearningCurve, known: Published) -> Convergence:
     return _corrected(curve, step, known)
 
 
-def _corrected(curve: LearningCurve, step: float, known: Published) -> Convergence:
+def _corrected(curve: LearningCurve, step: float, known: PublishedCurves) -> Convergence:
     """By how far off such forecasts were on published runs; what lies behind us is told as it was."""
     now = float(curve.steps[-1])
     ratios = np.concatenate([np.ones(1), *(np.array(values) for values in known.ratios.values())])
@@ -177,7 +177,7 @@ def zero_error(steps: Array, values: Array) -> float:
     return float(np.mean(np.abs(forecast - values[head:])) / max(float(values.max()), TINY))
 
 
-def why_unlike(curve: LearningCurve, known: Published) -> str | None:
+def why_unlike(curve: LearningCurve, known: PublishedCurves) -> str | None:
     """Why known runs say nothing of how the values of a curve go on; None where a share SHARE_LIKE of them is like it.
 
     A known run is like a curve unless the curve started higher, lies higher at the same progress, or falls less steeply, by more
@@ -233,7 +233,7 @@ def shape_of(steps: Array, values: Array) -> Array:
 
 
 def levels_ahead(
-    schedule: Schedule, now: float, fallen: float, steps: Array, known: Published, level: float | None = None
+    schedule: Schedule, now: float, fallen: float, steps: Array, known: PublishedCurves, level: float | None = None
 ) -> tuple[Array, Array]:
     """What errors fall to by later steps, over what they are now, as they did in each known run of that kind.
 

@@ -23,7 +23,7 @@ from chronograd.forecast.curves import TINY, Array
 from chronograd.forecast.learning_curves import LearningCurve
 from chronograd.forecast.loss import MIN_POINTS, LossModel, best_of, family_errors, fit_loss
 from chronograd.forecast.pace import Pace, pace_of
-from chronograd.forecast.published_curves import Published, published, weighted_quantiles
+from chronograd.forecast.published_curves import PublishedCurves, published, weighted_quantiles
 from chronograd.record import Z80
 from chronograd.units import number
 from chronograd.words import how_many
@@ -90,7 +90,7 @@ class Course:
     started: float
     until: float
     ahead: float | None
-    known: Published
+    known: PublishedCurves
     unlike: str | None
 
     def expected(self, step: float) -> At:
@@ -333,7 +333,7 @@ def forecast(
     target: float | None = None,
     at: Sequence[float] = (),
     num_earlier: int = 0,
-    known: Published | None = None,
+    known: PublishedCurves | None = None,
     draws: int = 100,
 ) -> Forecast:
     """Fit the first `fraction` of a curve, since the last drop of its learning rate, and forecast.

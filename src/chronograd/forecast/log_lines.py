@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from chronograd.forecast.log_tables import Lines
+from chronograd.forecast.log_tables import LogRows
 
 _EPOCH = re.compile(
     r"(?<!num )(?<!total )(?<!max )\bepochs?\b\s*(?:\(\s*\w+\s*\))?[\s:=#\[]*(\d+(?:\.\d+)?)(?:\s*/\s*\d+)?\]?",
@@ -36,9 +36,9 @@ _PAIR = re.compile(
 _HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing"}
 
 
-def rows_of_lines(text: str) -> Lines:
+def rows_of_lines(text: str) -> LogRows:
     """Rows of the lines that tell of training; of those none where none does."""
-    found = Lines()
+    found = LogRows()
     split = ""
     for line in text.split("\n"):
         if not line.strip():

@@ -12,7 +12,7 @@ from typing import Any
 from chronograd import door
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.forecast.log_lines import rows_of_lines
-from chronograd.forecast.log_tables import MISSING, Lines, left_out, table_of
+from chronograd.forecast.log_tables import MISSING, LogRows, left_out, table_of
 from chronograd.forecast.log_times import named, words
 from chronograd.words import how_many
 
@@ -72,17 +72,17 @@ def read_rows(path: Path, run: str | None = None) -> tuple[list[Row], list[str]]
 # -- JSON ---------------------------------------------------------------------------------------------------
 
 
-def _of_json(text: str, path: Path) -> Lines | None:
+def _of_json(text: str, path: Path) -> LogRows | None:
     """Rows of a JSON file or of JSON lines; None where lines begin with brackets for another reason."""
     try:
         data = door.loads(text)
     except ValueError as error:
         return _of_json_lines(text, path, error)
-    return Lines(_of_object(data) if isinstance(data, dict) else _of_list(data))
+    return LogRows(_of_object(data) if isinstance(data, dict) else _of_list(data))
 
 
-def _of_json_lines(text: str, path: Path, error: Exception) -> Lines | None:
-    found = Lines()
+def _of_json_lines(text: str, path: Path, error: Exception) -> LogRows | None:
+    found = LogRows()
     bad: list[int] = []
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     for number, line in lines:
@@ -132,11 +132,13 @@ def _of_list(data: Any) -> list[Any]:
     return [{"Value": value} for value in data if isinstance(value, int | float)]
 
 
-def _of_mlflow(text: str) -> Lines | None:
+def _of_mlflow(text: str) -> LogRows | None:
     """One metric of an MLflow run: lines of milliseconds since 1970, value and step."""
     if not re.match(r"\d{12,} \S+ \d+", text):
         return None
-    return Lines([dict(zip(("timestamp", "value", "step"), line.split(), strict=False)) for line in text.splitlines()])
+    return LogRows(
+        [dict(zip(("timestamp", "value", "step"), line.split(), strict=False)) for line in text.splitlines()]
+    )
 
 
 def _flat(row: Mapping[str, Any], before: str = "", levels: int = 5) -> dict[str, Any]:

@@ -25,7 +25,7 @@ Cells = tuple[int, list[str]]  # a line's number and its cells
 
 
 @dataclass
-class Lines:
+class LogRows:
     """Rows of a text, each by the names of its columns, and notes on lines that are left out."""
 
     rows: list[Row] = field(default_factory=list)
@@ -40,7 +40,7 @@ def is_number(cell: str) -> bool:
     return _NUMBER.fullmatch(cell) is not None
 
 
-def table_of(text: str) -> Lines | None:
+def table_of(text: str) -> LogRows | None:
     """The rows of a table; None where the text is none.
 
     >>> table_of("epoch;loss\\n1;0,5\\n2;0,4").rows
@@ -102,9 +102,9 @@ def _is_numeric(rows: Sequence[Row], *, of_cells: bool) -> bool:
     return bool(rows) and sum(any(map(is_number, row.values())) for row in rows) >= NUMERIC_ROWS * len(rows)
 
 
-def _read(cells: Sequence[Cells], header: list[str], *, is_whole: bool) -> Lines:
+def _read(cells: Sequence[Cells], header: list[str], *, is_whole: bool) -> LogRows:
     """Rows below a header, which may be repeated, or change where a run goes on with other columns."""
-    found = Lines()
+    found = LogRows()
     odd: list[int] = []
     for at, (number, row) in enumerate(cells):
         if row == header:

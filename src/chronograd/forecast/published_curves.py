@@ -58,7 +58,7 @@ class PublishedRun:
 
 
 @dataclass(frozen=True, eq=False)
-class Published:
+class PublishedCurves:
     """All of them, and how far off forecasts from the curve alone were where the rate was constant.
 
     Attributes:
@@ -72,7 +72,7 @@ class Published:
     small: tuple[PublishedRun, ...] = ()
     losses: tuple[PublishedRun, ...] = ()
 
-    def without(self, group: str) -> Published:
+    def without(self, group: str) -> PublishedCurves:
         """Leaves out a team or a group, to see how well its runs are forecast from the others."""
         ratios = {name: values for name, values in self.ratios.items() if name != group}
         runs, small, losses = (
@@ -117,11 +117,11 @@ def weighted_quantiles(values: Array, weights: Array, shares: tuple[float, ...])
 
 
 @functools.cache
-def published() -> Published:
+def published() -> PublishedCurves:
     data: dict[str, Any] = json.loads(FILE.read_text())
     small, losses = (json.loads(file.read_text()) for file in (SMALL_FILE, LOSS_FILE))
     ratios = {name: tuple(values) for name, values in data["ratios"].items()}
-    return Published(_runs(data["runs"]), ratios, _runs(small["runs"]), _runs(losses["runs"]))
+    return PublishedCurves(_runs(data["runs"]), ratios, _runs(small["runs"]), _runs(losses["runs"]))
 
 
 def _runs(data: Sequence[Mapping[str, Any]]) -> tuple[PublishedRun, ...]:

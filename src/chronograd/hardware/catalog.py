@@ -43,7 +43,7 @@ _FLOAT = re.compile(r"(?<![\w.-])-?\d+\.\d+(?:e[-+]?\d+)?(?![\w.])", re.ASCII)
 DEVICE_FILES = "`chronograd devices NAME --json` shows every field of a device that is right"
 
 
-class _Entry(BaseModel):
+class _CatalogueEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def to_toml(self) -> str:
@@ -56,7 +56,7 @@ class _Entry(BaseModel):
         write_aside(Path(path), self.to_toml())
 
 
-class Source(_Entry):
+class Source(_CatalogueEntry):
     """Where figures come from.
 
     Attributes:
@@ -73,7 +73,7 @@ class Source(_Entry):
     tag: Tag
 
 
-class Node(_Entry):
+class Node(_CatalogueEntry):
     """The machine that a device usually sits in. Links are names of the link catalogue.
 
     `per_group` devices share a switch or a board, such as a quad of eight; between groups messages cross `group_link`.
@@ -87,14 +87,14 @@ class Node(_Entry):
     group_link: Name | None = None
 
 
-class PricedAs(_Entry):
+class PricedAs(_CatalogueEntry):
     """The device under which vendors price this one, and how many of those make one of this."""
 
     device: Name
     count: Rate = 1
 
 
-class Link(_Entry):
+class Link(_CatalogueEntry):
     """What devices talk through.
 
     Attributes:
@@ -114,7 +114,7 @@ class Link(_Entry):
     source: tuple[Source, ...] = ()
 
 
-class Device(_Entry):
+class Device(_CatalogueEntry):
     """What runs a network.
 
     Attributes:
@@ -185,7 +185,7 @@ def _or_none(cell: Any) -> Any:
     return None if cell == "" else cell
 
 
-class Price(_Entry):
+class Price(_CatalogueEntry):
     """What a vendor asked for one hour of one instance, as it is rented.
 
     Attributes:
@@ -481,7 +481,7 @@ def _read_device(path: Traversable) -> Device:
     return found
 
 
-Entry = TypeVar("Entry", bound=_Entry)
+Entry = TypeVar("Entry", bound=_CatalogueEntry)
 
 
 def _read_own(path: Path, form: type[Entry]) -> Entry:
@@ -491,7 +491,7 @@ def _read_own(path: Path, form: type[Entry]) -> Entry:
 
 
 @functools.lru_cache(maxsize=64)
-def _read_version(path: Path, form: type[_Entry], modified_ns: int) -> Any:
+def _read_version(path: Path, form: type[_CatalogueEntry], modified_ns: int) -> Any:
     """A file as it was then: a calibration takes 50 ms to read, and is asked for by every prediction."""
     return _read_device(path) if form is Device else _read(path, form)
 

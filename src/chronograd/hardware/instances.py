@@ -42,7 +42,7 @@ class Instance(BaseModel):
     source: str | None = None
 
 
-class Catalogue(BaseModel):
+class InstanceCatalogue(BaseModel):
     """What a platform rents. `source`, `date` and `tag` hold for every instance that has none of its own.
 
     Attributes:
@@ -64,10 +64,10 @@ class Catalogue(BaseModel):
 
 
 @functools.cache
-def catalogue(platform: str) -> Catalogue:
+def catalogue(platform: str) -> InstanceCatalogue:
     """The instance types of a platform."""
     path = resources.files("chronograd.hardware") / "instance_types" / f"{platform}.toml"
-    return Catalogue.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    return InstanceCatalogue.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 @functools.cache

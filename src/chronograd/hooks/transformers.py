@@ -1,6 +1,6 @@
 """Recording Hugging Face's Trainer.
 
-trainer = transformers.Trainer(..., callbacks=[RecordCallback("runs/mine")])
+trainer = transformers.Trainer(..., callbacks=[RecordTrainerCallback("runs/mine")])
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ except ImportError:
     raise MissingExtraError("transformers", "hooks", "recording Hugging Face's Trainer") from None
 
 
-class RecordCallback(TrainerCallback):
+class RecordTrainerCallback(TrainerCallback):
     """Records `train`: each optimizer step, and in it the update; logging, evaluation and saving are left out of the clock.
 
     Arguments and errors as of `chronograd.record`; device, ranks and batch are the trainer's. A trainer that raises calls nobody

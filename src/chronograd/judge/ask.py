@@ -14,7 +14,7 @@ from chronograd.answer import Answer
 from chronograd.ask import samples_of
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError, InputError, NotFoundError
-from chronograd.fit.tables import Row, precision_of, read_table
+from chronograd.fit.tables import ThroughputRow, precision_of, read_table
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, parse_on, with_ranks
 from chronograd.judge.answer import answer_of, answer_of_table
@@ -214,7 +214,7 @@ def _of_table(path: Path, place: str | None, precision: str | None, mode: str, o
     return answer_of_table(cases, left_out, table.notes)
 
 
-def _of_row(row: Row, stated: Sequence[str], mode: str, has_layout: bool) -> Judged:
+def _of_row(row: ThroughputRow, stated: Sequence[str], mode: str, has_layout: bool) -> Judged:
     shape = [3, row.image_size, row.image_size]
     try:
         job = job_of_network(row.model, shape)

@@ -30,7 +30,7 @@ _HALF = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
-class Source:
+class PublishedSource:
     """Where figures come from.
 
     Attributes:
@@ -52,10 +52,10 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """One published figure: of all `devices` together, in samples per second."""
 
-    source: Source
+    source: PublishedSource
     network: str
     image_size: int
     device: str
@@ -67,7 +67,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Setting:
+class JudgedSetting:
     """What a figure is of. `params`: of the network, which tells it from others of that name."""
 
     network: str
@@ -91,7 +91,7 @@ def bare(network: str) -> str:
     return re.sub(r"[^a-z0-9]", "", network.rpartition(":")[2].partition(".")[0].lower())
 
 
-def of_network(setting: Setting, rows: Sequence[Row] | None = None) -> list[Row]:
+def of_network(setting: JudgedSetting, rows: Sequence[PublishedRow] | None = None) -> list[PublishedRow]:
     """Figures of that network at that image size, in that mode, on the device or its variants; the nearest setting first."""
     known = published() if rows is None else rows
     name, line = bare(setting.network), setting.device.partition("-")[0]
@@ -107,12 +107,12 @@ def of_network(setting: Setting, rows: Sequence[Row] | None = None) -> list[Row]
     return sorted(chosen, key=lambda row: _distance(row, setting))
 
 
-def is_alike(row: Row, setting: Setting) -> bool:
+def is_alike(row: PublishedRow, setting: JudgedSetting) -> bool:
     """Check that a figure is of this setting: device, count, precision, layout, compiler and nearly the same batch."""
     return row.device == setting.device and is_sister(row, setting)
 
 
-def is_sister(row: Row, setting: Setting) -> bool:
+def is_sister(row: PublishedRow, setting: JudgedSetting) -> bool:
     """Check that a figure is of this setting except for the device, which may be another card of the line."""
     return (
         row.devices == setting.devices
@@ -123,7 +123,7 @@ def is_sister(row: Row, setting: Setting) -> bool:
     )
 
 
-def _distance(row: Row, setting: Setting) -> tuple[bool, bool, bool, bool, float]:
+def _distance(row: PublishedRow, setting: JudgedSetting) -> tuple[bool, bool, bool, bool, float]:
     return (
         row.device != setting.device,
         not (row.precision == setting.precision or {row.precision, setting.precision} <= set(_HALF)),
@@ -133,19 +133,19 @@ def _distance(row: Row, setting: Setting) -> tuple[bool, bool, bool, bool, float
     )
 
 
-def _has_params(row: Row, params: int) -> bool:
+def _has_params(row: PublishedRow, params: int) -> bool:
     if row.params_m is None:
         return True
     return abs(params / 1e6 - row.params_m) <= _PARAMS_TOLERANCE * row.params_m + _PARAMS_ROUNDING_M
 
 
 @functools.cache
-def published() -> tuple[Row, ...]:
+def published() -> tuple[PublishedRow, ...]:
     """All figures there are."""
-    known = {name: Source(name, **table) for name, table in sources().items()}
+    known = {name: PublishedSource(name, **table) for name, table in sources().items()}
     with FILE.open(newline="", encoding="utf-8") as stream:
         return tuple(
-            Row(
+            PublishedRow(
                 known[line["source"]],
                 line["network"],
                 int(line["image_size"]),

@@ -17,7 +17,7 @@ from chronograd.job import Job, changed
 from chronograd.judge import published
 from chronograd.judge.claim import Claim
 from chronograd.judge.limits import Limit, limit_of
-from chronograd.judge.published import Row, Setting
+from chronograd.judge.published import JudgedSetting, PublishedRow
 from chronograd.judge.settings import Near, Option, TraceOf, usual_batch
 from chronograd.record import Z80, Quantity
 from chronograd.trace import Trace
@@ -61,15 +61,15 @@ class Judged:
     most: float
     predicted: Option
     expected: Quantity
-    rows: tuple[Row, ...]
-    alike: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
+    alike: tuple[PublishedRow, ...]
     is_circular: bool
     is_batch_assumed: bool
     tokens: int = 1
-    carried: tuple[Row, ...] = ()
+    carried: tuple[PublishedRow, ...] = ()
     assumed: tuple[str, ...] = ()
     named: str = ""
-    same_elsewhere: tuple[Row, ...] = ()
+    same_elsewhere: tuple[PublishedRow, ...] = ()
     explanations: tuple[Option, ...] = ()
     gains: tuple[Option, ...] = ()
     together: Option | None = None
@@ -102,7 +102,7 @@ def judge(
     is_layout_given: bool = True,
     is_precision_given: bool = True,
     named: str = "",
-    rows: Sequence[Row] | None = None,
+    rows: Sequence[PublishedRow] | None = None,
     with_advice: bool = True,
 ) -> Judged:
     """Judge a throughput of a job's setting.
@@ -152,7 +152,7 @@ def _judge(
     trace_of: TraceOf,
     mode: str,
     is_batch_given: bool,
-    rows: Sequence[Row] | None,
+    rows: Sequence[PublishedRow] | None,
     with_advice: bool,
 ) -> Judged:
     """The verdict on one setting; arguments as of `judge`."""
@@ -217,7 +217,9 @@ def _judge(
     )
 
 
-def _carried(rows: Sequence[Row], setting: Setting, near: Near, predicted: Option) -> Iterator[Row]:
+def _carried(
+    rows: Sequence[PublishedRow], setting: JudgedSetting, near: Near, predicted: Option
+) -> Iterator[PublishedRow]:
     """Yield the figures of this setting on other cards of the line, scaled by the ratio of the predictions for the two cards."""
     sisters = [row for row in rows if row.device != setting.device and published.is_sister(row, setting)]
     cards = {row.device for row in sisters if catalog.device(row.device).chip == near.device.chip}
@@ -248,7 +250,7 @@ def verdict_of(rate: float, most: float, expected: Quantity, alike: Sequence[flo
     return "suspicious" if rate > high else "slow" if rate < low else "as expected"
 
 
-def expected_of(predicted: Option, alike: Sequence[Row], least_spread: float = OTHER_SETUP) -> Quantity:
+def expected_of(predicted: Option, alike: Sequence[PublishedRow], least_spread: float = OTHER_SETUP) -> Quantity:
     """Combine a prediction with published figures of the setting: a mean of logarithms, weighted by inverse variance.
 
     The published figures count as one, with the spread between them or `least_spread`, because they share what set-ups do not.
@@ -264,10 +266,10 @@ def expected_of(predicted: Option, alike: Sequence[Row], least_spread: float = O
     return Quantity(value=value, unit="sample/s", low=low, high=high, source=f"predicted, and {len(alike)} published")
 
 
-def setting_of(trace: Trace, job: Job, device: Device, mode: str) -> Setting:
+def setting_of(trace: Trace, job: Job, device: Device, mode: str) -> JudgedSetting:
     """What published figures are compared by."""
     training = job.training
-    return Setting(
+    return JudgedSetting(
         job.network.name,
         trace.params,
         int(trace.input_shapes[0][-1].const),

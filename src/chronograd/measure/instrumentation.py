@@ -25,7 +25,7 @@ from torch.utils.data import dataloader
 from chronograd.measure.ablations import write_ablations
 from chronograd.measure.loop_flops import Calls
 from chronograd.measure.steps import GradientClock
-from chronograd.rundir.steps import Line, Work
+from chronograd.rundir.steps import Line, WorkLine
 
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "reduce", "barrier")  # fmt: skip
 # A copy of a larger network is not made to try things on.
@@ -117,19 +117,19 @@ class LoopInstrumentation:
             for name, call in self._originals.items():
                 setattr(dist, name, self._timed(call))
 
-    def look(self) -> Work:
+    def look(self) -> WorkLine:
         """After the first step: what the loop works with."""
         self._objects = discover(frozenset(self._updated))
         self._handles.pop().remove()
         network = self._objects.network
         if network is None:
-            return Work(**self._objects.loader)
+            return WorkLine(**self._objects.loader)
         params, gradient_bytes = parameter_bytes(network)
         self._calls = [Calls(one) for one in (network, *network.children()) if any(True for _ in one.parameters())]
         self._handles += [one.network.register_forward_pre_hook(one.note, with_kwargs=True) for one in self._calls]
         if self._objects.is_wrapped and self._device.type == "cpu":
             self._gradients = GradientClock(network.parameters())
-        return Work(**self._objects.loader, params=params, gradient_bytes=gradient_bytes)
+        return WorkLine(**self._objects.loader, params=params, gradient_bytes=gradient_bytes)
 
     def _note_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._updated |= {id(p) for group in optimizer.param_groups for p in group["params"]}

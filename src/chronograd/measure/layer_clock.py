@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from chronograd.measure.layer_times import OUTSIDE, Product, Timing
+from chronograd.measure.layer_times import OUTSIDE, LayerTiming, Product
 from chronograd.measure.steps import clock
 
 # A layer by its module's path and which of its calls in a pass, counted from 0.
@@ -135,11 +135,11 @@ class PassTimes:
 
     synchronised_s: dict[Key, float]
     unsynchronised_s: dict[Key, float]
-    synchronised: Timing
-    unsynchronised: Timing
-    whole: Timing
-    issued: Timing
-    queued: Timing
+    synchronised: LayerTiming
+    unsynchronised: LayerTiming
+    whole: LayerTiming
+    issued: LayerTiming
+    queued: LayerTiming
 
 
 def time_passes(
@@ -189,9 +189,9 @@ def _medians(passes: list[dict[Key, float]]) -> dict[Key, float]:
     return {key: statistics.median(one.get(key, 0.0) for one in passes) for key in keys}
 
 
-def timing(values_s: Iterable[float]) -> Timing:
+def timing(values_s: Iterable[float]) -> LayerTiming:
     low, median, high = np.quantile(list(values_s), (0.1, 0.5, 0.9)).tolist()
-    return Timing(median=median, low=low, high=high)
+    return LayerTiming(median=median, low=low, high=high)
 
 
 def product_seconds(product: Product, device: torch.device, dtype: torch.dtype) -> float:

@@ -42,7 +42,7 @@ class Product(_Form):
         return self.groups * self.m * self.n * self.k
 
 
-class Timing(_Form):
+class LayerTiming(_Form):
     """Median seconds over repeats, and the lowest and highest tenth."""
 
     median: float = Field(ge=0)
@@ -97,11 +97,11 @@ class LayerTimes(_Form):
     channels_last: bool
     input_shape: list[int]
     repeats: int
-    whole: Timing
-    issued: Timing
-    queued: Timing
-    synchronised: Timing
-    unsynchronised: Timing
+    whole: LayerTiming
+    issued: LayerTiming
+    queued: LayerTiming
+    synchronised: LayerTiming
+    unsynchronised: LayerTiming
     layers: list[LayerTime]
     predicted_s: float | None = None
     predicted_on: str = ""

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chronograd.record import FORWARD_PARTS, INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
-from chronograd.rundir import Step, StepLog
+from chronograd.rundir import StepLine, StepLog
 from chronograd.rundir.stalls import Stalls
-from chronograd.rundir.steps import EpochTiming, Memory
+from chronograd.rundir.steps import EpochTiming, MemoryLine
 from chronograd.words import how_many
 
 NOT_MEASURED = {
@@ -41,7 +41,7 @@ class Method:
     parts: str
 
 
-def lines_of_ranks(logs: Mapping[int, StepLog]) -> dict[int, list[Step]]:
+def lines_of_ranks(logs: Mapping[int, StepLog]) -> dict[int, list[StepLine]]:
     """The steps that each rank's last attempt did, those only that every rank has."""
     by_rank = {rank: log.last_attempt() for rank, log in logs.items()}
     common = set.intersection(*({line.step for line in lines} for lines in by_rank.values())) if by_rank else set()
@@ -49,7 +49,7 @@ def lines_of_ranks(logs: Mapping[int, StepLog]) -> dict[int, list[Step]]:
 
 
 def step_quantities(
-    ranks: Mapping[int, Sequence[Step]],
+    ranks: Mapping[int, Sequence[StepLine]],
     batch: int | None,
     method: Method,
     stalls: Stalls = Stalls(),  # noqa: B008
@@ -75,7 +75,7 @@ def step_quantities(
     return found
 
 
-def _without(stalls: Stalls, ranks: Mapping[int, Sequence[Step]]) -> dict[int, list[Step]]:
+def _without(stalls: Stalls, ranks: Mapping[int, Sequence[StepLine]]) -> dict[int, list[StepLine]]:
     return {rank: [line for line in lines if line.step not in stalls.steps] for rank, lines in ranks.items()}
 
 
@@ -84,7 +84,7 @@ LEAST_COUNTS = {"latency_p50_s": (0.5, 3), "latency_p95_s": (0.95, 20), "latency
 
 
 def latency_quantities(
-    ranks: Mapping[int, Sequence[Step]],
+    ranks: Mapping[int, Sequence[StepLine]],
     batch: int,
     method: Method,
     stalls: Stalls = Stalls(),  # noqa: B008
@@ -137,7 +137,7 @@ def in_tokens(throughput: Quantity, tokens: int) -> Quantity:
 
 def memory_quantity(logs: Mapping[int, StepLog]) -> Quantity:
     """The highest peak of the ranks."""
-    peaks = [last for log in logs.values() if (last := log.last(Memory)) is not None]
+    peaks = [last for log in logs.values() if (last := log.last(MemoryLine)) is not None]
     if not peaks:
         return Quantity.missing("B", "no rank reported its memory")
     return Quantity(
@@ -196,7 +196,7 @@ def _over_time(amount: float, time: Quantity, unit: str, source: str) -> Quantit
     )
 
 
-def _part_quantities(ranks: Mapping[int, Sequence[Step]], source: str) -> dict[str, Quantity]:
+def _part_quantities(ranks: Mapping[int, Sequence[StepLine]], source: str) -> dict[str, Quantity]:
     in_step = [_slowest(own) for own in _in_step(ranks, "parts").values()]
     alone = [line for _, line in in_step]
     if not any(getattr(line, name) is not None for line in alone for name in OWN_PARTS):
@@ -229,7 +229,7 @@ def _part_quantities(ranks: Mapping[int, Sequence[Step]], source: str) -> dict[s
     return found
 
 
-def _waits(ranks: Mapping[int, Sequence[Step]], alone: Sequence[Step], source: str) -> dict[str, Quantity]:
+def _waits(ranks: Mapping[int, Sequence[StepLine]], alone: Sequence[StepLine], source: str) -> dict[str, Quantity]:
     """Where each rank's own wait is known: the slowest link's share, and the mean wait for the slowest rank."""
     in_step = [[line.needed("exchange_wait_s") for line in own.values()] for own in _in_step(ranks, "parts").values()]
     waits = [line.needed("exchange_wait_s") for line in alone]
@@ -261,18 +261,18 @@ def _unmarked() -> Quantity:
     return Quantity.missing("s", "this part was not marked")
 
 
-def _compute_s(line: Step) -> float:
+def _compute_s(line: StepLine) -> float:
     return line.needed("forward_s") + line.needed("backward_s")
 
 
-def _slowest(ranks: Mapping[int, Step]) -> tuple[int, Step]:
+def _slowest(ranks: Mapping[int, StepLine]) -> tuple[int, StepLine]:
     """The rank whose parts of one step take longest, and its line."""
     return max(ranks.items(), key=lambda one: sum(getattr(one[1], name) or 0.0 for name in OWN_PARTS))
 
 
-def _in_step(ranks: Mapping[int, Sequence[Step]], mode: str | None = None) -> dict[int, dict[int, Step]]:
+def _in_step(ranks: Mapping[int, Sequence[StepLine]], mode: str | None = None) -> dict[int, dict[int, StepLine]]:
     """By step and rank, in order of steps."""
-    steps: dict[int, dict[int, Step]] = {}
+    steps: dict[int, dict[int, StepLine]] = {}
     for rank, lines in ranks.items():
         for line in lines:
             if mode is None or line.mode == mode:

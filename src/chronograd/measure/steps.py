@@ -1,6 +1,6 @@
 """Timing the steps of a job: warm-up outside the clock, then every part of every step.
 
-A step is anything with the parts of `Step`. On the CPU one and the same step gives its time and that of its
+A step is anything with the parts of `StepInParts`. On the CPU one and the same step gives its time and that of its
 parts. On CUDA the parts need a synchronisation between them, which slows a step down; so step times come
 from steps without any (by CUDA events at their ends), and parts from other, instrumented steps.
 
@@ -22,11 +22,10 @@ import torch
 
 from chronograd.measure import process
 from chronograd.measure.result import Timing
-from chronograd.rundir.steps import EpochTiming, Line
-from chronograd.rundir.steps import Step as StepLine
+from chronograd.rundir.steps import EpochTiming, Line, StepLine
 
 
-class Step(Protocol):
+class StepInParts(Protocol):
     """One training step in its parts."""
 
     device: torch.device
@@ -49,7 +48,7 @@ PARTS = ("input", "transfer", "forward", "backward", "update")
 
 
 def time_steps(
-    step: Step,
+    step: StepInParts,
     timing: Timing,
     write: Callable[[Line], None],
     agree: Callable[[int], int] = lambda number: number,
@@ -92,7 +91,7 @@ def time_steps(
             index += 1
 
 
-def time_epochs(step: Step, num_steps: int, write: Callable[[Line], None]) -> None:
+def time_epochs(step: StepInParts, num_steps: int, write: Callable[[Line], None]) -> None:
     """Time an epoch as practitioners do: the first warms up, the second is timed; a third does without loading data.
 
     In the third the batch that is there is used again and again: its parts are forward, backward and update alone.
@@ -155,7 +154,7 @@ class GradientClock:
         torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
-def _run(step: Step, index: int, now: Callable[[], float], update: bool = True) -> dict[str, Any]:
+def _run(step: StepInParts, index: int, now: Callable[[], float], update: bool = True) -> dict[str, Any]:
     """One instrumented step: seconds by part. What is between two parts belongs to the later one."""
     times = {f"{name}_s": 0.0 for name in PARTS}
     last = now()
@@ -167,7 +166,7 @@ def _run(step: Step, index: int, now: Callable[[], float], update: bool = True) 
     return times if step.waited_s is None else {**times, "exchange_wait_s": step.waited_s}
 
 
-def _run_without_exchange(step: Step, index: int, now: Callable[[], float]) -> dict[str, Any] | None:
+def _run_without_exchange(step: StepInParts, index: int, now: Callable[[], float]) -> dict[str, Any] | None:
     apart = step.no_sync()
     if apart is None:
         return None
@@ -175,7 +174,7 @@ def _run_without_exchange(step: Step, index: int, now: Callable[[], float]) -> d
         return _run(step, index, now, update=False)
 
 
-def _plain_step_times_s(step: Step, first: int, count: int) -> list[float]:
+def _plain_step_times_s(step: StepInParts, first: int, count: int) -> list[float]:
     """Device time from the end of one step to the end of the next, with the host running ahead as it does."""
     ends = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]  # type: ignore[no-untyped-call]
     with torch.cuda.device(step.device):
@@ -188,7 +187,7 @@ def _plain_step_times_s(step: Step, first: int, count: int) -> list[float]:
     return [a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(ends)]
 
 
-def _waited_step_times_s(step: Step, first: int, count: int, now: Callable[[], float]) -> list[float]:
+def _waited_step_times_s(step: StepInParts, first: int, count: int, now: Callable[[], float]) -> list[float]:
     """The host's time of each step, from its begin to the end of all that it launched."""
     ends = [now()]
     for number in range(count):

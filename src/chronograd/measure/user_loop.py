@@ -44,10 +44,10 @@ from chronograd.measure.instrumentation import LoopInstrumentation
 from chronograd.measure.memory import PeakMemory, page_fault_s, page_faults
 from chronograd.measure.steps import clock
 from chronograd.measure.utilisation import put_utilisation
-from chronograd.record import OWN_PARTS, WARMUP, Cluster, Provenance, Record
-from chronograd.rundir import RunDir, Step
+from chronograd.record import OWN_PARTS, WARMUP, Provenance, Record, RecordedCluster
+from chronograd.rundir import RunDir, StepLine
 from chronograd.rundir.stalls import stalls_of
-from chronograd.rundir.steps import Memory, PageFault, Start
+from chronograd.rundir.steps import MemoryLine, PageFault, Start
 from chronograd.units import percent, quantity, si
 from chronograd.words import how_many, off
 
@@ -126,7 +126,7 @@ class LoopRecorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         peak, source = self._memory.peak_bytes(), self._memory.source
-        self._lines.write(Memory(step=self._num_steps, memory_peak_bytes=peak, source=source))
+        self._lines.write(MemoryLine(step=self._num_steps, memory_peak_bytes=peak, source=source))
         self._lines.write(process.end(self._num_steps))
         self._loop.leave()
         if self._has_ablations and error is None:
@@ -168,7 +168,7 @@ class LoopRecorder:
             self._input_s, self._since = 0.0, time.perf_counter()
         self._num_steps += 1
         mode = "warmup" if self._num_steps <= self._warmup else "parts"
-        self._lines.write(Step(step=self._num_steps, mode=mode, step_time_s=input_s + end - start, **parts))
+        self._lines.write(StepLine(step=self._num_steps, mode=mode, step_time_s=input_s + end - start, **parts))
         if self._num_steps == 1:
             self._lines.write(self._loop.look())
         self._since = time.perf_counter()
@@ -268,7 +268,7 @@ class LoopRecorder:
             kind="measured",
             title=self._title or f"own loop, {self.run.path.name}",
             job=jobs.resolved(self._job) if self._job is not None else {},
-            cluster=Cluster(
+            cluster=RecordedCluster(
                 device="local",
                 count=self._world_size,
                 batch_per_rank=None if self._batch is None else -(-self._batch // self._world_size),

@@ -42,7 +42,7 @@ KerasExtra = Callable[[nn.Module], dict[str, int]]
 _B = TypeVar("_B", bound=Builder)
 
 
-class Published(NamedTuple):
+class PublishedFigure(NamedTuple):
     """A figure that others print for a network, and where."""
 
     value: int
@@ -68,7 +68,7 @@ class NetworkSpec:
     input_dtype: str = "float32"
     num_classes: int | None = 1000
     paper: str = ""
-    published: Mapping[str, Published] = field(default_factory=dict)
+    published: Mapping[str, PublishedFigure] = field(default_factory=dict)
     keras_extra: KerasExtra | None = None
     inputs: tuple[str, ...] = ()
 
@@ -83,12 +83,12 @@ class NetworkSpec:
         return self.input_shape
 
 
-class _Entry(NamedTuple):
+class _RegisteredNetwork(NamedTuple):
     builder: Builder
     spec: NetworkSpec
 
 
-_ZOO: dict[str, _Entry] = {}
+_ZOO: dict[str, _RegisteredNetwork] = {}
 
 
 def register(
@@ -110,13 +110,13 @@ def register(
     (at `input_shape`) come from; they must hold exactly and a test holds them to it.
     """
     published = {
-        key: Published(value, source) for key, value in (("params", params), ("macs", macs)) if value is not None
+        key: PublishedFigure(value, source) for key, value in (("params", params), ("macs", macs)) if value is not None
     }
     entered = NetworkSpec(name, input_shape, input_dtype, num_classes, paper, published, keras_extra)
 
     def enter(builder: _B) -> _B:
         assert name not in _ZOO, f"two networks are called {name}"
-        _ZOO[name] = _Entry(builder, entered)
+        _ZOO[name] = _RegisteredNetwork(builder, entered)
         return builder
 
     return enter
@@ -203,7 +203,7 @@ def _with_options(found: NetworkSpec, options: Mapping[str, Any]) -> NetworkSpec
 
 
 @cache
-def _zoo() -> dict[str, _Entry]:
+def _zoo() -> dict[str, _RegisteredNetwork]:
     """The zoo, after importing every file of this folder."""
     folder = importlib.import_module("chronograd.models")
     for module in pkgutil.iter_modules(folder.__path__):
@@ -211,7 +211,7 @@ def _zoo() -> dict[str, _Entry]:
     return _ZOO
 
 
-def _zoo_entry(name: str) -> _Entry:
+def _zoo_entry(name: str) -> _RegisteredNetwork:
     entry = _zoo().get(name)
     if entry is not None:
         return entry
@@ -345,7 +345,7 @@ def _taken(
     return {**{key: value for key, value in wanted.items() if key in signature.parameters}, **options}
 
 
-def _check_shape(entry: _Entry, options: Mapping[str, Any], shape: tuple[int, ...]) -> None:
+def _check_shape(entry: _RegisteredNetwork, options: Mapping[str, Any], shape: tuple[int, ...]) -> None:
     """Raises InputError if a network of the zoo cannot take samples of this shape."""
     name, own = entry.spec.name, entry.spec.required_input_shape()
     takes = inspect.signature(entry.builder).parameters

@@ -25,7 +25,7 @@ BLOCKS_OF_STAGE = 6
 IMAGE_SIZE = 300
 
 
-class Detector(nn.Module):
+class PriorDetector(nn.Module):
     """In evaluation it gives scores and boxes, in training the logits and offsets of which these are made."""
 
     # What it gives in evaluation, as outputs of a graph.
@@ -43,7 +43,7 @@ class Detector(nn.Module):
         raise NotImplementedError
 
 
-class SSD(Detector):
+class SSD(PriorDetector):
     """Six maps, and headers on each of them.
 
     Scores (N, P, K + 1) are probabilities of the background and of K classes at each of P priors; boxes (N, P, 4) are

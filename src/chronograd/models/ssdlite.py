@@ -12,12 +12,12 @@ from torch import Tensor
 
 from chronograd.detect.boxes import centres, map_sides
 from chronograd.models.registry import optional_library, register
-from chronograd.models.ssd import Detector
+from chronograd.models.ssd import PriorDetector
 
 IMAGE_SIZE = 320
 
 
-class SSDLite(Detector):
+class SSDLite(PriorDetector):
     """Torchvision's layers.
 
     Scores are (N, P, K + 1), boxes (N, P, 4), as those of `chronograd.models.ssd.SSD`; P is 3,234 for an image of 320.

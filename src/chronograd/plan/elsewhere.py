@@ -15,7 +15,7 @@ from chronograd.plan.settings import evaluate
 from chronograd.predict.memory import reserve_bytes
 from chronograd.predict.prediction import likely_by, put_run
 from chronograd.quantities import series_of
-from chronograd.record import DOES_NOT_FIT, Cluster, Provenance, Quantity, Record
+from chronograd.record import DOES_NOT_FIT, Provenance, Quantity, Record, RecordedCluster
 from chronograd.trace import Trace
 from chronograd.units import dollars, quantity, seconds
 from chronograd.words import device, interval, reasons, time_unit
@@ -60,7 +60,7 @@ def _record(trace: Trace, job: Job, values: dict[str, float], samples: int) -> R
         kind="predicted",
         title=f"{trace.network} on {job.cluster.count} × {device.title}",
         job=resolved(job),
-        cluster=Cluster(device=device.name, title=device.title, count=job.cluster.count),
+        cluster=RecordedCluster(device=device.name, title=device.title, count=job.cluster.count),
         backend=job.backend,
         provenance=Provenance(predicted_from=f"trace of {trace.network}", sigma_log=values["sigma_log"]),
     )

@@ -74,7 +74,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Layer:
+class PaleoLayer:
     """What PALEO counts of one layer; the biases and what follows in place are none."""
 
     module: str
@@ -84,13 +84,13 @@ class Layer:
     has_weights: bool = False
 
 
-def layers(trace: Trace) -> list[Layer]:
+def layers(trace: Trace) -> list[PaleoLayer]:
     """The layers of a trace that PALEO counts, in order."""
     inputs = {trace.tensors[i].storage for i in trace.inputs}
     return [layer for op in trace.select("forward") for layer in _layer(trace, op, inputs)]
 
 
-def _layer(trace: Trace, op: Operator, network_inputs: set[int]) -> Iterator[Layer]:
+def _layer(trace: Trace, op: Operator, network_inputs: set[int]) -> Iterator[PaleoLayer]:
     def size(tensor: int) -> np.ndarray:
         t = trace.tensors[tensor]
         return np.array([t.numel_at(0), t.numel_at(1) - t.numel_at(0)], dtype=np.float64)
@@ -101,16 +101,16 @@ def _layer(trace: Trace, op: Operator, network_inputs: set[int]) -> Iterator[Lay
         flops, sizes = 2.0 * np.array(op.macs), [size(x), size(w), size(op.outputs[0])]
         forward, data = _convolution(trace, op, flops, *sizes) if op.kind in CONV_KINDS else _product(flops, *sizes)
         is_first = trace.tensors[x].storage in network_inputs
-        yield Layer(op.module, forward, forward if is_first else forward + data, _FLOAT_BYTES * sizes[0], True)
+        yield PaleoLayer(op.module, forward, forward if is_first else forward + data, _FLOAT_BYTES * sizes[0], True)
     elif op.kind == "pooling" or (op.name == "mean" and len(trace.tensors[op.inputs[0]].shape) == 4):
         x_size, out_size = size(op.inputs[0]), size(op.outputs[0])
         kernel = math.prod(op.attributes["kernel"]) if "kernel" in op.attributes else x_size[1] / out_size[1]
         cost = Cost(2 * kernel * out_size, _FLOAT_BYTES * (x_size + out_size))
-        yield Layer(op.module, cost, cost, _FLOAT_BYTES * x_size)
+        yield PaleoLayer(op.module, cost, cost, _FLOAT_BYTES * x_size)
     elif op.name in ("bernoulli_", "native_dropout"):
         x_size = size(op.outputs[0])
         cost = Cost(x_size, 2 * _FLOAT_BYTES * x_size)
-        yield Layer(op.module, cost, cost, _FLOAT_BYTES * x_size)
+        yield PaleoLayer(op.module, cost, cost, _FLOAT_BYTES * x_size)
 
 
 def _product(flops: np.ndarray, x: np.ndarray, w: np.ndarray, out: np.ndarray) -> tuple[Cost, Cost]:
@@ -145,7 +145,7 @@ def _convolution(
 
 
 @dataclass(frozen=True)
-class Network:
+class PaleoNetwork:
     """All that PALEO knows of a network: sums over layers, and the parameters."""
 
     forward: Cost
@@ -153,7 +153,7 @@ class Network:
     param_bytes: int
 
     @classmethod
-    def of(cls, trace: Trace) -> Network:
+    def of(cls, trace: Trace) -> PaleoNetwork:
         found = layers(trace)
         return cls(
             sum((layer.forward for layer in found), Cost()),
@@ -169,7 +169,7 @@ def update_s(param_bytes: float, platform: Platform) -> float:
 
 
 def step_parts_s(
-    network: Network, batch_per_worker: Amount, num_workers: Amount, platform: Platform, scheme: str = "tree"
+    network: PaleoNetwork, batch_per_worker: Amount, num_workers: Amount, platform: Platform, scheme: str = "tree"
 ) -> dict[str, Amount]:
     """Seconds of a step by part, `forward`, `backward`, `update` and `communication`, which add up to it.
 
@@ -178,7 +178,7 @@ def step_parts_s(
         scheme: PALEO's `one_to_all`, `tree` or `butterfly`, or any all-reduce of one tier.
     Raises: NotFoundError for an unknown scheme.
 
-    >>> net = Network(Cost(np.array([0, 1e9])), Cost(np.array([0, 2e9])), 4_000_000)
+    >>> net = PaleoNetwork(Cost(np.array([0, 1e9])), Cost(np.array([0, 2e9])), 4_000_000)
     >>> parts = step_parts_s(net, 10, 4, Platform(1e12, 1e12, 1e9, ppp=0.5))
     >>> float(parts["forward"]), parts["communication"]
     (0.02, 0.016)

@@ -53,11 +53,11 @@ from chronograd.record import (
     ROUGH,
     STEP_PARTS,
     Z80,
-    Cluster,
     OperatorKind,
     Provenance,
     Quantity,
     Record,
+    RecordedCluster,
 )
 from chronograd.trace import Trace
 from chronograd.words import how_many
@@ -222,7 +222,7 @@ def paleo_step(trace: Trace, setting: Setting, ppp: float, ppp_comm: float) -> S
     """The step by PALEO's formulas, on the slowest link that is crossed. Raises InputError for a PPP out of (0, 1]."""
     link = setting.topology.slowest_link
     platform = paleo.platform_of(setting.device, link.bandwidth_bytes_per_s, ppp, ppp_comm)
-    network = paleo.Network.of(trace)
+    network = paleo.PaleoNetwork.of(trace)
     seconds = paleo.step_parts_s(network, setting.batch_per_rank, setting.count, platform, setting.algorithm)
     if trace.mode != "training":
         seconds |= dict.fromkeys(("backward", "update", "communication"), 0.0)
@@ -473,8 +473,8 @@ def price_of(job: Job, device: Device) -> tuple[float, str] | None:
     return float(price.usd_per_hour(count)) / count, f"{price.vendor} {price.instance} {price.date}{host}"
 
 
-def _cluster(setting: Setting) -> Cluster:
-    return Cluster(
+def _cluster(setting: Setting) -> RecordedCluster:
+    return RecordedCluster(
         device=setting.device.name,
         title=setting.device.title,
         count=setting.count,

@@ -23,7 +23,7 @@ MOST_PICTURES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class FinishedEpisode:
     """An episode that ended. `total`: its return, the sum of its rewards as the environment gave them; `epsilon` at its end."""
 
     total: float
@@ -32,7 +32,7 @@ class Episode:
 
 
 # The loss of an update that a step ended with, and the episode that it ended, if any.
-Moment = tuple["torch.Tensor | float | None", Episode | None]
+Moment = tuple["torch.Tensor | float | None", FinishedEpisode | None]
 
 
 class Agent(Protocol):

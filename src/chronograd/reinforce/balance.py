@@ -58,7 +58,7 @@ class Components:
 
 
 @dataclass(frozen=True)
-class Setting:
+class BalanceSetting:
     """How many there are of what.
 
     Attributes:
@@ -80,7 +80,7 @@ class Setting:
 class Balance:
     """`rates`: minibatches per second that each part could keep up alone."""
 
-    setting: Setting
+    setting: BalanceSetting
     rates: Mapping[str, float]
 
     @property
@@ -101,11 +101,11 @@ class Balance:
         return 1 - self.batches_per_s / self.rates[part]
 
 
-def balance(parts: Components, setting: Setting) -> Balance:
+def balance(parts: Components, setting: BalanceSetting) -> Balance:
     """The rates of all parts of a paced run.
 
     >>> parts = Components(actor_s=4 / 139, learner_s=1 / 19)  # the 360 actors of Ape-X, 4 frames a transition
-    >>> round(balance(parts, Setting(batch=512, draws=1.0, num_actors=360)).rates["actors"], 2)
+    >>> round(balance(parts, BalanceSetting(batch=512, draws=1.0, num_actors=360)).rates["actors"], 2)
     24.43
     """
     if min(setting.batch, setting.num_actors, setting.learners, setting.shards) < 1 or not setting.draws > 0:
@@ -130,7 +130,7 @@ def _per_s(amount: float, each: float) -> float:
     return amount / each if each > 0 else math.inf
 
 
-def enough_actors(parts: Components, setting: Setting, most: int = 10_000) -> int:
+def enough_actors(parts: Components, setting: BalanceSetting, most: int = 10_000) -> int:
     """The fewest actors with which something else limits, or `most`: more would only wait."""
     one = balance(parts, replace(setting, num_actors=1))
     others = min(rate for part, rate in one.rates.items() if part != "actors")
@@ -146,7 +146,7 @@ def best_of(rates: Mapping[int, float]) -> int:
     return min(number for number, rate in rates.items() if rate >= (1 - WORTH) * max(rates.values()))
 
 
-def gain(parts: Components, setting: Setting) -> float:
+def gain(parts: Components, setting: BalanceSetting) -> float:
     """What one more learner brings: minibatches per second over those without, less 1."""
     more = replace(setting, learners=setting.learners + 1)
     return balance(parts, more).batches_per_s / balance(parts, setting).batches_per_s - 1

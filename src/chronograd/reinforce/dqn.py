@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from chronograd.job import Job
-from chronograd.reinforce.agent import Episode, Moment, epsilon_at, greedy
+from chronograd.reinforce.agent import FinishedEpisode, Moment, epsilon_at, greedy
 from chronograd.reinforce.environments import Environment, Space
 from chronograd.reinforce.networks import as_input, build
-from chronograd.reinforce.replay import NStep, Replay, Sample, Transitions
+from chronograd.reinforce.replay import Minibatch, NStep, Replay, Transitions
 from chronograd.reinforce.replay.prioritised import priorities_of
 from chronograd.reinforce.replay.transitions import joined
 from chronograd.train.checkpoint import optimizer_state, restore_optimizer, save_tensors
@@ -79,7 +79,7 @@ class DQN:
                 self.newest += [known] if known is not None else []
                 seen = next_seen  #                                                                 2013 9
                 loss = self.learn(random) if self.steps % settings.update_every == 0 else None
-                yield loss, Episode(total, length, epsilon) if is_over else None
+                yield loss, FinishedEpisode(total, length, epsilon) if is_over else None
             self.episodes += 1
             if self.steps < end:
                 seen, _ = environment.reset()  #                                                    2013 4
@@ -102,7 +102,7 @@ class DQN:
         """One update, once enough is remembered. Returns its loss."""
         newest = self.remember()
         if self.replay is None:
-            return None if newest is None else self.update(Sample.of(newest))
+            return None if newest is None else self.update(Minibatch.of(newest))
         if len(self.replay) < self.settings.replay_start:
             return None
         return self.update(self.replay.sample(self.batch, random))  #                               2013 11
@@ -117,7 +117,7 @@ class DQN:
             self.replay.add(transitions)  #                                                         2013 10
         return transitions
 
-    def update(self, sample: Sample) -> Tensor:
+    def update(self, sample: Minibatch) -> Tensor:
         """A gradient step towards the targets of a minibatch."""
         weights_N = torch.from_numpy(sample.weights).to(self.device)
         targets_N, values_N = self.targets(sample), self.chosen(sample)
@@ -139,7 +139,7 @@ class DQN:
         return loss.detach()
 
     @torch.no_grad()
-    def targets(self, sample: Sample) -> Tensor:
+    def targets(self, sample: Minibatch) -> Tensor:
         """y = r + γ · max over actions of Q(next state), and r alone after a terminal state, where the discount is 0."""
         next_seen = as_input(sample.transitions.next_observation, self.device)
         next_NA = self.target(next_seen)
@@ -149,7 +149,7 @@ class DQN:
         y_N: Tensor = reward_N + torch.from_numpy(sample.transitions.discount).to(self.device) * next_N  # 2013 12
         return y_N
 
-    def chosen(self, sample: Sample) -> Tensor:
+    def chosen(self, sample: Minibatch) -> Tensor:
         """Q of the actions that were taken."""
         values_NA = self.network(as_input(sample.transitions.observation, self.device))
         actions_N1 = torch.from_numpy(sample.transitions.action).to(self.device)[:, None]

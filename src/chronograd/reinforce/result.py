@@ -10,8 +10,8 @@ from chronograd.job import Job
 from chronograd.measure import result as measured
 from chronograd.record import Curve, Quantity, Record
 from chronograd.reinforce.environments import MOST_STEPS, Space
-from chronograd.rundir import RunDir, Step, StepLog
-from chronograd.rundir.steps import Episode, Epoch, Note, Work
+from chronograd.rundir import RunDir, StepLine, StepLog
+from chronograd.rundir.steps import EpisodeLine, Epoch, NoteLine, WorkLine
 from chronograd.train.interruptions import interruptions
 from chronograd.train.result import header, settled, wall_time
 from chronograd.words import how_many
@@ -30,7 +30,7 @@ def training_record(run: RunDir, job: Job, space: Space, stopped: str) -> Record
     record = header(run, job, log, f"{job.reinforcement.algorithm} on {job.data.name.partition(':')[2]}")
     record.provenance.method, record.provenance.stopped = CLOCK, stopped
     record.provenance.attempts = log.attempts
-    record.notes = [event.text for event in log.of(Note)]
+    record.notes = [event.text for event in log.of(NoteLine)]
     if not space.has_limit:
         record.notes.append(
             f"the environment has no limit of steps: an evaluation episode ends after {MOST_STEPS:,}, and its return counts as it is"
@@ -39,7 +39,7 @@ def training_record(run: RunDir, job: Job, space: Space, stopped: str) -> Record
     record.curves = {"training": _curve(epochs, frames), "loss": _losses(log.steps), "episodes": _episodes(log, frames)}
     for name, quantity in {**_returns(epochs, job, frames), **_speed(log, epochs[-1], frames)}.items():
         record.put(name, quantity)
-    work = log.last(Work)
+    work = log.last(WorkLine)
     record.put("trained_params", Quantity(value=None if work is None else work.params, unit="count", source="of the network, or values of the table"))  # fmt: skip
     record.put("memory_peak_bytes", measured.memory_quantity({0: log}))
     record.put("wall_time_s", wall_time(log))
@@ -123,7 +123,7 @@ def _curve(epochs: Sequence[Epoch], frames: int) -> Curve:
     return Curve(columns=columns, units=units, source=f"evaluation after epochs; {CLOCK}")
 
 
-def _losses(lines: Sequence[Step]) -> Curve:
+def _losses(lines: Sequence[StepLine]) -> Curve:
     known = [line for line in lines if line.loss is not None]
     columns: dict[str, list[float | None]] = {"step": [float(x.step) for x in known], "loss": [x.loss for x in known]}
     return Curve(
@@ -132,7 +132,7 @@ def _losses(lines: Sequence[Step]) -> Curve:
 
 
 def _episodes(log: StepLog, frames: int) -> Curve:
-    episodes = log.of(Episode)
+    episodes = log.of(EpisodeLine)
     columns: dict[str, list[float | None]] = {
         "frames": [float(one.step * frames) for one in episodes],
         "total": [one.total for one in episodes],

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd.reinforce.agent import Episode, Moment, epsilon_at
+from chronograd.reinforce.agent import FinishedEpisode, Moment, epsilon_at
 from chronograd.reinforce.environments import Environment, Space
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER
 from chronograd.words import how_many
@@ -58,7 +58,7 @@ class QTable:
                 next_state = self.state(seen)
                 error = self.learn(state, action, float(reward), next_state, is_terminal)
                 state = next_state
-                yield error**2, Episode(total, length, epsilon) if is_over else None
+                yield error**2, FinishedEpisode(total, length, epsilon) if is_over else None
             self.episodes += 1
             if self.steps < end:
                 seen, _ = environment.reset()

@@ -25,13 +25,13 @@ from chronograd.measure import process
 from chronograd.measure.memory import PeakMemory
 from chronograd.record import INTERVAL
 from chronograd.reinforce import environments, result
-from chronograd.reinforce.agent import Agent, Episode, Moment, episode_pictures, evaluate
+from chronograd.reinforce.agent import Agent, FinishedEpisode, Moment, episode_pictures, evaluate
 from chronograd.reinforce.build import agent_of
 from chronograd.reinforce.clock import Clock
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.environments import Environment
 from chronograd.reinforce.networks import dead_relus
-from chronograd.rundir import EPISODE, RunDir, Step, StepWriter, steps
+from chronograd.rundir import EPISODE, RunDir, StepLine, StepWriter, steps
 from chronograd.train import checkpoint_folder, order
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
@@ -61,14 +61,14 @@ def _train(run: RunDir, job: Job) -> None:
         name = torch.cuda.get_device_name(place.device) if is_cuda else machine.processor_name()
         lines.write(process.start(str(place.device), name, torch.get_num_threads()))
         training = Learning(run, job, place, lines)
-        lines.write(steps.Work(params=training.agent.num_params(), steps_per_epoch=training.settings.steps_per_epoch,
+        lines.write(steps.WorkLine(params=training.agent.num_params(), steps_per_epoch=training.settings.steps_per_epoch,
                                rank_batch=job.training.batch))  # fmt: skip
         training.resume()
         lines.write(process.ready(training.progress.step))
         training.run_epochs()
         save_episode(run, job, training.agent, lines)
         lines.write(
-            steps.Memory(step=training.progress.step, memory_peak_bytes=memory.peak_bytes(), source=memory.source)
+            steps.MemoryLine(step=training.progress.step, memory_peak_bytes=memory.peak_bytes(), source=memory.source)
         )
         lines.write(process.end(training.progress.step))
         lines.sync()
@@ -117,7 +117,7 @@ class Learning:
         if extended := self.progress.go_on(self.job.training.epochs):
             notes.append(extended)
         for note in notes:
-            self.lines.write(steps.Note(step=self.progress.step, text=note))
+            self.lines.write(steps.NoteLine(step=self.progress.step, text=note))
 
     def run_epochs(self) -> None:
         """To the job's epochs or target return, moving `progress` on."""
@@ -166,7 +166,7 @@ def save_episode(run: RunDir, job: Job, agent: Agent, lines: StepWriter) -> None
         every = -(-len(pictures) // MOST_PICTURES)
         save_gif(run.path / EPISODE, pictures[::every], SECONDS_EACH, PICTURE_WIDTH)
     except (MissingExtraError, InputError) as error:
-        lines.write(steps.Note(step=agent.steps, text=f"there is no {EPISODE}: {error.message}"))
+        lines.write(steps.NoteLine(step=agent.steps, text=f"there is no {EPISODE}: {error.message}"))
 
 
 def evaluated(
@@ -182,7 +182,7 @@ def evaluated(
             f"the network is blind: after {step:,} steps every ReLU of {', '.join(sorted(dead))} was 0 in a whole evaluation; "
             "a lower training.learning_rate may help"
         )
-        lines.write(steps.Note(step=step, text=text))
+        lines.write(steps.NoteLine(step=step, text=text))
     return returns
 
 
@@ -227,7 +227,7 @@ class _Log:
 
     def _clear(self) -> None:
         self._losses: list[torch.Tensor | float] = []
-        self._episodes: list[tuple[int, Episode]] = []
+        self._episodes: list[tuple[int, FinishedEpisode]] = []
         self._steps, self._updates = 0, self._agent.updates
         self._began = time.perf_counter()
 
@@ -246,7 +246,7 @@ class _Log:
         self._sum, self._count = self._sum + (loss or 0.0) * len(self._losses), self._count + len(self._losses)
         parts: dict[str, Any] = {part: spent_s / self._steps for part, spent_s in self._clock.read().items()}
         self._lines.write(
-            Step(
+            StepLine(
                 step=step,
                 epoch=self._progress.epoch + 1,
                 seconds=self._progress.training_time_s + self.seconds,
@@ -260,7 +260,7 @@ class _Log:
         )
         for at, episode in self._episodes:
             self._lines.write(
-                steps.Episode(step=at, total=episode.total, length=episode.length, epsilon=episode.epsilon)
+                steps.EpisodeLine(step=at, total=episode.total, length=episode.length, epsilon=episode.epsilon)
             )
         self._clear()
 

@@ -2,15 +2,15 @@
 
 from chronograd.rundir.directory import DEFAULT_PARENT, EPISODE, RunDir, is_run_dir, run_named
 from chronograd.rundir.listing import list_runs
-from chronograd.rundir.steps import Line, Step, StepFollower, StepLog, StepWriter, read_steps
+from chronograd.rundir.steps import Line, StepFollower, StepLine, StepLog, StepWriter, read_steps
 
 __all__ = [
     "DEFAULT_PARENT",
     "EPISODE",
     "Line",
     "RunDir",
-    "Step",
     "StepFollower",
+    "StepLine",
     "StepLog",
     "StepWriter",
     "is_run_dir",

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from chronograd.record import OWN_PARTS, WARMUP, Quantity
-from chronograd.rundir.steps import LEAST_STALL_S, Stall, Step, StepLog
+from chronograd.rundir.steps import LEAST_STALL_S, Stall, StepLine, StepLog
 from chronograd.units import seconds
 from chronograd.words import listed
 
@@ -116,7 +116,7 @@ def stalls_of(logs: Mapping[int, StepLog]) -> Stalls:
     )
 
 
-def find(lines: Mapping[int, Sequence[Step]], events: Mapping[int, Sequence[Stall]] | None = None) -> Stalls:
+def find(lines: Mapping[int, Sequence[StepLine]], events: Mapping[int, Sequence[Stall]] | None = None) -> Stalls:
     """Return the stalls as `stalls_of` does, from lines of steps and of stalls."""
     events = events or {}
     ranks = {rank: {line.step: line for line in own if line.mode != "warmup"} for rank, own in lines.items()}
@@ -139,24 +139,24 @@ def find(lines: Mapping[int, Sequence[Step]], events: Mapping[int, Sequence[Stal
     return Stalls(tuple(sorted(found, key=lambda one: one.step)), usual_s)
 
 
-def _time_s(lines: Sequence[Step], is_first: bool) -> float:
+def _time_s(lines: Sequence[StepLine], is_first: bool) -> float:
     """A step lasts as long as on its slowest rank; in the first of an epoch others wait for the rank that evaluated and saved."""
     times = [_own_time_s(line) for line in lines]
     return min(times) if is_first else max(times)
 
 
-def _own_time_s(line: Step) -> float:
+def _own_time_s(line: StepLine) -> float:
     if line.step_time_s is not None:
         return line.step_time_s
     return sum(getattr(line, name) or 0.0 for name in OWN_PARTS)
 
 
-def _is_first(lines: Mapping[int, Step], step: int) -> bool:
+def _is_first(lines: Mapping[int, StepLine], step: int) -> bool:
     before = lines.get(step - 1)
     return before is None or before.epoch != lines[step].epoch
 
 
-def _within(line: Step, events: Sequence[Stall], least_s: float | None = None) -> list[Stall]:
+def _within(line: StepLine, events: Sequence[Stall], least_s: float | None = None) -> list[Stall]:
     """Return the stalls of a rank that lie in one of its steps by more than half, or by more than `least_s`."""
     begin, end = line.time - _own_time_s(line), line.time
     found = []
@@ -168,7 +168,7 @@ def _within(line: Step, events: Sequence[Stall], least_s: float | None = None) -
     return found
 
 
-def _warmup(lines: Mapping[int, Step]) -> set[int]:
+def _warmup(lines: Mapping[int, StepLine]) -> set[int]:
     """Return the first steps of every start, which always take longer. A measurement does not write them."""
     numbers: Counter[int] = Counter()
     found = set[int]()
@@ -198,7 +198,7 @@ def _stalled_steps(
 
 
 def _in_step(
-    step: int, lost_s: float, ranks: Mapping[int, Mapping[int, Step]], inside: Mapping[int, Sequence[Stall]]
+    step: int, lost_s: float, ranks: Mapping[int, Mapping[int, StepLine]], inside: Mapping[int, Sequence[Stall]]
 ) -> Stalled:
     told = _reason(inside)
     if told is None:
@@ -235,7 +235,7 @@ def _was(ranks: Mapping[int, float]) -> str:
     return "was" if len(ranks) == 1 else "were"
 
 
-def _by_parts(lines: Mapping[int, Step], lost_s: float) -> tuple[Reason, tuple[int, ...], str]:
+def _by_parts(lines: Mapping[int, StepLine], lost_s: float) -> tuple[Reason, tuple[int, ...], str]:
     """Return the rank whose own work took long, judged by the parts of the step; otherwise all waited."""
     waits = {rank: line.exchange_wait_s or 0.0 for rank, line in lines.items()}
     own = {rank: _own_time_s(line) - waits[rank] for rank, line in lines.items()}

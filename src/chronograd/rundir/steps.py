@@ -64,7 +64,7 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Step(Line):
+class StepLine(Line):
     """One step of a rank; of parameter servers one update of a learner.
 
     Attributes:
@@ -144,7 +144,7 @@ class Start(Line):
 
 
 @dataclass(slots=True, kw_only=True)
-class Work(Line):
+class WorkLine(Line):
     """What a rank works on in each step and epoch, as far as that is known."""
 
     event: ClassVar[str] = "work"
@@ -174,7 +174,7 @@ class Features(Line):
 
 
 @dataclass(slots=True, kw_only=True)
-class Note(Line):
+class NoteLine(Line):
     """What the record is to say of this start."""
 
     event: ClassVar[str] = "note"
@@ -215,7 +215,7 @@ class Epoch(Line):
 
 
 @dataclass(slots=True, kw_only=True)
-class Episode(Line):
+class EpisodeLine(Line):
     """An episode of an agent ended in training. `total`: its return; `epsilon`: the share of random actions at its end."""
 
     event: ClassVar[str] = "episode"
@@ -235,7 +235,7 @@ class EpochTiming(Line):
 
 
 @dataclass(slots=True, kw_only=True)
-class Memory(Line):
+class MemoryLine(Line):
     """The peak of this rank. `source`: how it was read, in words."""
 
     event: ClassVar[str] = "memory"
@@ -321,7 +321,7 @@ class Other(Line):
 
 E = TypeVar("E", bound=Line)
 _EVENTS: tuple[type[Line], ...] = (
-    *(Attempt, Start, Work, Weights, Features, Note, Ready, Epoch, Episode, EpochTiming, Memory, End),
+    *(Attempt, Start, WorkLine, Weights, Features, NoteLine, Ready, Epoch, EpisodeLine, EpochTiming, MemoryLine, End),
     *(WhatIfThreads, WhatIfBatch, PageFault, Stall, Error),
 )
 
@@ -399,7 +399,7 @@ def _field_of(hint: Any, has_default: bool) -> _Field:
     return _Field(types, 0, _MOST, is_optional and not has_default, None)
 
 
-_STEP, _OTHER = _Kind(Step), _Kind(Other)
+_STEP, _OTHER = _Kind(StepLine), _Kind(Other)
 _BY_EVENT = {line.event: _Kind(line) for line in _EVENTS}
 _BY_CLASS = {kind.make: kind for kind in (_STEP, _OTHER, *_BY_EVENT.values())}
 
@@ -551,10 +551,10 @@ class StepLog:
             written, as if they had begun when the one before ended.
     """
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StepLine] = field(default_factory=list)
     events: list[Line] = field(default_factory=list)
     attempts: int = 0
-    discarded: list[Step] = field(default_factory=list)
+    discarded: list[StepLine] = field(default_factory=list)
     starts: dict[int, float] = field(default_factory=dict)
     ended: float = math.nan
     torn: int = 0
@@ -565,7 +565,7 @@ class StepLog:
         """Steps that were done again by a later attempt."""
         return sum(line.num_steps or 1 for line in self.discarded)
 
-    def last_attempt(self) -> list[Step]:
+    def last_attempt(self) -> list[StepLine]:
         """The steps that the last attempt did."""
         return [line for line in self.steps if line.attempt == self.attempts]
 
@@ -605,13 +605,13 @@ def merged(logs: Iterable[StepLog]) -> StepLog:
 
 def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: int, set_back_s: float) -> StepLog:
     """From lines, those of a later attempt after those of an earlier one."""
-    steps: dict[int, Step] = {}
+    steps: dict[int, StepLine] = {}
     events: dict[tuple[Any, ...], Line] = {}
-    discarded: list[Step] = []
+    discarded: list[StepLine] = []
     ends = _ends_of_attempts(lines)
     for number, line in enumerate(lines):
         is_thrown_away = line.step > ends.get(line.attempt, math.inf)
-        if isinstance(line, Step):
+        if isinstance(line, StepLine):
             if is_thrown_away:
                 discarded.append(line)
                 continue
@@ -619,7 +619,9 @@ def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: in
                 discarded.append(steps[line.step])
             steps[line.step] = line
         elif not is_thrown_away:
-            several = number if isinstance(line, Episode | Stall) else line.text if isinstance(line, Note) else None
+            several = (
+                number if isinstance(line, EpisodeLine | Stall) else line.text if isinstance(line, NoteLine) else None
+            )
             events[line.event or line.extra["event"], line.step, several] = line
     return StepLog(
         steps=[steps[s] for s in sorted(steps)],
@@ -635,7 +637,7 @@ def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: in
 
 def _ends_of_attempts(lines: Sequence[Line]) -> dict[int, int]:
     """Of each attempt of an agent the step from which a later one went on; none of other runs, nor of the last attempt."""
-    if not any(isinstance(line, Step) and line.num_steps is not None for line in lines):
+    if not any(isinstance(line, StepLine) and line.num_steps is not None for line in lines):
         return {}
     ends: dict[int, int] = {}
     least: int | None = None

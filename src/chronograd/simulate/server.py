@@ -19,7 +19,7 @@ from chronograd.job import Job, changed, resolved
 from chronograd.predict.notes import notes_of
 from chronograd.predict.prediction import predict_step, price_of
 from chronograd.predict.setting import setting_of
-from chronograd.record import DOES_NOT_FIT, Z80, Cluster, JobHeader, Provenance, Quantity, Record
+from chronograd.record import DOES_NOT_FIT, Z80, JobHeader, Provenance, Quantity, Record, RecordedCluster
 from chronograd.simulate.queueing import Latencies, Server, at_rate, batch_sizes, best_rows, knee, most_within
 from chronograd.trace import Trace
 from chronograd.units import dollars, number, percent, quantity, seconds
@@ -50,7 +50,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServerDemand:
     """Requests per second of all replicas; how soon 99 % of them are to be answered; how many replicas there are, if given."""
 
     rates: Sequence[float] = ()
@@ -108,7 +108,7 @@ def of_operators(trace: Trace, job: Job, options: Server, most_rows: int, fronte
         kind="predicted",
         title=f"{trace.network} on {setting.device.title}",
         job=resolved(setting.job),
-        cluster=Cluster(device=setting.device.name, title=setting.device.title, batch_per_rank=1),
+        cluster=RecordedCluster(device=setting.device.name, title=setting.device.title, batch_per_rank=1),
         versions={"chronograd": version("chronograd"), **trace.versions},
         provenance=Provenance(
             predicted_from=f"trace of {trace.network} ({how_many(len(trace.operators), 'operators')}), {calibration.origin} calibration of "
@@ -135,7 +135,7 @@ class _Level:
     bounds: Sequence[Latencies] = field(default=())
 
 
-def server_answer(served: Sequence[Served], asked: Asked) -> Answer:
+def server_answer(served: Sequence[Served], asked: ServerDemand) -> Answer:
     """Latency at the rates that are asked about, and against load, of each.
 
     Without rates, the records are at the knee of each.
@@ -173,7 +173,7 @@ def server_answer(served: Sequence[Served], asked: Asked) -> Answer:
     )
 
 
-def _level(served: Served, rate: float, asked: Asked, most: float | None) -> _Level:
+def _level(served: Served, rate: float, asked: ServerDemand, most: float | None) -> _Level:
     replicas = asked.replicas or (math.ceil(rate / most) if most else 1)
     if replicas > MOST_REPLICAS:
         raise InputError(
@@ -185,7 +185,7 @@ def _level(served: Served, rate: float, asked: Asked, most: float | None) -> _Le
     return _Level(rate, replicas, at_rate(served.server, each), bounds)
 
 
-def _record(served: Served, level: _Level, at_knee: float, most: float | None, asked: Asked) -> Record:
+def _record(served: Served, level: _Level, at_knee: float, most: float | None, asked: ServerDemand) -> Record:
     """What is expected at one rate, over all replicas."""
     what = f"{served.header.title}, {number(level.rate)} requests/s"
     record = served.header.model_copy(deep=True)
@@ -226,7 +226,7 @@ def _is_behind(served: Served, level: _Level) -> bool:
     return level.rate / level.replicas * served.server.loop_s >= 1
 
 
-def _rates_section(served: Served, levels: Sequence[_Level], records: Sequence[Record], asked: Asked, most: float | None) -> Section:  # fmt: skip
+def _rates_section(served: Served, levels: Sequence[_Level], records: Sequence[Record], asked: ServerDemand, most: float | None) -> Section:  # fmt: skip
     names = ["latency_mean_s", *PERCENTILES, "cost_usd_per_hour", "cost_usd_per_million_requests"]
     titles = ["mean", "median", "p95", "p99", "per hour", "per M requests"]
     shown = [(n, t) for n, t in zip(names, titles, strict=True) if any(r[n].value is not None for r in records)]
@@ -251,7 +251,7 @@ def _rates_section(served: Served, levels: Sequence[_Level], records: Sequence[R
     )  # fmt: skip
 
 
-def _sentence(served: Served, level: _Level, record: Record, asked: Asked, most: float | None) -> str:
+def _sentence(served: Served, level: _Level, record: Record, asked: ServerDemand, most: float | None) -> str:
     rate, p99 = quantity(level.rate, "request/s"), record["latency_p99_s"]
     who = "one server" if level.replicas == 1 else how_many(level.replicas, "servers")
     between, ending = interval(p99), "s" * (level.replicas == 1)
@@ -284,7 +284,7 @@ def _refused(found: Latencies) -> str:
     return percent(found.refused_share) if found.refused else ""
 
 
-def _load_section(served: Served, at_knee: float, most: float | None, asked: Asked) -> Section:
+def _load_section(served: Served, at_knee: float, most: float | None, asked: ServerDemand) -> Section:
     """Latency of one server against its load, whatever was asked."""
     server = served.server
     levels = sorted({*(share * server.most_per_s for share in LEVELS), at_knee})
@@ -335,6 +335,6 @@ def measured_header(name: str, title: str, **parts: Any) -> Record:
         kind="predicted",
         title=title,
         job=JobHeader.model_validate({"mode": "inference", "network": {"name": name}}),
-        cluster=Cluster(batch_per_rank=1),
+        cluster=RecordedCluster(batch_per_rank=1),
         **parts,
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chronograd.data.detection import PIXEL_MEAN, PIXEL_SCALE
 from chronograd.detect import pictures
-from chronograd.detect.annotating import LEAST_SCORE, Find, Finding
+from chronograd.detect.annotating import LEAST_SCORE, DetectedObject, Find
 from chronograd.detect.augmentation import plain
 from chronograd.detect.boxes import Detections, Objects
 from chronograd.rundir import RunDir
@@ -21,7 +21,7 @@ def finder(run: RunDir, least_score: float = LEAST_SCORE) -> Find:
     """Finds the objects in the file of a picture. Raises as `detector_of`; what it gives raises FileFormatError."""
     network, names, side = detector_of(run)
 
-    def find_in(path: Path) -> list[Finding]:
+    def find_in(path: Path) -> list[DetectedObject]:
         picture = pictures.read(path)
         return in_pixels(picture, find(network, picture, side, least_score), names)
 
@@ -41,12 +41,12 @@ def true_boxes(objects: Objects) -> Detections:
     return Detections(objects.boxes_G4, torch.ones(len(objects.labels_G)), objects.labels_G)
 
 
-def in_pixels(picture_CHW: Tensor, found: Detections, names: Sequence[str]) -> list[Finding]:
+def in_pixels(picture_CHW: Tensor, found: Detections, names: Sequence[str]) -> list[DetectedObject]:
     """With the names of their classes, and boxes in pixels of a picture."""
     height, width = picture_CHW.shape[1:]
     boxes_D4 = found.boxes_D4.clamp(0, 1) * torch.tensor([width, height, width, height])
     rows = zip(boxes_D4.tolist(), found.labels_D.tolist(), found.scores_D.tolist(), strict=True)
     return [
-        Finding(names[label - 1], score, (round(left, 1), round(top, 1), round(right, 1), round(bottom, 1)))
+        DetectedObject(names[label - 1], score, (round(left, 1), round(top, 1), round(right, 1), round(bottom, 1)))
         for (left, top, right, bottom), label, score in rows
     ]

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from chronograd.job import Communication, Job
+from chronograd.job import GradientExchange, Job
 from chronograd.measure.steps import GradientClock
 from chronograd.train.rank_context import Communicator, RankContext
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
@@ -72,7 +72,7 @@ class DDPCommunicator(Communicator):
     interface of GLOO_SOCKET_IFNAME, NCCL at that of NCCL_SOCKET_IFNAME or one that it chooses.
     """
 
-    def __init__(self, communication: Communication, timeout_s: float) -> None:
+    def __init__(self, communication: GradientExchange, timeout_s: float) -> None:
         self._communication = communication
         self._timeout = timedelta(seconds=timeout_s * LATER + LATER_S)
         self._gradients: GradientClock | None = None

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from chronograd.job import Training
-from chronograd.rundir.steps import Epoch, Note, StepWriter
+from chronograd.rundir.steps import Epoch, NoteLine, StepWriter
 from chronograd.train.checkpoint_folder import ALL_EPOCHS, Progress
 from chronograd.train.watchdog import WATCHDOG
 
@@ -33,7 +33,7 @@ def train_epochs(
     """
     note = progress.go_on(training.epochs)
     if note and lines is not None:
-        lines.write(Note(step=progress.step, text=note))
+        lines.write(NoteLine(step=progress.step, text=note))
     while not progress.stopped:
         train_loss, epoch_time_s = epoch()
         progress.step += steps_per_epoch

@@ -11,7 +11,7 @@ import torch
 
 from chronograd.data.datasets import Dataset
 from chronograd.job import Job
-from chronograd.train.inputs import Input, input_of
+from chronograd.train.inputs import InputSplit, input_of
 from chronograd.train.order import SampleOrder, rank_slice
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import DTYPES, Part, autocast, classes_of, compiled, initial_network, set_matrix_arithmetic
@@ -36,7 +36,7 @@ class ForwardStep:
         self.model = compiled(self.network, training.compile)
         classes_N = classes_of(dataset.train_labels).numpy()
         self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N, job.data.resampling)
-        self.input: Input = input_of(
+        self.input: InputSplit = input_of(
             dataset.train, dataset, place.device, training.channels_last, dtype=DTYPES[training.param_dtype]
         )
         self.outputs: Any = None

@@ -23,7 +23,7 @@ from chronograd.job import Augmentation
 CHUNK = 256
 
 
-class Input(Protocol):
+class InputSplit(Protocol):
     """One split of a data set as a network sees it. N samples."""
 
     def __len__(self) -> int: ...
@@ -119,7 +119,7 @@ def input_of(
     channels_last: bool = False,
     augmentation: Augmentation | None = None,
     dtype: torch.dtype = torch.float32,
-) -> Input:
+) -> InputSplit:
     """What a network sees of a split, of images in a type or of text."""
     if isinstance(split, Rows):
         return TokenInput(split, device)
@@ -127,7 +127,7 @@ def input_of(
 
 
 def in_chunks(
-    seen: Input, samples: np.ndarray, device: torch.device, size: int = CHUNK
+    seen: InputSplit, samples: np.ndarray, device: torch.device, size: int = CHUNK
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
     """Samples as a network sees them, not augmented, `size` at a time and each chunk read while the one before is used."""
     for start in range(0, len(samples), size):

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from chronograd.record import Quantity
-from chronograd.rundir import Step, StepLog
+from chronograd.rundir import StepLine, StepLog
 from chronograd.rundir.steps import Epoch
 
 
@@ -74,5 +74,5 @@ def _lost_s(log: StepLog) -> float:
     return lost_s
 
 
-def _begin(line: Step) -> float:
+def _begin(line: StepLine) -> float:
     return line.time - (line.step_time_s or 0.0) * (line.num_steps or 1)

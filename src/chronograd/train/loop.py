@@ -19,8 +19,8 @@ from torch.nn import functional
 from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
 from chronograd.measure import process
-from chronograd.rundir import RunDir, Step, StepWriter
-from chronograd.rundir.steps import Features, Note, Weights
+from chronograd.rundir import RunDir, StepLine, StepWriter
+from chronograd.rundir.steps import Features, NoteLine, Weights
 from chronograd.train import checkpoint, checkpoint_folder, order
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.communicator import rank0_number, share_buffers
@@ -85,7 +85,7 @@ def _resume(step: TrainingStep, place: RankContext, run: RunDir, lines: StepWrit
     chosen = run.checkpoints / f"step-{number:08d}"
     progress, differences = checkpoint.restore(chosen, step)
     for note in (*notes, *differences):
-        lines.write(Note(step=number, text=note))
+        lines.write(NoteLine(step=number, text=note))
     if progress.step != number or progress.step != progress.epoch * step.steps_per_epoch:
         raise FileFormatError(f"checkpoint {chosen} is not of this job: it is at step {progress.step}")
     return progress
@@ -170,7 +170,7 @@ class _LossLog:
         for (step, _, samples, seconds, parts), loss in zip(self._pending, losses, strict=True):
             self.loss_sum += loss * samples
             self._lines.write(
-                Step(
+                StepLine(
                     step=step,
                     epoch=self._progress.epoch + 1,
                     seconds=self._progress.training_time_s + seconds,

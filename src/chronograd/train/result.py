@@ -13,10 +13,10 @@ from chronograd.fit.noise_scale import NoiseLog
 from chronograd.job import Job
 from chronograd.measure import result
 from chronograd.measure.utilisation import put_utilisation
-from chronograd.record import WARMUP, Cluster, Curve, Provenance, Quantity, Record
-from chronograd.rundir import RunDir, Step, StepLog
+from chronograd.record import WARMUP, Curve, Provenance, Quantity, Record, RecordedCluster
+from chronograd.rundir import RunDir, StepLine, StepLog
 from chronograd.rundir.stalls import Stalls, stalls_of
-from chronograd.rundir.steps import Epoch, Features, Note, Start, Weights, Work
+from chronograd.rundir.steps import Epoch, Features, NoteLine, Start, Weights, WorkLine
 from chronograd.train.interruptions import Interruptions, interruptions
 from chronograd.train.rank_command import Measuring
 from chronograd.units import seconds
@@ -108,7 +108,7 @@ def header(run: RunDir, job: Job, first: StepLog, title: str) -> Record:
         kind="measured",
         title=title,
         job=jobs.resolved(job),
-        cluster=Cluster(
+        cluster=RecordedCluster(
             device=job.cluster.device,
             count=job.cluster.count,
             ran_on="" if start is None else start.device_name or "",
@@ -149,7 +149,7 @@ def _quantities(
     }
 
 
-def settled(lines: Sequence[Step]) -> list[Step]:
+def settled(lines: Sequence[StepLine]) -> list[StepLine]:
     """Steps without the first of every start; the last one, where there are no others."""
     own: Counter[int] = Counter()
     kept = []
@@ -169,7 +169,7 @@ def wall_time(first: StepLog) -> Quantity:
 
 def _noise(logs: Mapping[int, StepLog], job: Job, first: StepLog) -> NoiseLog:
     """What steps measured. Images that are drawn anew, or some of them more often than others, have no end."""
-    work = first.last(Work)
+    work = first.last(WorkLine)
     is_finite = job.training.augmentation.is_none and job.data.resampling == "natural"
     population = work.dataset_samples if work is not None and is_finite else None
     return NoiseLog.of_lines((log.steps for log in logs.values()), population)
@@ -220,7 +220,7 @@ def loss_columns(losses: Mapping[int, float]) -> dict[str, list[float | None]]:
 
 
 def _notes(first: StepLog, interrupted: Interruptions, stopped: str) -> list[str]:
-    notes = [event.text for event in first.events if isinstance(event, Note | Weights)]
+    notes = [event.text for event in first.events if isinstance(event, NoteLine | Weights)]
     for made in first.of(Features):
         notes.append(f"the frozen trunk ran once over all images, {made.seconds:.2f} s of the training time")
     if interrupted.starts > 1:

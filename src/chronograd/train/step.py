@@ -28,7 +28,7 @@ from chronograd.models import registry
 from chronograd.models.weights import head_of, without_head
 from chronograd.predict.checkpointing import blocks_to_checkpoint
 from chronograd.train.heads import load_start
-from chronograd.train.inputs import CHUNK, FeatureInput, Input, in_chunks, input_of
+from chronograd.train.inputs import CHUNK, FeatureInput, InputSplit, in_chunks, input_of
 from chronograd.train.optimizer import make_optimizer, set_rate
 from chronograd.train.order import SampleOrder, random_seed, rank_slice
 from chronograd.train.rank_context import RankContext
@@ -86,7 +86,7 @@ class TrainingStep:
         self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N.numpy(), job.data.resampling)
         self.steps_per_epoch = self.order.steps_per_epoch
         self.num_steps = self.steps_per_epoch * training.epochs
-        self.train_input: Input = input_of(
+        self.train_input: InputSplit = input_of(
             dataset.train,
             dataset,
             place.device,
@@ -94,7 +94,7 @@ class TrainingStep:
             training.augmentation,
             DTYPES[training.param_dtype],
         )
-        self.test_input: Input = input_of(
+        self.test_input: InputSplit = input_of(
             dataset.test, dataset, place.device, training.channels_last, dtype=DTYPES[training.param_dtype]
         )
         # A row of scores for each token is large: text is evaluated in batches that are known to fit.
@@ -311,7 +311,7 @@ class TrainingStep:
         self.setup_s = time.perf_counter() - start
 
     @torch.no_grad()
-    def _features(self, trunk: nn.Module, images: Input) -> FeatureInput:
+    def _features(self, trunk: nn.Module, images: InputSplit) -> FeatureInput:
         """What the head gets of every image, kept on the device in the type of its parameters: F numbers per image."""
         rows = []
         for _, seen in in_chunks(images, np.arange(len(images)), self.device):

@@ -23,7 +23,7 @@ from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
 from chronograd.measure.steps import time_epochs, time_steps
 from chronograd.record import Quantity
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.rundir.steps import Attempt, Memory, Work
+from chronograd.rundir.steps import Attempt, MemoryLine, WorkLine
 from chronograd.train import detection, order
 from chronograd.train.communicator import communicator_of, rank0_number
 from chronograd.train.forward import ForwardStep
@@ -146,7 +146,7 @@ def _write_work(
     lines: StepWriter,
 ) -> None:
     lines.write(
-        Work(
+        WorkLine(
             params=parameter_bytes(network)[0],
             gradient_bytes=gradient_bytes,
             dataset_samples=len(dataset.train_labels),
@@ -177,7 +177,7 @@ def _trained_params(step: TrainingStep) -> Quantity:
 
 
 def _write_memory(lines: StepWriter, memory: PeakMemory, step: int) -> None:
-    lines.write(Memory(step=step, memory_peak_bytes=memory.peak_bytes(), source=memory.source))
+    lines.write(MemoryLine(step=step, memory_peak_bytes=memory.peak_bytes(), source=memory.source))
 
 
 def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
@@ -190,7 +190,7 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
 
 def _write_tensor_peak(lines: StepWriter, peak: int) -> None:
     source = "tensors alive at once in one step, from the allocator's events; after the clock"
-    lines.write(Memory(memory_peak_bytes=peak, source=source))
+    lines.write(MemoryLine(memory_peak_bytes=peak, source=source))
 
 
 def _method(is_cuda: bool) -> result.Method:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from chronograd.errors import ChronogradError
-from chronograd.rundir import Line, RunDir, Step, StepFollower
-from chronograd.rundir.steps import Epoch, Error, Note
+from chronograd.rundir import Line, RunDir, StepFollower, StepLine
+from chronograd.rundir.steps import Epoch, Error, NoteLine
 
 WINDOW_S = 10.0
 # Of very short steps fewer seconds are kept; the split of waiting, which looks at every rank's step, rests on fewer yet.
@@ -149,13 +149,13 @@ class LiveRun:
             if isinstance(line, Epoch):
                 self._end_epoch(line)
                 ends.append(line)
-            elif isinstance(line, Note):
+            elif isinstance(line, NoteLine):
                 self.notes.append(line.text)
             elif isinstance(line, Error):
                 told = f"rank {number if line.rank is None else line.rank} failed with {line.text}"
                 self._errors.setdefault(line.attempt, told)
             elif (
-                isinstance(line, Step) and line.mode is not None
+                isinstance(line, StepLine) and line.mode is not None
             ):  # measured, or a loop of the user's own: no plan says how many steps
                 self.num_steps = self.num_epochs = None
         return ends
@@ -246,7 +246,7 @@ class _Rank:
         self._clear()
 
     def _clear(self) -> None:
-        self.window: deque[tuple[Step, float]] = deque()  # each with its seconds
+        self.window: deque[tuple[StepLine, float]] = deque()  # each with its seconds
         self.seconds = 0.0
         self.sums: dict[str, float] = {}
 
@@ -254,7 +254,7 @@ class _Rank:
         if line.attempt != self.attempt:
             self.attempt = line.attempt
             self._clear()
-        if not isinstance(line, Step):
+        if not isinstance(line, StepLine):
             return
         self.step = line.step
         first, _ = self.bounds.get(self.attempt, (self.step, 0))
@@ -268,7 +268,7 @@ class _Rank:
         while len(self.window) > 1 and (self.seconds > WINDOW_S or len(self.window) > MOST_STEPS):
             self._sum(*self.window.popleft(), -1)
 
-    def _sum(self, line: Step, seconds: float, sign: int) -> None:
+    def _sum(self, line: StepLine, seconds: float, sign: int) -> None:
         self.seconds += sign * seconds
         for name in _SUMMED:
             value = getattr(line, name)
@@ -304,7 +304,7 @@ class _Rank:
         )
 
 
-def seconds_of(step: Step) -> float | None:
+def seconds_of(step: StepLine) -> float | None:
     """Time of a step on its rank, or of an update on its learner; None where it was not timed.
 
     The `step_time_s` of an update is the time since that of another learner, so its own parts are added up.
@@ -348,7 +348,7 @@ def _slowest_learner(ranks: Mapping[int, _Rank]) -> Straggler | None:
     return straggler if straggler.share >= STRAGGLING else None
 
 
-def _last(rank: _Rank, most: int) -> Iterator[Step]:
+def _last(rank: _Rank, most: int) -> Iterator[StepLine]:
     """The newest steps of a window."""
     return (line for line, _ in itertools.islice(reversed(rank.window), most))
 

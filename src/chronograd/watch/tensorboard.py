@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 from chronograd.errors import MissingExtraError, RunError
-from chronograd.rundir import Line, RunDir, Step, StepFollower, StepLog
+from chronograd.rundir import Line, RunDir, StepFollower, StepLine, StepLog
 from chronograd.rundir.steps import Epoch
 from chronograd.watch.progress import PARTS_OF_UPDATE, seconds_of
 
@@ -47,14 +47,14 @@ _number = itertools.count()
 
 def scalars_of_run(line: Line) -> dict[str, float]:
     """Values by tag of a step, or of the end of an epoch; empty for other lines."""
-    tags = _STEP_TAGS if isinstance(line, Step) else _EPOCH_TAGS if isinstance(line, Epoch) else {}
+    tags = _STEP_TAGS if isinstance(line, StepLine) else _EPOCH_TAGS if isinstance(line, Epoch) else {}
     values = {tag: getattr(line, name) for name, tag in tags.items()}
     return {tag: value for tag, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def scalars_of_rank(line: Line) -> dict[str, float]:
     """Values by tag of a step on its rank, or of an update on its learner; empty for other lines."""
-    if not isinstance(line, Step) or not (seconds := seconds_of(line)):
+    if not isinstance(line, StepLine) or not (seconds := seconds_of(line)):
         return {}
     parts = {tag: getattr(line, name) for name, tag in _SHARES.items()}
     found = {"steps_per_s": 1 / seconds} | {tag: s / seconds for tag, s in parts.items() if s is not None}
@@ -91,7 +91,7 @@ class Events:
 
     def __call__(self, line: Line) -> None:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in self._scalars(line).items()]
-        if isinstance(line, Step):  # of a loop of the user's own there is only the time of each step
+        if isinstance(line, StepLine):  # of a loop of the user's own there is only the time of each step
             self._clock_s = self._clock_s + (line.step_time_s or 0.0) if line.seconds is None else line.seconds
         if not values:
             return
@@ -125,7 +125,7 @@ class RunEvents:
         self._followers: dict[int, StepFollower] = {}
         self._of_rank: dict[int, Events] = {}
         self._done: dict[int, tuple[int, int]] = {}  # by rank, attempt and step of the last line written
-        self._waiting: dict[int, dict[int, Step]] = {}  # by step and rank, until all ranks have done a step
+        self._waiting: dict[int, dict[int, StepLine]] = {}  # by step and rank, until all ranks have done a step
         self._ends: list[Epoch] = []
         self._attempt = self._step = 0
         old = list(_files(self.folder))
@@ -160,7 +160,7 @@ class RunEvents:
                     self._ends.clear()
                 if isinstance(line, Epoch):
                     self._ends.append(line)
-                elif isinstance(line, Step) and (line.attempt, line.step) > self._done.get(rank, (0, 0)):
+                elif isinstance(line, StepLine) and (line.attempt, line.step) > self._done.get(rank, (0, 0)):
                     self._write_of_rank(rank, line)
                     if line.attempt == self._attempt:
                         self._waiting.setdefault(line.step, {})[rank] = line
@@ -180,7 +180,7 @@ class RunEvents:
         while self._ends and self._ends[0].step <= self._step:
             self._of_run(self._ends.pop(0))
 
-    def _write_of_rank(self, rank: int, line: Step) -> None:
+    def _write_of_rank(self, rank: int, line: StepLine) -> None:
         if rank not in self._of_rank:
             self._of_rank[rank] = Events(self.folder / f"rank-{rank}", self._started, scalars_of_rank)
         self._of_rank[rank](line)
@@ -248,7 +248,7 @@ def _later(folder: Path) -> float:
 
 def _lines(logs: Mapping[int, StepLog]) -> Iterator[Line]:
     """Steps in order, each as its last attempt did it and followed by the end of its epoch."""
-    by_step: dict[int, list[Step]] = {}
+    by_step: dict[int, list[StepLine]] = {}
     ends: dict[int, Epoch] = {}
     for log in logs.values():
         for line in log.steps:
@@ -261,7 +261,7 @@ def _lines(logs: Mapping[int, StepLog]) -> Iterator[Line]:
             yield ends[step]
 
 
-def _of_all(shares: list[Step]) -> Step:
+def _of_all(shares: list[StepLine]) -> StepLine:
     """One line of a step from those of its ranks: the first's, with the loss of all, the mean over samples; NaN where one has none.
 
     Left out: ranks that did not do it again.

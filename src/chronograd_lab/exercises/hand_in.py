@@ -18,7 +18,7 @@ from chronograd.report.markdown import heading, markdown, settings
 from chronograd.report.notebook import code_cell, execute, save_beside, section_cells, text_cell
 from chronograd_lab.exercises.index import rests_on
 from chronograd_lab.exercises.pages import SOURCES, Concept, Library, without_links
-from chronograd_lab.exercises.questions import Exercise, Question, Source, catalogue, label
+from chronograd_lab.exercises.questions import AnsweringSection, Exercise, Question, catalogue, label
 
 _READ = """\
 %matplotlib inline
@@ -111,7 +111,7 @@ class _Problem:
             cells += self._study(source, name) if source.study else self._concept(source)
         return cells
 
-    def _is_there(self, question: Question, source: Source) -> bool:
+    def _is_there(self, question: Question, source: AnsweringSection) -> bool:
         try:
             self.library.answer(Question("", "", (source,)))
         except InputError as error:
@@ -119,7 +119,7 @@ class _Problem:
             return False
         return True
 
-    def _study(self, source: Source, name: str) -> list[Any]:
+    def _study(self, source: AnsweringSection, name: str) -> list[Any]:
         section = self.library.study(source.study).section(source.section)
         before = self.shown.get((source.study, section.title))
         if before is not None:
@@ -128,7 +128,7 @@ class _Problem:
         self.sections.append(section)
         return section_cells(len(self.sections) - 1, section, self.path.with_suffix(".json"), level=3)
 
-    def _concept(self, source: Source) -> list[Any]:
+    def _concept(self, source: AnsweringSection) -> list[Any]:
         page = self.library.concept(source.concept)
         cells = [text_cell(f"### {source.section}\n\n{without_links(page.section(source.section))}")]
         if page.figure is not None and page.name not in self.read:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from chronograd.errors import InputError
 from chronograd.report.markdown import heading
 from chronograd_lab.exercises.pages import Library, anchor
-from chronograd_lab.exercises.questions import Catalogue, Exercise, Question, Rests, Source
+from chronograd_lab.exercises.questions import AnsweringSection, Catalogue, Exercise, Question, Rests
 
 RESTS: dict[Rests, str] = {
     "measured": "measured here",
@@ -84,7 +84,7 @@ def _lines(questions: Iterable[Question], library: Library) -> list[str]:
     return lines
 
 
-def rests_on(answers: Iterable[Source], library: Library) -> str:
+def rests_on(answers: Iterable[AnsweringSection], library: Library) -> str:
     """Return the kinds of evidence behind answers, in words. A section of a study that declines to show numbers rests on none."""
     return ", ".join(
         dict.fromkeys(
@@ -93,7 +93,7 @@ def rests_on(answers: Iterable[Source], library: Library) -> str:
     )
 
 
-def link(source: Source, library: Library) -> str:
+def link(source: AnsweringSection, library: Library) -> str:
     """A link to a section, as it stands in docs."""
     if source.study:
         title = library.study(source.study).section(source.section).title

@@ -12,7 +12,7 @@ from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.report.markdown import markdown
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.study import SIZES
-from chronograd_lab.exercises.questions import Question, Source
+from chronograd_lab.exercises.questions import AnsweringSection, Question
 from chronograd_lab.studies import find
 
 # Of an installed package the pages lie beside this file, of a checkout in docs.
@@ -126,7 +126,7 @@ class Library:
             self._pages[name] = Concept.read(path)
         return self._pages[name]
 
-    def declines(self, source: Source) -> bool:
+    def declines(self, source: AnsweringSection) -> bool:
         """Return whether a study's section has neither table nor figure, although its answer rests on numbers."""
         if not source.study or not {"measured", "published", "predicted"} & set(source.rests):
             return False
@@ -139,7 +139,7 @@ class Library:
         said = [self._said(s, count) for s, count in zip(question.answers, counts, strict=True) if count]
         return " ".join(said)
 
-    def _said(self, source: Source, count: int) -> str:
+    def _said(self, source: AnsweringSection, count: int) -> str:
         if source.study:
             return markdown(first_sentences(self.study(source.study).section(source.section).takeaway, count))
         text = without_links(self.concept(source.concept).section(source.section))

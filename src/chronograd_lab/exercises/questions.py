@@ -15,7 +15,7 @@ Rests = Literal["measured", "published", "predicted", "arithmetic", "papers"]
 
 
 @dataclass(frozen=True)
-class Source:
+class AnsweringSection:
     """A section that answers a question: of a study's page, where `*` stands for anything, or of a concept page.
 
     Attributes:
@@ -39,7 +39,7 @@ class Question:
 
     id: str
     asks: str
-    answers: tuple[Source, ...] = ()
+    answers: tuple[AnsweringSection, ...] = ()
 
     @property
     def exercise(self) -> str:

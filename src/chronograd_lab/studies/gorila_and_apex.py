@@ -12,7 +12,7 @@ from typing import Any
 from chronograd.answer import Answer, Highlight, Section
 from chronograd.job import Job, changed
 from chronograd.record import Record
-from chronograd.reinforce.balance import Components, Setting, balance, enough_actors
+from chronograd.reinforce.balance import BalanceSetting, Components, balance, enough_actors
 from chronograd.units import percent, si
 from chronograd_lab.common import returns
 from chronograd_lab.common.arms import Arm, train_arms
@@ -158,11 +158,11 @@ def _draws(rows: Sequence[Row], agent: str) -> float | None:
 def published() -> Section:
     """The balance of the 360 actors of Ape-X, from the times of one actor and of the learner."""
     parts = Components(actor_s=FRAMES_PER_TRANSITION / FRAMES_PER_S, learner_s=1 / BATCHES_PER_S)
-    once = balance(parts, Setting(BATCH, draws=1.0, num_actors=PUBLISHED_ACTORS))
+    once = balance(parts, BalanceSetting(BATCH, draws=1.0, num_actors=PUBLISHED_ACTORS))
     frames = PUBLISHED_ACTORS * FRAMES_PER_S
     made = frames / FRAMES_PER_TRANSITION
     drawn = BATCHES_PER_S * BATCH
-    enough = enough_actors(parts, Setting(BATCH, draws=1.0))
+    enough = enough_actors(parts, BalanceSetting(BATCH, draws=1.0))
     rows = [
         ["frames per second of all actors", f"{frames:,.0f}", f"about {PUBLISHED_FRAMES_PER_S:,}"],
         ["transitions per second into replay", f"{made:,.0f}", f"{PUBLISHED_IN_PER_S:,}"],

@@ -21,7 +21,7 @@ from chronograd.forecast.curves import LAST
 from chronograd.forecast.forecasting import forecast
 from chronograd.forecast.learning_curves import LearningCurve, Metric, read_curve
 from chronograd.forecast.loss import MIN_POINTS, best_family, fit_loss
-from chronograd.forecast.published_curves import Published, published, weighted_quantiles
+from chronograd.forecast.published_curves import PublishedCurves, published, weighted_quantiles
 from chronograd.forecast.schedule import Schedule
 from chronograd.job import Job
 from chronograd.record import INTERVAL
@@ -107,7 +107,7 @@ def unseen_rows(curves: Sequence[PublishedCurve]) -> list[Row]:
     return rows
 
 
-def forecasts(one: PublishedCurve, known: Published | None = None) -> Iterator[tuple[str, Row]]:
+def forecasts(one: PublishedCurve, known: PublishedCurves | None = None) -> Iterator[tuple[str, Row]]:
     """Forecasts made after each of FRACTIONS of the way to convergence, of convergence and of the target that is met then.
 
     Of published runs those of the same group are not asked, unless `known` are those that are. A method that says never is taken to say the planned end.
@@ -148,7 +148,7 @@ def forecasts(one: PublishedCurve, known: Published | None = None) -> Iterator[t
             yield "target", known_of | _row(method, step, now, met, planned)
 
 
-def _known(group: str) -> Published:
+def _known(group: str) -> PublishedCurves:
     """Published runs but those of a group; none on small data, as those that the package has are of this study."""
     return replace(published().without(group), small=())
 

@@ -34,7 +34,7 @@ from chronograd_lab.common.study import Study, listed
 from chronograd_lab.common.weights import weights_file
 
 if TYPE_CHECKING:
-    from chronograd.deploy.export_source import Source
+    from chronograd.deploy.export_source import ExportSource
     from chronograd.deploy.quantise import Turns
 
 PYTORCH, RUNTIME, APART = "PyTorch, off float64", "ONNX Runtime, off float64", "off each other"
@@ -106,13 +106,13 @@ def _job(own: Row) -> Job:
     return from_dict({**given, "training": own["training"]} if "training" in own else given)
 
 
-def _source(own: Row, run: Any) -> Source:
+def _source(own: Row, run: Any) -> ExportSource:
     from chronograd.deploy import export_source
 
     return export_source.of_run(run) if run is not None else export_source.of_job(_job(own), own["network"])
 
 
-def _rows(settings: Settings, own: Row, source: Source, path: Path, is_checked: bool) -> dict[str, list[Row]]:
+def _rows(settings: Settings, own: Row, source: ExportSource, path: Path, is_checked: bool) -> dict[str, list[Row]]:
     from chronograd.deploy import parity as parities
     from chronograd.deploy.export import EXAMPLES
     from chronograd.deploy.export_answer import export
@@ -152,7 +152,7 @@ def _outputs(path: Path, batch: Any) -> list[np.ndarray]:
     return [np.asarray(one) for one in running.run(None, {running.get_inputs()[0].name: batch.numpy()})]
 
 
-def _exact(source: Source, path: Path, seen: Any) -> list[Row]:
+def _exact(source: ExportSource, path: Path, seen: Any) -> list[Row]:
     """How far each is off the network in float64, and from the other, over one batch of all samples."""
     import copy
 
@@ -176,11 +176,11 @@ def _exact(source: Source, path: Path, seen: Any) -> list[Row]:
     return rows
 
 
-def _names(source: Source) -> Sequence[str]:
+def _names(source: ExportSource) -> Sequence[str]:
     return getattr(source.network, "output_names", ("logits",))
 
 
-def _times(source: Source, path: Path, seen: Any, settings: Settings) -> list[Row]:
+def _times(source: ExportSource, path: Path, seen: Any, settings: Settings) -> list[Row]:
     """Seconds of a pass by PyTorch and by ONNX Runtime, called in turn in one process, at the smallest and the largest batch."""
     import torch
 
@@ -218,7 +218,7 @@ def timed(turns: Turns, cores: int) -> Row:
     return row
 
 
-def _checks(source: Source, path: Path, samples: Sequence[Any]) -> list[Row]:
+def _checks(source: ExportSource, path: Path, samples: Sequence[Any]) -> list[Row]:
     """What loading, the checker and the comparison say of a file, and of the same with a fault of each kind."""
     from chronograd.deploy import parity as parities
     from chronograd.deploy.export import check_onnx, read_graph
@@ -257,7 +257,7 @@ def _without_folder(text: str, folder: Path) -> str:
     return text.replace(f"{folder}/", "")
 
 
-def _with_larger_weights(source: Source, content: bytes) -> bytes:
+def _with_larger_weights(source: ExportSource, content: bytes) -> bytes:
     """The first tensor of weights that stands in the file as it is, made larger by a hundredth."""
     for tensor in (one for one in source.network.state_dict().values() if one.ndim > 1):
         raw = tensor.numpy().tobytes()
@@ -266,7 +266,7 @@ def _with_larger_weights(source: Source, content: bytes) -> bytes:
     raise AssertionError("no tensor of weights stands in the file as it is")
 
 
-def _objects(source: Source, path: Path) -> Row:
+def _objects(source: ExportSource, path: Path) -> Row:
     """What is left of both after suppression, over the test pictures."""
     import torch
 

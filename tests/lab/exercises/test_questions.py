@@ -12,7 +12,7 @@ import pytest
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd_lab.exercises.index import exercises_page
 from chronograd_lab.exercises.pages import Concept, Library, anchor
-from chronograd_lab.exercises.questions import Question, Source, catalogue
+from chronograd_lab.exercises.questions import AnsweringSection, Question, catalogue
 
 DOCS = Path(__file__).parents[3] / "docs"
 # The parts of the exercises, by problem.
@@ -29,7 +29,7 @@ def library() -> Library:
     return Library(DOCS / "studies", DOCS / "concepts")
 
 
-def sources() -> list[tuple[str, Source]]:
+def sources() -> list[tuple[str, AnsweringSection]]:
     return [(question.id, source) for question in catalogue().questions for source in question.answers]
 
 
@@ -84,10 +84,10 @@ def test_what_rests_on_prediction_alone_shows_no_measurement(library: Library) -
 
 def test_a_section_that_is_not_there_is_named_beside_those_that_are(library: Library) -> None:
     with pytest.raises(NotFoundError, match="unknown section of study transfer 'Nowhere'") as refused:
-        library.answer(Question("1.1", "", (Source("Nowhere", ("measured",), study="transfer"),)))
+        library.answer(Question("1.1", "", (AnsweringSection("Nowhere", ("measured",), study="transfer"),)))
     assert "Why" in refused.value.hint
     with pytest.raises(NotFoundError, match="section of concept page inception 'What sizes'") as refused:
-        library.answer(Question("1.1", "", (Source("What sizes", ("papers",), concept="inception"),)))
+        library.answer(Question("1.1", "", (AnsweringSection("What sizes", ("papers",), concept="inception"),)))
     assert "What sizes come out?" in refused.value.hint
     with pytest.raises(NotFoundError, match="unknown concept page 'incepton'"):
         library.concept("incepton")
@@ -103,7 +103,10 @@ def test_of_two_sections_the_first_that_is_there_is_taken(library: Library) -> N
 
 
 def test_all_answers_that_are_not_there_are_named_at_once(library: Library) -> None:
-    wrong = (Source("Nowhere", ("measured",), study="transfer"), Source("Nothing", ("papers",), concept="inception"))
+    wrong = (
+        AnsweringSection("Nowhere", ("measured",), study="transfer"),
+        AnsweringSection("Nothing", ("papers",), concept="inception"),
+    )
     first, *others = catalogue().questions
     with pytest.raises(InputError, match="2 answers are not there") as refused:
         exercises_page(replace(catalogue(), questions=(replace(first, answers=wrong), *others)), library)
@@ -130,8 +133,8 @@ def test_an_answer_has_as_many_sentences_as_are_asked_for(tmp_path: Path) -> Non
         "# One\n\nIt is.\n\n## Why?\n\nAs of 0.5 s, see\n[two](two.md) by Li et al. 2019. Then more. And more.\n\nNo.\n\n## Sources\n\n- None.\n"
     )
     library = Library(tmp_path, tmp_path)
-    once = Source("Why?", ("papers",), concept="one")
-    twice = Source("Why?", ("papers",), concept="one", sentences=2)
+    once = AnsweringSection("Why?", ("papers",), concept="one")
+    twice = AnsweringSection("Why?", ("papers",), concept="one", sentences=2)
     assert library.answer(Question("1.1", "", (once, once))) == "As of 0.5 s, see two by Li et al. 2019."
     assert library.answer(Question("1.1", "", (once, twice))).endswith(
         "2019. As of 0.5 s, see two by Li et al. 2019. Then more."

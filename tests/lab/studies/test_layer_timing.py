@@ -11,7 +11,7 @@ import pytest
 from chronograd.errors import FileFormatError
 from chronograd.explain.queue import queue_of
 from chronograd.figure import Bars
-from chronograd.measure.layer_times import LayerTime, LayerTimes, Product, Timing
+from chronograd.measure.layer_times import LayerTime, LayerTimes, LayerTiming, Product
 from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.runner import StudyRunner
@@ -19,8 +19,8 @@ from chronograd_lab.studies import layer_timing as study
 from chronograd_lab.studies.layer_timing import NOT_MEASURED, STUDY
 
 
-def timing(median: float) -> Timing:
-    return Timing(median=median, low=0.9 * median, high=1.1 * median)
+def timing(median: float) -> LayerTiming:
+    return LayerTiming(median=median, low=0.9 * median, high=1.1 * median)
 
 
 def of_a_gpu() -> LayerTimes:

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import torch
 
-from chronograd.backends.apex.keepers import Layout, Mailbox, ReplayShard, Report
-from chronograd.backends.apex.roles import Actor, Learner
+from chronograd.backends.apex.keepers import ApexLayout, Mailbox, ReplayShard, Report
+from chronograd.backends.apex.roles import Actor, ApexLearner
 from chronograd.backends.ray_session import ray_module
 from chronograd.errors import ChronogradError, RunError
 from chronograd.job import Job
@@ -41,7 +41,7 @@ class Roles:
 
     actor: type[Actor] = Actor
     shard: type[ReplayShard] = ReplayShard
-    learner: type[Learner] = Learner
+    learner: type[ApexLearner] = ApexLearner
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Ledger:
     deaths: list[Death] = field(default_factory=list)
 
 
-class Group:
+class ApexGroup:
     """All parts of a job. Within `ray_session`; as a context it ends them.
 
     Ape-X has one learner. What is made otherwise, as in Gorila, is in `_start` and `_hand_out`.
@@ -87,7 +87,7 @@ class Group:
     """
 
     def __init__(
-        self, job: Job, layout: Layout, checkpoints: Path | None = None, roles: Roles = Roles(), device: str = "cpu",
+        self, job: Job, layout: ApexLayout, checkpoints: Path | None = None, roles: Roles = Roles(), device: str = "cpu",
         threads: int = 1,
     ) -> None:  # fmt: skip
         assert job.reinforcement is not None

@@ -21,7 +21,7 @@ from chronograd.reinforce.replay.transitions import Array, Indices
 
 
 @dataclass(frozen=True)
-class Layout:
+class ApexLayout:
     """How the work is shared out.
 
     Attributes:
@@ -127,7 +127,7 @@ class Drawn:
 class ReplayShard:
     """A part of the replay: whole, with priorities."""
 
-    def __init__(self, number: int, job: Job, layout: Layout, path: Sequence[str] = ()) -> None:
+    def __init__(self, number: int, job: Job, layout: ApexLayout, path: Sequence[str] = ()) -> None:
         sys.path += [folder for folder in path if folder not in sys.path]
         settings = job.reinforcement
         assert settings is not None

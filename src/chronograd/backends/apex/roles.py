@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from chronograd.backends.apex.keepers import Layout, Report, Stopwatch
+from chronograd.backends.apex.keepers import ApexLayout, Report, Stopwatch
 from chronograd.backends.ray_session import ray_module
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.reinforce import environments
 from chronograd.reinforce.dqn import DQN
-from chronograd.reinforce.replay import NStep, Sample, Transitions
+from chronograd.reinforce.replay import Minibatch, NStep, Transitions
 from chronograd.reinforce.replay.prioritised import importance_weights, priorities_of, stratified
 from chronograd.reinforce.replay.sharded import PLACE_BITS, split_shares
 from chronograd.reinforce.replay.transitions import Array, Indices, joined
@@ -71,7 +71,7 @@ class RemoteReplay:
     def add(self, transitions: Transitions, priorities: Array | None = None) -> None:
         raise NotImplementedError("actors add")
 
-    def sample(self, batch: int, rng: np.random.Generator) -> Sample:
+    def sample(self, batch: int, rng: np.random.Generator) -> Minibatch:
         """The minibatch that was asked for first. Raises NothingToDraw if no shard has anything."""
         while True:
             while len(self._under_way) < self._prefetch:
@@ -116,7 +116,7 @@ class RemoteReplay:
         for number, call in calls:
             self._totals[number] = self._answer(number, call) or 0.0
 
-    def _taken(self, asked: list[tuple[int, float, Any]]) -> Sample | None:
+    def _taken(self, asked: list[tuple[int, float, Any]]) -> Minibatch | None:
         """None if some of it is lost."""
         drawn = [(number, part, self._answer(number, call)) for number, part, call in asked]
         given = [(number, part, one) for number, part, one in drawn if one is not None]
@@ -129,7 +129,7 @@ class RemoteReplay:
         self.age_s = float(np.average([one.age_s for *_, one in given], weights=[len(one.places) for *_, one in given]))
         probabilities = np.concatenate([part * one.within for _, part, one in given])
         indices = np.concatenate([one.places + (number << PLACE_BITS) for number, _, one in given])
-        return Sample(
+        return Minibatch(
             joined([one.transitions for *_, one in given]), indices, importance_weights(probabilities, self.beta)
         )
 
@@ -148,7 +148,7 @@ class Actor:
     """Acts in its environments and sends what it saw, with priorities, to its shard."""
 
     def __init__(
-        self, number: int, job: Job, layout: Layout, epsilon: float, shards: Sequence[Any], mailbox: Any,
+        self, number: int, job: Job, layout: ApexLayout, epsilon: float, shards: Sequence[Any], mailbox: Any,
         life: tuple[int, int],
         path: Sequence[str] = (),
     ) -> None:  # fmt: skip
@@ -271,16 +271,16 @@ class Actor:
     def _priorities(self, transitions: Transitions) -> Array:
         """Of each by its own network, as old as it is: so new data need no priority made up for it. 1 where that is not finite:
         then the learner has diverged, whose loss says so."""
-        sample = Sample.of(transitions)
+        sample = Minibatch.of(transitions)
         errors: Array = (self._agent.targets(sample) - self._agent.chosen(sample)).cpu().numpy()
         return np.where(np.isfinite(errors), priorities_of(errors), 1.0)
 
 
-class Learner:
+class ApexLearner:
     """Draws, learns, sends back priorities, and publishes what it has learned."""
 
     def __init__(
-        self, job: Job, layout: Layout, shards: Sequence[Any], mailbox: Any, checkpoints: Path | None, device: str,
+        self, job: Job, layout: ApexLayout, shards: Sequence[Any], mailbox: Any, checkpoints: Path | None, device: str,
         threads: int, path: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """`checkpoints`: from whose newest it goes on, and where it writes them."""

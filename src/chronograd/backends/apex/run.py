@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from chronograd.backends.apex.group import Group
-from chronograd.backends.apex.keepers import Layout, Report
+from chronograd.backends.apex.group import ApexGroup
+from chronograd.backends.apex.keepers import ApexLayout, Report
 from chronograd.backends.gorila.group import GorilaGroup
 from chronograd.backends.ray_session import cpu_s, ray_session, take_along
 from chronograd.errors import JobError
@@ -27,12 +27,12 @@ from chronograd.measure import process
 from chronograd.record import Quantity, Record
 from chronograd.reinforce import environments, result
 from chronograd.reinforce.agent import epsilon_at
-from chronograd.reinforce.balance import Setting
+from chronograd.reinforce.balance import BalanceSetting
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.reinforce.systems import SystemsView, timeline
 from chronograd.reinforce.worker import evaluated, line_of_epoch, save_episode, why_stop
-from chronograd.rundir import RunDir, Step, steps
+from chronograd.rundir import RunDir, StepLine, steps
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
@@ -54,12 +54,12 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
     raise JobError("a job of reinforcement is trained, not measured", "train it: its record has frames per second")
 
 
-def layout_of(job: Job) -> Layout:
+def layout_of(job: Job) -> ApexLayout:
     """As the job has it. Bundled, learners act, and there are neither actors nor shards beside them."""
     settings = job.reinforcement
     assert settings is not None
     is_bundled = settings.algorithm == "gorila" and settings.bundled
-    return Layout(
+    return ApexLayout(
         num_actors=0 if is_bundled else settings.actors,
         learners=settings.learners,
         environments=settings.environments_per_actor,
@@ -85,7 +85,7 @@ def _train(run: RunDir, job: Job) -> None:
             group = (
                 GorilaGroup(job, layout, settings.bundled, checkpoints=run.checkpoints)
                 if settings.algorithm == "gorila"
-                else Group(
+                else ApexGroup(
                     job, layout, run.checkpoints, device=place.device.type, threads=threads_per_rank(job.cluster, 1)
                 )
             )
@@ -96,7 +96,7 @@ def _train(run: RunDir, job: Job) -> None:
 class _Run:
     """A group at work, and where the run is."""
 
-    def __init__(self, run: RunDir, job: Job, group: Group, lines: steps.StepWriter) -> None:
+    def __init__(self, run: RunDir, job: Job, group: ApexGroup, lines: steps.StepWriter) -> None:
         assert job.reinforcement is not None
         self._run, self._job, self._group, self._lines, self._settings = run, job, group, lines, job.reinforcement
         environment = environments.make(job)
@@ -105,7 +105,7 @@ class _Run:
         self._agent = DQN(job, self._space, None, torch.device("cpu"))
         self._scored = [environments.make(job, is_evaluation=True) for _ in range(self._settings.evaluation_episodes)]
         self._view = SystemsView(machine.cores(), job.training.batch)
-        self._updates: list[steps.Step] = []
+        self._updates: list[steps.StepLine] = []
         self._untold: list[Report] = []  # of the last epoch, done after its last step
         self._dropped: dict[str, int] = {}
         self._num_deaths = self._written_off = 0  # that were told
@@ -119,12 +119,12 @@ class _Run:
             self.progress = Progress.read(checkpoint_folder.read_state(newest)["progress"])
             if extended := self.progress.go_on(job.training.epochs):
                 notes.append(extended)
-        work = steps.Work(
+        work = steps.WorkLine(
             params=group.num_params, steps_per_epoch=self._settings.steps_per_epoch, rank_batch=job.training.batch
         )
         lines.write(work)
         for note in notes:
-            lines.write(steps.Note(step=self.progress.step, text=note))
+            lines.write(steps.NoteLine(step=self.progress.step, text=note))
         self._before = self.progress.step  # what this attempt did not do itself
 
     def go_on(self) -> None:
@@ -197,7 +197,7 @@ class _Run:
             told.append(f"{count:,} updates were left out: all steps of the epoch were made, and the replay was empty")
         self._written_off = ledger.written_off
         for text in told:
-            self._lines.write(steps.Note(step=at, text=text))
+            self._lines.write(steps.NoteLine(step=at, text=text))
 
     def _take(self, report: Report, losses: list[float]) -> None:
         self._view.add([report])
@@ -206,12 +206,12 @@ class _Run:
         at = self._before + self._group.ledger.steps
         epsilon = self._epsilon(report.number, at)
         for total, length in report.episodes:
-            self._lines.write(steps.Episode(step=at, total=total, length=length, epsilon=epsilon))
+            self._lines.write(steps.EpisodeLine(step=at, total=total, length=length, epsilon=epsilon))
         for line in report.lines:
             if line["dropped"]:
                 self._dropped[line["dropped"]] = self._dropped.get(line["dropped"], 0) + 1
             else:
-                self._updates.append(Step(**{name: value for name, value in line.items() if name != "dropped"}))
+                self._updates.append(StepLine(**{name: value for name, value in line.items() if name != "dropped"}))
 
     def _epsilon(self, number: int, step: int) -> float:
         """Of an actor."""
@@ -232,7 +232,7 @@ class _Run:
             else None
         )
         self._lines.write(
-            Step(
+            StepLine(
                 step=self._before + self._group.ledger.steps,
                 epoch=self.progress.epoch + 1,
                 seconds=self.progress.training_time_s + since,
@@ -296,7 +296,7 @@ class _Run:
     def _verdict(self) -> dict[str, Any]:
         """With what `balance` needs to say more."""
         rates, layout = self._view.rates(), layout_of(self._job)
-        setting = Setting(
+        setting = BalanceSetting(
             batch=self._job.training.batch,
             draws=max(rates["drawn_per_s"], 1e-9) / max(rates["added_per_s"], 1e-9),
             num_actors=layout.num_actors,

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from chronograd.backends.apex.group import Group, Roles
-from chronograd.backends.apex.keepers import Layout, ReplayShard, Report
-from chronograd.backends.gorila.roles import Bundle, GorilaActor, GorilaLearner, GorilaServer, Limits
+from chronograd.backends.apex.group import ApexGroup, Roles
+from chronograd.backends.apex.keepers import ApexLayout, ReplayShard, Report
+from chronograd.backends.gorila.roles import Bundle, GorilaActor, GorilaLearner, GorilaServer, GradientLimits
 from chronograd.backends.parameter_server.actors import Shard, flattened, shards
 from chronograd.backends.ray_session import ray_module
 from chronograd.job import Job
@@ -23,7 +23,7 @@ from chronograd.train.checkpoint import save_tensors
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, Progress
 
 
-class GorilaGroup(Group):
+class GorilaGroup(ApexGroup):
     """As the group of Ape-X, with servers for the parameters, and several learners.
 
     Attributes:
@@ -31,7 +31,7 @@ class GorilaGroup(Group):
     """
 
     def __init__(
-        self, job: Job, layout: Layout, is_bundled: bool, limits: Limits = Limits(), checkpoints: Path | None = None  # noqa: B008
+        self, job: Job, layout: ApexLayout, is_bundled: bool, limits: GradientLimits = GradientLimits(), checkpoints: Path | None = None  # noqa: B008
     ) -> None:  # fmt: skip
         self.is_bundled, self._limits = is_bundled, limits
         learner: Any = Bundle if is_bundled else GorilaLearner

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from chronograd.backends.apex.keepers import Layout, Report, Stopwatch
+from chronograd.backends.apex.keepers import ApexLayout, Report, Stopwatch
 from chronograd.backends.apex.roles import EMPTY_S, Actor, NothingToDraw, RemoteReplay
-from chronograd.backends.parameter_server.actors import Flat, Server, Shard, flattened
+from chronograd.backends.parameter_server.actors import Flat, ParameterServer, Shard, flattened
 from chronograd.backends.ray_session import ray_module
 from chronograd.job import Job, changed
 from chronograd.reinforce import environments
@@ -40,7 +40,7 @@ NEVER = 2**40
 
 
 @dataclass(frozen=True)
-class Limits:
+class GradientLimits:
     """Attributes:
     staleness: a gradient that is staler is dropped.
     deviations: a loss so many standard deviations from the running mean has its gradient dropped.
@@ -66,10 +66,10 @@ class Update:
     dropped: str = ""
 
 
-class GorilaServer(Server):
+class GorilaServer(ParameterServer):
     """A shard of the parameters, under AdaGrad. Its updates are counted, and so is what it dropped."""
 
-    def __init__(self, shard: Shard, job: Job, limits: Limits, path: Sequence[str] = ()) -> None:
+    def __init__(self, shard: Shard, job: Job, limits: GradientLimits, path: Sequence[str] = ()) -> None:
         sys.path += [folder for folder in path if folder not in sys.path]
         groups = [{"params": list(range(len(shard.members))), "factor": 1.0}]
         super().__init__(shard, torch.optim.Adagrad, groups, job.training, 1, job.communication.staleness_aware)
@@ -163,7 +163,7 @@ class GorilaLearner:
     """Pulls, computes a gradient, pushes."""
 
     def __init__(
-        self, number: int, job: Job, layout: Layout, limits: Limits, parts: Sequence[Shard], servers: Sequence[Any],
+        self, number: int, job: Job, layout: ApexLayout, limits: GradientLimits, parts: Sequence[Shard], servers: Sequence[Any],
         shards: Sequence[Any], life: tuple[int, int], replay: Replay | None = None, path: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """`shards` of the replay, unless it has a `replay` of its own; `life` as of actors."""
@@ -252,7 +252,7 @@ class GorilaActor(Actor):
     """An actor whose parameters come from the servers. ε falls with the steps of all actors, which the driver knows."""
 
     def __init__(
-        self, number: int, job: Job, layout: Layout, parts: Sequence[Shard], servers: Sequence[Any], shards: Sequence[Any],
+        self, number: int, job: Job, layout: ApexLayout, parts: Sequence[Shard], servers: Sequence[Any], shards: Sequence[Any],
         life: tuple[int, int], path: Sequence[str] = (),
     ) -> None:  # fmt: skip
         sys.path += [folder for folder in path if folder not in sys.path]
@@ -279,7 +279,7 @@ class GorilaActor(Actor):
 class _OwnActor(Actor):
     """The actor of a bundle: it acts by its learner's network, into its learner's replay."""
 
-    def __init__(self, number: int, job: Job, layout: Layout, life: tuple[int, int], replay: Replay) -> None:
+    def __init__(self, number: int, job: Job, layout: ApexLayout, life: tuple[int, int], replay: Replay) -> None:
         super().__init__(number, job, layout, 1.0, [None], None, life)
         self._replay = replay
 
@@ -306,7 +306,7 @@ class Bundle:
     """An actor, its replay and a learner, taking turns."""
 
     def __init__(
-        self, number: int, job: Job, layout: Layout, limits: Limits, parts: Sequence[Shard], servers: Sequence[Any],
+        self, number: int, job: Job, layout: ApexLayout, limits: GradientLimits, parts: Sequence[Shard], servers: Sequence[Any],
         life: tuple[int, int], path: Sequence[str] = (),
     ) -> None:  # fmt: skip
         sys.path += [folder for folder in path if folder not in sys.path]

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from chronograd.errors import RunError
-from chronograd.job import Communication, Job
+from chronograd.job import GradientExchange, Job
 from chronograd.train import worker
 from chronograd.train.rank_context import Communicator, RankContext
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
@@ -43,7 +43,7 @@ class HorovodCommunicator(Communicator):
 
     is_repeatable = False  # Horovod refuses a third backward without a step
 
-    def __init__(self, communication: Communication) -> None:
+    def __init__(self, communication: GradientExchange) -> None:
         import horovod.torch as hvd
 
         self._hvd = hvd

@@ -25,7 +25,7 @@ from chronograd.errors import InputError, RunError
 from chronograd.job import Job, Training
 from chronograd.measure import environment
 from chronograd.measure.memory import PeakMemory, keep_freed_memory
-from chronograd.rundir.steps import Memory, Start, Step
+from chronograd.rundir.steps import MemoryLine, Start, StepLine
 from chronograd.train import order
 from chronograd.train.loop import seed_everything
 from chronograd.train.optimizer import set_rate
@@ -113,7 +113,7 @@ class Applied:
     time_s: float
 
 
-class Server:
+class ParameterServer:
     """One shard of the parameters and the optimizer over it. Gradients are applied in the order in which they come.
 
     The schedule's rate is that of the server's own version. Staleness-aware, it is divided by the staleness where that
@@ -169,7 +169,7 @@ class Server:
         return state
 
 
-class Learner:
+class GradientLearner:
     """Computes gradients of minibatches on parameters that it pulls.
 
     Buffers, such as running means, are its own: servers do not have them.
@@ -213,7 +213,7 @@ class Learner:
     def buffers(self) -> dict[str, Any]:
         return {name: buffer.cpu().numpy() for name, buffer in self._step.network.named_buffers()}
 
-    def learn(self, minibatch: int) -> Step:
+    def learn(self, minibatch: int) -> StepLine:
         """Pull, compute the gradient of a minibatch (a step's samples, counted from 0), push.
 
         What came of it: number (counted from 1), staleness and time of the update are those of server 0; the loss is that on
@@ -234,7 +234,7 @@ class Learner:
         computed = time.perf_counter()
         applied = self._push(gradients, versions)
         self._step.drop_gradients()
-        return Step(
+        return StepLine(
             step=applied[0].update,
             learner=self._number,
             staleness=applied[0].staleness,
@@ -246,9 +246,9 @@ class Learner:
             time_s=applied[0].time_s,
         )
 
-    def memory(self, step: int) -> Memory:
+    def memory(self, step: int) -> MemoryLine:
         """Its peak until a step."""
-        return Memory(step=step, memory_peak_bytes=self._memory.peak_bytes(), source=self._memory.source)
+        return MemoryLine(step=step, memory_peak_bytes=self._memory.peak_bytes(), source=self._memory.source)
 
     def _pull(self) -> list[int]:
         """Take the newest parameters. Returns the version of each server's."""

@@ -12,8 +12,8 @@ from typing import Any, Self
 import torch
 
 from chronograd.backends.parameter_server.actors import (
-    Learner,
-    Server,
+    GradientLearner,
+    ParameterServer,
     Shard,
     flattened,
     group_fields,
@@ -23,8 +23,8 @@ from chronograd.backends.parameter_server.actors import (
 from chronograd.backends.ray_session import answer, ray_module, ray_session
 from chronograd.errors import RunError
 from chronograd.job import Job
-from chronograd.rundir import RunDir, Step
-from chronograd.rundir.steps import Memory, Start
+from chronograd.rundir import RunDir, StepLine
+from chronograd.rundir.steps import MemoryLine, Start
 from chronograd.train.rank_context import RankContext, threads_per_rank
 from chronograd.train.step import TrainingStep
 from chronograd.words import how_many
@@ -37,7 +37,7 @@ HANDED_OUT = 2
 COPIES_PER_LEARNER = 4
 
 
-class Group:
+class ParameterServerGroup:
     """The servers and learners of a job. Within `ray_session`; as a context it ends them."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Group:
         communication, num_learners = job.communication, job.cluster.count
         self._shards = parts
         threads = threads_per_rank(job.cluster, num_learners)
-        server = ray.remote(num_cpus=1)(Server)
+        server = ray.remote(num_cpus=1)(ParameterServer)
         self._servers = [
             server.remote(
                 shard,
@@ -67,7 +67,7 @@ class Group:
             for shard in self._shards
         ]
         is_cuda = place.device.type == "cuda"
-        learner = ray.remote(num_cpus=threads, num_gpus=int(is_cuda))(Learner)
+        learner = ray.remote(num_cpus=threads, num_gpus=int(is_cuda))(GradientLearner)
         device = "cuda" if is_cuda else "cpu"  # Ray shows each learner its own GPU only
         self._learners = [
             learner.remote(number, job, initial_weights, device, threads, self._shards, self._servers, sys.path)
@@ -127,7 +127,7 @@ class Group:
 
     # -- work --------------------------------------------------------------------------------------------
 
-    def updates(self, minibatches: Iterable[int]) -> Iterator[Step]:
+    def updates(self, minibatches: Iterable[int]) -> Iterator[StepLine]:
         """Have learners do minibatches; their updates in the order of server 0.
 
         Raises RunError that names an actor if it dies or raises, or nothing has come from it for `cluster.timeout_s`.
@@ -136,7 +136,7 @@ class Group:
 
         left = iter(minibatches)
         out: dict[Any, tuple[int, int]] = {}
-        early: dict[int, Step] = {}
+        early: dict[int, StepLine] = {}
 
         def hand_out(learner: int) -> None:
             for minibatch in itertools.islice(left, 1):
@@ -152,7 +152,7 @@ class Group:
             for call in done:
                 learner, _ = out.pop(call)
                 hand_out(learner)
-                update: Step = answer(call, f"learner {learner}")
+                update: StepLine = answer(call, f"learner {learner}")
                 early[update.step] = update
             while self._version + 1 in early:
                 self._version += 1
@@ -174,7 +174,7 @@ class Group:
 
     # -- what they tell ----------------------------------------------------------------------------------
 
-    def memory(self, step: int) -> list[Memory]:
+    def memory(self, step: int) -> list[MemoryLine]:
         """The peak of each learner until a step."""
         return [self._of_learner(number, "memory", step) for number in range(len(self._learners))]
 

@@ -11,7 +11,7 @@ from chronograd.measure import environment, result
 from chronograd.measure.result import Timing
 from chronograd.measure.utilisation import put_utilisation
 from chronograd.record import STEP_PARTS, Curve, Quantity, Record
-from chronograd.rundir import RunDir, Step, StepLog
+from chronograd.rundir import RunDir, StepLine, StepLog
 from chronograd.rundir.steps import Start, merged
 from chronograd.train.result import WITHOUT_WARMUP, header, loss_columns, settled, training_record
 
@@ -66,7 +66,7 @@ def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float 
 
 
 def _put_own(
-    record: Record, logs: Mapping[int, StepLog], job: Job, lines: Sequence[Step], settled: Sequence[Step]
+    record: Record, logs: Mapping[int, StepLog], job: Job, lines: Sequence[StepLine], settled: Sequence[StepLine]
 ) -> None:
     """Staleness of all updates, the parts of the settled ones, and what to know about them."""
     staleness = [int(line.needed("staleness")) for line in lines]

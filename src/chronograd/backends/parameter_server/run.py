@@ -18,13 +18,13 @@ import torch
 
 from chronograd.backends.parameter_server import record as results
 from chronograd.backends.parameter_server.actors import shards, trained_parameters
-from chronograd.backends.parameter_server.group import Group, session
+from chronograd.backends.parameter_server.group import ParameterServerGroup, session
 from chronograd.backends.ray_session import take_along
 from chronograd.data import datasets
 from chronograd.data.datasets import Dataset
 from chronograd.errors import JobError
 from chronograd.job import Job
-from chronograd.rundir import Line, RunDir, Step, StepWriter
+from chronograd.rundir import Line, RunDir, StepLine, StepWriter
 from chronograd.rundir.steps import Attempt
 from chronograd.train.loop import train
 from chronograd.train.rank_command import Measuring, run_rank
@@ -45,7 +45,7 @@ def _train(run: RunDir, job: Job) -> None:
         dataset = datasets.load(job.data, job.training.seed)
         step = AsynchronousStep(job, dataset, place, _weights(run))
         parts = shards(trained_parameters(step.optimizer), job.communication.servers)
-        with session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
+        with session(job, place, parts, run), ParameterServerGroup(job, place, step, parts, _weights(run)) as group:
             lines.write_each(group.starts)
             step.group = group
             progress = train(step, dataset, place, run, lines)
@@ -64,7 +64,7 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
         dataset = datasets.load(job.data, job.training.seed)
         step = TrainingStep(job, dataset, place, _weights(run))
         parts = shards(trained_parameters(step.optimizer), job.communication.servers)
-        with session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
+        with session(job, place, parts, run), ParameterServerGroup(job, place, step, parts, _weights(run)) as group:
             lines.write_each(group.starts)
             group.load(step, 0)
             updates = group.updates(itertools.count())
@@ -99,7 +99,7 @@ class LearnerLines(StepWriter):
         self.write_each([Attempt()] * num_learners)
 
     def write(self, line: Line) -> None:
-        if isinstance(line, Step) and line.learner:
+        if isinstance(line, StepLine) and line.learner:
             self._of_learner[line.learner].write(line)
         else:
             super().write(line)
@@ -126,12 +126,12 @@ class AsynchronousStep(TrainingStep):
     Its parameters, optimizer state and buffers are those of the servers at the start of a run and after each epoch.
     """
 
-    group: Group
+    group: ParameterServerGroup
 
     def __init__(self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None) -> None:
         super().__init__(job, dataset, place, initial_weights)
         self._is_loaded = False
-        self._updates: Iterator[Step] = iter(())
+        self._updates: Iterator[StepLine] = iter(())
 
     def run(self, index: int) -> dict[str, Any]:
         """Wait for update `index`, counted from 0. Its parts are what its learner says of it."""

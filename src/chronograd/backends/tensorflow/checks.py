@@ -9,7 +9,7 @@ from pathlib import Path
 from chronograd.backends.plan import installed
 from chronograd.backends.tensorflow.ports import PORTS
 from chronograd.errors import JobError
-from chronograd.job import Communication, Job, Training
+from chronograd.job import GradientExchange, Job, Training
 from chronograd.measure import environment
 
 NEEDED = ("tensorflow", "keras", "torch", "safetensors", "psutil")
@@ -54,7 +54,7 @@ def check(job: Job, all_reduce: Mapping[str, bool]) -> None:
             f"communication.bucket_bytes is {communication.bucket_bytes:,}; MirroredStrategy has no such size",
             "leave it out; tf_multiworker takes it",
         )
-    defaults = Communication()
+    defaults = GradientExchange()
     for field in ("servers", "staleness_aware"):
         if getattr(communication, field) != getattr(defaults, field):
             raise JobError(

@@ -25,7 +25,7 @@ COUNTED = "num_batches_tracked"
 
 
 @dataclass(frozen=True)
-class Tensor:
+class PortedTensor:
     """One tensor of the network: its name in the torch network, its variable, and how torch's axes become Keras's."""
 
     name: str
@@ -46,7 +46,7 @@ class Tensor:
 
 
 @dataclass
-class Network:
+class PortedNetwork:
     """A port with weights.
 
     Attributes:
@@ -56,8 +56,8 @@ class Network:
     """
 
     model: Any
-    trained: list[Tensor]
-    running: list[Tensor]
+    trained: list[PortedTensor]
+    running: list[PortedTensor]
     counted: dict[str, Array] = field(default_factory=dict)
 
     def run(self, images: Any, training: bool) -> tuple[Any, list[Any]]:
@@ -77,7 +77,7 @@ class Network:
         return {**{t.name: t.value() for t in (*self.trained, *self.running)}, **self.counted}
 
 
-def build(port: Port, shape: Sequence[int], weights: Weights) -> Network:
+def build(port: Port, shape: Sequence[int], weights: Weights) -> PortedNetwork:
     """A port for images of `shape` (channels, height, width). Call it within the strategy's scope.
 
     Weights that no layer asks for, and layers without weights, are errors of the port.
@@ -88,7 +88,7 @@ def build(port: Port, shape: Sequence[int], weights: Weights) -> Network:
     layers = _KerasLayers(weights)
     images = keras.Input((height, width, channels), dtype="float32")
     logits = port(layers, images)
-    network = Network(keras.Model(images, [logits, *layers.statistics]), layers.trained, layers.running)
+    network = PortedNetwork(keras.Model(images, [logits, *layers.statistics]), layers.trained, layers.running)
     known = {t.name for t in (*network.trained, *network.running)}
     left = {name for name in weights if name not in known and not name.endswith(COUNTED)}
     assert not left, f"the port leaves out {sorted(left)}"
@@ -139,8 +139,8 @@ class _KerasLayers:
         import keras
 
         self._keras: Any = keras
-        self.trained: list[Tensor] = []
-        self.running: list[Tensor] = []
+        self.trained: list[PortedTensor] = []
+        self.running: list[PortedTensor] = []
         self.statistics: list[Any] = []
         self._weights = weights
 
@@ -159,12 +159,12 @@ class _KerasLayers:
         y, mean, variance = layer(x)
         self.statistics += [mean, variance]
         self.trained += [
-            Tensor(f"{name}.weight", layer.scale.value, (0,)),
-            Tensor(f"{name}.bias", layer.shift.value, (0,)),
+            PortedTensor(f"{name}.weight", layer.scale.value, (0,)),
+            PortedTensor(f"{name}.bias", layer.shift.value, (0,)),
         ]
         self.running += [
-            Tensor(f"{name}.running_mean", layer.mean.value, (0,)),
-            Tensor(f"{name}.running_var", layer.variance.value, (0,)),
+            PortedTensor(f"{name}.running_mean", layer.mean.value, (0,)),
+            PortedTensor(f"{name}.running_var", layer.variance.value, (0,)),
         ]
         return y
 
@@ -196,9 +196,9 @@ class _KerasLayers:
         return self._keras.ops.pad(x[:, ::stride, ::stride, :], [(0, 0), (0, 0), (0, 0), sides])
 
     def _keep(self, name: str, layer: Any, axes: tuple[int, ...]) -> None:
-        self.trained.append(Tensor(f"{name}.weight", layer.kernel.value, axes))
+        self.trained.append(PortedTensor(f"{name}.weight", layer.kernel.value, axes))
         if layer.use_bias:
-            self.trained.append(Tensor(f"{name}.bias", layer.bias.value, (0,)))
+            self.trained.append(PortedTensor(f"{name}.bias", layer.bias.value, (0,)))
 
 
 def _layer_name(name: str) -> str:

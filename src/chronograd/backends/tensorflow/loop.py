@@ -8,8 +8,8 @@ from chronograd.backends.tensorflow import checkpoint
 from chronograd.backends.tensorflow.prepared import Prepared
 from chronograd.backends.tensorflow.step import TensorFlowStep
 from chronograd.measure import process
-from chronograd.rundir import RunDir, Step, StepWriter
-from chronograd.rundir.steps import Note, Weights
+from chronograd.rundir import RunDir, StepLine, StepWriter
+from chronograd.rundir.steps import NoteLine, Weights
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.epochs import train_epochs
 
@@ -37,7 +37,7 @@ def _resume(step: TensorFlowStep, prepared: Prepared, lines: StepWriter) -> Prog
         return Progress()
     progress, differences = checkpoint.restore(prepared.checkpoint, step)
     for note in (*prepared.checkpoint_notes, *differences):
-        lines.write(Note(step=progress.step, text=note))
+        lines.write(NoteLine(step=progress.step, text=note))
     return progress
 
 
@@ -49,7 +49,7 @@ def _epoch(step: TensorFlowStep, lines: StepWriter, progress: Progress) -> tuple
         step.run(index)
         seconds = time.perf_counter() - start
         lines.write(
-            Step(
+            StepLine(
                 step=index + 1,
                 epoch=progress.epoch + 1,
                 seconds=progress.training_time_s + seconds,

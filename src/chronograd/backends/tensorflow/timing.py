@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from chronograd.backends.tensorflow.step import TensorFlowStep
 from chronograd.measure import process
 from chronograd.measure.result import Timing
-from chronograd.rundir import Line, Step
+from chronograd.rundir import Line, StepLine
 
 T = TypeVar("T")
 METHOD = (
@@ -35,10 +35,10 @@ def time_steps(step: TensorFlowStep, timing: Timing, write: Callable[[Line], Non
     for index in range(timing.warmup, timing.warmup + count):
         step_time_s, parts, apart = _round(step, index)
         line += 1
-        write(Step(step=line, mode="parts", step_time_s=step_time_s, **parts))
+        write(StepLine(step=line, mode="parts", step_time_s=step_time_s, **parts))
         if apart is not None:
             line += 1
-            write(Step(step=line, mode="no_exchange", **apart))
+            write(StepLine(step=line, mode="no_exchange", **apart))
 
 
 def _round(step: TensorFlowStep, index: int) -> tuple[float, dict[str, Any], dict[str, Any] | None]:

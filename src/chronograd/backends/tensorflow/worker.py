@@ -21,7 +21,7 @@ from chronograd.measure import process, result
 from chronograd.measure.memory import PeakResident
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.rundir.steps import Attempt, Memory
+from chronograd.rundir.steps import Attempt, MemoryLine
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.result import measured_record, training_record
@@ -104,7 +104,7 @@ def _write_memory(lines: StepWriter, ranks: Ranks, step: int, resident: PeakResi
         peak, source = int(tf.config.experimental.get_memory_info("GPU:0")["peak"]), "TensorFlow's allocator, first GPU"
     else:
         peak, source = resident.peak_bytes(), resident.source
-    lines.write(Memory(step=step, memory_peak_bytes=peak, source=source))
+    lines.write(MemoryLine(step=step, memory_peak_bytes=peak, source=source))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chronograd.clouds.fields import Field, Platform, from_shell, shell_line
+from chronograd.clouds.fields import CloudPlatform, DocumentField, from_shell, shell_line
 from chronograd.clouds.sending import Tool
 from chronograd.clouds.submission import Submission
 
@@ -39,7 +39,7 @@ def _derived(asked: Submission) -> dict[str, Any]:
     return derived
 
 
-PLATFORM = Platform(
+PLATFORM = CloudPlatform(
     name="azureml",
     title="Azure ML",
     file="azureml.yaml",
@@ -62,20 +62,20 @@ PLATFORM = Platform(
         words=lambda path, _: ["ml", "job", "create", "--file", path],
     ),
     fields=(
-        Field("name", "display_name"),
-        Field(("command", "arguments"), "command", shell_line, from_shell),
-        Field("image", "environment.image"),
-        Field("code", "code"),
-        Field("instance", "resources.instance_type"),
-        Field("nodes", "resources.instance_count"),
-        Field("data", "inputs", _inputs, _data),
-        Field("output", "outputs.output", _folder, lambda one: one["path"]),
-        Field("checkpoints", "outputs.checkpoints", _folder, lambda one: one["path"]),
-        Field("limit_s", "limits.timeout"),
-        Field("spot", "queue_settings.job_tier", lambda _: "spot", lambda text: text == "spot"),
-        Field("environment", "environment_variables"),
-        Field("tags", "tags"),
-        Field("role", "identity.client_id"),
-        Field("project", "experiment_name"),
+        DocumentField("name", "display_name"),
+        DocumentField(("command", "arguments"), "command", shell_line, from_shell),
+        DocumentField("image", "environment.image"),
+        DocumentField("code", "code"),
+        DocumentField("instance", "resources.instance_type"),
+        DocumentField("nodes", "resources.instance_count"),
+        DocumentField("data", "inputs", _inputs, _data),
+        DocumentField("output", "outputs.output", _folder, lambda one: one["path"]),
+        DocumentField("checkpoints", "outputs.checkpoints", _folder, lambda one: one["path"]),
+        DocumentField("limit_s", "limits.timeout"),
+        DocumentField("spot", "queue_settings.job_tier", lambda _: "spot", lambda text: text == "spot"),
+        DocumentField("environment", "environment_variables"),
+        DocumentField("tags", "tags"),
+        DocumentField("role", "identity.client_id"),
+        DocumentField("project", "experiment_name"),
     ),
 )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chronograd.clouds.fields import Document, Field, Platform, escaped, get, slug, unescaped
+from chronograd.clouds.fields import CloudPlatform, Document, DocumentField, escaped, get, slug, unescaped
 from chronograd.clouds.sending import Tool
 from chronograd.clouds.submission import Submission, fields_of, words_of
 
@@ -62,30 +62,30 @@ def _from_places(places: Mapping[str, str]) -> tuple[dict[str, str], str | None,
     return data, data.pop("output", None), data.pop("checkpoints", None)
 
 
-def pod_fields(pod: str) -> tuple[Field, ...]:
+def pod_fields(pod: str) -> tuple[DocumentField, ...]:
     """What a pod says, whatever owns it. Volumes and the instance are brought into its form by `fold_pod`."""
     container = f"{pod}.containers.0"
     return (
-        Field("image", f"{container}.image"),
-        Field("command", f"{container}.command"),
-        Field("arguments", f"{container}.args", words_of, fields_of),
-        Field("instance", f"{pod}.nodeSelector.{PRODUCT_KEY}"),
-        Field("devices", f"{container}.resources.limits.{GPU_KEY}"),
-        Field(
+        DocumentField("image", f"{container}.image"),
+        DocumentField("command", f"{container}.command"),
+        DocumentField("arguments", f"{container}.args", words_of, fields_of),
+        DocumentField("instance", f"{pod}.nodeSelector.{PRODUCT_KEY}"),
+        DocumentField("devices", f"{container}.resources.limits.{GPU_KEY}"),
+        DocumentField(
             "disk_gb",
             f"{container}.resources.requests.ephemeral-storage",
             lambda gb: f"{gb}G",
             lambda text: int(text.removesuffix("G")),
         ),
-        Field(("data", "output", "checkpoints"), f"{pod}.volumes", _places, _from_places),
-        Field(
+        DocumentField(("data", "output", "checkpoints"), f"{pod}.volumes", _places, _from_places),
+        DocumentField(
             "spot",
             f"{pod}.nodeSelector.karpenter\\.sh/capacity-type",
             lambda _: "spot",
             lambda text: text == "spot",
         ),
-        Field(("environment", "secrets"), f"{container}.env", _env, _from_env),
-        Field("role", f"{pod}.serviceAccountName"),
+        DocumentField(("environment", "secrets"), f"{container}.env", _env, _from_env),
+        DocumentField("role", f"{pod}.serviceAccountName"),
     )
 
 
@@ -224,7 +224,7 @@ def _unfold(document: Document) -> Document:
     return opened
 
 
-PLATFORM = Platform(
+PLATFORM = CloudPlatform(
     name="kubernetes",
     title="Kubernetes",
     file="kubernetes.yaml",
@@ -243,12 +243,12 @@ PLATFORM = Platform(
     complain=complain,
     tool=TOOL,
     fields=(
-        Field("name", "metadata.name"),
-        Field("project", "metadata.namespace"),
-        Field("tags", "metadata.labels"),
-        Field("nodes", "spec.completions"),
-        Field("limit_s", "spec.activeDeadlineSeconds"),
-        Field("restarts", "spec.backoffLimit"),
+        DocumentField("name", "metadata.name"),
+        DocumentField("project", "metadata.namespace"),
+        DocumentField("tags", "metadata.labels"),
+        DocumentField("nodes", "spec.completions"),
+        DocumentField("limit_s", "spec.activeDeadlineSeconds"),
+        DocumentField("restarts", "spec.backoffLimit"),
         *pod_fields(POD),
     ),
 )

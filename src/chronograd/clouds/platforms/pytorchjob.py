@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from chronograd.clouds.fields import Document, Field, Platform, get, slug
+from chronograd.clouds.fields import CloudPlatform, Document, DocumentField, get, slug
 from chronograd.clouds.platforms import kubernetes
 from chronograd.clouds.submission import Submission
 
@@ -45,7 +45,7 @@ def _unfold(document: Document) -> Document:
     return opened
 
 
-PLATFORM = Platform(
+PLATFORM = CloudPlatform(
     name="pytorchjob",
     title="PyTorchJob",
     file="pytorchjob.yaml",
@@ -64,12 +64,12 @@ PLATFORM = Platform(
     tool=kubernetes.TOOL,
     backends=("single", "ddp", "data_parallel"),
     fields=(
-        Field("name", "metadata.name"),
-        Field("project", "metadata.namespace"),
-        Field("tags", "metadata.labels"),
-        Field("nodes", f"{MASTER}.replicas"),
-        Field("limit_s", "spec.runPolicy.activeDeadlineSeconds"),
-        Field("restarts", "spec.runPolicy.backoffLimit"),
+        DocumentField("name", "metadata.name"),
+        DocumentField("project", "metadata.namespace"),
+        DocumentField("tags", "metadata.labels"),
+        DocumentField("nodes", f"{MASTER}.replicas"),
+        DocumentField("limit_s", "spec.runPolicy.activeDeadlineSeconds"),
+        DocumentField("restarts", "spec.runPolicy.backoffLimit"),
         *kubernetes.pod_fields(POD),
     ),
 )

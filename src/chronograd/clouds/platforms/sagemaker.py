@@ -7,7 +7,17 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from chronograd.clouds.fields import MISSING, Document, Field, Platform, get, job_arguments, pairs, slug, unpaired
+from chronograd.clouds.fields import (
+    MISSING,
+    CloudPlatform,
+    Document,
+    DocumentField,
+    get,
+    job_arguments,
+    pairs,
+    slug,
+    unpaired,
+)
 from chronograd.clouds.sending import Tool
 from chronograd.clouds.submission import Submission
 
@@ -102,7 +112,7 @@ def _faults(document: Document) -> list[str]:
     return []
 
 
-PLATFORM = Platform(
+PLATFORM = CloudPlatform(
     name="sagemaker",
     title="SageMaker",
     file="sagemaker.json",
@@ -129,21 +139,21 @@ PLATFORM = Platform(
         words=lambda path, _: ["sagemaker", "create-training-job", "--cli-input-json", f"file://{path}"],
     ),
     fields=(
-        Field("name", "TrainingJobName"),
-        Field("command", "AlgorithmSpecification.ContainerEntrypoint"),
-        Field("arguments", "HyperParameters"),
-        Field("image", "AlgorithmSpecification.TrainingImage"),
-        Field("instance", "ResourceConfig.InstanceType"),
-        Field("nodes", "ResourceConfig.InstanceCount"),
-        Field("disk_gb", "ResourceConfig.VolumeSizeInGB"),
-        Field("data", "InputDataConfig", _channels, _data),
-        Field("output", "OutputDataConfig.S3OutputPath"),
-        Field("checkpoints", "CheckpointConfig.S3Uri"),
-        Field("limit_s", "StoppingCondition.MaxRuntimeInSeconds"),
-        Field("spot", "EnableManagedSpotTraining"),
-        Field("restarts", "RetryStrategy.MaximumRetryAttempts"),
-        Field("environment", "Environment"),
-        Field("tags", "Tags", pairs("Key", "Value"), unpaired("Key", "Value")),
-        Field("role", "RoleArn"),
+        DocumentField("name", "TrainingJobName"),
+        DocumentField("command", "AlgorithmSpecification.ContainerEntrypoint"),
+        DocumentField("arguments", "HyperParameters"),
+        DocumentField("image", "AlgorithmSpecification.TrainingImage"),
+        DocumentField("instance", "ResourceConfig.InstanceType"),
+        DocumentField("nodes", "ResourceConfig.InstanceCount"),
+        DocumentField("disk_gb", "ResourceConfig.VolumeSizeInGB"),
+        DocumentField("data", "InputDataConfig", _channels, _data),
+        DocumentField("output", "OutputDataConfig.S3OutputPath"),
+        DocumentField("checkpoints", "CheckpointConfig.S3Uri"),
+        DocumentField("limit_s", "StoppingCondition.MaxRuntimeInSeconds"),
+        DocumentField("spot", "EnableManagedSpotTraining"),
+        DocumentField("restarts", "RetryStrategy.MaximumRetryAttempts"),
+        DocumentField("environment", "Environment"),
+        DocumentField("tags", "Tags", pairs("Key", "Value"), unpaired("Key", "Value")),
+        DocumentField("role", "RoleArn"),
     ),
 )

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from chronograd.clouds.fields import Document, Field, Platform, from_shell, shell_line, slug
+from chronograd.clouds.fields import CloudPlatform, Document, DocumentField, from_shell, shell_line, slug
 from chronograd.clouds.sending import Tool
 from chronograd.clouds.submission import Submission
 
@@ -66,7 +66,7 @@ def _complain(asked: Submission) -> list[str]:
     ]
 
 
-PLATFORM = Platform(
+PLATFORM = CloudPlatform(
     name="skypilot",
     title="SkyPilot",
     file="skypilot.yaml",
@@ -95,17 +95,21 @@ PLATFORM = Platform(
         ],
     ),
     fields=(
-        Field("name", "name"),
-        Field("instance", "resources.accelerators"),
-        Field("image", "resources.image_id", lambda image: IMAGE + image, lambda text: text.removeprefix(IMAGE)),
-        Field("disk_gb", "resources.disk_size"),
-        Field("spot", "resources.use_spot"),
-        Field("restarts", "resources.job_recovery.max_restarts_on_errors"),
-        Field("tags", "resources.labels"),
-        Field("nodes", "num_nodes"),
-        Field(("data", "output", "checkpoints"), "file_mounts", _mounts, _from_mounts),
-        Field("environment", "envs"),
-        Field("secrets", "secrets", lambda given: dict.fromkeys(given), lambda given: {n: f"env:{n}" for n in given}),
-        Field(("limit_s", "command", "arguments"), "run", _run, _from_run),
+        DocumentField("name", "name"),
+        DocumentField("instance", "resources.accelerators"),
+        DocumentField(
+            "image", "resources.image_id", lambda image: IMAGE + image, lambda text: text.removeprefix(IMAGE)
+        ),
+        DocumentField("disk_gb", "resources.disk_size"),
+        DocumentField("spot", "resources.use_spot"),
+        DocumentField("restarts", "resources.job_recovery.max_restarts_on_errors"),
+        DocumentField("tags", "resources.labels"),
+        DocumentField("nodes", "num_nodes"),
+        DocumentField(("data", "output", "checkpoints"), "file_mounts", _mounts, _from_mounts),
+        DocumentField("environment", "envs"),
+        DocumentField(
+            "secrets", "secrets", lambda given: dict.fromkeys(given), lambda given: {n: f"env:{n}" for n in given}
+        ),
+        DocumentField(("limit_s", "command", "arguments"), "run", _run, _from_run),
     ),
 )

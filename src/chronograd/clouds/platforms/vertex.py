@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from chronograd.clouds.fields import (
+    CloudPlatform,
     Document,
-    Field,
-    Platform,
+    DocumentField,
     bucket_path,
     escaped,
     get,
@@ -86,7 +86,7 @@ def _sent(path: str, document: Mapping[str, Any]) -> list[str]:
     return [*words, *([f"--labels={labels}"] if labels else [])]
 
 
-PLATFORM = Platform(
+PLATFORM = CloudPlatform(
     name="vertex",
     title="Vertex AI",
     file="vertex.json",
@@ -112,18 +112,20 @@ PLATFORM = Platform(
         part="jobSpec",
     ),
     fields=(
-        Field("name", "displayName"),
-        Field("command", f"{CONTAINER}.command"),
-        Field("arguments", f"{CONTAINER}.args", words_of, fields_of),
-        Field("image", f"{CONTAINER}.imageUri"),
-        Field(("instance", "devices"), f"{FIRST}.machineSpec", _machine, _instance),
-        Field("nodes", f"{FIRST}.replicaCount"),
-        Field("disk_gb", f"{FIRST}.diskSpec.bootDiskSizeGb"),
-        Field("output", "jobSpec.baseOutputDirectory.outputUriPrefix"),
-        Field("limit_s", "jobSpec.scheduling.timeout", lambda s: f"{s}s", _seconds),
-        Field("spot", "jobSpec.scheduling.strategy", lambda _: "SPOT", lambda text: text == "SPOT"),
-        Field("environment", f"{CONTAINER}.env", pairs("name", "value", escaped), unpaired("name", "value", unescaped)),
-        Field("tags", "labels"),
-        Field("role", "jobSpec.serviceAccount"),
+        DocumentField("name", "displayName"),
+        DocumentField("command", f"{CONTAINER}.command"),
+        DocumentField("arguments", f"{CONTAINER}.args", words_of, fields_of),
+        DocumentField("image", f"{CONTAINER}.imageUri"),
+        DocumentField(("instance", "devices"), f"{FIRST}.machineSpec", _machine, _instance),
+        DocumentField("nodes", f"{FIRST}.replicaCount"),
+        DocumentField("disk_gb", f"{FIRST}.diskSpec.bootDiskSizeGb"),
+        DocumentField("output", "jobSpec.baseOutputDirectory.outputUriPrefix"),
+        DocumentField("limit_s", "jobSpec.scheduling.timeout", lambda s: f"{s}s", _seconds),
+        DocumentField("spot", "jobSpec.scheduling.strategy", lambda _: "SPOT", lambda text: text == "SPOT"),
+        DocumentField(
+            "environment", f"{CONTAINER}.env", pairs("name", "value", escaped), unpaired("name", "value", unescaped)
+        ),
+        DocumentField("tags", "labels"),
+        DocumentField("role", "jobSpec.serviceAccount"),
     ),
 )

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from chronograd.clouds.fields import Field, Platform, from_shell, shell_line
+from chronograd.clouds.fields import CloudPlatform, DocumentField, from_shell, shell_line
 from chronograd.clouds.submission import Submission, fields_of, words_of
 
 MODEL = "model_definition"
@@ -59,7 +59,7 @@ def _complain(asked: Submission) -> list[str]:
     return told
 
 
-PLATFORM = Platform(
+PLATFORM = CloudPlatform(
     name="watsonx",
     title="watsonx.ai",
     file="watsonx.json",
@@ -79,20 +79,20 @@ PLATFORM = Platform(
     complain=_complain,
     is_shell=True,
     fields=(
-        Field("name", "name"),
-        Field(("limit_s", "environment", "command", "arguments"), f"{MODEL}.command", _command, _from_command),
-        Field("image", f"{MODEL}.software_spec.name"),
-        Field("code", f"{MODEL}.id"),
-        Field("instance", f"{MODEL}.hardware_spec.name"),
-        Field("nodes", f"{MODEL}.hardware_spec.num_nodes"),
-        Field(
+        DocumentField("name", "name"),
+        DocumentField(("limit_s", "environment", "command", "arguments"), f"{MODEL}.command", _command, _from_command),
+        DocumentField("image", f"{MODEL}.software_spec.name"),
+        DocumentField("code", f"{MODEL}.id"),
+        DocumentField("instance", f"{MODEL}.hardware_spec.name"),
+        DocumentField("nodes", f"{MODEL}.hardware_spec.num_nodes"),
+        DocumentField(
             "data",
             "training_data_references",
             lambda data: [{"id": name, **_place(address)} for name, address in data.items()],
             lambda given: {one["id"]: _address(one) for one in given},
         ),
-        Field("output", "results_reference", _place, _address),
-        Field("tags", "tags", words_of, fields_of),
-        Field("project", "project_id"),
+        DocumentField("output", "results_reference", _place, _address),
+        DocumentField("tags", "tags", words_of, fields_of),
+        DocumentField("project", "project_id"),
     ),
 )

@@ -357,7 +357,7 @@ def note(run: RunDir, job_id: str, options: Options, attempts: Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class Submission:
+class SlurmSubmission:
     """What was handed to SLURM: the id that it gave, starts of each rank before, and what was asked for."""
 
     job_id: str
@@ -365,13 +365,13 @@ class Submission:
     options: Options
 
 
-def submission(run: RunDir) -> Submission:
+def submission(run: RunDir) -> SlurmSubmission:
     """What `note` wrote. Raises RunError if the run was not submitted, FileFormatError for a damaged note."""
     path = run.path / NOTE
     try:
         data = files.read_json(path)
         attempts = {int(rank): int(count) for rank, count in data.get("attempts", {}).items()}
-        return Submission(str(data["job_id"]), attempts, _asked(data["options"]))
+        return SlurmSubmission(str(data["job_id"]), attempts, _asked(data["options"]))
     except FileNotFoundError:
         raise RunError(f"{run.path} was not submitted to SLURM", "`chronograd launch JOB --on slurm` does so") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

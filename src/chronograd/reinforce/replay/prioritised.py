@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from chronograd.errors import InputError
 from chronograd.reinforce.replay.sum_tree import Values
-from chronograd.reinforce.replay.transitions import Array, Indices, Sample, Transitions
+from chronograd.reinforce.replay.transitions import Array, Indices, Minibatch, Transitions
 from chronograd.reinforce.replay.uniform import UniformReplay
 
 # ε of Schaul et al. 2016, section 3.3: none is never drawn again.
@@ -53,12 +53,12 @@ class PrioritisedReplay(UniformReplay):
             return self.beta_start
         return self.beta_start + (1 - self.beta_start) * min(1.0, self.num_drawn / self.beta_draws)
 
-    def sample(self, batch: int, rng: np.random.Generator) -> Sample:
+    def sample(self, batch: int, rng: np.random.Generator) -> Minibatch:
         self.check_not_empty()
         places, probabilities = self.draw(stratified(batch, rng))
         weights = importance_weights(probabilities, self.beta)
         self.num_drawn += 1
-        return Sample(self._storage.read(places), places, weights)
+        return Minibatch(self._storage.read(places), places, weights)
 
     def update(self, indices: Indices, priorities: Array) -> None:
         """New priorities of drawn transitions, from 0 up."""

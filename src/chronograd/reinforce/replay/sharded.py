@@ -15,7 +15,7 @@ from chronograd.errors import InputError
 from chronograd.reinforce.replay.prioritised import importance_weights, stratified
 from chronograd.reinforce.replay.proportional import ProportionalReplay
 from chronograd.reinforce.replay.sum_tree import Values
-from chronograd.reinforce.replay.transitions import Array, Indices, Sample, Transitions, joined
+from chronograd.reinforce.replay.transitions import Array, Indices, Minibatch, Transitions, joined
 
 # An index has its shard above these bits.
 PLACE_BITS = 40
@@ -39,7 +39,7 @@ class ShardedReplay:
         with self._locks[number]:
             self.shards[number].add(transitions, priorities)
 
-    def sample(self, batch: int, rng: np.random.Generator) -> Sample:
+    def sample(self, batch: int, rng: np.random.Generator) -> Minibatch:
         parts, indices, probabilities = [], [], []
         beta = self.shards[0].beta
         for number, shares, of_all in split_shares([shard.total for shard in self.shards], stratified(batch, rng)):
@@ -51,7 +51,7 @@ class ShardedReplay:
             probabilities.append(of_all * within)
         self.shards[0].num_drawn += 1
         weights = importance_weights(np.concatenate(probabilities), beta)
-        return Sample(joined(parts), np.concatenate(indices), weights)
+        return Minibatch(joined(parts), np.concatenate(indices), weights)
 
     def update(self, indices: Indices, priorities: Array) -> None:
         numbers = indices >> PLACE_BITS

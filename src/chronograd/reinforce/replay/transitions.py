@@ -49,7 +49,7 @@ def joined(parts: Sequence[Transitions]) -> Transitions:
 
 
 @dataclass(slots=True)
-class Sample:
+class Minibatch:
     """A minibatch. `indices` are for `update`; `weights` (float32, at most 1) multiply each transition's error."""
 
     transitions: Transitions
@@ -71,7 +71,7 @@ class Replay(Protocol):
     def add(self, transitions: Transitions, priorities: Array | None = None) -> None:
         """Keep transitions; without priorities they are the first to be drawn."""
 
-    def sample(self, batch: int, rng: np.random.Generator) -> Sample:
+    def sample(self, batch: int, rng: np.random.Generator) -> Minibatch:
         """Draw with replacement. Raises InputError if there is nothing to draw from."""
 
     def update(self, indices: Indices, priorities: Array) -> None:

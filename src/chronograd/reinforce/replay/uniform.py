@@ -10,7 +10,7 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.reinforce.replay.storage import Columns, Frames, Storage
-from chronograd.reinforce.replay.transitions import Array, Indices, Sample, Transitions
+from chronograd.reinforce.replay.transitions import Array, Indices, Minibatch, Transitions
 from chronograd.words import how_many
 
 
@@ -69,14 +69,14 @@ class UniformReplay:
         self._size = min(self._size + count, self._places)
         self.num_added += count
 
-    def sample(self, batch: int, rng: np.random.Generator) -> Sample:
+    def sample(self, batch: int, rng: np.random.Generator) -> Minibatch:
         """Draw with replacement. Raises InputError if there is nothing to draw from."""
         self.check_not_empty()
         places = rng.integers(0, self._size, batch)
         if self._size < self._places:
             places += self._next - self._size
             places %= self._places
-        return Sample(self._storage.read(places), places, np.ones(batch, np.float32))
+        return Minibatch(self._storage.read(places), places, np.ones(batch, np.float32))
 
     def update(self, indices: Indices, priorities: Array) -> None:
         """Nothing: transitions have no priorities."""

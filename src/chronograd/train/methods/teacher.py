@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from chronograd.data.datasets import Dataset
-    from chronograd.train.inputs import Input
+    from chronograd.train.inputs import InputSplit
 
 Array = np.ndarray[Any, Any]
 
@@ -167,7 +167,7 @@ def softmax_of_run(run: RunDir, dataset: Dataset, split: Literal["train", "test"
     return softmax_of(network, ImageInput(part, dataset, device, run.job().training.channels_last))
 
 
-def softmax_of(network: torch.nn.Module, seen: Input, positions: Array | None = None) -> Array:
+def softmax_of(network: torch.nn.Module, seen: InputSplit, positions: Array | None = None) -> Array:
     """Probabilities (N, K) of all samples of an input, or of those at N positions; float32."""
     import torch
 
