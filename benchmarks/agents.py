@@ -44,7 +44,7 @@ from chronograd.reinforce.replay.transitions import Array
 from chronograd.reinforce.systems import SystemsView
 
 RESULTS = Path(__file__).parent / "results" / "agents.json"
-SECONDS, REPEATS, MOST_ACTORS, SETTLE_S = 4.0, 4, 6, 1.5
+SECONDS, REPEATS, MAX_ACTORS, SETTLE_S = 4.0, 4, 6, 1.5
 # Before the first is observed: by then all processes that Ray starts have started.
 WARM_UP_S = 6.0
 # What is planted, and what it must be called.
@@ -280,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--most", type=int, default=MOST_ACTORS)
+    parser.add_argument("--most", type=int, default=MAX_ACTORS)
     parser.add_argument("--without", choices=("named", "numbers", "beside"), nargs="*", default=[])
     parser.add_argument("--json", type=Path, default=RESULTS)
     asked = parser.parse_args(argv)

@@ -49,7 +49,7 @@ NUM_SEEDS = 3
 NOISE_EVERY = 2
 FIRST_LOOK, GROWTH = 16, 1.08
 # A run that has taken so many times the steps of the best rate of its batch is ended, and its rate left at that.
-GIVE_UP, MOST_SAMPLES = 1.5, 300_000
+GIVE_UP, MAX_SAMPLES = 1.5, 300_000
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def make_job(network: str, batch: int, rate: float, seed: int, test_samples: int
                 "batch": batch,
                 "learning_rate": rate,
                 "seed": seed,
-                "epochs": math.ceil(MOST_SAMPLES / 60_000),
+                "epochs": math.ceil(MAX_SAMPLES / 60_000),
                 "noise_scale_every": NOISE_EVERY,
             },
             "cluster": {"device": "cpu", "threads": 1},
@@ -122,7 +122,7 @@ def sweep(
     """All runs; of each batch the rate that theory expects first."""
     runs = []
     for batch in batches:
-        best = MOST_SAMPLES / batch / GIVE_UP
+        best = MAX_SAMPLES / batch / GIVE_UP
         for factor in FACTORS:
             rate, own = round(factor * RATE / (1 + GUESS / batch), 4), list[Trained]()
             for seed in range(num_seeds):

@@ -15,7 +15,7 @@ from chronograd.launch import jobs, slurm
 from chronograd.rundir import RunDir
 
 OVERRIDES = ("cluster.per_node=1", "cluster.max_restarts=1")
-MOST_S = 300.0
+MAX_S = 300.0
 AT_REST = {"idle", "drained", "down", "down*", "idle*"}
 
 
@@ -80,7 +80,7 @@ def _resume(node: str) -> None:
 
 
 def _wait(is_so: Callable[[], bool], run: RunDir) -> None:
-    deadline = time.monotonic() + MOST_S
+    deadline = time.monotonic() + MAX_S
     while not is_so():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited too long for {run.path}, which is {slurm.state(run)}")

@@ -35,14 +35,14 @@ CORPUS = Path(__file__).parent.parent / "tests" / "fuzz_corpus"
 # One input may take so much CPU time before its process is ended.
 STUCK_S = 60.0
 # Starts of a process that did not come to a first input; a source file may just be in somebody's editor.
-MOST_STARTS = 20
+MAX_STARTS = 20
 
 
 def fuzz(name: str, cpu_s: float, folder: Path) -> dict[str, Any]:
     """Fuzz one target for so many seconds of CPU time. Returns the row of the results."""
     folder.mkdir(parents=True, exist_ok=True)
     inputs, done_s, starts, deaths = 0, 0.0, 0, 0
-    while done_s < cpu_s and starts < MOST_STARTS:
+    while done_s < cpu_s and starts < MAX_STARTS:
         (folder / "state.json").unlink(missing_ok=True)
         shutil.copytree(CORPUS / name, folder / "corpus", dirs_exist_ok=True) if (CORPUS / name).is_dir() else None
         code = _session(name, cpu_s - done_s, folder)

@@ -37,7 +37,7 @@ SAVED = Path(__file__).parent / "results" / "onnx_zoo.json"
 HEADING = "## Networks"
 BATCHES, SAMPLES = (1, 3, 4), 4
 WEIGHT = 0.02  # standard deviation of weights that begin at 0
-MOST_LETTERS = 140  # of a reason
+MAX_LETTERS = 140  # of a reason
 # Options of networks that are too large to be built here as they are, and shorter texts.
 TWO_LAYERS = ("network.options.layers=2",)
 SMALLER: Mapping[str, Sequence[str]] = {
@@ -184,7 +184,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 def _cell(text: str) -> str:
     short = " ".join(text.removeprefix("the network cannot be exported: ").split())
-    return (short if len(short) <= MOST_LETTERS else f"{short[:MOST_LETTERS]} …").replace("|", "\\|")
+    return (short if len(short) <= MAX_LETTERS else f"{short[:MAX_LETTERS]} …").replace("|", "\\|")
 
 
 def versions() -> dict[str, str]:

@@ -53,7 +53,7 @@ from chronograd.deploy.export import write_onnx
 from chronograd.deploy.load import Connection
 from chronograd.deploy.protocol import write_request
 from chronograd.measure import environment
-from chronograd.measure.result import LEAST_COUNTS
+from chronograd.measure.result import MIN_COUNTS
 
 SAVED = Path(__file__).parent / "results" / "serving.json"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "chronograd" / "benchmarks"
@@ -390,7 +390,7 @@ def overload(network: str, duration_s: float, queue: int = 32) -> dict[str, Any]
         cores = own_cores()
         server = served_here(model, Server({1: 0.0}, most_waiting=queue), 32, 1 if cores else None, cores=cores).server
         rate = 2 * knee(server)
-        enough_s = 2 * LEAST_COUNTS["latency_p99_s"][1] / min(rate, server.most_per_s)
+        enough_s = 2 * MIN_COUNTS["latency_p99_s"][1] / min(rate, server.most_per_s)
         threads = ("--threads", "1") if cores else ()
         with (
             serving(model, "--queue", str(queue), *threads, core=cores and cores.server) as url,

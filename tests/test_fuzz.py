@@ -95,8 +95,8 @@ class TestWatch:
         ids=["traceback", "executed", "changed", "removed", "elsewhere", "hang", "slow"],
     )
     def test_it_finds(self, monkeypatch: pytest.MonkeyPatch, parse: object, kind: str) -> None:
-        monkeypatch.setattr(watch, "MOST_WAIT_S", 1.5)
-        monkeypatch.setattr(watch, "MOST_CPU_S", 0.1)
+        monkeypatch.setattr(watch, "MAX_WAIT_S", 1.5)
+        monkeypatch.setattr(watch, "MAX_CPU_S", 0.1)
         pipe = b"==== pipe fifo\n"
         target = targets.Target("t", targets.as_folder, parse, lambda: [pipe], lambda data, random: data)  # type: ignore[arg-type]
         with watch.watching() as scratch:

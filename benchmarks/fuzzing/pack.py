@@ -21,7 +21,7 @@ KINDS = ("file", "dir", "fifo", "link")
 # What a link may point to: a file and a folder that must stay as they are, itself, nothing, and a file without end.
 TARGETS = ("outside", "outside-folder", "self", "nothing", "endless", "up")
 FITTING = b"FITTING"
-MOST_ENTRIES = 24
+MAX_ENTRIES = 24
 _HEAD = re.compile(rb"(?:\A|\n)==== ([^\n ]{1,120}) (file|dir|fifo|link)(?:\n|\Z)")
 
 
@@ -38,7 +38,7 @@ def packed(entries: Sequence[Entry]) -> bytes:
 
 def unpacked(data: bytes) -> list[Entry]:
     """The entries of an input; what comes before the first head is dropped."""
-    heads = list(_HEAD.finditer(data))[:MOST_ENTRIES]
+    heads = list(_HEAD.finditer(data))[:MAX_ENTRIES]
     ends = [*(head.start() for head in heads[1:]), len(data)][: len(heads)]
     return [
         Entry(head[1].decode("utf-8", "replace"), data[head.end() : end], head[2].decode())

@@ -406,7 +406,7 @@ def _curve(folder: Path) -> None:
     for metric in ("loss", "accuracy"):
         try:
             curve = read_curve(name, metric)
-            if len(curve.steps) <= MOST_FITTED and drawn % 16 == 0:
+            if len(curve.steps) <= MAX_FITTED and drawn % 16 == 0:
                 schedule = (Schedule(), Schedule("multi_step", (2.0, 5.0), 8.0))[drawn // 16 % 2]
                 found = forecast(replace(curve, schedule=schedule), target=0.5, at=[3.0], num_earlier=1, draws=1)
                 json.dumps(found.data(), allow_nan=False)
@@ -417,7 +417,7 @@ def _curve(folder: Path) -> None:
 
 
 def _curve_seeds() -> list[bytes]:
-    k = range(1, MOST_FITTED + 1)
+    k = range(1, MAX_FITTED + 1)
     csv = "epoch,loss,acc\n" + "".join(f"{n},{1 / n + 0.1:.3f},{1 - 1 / n:.3f}\n" for n in k)
     lists = {"loss": [round(0.8**n, 4) for n in k], "acc": [1 - 0.8**n for n in k]}
     lines = "\n".join(json.dumps({"step": 10 * n, "train_loss": 2 / n, "val_acc": 50 + n}) for n in k)
@@ -445,7 +445,7 @@ def _speed_seeds() -> list[bytes]:
     ]
 
 
-MOST_FITTED = 12
+MAX_FITTED = 12
 
 TARGETS = (
     Target("job", as_file("job.yaml"), _job, _job_seeds, damage.of_yaml),

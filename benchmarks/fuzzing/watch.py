@@ -21,12 +21,12 @@ from benchmarks.fuzzing.targets import Target
 from chronograd.errors import ChronogradError
 
 # CPU time of one input. Instrumented code runs three to five times slower.
-MOST_CPU_S = 5.0
+MAX_CPU_S = 5.0
 # Seconds of mere waiting, and of CPU time, after which an input hangs and is interrupted.
-MOST_WAIT_S, MOST_BUSY_S = 10.0, 20.0
+MAX_WAIT_S, MAX_BUSY_S = 10.0, 20.0
 _TICK_S = 0.5
 # What a person reads of an error.
-MOST_LETTERS, MOST_LINES = 10_000, 40
+MAX_LETTERS, MAX_LINES = 10_000, 40
 OUTSIDE = b"the user's own\n"
 _EXECUTES = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "pty.spawn", "socket.connect")
 _CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod", "os.chown", "os.link", "shutil.rmtree")
@@ -100,7 +100,7 @@ class _Clock:
             start_s, now_s = self._start_s, time.process_time()
             is_waiting = seen[0] == start_s and now_s - seen[1] < _TICK_S / 100
             waited, seen = (waited + _TICK_S if is_waiting else 0.0), (start_s, now_s)
-            if self._is_running and (waited >= MOST_WAIT_S or now_s - start_s >= MOST_BUSY_S):
+            if self._is_running and (waited >= MAX_WAIT_S or now_s - start_s >= MAX_BUSY_S):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
@@ -151,7 +151,7 @@ def tried(target: Target, data: bytes, scratch: Path) -> Finding | None:
     except ChronogradError as error:
         finding = _unclear(error)
     except Hang as error:
-        finding = Finding("hang", _place(error), f"waited {MOST_WAIT_S:g} s, or computed {MOST_BUSY_S:g} s")
+        finding = Finding("hang", _place(error), f"waited {MAX_WAIT_S:g} s, or computed {MAX_BUSY_S:g} s")
     except Exception as error:
         finding = Finding("traceback", _place(error), f"{type(error).__name__}: {str(error)[:300]}")
     finally:
@@ -162,14 +162,14 @@ def tried(target: Target, data: bytes, scratch: Path) -> Finding | None:
     if [p.name for p in outside.iterdir()] != ["file"] or (outside / "file").read_bytes() != OUTSIDE:
         shutil.rmtree(outside)
         return Finding("changed", "a file outside", "a file that a link points to was changed")
-    if finding is None and seconds > MOST_CPU_S:
+    if finding is None and seconds > MAX_CPU_S:
         return Finding("slow", target.name, f"{seconds:.1f} s of CPU time for {len(data):,} bytes")
     return finding
 
 
 def _unclear(error: ChronogradError) -> Finding | None:
     text = str(error)
-    if error.message.strip() and len(text) <= MOST_LETTERS and text.count("\n") < MOST_LINES:
+    if error.message.strip() and len(text) <= MAX_LETTERS and text.count("\n") < MAX_LINES:
         return None
     return Finding("unclear", _place(error), f"{len(text):,} letters, {text.count(chr(10)) + 1:,} lines: {text[:200]}")
 

@@ -38,7 +38,7 @@ AIM, CONVOLUTION_AIM, ALL_REDUCE_AIM = 0.15, 0.14, 0.10
 # Of what a kernel takes more than predicted, in the logarithm, when other cards' tables are weighed.
 CLIP = 1.5
 # Smaller messages are mostly latency, and tell nothing of a bandwidth; two rows of a library tell little of its error.
-LEAST_MESSAGE_BYTES, LEAST_ALL_REDUCES, LIKE_SIZE = 4e6, 3, 4
+MIN_MESSAGE_BYTES, MIN_ALL_REDUCES, LIKE_SIZE = 4e6, 3, 4
 Line = dict[str, str]
 Kernel = tuple[Sample, list[float]]
 DIRECTIONS = {"forward": "fwd_ms", "data": "bwd_inputs_ms", "weights": "bwd_params_ms"}
@@ -74,8 +74,8 @@ def _all_reduces(path: Path) -> list[Row]:
     base = catalog.link(LIKE)
     cases: list[tuple[str, str, float, float]] = []
     for (device, library, count), rows in groups.items():
-        for one in rows if len(rows) >= LEAST_ALL_REDUCES else ():
-            if one.bytes <= LEAST_MESSAGE_BYTES:
+        for one in rows if len(rows) >= MIN_ALL_REDUCES else ():
+            if one.bytes <= MIN_MESSAGE_BYTES:
                 continue
             link = of_all_reduces([one], "one", base, path.name).link
             for other in rows:

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.sources import Row, row_of
 from benchmarks.step_scaling import Steps, fit_step
 
-MOST_FITTED = 8
+MAX_FITTED = 8
 SEEDS = range(5)
 
 
@@ -31,7 +31,7 @@ def rows(folder: Path) -> list[Row]:
         for app in sorted({line["app"] for line in table}):
             lines = [line for line in table if line["app"] == app]
             steps, groups = _steps(lines), np.array([_placement(line) for line in lines])
-            is_small = steps.replicas <= MOST_FITTED
+            is_small = steps.replicas <= MAX_FITTED
             small = np.unique(groups[is_small])
             chosen = np.random.default_rng(seed).permutation(small)[: (len(small) + 1) // 2]
             is_fitted = is_small & np.isin(groups, chosen)
@@ -47,8 +47,8 @@ def rows(folder: Path) -> list[Row]:
                 cases.inside += (np.abs(np.log(ratio)) <= model.half_width80).tolist()
                 cases.seeds += [seed] * len(ratio)
     rules = {
-        True: f"half of the placements of at most {MOST_FITTED} replicas predict more replicas, to 64",
-        False: f"half of the placements of at most {MOST_FITTED} replicas predict the other half",
+        True: f"half of the placements of at most {MAX_FITTED} replicas predict more replicas, to 64",
+        False: f"half of the placements of at most {MAX_FITTED} replicas predict the other half",
     }
     return [cases.row(rules[is_more]) for is_more, cases in found.items() if cases.ratios]
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from chronograd.errors import FileFormatError
-from chronograd.files import MOST_BYTES, irregular, open_plain
+from chronograd.files import MAX_BYTES, irregular, open_plain
 
 HEAD_BYTES = 4096
 EMPTY_HINT = "copy or write it again"
@@ -99,7 +99,7 @@ def opened(
     what: str = "a text file",
     *,
     expects: Collection[str] = (),
-    most_bytes: int | None = MOST_BYTES,
+    most_bytes: int | None = MAX_BYTES,
     hint: str = "",
 ) -> io.BufferedReader:
     """A stream of a file, at its start, that is a file of at most `most_bytes` and none of `KINDS`.
@@ -138,7 +138,7 @@ def check(path: str | os.PathLike[str], what: str, *, expects: Collection[str] =
 
 
 def read_bytes(
-    path: str | os.PathLike[str], what: str = "a text file", *, most_bytes: int = MOST_BYTES, hint: str = ""
+    path: str | os.PathLike[str], what: str = "a text file", *, most_bytes: int = MAX_BYTES, hint: str = ""
 ) -> bytes:
     """Read a file as `opened` does; unpack one that gzip, bzip2 or xz compressed, or the only file of a zip."""
     with opened(path, what, expects=("zip", *_UNPACK), most_bytes=most_bytes, hint=hint) as stream:
@@ -160,7 +160,7 @@ def read_bytes(
 
 
 def read_text(
-    path: str | os.PathLike[str], what: str = "a text file", *, most_bytes: int = MOST_BYTES, hint: str = ""
+    path: str | os.PathLike[str], what: str = "a text file", *, most_bytes: int = MAX_BYTES, hint: str = ""
 ) -> str:
     """The text of a file as `read_bytes`: UTF-8, UTF-16 or UTF-32 by its byte order mark, else Latin-1. Line ends become one.
 

@@ -137,7 +137,7 @@ class DiskFullError(RunError):
     """A file could not be written for want of space."""
 
 
-_MOST_LETTERS, _MOST_LINES = 400, 24
+_MAX_LETTERS, _MAX_LINES = 400, 24
 
 
 def printable(text: str) -> str:
@@ -155,12 +155,12 @@ def printable(text: str) -> str:
 
 def _readable(text: str) -> str:
     """Without control characters, which could steer a terminal, and cut where lines or their number are too long."""
-    if text.isascii() and text.isprintable() and len(text) <= _MOST_LETTERS:
+    if text.isascii() and text.isprintable() and len(text) <= _MAX_LETTERS:
         return text
     lines = text.split("\n")
-    shown = [line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]} …" for line in lines[:_MOST_LINES]]
-    if len(lines) > _MOST_LINES:
-        shown.append(f"  … and {len(lines) - _MOST_LINES:,} lines more")
+    shown = [line if len(line) <= _MAX_LETTERS else f"{line[:_MAX_LETTERS]} …" for line in lines[:_MAX_LINES]]
+    if len(lines) > _MAX_LINES:
+        shown.append(f"  … and {len(lines) - _MAX_LINES:,} lines more")
     return printable("\n".join(shown))
 
 
@@ -176,7 +176,7 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*near, *around]))[:3]
 
 
-MOST_PROBLEMS, MOST_KNOWN = 20, 40
+MAX_PROBLEMS, MAX_KNOWN = 20, 40
 _NO_NAMES = ("[key]", "int", "float")  # what pydantic puts into the path of a field beside its names
 
 
@@ -189,8 +189,8 @@ def problems(error: Exception, form: Any = None) -> list[str]:
     if not hasattr(error, "errors"):
         return [f"{type(error).__name__} {error}"]
     found = error.errors(include_url=False)
-    lines = [_problem(one, form) for one in found[:MOST_PROBLEMS]]
-    return lines + ([f"and {len(found) - MOST_PROBLEMS:,} problems more"] if len(found) > MOST_PROBLEMS else [])
+    lines = [_problem(one, form) for one in found[:MAX_PROBLEMS]]
+    return lines + ([f"and {len(found) - MAX_PROBLEMS:,} problems more"] if len(found) > MAX_PROBLEMS else [])
 
 
 def _problem(error: Any, form: Any) -> str:
@@ -215,7 +215,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = list(known)
     if near := near_names(name, known):
         return f"; did you mean {' or '.join(near)}?"
-    listed = known if len(known) <= MOST_KNOWN else [*known[:12], f"and {len(known) - 12} more"]
+    listed = known if len(known) <= MAX_KNOWN else [*known[:12], f"and {len(known) - 12} more"]
     return f"; known: {', '.join(listed)}" if listed else ""
 
 

@@ -27,8 +27,8 @@ import yaml
 from chronograd.errors import DiskFullError, FileFormatError, InputError
 
 # The largest files of ours, records with their tables, have a few megabytes.
-MOST_BYTES = 50_000_000
-MOST_LEVELS = 30
+MAX_BYTES = 50_000_000
+MAX_LEVELS = 30
 _FORMAT = re.compile(rb'"format"\s*:\s*"(chronograd-[a-z]+)"')
 DOWNLOAD_TIMEOUT_S = 20.0
 _PLACES = {
@@ -67,7 +67,7 @@ def open_to_append(path: Path) -> IO[bytes]:
     return os.fdopen(handle, "ab")
 
 
-def read_bytes(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
+def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> bytes:
     """All of a file. Raises OSError as `open_plain`, and for a file that is larger."""
     with open_plain(path) as stream:
         data = stream.read(most_bytes + 1)
@@ -76,7 +76,7 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> by
     return data
 
 
-def read_json(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> Any:
+def read_json(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> Any:
     """The data of a JSON file. Raises OSError as `read_bytes`, ValueError for what is no JSON or no plain data."""
     try:
         data = json.loads(read_bytes(path, most_bytes))
@@ -218,13 +218,13 @@ def impatient() -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def check_plain(value: Any, where: str = "", levels: int = MOST_LEVELS) -> None:
+def check_plain(value: Any, where: str = "", levels: int = MAX_LEVELS) -> None:
     """Raises ValueError for what JSON cannot say or 64 bits do not hold, or is nested deeper than `levels`.
 
     The message names the field and the value seen; `where` is the name of the value itself.
     """
     if levels < 0:
-        raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels")
+        raise ValueError(f"it is nested deeper than {MAX_LEVELS} levels")
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -275,7 +275,7 @@ class _PlainLoader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
             what = "an alias" if isinstance(event, yaml.AliasEvent) else f"the tag {event.tag:.40}"
             raise yaml.MarkedYAMLError(None, None, f"{what} is not allowed: write the value", event.start_mark)
-        if self._levels > MOST_LEVELS:
+        if self._levels > MAX_LEVELS:
             raise yaml.MarkedYAMLError(None, None, "it is nested too deep", event.start_mark)
         self._levels += 1
         try:

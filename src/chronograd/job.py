@@ -34,9 +34,9 @@ BackendName = Literal["single", "ddp", "data_parallel", "parameter_server", "hor
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 # A job file has a few hundred.
 MAX_JOB_BYTES = 32_000
-MOST_CODE_BYTES, MOST_NAMES = 1_000_000, 8  # of a Python file whose networks an error lists
+MAX_CODE_BYTES, MAX_NAMES = 1_000_000, 8  # of a Python file whose networks an error lists
 # Each has a name in memory; the largest published sets of images have some tens of thousands.
-MOST_CLASSES = 1_000_000
+MAX_CLASSES = 1_000_000
 # The data set of synthetic text.
 TOKENS = "tokens"
 # Random values of whatever the network takes.
@@ -103,7 +103,7 @@ class Data(_Section):
     open-images:PATH, tokens, inputs (random values of network.inputs); or an environment to act in: gymnasium:NAME, atari:GAME."""
     shape: tuple[int, ...] | None = None
     """Shape of one sample, for synthetic data; of text the number of tokens, such as [1024]."""
-    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
+    classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
     """Number of classes, for synthetic data; of text the size of the vocabulary."""
     class_names: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Of pictures with boxes: only objects of these classes are read, in this order; by default of all that it has."""
@@ -604,13 +604,13 @@ def _network_hint(path: Path) -> str:
     """How to name a network of a Python file, with the public classes and functions that it defines; nothing of it runs."""
     name = f"name the class or function: {path}:NAME"
     try:
-        body = ast.parse(files.read_bytes(path, MOST_CODE_BYTES)).body
+        body = ast.parse(files.read_bytes(path, MAX_CODE_BYTES)).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return name
     kinds = (ast.ClassDef, ast.FunctionDef)
     defined = [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
-    more = ", …" if len(defined) > MOST_NAMES else ""
-    return f"{name} (it defines {', '.join(defined[:MOST_NAMES])}{more})" if defined else name
+    more = ", …" if len(defined) > MAX_NAMES else ""
+    return f"{name} (it defines {', '.join(defined[:MAX_NAMES])}{more})" if defined else name
 
 
 def changed(job: Job, overrides: Sequence[str]) -> Job:

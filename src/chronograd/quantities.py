@@ -72,8 +72,8 @@ _DROP = (
     "throughput_samples_per_s",
     "memory_peak_bytes",
 )  # below each other
-_MOST_BESIDE = 3  # devices side by side; more stand below each other
-_LEAST_SHARE = 0.005  # of a step, for a part to be worth a word
+_MAX_BESIDE = 3  # devices side by side; more stand below each other
+_MIN_SHARE = 0.005  # of a step, for a part to be worth a word
 
 
 def record_answer(*records: Record) -> Answer:
@@ -122,11 +122,11 @@ def records_section(records: Sequence[Record]) -> Section:
         rows.append([quantity_name(name), *(quantity(record[name].value, record[name].unit) for record in records)])
         if name in _WITH_INTERVAL and any(interval(record[name]) for record in records):
             limits = [interval(record[name]) for record in records]
-            beside = [limit.replace(" … ", " …\n") for limit in limits] if len(records) == _MOST_BESIDE else limits
+            beside = [limit.replace(" … ", " …\n") for limit in limits] if len(records) == _MAX_BESIDE else limits
             rows.append(["  80 % interval", *beside])
         names += [name] * (len(rows) - len(names))
         most = len(rows) if number == _num_main(records) else most
-    if len(records) <= _MOST_BESIDE:
+    if len(records) <= _MAX_BESIDE:
         table = Table(["quantity", *labels], rows, set(range(1, len(labels) + 1)), _price_notes(records), most=most)
     else:
         columns = ["", *(row[0].strip() for row in rows)]
@@ -231,7 +231,7 @@ def _parts_words(record: Record) -> str:
     """What a step consists of, longest first."""
     step = record["step_time_s"].value
     parts = [(value / step, text) for name, text in STEP_PARTS.items() if (value := record[name].value) and step]
-    shares = [f"{percent(share, 0)} {text}" for share, text in sorted(parts, reverse=True) if share >= _LEAST_SHARE]
+    shares = [f"{percent(share, 0)} {text}" for share, text in sorted(parts, reverse=True) if share >= _MIN_SHARE]
     what = "batch" if "latency_s" in record.quantities else "step"
     return f"A {what} is {listed(shares)}." if len(shares) > 1 else ""
 

@@ -212,8 +212,8 @@ Number = int | float
 # Of times, rates and work, which are never below 0.
 Amount = Annotated[Number, Field(ge=0, le=1e30, allow_inf_nan=False)]
 # The largest value of a unit that is no mistake: 30,000 years, and what no cluster computes.
-MOST_OF_UNIT = {"s": 1e12, "sample/s": 1e15, "token/s": 1e15, "request/s": 1e15, "1": 1e6}
-MOST = 1e30
+MAX_OF_UNIT = {"s": 1e12, "sample/s": 1e15, "token/s": 1e15, "request/s": 1e15, "1": 1e6}
+MAX_VALUE = 1e30
 # Units of what may be below 0: a return has none, a noise scale is an estimate.
 _SIGNED = {"", "sample"}
 # A difference of two measurements may be below 0.
@@ -532,7 +532,7 @@ def _check_figure(name: str, quantity: Quantity) -> None:
     usual = QUANTITIES.get(name, ("", quantity.unit))[1]
     if quantity.unit != usual:
         raise ValueError(f"quantities.{name}.unit must be {usual!r}, got {quantity.unit!r:.80}")
-    most = MOST_OF_UNIT.get(quantity.unit, MOST)
+    most = MAX_OF_UNIT.get(quantity.unit, MAX_VALUE)
     for part, value in (
         ("value", quantity.value),
         ("low", quantity.low),

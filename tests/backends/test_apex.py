@@ -33,7 +33,7 @@ AGENT = {
     "actors": 1, "environments_per_actor": 2, "evaluation_episodes": 2, "epsilon_steps": 1000, "epsilon_end": 0.1,
 }  # fmt: skip
 # Actors, learners and shards of one job here.
-MOST_PARTS = 4
+MAX_PARTS = 4
 
 
 def job_of(algorithm: str, **changes: Any) -> Job:
@@ -49,7 +49,7 @@ def ray_is_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in RAY_ENVIRONMENT.items():
             patch.setenv(name, value)
-        with ray_session(tmp_path_factory.mktemp("ray"), "the parts of a test", num_cpus=MOST_PARTS):
+        with ray_session(tmp_path_factory.mktemp("ray"), "the parts of a test", num_cpus=MAX_PARTS):
             yield
     signal.signal(signal.SIGTERM, before)
 

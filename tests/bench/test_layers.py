@@ -98,7 +98,7 @@ def test_an_image_transformer_is_timed_too() -> None:
 
 def test_a_product_too_large_for_its_operands_is_cut_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     whole_s = product_seconds(Product(m=64, n=4096, k=256), CPU, torch.float32)
-    monkeypatch.setattr("chronograd.measure.layer_clock._MOST_OPERAND_BYTES", 4 * (64 * 256 + 512 * (64 + 256)))
+    monkeypatch.setattr("chronograd.measure.layer_clock._MAX_OPERAND_BYTES", 4 * (64 * 256 + 512 * (64 + 256)))
     cut_s = product_seconds(Product(m=64, n=4096, k=256), CPU, torch.float32)
     assert 0.1 < cut_s / whole_s < 10
 

@@ -109,7 +109,7 @@ def test_what_a_picture_takes_is_bounded(tmp_path: Path) -> None:
     assert held == [4 * 40 * 20, -4 * 40 * 20]
     # A line would be resized to 224 times as many pixels as it is long, times 224.
     with pytest.raises(ProtocolError, match="too narrow"):
-        classifier.read(body(Image.new("RGB", (pictures.MOST_PIXELS // 224**2 + 1, 1))))
+        classifier.read(body(Image.new("RGB", (pictures.MAX_PIXELS // 224**2 + 1, 1))))
 
 
 def test_the_five_likeliest_classes_come_first() -> None:

@@ -40,7 +40,7 @@ def test_static(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     speed = printed["speed"]
     assert speed["batch"] == 8
     assert speed["ratio_low"] <= speed["ratio"] <= speed["ratio_high"]
-    assert speed["num_pairs"] >= quantise.LEAST
+    assert speed["num_pairs"] >= quantise.MIN_PAIRS
 
 
 def test_dynamic_makes_a_language_model_smaller(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,7 +112,7 @@ def test_objects_stay_in_the_picture_and_one_is_always_left(seed: int, count: in
 def test_a_cut_shows_as_much_of_an_object_as_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes = torch.tensor([[0.2, 0.2, 0.7, 0.7]])
     for least in (0.1, 0.3, 0.5, 0.7):
-        monkeypatch.setattr(augmentation, "LEAST_OVERLAPS", (least,))
+        monkeypatch.setattr(augmentation, "MIN_OVERLAPS", (least,))
         windows = [augmentation._cut(WHOLE, boxes.numpy(), np.random.RandomState(seed)) for seed in range(40)]
         cuts = [window for window in windows if window != WHOLE]
         assert len(cuts) >= 10

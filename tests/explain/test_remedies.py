@@ -13,7 +13,7 @@ from tests.explain.written import HEALTHY, write_run
 from chronograd.cli.main import main
 from chronograd.explain.explanation import Explanation, explain
 from chronograd.explain.ranks import scaling_text
-from chronograd.explain.remedies import LEAST_GAIN, MOST_REMEDIES, Remedy, ranked
+from chronograd.explain.remedies import MAX_REMEDIES, MIN_GAIN, Remedy, ranked
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Link
 from chronograd.job import resolved
@@ -169,8 +169,8 @@ def test_one_start_for_several_runs(tmp_path: Path) -> None:
 def test_the_best_come_first_and_small_ones_are_left_out() -> None:
     made = [Remedy(str(after), "", 1.0, after) for after in (0.9, 0.5, 0.99, 0.7, 0.6, 0.8)]
     assert [remedy.what for remedy in ranked(made)] == ["0.5", "0.6", "0.7", "0.8"]
-    assert len(ranked(made)) == MOST_REMEDIES
-    assert ranked([Remedy("little", "", 1.0, 1 - 0.9 * LEAST_GAIN)]) == ()
+    assert len(ranked(made)) == MAX_REMEDIES
+    assert ranked([Remedy("little", "", 1.0, 1 - 0.9 * MIN_GAIN)]) == ()
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------

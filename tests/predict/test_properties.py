@@ -29,7 +29,7 @@ from chronograd.trace import Trace
 
 DRAWS = 10
 # Sums may differ in their last digits.
-LEAST = 1 - 1e-9
+MIN_RATIO = 1 - 1e-9
 TINY_GPT = {"layers": 2, "width": 64, "heads": 4}
 NETWORKS: dict[str, dict[str, Any]] = {
     "resnet20": {"shape": [3, 32, 32], "classes": 10},
@@ -105,7 +105,7 @@ def spread_out(one: Drawn) -> Drawn:
 
 
 def not_less(more: float, less: float) -> None:
-    assert more >= less * LEAST, (more, less)
+    assert more >= less * MIN_RATIO, (more, less)
 
 
 Property = Callable[[Drawn], None]

@@ -51,7 +51,7 @@ class TestGymnasium:
 
     def test_an_evaluation_ends_where_an_environment_has_no_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Walking into the wall for ever; a pole has its own limit."""
-        monkeypatch.setattr(environments, "MOST_STEPS", 30)
+        monkeypatch.setattr(environments, "MAX_STEPS", 30)
         job = job_on("gymnasium:CliffWalking-v1")
         assert not environments.space(environments.make(job)).has_limit
         assert environments.space(environments.make(job_on("gymnasium:CartPole-v1"))).has_limit
@@ -62,7 +62,7 @@ class TestGymnasium:
 
     def test_of_a_long_episode_every_other_picture_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of 25 steps and room for 8: those after 4, 8, … steps."""
-        monkeypatch.setattr(agents, "MOST_PICTURES", 8)
+        monkeypatch.setattr(agents, "MAX_PICTURES", 8)
         walker = corridor.Corridor(length=40, is_number=False, most_steps=25)
         monkeypatch.setattr(agents, "picture", lambda environment: np.array(environment.steps))
         left = SimpleNamespace(values=lambda observations: np.tile([1.0, 0.0], (len(observations), 1)))

@@ -34,7 +34,7 @@ KINDS: dict[str, Callable[..., Any]] = {
     "sharded": lambda capacity, **more: ShardedReplay([ProportionalReplay(capacity, **more)]),
 }
 # A χ² test of right frequencies fails once in so many; seeds are fixed, so these do not.
-LEAST_P = 1e-3
+MIN_P = 1e-3
 
 
 def numbered(numbers: Any) -> Transitions:
@@ -167,7 +167,7 @@ def test_a_sample_of_all() -> None:
 def test_uniform_draws_all_alike() -> None:
     replay = UniformReplay(40)
     replay.add(numbered(range(60)))
-    assert p_value(drawn(replay, 300, 64), dict.fromkeys(range(20, 60), 1.0)) > LEAST_P
+    assert p_value(drawn(replay, 300, 64), dict.fromkeys(range(20, 60), 1.0)) > MIN_P
 
 
 @pytest.mark.parametrize("batch", [7, 64])
@@ -187,7 +187,7 @@ def test_proportional_draws_by_priority(batch: int) -> None:
     # Those drawn less than five times are too rare for the test.
     counts = drawn(replay, 20_000 // batch, batch)
     common = {n: p for n, p in powers.items() if p / sum(powers.values()) * 20_000 > 5}
-    assert p_value(Counter({n: counts[n] for n in common}), common) > LEAST_P
+    assert p_value(Counter({n: counts[n] for n in common}), common) > MIN_P
 
 
 @pytest.mark.parametrize("kind", [ProportionalReplay, RankBasedReplay])
@@ -197,7 +197,7 @@ def test_alpha_0_is_uniform(kind: Any) -> None:
     replay.add(numbered(range(30)), np.arange(30) ** 2.0)
     sample = replay.sample(256, np.random.default_rng(0))
     assert sample.weights == pytest.approx(np.ones(256))
-    assert p_value(drawn(replay, 600, 15), dict.fromkeys(range(30), 1.0)) > LEAST_P
+    assert p_value(drawn(replay, 600, 15), dict.fromkeys(range(30), 1.0)) > MIN_P
 
 
 def test_four_priorities() -> None:
@@ -211,7 +211,7 @@ def test_four_priorities() -> None:
     assert Counter(sample.transitions.reward.tolist()) == {0: 4, 1: 2, 2: 1, 3: 1}
     of = dict(zip(sample.transitions.reward.tolist(), sample.weights.tolist(), strict=True))
     assert of == pytest.approx({0: 0.25, 1: 0.5, 2: 1.0, 3: 1.0})
-    assert p_value(drawn(replay, 1000, 8), {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.125}) > LEAST_P
+    assert p_value(drawn(replay, 1000, 8), {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.125}) > MIN_P
 
 
 def test_rank_based_draws_by_rank() -> None:
@@ -219,10 +219,10 @@ def test_rank_based_draws_by_rank() -> None:
     replay = RankBasedReplay(4, alpha=0.7, resort_every=1)
     replay.add(numbered(range(4)), np.array([1.0, 100.0, 2.0, 3.0]))
     ranks = {1: 1, 3: 2, 2: 3, 0: 4}
-    assert p_value(drawn(replay, 1000, 8), {n: r**-0.7 for n, r in ranks.items()}) > LEAST_P
+    assert p_value(drawn(replay, 1000, 8), {n: r**-0.7 for n, r in ranks.items()}) > MIN_P
     replay.update(np.array([1]), np.array([0.5]))
     ranks = {3: 1, 2: 2, 0: 3, 1: 4}
-    assert p_value(drawn(replay, 1000, 8), {n: r**-0.7 for n, r in ranks.items()}) > LEAST_P
+    assert p_value(drawn(replay, 1000, 8), {n: r**-0.7 for n, r in ranks.items()}) > MIN_P
 
 
 def test_rank_based_sorts_now_and_then() -> None:
@@ -271,9 +271,9 @@ def test_new_ones_come_first() -> None:
     replay.add(numbered([1]))
     replay.update(np.array([0]), np.array([0.0]))
     replay.add(numbered([2]), np.array([15.0]))
-    assert p_value(drawn(replay, 500, 8), {1: 5.0, 2: 15.0}) > LEAST_P
+    assert p_value(drawn(replay, 500, 8), {1: 5.0, 2: 15.0}) > MIN_P
     replay.add(numbered([3]))
-    assert p_value(drawn(replay, 500, 8), {1: 5.0, 2: 15.0, 3: 15.0}) > LEAST_P
+    assert p_value(drawn(replay, 500, 8), {1: 5.0, 2: 15.0, 3: 15.0}) > MIN_P
 
 
 # -- the sum tree ------------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def test_shards_draw_as_one() -> None:
         sharded.add(numbered(numbers), priorities[numbers], writer=writer)
     kept = {n: priorities[n] for n in range(90)}
     assert len(sharded) == 90
-    assert p_value(drawn(sharded, 500, 64), kept) > LEAST_P
+    assert p_value(drawn(sharded, 500, 64), kept) > MIN_P
     sample = sharded.sample(64, rng)
     numbers = sample.transitions.reward.astype(int)
     p = priorities[numbers] / sum(kept.values())

@@ -25,8 +25,8 @@ def run(tmp_path: Path) -> RunDir:
 @pytest.fixture(autouse=True)
 def _signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """As often for every rank, as with one time-out."""
-    monkeypatch.setattr(watchdog, "BEAT_LEAST_S", 0.3)
-    monkeypatch.setattr(watchdog, "BEAT_MOST_S", 0.3)
+    monkeypatch.setattr(watchdog, "MIN_BEAT_S", 0.3)
+    monkeypatch.setattr(watchdog, "MAX_BEAT_S", 0.3)
 
 
 def test_a_note_tells_part_step_and_collective(run: RunDir) -> None:

@@ -24,7 +24,7 @@ FOLDER_VARIABLE = "CHRONOGRAD_RAY_FOLDER"
 # In the folder of a Ray: the run that it is for.
 MARK = "chronograd-run"
 STARTS = 3
-LEAST_STORE_BYTES = 128 * 2**20
+MIN_STORE_BYTES = 128 * 2**20
 # The path of a socket has at most 107 characters, of which Ray needs 70 behind its folder.
 LONGEST_FOLDER = 36
 
@@ -56,7 +56,7 @@ def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_byt
             _start_own(
                 num_cpus=num_cpus,  # as many as are asked for: actors may outnumber cores
                 include_dashboard=False,
-                object_store_memory=max(LEAST_STORE_BYTES, store_bytes),
+                object_store_memory=max(MIN_STORE_BYTES, store_bytes),
                 _node_ip_address="127.0.0.1",
                 _temp_dir=folder,
                 **quiet,

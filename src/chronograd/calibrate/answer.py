@@ -20,7 +20,7 @@ from chronograd.units import percent, seconds, si
 from chronograd.words import how_many, signed_percent
 
 # Families of networks that a terminal shows.
-MOST_FAMILIES = 15
+MAX_FAMILIES = 15
 
 
 def calibrate(
@@ -220,7 +220,7 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
         )
     names = ("median_ape", "p90_ape", "worst", "coverage80")
     header = ("mean error", "bias", "median", "90 % are below", "worst", "80 % interval covers")
-    families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MOST_FAMILIES]
+    families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MAX_FAMILIES]
     largest, worst = families[0], scores["worst_rows"][0]
     sections = [
         Section(

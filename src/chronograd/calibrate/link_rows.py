@@ -36,7 +36,7 @@ from chronograd.words import how_many
 
 LIKE = "pcie3"
 # Slower than any modem, and faster than any memory: outside a row says nothing of its link.
-LEAST_BYTES_PER_S, MOST_BYTES_PER_S = 1e5, 1e14
+MIN_BYTES_PER_S, MAX_BYTES_PER_S = 1e5, 1e14
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "ranks": ("ranks", "world", "num_gpus", "gpus", "devices", "n_accelerators", "count"),
     "bytes": ("bytes", "size_bytes", "message_bytes"),
@@ -185,7 +185,7 @@ def _bandwidth_of_scaling(row: Scaled, alone_s: float, base: Link) -> tuple[floa
     def excess(log_bandwidth: float) -> float:
         return step(math.exp(log_bandwidth)) - row.seconds
 
-    low, high = math.log(LEAST_BYTES_PER_S), math.log(MOST_BYTES_PER_S)
+    low, high = math.log(MIN_BYTES_PER_S), math.log(MAX_BYTES_PER_S)
     if excess(low) < 0 or excess(high) > 0:
         raise InputError(
             f"{row.ranks} ranks took {row.seconds:g} s a step and one {alone_s:g} s, which no bandwidth explains",

@@ -21,7 +21,7 @@ from chronograd.predict.relatives import calibration_for
 from chronograd.units import seconds
 
 # A share from which the time that is left can be told.
-_LEAST_SHARE = 0.02
+_MIN_SHARE = 0.02
 
 
 def chosen_rows(table: ThroughputTable, only: str | None = None, without: str | None = None) -> ThroughputTable:
@@ -143,7 +143,7 @@ def with_time_left(progress: Progress, wanted: int | None, of: int) -> Progress:
         share = max(share, num_done / max(1, min(wanted or of, of)))
         num_done += 1
         elapsed = time.monotonic() - begun
-        left = f", about {seconds(elapsed * (1 - share) / share, 2)} left" if share >= _LEAST_SHARE else ""
+        left = f", about {seconds(elapsed * (1 - share) / share, 2)} left" if share >= _MIN_SHARE else ""
         progress(min(share, 1.0), f"{text}{left}")
 
     return report

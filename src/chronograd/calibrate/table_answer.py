@@ -15,7 +15,7 @@ from chronograd.hardware.catalog import Device
 from chronograd.units import percent
 from chronograd.words import how_many
 
-MOST_LEFT_OUT = 5  # rows that are named with their reason in text
+MAX_LEFT_OUT = 5  # rows that are named with their reason in text
 # What tells one setting of a device from another.
 _SETTING = ("precision", "mode", "channels_last", "is_compiled", "threads", "processes")
 
@@ -50,8 +50,8 @@ def fit_device(
         lines=[] if out is None else [f"saved to {out}: give it to --on"],
         table=Table(
             ("row left out", "reason"),
-            list(joined.left_out.items())[:MOST_LEFT_OUT],
-            notes=[f"and {num_left_out - MOST_LEFT_OUT} more"] if num_left_out > MOST_LEFT_OUT else (),
+            list(joined.left_out.items())[:MAX_LEFT_OUT],
+            notes=[f"and {num_left_out - MAX_LEFT_OUT} more"] if num_left_out > MAX_LEFT_OUT else (),
         ),
         data=[{"row": row, "reason": reason} for row, reason in joined.left_out.items()],
     )

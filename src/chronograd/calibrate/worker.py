@@ -38,7 +38,7 @@ ROUNDS = 2
 # Repeats of a block in a round after those that warm up, where it is given little time; and the most.
 _WARM_UP, _MIN_REPEATS, _MAX_REPEATS = 1, 3, 200
 # Below it a block is only run, once after one that warms up: the fit then works, on times that say little.
-LEAST_SECONDS = 0.01
+MIN_SECONDS = 0.01
 
 
 @cache
@@ -98,12 +98,12 @@ def time_block(
 
 def _repeats(seconds: float) -> tuple[int, int]:
     """How many runs warm up, and how many there are at least, these included."""
-    return (_WARM_UP, _WARM_UP + _MIN_REPEATS) if seconds >= LEAST_SECONDS else (1, 2)
+    return (_WARM_UP, _WARM_UP + _MIN_REPEATS) if seconds >= MIN_SECONDS else (1, 2)
 
 
 def rounds_in(seconds: float) -> int:
     """Rounds through all blocks, of which each has so many seconds in all."""
-    return ROUNDS if seconds >= LEAST_SECONDS else 1
+    return ROUNDS if seconds >= MIN_SECONDS else 1
 
 
 def time_blocks(
@@ -241,7 +241,7 @@ def main(argv: list[str]) -> None:
     torch.set_num_threads(int(threads))
     if place == "cpu":
         keep_freed_memory()  # as ranks do
-    is_quick = float(seconds) < LEAST_SECONDS
+    is_quick = float(seconds) < MIN_SECONDS
     result: dict[str, Any] = {"peaks": peaks(device, precision)}
     laps = Laps(1 if is_quick else PASSES) if place == "cpu" else None
     updates, gather = time_updates(device, 4 if is_quick else 15), time_gather(device)

@@ -21,7 +21,7 @@ from chronograd.errors import FileFormatError
 from chronograd.record import Record, first_problem
 from chronograd.rundir import RunDir
 
-MOST_BYTES = 500_000_000
+MAX_BYTES = 500_000_000
 _LINE = re.compile(rf"({JOB}|{STEP} (\d{{1,6}})|{RECORD}) (\{{.*\}})")
 
 
@@ -33,7 +33,7 @@ def collect(log: Path, out: Path) -> RunDir:
     Raises: FileFormatError for a log without a job of ours, RunError if `out` is there.
     """
     try:
-        text = files.read_bytes(log, MOST_BYTES).decode(errors="replace")
+        text = files.read_bytes(log, MAX_BYTES).decode(errors="replace")
     except OSError as error:
         raise FileFormatError(f"cannot read {log}: {error.strerror}") from None
     started: dict[str, Any] = {}

@@ -38,7 +38,7 @@ from chronograd.hardware.instances import Instance, InstanceCatalogue, catalogue
 
 Document = dict[str, Any]
 MISSING: Any = object()
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 
 
 def same(value: Any) -> Any:

@@ -13,7 +13,7 @@ from chronograd.clouds import platforms
 from chronograd.clouds.fields import MISSING, CloudPlatform, Document, get, load
 from chronograd.errors import FileFormatError, NotFoundError
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 # Beginnings of the lines by which batch scripts of other schedulers state their options.
 SCHEDULERS = {"#SBATCH": "SLURM", "#PBS": "PBS", "#BSUB": "LSF"}
 
@@ -48,7 +48,7 @@ def platform_of(document: Document) -> CloudPlatform | None:
 def open_file(path: Path) -> tuple[CloudPlatform, Document]:
     """A platform's file, and the platform. Raises FileFormatError, which names other kinds of job files."""
     what = "a platform's job file"
-    text = door.decoded(door.read_bytes(path, what, most_bytes=MOST_BYTES))
+    text = door.decoded(door.read_bytes(path, what, most_bytes=MAX_BYTES))
     if text is None:
         raise FileFormatError(f"{path} is a binary file, not {what}", "name a JSON or YAML file")
     if (script := _script(text)) is not None:

@@ -17,7 +17,7 @@ from chronograd.files import write_aside
 
 PATIENCE_S = 600.0
 # Of what a program printed the end, and without colours.
-MOST_LETTERS = 1500
+MAX_LETTERS = 1500
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -83,4 +83,4 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _end(printed: str) -> str:
-    return _COLOUR.sub("", printed).strip()[-MOST_LETTERS:] or "nothing"
+    return _COLOUR.sub("", printed).strip()[-MAX_LETTERS:] or "nothing"

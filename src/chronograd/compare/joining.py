@@ -15,7 +15,7 @@ from chronograd.hardware import catalog
 from chronograd.record import FORMAT, Record
 from chronograd.rundir import is_run_dir
 
-MOST_READ = 50  # files of a folder that are looked at, the newest
+MAX_READ = 50  # files of a folder that are looked at, the newest
 SAME_WORK = 1e-3  # relative, of the FLOPs of a step: losses and tails of an epoch differ by less
 HOW_TO_JOIN = "`chronograd.record(..., job=FILE)` and `chronograd predict FILE` of one job file meet"
 
@@ -63,7 +63,7 @@ def runs_beside(paths: Iterable[Path], records: Sequence[Record]) -> list[list[R
         for one in folder.iterdir()
         if Path(os.path.realpath(one)) not in own
     ]
-    for path in sorted((one for one in beside if is_run_dir(one)), key=lambda one: one.stat().st_mtime)[-MOST_READ:]:
+    for path in sorted((one for one in beside if is_run_dir(one)), key=lambda one: one.stat().st_mtime)[-MAX_READ:]:
         with contextlib.suppress(ChronogradError):
             record = Record.load(path)
             if record.kind == "measured" and _place(record) in groups:
@@ -80,7 +80,7 @@ def _predictions(folders: Iterable[Path]) -> Iterator[tuple[Path, Record]]:
     for folder in dict.fromkeys(Path(os.path.realpath(one)) for one in folders if one.is_dir()):
         files = [path for path in folder.glob("*.json") if path.is_file()]
         files += [one / "record.json" for one in folder.iterdir() if is_run_dir(one) and (one / "record.json").exists()]
-        for path in sorted(files, key=lambda one: one.stat().st_mtime, reverse=True)[:MOST_READ]:
+        for path in sorted(files, key=lambda one: one.stat().st_mtime, reverse=True)[:MAX_READ]:
             try:
                 if format_of(path) != FORMAT:
                     continue

@@ -15,7 +15,7 @@ from chronograd.units import memory, percent, si
 from chronograd.words import how_many
 
 # Bars of a figure; the table and the data have all layers.
-MOST_BARS = 12
+MAX_BARS = 12
 
 
 def count(
@@ -73,7 +73,7 @@ def _totals(counted: dict[str, Any]) -> Section:
 
 def _layers(rows: list[dict[str, Any]], macs: int, depth: int | None, modules: Mapping[str, str]) -> Section:
     largest = sorted((row for row in rows if row["macs"]), key=lambda row: -row["macs"])
-    bars = [Bar(_name(row), "predicted", {row["kind"]: float(row["macs"])}) for row in largest[:MOST_BARS]]
+    bars = [Bar(_name(row), "predicted", {row["kind"]: float(row["macs"])}) for row in largest[:MAX_BARS]]
     takeaway = "No layer has matrix work."
     if largest:
         half = next(n for n, done in enumerate(accumulate(row["macs"] for row in largest), 1) if 2 * done >= macs)

@@ -17,7 +17,7 @@ from torch import nn
 from chronograd.count.calls import Call
 from chronograd.errors import ChronogradError, TraceError
 
-_MOST_LETTERS = 400
+_MAX_LETTERS = 400
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent.parent)
 _EXAMPLE = "--inputs FILE.py:example_inputs (example_inputs= in Python)"
@@ -66,7 +66,7 @@ def explained(model: nn.Module, call: Call, network: str) -> Iterator[None]:
     except ChronogradError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:_MOST_LETTERS] or "no message"
+        text = " ".join(str(error).split())[:_MAX_LETTERS] or "no message"
         # Without this frame: `f_locals` of it would keep the error, and with it the network, in a cycle.
         trace = error.__traceback__ and error.__traceback__.tb_next
         path, line = _place(model, trace)

@@ -27,7 +27,7 @@ from chronograd.words import how_many
 Loss = Callable[[list[torch.Tensor]], torch.Tensor]
 
 # Sizes of storage are signed numbers of 64 bits, also on the meta device.
-_MOST_BYTES = 2**63 - 1
+_MAX_BYTES = 2**63 - 1
 # Batches at which a network is tried that fails at every batch at once, to learn what its batch has to do with it.
 _TRIED = (2, 1)
 
@@ -219,7 +219,7 @@ def _real_copy(model: nn.Module, build: Callable[[], nn.Module] | None) -> nn.Mo
 def _check_size(slot: Slot, way: _Way) -> None:
     """Raise InputError for an input that torch cannot address."""
     batch = 1 if slot.batch_dim is None else way.batch
-    most = _MOST_BYTES // (batch * slot.dtype.itemsize)
+    most = _MAX_BYTES // (batch * slot.dtype.itemsize)
     if math.prod(slot.shape) > most:
         of_batch = "" if way.is_symbolic else f" in a batch of {batch:,}"
         raise InputError(

@@ -19,7 +19,7 @@ from chronograd.units import percent, si, signed
 from chronograd.words import how_many
 
 # Classes that a terminal shows; a page and the data have all.
-MOST_CLASSES = 40
+MAX_CLASSES = 40
 SAMPLE_CLASSES = 2
 SAMPLES_PER_CLASS = 4
 
@@ -56,7 +56,7 @@ def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
         ],
         sections=[
             _card_section(dataset, samples if is_page else ()),
-            _classes_section(dataset, train, test, len(train) if is_page else MOST_CLASSES),
+            _classes_section(dataset, train, test, len(train) if is_page else MAX_CLASSES),
             _pixels_section(data, dataset),
         ],
         data={
@@ -111,7 +111,7 @@ def _describe_boxes(data: Data, dataset: Dataset) -> Answer:
                 for row in rows
             ],
             {1, 2, 3, 4, 5},
-            most=MOST_CLASSES,
+            most=MAX_CLASSES,
         ),
         caption="The usual size is the median width and height in the training pictures, as shares of the picture's.",
     )  # fmt: skip

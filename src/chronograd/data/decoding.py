@@ -12,7 +12,7 @@ from chronograd.plan.renting import PHOTOGRAPHS, Decoding
 from chronograd.predict.scaling import topology_of
 
 # Sets of smaller images are kept in memory.
-LEAST_SIDE = 64
+MIN_SIDE = 64
 
 
 def decoding_of(job: Job, per_vcpu: float | None = None) -> Decoding | None:
@@ -24,7 +24,7 @@ def decoding_of(job: Job, per_vcpu: float | None = None) -> Decoding | None:
     if per_vcpu is not None:
         return Decoding(per_vcpu, per_vcpu, per_vcpu) if per_vcpu else None
     shape, data = card(job.data).shape, job.data
-    is_photograph = len(shape) == 3 and shape[0] == 3 and min(shape[1:]) > LEAST_SIDE
+    is_photograph = len(shape) == 3 and shape[0] == 3 and min(shape[1:]) > MIN_SIDE
     is_in_files = data.name != "synthetic" and data.loading != "resident" and job.cluster.input_samples_per_s is None
     return PHOTOGRAPHS if is_photograph and is_in_files else None
 

@@ -43,7 +43,7 @@ COCO_SPLITS = (("train2017", "val2017"), ("train2014", "val2014"))
 OPEN_IMAGES_SPLITS = (("train", "test"), ("train", "validation"))
 
 
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 
 
 class DatasetLayout(NamedTuple):
@@ -226,7 +226,7 @@ def _read(name: str, root: Path, classes: tuple[str, ...] | None) -> tuple[Detec
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_SHOWN]) + (", …" if len(names) > MOST_SHOWN else "")
+    return ", ".join(names[:MAX_SHOWN]) + (", …" if len(names) > MAX_SHOWN else "")
 
 
 def _with_objects(split: DetectionSet) -> list[AnnotatedImage]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.data.layouts import MOST_SHOWN, printable
+from chronograd.data.layouts import MAX_SHOWN, printable
 from chronograd.detect.formats import FORMATS, turn_of, upright
 from chronograd.errors import FileFormatError, MissingExtraError
 from chronograd.files import open_plain
@@ -89,8 +89,8 @@ def notes(root: Path, headers: Iterable[Header], unreadable: Sequence[FileFormat
     headers = list(headers)
     said = []
     if unreadable:
-        more = ", …" if len(unreadable) > MOST_SHOWN else ""
-        shown = "; ".join(error.message for error in unreadable[:MOST_SHOWN]) + more
+        more = ", …" if len(unreadable) > MAX_SHOWN else ""
+        shown = "; ".join(error.message for error in unreadable[:MAX_SHOWN]) + more
         said.append(f"left out {how_many(len(unreadable), 'files')} of {root}: {shown}")
     sizes = Counter(h.size for h in headers)
     if len(sizes) > 1 or (sizes and set(sizes) != {(side, side)}):

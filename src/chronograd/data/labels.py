@@ -276,13 +276,13 @@ _UNREADABLE = (
     *(OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, MemoryError, NotImplementedError),
     *(RuntimeError, TypeError, KeyError, SyntaxError, tokenize.TokenError),
 )
-_MOST_BYTES, _MOST_TIMES = 100_000_000, 50
+_MAX_BYTES, _MAX_TIMES = 100_000_000, 50
 
 
 def _check_sizes(path: str | Path, arrays: Any) -> None:
     """A few kilobytes can be the zip of gigabytes."""
     for member in arrays.zip.infolist():
-        if member.file_size > max(_MOST_BYTES, _MOST_TIMES * member.compress_size):
+        if member.file_size > max(_MAX_BYTES, _MAX_TIMES * member.compress_size):
             raise FileFormatError(f"{member.filename} in {path} has {member.file_size:,} bytes unzipped", _FORMAT)
 
 

@@ -40,7 +40,7 @@ DEVKIT_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 SIDE = 224
 DECATHLON_SIDE = 72
 # Paths and names that a message shows.
-MOST_SHOWN = 3
+MAX_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def _split(whole: Classes) -> tuple[Classes, Classes]:
 
 def _shown(names: Iterable[str]) -> str:
     names = list(names)
-    return ", ".join(map(printable, names[:MOST_SHOWN])) + (", …" if len(names) > MOST_SHOWN else "")
+    return ", ".join(map(printable, names[:MAX_SHOWN])) + (", …" if len(names) > MAX_SHOWN else "")
 
 
 def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Classes:

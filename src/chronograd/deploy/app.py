@@ -22,7 +22,7 @@ from chronograd.deploy.access import stranger
 from chronograd.deploy.aside import Aside
 from chronograd.deploy.batching import Done, QueueFull
 from chronograd.deploy.classification import OUTPUT, Classifier
-from chronograd.deploy.detection import LEAST_SCORE, OUTPUTS, DetectorFormat
+from chronograd.deploy.detection import MIN_SCORE, OUTPUTS, DetectorFormat
 from chronograd.deploy.model import OnnxModel
 from chronograd.deploy.protocol import (
     BINARY_ADVICE,
@@ -53,7 +53,7 @@ R = TypeVar("R", Classifier, DetectorFormat)
 
 LOG = logging.getLogger("chronograd.serve")
 OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # what orchestrators ask, which have no token
-MOST_DECODERS = 4  # of pictures at a time; one takes up to 8 bytes for each of MOST_PIXELS
+MAX_DECODERS = 4  # of pictures at a time; one takes up to 8 bytes for each of MAX_PIXELS
 RAN_AT = "chronograd.ran_at"  # of a request: processor time of this thread when its batch had run
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -93,7 +93,7 @@ class App:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self._pictures = Aside(min(os.cpu_count() or 1, MOST_DECODERS), self.limits.most_waiting)
+        self._pictures = Aside(min(os.cpu_count() or 1, MAX_DECODERS), self.limits.most_waiting)
         self._bodies = Aside(1, self.limits.most_waiting)
 
     def asgi(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
@@ -312,7 +312,7 @@ class App:
 
     async def _objects(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
         """What a detection model finds in a picture."""
-        least = _share(request.query_params.get("least"), LEAST_SCORE)
+        least = _share(request.query_params.get("least"), MIN_SCORE)
         served, detector, (picture, width, height) = await self._read_by(DetectorFormat.of, request, started, hold)
         done = await self._done(served, {detector.input: picture}, OUTPUTS, started)
         scores, boxes = (done.outputs[name][0] for name in OUTPUTS)

@@ -17,7 +17,7 @@ from chronograd.deploy.model import OnnxModel
 from chronograd.deploy.protocol import Array, ProtocolError
 
 OUTPUT = "logits"
-MOST_CLASSES = 5  # in an answer
+MAX_CLASSES = 5  # in an answer
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Classifier:
             from chronograd.data import folders  # imports Pillow
 
             longer, shorter = max(picture.size), min(picture.size)
-            if self.side * self.side * longer > pictures.MOST_PIXELS * shorter:
+            if self.side * self.side * longer > pictures.MAX_PIXELS * shorter:
                 raise ProtocolError(
                     f"a picture of {' x '.join(map(str, picture.size))} pixels is too narrow to resize", 413
                 )
@@ -84,9 +84,9 @@ class Classifier:
         return np.ascontiguousarray(pixels_CHW * self.scale - self.shift, np.float32)[None]
 
     def labels(self, logits_K: Array) -> list[dict[str, Any]]:
-        """The likeliest classes with their probabilities, at most `MOST_CLASSES`, the likeliest first."""
+        """The likeliest classes with their probabilities, at most `MAX_CLASSES`, the likeliest first."""
         exponents_K = np.exp(logits_K.astype(np.float64) - logits_K.max())
         probabilities_K = exponents_K / exponents_K.sum()
-        best = np.argsort(-probabilities_K, kind="stable")[:MOST_CLASSES]
+        best = np.argsort(-probabilities_K, kind="stable")[:MAX_CLASSES]
         names = self.classes if len(self.classes) == len(logits_K) else [str(k) for k in range(len(logits_K))]
         return [{"label": names[k], "probability": round(float(probabilities_K[k]), 6)} for k in best]

@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-MOST_HEAD_BYTES = 64 * 2**10  # of a request: its line and headers; and of what comes after them and is no body
+MAX_HEAD_BYTES = 64 * 2**10  # of a request: its line and headers; and of what comes after them and is no body
 
 
 def timed(base: Any, timeout_s: float) -> Any:
@@ -112,8 +112,8 @@ def strict(base: Any) -> Any:
             except httptools.HttpParserError:
                 self.send_400_response("Invalid HTTP request received.")
                 return
-            if self.idle_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(f"A request has at most {MOST_HEAD_BYTES} bytes beside its body.")
+            if self.idle_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response(f"A request has at most {MAX_HEAD_BYTES} bytes beside its body.")
 
         def _feed(self, data: bytes) -> None:
             """Let the parser read; where a head asks for another protocol (h2c, of Java's client), as if it did not.

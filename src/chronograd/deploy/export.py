@@ -34,7 +34,7 @@ OPSET = 20
 OPSETS = (18, 23)
 BATCH = "batch"
 EXAMPLES = 2  # samples that a network is captured with
-_MOST_LETTERS = 300
+_MAX_LETTERS = 300
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def first_line(error: BaseException) -> str:
         text = f"{text} {line.strip(' -')}".strip()
         if text and not text.endswith(":"):
             break
-    text = text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]} …"
+    text = text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} …"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -35,15 +35,15 @@ from chronograd.errors import InputError, RunError
 from chronograd.figure import Figure, Lines, Series
 from chronograd.files import without_collection
 from chronograd.measure import environment
-from chronograd.measure.result import LEAST_COUNTS, percentile
+from chronograd.measure.result import MIN_COUNTS, percentile
 from chronograd.record import Z80, JobHeader, Named, Provenance, Quantity, Record, RecordedCluster
 from chronograd.units import quantity, seconds
 from chronograd.words import listed
 
 Loop = Literal["open", "closed"]
 DISTINCT = 8  # requests that differ, sent in turn: a server that keeps answers for the same question is not measured
-MOST_CONNECTIONS = 1_000  # of the open loop; a request that would need more fails, and is counted
-MOST_ANSWER_BYTES = 2**30
+MAX_CONNECTIONS = 1_000  # of the open loop; a request that would need more fails, and is counted
+MAX_ANSWER_BYTES = 2**30
 LATE_SHARE, LATE_S = 0.1, 0.005  # of the median latency, and at least
 
 
@@ -87,7 +87,7 @@ class Measured:
         latencies = self.latencies
         source = "clock of the client, from a request's first byte sent to its answer's last"
         values = {"latency_mean_s": _mean(latencies, source)}
-        for name, (share, least) in LEAST_COUNTS.items():
+        for name, (share, least) in MIN_COUNTS.items():
             if len(latencies) < least:
                 reason = f"{len(latencies)} requests were answered, and it takes {least}"
                 values[name] = Quantity.missing("s", reason)
@@ -177,15 +177,15 @@ def _head(text: bytes) -> tuple[int, dict[str, str]]:
 async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
     if "chunked" not in headers.get("transfer-encoding", "").lower():
         length = int(headers.get("content-length", 0))
-        if not 0 <= length <= MOST_ANSWER_BYTES:
+        if not 0 <= length <= MAX_ANSWER_BYTES:
             raise ValueError(f"an answer of {length} bytes")
         return await reader.readexactly(length)
     chunks: list[bytes] = []
     total = 0
     while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
         total += size
-        if size < 0 or total > MOST_ANSWER_BYTES:
-            raise ValueError(f"an answer of more than {MOST_ANSWER_BYTES} bytes")
+        if size < 0 or total > MAX_ANSWER_BYTES:
+            raise ValueError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         chunks.append(await reader.readexactly(size))
         await reader.readexactly(2)
     while await reader.readuntil(b"\r\n") != b"\r\n":
@@ -304,10 +304,8 @@ async def _open_loop(target: Target, address: tuple[str, int], level: float, unt
     for number, due in enumerate(arrivals(level, until, seed)):
         wait_s = start + due - time.perf_counter()
         await asyncio.sleep(max(wait_s, 0))  # even where it is late: answers must be read
-        if len(tasks) >= MOST_CONNECTIONS:
-            outcomes.append(
-                RequestOutcome(due, due, 0.0, f"{MOST_CONNECTIONS} requests wait for their answers already")
-            )
+        if len(tasks) >= MAX_CONNECTIONS:
+            outcomes.append(RequestOutcome(due, due, 0.0, f"{MAX_CONNECTIONS} requests wait for their answers already"))
         else:
             task = asyncio.create_task(client(due, target.messages[number % len(target.messages)]))
             tasks.add(task)
@@ -453,7 +451,7 @@ def load_record(target: Target, measured: Measured) -> Record:
 def load_answer(target: Target, measured: Sequence[Measured]) -> Answer:
     """Latency and errors by rate or connections, a record for each."""
     records = {one.label: load_record(target, one) for one in measured}
-    names = ("throughput_requests_per_s", "latency_mean_s", *LEAST_COUNTS)
+    names = ("throughput_requests_per_s", "latency_mean_s", *MIN_COUNTS)
     rows = [
         {
             "loop": one.loop,
@@ -477,12 +475,9 @@ def load_answer(target: Target, measured: Sequence[Measured]) -> Answer:
             for one, (label, record) in zip(measured, records.items(), strict=True)
         ],
         set(range(1, 8)),
-        [
-            f"{name}: {record[name].reason}"
-            for name in LEAST_COUNTS
-            for record in records.values()
-            if record[name].reason
-        ][:1],
+        [f"{name}: {record[name].reason}" for name in MIN_COUNTS for record in records.values() if record[name].reason][
+            :1
+        ],
     )
     notes = [f"{label}: {note}" for label, record in records.items() for note in record.notes]
     for one in measured:

@@ -18,7 +18,7 @@ from chronograd.errors import FileFormatError
 from chronograd.simulate.queueing import GAIN, best_rows
 from chronograd.units import seconds
 
-MOST_MODEL_BYTES = 2**31  # what one file of Protocol Buffers can hold; larger models have external data
+MAX_MODEL_BYTES = 2**31  # what one file of Protocol Buffers can hold; larger models have external data
 ASSUMED = 8  # elements of an axis of any length, such as that of a text, when a model is tried
 Stamp = tuple[int, int, int] | None  # inode, size and time of change; None where there is no file
 # Types of ONNX Runtime → datatypes of the protocol.
@@ -131,7 +131,7 @@ def _read(path: Path) -> tuple[bytes, list[Path]]:
     from google.protobuf.message import DecodeError
 
     try:
-        content = files.read_bytes(path, MOST_MODEL_BYTES)
+        content = files.read_bytes(path, MAX_MODEL_BYTES)
     except OSError as error:
         raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
     proto = onnx.ModelProto()

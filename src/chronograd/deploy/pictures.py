@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from chronograd.deploy.protocol import ProtocolError
 from chronograd.detect.formats import FORMATS
 
-MOST_PIXELS = 50_000_000  # of a picture; a file of a few bytes may claim any number
+MAX_PIXELS = 50_000_000  # of a picture; a file of a few bytes may claim any number
 T = TypeVar("T")
 
 
@@ -27,8 +27,8 @@ def read(content: bytes, make: Callable[[Any], T], hold: Callable[[int], None] =
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
             width, height = picture.size
-            if width * height > MOST_PIXELS:
-                raise ProtocolError(f"the picture has {width} x {height} pixels; at most {MOST_PIXELS:,} are read", 413)
+            if width * height > MAX_PIXELS:
+                raise ProtocolError(f"the picture has {width} x {height} pixels; at most {MAX_PIXELS:,} are read", 413)
             hold(4 * width * height)
             try:
                 return make(picture)

@@ -37,8 +37,8 @@ DATATYPES: dict[str, np.dtype[Any]] = {
     "BYTES": np.dtype(np.object_),
 }
 HEADER_LENGTH = "Inference-Header-Content-Length"
-MOST_AXES = 32
-MOST_TENSORS = 1_000  # of a request; more are no use of any model, and each costs more than its bytes
+MAX_AXES = 32
+MAX_TENSORS = 1_000  # of a request; more are no use of any model, and each costs more than its bytes
 BINARY_ADVICE = ": send binary data, of which more is taken"
 LONG_BYTES = 256 * 2**10  # of JSON, which is read in some 10 ms
 _NUMBERS = {"b": (bool,), "u": (int,), "i": (int,), "f": (int, float), "O": (str,)}
@@ -296,8 +296,8 @@ def _objects(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
     items = data.get(key)
     if not isinstance(items, list) or not items:
         raise ProtocolError(f"{key} is {_short(items)}; send a list of at least one tensor")
-    if len(items) > MOST_TENSORS:
-        raise ProtocolError(f"{key} has {len(items)} tensors; at most {MOST_TENSORS} are read")
+    if len(items) > MAX_TENSORS:
+        raise ProtocolError(f"{key} has {len(items)} tensors; at most {MAX_TENSORS} are read")
     return [_object(item, f"an item of {key}") for item in items]
 
 
@@ -339,9 +339,9 @@ def _shape(item: dict[str, Any], name: str) -> tuple[str, tuple[int, ...], int]:
     if not isinstance(datatype, str) or datatype not in DATATYPES:
         raise ProtocolError(f"datatype of input {_short(name)} is {_short(datatype)}; known: {', '.join(DATATYPES)}")
     is_shape = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**63 for n in shape)
-    if not is_shape or len(shape) > MOST_AXES:  # type: ignore[arg-type]
+    if not is_shape or len(shape) > MAX_AXES:  # type: ignore[arg-type]
         raise ProtocolError(
-            f"shape of input {_short(name)} is {_short(shape)}; send a list of at most {MOST_AXES} whole numbers"
+            f"shape of input {_short(name)} is {_short(shape)}; send a list of at most {MAX_AXES} whole numbers"
         )
     return datatype, tuple(shape), math.prod(shape)  # type: ignore[arg-type]
 
@@ -353,7 +353,7 @@ def _of_json(data: Any, name: str, datatype: str, shape: tuple[int, ...], count:
     flat, lengths = data, [len(data)]
     while flat and type(flat[0]) is list:
         length = len(flat[0])
-        if any(type(part) is not list or len(part) != length for part in flat) or len(lengths) >= MOST_AXES:
+        if any(type(part) is not list or len(part) != length for part in flat) or len(lengths) >= MAX_AXES:
             raise ProtocolError(f"lists in data of input {_short(name)} differ in length or depth")
         flat = list(chain.from_iterable(flat))
         lengths.append(length)

@@ -34,7 +34,7 @@ CALIBRATION, CALIBRATION_BATCH = 256, 32
 # Operators that only a graph with eight-bit arithmetic has.
 OF_INTEGERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 # Pairs of passes in turn: so many before the clock, at least and at most so many with it, no new one after so many seconds.
-WARMUP, LEAST, MOST, SECONDS = 3, 10, 200, 5.0
+WARMUP, MIN_PAIRS, MAX_PAIRS, SECONDS = 3, 10, 200, 5.0
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def in_turn(first: Callable[[], Any], second: Callable[[], Any], seconds: float 
     for which in (0, 1) * WARMUP:
         timed(which)
     begun, own_s, (ticks, _) = time.perf_counter(), time.process_time(), environment.processor_ticks()
-    while len(times[0]) < LEAST or (len(times[0]) < MOST and time.perf_counter() - begun < seconds):
+    while len(times[0]) < MIN_PAIRS or (len(times[0]) < MAX_PAIRS and time.perf_counter() - begun < seconds):
         for which in (0, 1) if len(times[0]) % 2 else (1, 0):
             wall_s, cpu_s = timed(which)
             times[which].append(wall_s)

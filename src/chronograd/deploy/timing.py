@@ -35,7 +35,7 @@ from chronograd.simulate.server import Served, measured_header
 from chronograd.units import seconds
 
 EACH_S = 0.6  # for the batches of one size, and at least so many:
-LEAST_BATCHES = 12
+MIN_BATCHES = 12
 PAUSES_S = (0.003, 0.01, 0.03, 0.1)  # before requests that find all idle
 RARE_REQUESTS = 25  # after pauses of about each length
 RARE_SHARE = 0.3  # of the time that they may keep the server busy, so that half of them meet none
@@ -108,7 +108,7 @@ def batch_times(model: models.OnnxModel) -> tuple[dict[int, float], list[float]]
             model.run(inputs, model.output_names)
         samples: list[float] = []
         until = time.perf_counter() + EACH_S
-        while len(samples) < LEAST_BATCHES or time.perf_counter() < until:
+        while len(samples) < MIN_BATCHES or time.perf_counter() < until:
             before = time.perf_counter()
             model.run(inputs, model.output_names)
             samples.append(time.perf_counter() - before)
@@ -144,7 +144,7 @@ def request_times(model: models.OnnxModel, threads: int | None, alone_s: float, 
             answer = load(url, seconds_each=seconds_each, warmup_s=0.3, shapes=shapes, **levels)
             return float(answer.data["load"][0]["latency_p50_s"])
 
-        median_s(max(0.3, 2 * LEAST_BATCHES * alone_s), connections=[1])  # of warm-up
+        median_s(max(0.3, 2 * MIN_BATCHES * alone_s), connections=[1])  # of warm-up
         before = runs(url, place.name)
         lone_s = median_s(max(LONE_S, 2 * LONE_REQUESTS * alone_s), connections=[1])
         ran = runs(url, place.name).since(before)

@@ -24,9 +24,9 @@ from chronograd.detect.pictures import resized
 BRIGHTNESS = 32.0  # added, up or down
 CONTRAST = SATURATION = (0.5, 1.5)  # factor
 HUE_DEGREES = 18.0  # turned, either way
-EXPAND_CHANCE, MOST_EXPANDED = 0.5, 4.0
+EXPAND_CHANCE, MAX_EXPANDED = 0.5, 4.0
 # Least overlap of a cut with some object; None for no cut, 0 for any.
-LEAST_OVERLAPS = (None, 0.1, 0.3, 0.5, 0.7, 0.9, 0.0)
+MIN_OVERLAPS = (None, 0.1, 0.3, 0.5, 0.7, 0.9, 0.0)
 CUT_SCALES, CUT_ASPECTS, CUT_TRIES = (0.3, 1.0), (0.5, 2.0), 50
 
 Random = np.random.RandomState
@@ -52,7 +52,7 @@ def augmented(
     side: int,
     fill: float,
     random: Random,
-    most_expanded: float = MOST_EXPANDED,
+    most_expanded: float = MAX_EXPANDED,
 ) -> tuple[Tensor, Objects]:
     """A picture (float32, 0 … 255, square) and its objects as a network sees them in training.
 
@@ -103,7 +103,7 @@ def _has_centre_in(boxes_G4: Tensor, window: PictureWindow) -> Tensor:
     return (x > window.left) & (x < window.right) & (y > window.top) & (y < window.bottom)
 
 
-def draw_window(boxes_G4: Tensor, random: Random, most_expanded: float = MOST_EXPANDED) -> PictureWindow:
+def draw_window(boxes_G4: Tensor, random: Random, most_expanded: float = MAX_EXPANDED) -> PictureWindow:
     """A canvas around the picture every second time, then a cut of that, then a mirror."""
     window = _expanded(random, most_expanded) if random.random_sample() < EXPAND_CHANCE else WHOLE
     if len(boxes_G4):
@@ -123,7 +123,7 @@ def _cut(window: PictureWindow, boxes_G4: Array, random: Random) -> PictureWindo
     Of fifty tries the first that does; else the window as it is. Small objects, which few cuts overlap, have all fifty: they
     are told apart in NumPy, whose calls cost a fraction of torch's on a handful of numbers.
     """
-    least = LEAST_OVERLAPS[random.randint(len(LEAST_OVERLAPS))]
+    least = MIN_OVERLAPS[random.randint(len(MIN_OVERLAPS))]
     if least is None:
         return window
     width, height = window.right - window.left, window.bottom - window.top

@@ -21,7 +21,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 Colour = tuple[int, int, int]
 JPEG = (".jpg", ".jpeg")
 # Height of a label's text: so many pixels at least, and this share of the picture's shorter side.
-LEAST_TEXT, TEXT_SHARE = 10, 0.03
+MIN_TEXT, TEXT_SHARE = 10, 0.03
 
 
 def size_of(path: Path) -> tuple[int, int]:
@@ -75,7 +75,7 @@ def marked(picture_CHW: Tensor, marks: Sequence[LabelledBox]) -> Pixels:
     """
     image = _pillow().fromarray(picture_CHW.permute(1, 2, 0).contiguous().numpy())
     drawing = importlib.import_module("PIL.ImageDraw").Draw(image)
-    size = max(LEAST_TEXT, round(min(image.size) * TEXT_SHARE))
+    size = max(MIN_TEXT, round(min(image.size) * TEXT_SHARE))
     font = importlib.import_module("PIL.ImageFont").load_default(size)
     for box, _, colour in reversed(marks):
         drawing.rectangle(box, outline=colour, width=max(2, size // 7))

@@ -25,9 +25,9 @@ from chronograd.detect.boxes import Objects
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.words import how_many
 
-MOST_ANNOTATION_BYTES = 2_000_000
-MOST_COCO_BYTES = 2_000_000_000
-MOST_SHOWN = 3
+MAX_ANNOTATION_BYTES = 2_000_000
+MAX_COCO_BYTES = 2_000_000_000
+MAX_SHOWN = 3
 DESCRIPTIONS = "class-descriptions-boxable.csv"
 # Endings of pictures, in the order in which they are looked for.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG")
@@ -116,7 +116,7 @@ def _voc_classes(root: Path) -> tuple[str, ...]:
 
 def _xml(path: Path) -> ElementTree.Element:
     try:
-        data = files.read_bytes(path, MOST_ANNOTATION_BYTES)
+        data = files.read_bytes(path, MAX_ANNOTATION_BYTES)
         return ElementTree.fromstring(data, ElementTree.XMLParser(target=_Builder()))
     except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:
         raise FileFormatError(f"{path} is not an annotation: {error}", _VOC_FORM) from None
@@ -183,7 +183,7 @@ def coco(annotations: Path, pictures_folder: Path, classes: Sequence[str] | None
     Raises: InputError or FileFormatError.
     """
     try:
-        data = files.read_json(annotations, MOST_COCO_BYTES)
+        data = files.read_json(annotations, MAX_COCO_BYTES)
         categories = {int(one["id"]): str(one["name"]) for one in data["categories"]}
         class_names = tuple(classes) if classes is not None else tuple(categories[i] for i in sorted(categories))
         rows: dict[int, list[Row]] = {int(one["id"]): [] for one in data["images"]}
@@ -328,4 +328,4 @@ class _Collected:
 
 
 def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_SHOWN]) + (", …" if len(names) > MOST_SHOWN else "")
+    return ", ".join(names[:MAX_SHOWN]) + (", …" if len(names) > MAX_SHOWN else "")

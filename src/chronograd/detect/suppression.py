@@ -14,8 +14,8 @@ from chronograd.detect.boxes import Detections
 from chronograd.errors import EXTRAS, MissingExtraError
 
 # Of the public SSD on MobileNet; the paper has the same but for candidates, of which it takes 200 of all classes together.
-LEAST_SCORE = 0.01
-MOST_OVERLAP = 0.45
+MIN_SCORE = 0.01
+MAX_OVERLAP = 0.45
 CANDIDATES = 200
 
 
@@ -23,8 +23,8 @@ def detections(
     scores_PC: Tensor,
     boxes_P4: Tensor,
     *,
-    least_score: float = LEAST_SCORE,
-    most_overlap: float = MOST_OVERLAP,
+    least_score: float = MIN_SCORE,
+    most_overlap: float = MAX_OVERLAP,
     candidates: int = CANDIDATES,
 ) -> Detections:
     """The objects of one image.

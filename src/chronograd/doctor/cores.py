@@ -21,8 +21,8 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 CPUS = Path("/sys/devices/system/cpu")
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Of the allowed cores: others that take more are felt in a step that all cores share.
-MOST_TAKEN = 0.25
-LEAST_FILES = 1_024
+MAX_TAKEN = 0.25
+MIN_FILES = 1_024
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -147,7 +147,7 @@ class Load:
         )
         others = max(0.0, (busy - (self._used_s() - self._own_s)) / seconds)
         taken, of = stolen / seconds, environment.cores()
-        is_overbooked = taken > MOST_TAKEN * of
+        is_overbooked = taken > MAX_TAKEN * of
         stealing = f"; {taken:.1f} are taken by other machines" if is_overbooked else ""
         return judged(
             "cores",
@@ -160,7 +160,7 @@ class Load:
             },
             (is_overbooked, "warning",
              "the host of this virtual machine is overbooked: ask for dedicated cores, or measure at another time"),
-            (others > MOST_TAKEN * of, "warning", "`top` shows who; wait for it, or end it"),
+            (others > MAX_TAKEN * of, "warning", "`top` shows who; wait for it, or end it"),
         )  # fmt: skip
 
     @staticmethod
@@ -209,6 +209,6 @@ def open_files() -> Finding:
     """The limit on open files: loaders, Ray and many ranks need hundreds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     seen = f"{soft:,} open files per process" if soft != resource.RLIM_INFINITY else "open files without a limit"
-    is_low = soft != resource.RLIM_INFINITY and soft < LEAST_FILES
+    is_low = soft != resource.RLIM_INFINITY and soft < MIN_FILES
     to_do = f"ulimit -n {min(hard, 65536)}"
     return judged("memory", "open files", seen, {"soft": soft, "hard": hard}, (is_low, "warning", to_do))

@@ -17,9 +17,9 @@ from chronograd.measure import environment
 from chronograd.units import percent, si
 
 # Of a data sheet's peak. Large products reach 0.6 to 0.95 of it, large copies 0.75 to 0.95; see docs/accuracy.md.
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 # Of what this machine reached when it was calibrated.
-LEAST_OF_CALIBRATED = 0.7
+MIN_OF_CALIBRATED = 0.7
 DRIVER_TIMEOUT_S = 4.0
 _FIELDS = "name,driver_version,memory.total,memory.used,utilization.gpu,power.limit,power.default_limit,temperature.gpu"
 
@@ -94,13 +94,13 @@ def _cpu(row: Mapping[str, Any], threads: int) -> Finding:
     share = reached / sheet.flops_per_s
     seen = f"{si(reached, 'FLOP/s')} in {row['precision']}, {percent(share, 0)} of {si(sheet.flops_per_s, 'FLOP/s')}"
     seen += f" = {sheet.assumption}; {copied}"
-    if share < LEAST_SHARE:
+    if share < MIN_SHARE:
         to_do = (
             "look at the load and the quota under `cores`; else throttling, or a virtual machine that shares its cores"
         )
         return Finding("devices", what, seen, "warning", to_do, numbers)
     before = _calibrated_flops_per_s(threads)
-    if row["precision"] == "fp32" and before and reached < LEAST_OF_CALIBRATED * before:
+    if row["precision"] == "fp32" and before and reached < MIN_OF_CALIBRATED * before:
         seen += f"; {si(before, 'FLOP/s')} when it was calibrated"
         to_do = "predictions for `local` are too short as it is now: end other work, or run `chronograd calibrate`"
         return Finding("devices", what, seen, "warning", to_do, numbers)
@@ -135,7 +135,7 @@ def _gpu(row: Mapping[str, Any], driver: list[dict[str, str]]) -> Finding:
     numbers = _numbers(row, peak)
     shares = row["flops_per_s"] / peak, row["bytes_per_s"] / sheet.bandwidth_bytes_per_s
     seen = f"{reached}, {percent(shares[0], 0)} of its data sheet; {copied}, {percent(shares[1], 0)}"
-    if min(shares) < LEAST_SHARE:
+    if min(shares) < MIN_SHARE:
         mine = [other for other in driver if other["name"] == row["name"]]
         return Finding("devices", what, seen, "warning", _likely(mine[:1], sheet), numbers)
     return Finding("devices", what, seen, numbers=numbers)

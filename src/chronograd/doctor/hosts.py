@@ -25,7 +25,7 @@ ENTER_S = 4.0
 FACTS_S = 8.0
 LINK_S = 30.0
 # Records of different hosts are put side by side by their times.
-MOST_CLOCK_S = 1.0
+MAX_CLOCK_S = 1.0
 COMPARED = ("python", "chronograd", "torch", "torchvision", "numpy")
 
 
@@ -165,7 +165,7 @@ def _clocks(clocks: Mapping[str, tuple[float, float]]) -> list[Finding]:
     apart, doubt = max(offsets) - min(offsets), max(doubt for _, doubt in clocks.values())
     seen, numbers = f"{seconds(apart)} apart, ± {seconds(doubt)}", {"apart_s": apart, "doubt_s": doubt}
     to_do = "let NTP set them: timedatectl set-ntp true"
-    return [judged("hosts", "clocks", seen, numbers, (apart > MOST_CLOCK_S + 2 * doubt, "warning", to_do))]
+    return [judged("hosts", "clocks", seen, numbers, (apart > MAX_CLOCK_S + 2 * doubt, "warning", to_do))]
 
 
 def _sees(one: HostReport, run_directory: str, started: float) -> Finding:

@@ -25,7 +25,7 @@ from chronograd.units import percent, seconds, si
 from chronograd.words import how_many
 
 # What costs less of a step is no warning.
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 _CACHES = {"torchvision": ("TORCH_HOME", ".cache/torch", "hub/checkpoints/{}-*.pth"), "timm": ("HF_HOME", ".cache/huggingface", "hub/models--timm--{}*")}  # fmt: skip
 
 
@@ -226,7 +226,7 @@ def exchange(job: Job, need: Mapping[str, Any], rate: float, where: str) -> list
     numbers |= {"exposed_s": exposed_s, "step_s": step_s, SHARE: share}
     return [
         judged(
-            "job", "exchange", seen, numbers, (share > LEAST_SHARE, "warning", _fewer(job, exposed_s, taken_s, step_s))
+            "job", "exchange", seen, numbers, (share > MIN_SHARE, "warning", _fewer(job, exposed_s, taken_s, step_s))
         )
     ]
 
@@ -234,7 +234,7 @@ def exchange(job: Job, need: Mapping[str, Any], rate: float, where: str) -> list
 def _fewer(job: Job, exposed_s: float, taken_s: float, step_s: float) -> str:
     """What makes the exchange rarer or smaller, with what each batch would then take."""
     hidden_s, before_s = taken_s - exposed_s, step_s + exposed_s
-    parts = 2 ** max(1, min(4, math.ceil(math.log2(exposed_s / (LEAST_SHARE * step_s)))))
+    parts = 2 ** max(1, min(4, math.ceil(math.log2(exposed_s / (MIN_SHARE * step_s)))))
     each = f"{seconds(before_s)} → {seconds(step_s + exposed_s / parts)} for each batch of now"
     options = [
         f"exchange once in {parts} batches ({each}): training.accumulation={parts * job.training.accumulation} "

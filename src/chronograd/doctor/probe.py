@@ -24,7 +24,7 @@ from chronograd.calibrate.worker import peaks
 PEAK_SECONDS = 0.3
 MEETING_TIMEOUT_S = 20.0
 SMALL_BYTES, FIRST_BYTES = 4_096, 2**20
-LEAST_BYTES, MOST_BYTES = 2**18, 2**26
+MIN_BYTES, MAX_BYTES = 2**18, 2**26
 SMALL_REPEATS, LARGE_REPEATS = 20, 2
 
 
@@ -133,7 +133,7 @@ def all_reduce(rank: int, world: int, meeting: str, seconds: float = 0.5) -> dic
     try:
         first_s = _timed(FIRST_BYTES)
         latency_s = statistics.median(_timed(SMALL_BYTES) for _ in range(SMALL_REPEATS))
-        size = torch.tensor(min(max(FIRST_BYTES * seconds / LARGE_REPEATS / first_s, LEAST_BYTES), MOST_BYTES))
+        size = torch.tensor(min(max(FIRST_BYTES * seconds / LARGE_REPEATS / first_s, MIN_BYTES), MAX_BYTES))
         dist.broadcast(size, src=0)
         num_bytes = int(size) // 4 * 4
         best_s = min(_timed(num_bytes) for _ in range(LARGE_REPEATS))

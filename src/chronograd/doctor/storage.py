@@ -17,12 +17,12 @@ from chronograd.words import how_many
 DEADLINE_S = 6.0
 SHARED_MEMORY = Path("/dev/shm")
 # A run without checkpoints writes some MB of records and lines; with less than the second, nothing is sure to be written.
-LEAST_FREE_BYTES, NO_FREE_BYTES = 10**9, 10**7
-LEAST_INODES = 1_000
-LEAST_SHARED_BYTES = 2**28  # docker gives 64 MiB
-MOST_SHARE = 0.05  # of a run's time, that checkpoints may take
+MIN_FREE_BYTES, NO_FREE_BYTES = 10**9, 10**7
+MIN_INODES = 1_000
+MIN_SHARED_BYTES = 2**28  # docker gives 64 MiB
+MAX_SHARE = 0.05  # of a run's time, that checkpoints may take
 SLOW_FSYNC_S, SLOW_BYTES_PER_S = 0.05, 50e6
-LEAST_FREE_MEMORY_BYTES = 2 * 10**9
+MIN_FREE_MEMORY_BYTES = 2 * 10**9
 _REASONS = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
@@ -80,11 +80,11 @@ def _room(what: str, on: str, room: dict[str, Any], need_bytes: int | None) -> F
     return judged(
         "storage",
         what,
-        seen if inodes is None or inodes >= LEAST_INODES else f"{seen}, {inodes} inodes free",
+        seen if inodes is None or inodes >= MIN_INODES else f"{seen}, {inodes} inodes free",
         {"free_bytes": free, "free_inodes": inodes, "need_bytes": need, "kind": room["kind"]},
         (free < max(NO_FREE_BYTES, need or 0), "obstacle", to_do),
-        (inodes is not None and inodes < LEAST_INODES, "warning", f"remove small files; {to_do}"),
-        (free < max(LEAST_FREE_BYTES, 2 * (need or 0)), "warning", to_do),
+        (inodes is not None and inodes < MIN_INODES, "warning", f"remove small files; {to_do}"),
+        (free < max(MIN_FREE_BYTES, 2 * (need or 0)), "warning", to_do),
         (
             room["kind"] in _PASSING,
             "warning",
@@ -106,8 +106,8 @@ def _speed(
     is_slow = fsync_s > SLOW_FSYNC_S or rate < SLOW_BYTES_PER_S
     if checkpoint_bytes and between_s is not None:
         share = written_s / (written_s + between_s)
-        seen += f", once in {seconds(between_s)}" + (f": {percent(share, 0)} of the time" if share > MOST_SHARE else "")
-        is_slow, numbers = share > MOST_SHARE, {**numbers, SHARE: share}
+        seen += f", once in {seconds(between_s)}" + (f": {percent(share, 0)} of the time" if share > MAX_SHARE else "")
+        is_slow, numbers = share > MAX_SHARE, {**numbers, SHARE: share}
     return judged("storage", "speed", seen, numbers, (is_slow, "warning", to_do))
 
 
@@ -120,7 +120,7 @@ def shared_memory(path: Path = SHARED_MEMORY) -> list[Finding]:
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     seen, numbers = f"{path}: {si(free, 'B')} free of {si(size, 'B')}", {"free_bytes": free, "bytes": size}
     to_do = f"mount -o remount,size=2G {path}; in a container start it with --shm-size=2g or --ipc=host"
-    return [judged("memory", "shared memory", seen, numbers, (free < LEAST_SHARED_BYTES, "warning", to_do))]
+    return [judged("memory", "shared memory", seen, numbers, (free < MIN_SHARED_BYTES, "warning", to_do))]
 
 
 def memory(need_bytes: int | None, ranks: int) -> Finding:
@@ -138,5 +138,5 @@ def memory(need_bytes: int | None, ranks: int) -> Finding:
         f"{si(free, 'B')} of RAM free{of}",
         {"free_bytes": free, "need_bytes": need},
         (need is not None and need > free, "obstacle", to_do),
-        (free < max(LEAST_FREE_MEMORY_BYTES, 1.25 * (need or 0)), "warning", to_do),
+        (free < max(MIN_FREE_MEMORY_BYTES, 1.25 * (need or 0)), "warning", to_do),
     )

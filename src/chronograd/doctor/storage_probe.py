@@ -17,7 +17,7 @@ from typing import Any
 MOUNTS = Path("/proc/mounts")
 MARK = ".chronograd-doctor-"
 SMALL_FILES, SMALL_BYTES = 8, 4_096
-BLOCK_BYTES, MOST_BYTES, WRITE_S = 2**22, 2**25, 0.3
+BLOCK_BYTES, MAX_BYTES, WRITE_S = 2**22, 2**25, 0.3
 
 
 def existing(path: Path) -> Path:
@@ -81,7 +81,7 @@ def _write_rate(path: Path) -> float:
     block, written = os.urandom(BLOCK_BYTES), 0
     start = time.perf_counter()
     with path.open("wb") as stream:
-        while written < MOST_BYTES and time.perf_counter() - start < WRITE_S:
+        while written < MAX_BYTES and time.perf_counter() - start < WRITE_S:
             stream.write(block)
             stream.flush()
             os.fsync(stream.fileno())

@@ -28,7 +28,7 @@ TITLES = {
     "cores": ("all cores work, and every part waits for them", "fewer actors, or more cores"),
 }  # fmt: skip
 # Parts that have a lane in the picture of the first seconds, learners first; and what each is drawn in.
-MOST_LANES, COLORS = 12, {"learner": "orange", "actor": "teal"}
+MAX_LANES, COLORS = 12, {"learner": "orange", "actor": "teal"}
 # What parts do, in the words of the picture and its colors.
 WORK = {
     "act": "acting", "priorities": "acting", "environment": "environments", "learn": "learning", "compute": "learning",
@@ -181,7 +181,7 @@ def timeline_sections(record: Record) -> list[Section]:
     if end <= 0:
         return []
     parts = sorted({(row.role, row.number) for row in rows}, key=lambda part: (part[0] != "learner", part))
-    shown = parts[:MOST_LANES]
+    shown = parts[:MAX_LANES]
     spans = [
         Span(shown.index(part), row.role, row.start, row.end)
         for row in rows

@@ -27,24 +27,24 @@ from chronograd.words import how_many
 Verdict = Literal["found", "not found", "not measured"]
 
 # A cause that costs less is not named.
-LEAST_COST = 0.10
+MIN_COST = 0.10
 # Of a stall, which the ranks themselves noted: there is no doubt about it.
-LEAST_STALL_COST = 0.01
+MIN_STALL_COST = 0.01
 # Of a slow worker: like ranks of a healthy run differ by up to 11 % in the median of two dozen steps.
-LEAST_WORKER_COST = 0.15
+MIN_WORKER_COST = 0.15
 # Of a batch: four times it nearly always helps a little.
-LEAST_BATCH_COST = 0.15
+MIN_BATCH_COST = 0.15
 # Threads over cores at which there is no doubt that they are too many, even where nothing else was tried.
 PLAINLY_TOO_MANY = 4
 # Steps of the run took what they took with so many threads; the experiment at its end may have met a quieter machine. A part
 # of the difference may be due to the exchange.
 SURELY = 0.9
 # The threads that exchange gradients take turns with those that compute, on a host of its own, too.
-LEAST_BUSY_COST = 0.2
+MIN_BUSY_COST = 0.2
 # Of a profile: profiling itself lengthens what lies between operators.
-LEAST_LAUNCH_COST = 0.4
+MIN_LAUNCH_COST = 0.4
 # Of a device's idle time: that of one that is kept busy is not longer for the profiler. Assumed.
-LEAST_IDLE_COST = 0.2
+MIN_IDLE_COST = 0.2
 # A rank is slow if it is the slowest of all in so many of the steps.
 PERSISTENT = 0.7
 # What an accelerator is at least ahead of a processor, from the catalogue's data sheets.
@@ -98,7 +98,7 @@ class Result:
     cost: float | None = 0.0
     halves: tuple[float, ...] = ()
     title: str = ""
-    least: float = LEAST_COST
+    least: float = MIN_COST
     verdict: Verdict | None = None
 
 
@@ -232,7 +232,7 @@ def _idle_device(run: Evidence, split: Split) -> Result | str:
         if waited_s > launched_s
         else "the host launches work too slowly"
     )
-    return Result(evidence, cost, halves, title, LEAST_IDLE_COST)
+    return Result(evidence, cost, halves, title, MIN_IDLE_COST)
 
 
 def _slow_worker(run: Evidence, split: Split) -> Result | str:
@@ -256,7 +256,7 @@ def _slow_worker(run: Evidence, split: Split) -> Result | str:
     if persistent < PERSISTENT:
         return Result(evidence)
     cost, halves = _steady(own_RK[slowest] - others_K, run.step_time_s, quantile=0.5)
-    return Result(evidence, cost, halves, f"rank {number} is slow, and the others wait for it", LEAST_WORKER_COST)
+    return Result(evidence, cost, halves, f"rank {number} is slow, and the others wait for it", MIN_WORKER_COST)
 
 
 def _input_bound(run: Evidence, split: Split) -> Result | str:
@@ -308,7 +308,7 @@ def _busy_host(run: Evidence, split: Split) -> Result | str:
     threads, cores = run.first.start.threads or 1, run.first.start.cores or 1
     if threads * run.ranks_here > cores:
         return Result((evidence, "its own threads outnumber the cores"))
-    return Result((evidence,), min(shares), title="other processes use the host", least=LEAST_BUSY_COST)
+    return Result((evidence,), min(shares), title="other processes use the host", least=MIN_BUSY_COST)
 
 
 def _returned_memory(run: Evidence, split: Split) -> Result | str:
@@ -355,7 +355,7 @@ def _small_batch(run: Evidence, split: Split) -> Result | str:
         f"nor do {seconds(update_s)} of update{exchange}, of a step of {seconds(run.step_time_s)}",
     )
     cost = fixed_s * (1 - 1 / max(1, times)) / run.step_time_s
-    return Result(evidence, cost, title="the batch of a rank is too small", least=LEAST_BATCH_COST)
+    return Result(evidence, cost, title="the batch of a rank is too small", least=MIN_BATCH_COST)
 
 
 def _launch_bound(run: Evidence) -> Result:
@@ -364,7 +364,7 @@ def _launch_bound(run: Evidence) -> Result:
     cost, halves = _steady(launch_K, run.step_time_s, quantile=0.5)
     evidence = f"no operator of 20 µs or more runs in {seconds(float(np.median(launch_K)))} of a step of {seconds(run.step_time_s)}"
     title = "work is launched in pieces too small: the batch of a rank is too small"
-    return Result((evidence,), cost, halves, title, LEAST_LAUNCH_COST)
+    return Result((evidence,), cost, halves, title, MIN_LAUNCH_COST)
 
 
 def _stall(run: Evidence, split: Split) -> Result | str:
@@ -382,7 +382,7 @@ def _stall(run: Evidence, split: Split) -> Result | str:
         "rank": f"rank {ranks} stood still, and all waited for it",
         "waiting": "all ranks waited for an exchange that did not come: a link, or another rank, was silent",
     }
-    return Result(tuple(run.stalls.sentences()), lost_s / whole_s, title=titles[longest.reason], least=LEAST_STALL_COST)
+    return Result(tuple(run.stalls.sentences()), lost_s / whole_s, title=titles[longest.reason], least=MIN_STALL_COST)
 
 
 def _start_up(run: Evidence, split: Split) -> Result | str:

@@ -31,7 +31,7 @@ _COMMUNICATION = re.compile(
 _GRADIENTS = re.compile(r"all_?reduce|reduce_?scatter", re.IGNORECASE)
 # Calls in which the host waits until the device is done: …Synchronize, and copies that are not asynchronous.
 _WAITING = re.compile(r"Synchronize$|^(cuda|hip)Memcpy(WithStream|2D|3D|DtoH.*|HtoD.*)?$|^cuMemcpy(DtoH|HtoD).*[^c]$")
-MOST_KERNELS = 5
+MAX_KERNELS = 5
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def device_time(name: str, activity: Activity, kernels: Sequence[tuple[str, floa
     totals: dict[str, float] = {}
     for kernel, length in kernels:
         totals[kernel] = totals.get(kernel, 0.0) + length / 1e6
-    dearest = sorted(totals.items(), key=lambda item: -item[1])[:MOST_KERNELS]
+    dearest = sorted(totals.items(), key=lambda item: -item[1])[:MAX_KERNELS]
     exchanged = {kernel: total for kernel, total in totals.items() if is_communication(kernel)}
     gradients_s = sum(total for kernel, total in exchanged.items() if _GRADIENTS.search(kernel))
     return DeviceTime(

@@ -27,7 +27,7 @@ from chronograd.rundir.steps import End, PageFault, Ready, Start, WhatIfBatch, W
 from chronograd.units import seconds
 
 # Ranks of a record are alike, so that two stand for all.
-MOST_COPIES = 2
+MAX_COPIES = 2
 # Backward has twice the FLOPs of forward, and is seldom more than a quarter slower than that; longer, it was waiting.
 LONGEST_BACKWARD = 2.5
 # All-reduces within a step do not have the processors to themselves: so much over what the link alone takes is usual.
@@ -246,7 +246,7 @@ def of_record(record: Record, name: str) -> Evidence:
         name=name,
         kind="record",
         world=world,
-        ranks=dict.fromkeys(range(min(world, MOST_COPIES)), rank) if world > 1 else {0: rank},
+        ranks=dict.fromkeys(range(min(world, MAX_COPIES)), rank) if world > 1 else {0: rank},
         job=record.job,
         environment=environment,
         batch=float(record.global_batch) if record.global_batch else None,

@@ -77,7 +77,7 @@ class Explanation:
         ]
         if self.compared and not busy:
             last = self.compared[-1]
-            if self.compared[0].world == 1 < last.world and (last.efficiency or 0.0) > across.MOST_EFFICIENCY:
+            if self.compared[0].world == 1 < last.world and (last.efficiency or 0.0) > across.MAX_EFFICIENCY:
                 busy = [
                     f"{last.world} ranks cannot do {last.throughput or 0.0:.2f} times the samples of one: something slowed "
                     f"{self.runs[0].run.title}, or it ran on a slower machine"

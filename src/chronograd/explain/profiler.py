@@ -31,7 +31,7 @@ import numpy as np
 
 from chronograd.errors import ChronogradError, FileFormatError
 from chronograd.explain import trace_file
-from chronograd.explain.device_time import MOST_KERNELS, Activity, DeviceTime, device_time, is_communication, is_waiting
+from chronograd.explain.device_time import MAX_KERNELS, Activity, DeviceTime, device_time, is_communication, is_waiting
 from chronograd.explain.evidence import Evidence, Rank
 from chronograd.explain.intervals import Intervals
 from chronograd.files import without_collection
@@ -411,7 +411,7 @@ def _dearest(operators: Sequence[_Event], low: float, high: float) -> tuple[tupl
     for thread in {e.thread for e in operators}:
         for event, pieces in _by_themselves([e for e in operators if e.thread == thread and low <= e.start < high]):
             totals[event.name] = totals.get(event.name, 0.0) + _length(pieces)
-    dearest = sorted(totals.items(), key=lambda item: -item[1])[:MOST_KERNELS]
+    dearest = sorted(totals.items(), key=lambda item: -item[1])[:MAX_KERNELS]
     return tuple((name, us / 1e6) for name, us in dearest)
 
 

@@ -13,7 +13,7 @@ from chronograd.units import percent
 from chronograd.words import how_many
 
 # Ranks that fit their caches may each be somewhat faster than one alone; more is a run that was disturbed. Assumed.
-MOST_EFFICIENCY = 1.25
+MAX_EFFICIENCY = 1.25
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from chronograd.predict.collectives import ring
 from chronograd.units import seconds
 
 # A remedy that gives less is not named; of a cause so many are.
-LEAST_GAIN, MOST_REMEDIES = 0.05, 4
+MIN_GAIN, MAX_REMEDIES = 0.05, 4
 # Batches between two exchanges; runs that share one start.
 ACCUMULATED, SHARED_STARTS = 4, 4
 # A usual link of data centres, if ranks have none like it.
@@ -57,8 +57,8 @@ class Remedy:
 
 def ranked(remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
     """Those that are worth it, the best first."""
-    worth = [remedy for remedy in remedies if remedy.gain >= LEAST_GAIN]
-    return tuple(sorted(worth, key=lambda remedy: -remedy.gain)[:MOST_REMEDIES])
+    worth = [remedy for remedy in remedies if remedy.gain >= MIN_GAIN]
+    return tuple(sorted(worth, key=lambda remedy: -remedy.gain)[:MAX_REMEDIES])
 
 
 def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:

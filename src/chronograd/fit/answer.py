@@ -13,7 +13,7 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError
 from chronograd.figure import SERIES_COLORS, Figure, Lines, Series
 from chronograd.fit.batch_size import (
-    LEAST_BATCHES,
+    MIN_BATCHES,
     BatchRun,
     FittedBatches,
     fewest_steps,
@@ -26,7 +26,7 @@ from chronograd.forecast.learning_curves import Metric
 from chronograd.units import number, percent
 from chronograd.words import how_many
 
-MOST_BATCHES = 16  # of a table that nobody asked for
+MAX_BATCHES = 16  # of a table that nobody asked for
 
 
 def speed(sources: Sequence[Path], batch: float | None = None, pairs: Sequence[tuple[int, int]] = ()) -> Answer:
@@ -117,7 +117,7 @@ def batch(
     best = fewest_steps(runs)
     if not best:
         raise InputError("no run reached the target with all of its seeds", "give a lower one to --to")
-    if len({run.batch for run in runs}) >= LEAST_BATCHES:
+    if len({run.batch for run in runs}) >= MIN_BATCHES:
         fitted, how = fit_batches(list(best), [steps for steps, _ in best.values()]), "steps"
     else:
         measured = next((run for run in runs if run.noise_scale.value is not None and run.batch in best), runs[0])
@@ -134,7 +134,7 @@ def _around(fitted: FittedBatches, batches: Sequence[int]) -> list[int]:
     around = [scale / 4, 4 * scale] if 0 < scale < math.inf else []
     first = math.floor(math.log2(max(1.0, min(*batches, *around, math.inf))))
     last = math.ceil(math.log2(max(*batches, *around, 1.0)))
-    return [2**k for k in range(first, min(last, first + MOST_BATCHES - 1) + 1)]
+    return [2**k for k in range(first, min(last, first + MAX_BATCHES - 1) + 1)]
 
 
 def _batch_data(

@@ -30,9 +30,9 @@ from chronograd.rundir import RunDir, listing
 from chronograd.rundir.steps import WorkLine
 
 Array = np.ndarray
-LEAST_BATCHES = 3
+MIN_BATCHES = 3
 # A residual of a fit through as many points as coefficients is 0, and yet another seed takes other steps.
-LEAST_NOISE = 0.02
+MIN_NOISE = 0.02
 # What runs of one job may differ in, beside cluster, communication and backend.
 MAY_DIFFER = {
     *("batch", "learning_rate", "epochs", "seed", "target_accuracy", "accumulation", "noise_scale_every", "recipe"),
@@ -188,10 +188,10 @@ def fit_batches(batches: Sequence[float], steps: Sequence[float], draws: int = 5
     (100.0, 128.0)
     """
     b, s = np.asarray(batches, dtype=float), np.asarray(steps, dtype=float)
-    if len(set(b.tolist())) < LEAST_BATCHES:
+    if len(set(b.tolist())) < MIN_BATCHES:
         raise InputError(
             f"{len(set(b.tolist()))} batches with steps to the target",
-            f"{LEAST_BATCHES} are needed, or one run with training.noise_scale_every",
+            f"{MIN_BATCHES} are needed, or one run with training.noise_scale_every",
         )
     if b.shape != s.shape or not all((np.isfinite(column) & (column > 0)).all() for column in (b, s)):
         raise InputError("a batch or a number of steps is not above 0", "leave out runs that did not reach the target")
@@ -200,7 +200,7 @@ def fit_batches(batches: Sequence[float], steps: Sequence[float], draws: int = 5
     fitted = np.asarray(model.steps(b))
     # Two coefficients take two degrees of freedom away.
     spread = (len(s) / max(1, len(s) - 2)) ** 0.5
-    noise = np.maximum(np.abs(np.log(s / fitted)) * spread, LEAST_NOISE)
+    noise = np.maximum(np.abs(np.log(s / fitted)) * spread, MIN_NOISE)
     refits = [_solve(b, drawn) for drawn in redrawn(fitted, noise, draws, seed)]
     return FittedBatches(model, np.array(refits), fitted / s - 1)
 

@@ -25,7 +25,7 @@ from chronograd.words import how_many
 Array = np.ndarray
 FIELDS = ("grad_sq_small", "grad_sq_big", "batch_small", "batch_big")
 # Steps of a block are near enough to have one noise scale; so many blocks are enough to draw from.
-LEAST_IN_BLOCK, MOST_BLOCKS, LEAST_BLOCKS = 5, 20, 4
+MIN_IN_BLOCK, MAX_BLOCKS, MIN_BLOCKS = 5, 20, 4
 DRAWS = 1000
 
 
@@ -65,7 +65,7 @@ class NoiseLog:
     def blocks(self) -> tuple[Array, Array, Array]:
         """Last step, |G|² and tr(Σ) of each block of steps, the latter two over the mean square of the batch's gradient."""
         squared, trace = gradient_moments(self.sq_small, self.sq_big, self.batch_small, self.batch_big, self.population)
-        count = min(MOST_BLOCKS, len(self.steps) // LEAST_IN_BLOCK)
+        count = min(MAX_BLOCKS, len(self.steps) // MIN_IN_BLOCK)
         parts = np.array_split(np.arange(len(self.steps)), count)
         rows = [
             (self.steps[p[-1]], *(np.array([squared[p].mean(), trace[p].mean()]) / self.sq_big[p].mean()))
@@ -77,8 +77,8 @@ class NoiseLog:
     def quantity(self) -> Quantity:
         """B_noise in samples: over the whole run, with the 80 % interval of draws of its blocks; or why there is none."""
         num = len(self.steps)
-        if num < LEAST_BLOCKS * LEAST_IN_BLOCK:
-            needed = LEAST_BLOCKS * LEAST_IN_BLOCK
+        if num < MIN_BLOCKS * MIN_IN_BLOCK:
+            needed = MIN_BLOCKS * MIN_IN_BLOCK
             return Quantity.missing(
                 "sample", f"{num} steps measured the gradient's noise, and {needed} or more are needed"
             )

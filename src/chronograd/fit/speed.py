@@ -29,7 +29,7 @@ from chronograd.words import how_many
 
 LARGEST = 1e12  # count, or steps per second
 # A residual of a fit with as many coefficients as points is 0, and yet nobody times a step that well.
-LEAST_NOISE = 0.01
+MIN_NOISE = 0.01
 
 
 class SpeedPoint(NamedTuple):
@@ -148,7 +148,7 @@ def fit_speed(
     # As many coefficients as were found take as many degrees of freedom away.
     spread = (len(f) / max(1, len(f) - int(np.count_nonzero(a)))) ** 0.5
     relative = np.log(f / fitted) * spread
-    noise = np.maximum(np.abs(relative), LEAST_NOISE) * np.where(relative < 0, -1, 1)
+    noise = np.maximum(np.abs(relative), MIN_NOISE) * np.where(relative < 0, -1, 1)
     refits = [_solve(mode, w, p, drawn, batch) for drawn in redrawn(fitted, noise, draws, seed)]
     return FittedSpeed(model, np.array(refits), fitted / f - 1, _left_out(mode, w, p, f, batch))
 

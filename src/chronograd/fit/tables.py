@@ -25,7 +25,7 @@ from chronograd.hardware import catalog
 from chronograd.words import how_many
 
 # More seconds, samples or pixels than anybody measured.
-_MOST = 1e15
+_MAX_NUMBER = 1e15
 T = TypeVar("T")
 # timm: benchmark-infer-amp-nhwc-pt240-cu124-rtx3090.csv, with -dynamo for a compiled network.
 _TIMM_NAME = re.compile(
@@ -313,7 +313,7 @@ def _row(
             number_of = float(text)
         except ValueError:
             number_of = math.nan
-        if not 0 <= number_of < _MOST:
+        if not 0 <= number_of < _MAX_NUMBER:
             raise FileFormatError(f"{path}, line {number}: {found[meaning]} is {text!r:.80}, not a number above 0")
         return number_of
 
@@ -335,7 +335,7 @@ def _row(
     devices = int(value("devices") or 1)
     samples = batch * devices if found["batch"].startswith("batch_per_") else batch
     seconds = samples / rate if rate else step_s or (step_ms or 0.0) / 1e3
-    if not 0 < seconds < _MOST:
+    if not 0 < seconds < _MAX_NUMBER:
         raise FileFormatError(f"{path}, line {number}: a time of {seconds} s for batch {batch}")
     return ThroughputRow(
         text_of("model"),

@@ -41,8 +41,8 @@ LIKE = 0.3
 SHARE_LIKE = 0.05  # of the known runs, also chosen: a few known runs diverged, and prove no likeness
 EVERY_PROGRESS = (0.1, 0.25, 0.5, 0.75, 1.0)
 NO_ENTROPIES = {"perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
-LITTLE, MOST_TIMES = 0.1, 3.0  # of log(error): keep the ratio of two falls sane where they have hardly begun
-MOST_APART = 4.0  # times the way to its own level: a loss that needs longer to 0 is not on its way there
+LITTLE, MAX_TIMES = 0.1, 3.0  # of log(error): keep the ratio of two falls sane where they have hardly begun
+MAX_APART = 4.0  # times the way to its own level: a loss that needs longer to 0 is not on its way there
 SHARES = (INTERVAL[0], 0.5, INTERVAL[1])
 
 
@@ -128,7 +128,7 @@ def from_curve(curve: LearningCurve, known: PublishedCurves) -> Convergence:
     first = float(curve.values[0])
     nearest, farthest = float(kept.steps[0]), FARTHEST * float(kept.steps[-1])
     to_level = float(np.clip(_to_level(kept.steps, kept.values, first), nearest, farthest))
-    to_zero = float(np.clip(zero_reaches(CONVERGED * first, kept.steps, kept.values), nearest, MOST_APART * to_level))
+    to_zero = float(np.clip(zero_reaches(CONVERGED * first, kept.steps, kept.values), nearest, MAX_APART * to_level))
     share = WEIGHT_OF_ZERO if curve.metric == "loss" else 0.0
     step = started + to_level ** (1 - share) * to_zero**share
     return _corrected(curve, step, known)
@@ -257,7 +257,7 @@ def levels_ahead(
     logs = np.array([run.level(here, schedule) for run in runs])
     theirs = logs[:, 0] - np.array([math.log(max(float(run.errors[0]), TINY)) for run in runs])
     mine_fallen = -min(math.log(max(fallen, TINY)), 0.0)
-    shares = np.clip((mine_fallen + LITTLE) / (LITTLE - np.minimum(theirs, 0.0)), 0.0, MOST_TIMES)
+    shares = np.clip((mine_fallen + LITTLE) / (LITTLE - np.minimum(theirs, 0.0)), 0.0, MAX_TIMES)
     ahead = np.minimum(logs[:, 1:] - logs[:, :1], 0.0)
     weights = weights * _nearness(
         near, theirs + mine_fallen, logs[:, 0] - math.log(max(level, TINY)) if level else None

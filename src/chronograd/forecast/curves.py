@@ -25,7 +25,7 @@ LAST = "last"
 # Grid of start points: how far the asymptote lies below the least value, as shares of the range of the values.
 ASYMPTOTES_BELOW = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, math.inf)
 TINY = 1e-12  # of the largest value: keeps quotients and logarithms finite
-MOST_EVALUATIONS = 100  # a fit that converges takes about 10; one that does not gains nothing more
+MAX_EVALUATIONS = 100  # a fit that converges takes about 10; one that does not gains nothing more
 LARGEST_EXPONENT = 700.0  # exp of more than 709 is not a double
 
 
@@ -153,7 +153,7 @@ def fit_curve(family: str, k: Array, values: Array, weights: Array, near: Array 
 
     starts = [near] if near is not None else sorted(_starts(family, k, values, weights), key=cost)[:3]
     tolerance = 1e-6 if near is not None else 1e-12
-    stop = {"xtol": tolerance, "ftol": tolerance, "gtol": tolerance, "max_nfev": MOST_EVALUATIONS}
+    stop = {"xtol": tolerance, "ftol": tolerance, "gtol": tolerance, "max_nfev": MAX_EVALUATIONS}
     found = [least_squares(residuals, p, bounds=(0, np.inf), x_scale="jac", **stop).x for p in starts]
     return np.asarray(min([*starts, *found], key=cost))
 

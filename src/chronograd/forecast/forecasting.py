@@ -33,7 +33,7 @@ from chronograd.words import how_many
 LEVEL_SIGMA, SHARE_OF_SCATTER = 0.1, 0.5
 # A run that is like no known one may fall further than its own curve where the rate falls: by these shares of log(first / now),
 # at the lower bound and in the middle. We chose both by eye on fine-tuned language models, and did not fit them.
-MOST_GAINED, GAINED = 0.25, 0.05
+MAX_GAINED, GAINED = 0.25, 0.05
 # Deviation of the log of a later value from such a run's own curve, over log(first / now) · sqrt(log(step / last step)). Fitted to half of
 # the curves of small image networks that are unlike all others (907 values): 83 % of the values of either half are inside.
 # `python -m benchmarks.convergence --coverage` counts them again.
@@ -46,7 +46,7 @@ FAMILY_WORDS = {
 }
 NO_WORSE = 2.0  # times the error of the best family on held-out points: as likely as that
 NUM_STEPS = 400  # tried between now and the planned end
-MOST_HELD_OUT = 100  # points after the fitted ones that a forecast is held against, evenly chosen
+MAX_HELD_OUT = 100  # points after the fitted ones that a forecast is held against, evenly chosen
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Course:
         fallen = max(0.0, -float(np.log(max(self._fallen(), TINY))))
         gain = fallen * self._rate_fallen(steps)
         middle = self.model.curve(places) * np.exp(-GAINED * gain)
-        low = np.minimum(low, middle) * np.exp(-MOST_GAINED * gain)
+        low = np.minimum(low, middle) * np.exp(-MAX_GAINED * gain)
         if not self.unlike:
             return middle, low, high
         sigma = OWN_SPREAD * fallen * np.sqrt(np.maximum(0.0, np.log(steps / self.until)))
@@ -235,7 +235,7 @@ class Forecast(Course):
     def held_out(self) -> tuple[At, ...]:
         """The points that are known and were not fitted, each with what was forecast for it."""
         later = self.curve.steps[self.curve.steps > self.until]
-        chosen = np.unique(np.linspace(0, len(later) - 1, min(len(later), MOST_HELD_OUT)).astype(int))
+        chosen = np.unique(np.linspace(0, len(later) - 1, min(len(later), MAX_HELD_OUT)).astype(int))
         return tuple(self.expected(float(later[i])) for i in chosen)
 
     @cached_property

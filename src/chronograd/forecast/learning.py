@@ -12,7 +12,7 @@ from chronograd.units import percent, quantity, seconds
 from chronograd.words import device, how_many, interval, quantity_name, reasons, scaled, time_unit
 
 # More points than this cannot be told apart in a plot; every k-th is drawn, and the caption says so.
-MOST_POINTS = 400
+MAX_POINTS = 400
 _SHOWN = {
     "test_accuracy": "test accuracy",
     "epochs": "epochs",
@@ -130,7 +130,7 @@ def _row(record: Record, name: str, label: str = "") -> list[str]:
 
 def _loss_panel(record: Record, curve: Curve, forecast: Forecast | None) -> tuple[Lines, int]:
     steps, losses = curve.columns["step"], curve.columns["loss"]
-    every = -(-len(steps) // MOST_POINTS)
+    every = -(-len(steps) // MAX_POINTS)
     kept = [(x, y) for x, y in list(zip(steps, losses, strict=True))[::every] if x is not None]
     series = [Series("loss", "measured", [x for x, _ in kept], scaled((y for _, y in kept), 1.0))]
     marks: list[Mark] = []

@@ -19,7 +19,7 @@ from chronograd.forecast.schedule import Schedule
 
 SAME = 1e-4  # of the largest rate: what logs round away
 CLOSE = 0.005  # of the largest rate: a curve that is missed by more is another one
-LEAST_FALL = 0.01  # of the largest rate: from less its form cannot be told
+MIN_FALL = 0.01  # of the largest rate: from less its form cannot be told
 ONE_CYCLE_FROM = 0.1  # share of the way: a longer rise is part of one cycle, a shorter one warm-up
 MIN_POINTS = 4
 # Share of the way to share of the rate, and the largest rate that may be left at the end: of a line that cannot be told.
@@ -58,7 +58,7 @@ def schedule_of_rates(steps: Array, rates: Array, unit: str) -> Told:
     falls = np.flatnonzero(np.diff(after) < -SAME)
     if _is_in_steps(after, falls):
         return _multi_step(steps_after, falls, unit)
-    if len(after) < MIN_POINTS or 1 - after.min() < LEAST_FALL:
+    if len(after) < MIN_POINTS or 1 - after.min() < MIN_FALL:
         return Told(Schedule(), "falling too little yet to tell how")
     return _annealed(steps, steps_after, after, start, unit)
 

@@ -17,7 +17,7 @@ from chronograd.forecast.log_times import named, words
 from chronograd.words import how_many
 
 WHAT = "a training log"
-MOST_ROWS = 5_000_000
+MAX_ROWS = 5_000_000
 HINT = "give columns such as epoch,loss, or --column NAME"
 # Names of columns as words, in the order in which they are looked for.
 STEPS = ("epoch", "epochs", "train epoch", "step", "steps", "global step", "trainer global step", "train global step",
@@ -60,7 +60,7 @@ def read_rows(path: Path, run: str | None = None) -> tuple[list[Row], list[str]]
         raise FileFormatError(f"{path} is nested too deep to be {WHAT}", HINT) from None
     found = found or _of_mlflow(text) or table_of(text) or rows_of_lines(text)
     rows: list[Row] = [_flat(row) for row in found.rows if isinstance(row, dict) and row]
-    if not rows or len(rows) > MOST_ROWS:
+    if not rows or len(rows) > MAX_ROWS:
         raise FileFormatError(
             f"{path} has {len(rows):,} rows that make no curve: it is no table, no JSON, and no output of a training",
             HINT,

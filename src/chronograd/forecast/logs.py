@@ -27,7 +27,7 @@ from chronograd.words import how_many
 __all__ = ["HINT", "Column", "Log", "read_log", "words"]
 ITERATIONS = ("iter", "iteration", "step", "batch")
 # Restarts are rare: where steps go back more often, rows of several runs, ranks or splits are mixed.
-MOST_RESTARTS = 0.25
+MAX_RESTARTS = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ def _of_rows(
     kept = _held(steps)
     if len(kept) < len(own):
         back = int(np.flatnonzero(np.diff(steps) <= 0)[0])
-        if (np.diff(steps) <= 0).sum() > MOST_RESTARTS * len(own):
+        if (np.diff(steps) <= 0).sum() > MAX_RESTARTS * len(own):
             raise FileFormatError(
                 f"{path.name}: steps do not rise from point to point ({unit} {steps[back + 1]:g} follows {steps[back]:g})",
                 "sort them, and leave one of each; several runs or splits in one file need a column that tells them apart",
@@ -139,7 +139,7 @@ def _steps(
     if within is not None:
         restarted.append((int((np.diff(within) <= 0).sum()), ""))
     fewest, name = min(restarted, default=(len(own), ""))
-    if restarted and fewest <= MOST_RESTARTS * len(own):
+    if restarted and fewest <= MAX_RESTARTS * len(own):
         return (counters[name], _unit(name), []) if name else (np.asarray(within), "epoch", [])
     for name in named(names, STEPS):
         before = _counts(carried(rows, name, own, skips_own=True))

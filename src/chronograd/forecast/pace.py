@@ -9,7 +9,7 @@ import numpy as np
 from chronograd.forecast.curves import Array
 from chronograd.record import INTERVAL
 
-MOST_BLOCKS = 10
+MAX_BLOCKS = 10
 CLOCK_FROM = 1e9  # seconds since 1970: a log of before September 2001 is none
 STOPPED_AFTER = 3.0  # times the way between two points: a log without a new one by then has stopped
 
@@ -68,7 +68,7 @@ def pace_of(steps: Array, times: Array | None, until: float) -> Pace | None:
     """
     if times is None or len(times) < 3:
         return None
-    ends = np.unique(np.linspace(0, len(steps) - 1, min(MOST_BLOCKS, len(steps) - 1) + 1).astype(int))
+    ends = np.unique(np.linspace(0, len(steps) - 1, min(MAX_BLOCKS, len(steps) - 1) + 1).astype(int))
     took = np.diff(times[ends]) / np.diff(steps[ends])
     took = took[took > 0]  # a clock that was set back, or a start that counts anew
     if not len(took):

@@ -24,7 +24,7 @@ except ImportError:
 LARGEST_BYTES = 2_000_000_000
 LENGTH, CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 HEADER_BYTES = LENGTH.size + CHECKSUM.size
-MOST_NAMED = 5
+MAX_NAMED = 5
 Point = tuple[str, int, float, float]
 
 
@@ -66,7 +66,7 @@ def _records(stream: IO[bytes], size: int, file: Path) -> tuple[list[Point], lis
         notes.append(what)
         break
     if damaged:
-        named = ", ".join(map(str, damaged[:MOST_NAMED])) + ", …" * (len(damaged) > MOST_NAMED)
+        named = ", ".join(map(str, damaged[:MAX_NAMED])) + ", …" * (len(damaged) > MAX_NAMED)
         count = f"{len(damaged)} of {how_many(number, 'records')} {'is' if len(damaged) == 1 else 'are'} damaged and left out"
         notes.insert(0, f"{count}: {named}")
     return points, [f"{file.name}: {note}" for note in notes]

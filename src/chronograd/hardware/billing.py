@@ -24,7 +24,7 @@ STARTUP_S = 300.0
 # A price below a third or above three times the median of its peers is flagged. In the table of 2026-11 on-demand prices of one device
 # with its host are within a factor of 2.6 of the median of other vendors, hyperscalers and marketplaces together: with 2, a third of
 # all vendors of an H100 would be flagged. A median needs three peers.
-FAR, LEAST_PEERS = 3.0, 3
+FAR, MIN_PEERS = 3.0, 3
 # Of a spot price without three spot peers, against on-demand prices: usual discounts are 60 to 70 %.
 SPOT_FAR = 5.0
 
@@ -74,7 +74,7 @@ def peers_median(offer: Price, offers: Sequence[Price] | None = None) -> float |
         is_peer = (one.kind, one.includes_host) == (offer.kind, offer.includes_host) and one.vendor != offer.vendor
         if is_peer:
             least[one.vendor] = min(one.usd_per_device_hour, least.get(one.vendor, math.inf))
-    return float(np.median(list(least.values()))) if len(least) >= LEAST_PEERS else None
+    return float(np.median(list(least.values()))) if len(least) >= MIN_PEERS else None
 
 
 def _compared_with(offer: Price, offers: Sequence[Price] | None) -> tuple[float, float, str]:
@@ -82,7 +82,7 @@ def _compared_with(offer: Price, offers: Sequence[Price] | None) -> tuple[float,
     known = market.offers(offer.device) if offers is None else offers
     median = peers_median(offer, known)
     on_demand = [one.usd_per_device_hour for one in known if one.kind == "on-demand" and one.includes_host]
-    if median is None and offer.kind == "spot" and offer.includes_host and len(on_demand) >= LEAST_PEERS:
+    if median is None and offer.kind == "spot" and offer.includes_host and len(on_demand) >= MIN_PEERS:
         return float(np.median(on_demand)), SPOT_FAR, "on-demand median"
     return median or 0.0, FAR, f"{offer.kind} median of other vendors"
 

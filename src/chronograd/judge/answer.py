@@ -17,7 +17,7 @@ from chronograd.predict.calibration import calibrations
 from chronograd.units import percent, seconds, si
 from chronograd.words import listed
 
-MOST_PUBLISHED, MOST_EXPLANATIONS = 5, 3
+MAX_PUBLISHED, MAX_EXPLANATIONS = 5, 3
 _LAYOUTS = {True: "channels last", False: "channels first", None: "layout not stated"}
 
 
@@ -90,8 +90,8 @@ def data_of(judged: Judged) -> dict[str, Any]:
         "is_circular": judged.is_circular,
         "most_samples_per_s": judged.most,
         "limit": asdict(limit),
-        "published": [{**asdict(row), "is_alike": row in judged.alike} for row in judged.rows[:MOST_PUBLISHED]],
-        "explanations": [_option_data(option) for option in judged.explanations[:MOST_EXPLANATIONS]],
+        "published": [{**asdict(row), "is_alike": row in judged.alike} for row in judged.rows[:MAX_PUBLISHED]],
+        "explanations": [_option_data(option) for option in judged.explanations[:MAX_EXPLANATIONS]],
         "gains": [_option_data(option) for option in judged.gains],
         "together": None if judged.together is None else _option_data(judged.together),
     }
@@ -127,7 +127,7 @@ def _figure(j: Judged) -> Figure:
     expected = Bar("expected", "predicted", {"samples": j.expected.value or 0.0}, j.expected.low, j.expected.high)
     others = [
         Bar(f"{row.source.title}, batch {row.batch_per_device}", "measured", {"samples": row.samples_per_s})
-        for row in j.alike[:MOST_PUBLISHED]
+        for row in j.alike[:MAX_PUBLISHED]
     ]
     bars = [Bar("this figure", "measured", {"samples": j.rate}), expected, *others]
     return Figure([Bars("samples per second", "", [*bars, Bar("at most", "predicted", {"samples": j.most})])])
@@ -297,7 +297,7 @@ def _comparisons(j: Judged) -> list[list[str]]:
 
 
 def _explanations(j: Judged) -> list[Section]:
-    shown = j.explanations[:MOST_EXPLANATIONS]
+    shown = j.explanations[:MAX_EXPLANATIONS]
     if not shown:
         return []
     rows = [
@@ -358,12 +358,12 @@ def _published(j: Judged) -> list[Section]:
         [f"{row.devices}×{row.device}" if row.devices > 1 else row.device, row.precision,
          _LAYOUTS[row.source.channels_last], str(row.batch_per_device), _number(row.samples_per_s),
          f"{row.source.title} {row.source.date}"]
-        for row in j.rows[:MOST_PUBLISHED]
+        for row in j.rows[:MAX_PUBLISHED]
     ]  # fmt: skip
     columns = ("device", "precision", "layout", "batch", "samples/s", "source")
     sources = {
         row.source.name: f"{row.source.title}: {row.source.address}; {row.source.software}"
-        for row in j.rows[:MOST_PUBLISHED]
+        for row in j.rows[:MAX_PUBLISHED]
     }
     return [Section("Published", text, table=Table(columns, rows, {3, 4}, tuple(dict.fromkeys(sources.values()))))]
 

@@ -25,7 +25,7 @@ from chronograd.rundir import listing
 from chronograd.trace import Trace
 
 # Rows of a table that are judged: each network has to be traced, which takes seconds.
-MOST_ROWS = 64
+MAX_ROWS = 64
 # Of a job that is made for a network's name, until its batch is known: enough for as many devices as there may be.
 UNSAID_BATCH = 100_000
 _LAYOUTS = {"training.channels_last=true": "nhwc", "training.channels_last=false": "nchw"}
@@ -202,14 +202,14 @@ def _of_table(path: Path, place: str | None, precision: str | None, mode: str, o
     ]
     cases: list[Judged] = []
     left_out: list[tuple[str, str]] = []
-    for row in table.rows[:MOST_ROWS]:
+    for row in table.rows[:MAX_ROWS]:
         try:
             cases.append(_of_row(row, stated, table.mode, table.layout is not None))
         except ChronogradError as error:
             left_out.append((row.key, error.message.splitlines()[0]))
-    if len(table.rows) > MOST_ROWS:
+    if len(table.rows) > MAX_ROWS:
         left_out.append(
-            (f"{len(table.rows) - MOST_ROWS} rows", f"the first {MOST_ROWS} are judged; give a shorter table")
+            (f"{len(table.rows) - MAX_ROWS} rows", f"the first {MAX_ROWS} are judged; give a shorter table")
         )
     return answer_of_table(cases, left_out, table.notes)
 

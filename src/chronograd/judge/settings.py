@@ -19,11 +19,11 @@ from chronograd.trace import Trace
 TraceOf = Callable[[Job, str], Trace]
 
 # The largest batch of a device that is tried or assumed, and how much of the best is enough.
-MOST_BATCH, USUAL_BATCH, ENOUGH = 2048, 256, 0.98
+MAX_BATCH, USUAL_BATCH, ENOUGH = 2048, 256, 0.98
 # Of the batch that was assumed a figure may be of a sixteenth.
 SMALLER_BATCH = 16
 # What is predicted to give less is not named.
-LEAST_GAIN = 0.03
+MIN_GAIN = 0.03
 # How many changes of layout, precision, batch or card are as likely as one that the network was compiled or not. Assumed.
 RARE = 3
 # Micro-batches between two exchanges of gradients.
@@ -135,7 +135,7 @@ class Near:
         if self.mode == "training":
             options += self._options([(["the forward pass alone"], [])], "inference")
         far = self.option().order(rate)[-1]
-        options = [option for option in options if option.holds(rate) and option.order(rate)[-1] < far - LEAST_GAIN]
+        options = [option for option in options if option.holds(rate) and option.order(rate)[-1] < far - MIN_GAIN]
         fitting = sorted(options, key=lambda option: option.order(rate))
         return [o for o in fitting if not any(set(other.words) < set(o.words) for other in fitting)]
 
@@ -144,7 +144,7 @@ class Near:
         base = self.option().samples_per_s
         groups = [self.precisions(), self._batches(), self._layouts(), self._compiler(), self._exchanges()]
         best = [option for group in groups for option in _best(list(self._options(group)))]
-        worth = [option for option in best if option.samples_per_s > (1 + LEAST_GAIN) * base]
+        worth = [option for option in best if option.samples_per_s > (1 + MIN_GAIN) * base]
         worth = sorted(worth, key=lambda option: -option.samples_per_s)[:3]
         together: list[Option] = []
         for option in worth:  # a field can be changed once
@@ -162,7 +162,7 @@ class Near:
 
     def _batches(self) -> list[tuple[list[str], list[str]]]:
         own = self.job.images_per_rank
-        most = min(MOST_BATCH, fitting_batch(self.trace_of(self.job, self.mode), self.job))
+        most = min(MAX_BATCH, fitting_batch(self.trace_of(self.job, self.mode), self.job))
         return [self._batch(2**k) for k in range(1, 12) if own < 2**k <= most]
 
     def _batch(self, size: int) -> tuple[list[str], list[str]]:

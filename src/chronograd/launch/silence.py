@@ -28,7 +28,7 @@ from chronograd.words import listed
 
 EVERY_S = 1.0
 # A rank may stand for so long without a word, and so many times as long as any has stood in a step before, up to a limit.
-PATIENCE_S, PATIENCE_FACTOR, MOST_PATIENCE_S = 10.0, 5.0, 18.0
+PATIENCE_S, PATIENCE_FACTOR, MAX_PATIENCE_S = 10.0, 5.0, 18.0
 # After a word the next one comes after so many times as long.
 NEXT_FACTOR = 2.0
 # A process that used the processor for less in a second waits.
@@ -103,7 +103,7 @@ class Silence:
             elif now is not None:
                 self._say(f"rank {rank} goes on, after {seconds(before.stood_s)} in {before.note.place}")
         self._seen = dict(seen)
-        patience_s = min(MOST_PATIENCE_S, max(PATIENCE_S, PATIENCE_FACTOR * self._longest_s))
+        patience_s = min(MAX_PATIENCE_S, max(PATIENCE_S, PATIENCE_FACTOR * self._longest_s))
         for ranks, text in _complaints(seen, self._world_size, patience_s):
             stood_s = max((seen[rank].stood_s for rank in ranks if rank in seen), default=0.0)
             last_s = max(self._told.get(rank, 0.0) for rank in ranks)

@@ -32,8 +32,8 @@ Forward = Callable[[], object]
 # Passes that wait in the queue together, for the time of one among others.
 QUEUED = 2
 # A product is repeated for so long, at most so many times; its operands take at most so many bytes.
-_LOOP_S, _MOST_LOOPS, _LOOPS_TIMED = 0.02, 200, 3
-_MOST_OPERAND_BYTES = 2**30
+_LOOP_S, _MAX_LOOPS, _LOOPS_TIMED = 0.02, 200, 3
+_MAX_OPERAND_BYTES = 2**30
 
 
 class _HostClock:
@@ -201,7 +201,7 @@ def product_seconds(product: Product, device: torch.device, dtype: torch.dtype) 
     Operands that fit a cache are found there, as they are the same in every turn.
     """
     element_bytes = torch.empty((), dtype=dtype).element_size()
-    room = _MOST_OPERAND_BYTES // (element_bytes * product.groups) - product.m * product.k
+    room = _MAX_OPERAND_BYTES // (element_bytes * product.groups) - product.m * product.k
     n = max(1, min(product.n, room // (product.k + product.m)))
     left = torch.randn(product.groups, product.m, product.k, device=device).to(dtype)
     right = torch.randn(product.groups, product.k, n, device=device).to(dtype)
@@ -219,6 +219,6 @@ def product_seconds(product: Product, device: torch.device, dtype: torch.dtype) 
 
     with torch.inference_mode():
         loop_s(2)  # the first asks for workspaces and picks a kernel
-        times = max(1, min(_MOST_LOOPS, round(_LOOP_S / max(loop_s(2) / 2, 1e-7))))
+        times = max(1, min(_MAX_LOOPS, round(_LOOP_S / max(loop_s(2) / 2, 1e-7))))
         once_s = statistics.median(loop_s(times) / times for _ in range(_LOOPS_TIMED))
     return once_s * product.n / n

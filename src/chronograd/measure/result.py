@@ -80,7 +80,7 @@ def _without(stalls: Stalls, ranks: Mapping[int, Sequence[StepLine]]) -> dict[in
 
 
 # Fewer batches have no such percentile: of 20 the 95th is the slowest but one.
-LEAST_COUNTS = {"latency_p50_s": (0.5, 3), "latency_p95_s": (0.95, 20), "latency_p99_s": (0.99, 100)}
+MIN_COUNTS = {"latency_p50_s": (0.5, 3), "latency_p95_s": (0.95, 20), "latency_p99_s": (0.99, 100)}
 
 
 def latency_quantities(
@@ -98,7 +98,7 @@ def latency_quantities(
     timed = [of_rank for of_rank in _in_step(ranks).values() if next(iter(of_rank.values())).step_time_s is not None]
     times = np.sort([max(line.needed("step_time_s") for line in of_rank.values()) for of_rank in timed])
     latency = {"latency_s": own["step_time_s"]}
-    for name, (share, least) in LEAST_COUNTS.items():
+    for name, (share, least) in MIN_COUNTS.items():
         if len(times) < least:
             reason = f"{len(times)} batches were timed, and it takes {least}: --steps {least}"
             latency[name] = Quantity.missing("s", reason)

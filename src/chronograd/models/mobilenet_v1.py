@@ -26,7 +26,7 @@ STAGES = (
     ((1024, 2), (1024, 1)),
 )
 STEM_WIDTH = 32
-LEAST_WIDTH = 8  # of the authors' code for small multipliers
+MIN_WIDTH = 8  # of the authors' code for small multipliers
 
 
 def conv(in_channels: int, out: int, kernel: int, stride: int, groups: int, slope: float) -> list[nn.Module]:
@@ -49,11 +49,11 @@ class MobileNetV1(nn.Module):
         super().__init__()
         if width <= 0:
             raise ValueError(f"the width multiplier is {width}, it must be above 0")
-        channels = max(int(STEM_WIDTH * width), LEAST_WIDTH)
+        channels = max(int(STEM_WIDTH * width), MIN_WIDTH)
         stages: list[list[nn.Module]] = [[nn.Sequential(*conv(in_channels, channels, 3, 2, 1, slope))], [], []]
         for stage, layers in zip(stages, STAGES, strict=True):
             for full, stride in layers:
-                out = max(int(full * width), LEAST_WIDTH)
+                out = max(int(full * width), MIN_WIDTH)
                 stage.append(separable(channels, out, stride, slope))
                 channels = out
         self.stage1, self.stage2, self.stage3 = (nn.Sequential(*stage) for stage in stages)

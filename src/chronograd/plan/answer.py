@@ -18,7 +18,7 @@ from chronograd.known import KnownResult
 from chronograd.plan import rows as shown
 from chronograd.plan.advice import goal_sections
 from chronograd.plan.effort import Unknown
-from chronograd.plan.goal import MOST_PROBABLE, Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.goal import MAX_PROBABLE, Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
 from chronograd.plan.open_answer import ranked_by, unknown_sections, with_epochs
 from chronograd.plan.place_advice import not_planned, place_row, place_rows, place_sections
 from chronograd.plan.places import Places
@@ -33,7 +33,7 @@ from chronograd.words import how_many, listed
 __all__ = ["devices_of", "list_settings", "reach_goal"]
 
 ALGORITHMS = ("ring", "tree")  # of which NCCL chooses
-MOST = 8  # rows of a table
+MAX_SHOWN = 8  # rows of a table
 NOT_COUNTED = "Not counted: evaluation, storage, and whether the vendor has such an instance free."
 NOT_COUNTED_AT_PLACES = (
     "Not counted: the surcharge of SageMaker and Vertex AI, evaluation, storage, the time of a move, and whether such an instance "
@@ -48,7 +48,7 @@ def list_settings(
     counts: Sequence[int],
     batches: Sequence[int],
     algorithms: Sequence[str] = ALGORITHMS,
-    most: int = MOST,
+    most: int = MAX_SHOWN,
     *,
     samples: int,
     precisions: Sequence[Precision] = (),
@@ -177,7 +177,7 @@ def reach_goal(
     counts: Sequence[int],
     batches: Sequence[int],
     algorithms: Sequence[str] = ALGORITHMS,
-    most: int = MOST,
+    most: int = MAX_SHOWN,
     *,
     samples: int,
     effort: SamplesToTarget | Unknown,
@@ -299,7 +299,7 @@ def _effort_data(effort: SamplesToTarget | Unknown) -> dict[str, Any]:
         "samples": effort.samples,
         "batch": effort.reference_batch,
         "sigma_log": effort.sigma_log,
-        "probability_of_target": None if is_open else min(effort.reached or 0.0, MOST_PROBABLE),
+        "probability_of_target": None if is_open else min(effort.reached or 0.0, MAX_PROBABLE),
         "target": effort.target,
         "beyond": list(effort.beyond),
         "noise_scale": None if effort.largest_batch else list(effort.noise_scale),
@@ -344,7 +344,7 @@ def _choice(found: Search, choices: PlanResult, i: int) -> Row:
         "hours_interval": list(choices.interval("hours", i)),
         "dollars": float(c["dollars"][i]),
         "dollars_interval": list(choices.interval("dollars", i)),
-        "probability": min(float(c["probability"][i]), MOST_PROBABLE),
+        "probability": min(float(c["probability"][i]), MAX_PROBABLE),
     }
 
 

@@ -30,7 +30,7 @@ REACHED_WITHOUT_BOUND = 0.9
 RECIPE_SIGMA = 0.01
 # What better training may still gain over the best published result, of one network and of all networks on a data set: judged.
 NETWORK_MARGIN, DATA_MARGIN = 0.03, 0.01
-MOST_NEIGHBOURS = MOST_OTHERS = 3
+MAX_NEIGHBOURS = MAX_OTHERS = 3
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def other_recipe(job: Job, target: float | None, result: KnownResult | None) -> 
 def others_that_reach(job: Job, target: float | None, result: KnownResult) -> tuple[KnownResult, ...]:
     """Return more recipes of the job's network that reach a target, those with less work first."""
     found = [] if target is None else known.that_reach(job.network.name, job.data.name, target)
-    return tuple(one for one in found if one != result)[:MOST_OTHERS]
+    return tuple(one for one in found if one != result)[:MAX_OTHERS]
 
 
 def out_of_reach(job: Job, target: float) -> OutOfReach | None:
@@ -198,7 +198,7 @@ def unknown(job: Job, samples: int, target: float | None) -> Unknown:
     first: dict[str, KnownResult] = {}
     for one in near:
         first.setdefault(one.networks[0], one)
-    return Unknown(reason, samples, job.training.batch, target, tuple(first.values())[:MOST_NEIGHBOURS])
+    return Unknown(reason, samples, job.training.batch, target, tuple(first.values())[:MAX_NEIGHBOURS])
 
 
 def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = None) -> SamplesToTarget:

@@ -35,7 +35,7 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 # Of log(epochs to a target) between seeds of one job: 3 to 12 % in the studies of this project.
 SEED_SIGMA = 0.1
 # Some input of every plan is assumed, such as the start-up of a machine, so no answer claims a higher probability.
-MOST_PROBABLE = 0.95
+MAX_PROBABLE = 0.95
 # Times the job's batch, where no noise scale was measured: published ones on CIFAR-10 and ImageNet lie in this range.
 ASSUMED_NOISE = (2.0, 8.0, 32.0)
 
@@ -102,10 +102,10 @@ class Goal:
         limits = (self.budget_usd, self.deadline_s)
         if any(limit is not None and not 0 < limit < math.inf for limit in limits):
             raise InputError(f"a goal of {limits}", "give a budget and a deadline above 0")
-        if not 0 < self.confidence <= MOST_PROBABLE:
+        if not 0 < self.confidence <= MAX_PROBABLE:
             raise InputError(
                 f"a confidence of {self.confidence:g}",
-                f"give one above 0 and at most {MOST_PROBABLE:g}: a plan rests on assumptions",
+                f"give one above 0 and at most {MAX_PROBABLE:g}: a plan rests on assumptions",
             )
 
     @property

@@ -20,7 +20,7 @@ from chronograd.hardware.catalog import Device, Precision
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
 from chronograd.plan import rows as shown
-from chronograd.plan.goal import MOST_PROBABLE
+from chronograd.plan.goal import MAX_PROBABLE
 from chronograd.plan.renting import rent
 from chronograd.plan.rows import Row, setting_row
 from chronograd.plan.search import Search, search
@@ -32,7 +32,7 @@ from chronograd.units import chance, dollars, percent, quantity, seconds
 NOT_COUNTED = (
     "Not counted: the network between who asks and the device, queues, decoding, and hours in which nobody asks."
 )
-MOST = 8
+MAX_SHOWN = 8
 
 
 def serve(
@@ -44,7 +44,7 @@ def serve(
     *,
     latency_s: float | None = None,
     confidence: float = 0.8,
-    most: int = MOST,
+    most: int = MAX_SHOWN,
     precisions: Sequence[Precision] = (),
     kinds: Sequence[Kind] = ("on-demand",),
 ) -> Answer:
@@ -77,7 +77,7 @@ def serve(
             **setting_row(found, columns, rented.offers, i),
             "latency_s": float(step_s[i]),
             "latency_interval_s": [float(step_s[i] / spread), float(step_s[i] * spread)],
-            "probability": min(float(probability[i]), MOST_PROBABLE),
+            "probability": min(float(probability[i]), MAX_PROBABLE),
             "usd_per_million_samples": usd,
             "usd_per_million_tokens": None if usd is None or tokens is None else usd / tokens,
         }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # What gives evaluation episodes their seeds; none is one of training's.
 EVALUATION_SEED = 1_000_000
 # Of an episode, in memory at once.
-MOST_PICTURES = 1_000
+MAX_PICTURES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def episode_pictures(agent: Agent, environment: Environment, settings: Reinforce
         nonlocal every, number
         if number % every == 0:
             pictures.append(picture(environment))
-        if len(pictures) == MOST_PICTURES:
+        if len(pictures) == MAX_PICTURES:
             del pictures[::2]
             every *= 2
         number += 1

@@ -17,7 +17,7 @@ from chronograd.errors import NotFoundError
 
 SIDE = 84
 HELD_FRAMES = 4
-MOST_FRAMES = 108_000  # half an hour at 60 frames/s
+MAX_FRAMES = 108_000  # half an hour at 60 frames/s
 NOTHING = 0  # the action of that number
 
 
@@ -100,7 +100,7 @@ class AtariGame(gymnasium.Env[np.ndarray, int]):
 
     @property
     def _is_too_long(self) -> bool:
-        return bool(self._ale.getEpisodeFrameNumber() >= MOST_FRAMES)
+        return bool(self._ale.getEpisodeFrameNumber() >= MAX_FRAMES)
 
     def _image(self) -> np.ndarray:
         """The newer of two screens, each pixel the brighter one, as (84, 84): each pixel the mean of the area that it covers."""

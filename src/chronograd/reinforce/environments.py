@@ -20,7 +20,7 @@ from chronograd.job import Job
 
 LIBRARIES = ("gymnasium", "atari")
 # Steps of an evaluation episode in an environment that has no limit of its own, where a poor agent might go on for ever.
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 
 
 class Environment(Protocol):
@@ -45,7 +45,7 @@ class Space:
         num_states: where observations are numbers of states; None elsewhere.
         frames_per_step: of the game or simulation, for each action.
         solved_at: mean return at which its makers call it solved; None where they do not say.
-        has_limit: whether episodes end by themselves after so many steps; else those of an evaluation end after MOST_STEPS.
+        has_limit: whether episodes end by themselves after so many steps; else those of an evaluation end after MAX_STEPS.
     """
 
     shape: tuple[int, ...]
@@ -116,7 +116,7 @@ def make(job: Job, *, is_evaluation: bool = False, with_pictures: bool = False) 
             "networks and tables take one array: choose another environment",
         )
     if is_evaluation and environment.spec is not None and environment.spec.max_episode_steps is None:
-        environment = gymnasium.wrappers.TimeLimit(environment, MOST_STEPS)
+        environment = gymnasium.wrappers.TimeLimit(environment, MAX_STEPS)
     if isinstance(environment.observation_space, gymnasium.spaces.Discrete) and job.network.name != "table":
         environment = gymnasium.wrappers.FlattenObservation(environment)  # a state's number as a vector with a single 1
     made: Environment = environment

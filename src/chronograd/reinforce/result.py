@@ -9,7 +9,7 @@ from chronograd.errors import RunError
 from chronograd.job import Job
 from chronograd.measure import result as measured
 from chronograd.record import Curve, Quantity, Record
-from chronograd.reinforce.environments import MOST_STEPS, Space
+from chronograd.reinforce.environments import MAX_STEPS, Space
 from chronograd.rundir import RunDir, StepLine, StepLog
 from chronograd.rundir.steps import EpisodeLine, Epoch, NoteLine, WorkLine
 from chronograd.train.interruptions import interruptions
@@ -33,7 +33,7 @@ def training_record(run: RunDir, job: Job, space: Space, stopped: str) -> Record
     record.notes = [event.text for event in log.of(NoteLine)]
     if not space.has_limit:
         record.notes.append(
-            f"the environment has no limit of steps: an evaluation episode ends after {MOST_STEPS:,}, and its return counts as it is"
+            f"the environment has no limit of steps: an evaluation episode ends after {MAX_STEPS:,}, and its return counts as it is"
         )
     frames = space.frames_per_step
     record.curves = {"training": _curve(epochs, frames), "loss": _losses(log.steps), "episodes": _episodes(log, frames)}

@@ -25,7 +25,7 @@ from chronograd.words import how_many
 
 TABLE = "table"
 # Of a table: 0.8 GB.
-MOST_VALUES = 100_000_000
+MAX_VALUES = 100_000_000
 
 
 class QTable:
@@ -109,9 +109,9 @@ def edges(options: dict[str, Any], space: Space) -> list[np.ndarray]:
 
 
 def _check_size(num_states: int, num_actions: int) -> None:
-    if num_states * num_actions > MOST_VALUES:
+    if num_states * num_actions > MAX_VALUES:
         raise InputError(
-            f"a table of {num_states:,} states and {num_actions} actions has more than {MOST_VALUES:,} values",
+            f"a table of {num_states:,} states and {num_actions} actions has more than {MAX_VALUES:,} values",
             "give fewer bins in network.options.bins, or network.name=mlp",
         )
 

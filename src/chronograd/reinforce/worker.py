@@ -38,9 +38,9 @@ from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.rank_context import RankContext, rank_context_from_environment
 
 # Lines of steps: a hundred an epoch, and none of more steps than this.
-LINES_PER_EPOCH, MOST_STEPS_OF_LINE = 100, 1_000
+LINES_PER_EPOCH, MAX_STEPS_OF_LINE = 100, 1_000
 # Of the episode that is kept: every k-th picture, so that there are no more than these.
-MOST_PICTURES, PICTURE_WIDTH, SECONDS_EACH = 100, 240, 0.05
+MAX_PICTURES, PICTURE_WIDTH, SECONDS_EACH = 100, 240, 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,7 +147,7 @@ class Learning:
         seed = order.random_seed(self.job.training.seed, self.progress.epoch, 0) % 2**31
         log = _Log(self.lines, self.progress, self.job.training.batch, self.agent, self.clock)
         num_steps = self.settings.steps_per_epoch
-        every = min(MOST_STEPS_OF_LINE, max(1, num_steps // LINES_PER_EPOCH))
+        every = min(MAX_STEPS_OF_LINE, max(1, num_steps // LINES_PER_EPOCH))
         begin = self.agent.steps
         for moment in self.agent.live(self.environment, num_steps, seed):
             log.add(moment)
@@ -163,7 +163,7 @@ def save_episode(run: RunDir, job: Job, agent: Agent, lines: StepWriter) -> None
     try:
         environment = environments.make(job, is_evaluation=True, with_pictures=True)
         pictures = episode_pictures(agent, environment, job.reinforcement, job.training.seed)
-        every = -(-len(pictures) // MOST_PICTURES)
+        every = -(-len(pictures) // MAX_PICTURES)
         save_gif(run.path / EPISODE, pictures[::every], SECONDS_EACH, PICTURE_WIDTH)
     except (MissingExtraError, InputError) as error:
         lines.write(steps.NoteLine(step=agent.steps, text=f"there is no {EPISODE}: {error.message}"))

@@ -23,7 +23,7 @@ except ImportError:
     raise MissingExtraError("jinja2", "report", "writing a page") from None
 
 # A longer table is cut in the page; the embedded JSON has every row.
-MOST_ROWS = 500
+MAX_ROWS = 500
 LONGEST_LINE = 56  # letters in a cell or an answer that is not wrapped
 
 
@@ -60,7 +60,7 @@ def _section(number: int, section: Section) -> dict[str, Any]:
         drawing = "\n".join(plots.svgs_of_page(section.figure))
     rows = section.rows()
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_cell(row.get(name)) for name in columns] for row in rows[:MOST_ROWS]]
+    cells = [[_cell(row.get(name)) for name in columns] for row in rows[:MAX_ROWS]]
     numeric = {i for i, name in enumerate(columns) if all(_is_number(row.get(name)) for row in rows)}
     return {
         "id": f"section-{number}",
@@ -68,7 +68,7 @@ def _section(number: int, section: Section) -> dict[str, Any]:
         "heading": first_sentence(section.takeaway)[0],
         "more": first_sentence(section.takeaway)[1],
         "svg": None if drawing is None else Markup(drawing),
-        "data": {"columns": columns, "rows": cells, "right": numeric, "more": max(0, len(rows) - MOST_ROWS)},
+        "data": {"columns": columns, "rows": cells, "right": numeric, "more": max(0, len(rows) - MAX_ROWS)},
     }
 
 

@@ -39,9 +39,9 @@ TOLD_FIRST = (
     "training.seed",
     "mode",
 )
-MOST_DIFFERENCES = 3
-MOST_ACCURACIES = 4  # in the head of a page
-MOST_SENTENCES = 3  # one for each job, in the first paragraph
+MAX_DIFFERENCES = 3
+MAX_ACCURACIES = 4  # in the head of a page
+MAX_SENTENCES = 3  # one for each job, in the first paragraph
 
 
 @dataclass
@@ -84,7 +84,7 @@ def _summary(groups: Mapping[str, _Group]) -> list[str]:
             sentences.append(_of_steps(title, group.measured[max(group.measured)]))
         if sentences and len(groups) == 1:
             sentences += [f"{first_sentence(section.takeaway)[0]}." for section in _of_predictions(group)]
-    return sentences[:MOST_SENTENCES]
+    return sentences[:MAX_SENTENCES]
 
 
 def _of_predictions(group: _Group) -> list[Section]:
@@ -230,7 +230,7 @@ def _highlights(records: Iterable[Record], groups: Mapping[str, _Group]) -> list
         if record["test_accuracy"].value is not None
     ]
     if len(accuracies) > 1:
-        return accuracies[:MOST_ACCURACIES]
+        return accuracies[:MAX_ACCURACIES]
     ordered = sorted(records, key=lambda r: (r.kind != "measured", "training" in r.curves, r.world))
     found = []
     for name in FIRST:
@@ -262,7 +262,7 @@ def _distinct_titles(records: Sequence[Record]) -> list[str]:
         alike = [others for other, others in zip(titles, fields, strict=True) if other == title]
         names = dict.fromkeys(name for others in alike for name in others)
         differing = [name for name in names if len({others.get(name) for others in alike}) > 1]
-        chosen = sorted(differing, key=lambda name: name not in TOLD_FIRST)[:MOST_DIFFERENCES]
+        chosen = sorted(differing, key=lambda name: name not in TOLD_FIRST)[:MAX_DIFFERENCES]
         words = [_in_words(name, own.get(name, "null")) for name in chosen]
         distinct.append(f"{title}, {', '.join(words)}" if words else title)
     return distinct

@@ -20,7 +20,7 @@ from chronograd.errors import printable
 from chronograd.report.columns import LaidOut, lay_out, wrapped
 
 PROSE_WIDTH = 100  # letters of a line of sentences, on however wide a screen
-MOST_NAMES = 5  # of columns that were left out
+MAX_NAMES = 5  # of columns that were left out
 
 
 def render_terminal(
@@ -98,8 +98,8 @@ def _what_more(tables: list[LaidOut]) -> str:
     rows = sum(table.rows_left_out for table in tables)
     names = list(dict.fromkeys(name for table in tables for name in table.columns_left_out))
     parts = [f"{rows:,} more row{'s' if rows > 1 else ''}"] if rows else []
-    if len(names) > MOST_NAMES:
-        names[MOST_NAMES - 1 :] = [f"and {len(names) - MOST_NAMES + 1} more"]
+    if len(names) > MAX_NAMES:
+        names[MAX_NAMES - 1 :] = [f"and {len(names) - MAX_NAMES + 1} more"]
     if names:
         parts.append(f"the column{'s' if len(names) > 1 else ''} {', '.join(names)}")
     return " and ".join(parts)

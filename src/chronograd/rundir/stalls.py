@@ -21,15 +21,15 @@ from typing import Literal
 import numpy as np
 
 from chronograd.record import OWN_PARTS, WARMUP, Quantity
-from chronograd.rundir.steps import LEAST_STALL_S, Stall, StepLine, StepLog
+from chronograd.rundir.steps import MIN_STALL_S, Stall, StepLine, StepLog
 from chronograd.units import seconds
 from chronograd.words import listed
 
 Reason = Literal["stopped", "link", "rank", "waiting"]
 FACTOR, KNOWN_FACTOR = 5.0, 1.5
 # Unexplained steps beyond all others, at most; the share is of the steps.
-MOST, MOST_SHARE = 3, 0.01
-MOST_NAMED = 5  # stalls in a sentence of their own
+MAX_FEW, MAX_FEW_SHARE = 3, 0.01
+MAX_NAMED = 5  # stalls in a sentence of their own
 # Places at which ranks read or write, in words.
 _DISKS = {"input": "reading its batch", "transfer": "copying its batch", "checkpoint": "writing a checkpoint"}
 
@@ -82,8 +82,8 @@ class Stalls:
     def sentences(self) -> list[str]:
         """Return a sentence for each stall, the longest first; beyond five, one sentence for the rest."""
         longest = sorted(self.found, key=lambda one: -one.seconds)
-        lines = [self._sentence(one) for one in longest[:MOST_NAMED]]
-        if rest := longest[MOST_NAMED:]:
+        lines = [self._sentence(one) for one in longest[:MAX_NAMED]]
+        if rest := longest[MAX_NAMED:]:
             lines.append(f"{len(rest)} more stalls took {seconds(sum(one.seconds for one in rest))}")
         return lines
 
@@ -129,7 +129,7 @@ def find(lines: Mapping[int, Sequence[StepLine]], events: Mapping[int, Sequence[
         return {rank: _within(own[step], events.get(rank, ()), least_s) for rank, own in ranks.items()}
 
     chosen = _stalled_steps(times, noted, _warmup(first))
-    inside = {step: noted(step, LEAST_STALL_S / 2) for step in chosen}
+    inside = {step: noted(step, MIN_STALL_S / 2) for step in chosen}
     others = [times[step] for step in common if step not in chosen]
     usual_s = float(np.median(others)) if others else 0.0
     found = [_in_step(step, times[step] - usual_s, ranks, inside[step]) for step in chosen]
@@ -185,15 +185,15 @@ def _stalled_steps(
     if len(times) < 2:
         return []
     values = np.array([time_s for step, time_s in times.items() if step not in warmup] or list(times.values()))
-    usual_s, long_s = float(np.median(values)), max(LEAST_STALL_S, FACTOR * float(np.quantile(values, 0.75)))
+    usual_s, long_s = float(np.median(values)), max(MIN_STALL_S, FACTOR * float(np.quantile(values, 0.75)))
     known = {
         step
         for step, time_s in times.items()
         if time_s >= KNOWN_FACTOR * usual_s
-        and any(e.stopped_s >= LEAST_STALL_S or e.links for own in noted(step).values() for e in own)
+        and any(e.stopped_s >= MIN_STALL_S or e.links for own in noted(step).values() for e in own)
     }
     beyond = [step for step, time_s in times.items() if time_s > long_s and step not in known | warmup]
-    is_few = len(beyond) <= max(MOST, MOST_SHARE * len(times)) and len(beyond) < len(times) / 4
+    is_few = len(beyond) <= max(MAX_FEW, MAX_FEW_SHARE * len(times)) and len(beyond) < len(times) / 4
     return sorted(known | set(beyond if is_few else ()))
 
 
@@ -209,7 +209,7 @@ def _in_step(
 
 def _reason(events: Mapping[int, Sequence[Stall]]) -> tuple[Reason, tuple[int, ...], str] | None:
     """Return the reason that the ranks noted for stalls at one time; None if they noted only waits."""
-    stopped = {rank: s for rank, own in events.items() if (s := sum(e.stopped_s for e in own)) >= LEAST_STALL_S}
+    stopped = {rank: s for rank, own in events.items() if (s := sum(e.stopped_s for e in own)) >= MIN_STALL_S}
     if stopped:
         first = max(stopped, key=lambda rank: stopped[rank])
         place = next(e for e in events[first] if e.stopped_s)

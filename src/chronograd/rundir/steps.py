@@ -27,7 +27,7 @@ from chronograd.errors import FileFormatError, RunError
 # A rank that was killed with its parent needs a moment to go; longer means that it is alive.
 LOCK_WAIT_S = 10.0
 # Counts that are exact as float64; losses of which sums stay finite.
-_MOST, _MOST_LOSS = 2**53, 1e100
+_MAX_INT, _MAX_LOSS = 2**53, 1e100
 
 # Losses, accuracies and squared norms: of any sign, and null in a file where they were not finite; NaN once read.
 Loss = Annotated[float, "signed"]
@@ -283,7 +283,7 @@ class PageFault(Line):
 
 
 # A rank that stands for less than this is no stall: the ranks do not write it, and no step counts as one for it.
-LEAST_STALL_S = 1.0
+MIN_STALL_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -394,9 +394,9 @@ def _field_of(hint: Any, has_default: bool) -> _Field:
     if plain is str:
         return _Field(_TEXT, 0, 0, False, None)
     if plain == Loss:
-        return _Field((int, float), -_MOST_LOSS, _MOST_LOSS, True, math.nan if has_default else None)
+        return _Field((int, float), -_MAX_LOSS, _MAX_LOSS, True, math.nan if has_default else None)
     types = (int,) if plain is int else (int, float)
-    return _Field(types, 0, _MOST, is_optional and not has_default, None)
+    return _Field(types, 0, _MAX_INT, is_optional and not has_default, None)
 
 
 _STEP, _OTHER = _Kind(StepLine), _Kind(Other)
@@ -427,7 +427,7 @@ def parse_line(raw: bytes) -> Line | None:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _MOST
+    return type(value) is int and 0 <= value < _MAX_INT
 
 
 def _can_be_written(text: str) -> bool:

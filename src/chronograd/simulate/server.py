@@ -27,7 +27,7 @@ from chronograd.words import how_many, interval, named, scaled, time_unit
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # of the most that a server can do
 PERCENTILES = {"latency_p50_s": 0.5, "latency_p95_s": 0.95, "latency_p99_s": 0.99}
-MOST_REPLICAS = 100_000
+MAX_REPLICAS = 100_000
 NOT_COUNTED = "Not counted: the network between who asks and the server, a proxy, and the start of a server."
 
 
@@ -175,9 +175,9 @@ def server_answer(served: Sequence[Served], asked: ServerDemand) -> Answer:
 
 def _level(served: Served, rate: float, asked: ServerDemand, most: float | None) -> _Level:
     replicas = asked.replicas or (math.ceil(rate / most) if most else 1)
-    if replicas > MOST_REPLICAS:
+    if replicas > MAX_REPLICAS:
         raise InputError(
-            f"{rate:g} requests/s take {how_many(replicas, 'replicas')}", f"ask about at most {MOST_REPLICAS:,}"
+            f"{rate:g} requests/s take {how_many(replicas, 'replicas')}", f"ask about at most {MAX_REPLICAS:,}"
         )
     spread = math.exp(Z80 * served.sigma_log)
     each = rate / replicas

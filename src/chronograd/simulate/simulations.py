@@ -18,9 +18,9 @@ from chronograd.words import how_many
 
 PULL, COMPUTE, PUSH = "pull", "compute", "push"
 COLORS = {PULL: "sky", COMPUTE: "grey", PUSH: "orange"}
-MOST_LANES, MOST_GRADIENTS = 12, 60
+MAX_LANES, MAX_GRADIENTS = 12, 60
 # More are not printed in a terminal; the data have all.
-_MOST_ROWS, _MOST_LEARNERS = 20, 8
+_MAX_ROWS, _MAX_LEARNERS = 20, 8
 
 
 def learners(
@@ -49,7 +49,7 @@ def staleness_answer(updates: Updates, count: int, per_update: int = 1) -> Answe
         per_update: gradients that an update takes in.
     """
     data = _staleness_data(updates, count)
-    shown = data["updates"][:_MOST_ROWS]
+    shown = data["updates"][:_MAX_ROWS]
     rest = len(data["updates"]) - len(shown)
     gradients = Section(
         title=f"{len(data['updates'])} gradients of {count} learner{'s' * (count > 1)}"
@@ -77,10 +77,7 @@ def staleness_answer(updates: Updates, count: int, per_update: int = 1) -> Answe
         takeaway=_distribution_takeaway(data["distribution"]),
         table=Table(
             ("staleness", "gradients", "share"),
-            [
-                [str(d["staleness"]), str(d["gradients"]), percent(d["share"])]
-                for d in data["distribution"][:_MOST_ROWS]
-            ],
+            [[str(d["staleness"]), str(d["gradients"]), percent(d["share"])] for d in data["distribution"][:_MAX_ROWS]],
             {0, 1, 2},
         ),
         data=data["distribution"],
@@ -129,7 +126,7 @@ def _staleness_takeaway(data: dict[str, Any]) -> str:
     rate = "" if data["updates_per_s"] is None else f", {data['updates_per_s']:.4g} updates per second"
     each = ", ".join(
         f"learner {one['learner']} {one['mean_staleness']:.3g}"
-        for one in data["learners"][:_MOST_LEARNERS]
+        for one in data["learners"][:_MAX_LEARNERS]
         if one["mean_staleness"] is not None
     )
     return f"The mean staleness is {data['mean_staleness']:.4g}{rate}; {each}."
@@ -142,10 +139,10 @@ def _distribution_takeaway(rows: Sequence[dict[str, Any]]) -> str:
     return f"The most frequent staleness is {usual['staleness']} ({percent(usual['share'])}), the largest {rows[-1]['staleness']}."
 
 
-def panel(updates: Updates, count: int, most_gradients: int = MOST_GRADIENTS, role: Role = "predicted") -> Lanes:
+def panel(updates: Updates, count: int, most_gradients: int = MAX_GRADIENTS, role: Role = "predicted") -> Lanes:
     """The first updates of `count` learners, in whole updates up to `most_gradients` gradients, at least one.
 
-    Of more than MOST_LANES learners the first have lanes; versions count the updates of all.
+    Of more than MAX_LANES learners the first have lanes; versions count the updates of all.
     Raises: ValueError if there is no update.
     """
     if not len(updates.update):
@@ -157,7 +154,7 @@ def panel(updates: Updates, count: int, most_gradients: int = MOST_GRADIENTS, ro
     spans, pushes = [], []
     is_beside = _overlaps(updates)
     version_read = updates.update - 1 - updates.staleness
-    for i in np.flatnonzero((updates.read_ns < end_ns) & (updates.learner <= MOST_LANES)).tolist():
+    for i in np.flatnonzero((updates.read_ns < end_ns) & (updates.learner <= MAX_LANES)).tolist():
         lane = int(updates.learner[i]) - 1
         times = (updates.read_ns[i], updates.pulled_ns[i], updates.computed_ns[i], updates.pushed_ns[i])
         ends = [min(int(t), end_ns) / scale for t in times]
@@ -169,7 +166,7 @@ def panel(updates: Updates, count: int, most_gradients: int = MOST_GRADIENTS, ro
             pushes.append(Push(lane, ends[3], int(updates.update[i]), int(updates.staleness[i])))
     numbers, first = np.unique(updates.update[in_time], return_index=True)
     versions = zip((updates.applied_ns[in_time][first] / scale).tolist(), numbers.tolist(), strict=True)
-    names = [f"learner {number}" for number in range(1, min(count, MOST_LANES) + 1)]
+    names = [f"learner {number}" for number in range(1, min(count, MAX_LANES) + 1)]
     return Lanes(f"time, {unit}", names, spans, pushes, list(versions), COLORS, role)
 
 

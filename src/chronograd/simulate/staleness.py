@@ -28,7 +28,7 @@ from chronograd.words import how_many
 
 NS = 10**9
 LONGEST_S = 1e9  # 30 years; in nanoseconds far from what 64 bits hold
-MOST_UPDATES = 20_000_000
+MAX_UPDATES = 20_000_000
 Array = np.ndarray
 _BLOCK = 1024  # durations that are drawn at once
 
@@ -188,16 +188,16 @@ def simulate(
             overtake each other.
         serve: the server's time for a gradient, once it has arrived and those before it are done.
     Leaves out: a server too busy to answer a pull at once.
-    Raises: InputError for no learner, a cycle that takes no time, or a count below 1 or above MOST_UPDATES.
+    Raises: InputError for no learner, a cycle that takes no time, or a count below 1 or above MAX_UPDATES.
     """
     if not learners or min(learner.cycle_s for learner in learners) <= 0:
         raise InputError(
             f"{how_many(len(learners), 'learners')}, or one whose cycle takes no time", "give each a time to compute"
         )
-    if not 1 <= num_updates * gradients_per_update <= MOST_UPDATES or gradients_per_update < 1:
+    if not 1 <= num_updates * gradients_per_update <= MAX_UPDATES or gradients_per_update < 1:
         raise InputError(
             f"{how_many(num_updates, 'updates')} of {gradients_per_update} gradients",
-            f"ask for 1 to {MOST_UPDATES:,} gradients",
+            f"ask for 1 to {MAX_UPDATES:,} gradients",
         )
     wanted = num_updates * gradients_per_update
     rate = sum(1 / learner.cycle_s for learner in learners)

@@ -74,7 +74,7 @@ class RMSProp(torch.optim.Optimizer):
     the root. Source: the code published with Mnih et al. 2015; A. Graves, arXiv:1308.0850, equations 38 to 45.
     """
 
-    LEAST_VARIANCE = 0.01
+    MIN_VARIANCE = 0.01
 
     def __init__(self, params: Any, lr: float, decay: float = 0.95, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "decay": decay, "weight_decay": weight_decay})
@@ -94,5 +94,5 @@ class RMSProp(torch.optim.Optimizer):
                 mean, mean_square = state["mean"], state["mean_square"]
                 mean.lerp_(gradient, 1 - group["decay"])
                 mean_square.mul_(group["decay"]).addcmul_(gradient, gradient, value=1 - group["decay"])
-                deviation = mean_square.addcmul(mean, mean, value=-1).add_(self.LEAST_VARIANCE).sqrt_()
+                deviation = mean_square.addcmul(mean, mean, value=-1).add_(self.MIN_VARIANCE).sqrt_()
                 parameter.addcdiv_(gradient, deviation, value=-group["lr"])

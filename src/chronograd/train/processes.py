@@ -25,7 +25,7 @@ _STATES = {
     "X": ENDED,
 }
 # Times that a connection sent the same data again; one is usual on a busy network.
-LEAST_REPEATS = 2
+MIN_REPEATS = 2
 
 
 def state_of(process: int) -> tuple[str, float]:
@@ -69,7 +69,7 @@ def unanswered() -> str:
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]
             for fields in map(str.split, lines):
-                if len(fields) > 9 and fields[9] in own and int(fields[6], 16) >= LEAST_REPEATS:
+                if len(fields) > 9 and fields[9] in own and int(fields[6], 16) >= MIN_REPEATS:
                     found.add(f"{_address(fields[1])} → {_address(fields[2])}")
     return ", ".join(sorted(found))
 

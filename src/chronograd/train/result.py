@@ -24,7 +24,7 @@ from chronograd.words import how_many
 
 CLOCK = "training clock: input to update of every step; evaluation and checkpoints apart"
 # Clocks of two nodes, of which the second goes on with a run, may differ by less.
-LEAST_SET_BACK_S = 1.0
+MIN_SET_BACK_S = 1.0
 WITHOUT_WARMUP = f"without the first {WARMUP} steps of each start"
 NOT_ASKED = Quantity.missing("sample", "training.noise_scale_every is 0")
 
@@ -225,7 +225,7 @@ def _notes(first: StepLog, interrupted: Interruptions, stopped: str) -> list[str
         notes.append(f"the frozen trunk ran once over all images, {made.seconds:.2f} s of the training time")
     if interrupted.starts > 1:
         notes.append(interrupted.note)
-    if first.set_back_s >= LEAST_SET_BACK_S:
+    if first.set_back_s >= MIN_SET_BACK_S:
         back = seconds(first.set_back_s)
         notes.append(
             f"the clock was set back by {back} or more between two starts: the pause between them counts as none"

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from chronograd.errors import RunError
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.rundir.steps import LEAST_STALL_S, Error, Stall, wall_clock_s
+from chronograd.rundir.steps import MIN_STALL_S, Error, Stall, wall_clock_s
 from chronograd.train.processes import ENDED, address_to, queued_s, state_of, unanswered
 
 # Which start of the ranks it is, process, host; sign of life; collectives so far, step, since when, waiting or not, what;
@@ -51,9 +51,9 @@ LINK_DOWN = f"{TIME_OUT}: no rank is missing"  # how it begins where a link is t
 TICK_S, STALL_FACTOR = 0.25, 10.0
 # How often a standing rank's connections are looked at; the weight of the newest stay in the usual one, and how many stays of
 # steps make a usual one.
-LINKS_EVERY_S, NEWEST, LEAST_STAYS = 2.0, 1 / 8, 3
+LINKS_EVERY_S, NEWEST, MIN_STAYS = 2.0, 1 / 8, 3
 # Seconds between signs of life that other nodes see, as a share of the time-out; bounded to spare a shared file system.
-BEAT_SHARE, BEAT_LEAST_S, BEAT_MOST_S = 1 / 20, 0.5, 30.0
+BEAT_SHARE, MIN_BEAT_S, MAX_BEAT_S = 1 / 20, 0.5, 30.0
 
 
 class Now(NamedTuple):
@@ -147,8 +147,8 @@ class Watchdog:
     def _left(self, before: Now, stay_s: float) -> None:
         """Update the usual stay at a place that this rank left, or write that the stay was a stall."""
         stays, usual_s = self._usual.get(before.place, (0, stay_s))
-        if stay_s >= LEAST_STALL_S and self._watcher is not None:
-            is_long = stays >= LEAST_STAYS and stay_s > STALL_FACTOR * usual_s
+        if stay_s >= MIN_STALL_S and self._watcher is not None:
+            is_long = stays >= MIN_STAYS and stay_s > STALL_FACTOR * usual_s
             if self._watcher.write_stall(before, stay_s, is_long):
                 return
         if before.step:
@@ -221,7 +221,7 @@ class _Watcher:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def work(self, ended: threading.Event) -> None:
-        period_s = min(BEAT_MOST_S, max(BEAT_LEAST_S, self.timeout_s * BEAT_SHARE))
+        period_s = min(MAX_BEAT_S, max(MIN_BEAT_S, self.timeout_s * BEAT_SHARE))
         self.thread = threading.get_native_id()
         synced_s = looked_s = time.monotonic()
         before: tuple[Now, float, dict[int, Note | None]] | None = None  # the first look at the others' notes, and when
@@ -255,7 +255,7 @@ class _Watcher:
             now_s, used_s, queued_now_s = time.monotonic(), time.process_time(), queued_s(self.thread)
             elapsed_s, busy_s = now_s - self.ticked_s, used_s - self.used_s
             late_s = elapsed_s - TICK_S - (queued_now_s - self.queued_s)
-            if late_s >= LEAST_STALL_S and busy_s - self.rate * TICK_S < late_s / 2:
+            if late_s >= MIN_STALL_S and busy_s - self.rate * TICK_S < late_s / 2:
                 self.stops.append((now_s, late_s + TICK_S / 2))
             elif elapsed_s >= TICK_S / 2:
                 self.rate = busy_s / elapsed_s
@@ -266,11 +266,11 @@ class _Watcher:
     def write_stall(self, place: Now, stay_s: float, is_long: bool) -> bool:
         """Write that the rank stood at a place, if that was long or its process was stopped; returns whether it was."""
         now_s = time.monotonic()
-        if now_s - self.ticked_s > TICK_S + LEAST_STALL_S:
+        if now_s - self.ticked_s > TICK_S + MIN_STALL_S:
             self.tick()  # the process went on just now, and its thread has not looked yet
         stopped_s = min(stay_s, sum(seconds for end_s, seconds in self.stops if end_s >= place.since_s))
         self.stops.clear()
-        if not (is_long or stopped_s >= LEAST_STALL_S):
+        if not (is_long or stopped_s >= MIN_STALL_S):
             return False
         is_seen = self.place is place
         self.lines.write(

@@ -19,7 +19,7 @@ from chronograd.rundir.steps import Epoch, Error, NoteLine
 
 WINDOW_S = 10.0
 # Of very short steps fewer seconds are kept; the split of waiting, which looks at every rank's step, rests on fewer yet.
-MOST_STEPS, MOST_SPLIT = 1024, 256
+MAX_STEPS, MAX_SPLIT = 1024, 256
 LOSS_STEPS = 20
 # A rank is silent when nothing came for this long, and for this many of its own steps.
 SILENT_S, SILENT_STEPS = 10.0, 10
@@ -265,7 +265,7 @@ class _Rank:
         seconds *= line.num_steps or 1
         self.window.append((line, seconds))
         self._sum(line, seconds, 1)
-        while len(self.window) > 1 and (self.seconds > WINDOW_S or len(self.window) > MOST_STEPS):
+        while len(self.window) > 1 and (self.seconds > WINDOW_S or len(self.window) > MAX_STEPS):
             self._sum(*self.window.popleft(), -1)
 
     def _sum(self, line: StepLine, seconds: float, sign: int) -> None:
@@ -320,9 +320,7 @@ def _split_of_waiting(ranks: Mapping[int, _Rank]) -> tuple[float | None, Straggl
     In each step the rank that waits least is the last; all the others' waiting beyond its own is for it.
     """
     waits = {
-        number: {
-            line.step: line.exchange_wait_s for line in _last(rank, MOST_SPLIT) if line.exchange_wait_s is not None
-        }
+        number: {line.step: line.exchange_wait_s for line in _last(rank, MAX_SPLIT) if line.exchange_wait_s is not None}
         for number, rank in ranks.items()
     }
     common = set.intersection(*(set(own) for own in waits.values())) if waits else set()

@@ -26,11 +26,11 @@ POLL_S, SAY_EVERY_S = 0.2, 5.0
 # Ranks that failed are started again sooner than this, where somebody does so.
 RESTART_S = 60.0
 # Reading and drawing take at most this share of a core, which the ranks may want; with many ranks they are rarer.
-MOST_SHARE = 0.02
+MAX_SHARE = 0.02
 SEPARATOR = " · "
 # Lines around the ranks: two of the run, an empty one, the header, what waits for whom, and the prompt.
 _OTHER_LINES = 8
-_LEAST_ROWS = 4
+_MIN_ROWS = 4
 
 
 class Screen:
@@ -76,7 +76,7 @@ class Screen:
         if start_s >= self._next_s:
             self._show(self._live)
             spent_s = time.monotonic() - start_s
-            self._next_s = start_s + max(DRAW_EVERY_S, spent_s / MOST_SHARE)
+            self._next_s = start_s + max(DRAW_EVERY_S, spent_s / MAX_SHARE)
 
     def _show(self, live: LiveRun) -> None:
         for end in live.poll():
@@ -143,7 +143,7 @@ def drawing(figures: RunFigures, height: int) -> RenderableType:
         below += [_rank_words(figures.ranks[0])]
     shown.append(Text(SEPARATOR.join(filter(None, below))))
     if len(figures.ranks) > 1:
-        shown += [Text(), *_rank_rows(figures, max(_LEAST_ROWS, height - _OTHER_LINES))]
+        shown += [Text(), *_rank_rows(figures, max(_MIN_ROWS, height - _OTHER_LINES))]
         waiting = _waiting(figures)
         if waiting:
             shown.append(Text(SEPARATOR.join(waiting)))

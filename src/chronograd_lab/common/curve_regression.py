@@ -34,7 +34,7 @@ RIDGE = 0.1  # of a network's weight; of 0.03 to 3 none predicts left-out networ
 MIN_NETWORKS = 3  # that one can be left out and a slope be drawn through the others
 SMOOTHED = 11  # epochs over which errors are pooled: a few runs say little of the scatter at one epoch
 NUM_QUANTILES = 99  # of each regression, where several make an interval
-MOST_PERMUTATIONS = 100_000  # tried one by one; of more, as many are drawn
+MAX_PERMUTATIONS = 100_000  # tried one by one; of more, as many are drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +289,7 @@ def label_test(runs: Sequence[Run], y: Sequence[float], label: str) -> LabelTest
     """Whether y differs by label, with the network as block: a permutation test of log y, and the size of the effect.
 
     Under the null hypothesis a network's runs could have had its labels in any order. All orders are tried, or
-    `MOST_PERMUTATIONS` of them.
+    `MAX_PERMUTATIONS` of them.
 
     Args:
         y: above 0, one per run. Every network has one run of each label.
@@ -361,11 +361,11 @@ def _value(run: Run, name: str, label: str | None) -> float:
 def _permuted(table: Array) -> Array:
     """The sum of squared column means for permutations within rows: all, or as many as are allowed, drawn."""
     orders = np.array(list(itertools.permutations(range(table.shape[1]))))
-    if len(orders) ** len(table) <= MOST_PERMUTATIONS:
+    if len(orders) ** len(table) <= MAX_PERMUTATIONS:
         sums = np.zeros((1, table.shape[1]))
         for row in table:
             sums = (sums[:, None, :] + row[orders][None, :, :]).reshape(-1, table.shape[1])
     else:
-        drawn = np.random.default_rng(0).integers(len(orders), size=(MOST_PERMUTATIONS, len(table)))
+        drawn = np.random.default_rng(0).integers(len(orders), size=(MAX_PERMUTATIONS, len(table)))
         sums = sum((row[orders[drawn[:, i]]] for i, row in enumerate(table)), np.zeros((1, table.shape[1])))
     return np.asarray(((sums / len(table)) ** 2).sum(axis=1))

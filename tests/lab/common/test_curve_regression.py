@@ -196,7 +196,7 @@ class TestLabels:
         runs, random = runs_of([10, 20, 40, 80]), np.random.default_rng(2)
         y = np.exp(random.normal(size=12)).tolist()
         exact = label_test(runs, y, "device")
-        monkeypatch.setattr(across, "MOST_PERMUTATIONS", 1000)
+        monkeypatch.setattr(across, "MAX_PERMUTATIONS", 1000)
         drawn = label_test(runs, y, "device")
         assert (exact.num_permutations, drawn.num_permutations) == (6**4, 1000)
         assert drawn.p_value == pytest.approx(exact.p_value, abs=0.06)

@@ -26,7 +26,7 @@ from chronograd_lab.common.study import MISSING
 
 Array = np.ndarray[Any, Any]
 # A column with more values than these tells rows apart rather than groups them; pairs of more groups are left out.
-_MOST_GROUPS, _MOST_PAIRED, _MOST_TESTED, _MOST_COLUMNS = 60, 60, 20, 200
+_MAX_GROUPS, _MAX_PAIRED, _MAX_TESTED, _MAX_COLUMNS = 60, 60, 20, 200
 _REPEATS = ("seed", "round")
 _SCALES = {
     "%": 1e-2, "points": 1e-2, "percentage points": 1e-2, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0, "k": 1e3, "M": 1e6,
@@ -191,7 +191,7 @@ def _of_table(rows: Sequence[Row], asked: set[float]) -> tuple[list[float], list
     if not measured:
         return [], []
     a, b = (np.array(side) for side in np.nonzero(~np.eye(len(measured), dtype=bool)))
-    both = np.concatenate([columns, columns[a] / columns[b], columns[a] - columns[b]])[:_MOST_COLUMNS]
+    both = np.concatenate([columns, columns[a] / columns[b], columns[a] - columns[b]])[:_MAX_COLUMNS]
     apart = tuple(key for key in keys if key not in _REPEATS)
     counts: list[float] = []
     parts = []
@@ -202,13 +202,13 @@ def _of_table(rows: Sequence[Row], asked: set[float]) -> tuple[list[float], list
         places = list(groups.values())
         counts += [len(groups), *map(len, places)]
         is_simple = len(by) < 2 or by == apart
-        if len(places) > _MOST_GROUPS and not is_simple:
+        if len(places) > _MAX_GROUPS and not is_simple:
             continue
         parts += [_summaries((both if is_simple else columns)[:, own]) for own in places]
-        if is_simple and 1 < len(places) <= _MOST_PAIRED:
+        if is_simple and 1 < len(places) <= _MAX_PAIRED:
             means = np.array([np.nanmean(columns[:, own], axis=1) for own in places])
             parts += [(means[:, None] - means[None]).ravel(), (means[:, None] / means[None]).ravel()]
-        if by == apart and len(places) <= _MOST_TESTED:
+        if by == apart and len(places) <= _MAX_TESTED:
             parts += [_tests(columns[:, one], columns[:, other]) for one, other in itertools.combinations(places, 2)]
     return counts, parts
 
@@ -219,7 +219,7 @@ def _tells_apart(rows: Sequence[Row], name: str, asked: set[float]) -> bool:
     if any(isinstance(v, list | dict) for v in values):
         return False
     is_kind = all(v is None or isinstance(v, str | bool) or v in asked for v in values)
-    return (is_kind or name in _REPEATS) and len(set(values)) <= _MOST_GROUPS
+    return (is_kind or name in _REPEATS) and len(set(values)) <= _MAX_GROUPS
 
 
 def _summaries(values: Array) -> Array:

@@ -32,7 +32,7 @@ UPDATES_AT_A_TIME = 10
 # Paced, actors may be so many pieces of their own work, or of the learner's, ahead of it.
 AHEAD = 6
 # Deaths of one part after which a run gives up: something kills it every time.
-MOST_DEATHS = 10
+MAX_DEATHS = 10
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ class ApexGroup:
 
     def _life(self, role: str, number: int) -> int:
         life = self._lives[role, number] = self._lives.get((role, number), -1) + 1
-        if life > MOST_DEATHS:
+        if life > MAX_DEATHS:
             raise RunError(f"{role} {number} died {life} times", "look into the messages of its processes")
         return life
 

@@ -33,7 +33,7 @@ from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
 
 # Blocks that an actor has sent and no shard has taken yet; with more it waits.
-MOST_UNDER_WAY = 2
+MAX_UNDER_WAY = 2
 # Updates between two times that the replay is cut to its capacity.
 TRIM_EVERY = 100
 # A learner that finds nothing to draw comes back after so long.
@@ -249,7 +249,7 @@ class Actor:
         self._waiting.clear()
         priorities = self._priorities(transitions)
         self._watch.lap("priorities_s")
-        while len(self._under_way) >= MOST_UNDER_WAY and not self._is_lost:
+        while len(self._under_way) >= MAX_UNDER_WAY and not self._is_lost:
             self._confirm()
         self._bytes += transitions.nbytes + priorities.nbytes
         if not self._is_lost:

@@ -10,7 +10,7 @@ from chronograd.clouds.sending import Tool
 from chronograd.clouds.submission import Submission
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
-MOST_LETTERS = 256
+MAX_LETTERS = 256
 
 
 def _inputs(data: Mapping[str, str]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ PLATFORM = CloudPlatform(
     slug=lambda text: text if text.strip() else "job",
     mount=_mount,
     schemes=("azureml://", "azureml:", "https://", "wasbs://"),
-    is_tag=lambda key, value: 0 < len(key) <= MOST_LETTERS and len(value) <= MOST_LETTERS,
+    is_tag=lambda key, value: 0 < len(key) <= MAX_LETTERS and len(value) <= MAX_LETTERS,
     is_secret=lambda reference: reference.startswith("https://") and ".vault.azure.net/secrets/" in reference,
     needs={"image": "--image REGISTRY.azurecr.io/NAME:TAG", "output": "--output azureml://datastores/STORE/paths/PATH"},
     derived=_derived,

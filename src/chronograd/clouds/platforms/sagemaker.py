@@ -21,9 +21,9 @@ from chronograd.clouds.fields import (
 from chronograd.clouds.sending import Tool
 from chronograd.clouds.submission import Submission
 
-MOST_PARAMETERS, MOST_LETTERS, MOST_ENVIRONMENT, MOST_TAGS = 100, 2500, 512, 50
+MAX_PARAMETERS, MAX_LETTERS, MAX_ENVIRONMENT, MAX_TAGS = 100, 2500, 512, 50
 # What SageMaker allows a job at most, and where none is said.
-MOST_SECONDS, USUAL_SECONDS = 28 * 86400, 86400
+MAX_SECONDS, USUAL_SECONDS = 28 * 86400, 86400
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 
 
@@ -82,25 +82,25 @@ def _complain_of_fields(asked: Submission) -> list[str]:
     told = []
     if asked.role and not _ROLE.fullmatch(asked.role):
         told.append(f"--role is {asked.role!r:.80}, which is no ARN such as arn:aws:iam::123456789012:role/training")
-    if (asked.limit_s or 0) > MOST_SECONDS:
-        told.append(f"--time is {asked.limit_s:,} s; SageMaker ends a job after 28 days, {MOST_SECONDS:,} s")
+    if (asked.limit_s or 0) > MAX_SECONDS:
+        told.append(f"--time is {asked.limit_s:,} s; SageMaker ends a job after 28 days, {MAX_SECONDS:,} s")
     if asked.restarts > 30:
         told.append(f"--restarts is {asked.restarts}; SageMaker starts a job again at most 30 times")
     arguments = job_arguments(PLATFORM, asked)
-    long = [name for name, text in arguments.items() if len(text) > MOST_LETTERS]
+    long = [name for name, text in arguments.items() if len(text) > MAX_LETTERS]
     if long:
         told.append(
-            f"{long[0]} takes {len(arguments[long[0]]):,} letters; a hyper-parameter has {MOST_LETTERS:,} at most"
+            f"{long[0]} takes {len(arguments[long[0]]):,} letters; a hyper-parameter has {MAX_LETTERS:,} at most"
         )
-    if len(arguments) > MOST_PARAMETERS:
-        told.append(f"the job takes {len(arguments)} hyper-parameters; SageMaker has {MOST_PARAMETERS} at most")
+    if len(arguments) > MAX_PARAMETERS:
+        told.append(f"the job takes {len(arguments)} hyper-parameters; SageMaker has {MAX_PARAMETERS} at most")
     told += [
-        f"variable {name} has {len(value):,} letters; SageMaker has {MOST_ENVIRONMENT} at most"
+        f"variable {name} has {len(value):,} letters; SageMaker has {MAX_ENVIRONMENT} at most"
         for name, value in asked.environment.items()
-        if len(value) > MOST_ENVIRONMENT
+        if len(value) > MAX_ENVIRONMENT
     ]
-    if len(asked.tags) > MOST_TAGS:
-        told.append(f"there are {len(asked.tags)} tags; SageMaker has {MOST_TAGS} at most")
+    if len(asked.tags) > MAX_TAGS:
+        told.append(f"there are {len(asked.tags)} tags; SageMaker has {MAX_TAGS} at most")
     return told
 
 

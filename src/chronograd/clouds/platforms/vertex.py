@@ -25,7 +25,7 @@ from chronograd.clouds.submission import Submission, fields_of, words_of
 POOLS = "jobSpec.workerPoolSpecs"
 FIRST = f"{POOLS}.0"
 CONTAINER = f"{FIRST}.containerSpec"
-MOST_TAGS = 64
+MAX_TAGS = 64
 
 
 def _machine(instance: str, devices: int) -> Document:
@@ -74,8 +74,8 @@ def _complain(asked: Submission) -> list[str]:
     told = []
     if asked.disk_gb < 100:
         told.append(f"--disk is {asked.disk_gb} GB; a boot disk of Vertex AI has 100 at least")
-    if len(asked.tags) > MOST_TAGS:
-        told.append(f"there are {len(asked.tags)} tags; Vertex AI has {MOST_TAGS} labels at most")
+    if len(asked.tags) > MAX_TAGS:
+        told.append(f"there are {len(asked.tags)} tags; Vertex AI has {MAX_TAGS} labels at most")
     return told
 
 

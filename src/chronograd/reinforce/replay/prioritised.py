@@ -18,12 +18,12 @@ from chronograd.reinforce.replay.transitions import Array, Indices, Minibatch, T
 from chronograd.reinforce.replay.uniform import UniformReplay
 
 # ε of Schaul et al. 2016, section 3.3: none is never drawn again.
-LEAST_PRIORITY = 1e-6
+MIN_PRIORITY = 1e-6
 
 
 def priorities_of(errors: Array) -> Array:
     """|δ| + ε of each error δ: what actors give new transitions and learners those that they have drawn."""
-    priorities: Array = np.abs(errors) + LEAST_PRIORITY
+    priorities: Array = np.abs(errors) + MIN_PRIORITY
     return priorities
 
 
