@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import hashlib
 import json
 import math
 import os
@@ -74,6 +75,12 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> byt
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes")
     return data
+
+
+def digest(path: Path, kind: str = "sha256") -> str:
+    """The checksum of a file in hexadecimal digits."""
+    with open_plain(path) as stream:
+        return hashlib.file_digest(stream, kind).hexdigest()
 
 
 def read_json(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> Any:

@@ -85,13 +85,13 @@ def dollars(value: float) -> str:
     return f"${value:.{1 - math.floor(math.log10(rounded))}f}"
 
 
-def percent(fraction: float, digits: int = 1) -> str:
+def percent(fraction: float | None, digits: int = 1) -> str:
     """A fraction as per cent.
 
-    >>> percent(0.0912)
-    '9.1 %'
+    >>> percent(0.0912), percent(None)
+    ('9.1 %', '–')
     """
-    return signed(f"{100 * fraction:.{digits}f} %")
+    return "–" if fraction is None else signed(f"{100 * fraction:.{digits}f} %")
 
 
 def chance(probability: float) -> str:

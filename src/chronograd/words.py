@@ -135,6 +135,14 @@ def listed(items: Sequence[str], joint: str = "and") -> str:
     return f"{', '.join(items[:-1])} {joint} {items[-1]}" if len(items) > 1 else "".join(items)
 
 
+def some(items: Sequence[str], most: int = 3) -> str:
+    """
+    >>> some(["a", "b", "c"]), some(["a", "b", "c", "d"])
+    ('a, b, c', 'a, b, c, …')
+    """
+    return ", ".join(items[:most]) + (", …" if len(items) > most else "")
+
+
 def named(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     """Values by name; of a name that is there already a later one is `name (2)`, then `name (3)`.
 

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from chronograd import job as jobs
 from chronograd.data import datasets
 from chronograd.errors import DiskFullError, FileFormatError
+from chronograd.files import digest
 from chronograd.job import Job
 from chronograd.train import checkpoint, checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
@@ -179,7 +180,7 @@ def test_a_crafted_checkpoint_is_not_executed(tmp_path: Path) -> None:
 
     (path / "model.safetensors").write_bytes(pickle.dumps(Harm()))
     state = json.loads((path / "state.json").read_text())
-    state["sha256"]["model.safetensors"] = checkpoint_folder._sha256(path / "model.safetensors")
+    state["sha256"]["model.safetensors"] = digest(path / "model.safetensors")
     (path / "state.json").write_text(json.dumps(state))
     with pytest.raises(FileFormatError):
         checkpoint.restore(path, step)

@@ -30,6 +30,7 @@ from chronograd.clouds.submission import PLACES, UNSAID, decode, fields_of, job_
 from chronograd.errors import ChronogradError, JobError, RunError
 from chronograd.files import as_asked, read_json
 from chronograd.job import Job
+from chronograd.launch.local import LOOPBACK
 from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.rundir import RunDir
 from chronograd.words import how_many
@@ -42,7 +43,6 @@ PATIENCE_S = 600.0
 JOB, STEP, RECORD = "chronograd-job", "chronograd-step", "chronograd-record"
 # Letters of a record in one line: platforms cut lines that are much longer.
 PART = 50_000
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ Pictures are brought to one square, whatever their aspect, as SSD has it, and de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +20,7 @@ from chronograd.data.layouts import folder_of
 from chronograd.data.published import DatasetCard
 from chronograd.errors import InputError, MissingExtraError
 from chronograd.job import Data
-from chronograd.words import how_many
+from chronograd.words import how_many, some
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,18 +214,14 @@ def _read(name: str, root: Path, classes: tuple[str, ...] | None) -> tuple[Detec
             train, test = (sets.voc(root, one, classes) for one in pair)
         if train.class_names != test.class_names:
             raise InputError(
-                f"the splits of {name} differ in their classes: {_few(train.class_names)}; {_few(test.class_names)}",
+                f"the splits of {name} differ in their classes: {some(train.class_names, MAX_SHOWN)}; {some(test.class_names, MAX_SHOWN)}",
                 "choose those that both have, in data.class_names",
             )
         return train, test
-    known = _few(sorted(found.name for found in folder.glob("*.*"))) or "nothing"
+    known = some(sorted(found.name for found in folder.glob("*.*")), MAX_SHOWN) or "nothing"
     first = layout.lists[0]
     pairs = ", or ".join(f"{first.format(train)} and {first.format(test)}" for train, test in layout.splits)
     raise InputError(f"{folder} has {known}", f"it needs two lists: {pairs}")
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:MAX_SHOWN]) + (", …" if len(names) > MAX_SHOWN else "")
 
 
 def _with_objects(split: DetectionSet) -> list[AnnotatedImage]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import hashlib
 import http.client
 import re
 import shutil
@@ -31,7 +30,7 @@ from urllib.request import Request, urlopen
 
 from chronograd.data.published import data_folder
 from chronograd.errors import EXTRAS, InputError, MissingExtraError, NotFoundError, RunError
-from chronograd.files import DOWNLOAD_TIMEOUT_S, impatient, write_aside
+from chronograd.files import DOWNLOAD_TIMEOUT_S, digest, impatient, write_aside
 from chronograd.job import Data
 from chronograd.words import how_many
 
@@ -214,23 +213,23 @@ class Sums:
         self.root, self.fetched, self.kept = root, 0, 0
         self._path, self._lock = root / "SHA256SUMS", Lock()
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
-        self._known = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        self._known = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
 
     def fetch(self, url: str, name: str) -> None:
         """Fetch a file unless it is there as it was fetched before. Raises RunError."""
         path = self.root / name
-        if path.is_file() and self._known.get(name) == _sha256(path):
+        if path.is_file() and self._known.get(name) == digest(path):
             with self._lock:
                 self.kept += 1
             return
         fetch_file(url, path)
-        digest = _sha256(path)
+        sha256 = digest(path)
         with self._lock:
             is_new = name not in self._known
-            self._known[name] = digest
+            self._known[name] = sha256
             self.fetched += 1
             with self._path.open("a" if is_new else "w", encoding="utf-8") as stream:
-                entries = {name: digest} if is_new else self._known
+                entries = {name: sha256} if is_new else self._known
                 stream.writelines(f"{own}  {entry}\n" for entry, own in entries.items())
 
 
@@ -278,7 +277,7 @@ def _try(url: str, part: Path) -> str:
     wanted = None if length is None else int(length) + (have if is_rest else 0)
     if wanted is not None and size < wanted:
         return f"{size:,} of {wanted:,} bytes came"
-    if md5 is not None and _digest(part, "md5") != md5:
+    if md5 is not None and digest(part, "md5") != md5:
         part.unlink()
         return f"what came has not the md5 {md5}, which the server states"
     return ""
@@ -290,12 +289,3 @@ def _stated_md5(headers: Any) -> str | None:
             return base64.b64decode(match[1]).hex()
     tag = (headers.get("ETag") or "").strip('"')
     return tag if re.fullmatch(r"[0-9a-f]{32}", tag) else None
-
-
-def _sha256(path: Path) -> str:
-    return _digest(path, "sha256")
-
-
-def _digest(path: Path, kind: str) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, kind).hexdigest()

@@ -23,7 +23,7 @@ import numpy as np
 from chronograd.data.labels import stratified_fifth
 from chronograd.data.published import FOLDER_VARIABLE, data_folder
 from chronograd.errors import FileFormatError, InputError, NotFoundError, RunError
-from chronograd.words import how_many
+from chronograd.words import how_many, some
 
 Array = np.ndarray[Any, Any]
 Classes = dict[str, list[Path]]
@@ -276,8 +276,7 @@ def _split(whole: Classes) -> tuple[Classes, Classes]:
 
 
 def _shown(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(map(printable, names[:MAX_SHOWN])) + (", …" if len(names) > MAX_SHOWN else "")
+    return some([printable(name) for name in names], MAX_SHOWN)
 
 
 def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Classes:

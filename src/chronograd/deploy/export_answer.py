@@ -23,7 +23,7 @@ from chronograd.deploy.quantise import How, ModelScore, Speed
 from chronograd.detect.suppression import CANDIDATES, MAX_OVERLAP, MIN_SCORE
 from chronograd.errors import InputError
 from chronograd.files import as_asked
-from chronograd.train.inputs import CHUNK
+from chronograd.train.order import CHUNK
 from chronograd.units import memory, percent, seconds, upwards
 from chronograd.words import listed
 

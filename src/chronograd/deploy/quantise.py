@@ -25,7 +25,8 @@ from chronograd.detect.metrics import average_precisions, mean_average_precision
 from chronograd.detect.suppression import detections
 from chronograd.errors import InputError
 from chronograd.measure import environment
-from chronograd.train.inputs import CHUNK, InputSplit
+from chronograd.train.inputs import InputSplit
+from chronograd.train.order import CHUNK
 
 Array = np.ndarray[Any, Any]
 How = Literal["static", "dynamic"]

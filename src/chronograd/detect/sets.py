@@ -23,11 +23,10 @@ from chronograd import files
 from chronograd.detect import pictures
 from chronograd.detect.boxes import Objects
 from chronograd.errors import FileFormatError, InputError, NotFoundError
-from chronograd.words import how_many
+from chronograd.words import how_many, some
 
 MAX_ANNOTATION_BYTES = 2_000_000
 MAX_COCO_BYTES = 2_000_000_000
-MAX_SHOWN = 3
 DESCRIPTIONS = "class-descriptions-boxable.csv"
 # Endings of pictures, in the order in which they are looked for.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG")
@@ -320,12 +319,8 @@ class _Collected:
         notes = []
         if self._without_area:
             notes.append(
-                f"left out {how_many(len(self._without_area), 'boxes')} without an area in the picture: {_shown(self._without_area)}"
+                f"left out {how_many(len(self._without_area), 'boxes')} without an area in the picture: {some(self._without_area)}"
             )
         if self._others:
-            notes.append(f"objects of {len(self._others):,} other classes are not read: {_shown(sorted(self._others))}")
+            notes.append(f"objects of {len(self._others):,} other classes are not read: {some(sorted(self._others))}")
         return DetectionSet(self.class_names, tuple(self._images), tuple(notes))
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:MAX_SHOWN]) + (", …" if len(names) > MAX_SHOWN else "")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import importlib
 import re
 import sys
@@ -323,7 +322,7 @@ def _from_path(source: str) -> tuple[Tensors, str]:
             f"{why} {source}",
             f"name a run directory, a file (.safetensors, {', '.join(PYTORCH_SUFFIXES)}), torchvision or timm",
         ) from None
-    digest = _sha256(path)
+    digest = files.digest(path)
     if not digest.startswith(wanted):
         raise FileFormatError(
             f"{source} has the sha256 {digest}, and {wanted} was asked for",
@@ -438,18 +437,13 @@ def _check_sums(path: Path) -> set[str]:
         sums = state["sha256"] if state["format"] == "chronograd-checkpoint" else {}
         if not set(sums) <= {f"{part}.safetensors" for part in ("model", "optimizer", "ema")}:
             raise ValueError("state.json names files that no checkpoint has")
-        changed = [name for name, value in sums.items() if _sha256(path / name) != value]
+        changed = [name for name, value in sums.items() if files.digest(path / name) != value]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path}: {one_line(error)}") from None
     if changed or "model.safetensors" not in sums:
         what = f"{changed[0]} has another sha256" if changed else "state.json is not that of a checkpoint"
         raise FileFormatError(f"{path}: {what}")
     return set(sums)
-
-
-def _sha256(path: Path) -> str:
-    with files.open_plain(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # -- libraries --------------------------------------------------------------------------------------

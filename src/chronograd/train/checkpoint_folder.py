@@ -16,7 +16,6 @@ schedule.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -28,7 +27,7 @@ from typing import Any, Self
 
 from chronograd import files
 from chronograd.errors import FileFormatError, RunError
-from chronograd.files import disk_full
+from chronograd.files import digest, disk_full
 from chronograd.words import how_many
 
 FORMAT = "chronograd-checkpoint"
@@ -100,7 +99,7 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
             "version": VERSION,
             "progress": asdict(progress),
             **state,
-            "sha256": {name: _sha256(aside / name) for name in files},
+            "sha256": {name: digest(aside / name) for name in files},
         }
         (aside / "state.json").write_text(json.dumps(state, indent=1))
         for path in (*aside.iterdir(), aside):
@@ -170,7 +169,7 @@ def read_state(path: Path) -> dict[str, Any]:
         if not isinstance(expected, dict) or not {MODEL, OPTIMIZER} <= expected.keys() <= _FILES:
             raise FileFormatError(f"{path}/state.json does not name the files of a checkpoint")
         for name in expected:
-            if expected[name] != _sha256(path / name):
+            if expected[name] != digest(path / name):
                 raise FileFormatError(f"{path / name} is damaged: its sha256 is not the one it was written with")
     except (OSError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from None
@@ -186,11 +185,6 @@ def _system_error(error: Exception) -> OSError | None:
     """Return the system's error behind one of safetensors, which passes it on as text: `... (os error 28)`."""
     found = re.search(r"os error (\d+)", str(error))
     return None if found is None else OSError(int(found[1]), str(error))
-
-
-def _sha256(path: Path) -> str:
-    with files.open_plain(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _forget(path: Path) -> None:

@@ -25,6 +25,7 @@ from chronograd.rundir import RunDir
 from chronograd.train.detection import METRIC, OTHER, detector_of, objects_in
 from chronograd.train.inputs import in_chunks, input_of
 from chronograd.train.methods import teacher
+from chronograd.units import percent
 from chronograd.words import how_many, listed
 
 # Pictures of a detector that go through it together.
@@ -171,7 +172,7 @@ def _of_boxes(what: _Evaluated, network: torch.nn.Module, names: tuple[str, ...]
             c["name"],
             f"{c['objects']:,}",
             f"{c['difficult']:,}",
-            *(_percent(c[f"average_precision_{_key(m)}"]) for m in (METRIC, OTHER)),
+            *(percent(c[f"average_precision_{_key(m)}"]) for m in (METRIC, OTHER)),
         ]
         for c in classes
     ]
@@ -182,7 +183,7 @@ def _of_boxes(what: _Evaluated, network: torch.nn.Module, names: tuple[str, ...]
         caption="A detection is right that overlaps an object of its class by more than 0.5 (IoU) which no likelier one has; difficult "
         "objects count neither way. Published figures of VOC 2007 are by the 11-point metric.",
     )
-    return _answer(what, values, section, dataset.notes, [Highlight("mAP", _percent(means[METRIC]), METRIC)])
+    return _answer(what, values, section, dataset.notes, [Highlight("mAP", percent(means[METRIC]), METRIC)])
 
 
 def _said(classes: list[dict[str, Any]], mean: float | None, other: float | None, num_images: int) -> str:
@@ -190,9 +191,9 @@ def _said(classes: list[dict[str, Any]], mean: float | None, other: float | None
     known = sorted((c for c in classes if c[key] is not None), key=lambda c: -c[key])
     if mean is None or not known:
         return f"No class has an object in {how_many(num_images, 'test images')}, so there is no average precision."
-    means = f"mAP {_percent(mean)} by the {METRIC} metric, {_percent(other)} by the {OTHER} metric, on {how_many(num_images, 'test images')}"
+    means = f"mAP {percent(mean)} by the {METRIC} metric, {percent(other)} by the {OTHER} metric, on {how_many(num_images, 'test images')}"
     ends = dict.fromkeys((known[0]["name"], known[-1]["name"]))
-    each = [f"{c['name']} {_percent(c[key])}" for c in known if c["name"] in ends]
+    each = [f"{c['name']} {percent(c[key])}" for c in known if c["name"] in ends]
     return f"{means}: {'from ' if len(each) > 1 else ''}{' to '.join(each)}."
 
 
@@ -202,10 +203,6 @@ def _key(metric: str) -> str:
     '11_point'
     """
     return metric.replace("-", "_")
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
 
 
 # -- classifiers ------------------------------------------------------------------------------------
@@ -230,15 +227,15 @@ def _of_classes(
         "classes": classes,
     }
     known = sorted((c for c in classes if c["accuracy"] is not None), key=lambda c: c["accuracy"])
-    worst = [f"{c['name']} {_percent(c['accuracy'])}" for c in known[:2]]
+    worst = [f"{c['name']} {percent(c['accuracy'])}" for c in known[:2]]
     section = Section(
         title="Accuracy",
-        takeaway=f"{_percent(accuracy)} of {len(labels_N):,} test images are right ({_percent(low)} to {_percent(high)} with "
+        takeaway=f"{percent(accuracy)} of {len(labels_N):,} test images are right ({percent(low)} to {percent(high)} with "
         f"{100 * INTERVAL:.0f} % confidence); least of {listed(worst)}.",
         table=Table(
             ("class", "test images", "accuracy", "from", "to"),
             [
-                [c["name"], f"{c['images']:,}", *(_percent(c[key]) for key in ("accuracy", "low", "high"))]
+                [c["name"], f"{c['images']:,}", *(percent(c[key]) for key in ("accuracy", "low", "high"))]
                 for c in classes
             ],
             {1, 2, 3, 4},
@@ -246,7 +243,7 @@ def _of_classes(
         ),
         caption="Intervals are Wilson's, of so many images of the same kind: those of other seeds are not in them.",
     )
-    return _answer(what, values, section, (), [Highlight("accuracy", _percent(accuracy))])
+    return _answer(what, values, section, (), [Highlight("accuracy", percent(accuracy))])
 
 
 def _share(is_right_N: Any) -> tuple[float | None, float | None, float | None]:

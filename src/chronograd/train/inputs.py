@@ -18,9 +18,7 @@ from chronograd.data.datasets import Dataset
 from chronograd.data.images import Images
 from chronograd.data.text import Rows
 from chronograd.job import Augmentation
-
-# Images per pass outside training. Fixed, so that a sample meets the same neighbours for any number of ranks.
-CHUNK = 256
+from chronograd.train.order import CHUNK
 
 
 class InputSplit(Protocol):

@@ -11,6 +11,8 @@ from chronograd.job import steps_per_epoch
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Resampling = Literal["natural", "square_root", "uniform"]
+# Images per pass outside training. Fixed, so that a sample meets the same neighbours for any number of ranks.
+CHUNK = 256
 
 
 class SampleOrder:

@@ -119,7 +119,7 @@ def rank_context_from_environment(
     """
     import torch
 
-    rank, world_size, local_rank = (int(os.environ.get(n, d)) for n, d in _VARIABLES.items())
+    rank, world_size, local_rank = rank_numbers()
     ranks_on_node = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     has_cuda = torch.cuda.is_available()
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if has_cuda else []
@@ -135,7 +135,12 @@ def rank_context_from_environment(
     return RankContext(rank, world_size, local_rank, device, threads, exchange)
 
 
-_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+def rank_numbers() -> tuple[int, int, int]:
+    """RANK, WORLD_SIZE and LOCAL_RANK of the environment; those of a process alone where they are not set."""
+    rank, world_size, local_rank = (
+        int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
+    return rank, world_size, local_rank
 
 
 def _matches(device: str, gpu_name: str) -> bool:

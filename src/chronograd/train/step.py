@@ -28,9 +28,9 @@ from chronograd.models import registry
 from chronograd.models.weights import head_of, without_head
 from chronograd.predict.checkpointing import blocks_to_checkpoint
 from chronograd.train.heads import load_start
-from chronograd.train.inputs import CHUNK, FeatureInput, InputSplit, in_chunks, input_of
+from chronograd.train.inputs import FeatureInput, InputSplit, in_chunks, input_of
 from chronograd.train.optimizer import make_optimizer, set_rate
-from chronograd.train.order import SampleOrder, random_seed, rank_slice
+from chronograd.train.order import CHUNK, SampleOrder, random_seed, rank_slice
 from chronograd.train.rank_context import RankContext
 from chronograd.train.watchdog import WATCHDOG
 

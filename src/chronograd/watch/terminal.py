@@ -202,9 +202,9 @@ def _most_telling(ranks: tuple[RankFigures, ...], slowest: int | None, most: int
 def _cells(rank: RankFigures, is_asynchronous: bool) -> list[str]:
     shares = (rank.pull_share, rank.compute_share, rank.push_share)
     if is_asynchronous:
-        own = [*map(_share, shares), "–" if rank.staleness is None else f"{rank.staleness:.1f}"]
+        own = [*(percent(share, 0) for share in shares), "–" if rank.staleness is None else f"{rank.staleness:.1f}"]
     else:
-        own = [_share(rank.exchange_share), _share(rank.input_share)]
+        own = [percent(rank.exchange_share, 0), percent(rank.input_share, 0)]
     return [str(rank.rank), f"{rank.step:,}", _rate(rank.steps_per_s), *own]
 
 
@@ -243,12 +243,12 @@ def _waiting(figures: RunFigures) -> list[str]:
     """What communication costs, who is waited for, and who says nothing."""
     found = []
     if figures.communication_share is not None:
-        found.append(f"communication {_share(figures.communication_share)} of a step")
+        found.append(f"communication {percent(figures.communication_share, 0)} of a step")
     slow = figures.straggler
     if slow is not None and figures.is_asynchronous:
-        found.append(f"learner {slow.rank} is slowest: a gradient takes {_share(slow.share)} longer")
+        found.append(f"learner {slow.rank} is slowest: a gradient takes {percent(slow.share, 0)} longer")
     elif slow is not None:
-        found.append(f"the others wait {seconds(slow.wait_s, 2)} ({_share(slow.share)}) for rank {slow.rank}")
+        found.append(f"the others wait {seconds(slow.wait_s, 2)} ({percent(slow.share, 0)}) for rank {slow.rank}")
     silent = [str(rank.rank) for rank in figures.ranks if rank.silent_s is not None]
     if silent:
         found.append(f"silent: rank {', '.join(silent)}")
@@ -263,14 +263,10 @@ def _history(figures: RunFigures) -> list[str]:
 def _rank_words(rank: RankFigures) -> str:
     """What a run of one rank has instead of a table."""
     silent = f"silent for {seconds(rank.silent_s, 2)}" if rank.silent_s is not None else ""
-    told = f"input {_share(rank.input_share)} of a step" if rank.input_share is not None else ""
+    told = f"input {percent(rank.input_share, 0)} of a step" if rank.input_share is not None else ""
     if rank.staleness is not None:
-        told = f"pull {_share(rank.pull_share)}, compute {_share(rank.compute_share)}, push {_share(rank.push_share)}"
+        told = f"pull {percent(rank.pull_share, 0)}, compute {percent(rank.compute_share, 0)}, push {percent(rank.push_share, 0)}"
     return SEPARATOR.join(filter(None, (told, silent)))
-
-
-def _share(share: float | None) -> str:
-    return "–" if share is None else percent(share, 0)
 
 
 def _rate(rate: float | None) -> str:

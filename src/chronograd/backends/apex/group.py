@@ -19,6 +19,7 @@ import torch
 
 from chronograd.backends.apex.keepers import ApexLayout, Mailbox, ReplayShard, Report
 from chronograd.backends.apex.roles import Actor, ApexLearner
+from chronograd.backends.parameter_server.group import HANDED_OUT
 from chronograd.backends.ray_session import ray_module
 from chronograd.errors import ChronogradError, RunError
 from chronograd.job import Job
@@ -26,7 +27,6 @@ from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
 
-HANDED_OUT = 2
 # Updates of a piece of the learner's work.
 UPDATES_AT_A_TIME = 10
 # Paced, actors may be so many pieces of their own work, or of the learner's, ahead of it.

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from chronograd.data.images import Images
 
 Array = np.ndarray[Any, Any]
-# Images written at once, so that a set that is read from files takes little memory.
-CHUNK = 256
+# Images, so that a set that is read from files takes little memory.
+WRITTEN_AT_ONCE = 256
 START = "start.json"
 
 
@@ -162,7 +162,7 @@ def _write_images(path: Path, images: Images) -> None:
     samples = np.arange(len(images))
     with path.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
-        for start in range(0, len(samples), CHUNK):
-            images.prefetch(samples[start + CHUNK : start + 2 * CHUNK])
-            chunk = images.batch(samples[start : start + CHUNK])
+        for start in range(0, len(samples), WRITTEN_AT_ONCE):
+            images.prefetch(samples[start + WRITTEN_AT_ONCE : start + 2 * WRITTEN_AT_ONCE])
+            chunk = images.batch(samples[start : start + WRITTEN_AT_ONCE])
             stream.write(chunk.permute(0, 2, 3, 1).cpu().numpy().tobytes())

@@ -15,13 +15,11 @@ from chronograd.backends.tensorflow.prepared import Prepared
 from chronograd.backends.tensorflow.strategies import Ranks
 from chronograd.backends.tensorflow.update import numbers_of_step, slot_names, update
 from chronograd.job import Job
-from chronograd.train.order import SampleOrder, rank_slice
+from chronograd.train.order import CHUNK, SampleOrder, rank_slice
 from chronograd.train.schedule import learning_rate
 from chronograd.train.watchdog import WATCHDOG
 
 Array = np.ndarray[Any, Any]
-# Images per pass in evaluation, as chronograd.train.inputs has it.
-CHUNK = 256
 
 
 class TensorFlowStep:

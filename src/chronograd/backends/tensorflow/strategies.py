@@ -13,7 +13,7 @@ from chronograd.backends.tensorflow.checks import on_gpus
 from chronograd.errors import InputError, RunError
 from chronograd.job import Job
 from chronograd.measure import environment
-from chronograd.train.rank_context import threads_per_rank
+from chronograd.train.rank_context import rank_numbers, threads_per_rank
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 from chronograd.words import how_many
 
@@ -89,7 +89,7 @@ def join(job: Job) -> Ranks:
     """
     import tensorflow as tf
 
-    rank, world_size, local_rank = (int(os.environ.get(n, d)) for n, d in _VARIABLES.items())
+    rank, world_size, local_rank = rank_numbers()
     num_local = (
         job.cluster.count if job.backend == "tf_mirrored" else int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     )
@@ -108,9 +108,6 @@ def join(job: Job) -> Ranks:
     name = environment.gpus()[0]["name"] if is_gpu else environment.processor_name()
     first = rank if job.backend == "tf_multiworker" else 0
     return Ranks(rank, world_size, first, strategy, "gpu" if is_gpu else "cpu", name, threads, said)
-
-
-_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 
 def _set_threads(threads: int, replicas: int) -> None:
