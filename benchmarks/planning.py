@@ -19,6 +19,7 @@ from chronograd import job as jobs
 from chronograd.count.cached import cached_trace
 from chronograd.hardware import catalog
 from chronograd.plan.goal import Goal, SamplesToTarget, changes, choose
+from chronograd.plan.renting import rent
 from chronograd.plan.settings import evaluate
 from chronograd.predict.collectives import ALGORITHMS
 from chronograd.predict.prediction import predict_step
@@ -53,7 +54,7 @@ def main() -> None:
         start = time.perf_counter()
         table = evaluate(trace, job, devices, counts, BATCHES, ALGORITHMS)
         of_settings = time.perf_counter() - start
-        choices = choose(table, devices, job, EFFORT, GOAL)
+        choices = choose(rent(table, devices, job), EFFORT, GOAL)
         chosen = choices.chosen is not None and changes(choices) and choices.pareto_front()
         choosing.append(time.perf_counter() - start - of_settings)
         assert chosen, "no setting keeps the goal"

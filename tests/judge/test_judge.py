@@ -22,7 +22,7 @@ from chronograd.judge.ask import Traces, job_of_network
 from chronograd.judge.claim import parse
 from chronograd.judge.limits import WINOGRAD, limit_of
 from chronograd.judge.published import PublishedRow, PublishedSource
-from chronograd.judge.verdict import OTHER_SETUP, Judged, expected_of, judge, verdict_of
+from chronograd.judge.verdict import OTHER_SETUP, Judged, Stated, expected_of, judge, verdict_of
 from chronograd.predict.calibration import calibrations
 from chronograd.record import Z80, Quantity, Record
 
@@ -40,7 +40,7 @@ def judged(figure: str, on: str, precision: str, batch: int | None = None, *chan
     if batch is not None:
         words.append(f"training.batch={batch}")
     job = changed(job_of_network(network), words)
-    return judge(parse(figure), job, TRACES, mode=mode, is_batch_given=batch is not None, rows=rows,
+    return judge(parse(figure), job, TRACES, mode=mode, stated=Stated(has_batch=batch is not None), rows=rows,
                  with_advice=with_advice)  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from chronograd.hardware import billing, catalog, market
 from chronograd.hardware.catalog import Price
 from chronograd.job import Job, from_dict
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
-from chronograd.plan.renting import KINDS
+from chronograd.plan.renting import KINDS, rent
 
 EXACT = 0.0
 V100 = catalog.device("v100")
@@ -37,7 +37,7 @@ def table(counts: list[int], step_s: list[float], batch: int = 100, sigma: float
 
 
 def found(rows: dict[str, np.ndarray], effort: SamplesToTarget, goal: Goal, price: float = 3.0) -> PlanResult:
-    return choose(rows, [V100], job(price), effort, goal, kinds=("on-demand",))
+    return choose(rent(rows, [V100], job(price), ("on-demand",)), effort, goal)
 
 
 def offer(kind: str, usd_per_hour: float, vendor: str = "AWS") -> Price:
@@ -125,7 +125,7 @@ def test_a_machine_that_is_used_in_part_is_interrupted_as_a_whole_one(monkeypatc
         Spot(per_hour=0.6, checkpoint_s=600, restart_s=300),
     )
     monkeypatch.setattr(billing, "STARTUP_S", 0.0)
-    choice = choose(table([8, 9], [1.0, 1.0]), [V100], job(), effort, Goal(), spot)
+    choice = choose(rent(table([8, 9], [1.0, 1.0]), [V100], job()), effort, Goal(), spot)
     kind, hours, dollars = (choice.columns[name] for name in ("kind", "hours", "dollars"))
     assert [KINDS[k] for k in kind] == ["on-demand", "on-demand", "spot", "spot"]
     assert hours[2:] / hours[:2] == pytest.approx(
@@ -153,13 +153,13 @@ def test_an_old_price_widens_dollars_and_not_hours(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(billing, "STARTUP_S", 0.0)
     effort = SamplesToTarget(3.6e6, 100, 1e-6, noise_scale=ENDLESS)  # 10 h on one device, 1.25 h on eight, 10 dollars
     rows = table([8], [1.0])
-    choice = choose(rows, [V100], job(), effort, Goal(10.0))
+    choice = choose(rent(rows, [V100], job()), effort, Goal(10.0))
     assert choice.columns["probability"][0] == pytest.approx(0.5, abs=0.02)
     assert choice.interval("hours", 0) == pytest.approx((1.25, 1.25), rel=1e-3)
     assert choice.interval("dollars", 0) == pytest.approx((10 * math.exp(-0.6408), 10 * math.exp(0.6408)), rel=1e-3)
     spread = SamplesToTarget(3.6e6, 100, 0.5, noise_scale=ENDLESS)  # both together: 0.7071
     for budget in (5.0, 10.0, 20.0):
-        choice = choose(rows, [V100], job(), spread, Goal(budget))
+        choice = choose(rent(rows, [V100], job()), spread, Goal(budget))
         expected = 0.5 * (1 + math.erf(math.log(budget / 10) / 0.70711 / math.sqrt(2)))
         assert choice.columns["probability"][0] == pytest.approx(expected, abs=1e-3)
 
@@ -207,7 +207,7 @@ def test_options_that_lie_in_each_others_interval_are_ties_and_the_cheaper_wins(
     sold = [offer("on-demand", 80.0, vendor="A"), offer("on-demand", 16.0, vendor="B")]
     monkeypatch.setattr(market, "offers", lambda device: sold)
     effort = SamplesToTarget(3.6e6, 100, 0.2, noise_scale=ENDLESS)
-    choice = choose(table([8, 1], [1.0, 1.0]), [V100], job(), effort, Goal(budget_usd=1000.0))
+    choice = choose(rent(table([8, 1], [1.0, 1.0]), [V100], job()), effort, Goal(budget_usd=1000.0))
     assert choice.chosen is not None
     assert choice.offers[choice.columns["offer"][choice.chosen]].vendor == "B"
     assert choice.columns["count"][choice.chosen] == 8
@@ -231,7 +231,7 @@ def test_start_up_and_the_minimum_are_paid(monkeypatch: pytest.MonkeyPatch) -> N
         billing._vendors(), "aws", billing.UNKNOWN.model_copy(update={"minimum_s": 600.0, "step_s": 1.0})
     )
     effort = SamplesToTarget(100, 100, EXACT, noise_scale=ENDLESS)
-    choice = choose(table([1], [1.0]), [V100], job(), effort, Goal())
+    choice = choose(rent(table([1], [1.0]), [V100], job()), effort, Goal())
     assert choice.columns["hours"][0] == pytest.approx(301 / 3600)
     assert choice.columns["dollars"][0] == pytest.approx(6.0)
     assert choice.under(Goal(budget_usd=5.99)).chosen is None
@@ -241,6 +241,6 @@ def test_a_price_far_below_its_peers_does_not_win(monkeypatch: pytest.MonkeyPatc
     sold = [offer("on-demand", usd, vendor=name) for name, usd in (("A", 10.0), ("B", 9.0), ("C", 8.0), ("D", 1.0))]
     monkeypatch.setattr(market, "offers", lambda device: sold)
     effort = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
-    choice = choose(table([1], [1.0]), [V100], job(), effort, Goal())
+    choice = choose(rent(table([1], [1.0]), [V100], job()), effort, Goal())
     assert choice.chosen is not None
     assert choice.offers[choice.columns["offer"][choice.chosen]].vendor == "C"

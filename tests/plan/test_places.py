@@ -18,7 +18,7 @@ from chronograd.job import Job, from_dict
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, choose
 from chronograd.plan.place_advice import beside, place_rows
 from chronograd.plan.places import Places
-from chronograd.plan.renting import KINDS
+from chronograd.plan.renting import KINDS, rent
 
 V100, T4, A100 = (catalog.device(name) for name in ("v100", "t4", "a100-40"))
 DEVICES = [V100, T4, A100]
@@ -49,7 +49,7 @@ def table(steps_s: tuple[float, ...] = (1.0, 1.5, 0.4)) -> dict[str, np.ndarray]
 
 
 def planned(places: Places, goal: Goal = ANY, spot: Spot = USUAL) -> PlanResult:
-    return choose(table(), DEVICES, job(), EFFORT, goal, spot, places=places)
+    return choose(rent(table(), DEVICES, job(), places=places), EFFORT, goal, spot)
 
 
 def least(choices: PlanResult) -> float:

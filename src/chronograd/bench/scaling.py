@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from chronograd.compare.scaling import Ladder, Scaling, check_scaling, per_rank
@@ -44,13 +45,12 @@ def measure_scaling(
     job = changed(job, [f"cluster.threads={threads}"])
     ladder = Ladder(job, trace, samples)
 
+    timed = partial(jobs.measure, num_steps=num_steps, warmup=warmup, seconds=seconds)
+
     def measure(one: Job) -> Record:
-        name = f"{one.backend}-{one.cluster.count}x{per_rank(one)}"
+        out = folder / f"{one.backend}-{one.cluster.count}x{per_rank(one)}"
         flops = None if trace is None else float(trace.flops(one.images_per_rank))
-        run = jobs.measure(
-            one, num_steps=num_steps, warmup=warmup, seconds=seconds, flops_per_step=flops, out=folder / name
-        )
-        return run.record()
+        return timed(one, flops_per_step=flops, out=out).record()
 
     points: list[ScalingRow] = []
     notes: list[str] = []

@@ -218,19 +218,36 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
             f"fitted to {how_many(len(scores['calibrated_on']), 'rows')} of seed {scores['seed']}, starting from {scores['prior']}; "
             f"{scores['n']} others predicted"
         )
+    left_out = len(scores["left_out"])
+    notes = [*table.notes, *([f"{left_out} rows could not be traced as the table has them"] if left_out else [])]
+    if shipped and scores["fitted_to"] == table.name:
+        notes.append("what is shipped was fitted to a table of this name: this is no test of it")
+    return Answer(
+        f"Validation of {table.name}", sections=_validation_sections(table.name, how, scores), data=scores, notes=notes
+    )
+
+
+def _validation_sections(name: str, how: str, scores: dict[str, Any]) -> list[Section]:
+    """All rows, by family, and those furthest off. `how` is said of the first."""
     names = ("median_ape", "p90_ape", "worst", "coverage80")
     header = ("mean error", "bias", "median", "90 % are below", "worst", "80 % interval covers")
     families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MAX_FAMILIES]
     largest, worst = families[0], scores["worst_rows"][0]
-    sections = [
+    return [
         Section(
-            title=table.name,
+            title=name,
             takeaway=f"Predicted times are off by {percent(scores['mape'])} on average (bias {signed_percent(scores['bias'])}) and "
             f"{percent(scores['median_ape'])} in the median.",
             lines=[how],
             table=Table(
                 header,
-                [[percent(scores["mape"]), signed_percent(scores["bias"]), *(percent(scores[name]) for name in names)]],
+                [
+                    [
+                        percent(scores["mape"]),
+                        signed_percent(scores["bias"]),
+                        *(percent(scores[column]) for column in names),
+                    ]
+                ],
                 set(range(6)),
             ),
             caption="Errors are of the predicted time, as shares of the measured one; bias is their mean with the sign.",
@@ -242,8 +259,8 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
             table=Table(
                 ("family", "rows", "mean error", "bias"),
                 [
-                    (name, str(family["n"]), percent(family["mape"]), signed_percent(family["bias"]))
-                    for name, family in families
+                    (family_name, str(family["n"]), percent(family["mape"]), signed_percent(family["bias"]))
+                    for family_name, family in families
                 ],
                 {1, 2, 3},
             ),
@@ -267,8 +284,3 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
             ),
         ),
     ]
-    left_out = len(scores["left_out"])
-    notes = [*table.notes, *([f"{left_out} rows could not be traced as the table has them"] if left_out else [])]
-    if shipped and scores["fitted_to"] == table.name:
-        notes.append("what is shipped was fitted to a table of this name: this is no test of it")
-    return Answer(f"Validation of {table.name}", sections=sections, data=scores, notes=notes)

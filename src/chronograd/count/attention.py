@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from chronograd.count import formulas
-from chronograd.count.recorder import Recorder
+from chronograd.count.recorder import Amounts, Recorder
 from chronograd.trace import Affine
 
 
@@ -37,10 +37,7 @@ def _record(
         inputs,
         outputs,
         attributes,
-        macs.times(factor),
-        vector,
-        recorder.sum_bytes(inputs),
-        recorder.sum_bytes(outputs),
+        Amounts(macs.times(factor), vector, recorder.sum_bytes(inputs), recorder.sum_bytes(outputs)),
         owner,
     )
 

@@ -76,7 +76,10 @@ def layers(trace: Trace, batch: int = 1) -> list[CountedLayer]:
     for name, call in sorted(groups, key=lambda key: last[key]):
         ops = groups[name, call]
         params = owners.pop(name, []) if call == 0 else []
-        rows.append(_row(trace, batch, name, call, ops, params, backward[name, call], fields, parameters))
+        row = _row(trace, batch, ops, params, fields)
+        row.macs_backward = backward[name, call]
+        row.work = _work(trace, batch, row, _main(ops, batch), {n: parameters[n].shape_at(1) for n, _ in params})
+        rows.append(row)
     for name, params in owners.items():
         count = sum(n for _, n in params)
         weights = sum(n for p, n in params if not _is_bias(p))
@@ -104,15 +107,11 @@ def _is_bias(name: str) -> bool:
 def _row(
     trace: Trace,
     batch: int,
-    name: str,
-    call: int,
     ops: list[Operator],
     params: list[tuple[str, int]],
-    macs_backward: int,
     fields: dict[int, ReceptiveField],
-    parameters: dict[str, Tensor],
 ) -> CountedLayer:
-    main = max(ops, key=lambda o: (o.macs.at(batch), o.vector_flops.at(batch), o.written_bytes.at(batch)))
+    """The row of the operators of one call of a module, without its backward pass and its work."""
     last = next((o for o in reversed(ops) if o.outputs), ops[-1])
     shape: list[int] = []
     elements = element_bytes = 0
@@ -128,10 +127,10 @@ def _row(
             element_bytes = elements * DTYPE_BYTES.get(out.dtype, 4)
     macs = sum(o.macs.at(batch) for o in ops)
     layer = CountedLayer(
-        name=name,
-        call=call,
-        module=trace.modules.get(name, ""),
-        kind=main.kind,
+        name=ops[0].module,
+        call=ops[0].call,
+        module=trace.modules.get(ops[0].module, ""),
+        kind=_main(ops, batch).kind,
         output_shape=shape,
         params=sum(n for _, n in params),
         weights=sum(n for p, n in params if not _is_bias(p)),
@@ -139,14 +138,18 @@ def _row(
         activation_bytes=element_bytes,
         macs=macs,
         flops=FLOPS_PER_MAC * macs,
-        macs_backward=macs_backward,
+        macs_backward=0,
         vector_flops=sum(o.vector_flops.at(batch) for o in ops),
     )
     if where is not None:
         layer.receptive_field = "global" if where.size is None else _one(where.size)
         layer.stride = _one([float(s) if s.denominator > 1 else int(s) for s in where.stride])
-    layer.work = _work(trace, batch, layer, main, {n: parameters[n].shape_at(1) for n, _ in params})
     return layer
+
+
+def _main(ops: list[Operator], batch: int) -> Operator:
+    """The operator with most work."""
+    return max(ops, key=lambda o: (o.macs.at(batch), o.vector_flops.at(batch), o.written_bytes.at(batch)))
 
 
 def _one(values: Sequence[T]) -> T | list[T]:

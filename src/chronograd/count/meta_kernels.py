@@ -55,9 +55,8 @@ def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: b
     return _suggested(x), _statistics(x, (channels,)), _statistics(x, (channels,))
 
 
-def _batch_norm_backward(
-    grad: Any, x: Any, weight: Any, mean: Any, var: Any, saved: Any, inverse: Any, train: bool, eps: float, mask: Any
-) -> Any:
+def _batch_norm_backward(grad: Any, x: Any, weight: Any, *statistics_and_mask: Any) -> Any:
+    mask = statistics_and_mask[-1]
     like = x if weight is None else weight
     return (
         _suggested(x) if mask[0] else None,

@@ -66,16 +66,8 @@ def trace_network(
     spec = registry.spec(reference, options)
     if input_shape is None:
         inputs = inputs or spec.inputs
-    if inputs:
-        words.check(inputs)
     is_example = len(inputs) == 1 and words.is_reference(inputs[0])
-    shapes = [] if is_example else [Input.parse(word) for word in inputs]
-    shape = tuple(input_shape or (shapes[0].shape if shapes else ()))
-    if not inputs and not shape:
-        shape = spec.required_input_shape()
-    if any(d < 1 for d in shape):
-        raise InputError(f"input shape is {shape}", "every dimension is at least 1, such as 3,224,224")
-    sized = tuple(shape) if input_shape or (len(shapes) == 1 and shapes[0].is_plain) else None
+    given, sized = _inputs_of(spec, input_shape, inputs, is_example)
 
     def build(device: str) -> nn.Module:
         return registry.build(reference, options, input_shape=sized, num_classes=num_classes, device=device)
@@ -88,7 +80,6 @@ def trace_network(
         model.to(torch.bfloat16)
         taken = torch.bfloat16 if taken.is_floating_point else taken
     extra = spec.keras_extra(model) if spec.keras_extra else {}
-    given = shapes or [Input(shape)]
     result = trace(
         model,
         [] if is_example else given,
@@ -105,3 +96,19 @@ def trace_network(
     )
     result.keras_extra = extra
     return result
+
+
+def _inputs_of(
+    spec: registry.NetworkSpec, input_shape: Sequence[int] | None, inputs: Sequence[str], is_example: bool
+) -> tuple[list[Input], tuple[int, ...] | None]:
+    """The inputs as stated, else the network's own; and the shape for which it is built, if that is stated."""
+    if inputs:
+        words.check(inputs)
+    stated = [] if is_example else [Input.parse(word) for word in inputs]
+    shape = tuple(input_shape or (stated[0].shape if stated else ()))
+    if not inputs and not shape:
+        shape = spec.required_input_shape()
+    if any(d < 1 for d in shape):
+        raise InputError(f"input shape is {shape}", "every dimension is at least 1, such as 3,224,224")
+    is_sized = input_shape or (len(stated) == 1 and stated[0].is_plain)
+    return stated or [Input(shape)], shape if is_sized else None

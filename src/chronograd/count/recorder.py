@@ -11,7 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -32,6 +32,15 @@ MAX_SAMPLES_PICKED = 256
 _COMPLEX = 4
 
 Rule = tuple[str, str, Any]
+
+
+class Amounts(NamedTuple):
+    """The work of an operator: multiply-adds, other arithmetic, bytes read and written."""
+
+    macs: Affine
+    vector_flops: Affine
+    read_bytes: Affine
+    written_bytes: Affine
 
 
 class Recorder(TorchDispatchMode):
@@ -217,10 +226,8 @@ class Recorder(TorchDispatchMode):
                 attributes["training"] = bool(args[5])
         if family in ("vector", "copy", "pooling") and outs and _is_strided(ins, outs[0]):
             attributes = {**attributes, "strided": True}
-        read, written = self._traffic(family, func._schema.name, inputs, outputs)
-        self.append(
-            kind, func._schema.name.partition("::")[2], inputs, outputs, attributes, macs, vector, read, written
-        )
+        amounts = Amounts(macs, vector, *self._traffic(family, func._schema.name, inputs, outputs))
+        self.append(kind, func._schema.name.partition("::")[2], inputs, outputs, attributes, amounts)
 
     def _traffic(
         self, family: str, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]
@@ -246,10 +253,7 @@ class Recorder(TorchDispatchMode):
         inputs: tuple[int, ...],
         outputs: tuple[int, ...],
         attributes: dict[str, Any],
-        macs: Affine,
-        vector: Affine,
-        read: Affine,
-        written: Affine,
+        amounts: Amounts,
         owner: tuple[str, int, int | None] | None = None,
     ) -> int:
         """Write one operator down; `owner` overrides (module, call, forward operator)."""
@@ -263,9 +267,7 @@ class Recorder(TorchDispatchMode):
         if self.recurrent:
             attributes = {**attributes, "recurrent": self.recurrent[-1]}
         self.trace.operators.append(
-            Operator(
-                self.phase, kind, name, module, call, inputs, outputs, attributes, macs, vector, read, written, forward
-            )
+            Operator(self.phase, kind, name, module, call, inputs, outputs, attributes, *amounts, forward)
         )
         return index
 

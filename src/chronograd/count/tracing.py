@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -96,10 +97,8 @@ def trace(
     else:
         call = Call.of_inputs(input_shapes, list(input_dtypes or [dtype_of(model)] * len(input_shapes)))
 
-    def at(way: _Way) -> Trace:
-        return _traced(model, call, way, name, mode, loss, inputs_require_grad, channels_last, is_ours, build)
-
-    return _first_way(at, call, fixed_batch)
+    asked = _Traced(model, call, name, mode, loss, inputs_require_grad, channels_last, is_ours, build)
+    return _first_way(partial(_traced, asked), call, fixed_batch)
 
 
 def _first_way(at: Callable[[_Way], Trace], call: Call, fixed_batch: int | None) -> Trace:
@@ -147,22 +146,27 @@ def _explain_batch(at: Callable[[_Way], Trace], error: TraceError) -> NoReturn:
         del error, first  # this frame is in their tracebacks: a cycle that would keep the network alive
 
 
-def _traced(
-    model: nn.Module,
-    call: Call,
-    way: _Way,
-    name: str,
-    mode: str,
-    loss: str,
-    inputs_require_grad: bool,
-    channels_last: bool,
-    is_ours: bool,
-    build: Callable[[], nn.Module] | None,
-) -> Trace:
-    """Run a network in one way. Arguments and errors as of `trace`."""
+@dataclass(frozen=True)
+class _Traced:
+    """A network and how it is run: arguments as of `trace`."""
+
+    model: nn.Module
+    call: Call
+    name: str
+    mode: str
+    loss: str
+    inputs_require_grad: bool
+    channels_last: bool
+    is_ours: bool
+    build: Callable[[], nn.Module] | None
+
+
+def _traced(asked: _Traced, way: _Way) -> Trace:
+    """Run a network in one way. Errors as of `trace`."""
+    model, call, name, mode, loss = asked.model, asked.call, asked.name, asked.mode, asked.loss
     result = Trace(name, mode, loss if mode == "training" else "none", [])
     result.versions = {"torch": str(torch.__version__)}
-    result.channels_last = channels_last
+    result.channels_last = asked.channels_last
     result.fixed_batch = None if way.is_symbolic else way.batch
     for slot in call.slots:
         _check_size(slot, way)
@@ -170,20 +174,20 @@ def _traced(
     run = model
     try:
         with torch.inference_mode(False), _without_mkldnn(way):
-            run = _real_copy(model, build) if way.is_real else model if is_ours else _meta_copy(model, name)
+            run = _real_copy(model, asked.build) if way.is_real else model if asked.is_ours else _meta_copy(model, name)
             run.train(mode == "training")
-            if channels_last:
+            if asked.channels_last:
                 run.to(memory_format=torch.channels_last)
 
             def make(slot: Slot) -> torch.Tensor:
-                wants_grad = inputs_require_grad and slot.dtype.is_floating_point
+                wants_grad = asked.inputs_require_grad and slot.dtype.is_floating_point
                 if way.is_real:
                     assert slot.value is not None
                     made = slot.value.detach().clone()
                 else:
                     made = torch.empty(slot.sized(way.batch), dtype=slot.dtype, device="meta")
                 made.requires_grad_(wants_grad)
-                return _channels_last(made) if channels_last else made
+                return _channels_last(made) if asked.channels_last else made
 
             given = list(call.filled(make))
             _name_state(run, recorder)
@@ -195,7 +199,7 @@ def _traced(
                 _run(run, given, recorder, LOSSES[loss])
     finally:
         recorder.forget()
-        if run is not model or is_ours:
+        if run is not model or asked.is_ours:
             for p in run.parameters():
                 p.grad = None
     return result

@@ -10,6 +10,9 @@ from typing import Any
 MAX_HEAD_BYTES = 64 * 2**10  # of a request: its line and headers; and of what comes after them and is no body
 
 
+_Protocol: Any = object  # of uvicorn, which not everybody has
+
+
 def timed(base: Any, timeout_s: float) -> Any:
     """A protocol of uvicorn that cuts off a client which stalls so long."""
 
@@ -52,83 +55,87 @@ def timed(base: Any, timeout_s: float) -> Any:
     return TimedProtocol
 
 
-def strict(base: Any) -> Any:
+class Strict(_Protocol):
     """uvicorn's protocol by httptools that ends a head without an end, drops trailers, and never changes to another protocol."""
+
+    httptools: Any
+    parser: Any
+    is_in_head = False
+    idle_bytes = 0  # since the last piece of a body, or the end of a head
+    again: bytes | None = None  # a head that asks for another protocol, without that
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.unanswered: deque[Any] = deque()  # cycles of requests, in the order in which they came
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell all requests that nobody reads their answers: uvicorn tells the last, and others write to a closed connection."""
+        for cycle in self.unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(error)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.is_in_head, self.idle_bytes = True, 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.is_in_head:  # and is no trailer
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self.is_in_head, self.idle_bytes = False, 0
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+            while self.unanswered and self.unanswered[0].response_complete:
+                self.unanswered.popleft()
+            self.unanswered.append(self.cycle)
+            return
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise ValueError("this is no proxy")
+        lines = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
+        lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        self.again = b"\r\n".join([*lines, b"", b""])
+
+    def on_body(self, body: bytes) -> None:
+        self.idle_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.again is None:
+            super().on_message_complete()
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        self.idle_bytes += len(data)
+        try:
+            self._feed(data)
+        except self.httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        if self.idle_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"A request has at most {MAX_HEAD_BYTES} bytes beside its body.")
+
+    def _feed(self, data: bytes) -> None:
+        """Let the parser read; where a head asks for another protocol (h2c, of Java's client), as if it did not.
+
+        The parser believes that what follows is of the other protocol, and would take a body for the next request.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except self.httptools.HttpParserUpgrade as upgrade:
+                assert self.again is not None
+                data, self.again = self.again + data[upgrade.args[0] :], None
+                self.parser = self.httptools.HttpRequestParser(self)
+                with suppress(AttributeError):  # of httptools before 0.6.3; as uvicorn sets it
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+
+def strict(base: Any) -> Any:
+    """`base`, uvicorn's protocol by httptools, as a `Strict` one."""
     import httptools
 
-    class StrictProtocol(base):
-        parser: Any
-        is_in_head = False
-        idle_bytes = 0  # since the last piece of a body, or the end of a head
-        again: bytes | None = None  # a head that asks for another protocol, without that
-
-        def __init__(self, *arguments: Any, **more: Any) -> None:
-            super().__init__(*arguments, **more)
-            self.unanswered: deque[Any] = deque()  # cycles of requests, in the order in which they came
-
-        def connection_lost(self, error: Exception | None) -> None:
-            """Tell all requests that nobody reads their answers: uvicorn tells the last, and others write to a closed connection."""
-            for cycle in self.unanswered:
-                cycle.disconnected = True
-                cycle.message_event.set()
-            super().connection_lost(error)
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self.is_in_head, self.idle_bytes = True, 0
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            if self.is_in_head:  # and is no trailer
-                super().on_header(name, value)
-
-        def on_headers_complete(self) -> None:
-            self.is_in_head, self.idle_bytes = False, 0
-            if not self.parser.should_upgrade():
-                super().on_headers_complete()
-                while self.unanswered and self.unanswered[0].response_complete:
-                    self.unanswered.popleft()
-                self.unanswered.append(self.cycle)
-                return
-            method = self.parser.get_method()
-            if method == b"CONNECT":
-                raise ValueError("this is no proxy")
-            lines = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
-            lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
-            self.again = b"\r\n".join([*lines, b"", b""])
-
-        def on_body(self, body: bytes) -> None:
-            self.idle_bytes = 0
-            super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            if self.again is None:
-                super().on_message_complete()
-
-        def data_received(self, data: bytes) -> None:
-            self._unset_keepalive_if_required()
-            self.idle_bytes += len(data)
-            try:
-                self._feed(data)
-            except httptools.HttpParserError:
-                self.send_400_response("Invalid HTTP request received.")
-                return
-            if self.idle_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(f"A request has at most {MAX_HEAD_BYTES} bytes beside its body.")
-
-        def _feed(self, data: bytes) -> None:
-            """Let the parser read; where a head asks for another protocol (h2c, of Java's client), as if it did not.
-
-            The parser believes that what follows is of the other protocol, and would take a body for the next request.
-            """
-            while data:
-                try:
-                    self.parser.feed_data(data)
-                    return
-                except httptools.HttpParserUpgrade as upgrade:
-                    assert self.again is not None
-                    data, self.again = self.again + data[upgrade.args[0] :], None
-                    self.parser = httptools.HttpRequestParser(self)
-                    with suppress(AttributeError):  # of httptools before 0.6.3; as uvicorn sets it
-                        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-
-    return StrictProtocol
+    return type("StrictProtocol", (Strict, base), {"httptools": httptools})

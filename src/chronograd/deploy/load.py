@@ -212,12 +212,8 @@ def load(url: str, *, model: str | None = None, rates: Sequence[float] = (), con
     levels: list[tuple[Loop, float]] = [("open", rate) for rate in rates]
     levels += [("closed", count) for count in connections or ((1,) if not rates else ())]
     with asyncio.Runner(loop_factory=_fine_loop) as runner:
-        measured = runner.run(
-            _load(
-                url, model, levels, seconds_each, warmup_s, rows, shapes or {}, is_binary, token, timeout_s, seed, say
-            )
-        )
-    return load_answer(*measured)
+        sent = _Requests(model, rows, shapes or {}, is_binary, seed)
+        return load_answer(*runner.run(_load(url, token, levels, sent, (warmup_s, seconds_each, timeout_s), say)))
 
 
 def _fine_loop() -> asyncio.AbstractEventLoop:
@@ -235,14 +231,32 @@ def _fine_loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(Selector())
 
 
-async def _load(url: str, model: str | None, levels: Sequence[tuple[Loop, float]], seconds_each: float, warmup_s: float,
-                rows: int, shapes: Mapping[str, Sequence[int]], is_binary: bool, token: str | None, timeout_s: float, seed: int,
-                say: Callable[[str], None]) -> tuple[Target, list[Measured]]:  # fmt: skip
+@dataclass(frozen=True)
+class _Requests:
+    """What is sent: arguments as of `load`."""
+
+    model: str | None
+    rows: int
+    shapes: Mapping[str, Sequence[int]]
+    is_binary: bool
+    seed: int
+
+
+async def _load(
+    url: str,
+    token: str | None,
+    levels: Sequence[tuple[Loop, float]],
+    sent: _Requests,
+    times_s: tuple[float, float, float],
+    say: Callable[[str], None],
+) -> tuple[Target, list[Measured]]:
+    """`times_s`: of the warm-up, of what is measured, and after which a request has failed."""
+    warmup_s, seconds_each, timeout_s = times_s
     address, head = _address(url, token)
     connection = Connection(*address)
     try:
         async with asyncio.timeout(timeout_s):
-            target = await _find(url, connection, head, model, rows, shapes, is_binary, seed)
+            target = await _find(url, connection, head, sent)
     except (OSError, EOFError, ValueError) as error:  # TimeoutError is an OSError
         raise RunError(
             f"no answer from {url}: {error or type(error).__name__}",
@@ -257,7 +271,7 @@ async def _load(url: str, model: str | None, levels: Sequence[tuple[Loop, float]
         say(f"{target.model}: {one.label}, {seconds(warmup_s + seconds_each)}")
         drive = _open_loop if loop == "open" else _closed_loop
         with without_collection():  # tens of milliseconds, in which no answer would be read
-            outcomes = await drive(target, address, level, warmup_s + seconds_each, timeout_s, seed)
+            outcomes = await drive(target, address, level, warmup_s + seconds_each, timeout_s, sent.seed)
         measured.append(Measured(loop, level, seconds_each, [o for o in outcomes if o.due >= warmup_s]))
     await asyncio.sleep(0)
     return target, measured
@@ -361,8 +375,7 @@ def _message(method: str, path: str, head: str, headers: Mapping[str, str] | Non
     return f"{method} {path} HTTP/1.1\r\n{head}{lines}\r\n".encode() + body
 
 
-async def _find(url: str, connection: Connection, head: str, model: str | None, rows: int,
-                shapes: Mapping[str, Sequence[int]], is_binary: bool, seed: int) -> Target:  # fmt: skip
+async def _find(url: str, connection: Connection, head: str, sent: _Requests) -> Target:
     """Ask the server what it serves, and make requests for it."""
 
     async def ask(method: str, path: str) -> Any:
@@ -377,6 +390,7 @@ async def _find(url: str, connection: Connection, head: str, model: str | None, 
             raise InputError(f"{url}{path} is answered by {status}: {str(data)[:200]}", "--model names another model")
         return data
 
+    model = sent.model
     if model is None:
         index = await ask("POST", "/v2/repository/index")
         names = sorted({one["name"] for one in index})
@@ -392,10 +406,10 @@ async def _find(url: str, connection: Connection, head: str, model: str | None, 
         version = str((metadata.get("parameters") or {}).get("version") or "")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its metadata of {model} cannot be read: {error!r}") from None
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(sent.seed)
     messages = []
     for _ in range(DISTINCT):
-        headers, body = write_request(_inputs(specs, rows, shapes, random), is_binary=is_binary)
+        headers, body = write_request(_inputs(specs, sent.rows, sent.shapes, random), is_binary=sent.is_binary)
         messages.append(_message("POST", f"{path}/infer", head, headers, body))
     # One is read whole, before any is timed.
     status, answered, body = await connection.ask(messages[0])
@@ -407,7 +421,7 @@ async def _find(url: str, connection: Connection, head: str, model: str | None, 
     except ProtocolError as error:
         raise ValueError(f"its answer cannot be read: {error}") from None
     name = f"{server.get('name', '')} {server.get('version', '')}".strip()
-    return Target(url, model, version, rows, name, messages, outputs)
+    return Target(url, model, version, sent.rows, name, messages, outputs)
 
 
 def _inputs(
@@ -463,22 +477,6 @@ def load_answer(target: Target, measured: Sequence[Measured]) -> Answer:
         }
         for one, record in zip(measured, records.values(), strict=True)
     ]
-    table = Table(
-        ("load", "answered", "mean", "median", "p95", "p99", "requests", "failed"),
-        [
-            [
-                label,
-                *(quantity(record[name].value, record[name].unit) for name in names),
-                f"{len(one.outcomes):,}",
-                f"{len(one.outcomes) - len(one.latencies):,}",
-            ]
-            for one, (label, record) in zip(measured, records.items(), strict=True)
-        ],
-        set(range(1, 8)),
-        [f"{name}: {record[name].reason}" for name in MIN_COUNTS for record in records.values() if record[name].reason][
-            :1
-        ],
-    )
     notes = [f"{label}: {note}" for label, record in records.items() for note in record.notes]
     for one in measured:
         if one.loop == "open" and one.latencies and one.late_p99_s > max(LATE_SHARE * median(one.latencies), LATE_S):
@@ -489,7 +487,7 @@ def load_answer(target: Target, measured: Sequence[Measured]) -> Answer:
     section = Section(
         title=f"Latency of {target.model} against load",
         takeaway=" ".join(_sentence(one, record) for one, record in zip(measured, records.values(), strict=True)),
-        table=table,
+        table=_table(measured, records),
         figure=_figure(measured) if len(measured) > 1 else None,
         data=rows,
     )
@@ -509,6 +507,26 @@ def load_answer(target: Target, measured: Sequence[Measured]) -> Answer:
         data=data,
         notes=notes,
         exit_status=0 if all(one.latencies for one in measured) else 1,
+    )
+
+
+def _table(measured: Sequence[Measured], records: Mapping[str, Record]) -> Table:
+    names = ("throughput_requests_per_s", "latency_mean_s", *MIN_COUNTS)
+    return Table(
+        ("load", "answered", "mean", "median", "p95", "p99", "requests", "failed"),
+        [
+            [
+                label,
+                *(quantity(record[name].value, record[name].unit) for name in names),
+                f"{len(one.outcomes):,}",
+                f"{len(one.outcomes) - len(one.latencies):,}",
+            ]
+            for one, (label, record) in zip(measured, records.items(), strict=True)
+        ],
+        set(range(1, 8)),
+        [f"{name}: {record[name].reason}" for name in MIN_COUNTS for record in records.values() if record[name].reason][
+            :1
+        ],
     )
 
 

@@ -19,7 +19,7 @@ from chronograd.hardware import catalog
 from chronograd.job import Job, changed, parse_on, with_ranks
 from chronograd.judge.answer import answer_of, answer_of_table
 from chronograd.judge.claim import Claim, is_claim, of_record, parse
-from chronograd.judge.verdict import Judged, judge
+from chronograd.judge.verdict import Judged, Stated, judge
 from chronograd.record import Record
 from chronograd.rundir import listing
 from chronograd.trace import Trace
@@ -112,10 +112,12 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
             job,
             traces,
             mode=mode,
-            is_batch_given=is_given,
-            is_layout_given=is_stated or "training.channels_last" in fields,
-            is_precision_given=is_stated or "training.precision" in fields,
-            named=named,
+            stated=Stated(
+                has_batch=is_given,
+                has_layout=is_stated or "training.channels_last" in fields,
+                has_precision=is_stated or "training.precision" in fields,
+                device=named,
+            ),
         )
     )
 
@@ -224,4 +226,4 @@ def _of_row(row: ThroughputRow, stated: Sequence[str], mode: str, has_layout: bo
         job = job_of_network(f"timm:{row.model}", shape)
     job = changed(job, [*stated, f"training.batch={row.batch}"])
     claim = Claim(row.batch / row.seconds, "samples per second", row.key)
-    return judge(claim, with_ranks(job), Traces(), mode=mode, is_layout_given=has_layout, with_advice=False)
+    return judge(claim, with_ranks(job), Traces(), mode=mode, stated=Stated(has_layout=has_layout), with_advice=False)

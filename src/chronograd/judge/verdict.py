@@ -33,6 +33,20 @@ SAME = 0.02
 
 
 @dataclass(frozen=True)
+class Stated:
+    """What the user stated of a setting: batch, memory format and precision, and a device that may be several cards.
+
+    Attributes:
+        device: as the user wrote it, if that may mean several cards; else only the job's own is tried.
+    """
+
+    has_batch: bool = True
+    has_layout: bool = True
+    has_precision: bool = True
+    device: str = ""
+
+
+@dataclass(frozen=True)
 class Judged:
     """What is known of one figure.
 
@@ -98,30 +112,25 @@ def judge(
     trace_of: TraceOf,
     *,
     mode: str = "training",
-    is_batch_given: bool = True,
-    is_layout_given: bool = True,
-    is_precision_given: bool = True,
-    named: str = "",
+    stated: Stated = Stated(),
     rows: Sequence[PublishedRow] | None = None,
     with_advice: bool = True,
 ) -> Judged:
     """Judge a throughput of a job's setting.
 
     Args:
-        is_batch_given: else the device's usual batch is assumed.
-        is_layout_given, is_precision_given: whether the user stated the memory format and the precision. A figure that is too
-            high is also tried with the memory formats, precisions and cards that the user left open. The first of them in which
-            the figure is as expected is assumed.
-        named: the device as the user wrote it, if that may mean several cards; else only the job's own is tried.
+        stated: what the user stated. A figure that is too high is also tried with the memory formats, precisions and cards that
+            the user left open. The first of them in which the figure is as expected is assumed.
         rows: published figures, in place of all there are.
         with_advice: also look for explanations and gains, which takes a second or two.
     Raises: InputError for a time of a step without its batch; as `predict` for the rest.
     """
-    one = replace(_judge(claim, job, trace_of, mode, is_batch_given, rows, with_advice), named=named)
+    named = stated.device
+    one = replace(_judge(claim, job, trace_of, mode, stated.has_batch, rows, with_advice), named=named)
     if one.verdict not in ("suspicious", "impossible"):
         return one
     cards = catalog.variants(named)[1:] if named else []
-    for changes in _left_open(one.job, is_layout_given, is_precision_given, cards):
+    for changes in _left_open(one.job, stated, cards):
         try:
             other = _judge(claim, changed(one.job, list(changes)), trace_of, mode, True, rows, with_advice)
         except ChronogradError:  # such as a precision that the card lacks, or a given trace of another layout
@@ -131,15 +140,13 @@ def judge(
     return one
 
 
-def _left_open(
-    job: Job, is_layout_given: bool, is_precision_given: bool, others: Sequence[Device]
-) -> Iterator[tuple[str, ...]]:
+def _left_open(job: Job, stated: Stated, others: Sequence[Device]) -> Iterator[tuple[str, ...]]:
     """Yield changes to what the user left open, single ones first: memory format, card, then precision."""
-    layouts = [] if is_layout_given or job.training.channels_last else ["training.channels_last=true"]
+    layouts = [] if stated.has_layout or job.training.channels_last else ["training.channels_last=true"]
     cards = [f"cluster.device={card.name}" for card in others]
     peaks = catalog.device(job.cluster.device).peak_flops_per_s
     precisions = (
-        [] if is_precision_given else [f"training.precision={name}" for name in ("tf32", "fp16") if name in peaks]
+        [] if stated.has_precision else [f"training.precision={name}" for name in ("tf32", "fp16") if name in peaks]
     )
     choices = list(itertools.product(["", *layouts], ["", *cards], ["", *precisions]))
     changes = [tuple(part for part in choice if part) for choice in choices]
@@ -151,13 +158,13 @@ def _judge(
     job: Job,
     trace_of: TraceOf,
     mode: str,
-    is_batch_given: bool,
+    has_batch: bool,
     rows: Sequence[PublishedRow] | None,
     with_advice: bool,
 ) -> Judged:
     """The verdict on one setting; arguments as of `judge`."""
     trace = trace_of(job, mode)
-    if not is_batch_given:
+    if not has_batch:
         if claim.per in ("seconds per step", "steps per second"):
             raise InputError(f"{claim.text} says nothing without the batch of a step", "give --batch")
         job = changed(job, [f"training.batch={usual_batch(trace, job) * job.cluster.count}"])
@@ -173,14 +180,6 @@ def _judge(
     carried = [] if alike else list(_carried(others, setting, near, predicted))
     expected = expected_of(predicted, alike) if alike else expected_of(predicted, carried, OTHER_CARD)
     verdict = verdict_of(rate, most, expected, [row.samples_per_s for row in alike or carried])
-    modes = (replace(setting, mode=one) for one in ("training", "inference"))
-    same = tuple(
-        row
-        for row in (row for one in modes for row in published.of_network(one, rows))
-        if (row.device, row.devices) == (device.name, job.cluster.count)
-        and row not in alike
-        and abs(math.log(row.samples_per_s / rate)) <= SAME
-    )
     if alike or carried:
         own = predicted.samples_per_s
         learnt = {name: (getattr(expected, name) or 0.0) / own for name in ("value", "low", "high")}
@@ -189,7 +188,7 @@ def _judge(
     gains: Sequence[Option] = ()
     together = None
     if with_advice and verdict != "as expected":
-        explanations = near.explanations(rate, with_batches=not is_batch_given)
+        explanations = near.explanations(rate, with_batches=not has_batch)
     if with_advice and verdict in ("as expected", "slow"):
         gains, together = near.gains()
     fitted = predicted.record.provenance.calibration.get("table")
@@ -208,13 +207,22 @@ def _judge(
         alike=tuple(alike),
         carried=tuple(carried),
         is_circular=any(row.source.fitted == fitted for row in alike if row.source.fitted),
-        is_batch_assumed=not is_batch_given,
+        is_batch_assumed=not has_batch,
         tokens=tokens,
-        same_elsewhere=same,
+        same_elsewhere=tuple(row for row in _same_elsewhere(setting, rate, rows) if row not in alike),
         explanations=tuple(explanations),
         gains=tuple(gains),
         together=together,
     )
+
+
+def _same_elsewhere(setting: JudgedSetting, rate: float, rows: Sequence[PublishedRow] | None) -> Iterator[PublishedRow]:
+    """Yield published figures on the same devices, in training or inference, that are nearly the same number."""
+    for mode in ("training", "inference"):
+        for row in published.of_network(replace(setting, mode=mode), rows):
+            is_here = (row.device, row.devices) == (setting.device, setting.devices)
+            if is_here and abs(math.log(row.samples_per_s / rate)) <= SAME:
+                yield row
 
 
 def _carried(

@@ -49,17 +49,7 @@ def measure(
         device = rank_context_from_environment(job).device
         set_matrix_arithmetic(training.precision, device)
         torch.manual_seed(training.seed)
-        network = registry.build(job.network.name, dict(job.network.options), num_classes=job.data.classes)
-        called = Called(network, call_of(job.network.name, network, job.network.inputs))
-        held = DTYPES[training.param_dtype]
-        inputs = [
-            value.to(device, held if training.is_pure and value.is_floating_point() else value.dtype)
-            for value in called.values(training.batch).tensors
-        ]
-        called.to(device, held) if training.is_pure else called.to(device)
-        if training.channels_last:
-            called.to(memory_format=torch.channels_last)
-            inputs = [v.contiguous(memory_format=torch.channels_last) if v.ndim == 4 else v for v in inputs]
+        called, inputs = _built(job, device)
         called.train(is_training)
         optimizer = make_optimizer(called, training) if is_training else None
         model = compiled(called, training.compile)
@@ -91,6 +81,23 @@ def measure(
                             optimizer.step()
                             optimizer.zero_grad(set_to_none=True)
     return recorder.run
+
+
+def _built(job: Job, device: torch.device) -> tuple[Called, list[torch.Tensor]]:
+    """The network of a job and a batch of its inputs, on a device, in the types and the layout of the job."""
+    training = job.training
+    network = registry.build(job.network.name, dict(job.network.options), num_classes=job.data.classes)
+    called = Called(network, call_of(job.network.name, network, job.network.inputs))
+    held = DTYPES[training.param_dtype]
+    inputs = [
+        value.to(device, held if training.is_pure and value.is_floating_point() else value.dtype)
+        for value in called.values(training.batch).tensors
+    ]
+    called.to(device, held) if training.is_pure else called.to(device)
+    if training.channels_last:
+        called.to(memory_format=torch.channels_last)
+        inputs = [v.contiguous(memory_format=torch.channels_last) if v.ndim == 4 else v for v in inputs]
+    return called, inputs
 
 
 def _tensors(outputs: object) -> list[torch.Tensor]:

@@ -207,7 +207,7 @@ def reach_goal(
     is_unknown = isinstance(effort, Unknown)
     followed = ranked_by(effort) if isinstance(effort, Unknown) else effort
     limits = Goal(confidence=goal.confidence) if is_unknown else goal
-    choices = choose(found.columns, devices, job, followed, limits, spot, kinds, decoding, places)
+    choices = choose(rent(found.columns, devices, job, kinds, decoding, places), followed, limits, spot)
 
     def row(i: int) -> Row:
         plain = _choice(found, choices, i)

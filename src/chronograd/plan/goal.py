@@ -20,12 +20,9 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from chronograd.errors import InputError
-from chronograd.hardware.catalog import Device, Price
-from chronograd.hardware.market import Kind
-from chronograd.job import Job
+from chronograd.hardware.catalog import Price
 from chronograd.known import KnownResult
-from chronograd.plan.places import Places
-from chronograd.plan.renting import KINDS, STARTUP_SIGMA, Decoding, billed, rent
+from chronograd.plan.renting import KINDS, STARTUP_SIGMA, Rented, billed
 from chronograd.predict.batch_size import steps_factor
 from chronograd.record import Z80
 
@@ -241,28 +238,17 @@ class PlanResult:
         return _chosen(replace(self, goal=goal))
 
 
-def choose(
-    table: Mapping[str, np.ndarray],
-    devices: Sequence[Device],
-    job: Job,
-    effort: SamplesToTarget,
-    goal: Goal,
-    spot: Spot = Spot(),
-    kinds: Sequence[Kind] = KINDS,
-    decoding: Decoding | None = None,
-    places: Places | None = None,
-) -> PlanResult:
-    """Of settings as of `settings.evaluate`, and what they are rented as, the one to take.
+def choose(rented: Rented, effort: SamplesToTarget, goal: Goal, spot: Spot = Spot()) -> PlanResult:
+    """Choose one of the settings with their offers.
 
     With a deadline it is the cheapest that keeps the goal with its confidence, with only a budget the fastest, with neither the
     cheapest.
 
     Args:
-        spot: interruptions. kinds: of prices. decoding, places: see `renting.rent`.
+        spot: interruptions.
     Left out: evaluation, storage and traffic between zones.
     """
-    rented = rent(table, devices, job, kinds, decoding, places)
-    columns = rented.columns
+    columns = dict(rented.columns)
     steps, sigma_steps = effort.steps(columns["count"] * columns["batch_per_rank"])
     slow = np.where(columns["kind"] == KINDS.index("spot"), spot.slow_down(columns["machines"]), 1.0)
     columns["steps"] = steps

@@ -21,7 +21,7 @@ from chronograd.hardware.market import Kind
 from chronograd.job import Job
 from chronograd.plan import rows as shown
 from chronograd.plan.goal import MAX_PROBABLE
-from chronograd.plan.renting import rent
+from chronograd.plan.renting import Rented, rent
 from chronograd.plan.rows import Row, setting_row
 from chronograd.plan.search import Search, search
 from chronograd.predict.prediction import tokens_of_sample
@@ -68,23 +68,12 @@ def serve(
     kept = order[is_kept[order]]
     _, first = np.unique(np.stack([columns["device"], columns["count"]])[:, kept], axis=1, return_index=True)
     best = kept[np.sort(first)]
+    columns |= {"probability": probability, "usd_per_sample": per_sample}
     tokens = tokens_of_sample(next(iter(found.traces.values())))
 
-    def row(i: int) -> Row:
-        spread = math.exp(Z80 * columns["sigma_log"][i])
-        usd = None if np.isnan(per_sample[i]) else float(per_sample[i] * 1e6)
-        return {
-            **setting_row(found, columns, rented.offers, i),
-            "latency_s": float(step_s[i]),
-            "latency_interval_s": [float(step_s[i] / spread), float(step_s[i] * spread)],
-            "probability": min(float(probability[i]), MAX_PROBABLE),
-            "usd_per_million_samples": usd,
-            "usd_per_million_tokens": None if usd is None or tokens is None else usd / tokens,
-        }
-
-    listed = [row(i) for i in best[:most]]
+    listed = [_row(found, rented, i, tokens) for i in best[:most]]
     fitting = np.flatnonzero(columns["fits"])
-    soonest = row(int(fitting[np.argmin(step_s[fitting])])) if len(fitting) else None
+    soonest = _row(found, rented, int(fitting[np.argmin(step_s[fitting])]), tokens) if len(fitting) else None
     rough = found.rough(int(columns["setting"][best[0]])) if len(best) else []
     data: dict[str, Any] = {
         "settings": listed,
@@ -103,6 +92,20 @@ def serve(
         data=data,
         notes=[*(without if rented.without_host else []), NOT_COUNTED],
     )
+
+
+def _row(found: Search, rented: Rented, i: int, tokens: int | None) -> Row:
+    columns = rented.columns
+    latency_s, spread = float(columns["step_time_s"][i]), math.exp(Z80 * columns["sigma_log"][i])
+    usd = float(columns["usd_per_sample"][i] * 1e6)
+    return {
+        **setting_row(found, columns, rented.offers, i),
+        "latency_s": latency_s,
+        "latency_interval_s": [latency_s / spread, latency_s * spread],
+        "probability": min(float(columns["probability"][i]), MAX_PROBABLE),
+        "usd_per_million_samples": None if math.isnan(usd) else usd,
+        "usd_per_million_tokens": None if math.isnan(usd) or tokens is None else usd / tokens,
+    }
 
 
 def _section(found: Search, data: dict[str, Any], tokens: int | None) -> Section:

@@ -58,17 +58,12 @@ class GorilaGroup(ApexGroup):
         life, job, layout = (self._life(role, number), self.steps_before), self._job, self._layout
         if role == "replay":
             return self._classes[role].remote(number, job, layout, sys.path)
+        servers = list(zip(self._parts, self.servers, strict=True))
         if role == "actor":
-            return self._classes[role].remote(
-                number, job, layout, self._parts, self.servers, self.shards, life, sys.path
-            )
+            return self._classes[role].remote(number, job, layout, servers, self.shards, life, sys.path)
         if self.is_bundled:
-            return self._classes[role].remote(
-                number, job, layout, self._limits, self._parts, self.servers, life, sys.path
-            )
-        return self._classes[role].remote(
-            number, job, layout, self._limits, self._parts, self.servers, self.shards, life, None, sys.path
-        )
+            return self._classes[role].remote(number, job, layout, self._limits, servers, life, sys.path)
+        return self._classes[role].remote(number, job, layout, self._limits, servers, self.shards, life, sys.path)
 
     def _server_name(self, number: int) -> str:
         return f"parameter server {number} of {len(self.servers)}, which held its part of the parameters,"

@@ -37,6 +37,8 @@ NEWEST = 0.01
 KNOWN_LOSSES = 50
 # Targets are copied by the servers' updates, not by a learner's own.
 NEVER = 2**40
+# A part of the parameters and the server that holds it.
+PartServer = tuple[Shard, Any]
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,9 @@ class Outliers:
 class RemoteParameters:
     """The parameters of a network, as servers have them. `version`: of the first server's that were last taken."""
 
-    def __init__(self, agent: DQN, shards: Sequence[Shard], servers: Sequence[Any]) -> None:
-        self._shards, self._servers, self.version, self._bytes = shards, servers, 0, 0
+    def __init__(self, agent: DQN, servers: Sequence[PartServer]) -> None:
+        self._shards, self._servers = [shard for shard, _ in servers], [server for _, server in servers]
+        self.version = self._bytes = 0
         parameters = list(agent.network.parameters())
         self._parameters = [[parameters[i] for i in shard.members] for shard in self._shards]
 
@@ -163,10 +166,10 @@ class GorilaLearner:
     """Pulls, computes a gradient, pushes."""
 
     def __init__(
-        self, number: int, job: Job, layout: ApexLayout, limits: GradientLimits, parts: Sequence[Shard], servers: Sequence[Any],
-        shards: Sequence[Any], life: tuple[int, int], replay: Replay | None = None, path: Sequence[str] = (),
+        self, number: int, job: Job, layout: ApexLayout, limits: GradientLimits, servers: Sequence[PartServer],
+        replay: Replay | Sequence[Any], life: tuple[int, int], path: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`shards` of the replay, unless it has a `replay` of its own; `life` as of actors."""
+        """`replay` of its own, or the shards of a shared one; `life` as of actors."""
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(1)
         assert job.reinforcement is not None
@@ -176,12 +179,14 @@ class GorilaLearner:
         space = environments.space(environment)
         environment.close()
         batch = job.training.batch
-        own = replay if replay is not None else RemoteReplay(shards, batch, layout.prefetch, 0.0, self._rng)
-        self._remote = None if replay is not None else own
+        own = replay
+        if isinstance(own, Sequence):
+            own = RemoteReplay(own, batch, layout.prefetch, 0.0, self._rng)
+        self._remote = own if isinstance(own, RemoteReplay) else None
         self.agent = DQN(changed(job, [f"reinforcement.target_every={NEVER}"]), space, own, torch.device("cpu"))
         self.agent.optimizer = _Gradients(self.agent.network.parameters(), lr=0.0)
         self._replay = own
-        self._parameters = RemoteParameters(self.agent, parts, servers)
+        self._parameters = RemoteParameters(self.agent, servers)
         self._outliers = Outliers(limits.deviations)
         self._copied = -1
         self._drawn_bytes = 0
@@ -252,13 +257,13 @@ class GorilaActor(Actor):
     """An actor whose parameters come from the servers. ε falls with the steps of all actors, which the driver knows."""
 
     def __init__(
-        self, number: int, job: Job, layout: ApexLayout, parts: Sequence[Shard], servers: Sequence[Any], shards: Sequence[Any],
+        self, number: int, job: Job, layout: ApexLayout, servers: Sequence[PartServer], shards: Sequence[Any],
         life: tuple[int, int], path: Sequence[str] = (),
     ) -> None:  # fmt: skip
         sys.path += [folder for folder in path if folder not in sys.path]
         super().__init__(number, job, layout, 1.0, shards, None, life)
         self._settings = job.reinforcement
-        self._parameters = RemoteParameters(self._agent, parts, servers)
+        self._parameters = RemoteParameters(self._agent, servers)
 
     def act(self, num_steps: int, steps_so_far: int) -> Report:
         """As `work`, with the ε of so many steps."""
@@ -306,7 +311,7 @@ class Bundle:
     """An actor, its replay and a learner, taking turns."""
 
     def __init__(
-        self, number: int, job: Job, layout: ApexLayout, limits: GradientLimits, parts: Sequence[Shard], servers: Sequence[Any],
+        self, number: int, job: Job, layout: ApexLayout, limits: GradientLimits, servers: Sequence[PartServer],
         life: tuple[int, int], path: Sequence[str] = (),
     ) -> None:  # fmt: skip
         sys.path += [folder for folder in path if folder not in sys.path]
@@ -318,7 +323,7 @@ class Bundle:
         space_of.close()
         self._replay = UniformReplay(max(1, settings.replay_size // layout.learners), stores_frames_once=is_stacked)
         self._start = max(1, settings.replay_start // layout.learners)
-        self._learner = GorilaLearner(number, job, layout, limits, parts, servers, [], life, self._replay)
+        self._learner = GorilaLearner(number, job, layout, limits, servers, self._replay, life)
         self._actor = _OwnActor(number, job, layout, life, self._replay)
         self._actor.share(self._learner)
         self._watch = Stopwatch()
