@@ -68,7 +68,13 @@ def measure_scaling(
                 points += ladder.predicted(worlds, scaling, paced=paced)
             except InputError as error:
                 notes.append(f"not predicted: {error.message}")
-    record = Record(
+    record = _record(job, worlds, threads, list(dict.fromkeys(notes)))
+    record.tables.scaling = points
+    return record
+
+
+def _record(job: Job, worlds: Sequence[int], threads: int, notes: list[str]) -> Record:
+    return Record(
         kind="measured",
         title=f"scaling of {job.network.name} on {job.data.name} with {job.backend}",
         job=resolved(job),
@@ -76,7 +82,5 @@ def measure_scaling(
         backend=job.backend,
         versions=environment.environment().get("versions", {}),
         provenance=Provenance(formula=FORMULA, cores=environment.cores()),
-        notes=list(dict.fromkeys(notes)),
+        notes=notes,
     )
-    record.tables.scaling = points
-    return record

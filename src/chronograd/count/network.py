@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,10 +70,8 @@ def trace_network(
     is_example = len(inputs) == 1 and words.is_reference(inputs[0])
     given, sized = _inputs_of(spec, input_shape, inputs, is_example)
 
-    def build(device: str) -> nn.Module:
-        return registry.build(reference, options, input_shape=sized, num_classes=num_classes, device=device)
-
-    model = build("meta")
+    build = partial(registry.build, reference, options, input_shape=sized, num_classes=num_classes)
+    model = build(device="meta")
     if sized and spec.input_shape and len(sized) != len(spec.input_shape):
         raise InputError(f"{reference} takes samples of shape {spec.input_shape}, not {sized}", "set --input")
     taken = getattr(torch, input_dtype) if input_dtype else _usual_dtype(model, spec)
@@ -92,7 +91,7 @@ def trace_network(
         fixed_batch=fixed_batch,
         channels_last=channels_last,
         is_ours=True,
-        build=lambda: build("cpu"),
+        build=partial(build, device="cpu"),
     )
     result.keras_extra = extra
     return result

@@ -184,13 +184,10 @@ def _judge(
         own = predicted.samples_per_s
         learnt = {name: (getattr(expected, name) or 0.0) / own for name in ("value", "low", "high")}
         near = replace(near, learnt=Quantity(unit="1", **learnt))
-    explanations: Sequence[Option] = ()
-    gains: Sequence[Option] = ()
-    together = None
-    if with_advice and verdict != "as expected":
-        explanations = near.explanations(rate, with_batches=not has_batch)
-    if with_advice and verdict in ("as expected", "slow"):
-        gains, together = near.gains()
+    wants_why = with_advice and verdict != "as expected"
+    explanations = near.explanations(rate, with_batches=not has_batch) if wants_why else ()
+    wants_gains = with_advice and verdict in ("as expected", "slow")
+    gains, together = near.gains() if wants_gains else ((), None)
     fitted = predicted.record.provenance.calibration.get("table")
     return Judged(
         claim=claim,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,9 +64,8 @@ def list_settings(
         samples: training samples in an epoch; settings of a larger global batch are left out.
         kinds, decoding: see `rent`. global_batch: of all devices, instead of `batches`.
     """
-    found, num_too_large = _searched(
-        traces, job, devices, counts, batches, algorithms, precisions, samples, global_batch
-    )
+    find = partial(search, traces, job, devices, algorithms=algorithms, precisions=precisions)
+    found, num_too_large = _searched(find, counts, batches, samples, global_batch)
     rented = rent(found.columns, devices, job, kinds, decoding)
     columns = rented.columns
     per_sample = columns["price_usd_per_hour"] / 3600 / columns["throughput_samples_per_s"]
@@ -91,17 +91,9 @@ def list_settings(
         title=f"{found.network}: the cheapest setting of {len(listed)} of {how_many(len(best), 'devices')} and counts",
         takeaway=_settings_takeaway(listed, None if fastest is None else row(fastest)),
         lines=[*warnings, f"{num_fit:,} settings fit, of {len(found.columns['fits']):,}."],
-        table=Table(
-            (*shown.CELLS, "samples/s", "GiB", "per M"),
-            [
-                (*shown.cells(r), f"{r['throughput_samples_per_s']:,.0f}", f"{r['memory_bytes'] / GIB:.1f}", _per_million(r))
-                for r in listed
-            ],
-            {3, 4, 5},
-            [*shown.notes(listed), "GiB: memory of one device. Per M: dollars for a million samples."],
-        ),
+        table=_settings_table(listed),
         data=listed,
-    )  # fmt: skip
+    )
     data = {
         "settings": listed,
         "evaluated": len(found.columns["fits"]),
@@ -113,16 +105,17 @@ def list_settings(
     return Answer(f"Settings for {found.network}", sections=[section], data=data, notes=notes)
 
 
+def _settings_table(rows: Sequence[Row]) -> Table:
+    cells = [
+        (*shown.cells(r), f"{r['throughput_samples_per_s']:,.0f}", f"{r['memory_bytes'] / GIB:.1f}", _per_million(r))
+        for r in rows
+    ]
+    notes = [*shown.notes(rows), "GiB: memory of one device. Per M: dollars for a million samples."]
+    return Table((*shown.CELLS, "samples/s", "GiB", "per M"), cells, {3, 4, 5}, notes)
+
+
 def _searched(
-    traces: Trace | Sequence[Trace],
-    job: Job,
-    devices: Sequence[Device],
-    counts: Sequence[int],
-    batches: Sequence[int],
-    algorithms: Sequence[str],
-    precisions: Sequence[Precision],
-    samples: int,
-    global_batch: int | None,
+    find: Callable[..., Search], counts: Sequence[int], batches: Sequence[int], samples: int, global_batch: int | None
 ) -> tuple[Search, int]:
     """The search less settings of a larger global batch than the samples, and their number.
 
@@ -136,12 +129,12 @@ def _searched(
                 "choose other numbers with --counts, or another --batch",
             )
         counts, batches = able, sorted({global_batch // count for count in able})
-    whole = search(traces, job, devices, counts, batches, algorithms, precisions)
+    whole = find(counts=counts, batches=batches)
     columns, num_too_large = with_whole_batches(whole.columns, samples)
     if global_batch is not None:
         is_stated = columns["count"] * columns["batch_per_rank"] == global_batch
         columns, num_too_large = {name: column[is_stated] for name, column in columns.items()}, 0
-    return Search(columns, whole.devices, whole.ways, whole.algorithms, whole.traces, job), num_too_large
+    return Search(columns, whole.devices, whole.ways, whole.algorithms, whole.traces, whole.job), num_too_large
 
 
 def _per_million(row: Row) -> str:
@@ -201,46 +194,26 @@ def reach_goal(
         assumed: what the user did not state of the job, in words.
     """
     spot = spot or Spot()
-    found, num_too_large = _searched(
-        traces, job, devices, counts, batches, algorithms, precisions, samples, global_batch
-    )
-    is_unknown = isinstance(effort, Unknown)
-    followed = ranked_by(effort) if isinstance(effort, Unknown) else effort
-    limits = Goal(confidence=goal.confidence) if is_unknown else goal
-    choices = choose(rent(found.columns, devices, job, kinds, decoding, places), followed, limits, spot)
+    find = partial(search, traces, job, devices, algorithms=algorithms, precisions=precisions)
+    found, num_too_large = _searched(find, counts, batches, samples, global_batch)
+    rented = rent(found.columns, devices, job, kinds, decoding, places)
+    if isinstance(effort, Unknown):
+        choices = choose(rented, ranked_by(effort), Goal(confidence=goal.confidence), spot)
+    else:
+        choices = choose(rented, effort, goal, spot)
 
     def row(i: int) -> Row:
         plain = _choice(found, choices, i)
         plain = plain if places is None else place_row(plain, choices, i)
         return with_epochs(plain, choices, i, effort) if isinstance(effort, Unknown) else plain
 
-    most_probable, chosen = choices.most_probable(), choices.chosen
-    taken = most_probable if chosen is None else chosen
-    setting = None if taken is None else int(choices.columns["setting"][taken])
-    gains = [] if setting is None else found.times_as_slow(setting)
-    rough = [] if setting is None else found.rough(setting)
+    taken = choices.taken
+    rough = [] if taken is None else found.rough(int(choices.columns["setting"][taken]))
     warnings = [] if taken is None else shown.warnings(row(taken), rough)
-    options = {"fastest": choices.fastest(), "balanced": choices.balanced(), "cheapest": choices.cheapest()}
-    front = [row(i) for i in choices.pareto_front()]
     what = f"{found.network} on {job.data.name.partition(':')[0]}"
     outliers = [_outlier(offer, choices) for offer in _outliers(choices)]
     data: dict[str, Any] = {
-        "verdict": _verdict(effort, chosen),
-        "evaluated": len(found.columns["fits"]),
-        "offers": len(choices.offers),
-        "candidates": int(choices.is_candidate.sum()),
-        "front": front,
-        "front_size": len(front),
-        "chosen": None if chosen is None or is_unknown else row(chosen),
-        "options": {name: None if i is None else row(i) for name, i in options.items()},
-        "likeliest": None if most_probable is None or is_unknown else row(most_probable),
-        "gains": [{"times_as_fast": times, "than": str(way), **vars(way)} for way, times in gains],
-        "changes": [
-            {"what": c.what, "value": c.value, "then": None if c.row is None else row(c.row)} for c in changes(choices)
-        ]
-        if not is_unknown
-        else [],
-        "missing": None if chosen is not None else missing(choices),
+        **_choice_data(found, choices, effort, row),
         "goal": {"budget_usd": goal.budget_usd, "deadline_s": goal.deadline_s, "confidence": goal.confidence},
         "effort": _effort_data(effort),
         "other_recipes": [_recipe(one) for one in choices.effort.others],
@@ -250,10 +223,8 @@ def reach_goal(
         "too_large_for_the_data": num_too_large,
         "outliers": outliers,
     }
-    note = effort.note if isinstance(effort, SamplesToTarget) else ""
-    told = [note] if note else []
     notes = [
-        *told,
+        *([effort.note] if isinstance(effort, SamplesToTarget) and effort.note else []),
         *_left_out(num_too_large, samples),
         *_low_prices(outliers),
         *_not_searched(found, job, choices.without_host),
@@ -272,6 +243,35 @@ def reach_goal(
         notes += [*not_planned(places, kinds), NOT_COUNTED_AT_PLACES]
         sections = place_sections(what, choices, data, places, spot, assumed)
     return Answer(f"Goal of {found.network}", sections=_warned(sections, warnings), data=data, notes=notes)
+
+
+def _choice_data(
+    found: Search, choices: PlanResult, effort: SamplesToTarget | Unknown, row: Callable[[int], Row]
+) -> dict[str, Any]:
+    """The choice, the settings beside it, and what would change it."""
+
+    def maybe(i: int | None) -> Row | None:
+        return None if i is None else row(i)
+
+    is_unknown, chosen, taken = isinstance(effort, Unknown), choices.chosen, choices.taken
+    options = {"fastest": choices.fastest(), "balanced": choices.balanced(), "cheapest": choices.cheapest()}
+    front = [row(i) for i in choices.pareto_front()]
+    other = [] if is_unknown else changes(choices)
+    gains = [] if taken is None else found.times_as_slow(int(choices.columns["setting"][taken]))
+    return {
+        "verdict": _verdict(effort, chosen),
+        "evaluated": len(found.columns["fits"]),
+        "offers": len(choices.offers),
+        "candidates": int(choices.is_candidate.sum()),
+        "front": front,
+        "front_size": len(front),
+        "chosen": None if is_unknown else maybe(chosen),
+        "options": {name: maybe(i) for name, i in options.items()},
+        "likeliest": None if is_unknown else maybe(choices.most_probable()),
+        "gains": [{"times_as_fast": times, "than": str(way), **vars(way)} for way, times in gains],
+        "changes": [{"what": c.what, "value": c.value, "then": maybe(c.row)} for c in other],
+        "missing": missing(choices) if chosen is None else None,
+    }
 
 
 def _warned(sections: Sequence[Section], warnings: Sequence[str]) -> list[Section]:

@@ -233,6 +233,11 @@ class PlanResult:
         """Return the row to take, of some rows or all: the cheapest that keeps the goal, or with only a budget the fastest."""
         return self.fastest(among) if self.goal.is_for_speed else self.cheapest(among)
 
+    @property
+    def taken(self) -> int | None:
+        """The chosen setting, else the one that most probably keeps the goal."""
+        return self.most_probable() if self.chosen is None else self.chosen
+
     def under(self, goal: Goal) -> PlanResult:
         """The same settings under another goal."""
         return _chosen(replace(self, goal=goal))
