@@ -14,7 +14,7 @@ from tests.train.test_detection import PLACE, cells, job_on  # noqa: F401, the p
 
 from chronograd.data import datasets
 from chronograd.deploy.export import metadata
-from chronograd.detect.suppression import CANDIDATES, MAX_OVERLAP, MIN_SCORE
+from chronograd.detect.suppression import CANDIDATES, MAX_OVERLAP, MIN_CANDIDATE_SCORE
 from chronograd.rundir import RunDir
 from chronograd.train import checkpoint
 from chronograd.train.checkpoint_folder import Progress
@@ -63,7 +63,7 @@ def test_a_run_gives_scores_and_boxes_for_any_batch(
     assert stated["data"] == "voc:cells"
     assert stated["suppression"] == {
         "place": "outside",
-        "score": MIN_SCORE,
+        "score": MIN_CANDIDATE_SCORE,
         "overlap": MAX_OVERLAP,
         "candidates": CANDIDATES,
     }

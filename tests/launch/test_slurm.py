@@ -36,7 +36,7 @@ def three_nodes() -> Iterator[None]:
     with cluster(3, cpus=8, gpus=8) as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        patch.setattr(slurm, "MIN_S", 0.5)  # this controller has one to answer
+        patch.setattr(slurm, "MIN_POLL_S", 0.5)  # this controller has one to answer
         yield
 
 

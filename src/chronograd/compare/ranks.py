@@ -1,6 +1,6 @@
 """Strong and weak scaling: throughput, speed-up, computation and communication against the number of ranks.
 
-Rows are those of `chronograd.record.Point`: measured and predicted ones of one job, or of several `series`.
+Rows are those of `chronograd.record.ScalingRow`: measured and predicted ones of one job, or of several `series`.
 """
 
 from __future__ import annotations

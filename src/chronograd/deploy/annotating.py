@@ -7,11 +7,11 @@ from pathlib import Path
 from chronograd.deploy import model as models
 from chronograd.deploy.detection import OUTPUTS, DetectorFormat
 from chronograd.deploy.protocol import ProtocolError
-from chronograd.detect.annotating import MIN_SCORE, DetectedObject, Find
+from chronograd.detect.annotating import MIN_DRAWN_SCORE, DetectedObject, Find
 from chronograd.errors import FileFormatError, InputError, require
 
 
-def finder(path: Path, least_score: float = MIN_SCORE) -> Find:
+def finder(path: Path, least_score: float = MIN_DRAWN_SCORE) -> Find:
     """Finds the objects in the file of a picture, as the server of the model does.
 
     Raises: InputError for a model that is no detector; FileFormatError as `model.load`; what it gives raises FileFormatError for

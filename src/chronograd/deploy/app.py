@@ -22,7 +22,7 @@ from chronograd.deploy.access import stranger
 from chronograd.deploy.aside import Aside
 from chronograd.deploy.batching import Done, QueueFull
 from chronograd.deploy.classification import OUTPUT, Classifier
-from chronograd.deploy.detection import MIN_SCORE, OUTPUTS, DetectorFormat
+from chronograd.deploy.detection import MIN_ANSWERED_SCORE, OUTPUTS, DetectorFormat
 from chronograd.deploy.model import OnnxModel
 from chronograd.deploy.protocol import (
     BINARY_ADVICE,
@@ -312,7 +312,7 @@ class App:
 
     async def _objects(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
         """What a detection model finds in a picture."""
-        least = _share(request.query_params.get("least"), MIN_SCORE)
+        least = _share(request.query_params.get("least"), MIN_ANSWERED_SCORE)
         served, detector, (picture, width, height) = await self._read_by(DetectorFormat.of, request, started, hold)
         done = await self._done(served, {detector.input: picture}, OUTPUTS, started)
         scores, boxes = (done.outputs[name][0] for name in OUTPUTS)

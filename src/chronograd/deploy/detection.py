@@ -19,7 +19,7 @@ from chronograd.detect.formats import turn_of, upright
 
 OUTPUTS = ("scores", "boxes")
 BILINEAR = 2  # Pillow's Image.Resampling.BILINEAR, which is imported where pictures are read
-MIN_SCORE = 0.3  # of what is told, where nobody asks for another
+MIN_ANSWERED_SCORE = 0.3  # of what is told, where nobody asks for another
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class DetectorFormat:
             return np.ascontiguousarray(pixels_CHW)[None], width, height
         return np.ascontiguousarray(pixels_CHW * self.scale - self.shift, np.float32)[None], width, height
 
-    def objects(self, scores_PC: Array, boxes_P4: Array, width: int, height: int, least: float = MIN_SCORE) -> list[dict[str, Any]]:  # fmt: skip
+    def objects(self, scores_PC: Array, boxes_P4: Array, width: int, height: int, least: float = MIN_ANSWERED_SCORE) -> list[dict[str, Any]]:  # fmt: skip
         """What is in a picture of this size, the likeliest first; boxes are left, top, right, bottom in its pixels."""
         rows = []
         size = np.array([width, height, width, height])

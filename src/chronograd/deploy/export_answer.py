@@ -20,7 +20,7 @@ from chronograd.deploy.export import EXAMPLES, OPSET, OPSETS, Graph, read_graph,
 from chronograd.deploy.export_source import ExportSource, Preprocessed, Preprocessing
 from chronograd.deploy.parity import OutputDifference, Parity, Samples
 from chronograd.deploy.quantise import How, ModelScore, Speed
-from chronograd.detect.suppression import CANDIDATES, MAX_OVERLAP, MIN_SCORE
+from chronograd.detect.suppression import CANDIDATES, MAX_OVERLAP, MIN_CANDIDATE_SCORE
 from chronograd.errors import InputError
 from chronograd.files import as_asked
 from chronograd.train.order import CHUNK
@@ -30,7 +30,7 @@ from chronograd.words import listed
 # Of each kind that PyTorch and ONNX Runtime are compared on: images, and rows of tokens, which take a thousand times as long.
 NUM_IMAGES, NUM_ROWS = 64, 4
 # What is left to whoever runs a detector's file.
-SUPPRESSION = {"place": "outside", "score": MIN_SCORE, "overlap": MAX_OVERLAP, "candidates": CANDIDATES}
+SUPPRESSION = {"place": "outside", "score": MIN_CANDIDATE_SCORE, "overlap": MAX_OVERLAP, "candidates": CANDIDATES}
 
 
 @dataclass(frozen=True)

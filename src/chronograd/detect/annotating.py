@@ -20,7 +20,7 @@ from chronograd.errors import InputError
 from chronograd.words import listed
 
 # What is drawn and listed, unless asked otherwise: scores of SSD are probabilities.
-MIN_SCORE = 0.5
+MIN_DRAWN_SCORE = 0.5
 # Told apart with a colour-vision deficiency too (Okabe and Ito, 2008), each also at half its light.
 _HUES = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (230, 159, 0), (204, 121, 167), (86, 180, 233), (240, 228, 66))
 COLOURS: Sequence[Colour] = (*_HUES, *((r // 2, g // 2, b // 2) for r, g, b in _HUES))
@@ -42,7 +42,9 @@ def colour_of(name: str) -> Colour:
     return COLOURS[zlib.crc32(name.encode()) % len(COLOURS)]
 
 
-def annotate(model: Path, find: Find, images: Sequence[Path], out: Path, least_score: float = MIN_SCORE) -> Answer:
+def annotate(
+    model: Path, find: Find, images: Sequence[Path], out: Path, least_score: float = MIN_DRAWN_SCORE
+) -> Answer:
     """Draw what a detector finds in each picture; the copies have the names of the pictures, in the folder `out`.
 
     Args:

@@ -12,10 +12,10 @@ from chronograd.detect.boxes import corners, encode, iou
 
 BACKGROUND = 0
 # A prior that overlaps every object by less is background.
-MIN_OVERLAP = 0.5
+MIN_MATCH_OVERLAP = 0.5
 
 
-def match(priors_P4: Tensor, boxes_G4: Tensor, threshold: float = MIN_OVERLAP) -> Tensor:
+def match(priors_P4: Tensor, boxes_G4: Tensor, threshold: float = MIN_MATCH_OVERLAP) -> Tensor:
     """Number of the object of each prior, -1 for the background: int64 of shape (P,).
 
     Each prior takes the object that it overlaps most, if by the threshold or more. Before that each object takes the prior that

@@ -16,7 +16,7 @@ from chronograd.detect.boxes import Detections, Objects, iou
 from chronograd.errors import InputError
 
 Metric = Literal["11-point", "area"]
-MIN_OVERLAP = 0.5
+MIN_HIT_OVERLAP = 0.5
 Array = np.ndarray[Any, Any]
 
 
@@ -25,7 +25,7 @@ def average_precisions(
     truths: Sequence[Objects],
     num_classes: int,
     metric: Metric,
-    least_overlap: float = MIN_OVERLAP,
+    least_overlap: float = MIN_HIT_OVERLAP,
 ) -> list[float | None]:
     """Average precision of class 1, 2, … `num_classes`, over all images; None of a class without objects that count.
 

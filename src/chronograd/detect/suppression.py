@@ -14,7 +14,7 @@ from chronograd.detect.boxes import Detections
 from chronograd.errors import EXTRAS, MissingExtraError
 
 # Of the public SSD on MobileNet; the paper has the same but for candidates, of which it takes 200 of all classes together.
-MIN_SCORE = 0.01
+MIN_CANDIDATE_SCORE = 0.01
 MAX_OVERLAP = 0.45
 CANDIDATES = 200
 
@@ -23,7 +23,7 @@ def detections(
     scores_PC: Tensor,
     boxes_P4: Tensor,
     *,
-    least_score: float = MIN_SCORE,
+    least_score: float = MIN_CANDIDATE_SCORE,
     most_overlap: float = MAX_OVERLAP,
     candidates: int = CANDIDATES,
 ) -> Detections:

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from chronograd.data.detection import PIXEL_MEAN, PIXEL_SCALE
 from chronograd.detect import pictures
-from chronograd.detect.annotating import MIN_SCORE, DetectedObject, Find
+from chronograd.detect.annotating import MIN_DRAWN_SCORE, DetectedObject, Find
 from chronograd.detect.augmentation import plain
 from chronograd.detect.boxes import Detections, Objects
 from chronograd.rundir import RunDir
 from chronograd.train.detection import detector_of, objects_in
 
 
-def finder(run: RunDir, least_score: float = MIN_SCORE) -> Find:
+def finder(run: RunDir, least_score: float = MIN_DRAWN_SCORE) -> Find:
     """Finds the objects in the file of a picture. Raises as `detector_of`; what it gives raises FileFormatError."""
     network, names, side = detector_of(run)
 
@@ -28,7 +28,7 @@ def finder(run: RunDir, least_score: float = MIN_SCORE) -> Find:
     return find_in
 
 
-def find(network: torch.nn.Module, picture_CHW: Tensor, side: int, least_score: float = MIN_SCORE) -> Detections:
+def find(network: torch.nn.Module, picture_CHW: Tensor, side: int, least_score: float = MIN_DRAWN_SCORE) -> Detections:
     """The objects in a picture whose scores are at least so high."""
     seen = (plain(picture_CHW, side).round().clamp(0, 255) - PIXEL_MEAN) / PIXEL_SCALE
     (found,) = objects_in(network, seen[None])

@@ -54,7 +54,7 @@ class GradientLimits:
 
 @dataclass(frozen=True)
 class Update:
-    """What came of one gradient: fields as chronograd.rundir.steps.Step has them. `step` is 0 where it was dropped."""
+    """What came of one gradient: fields as chronograd.rundir.steps.StepLine has them. `step` is 0 where it was dropped."""
 
     step: int
     learner: int

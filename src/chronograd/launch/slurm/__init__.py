@@ -44,7 +44,7 @@ PATIENCE_S = 300.0
 # What a node wrote may be seen late on a network file system.
 SETTLE_S = 10.0
 # Seconds between looks.
-MIN_S, MAX_S = 1.0, 30.0
+MIN_POLL_S, MAX_POLL_S = 1.0, 30.0
 GOING_ON = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "COMPLETING",
             "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING", "REQUEUE_FED", "RESV_DEL_HOLD"}  # fmt: skip
 KILLED = 128 + 9
@@ -266,7 +266,7 @@ def wait(run: RunDir, on_line: OnLine = lambda line: None) -> RunDir:
                 on_line(line)
             return collect(run)
         # Seldom where it takes long: a controller has many to answer.
-        time.sleep(min(MAX_S, max(MIN_S, (time.monotonic() - start) / 20)))
+        time.sleep(min(MAX_POLL_S, max(MIN_POLL_S, (time.monotonic() - start) / 20)))
 
 
 def collect(run: RunDir) -> RunDir:
