@@ -17,8 +17,8 @@ from chronograd.deploy import protocol
 from chronograd.deploy.protocol import (
     DATATYPES,
     HEADER_LENGTH,
+    InferenceRequest,
     ProtocolError,
-    Request,
     TensorSpec,
     check_inputs,
     decompressed,
@@ -74,7 +74,7 @@ def test_an_answer_has_the_outputs_that_were_asked_for_in_their_order_and_form(
 ) -> None:
     names = data.draw(st.permutations(list(outputs)))[: data.draw(st.integers(1, len(outputs)))]
     asked = {name: data.draw(st.booleans()) for name in names}
-    headers, body = write_answer("m", "1", Request({}, asked, "an id"), outputs)
+    headers, body = write_answer("m", "1", InferenceRequest({}, asked, "an id"), outputs)
     length = headers.get(HEADER_LENGTH)
     said = json.loads(body[: None if length is None else int(length)])
     assert (said["model_name"], said["model_version"], said["id"]) == ("m", "1", "an id")
@@ -216,9 +216,9 @@ def test_binary_tensors_begin_where_their_elements_may() -> None:
 
 def test_numbers_that_json_cannot_say_are_not_sent_as_json() -> None:
     with pytest.raises(ProtocolError, match="y has values that are not finite") as raised:
-        write_answer("m", "1", Request({}), {"y": np.array([1.0, np.nan])})
+        write_answer("m", "1", InferenceRequest({}), {"y": np.array([1.0, np.nan])})
     assert raised.value.status == 422
-    headers, body = write_answer("m", "1", Request({}, is_binary=True), {"y": np.array([1.0, np.nan])})
+    headers, body = write_answer("m", "1", InferenceRequest({}, is_binary=True), {"y": np.array([1.0, np.nan])})
     assert np.isnan(read_answer(body, headers[HEADER_LENGTH])["y"][1])
 
 

@@ -60,7 +60,7 @@ def command_of(request: type[Request]) -> click.Command:
 
     def run(as_json: bool, **values: Any) -> int:
         asked = request(**{name: value for name, value in values.items() if value is not None})
-        with screen.shown_on(screen.Screen(common.waiting, common.progress, _say)):
+        with screen.shown_on(screen.Display(common.waiting, common.progress, _say)):
             answer = asked.answer()
         summary = None if as_json else asked.summary(answer)
         status = common.show(answer, as_json, summary)

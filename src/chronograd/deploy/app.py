@@ -28,6 +28,7 @@ from chronograd.deploy.protocol import (
     BINARY_ADVICE,
     HEADER_LENGTH,
     Array,
+    InferenceRequest,
     ProtocolError,
     check_inputs,
     check_load,
@@ -36,7 +37,6 @@ from chronograd.deploy.protocol import (
     read_request,
     write_answer,
 )
-from chronograd.deploy.protocol import Request as Asked
 from chronograd.deploy.repository import Place, Repository, ServedModel
 from chronograd.measure.environment import version_of
 
@@ -274,7 +274,7 @@ class App:
         advice = BINARY_ADVICE if most < limits.most_bytes else ""
         body = await self._body(request, hold, most, advice)
 
-        def read() -> Asked:
+        def read() -> InferenceRequest:
             plain = decompressed(body, encoding, most, advice)
             if encoding:
                 hold(len(plain))

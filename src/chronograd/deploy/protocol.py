@@ -82,7 +82,7 @@ def invented(datatype: str, shape: Sequence[int], random: np.random.Generator) -
 
 
 @dataclass(frozen=True)
-class Request:
+class InferenceRequest:
     """What is asked of a model.
 
     Attributes:
@@ -130,7 +130,7 @@ def is_long(body: bytes, header_length: str | None = None) -> bool:
     return end > LONG_BYTES or (len(body) > LONG_BYTES and any(mark in body[:end] for mark in (b"BYTES", b"\\")))
 
 
-def read_request(body: bytes, header_length: str | None = None, most_json_bytes: int | None = None) -> Request:
+def read_request(body: bytes, header_length: str | None = None, most_json_bytes: int | None = None) -> InferenceRequest:
     """Read the body of an inference request, of which `json_bytes` are JSON. Raises ProtocolError for whatever is wrong with it."""
     end = json_bytes(body, header_length)
     if most_json_bytes is not None and end > most_json_bytes:
@@ -176,7 +176,7 @@ def read_request(body: bytes, header_length: str | None = None, most_json_bytes:
     asked_id = data.get("id", "")
     if not isinstance(asked_id, str):
         raise ProtocolError(f"id is {_short(asked_id)}; send a string")
-    return Request(inputs, outputs, asked_id, is_binary, _timeout_s(parameters))
+    return InferenceRequest(inputs, outputs, asked_id, is_binary, _timeout_s(parameters))
 
 
 def check_load(body: bytes) -> None:
@@ -226,7 +226,7 @@ def write_request(
 
 
 def write_answer(
-    model: str, version: str, request: Request, outputs: Mapping[str, Array]
+    model: str, version: str, request: InferenceRequest, outputs: Mapping[str, Array]
 ) -> tuple[dict[str, str], bytes]:
     """Headers and body of the answer to a request: the outputs that it asked for, in its order.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -25,8 +25,8 @@ class Annotate(Request):
         "chronograd annotate BloodImage_00007.jpg --model cells.onnx",
     )
 
-    images: Annotated[tuple[Path, ...], FILE, Option(metavar="IMAGE...", is_argument=True)]
-    model: Annotated[Path, click.Path(path_type=Path), Option(metavar="RUN")]
+    images: Annotated[tuple[Path, ...], FILE, Spelling(metavar="IMAGE...", is_argument=True)]
+    model: Annotated[Path, click.Path(path_type=Path), Spelling(metavar="RUN")]
     """A run of task=detection, or FILE.onnx."""
     least: Annotated[float, click.FloatRange(0, 1)] = 0.5
     """Least score of what is drawn."""

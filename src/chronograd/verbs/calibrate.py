@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from chronograd.errors import InputError
 from chronograd.verbs.kinds import ABOVE_0, COUNTS
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import progress
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CalibrateLinks(Request):
     """Time for one collective of one size."""
     hosts: str | None = None
     """Where ranks run, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
-    rows: Annotated[Path | None, FILE, Option(("--from",))] = None
+    rows: Annotated[Path | None, FILE, Spelling(("--from",))] = None
     """A CSV file of measured all-reduces, or of scaling, to fit the link to."""
     like: str | None = None
     """With --from: a link whose latency is taken where the rows do not tell it; pcie3 by default."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from chronograd.errors import InputError
 from chronograd.verbs.kinds import PATH
-from chronograd.verbs.request import Option, Request
+from chronograd.verbs.request import Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -30,11 +30,11 @@ class Compare(Request):
         'chronograd compare runs/main runs/change --fail-if "step_time > 5%" --fail-if "memory_peak > 10%"',
     )
 
-    a: Annotated[str, PATH, Option(metavar="A", is_argument=True)]
-    b: Annotated[str, PATH, Option(metavar="B", is_argument=True)]
-    fail_if: Annotated[tuple[str, ...], Option(metavar="CONDITION")] = ()
+    a: Annotated[str, PATH, Spelling(metavar="A", is_argument=True)]
+    b: Annotated[str, PATH, Spelling(metavar="B", is_argument=True)]
+    fail_if: Annotated[tuple[str, ...], Spelling(metavar="CONDITION")] = ()
     """Exit status 1 if B changed like this against A, such as 'step_time > 5%'. May be given again."""
-    strict: Annotated[bool, Option(aliases=("is_strict",))] = False
+    strict: Annotated[bool, Spelling(aliases=("is_strict",))] = False
     """Also exit with 1 where these runs cannot tell (inconclusive)."""
 
     def answer(self) -> Answer:

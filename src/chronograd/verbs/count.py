@@ -12,7 +12,7 @@ import click
 from chronograd.errors import InputError
 from chronograd.verbs.jobs import JobRequest, fields_of_inputs
 from chronograd.verbs.kinds import complete_jobs
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class Count(Request):
         "chronograd count llama-7b --depth 2",
     )
 
-    network: Annotated[Any, Option(metavar="NETWORK|JOB|TRACE", is_argument=True, complete=complete_jobs)] = None
-    overrides: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    network: Annotated[Any, Spelling(metavar="NETWORK|JOB|TRACE", is_argument=True, complete=complete_jobs)] = None
+    overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     batch: Annotated[int | None, click.IntRange(1)] = None
     """Samples in one step; 1, or the job's batch."""
-    inputs: Annotated[str | None, Option(metavar="FILE.py:NAME")] = None
+    inputs: Annotated[str | None, Spelling(metavar="FILE.py:NAME")] = None
     """A function or object with the network's arguments."""
-    input: Annotated[tuple[Any, ...], Option(metavar="C,H,W", aliases=("input_shape",))] = ()
+    input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
     """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
-    classes: Annotated[int | None, click.IntRange(1), Option(aliases=("num_classes",))] = None
+    classes: Annotated[int | None, click.IntRange(1), Spelling(aliases=("num_classes",))] = None
     """Size of the head."""
     mode: Literal["training", "inference"] = "training"
     loss: Literal["cross_entropy", "sum"] = "cross_entropy"
@@ -54,7 +54,7 @@ class Count(Request):
     """Whose state counts as memory; the job's, else sgd-momentum."""
     fixed_batch: Annotated[int | None, click.IntRange(1)] = None
     """Trace at this one batch, for networks that loop over it."""
-    show_work: Annotated[bool, Option(aliases=("with_work",))] = False
+    show_work: Annotated[bool, Spelling(aliases=("with_work",))] = False
     """Each layer's formulas with its numbers in them."""
     depth: Annotated[int | None, click.IntRange(1)] = None
     """Modules of so many names in a row each; layers by default."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from chronograd.errors import InputError
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import say
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class DataSet(Request):
         "chronograd data open-images:guns class_names=[Handgun,Shotgun] --download",
     )
 
-    name: Annotated[str | None, Option(metavar="[NAME]", is_argument=True)] = None
-    fields: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    name: Annotated[str | None, Spelling(metavar="[NAME]", is_argument=True)] = None
+    fields: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     out: Annotated[Path | None, FILE] = None
     """Write a page with sample images."""
     download: bool = False

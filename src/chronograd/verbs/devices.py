@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from chronograd.errors import InputError
 from chronograd.verbs.kinds import complete_devices
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -25,7 +25,7 @@ class Devices(Request):
 
     verb = "devices"
 
-    name: Annotated[str | None, Option(metavar="[NAME]", is_argument=True, complete=complete_devices)] = None
+    name: Annotated[str | None, Spelling(metavar="[NAME]", is_argument=True, complete=complete_devices)] = None
     links: bool = False
     """Links instead of devices."""
     prices: bool = False

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from chronograd.verbs.kinds import complete_jobs
-from chronograd.verbs.request import Option, Request
+from chronograd.verbs.request import Request, Spelling
 from chronograd.verbs.screen import say
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class Doctor(Request):
         "chronograd doctor job.yaml --hosts node1,node2",
     )
 
-    job: Annotated[str | None, Option(metavar="[JOB|RUN]", is_argument=True, complete=complete_jobs)] = None
-    overrides: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
-    hosts: Annotated[str | None, Option(metavar="HOST,HOST")] = None
+    job: Annotated[str | None, Spelling(metavar="[JOB|RUN]", is_argument=True, complete=complete_jobs)] = None
+    overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    hosts: Annotated[str | None, Spelling(metavar="HOST,HOST")] = None
     """Hosts that are to work together: names for ssh, or netns:NAME."""
     out: str = "runs"
     """The run directory, or the folder of run directories."""

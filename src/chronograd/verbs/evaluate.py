@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from chronograd.verbs.kinds import complete_jobs
-from chronograd.verbs.request import Option, Request
+from chronograd.verbs.request import Request, Spelling
 from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class Evaluate(Request):
         "chronograd evaluate resnet20 network.weights=resnet20.pth --data cifar10",
     )
 
-    what: Annotated[str, Option(metavar="RUN|JOB|NETWORK", is_argument=True, complete=complete_jobs)]
-    fields: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
-    data: Annotated[str | None, Option(metavar="NAME")] = None
+    what: Annotated[str, Spelling(metavar="RUN|JOB|NETWORK", is_argument=True, complete=complete_jobs)]
+    fields: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    data: Annotated[str | None, Spelling(metavar="NAME")] = None
     """Data set: `chronograd data --list`."""
 
     def answer(self) -> Answer:

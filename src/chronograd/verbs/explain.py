@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from chronograd.verbs.request import Option, Request
+from chronograd.verbs.request import Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -30,7 +30,7 @@ class Explain(Request):
         "chronograd explain docs/hpc-report.csv",
     )
 
-    runs: Annotated[tuple[Path, ...], click.Path(path_type=Path), Option(metavar="RUN...", is_argument=True)]
+    runs: Annotated[tuple[Path, ...], click.Path(path_type=Path), Spelling(metavar="RUN...", is_argument=True)]
 
     def answer(self) -> Answer:
         from chronograd.explain.answer import explain

@@ -10,7 +10,7 @@ import click
 
 from chronograd.verbs.jobs import fields_of_inputs
 from chronograd.verbs.kinds import COUNTS, complete_jobs
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -31,8 +31,8 @@ class Export(Request):
         "chronograd export torchvision:resnet18 network.weights=torchvision --onnx resnet18.onnx",
     )
 
-    what: Annotated[str, Option(metavar="RUN|JOB|NETWORK", is_argument=True, complete=complete_jobs)]
-    fields: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    what: Annotated[str, Spelling(metavar="RUN|JOB|NETWORK", is_argument=True, complete=complete_jobs)]
+    fields: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     onnx: Annotated[Path, FILE]
     """The file."""
     opset: Annotated[int, click.IntRange(18, 23)] = 20
@@ -49,11 +49,11 @@ class Export(Request):
     """Absolute tolerance."""
     int8: Literal["static", "dynamic"] | None = None
     """Also a file of eight-bit weights; static for convolutions, dynamic for text."""
-    data: Annotated[str | None, Option(metavar="NAME")] = None
+    data: Annotated[str | None, Spelling(metavar="NAME")] = None
     """Data set of a NETWORK: `chronograd data --list`."""
-    inputs: Annotated[str | None, Option(metavar="FILE.py:NAME")] = None
+    inputs: Annotated[str | None, Spelling(metavar="FILE.py:NAME")] = None
     """A function or object with the network's arguments."""
-    input: Annotated[tuple[Any, ...], Option(metavar="C,H,W", aliases=("input_shape",))] = ()
+    input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
     """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
     classes: Annotated[int | None, click.IntRange(2)] = None
     """Number of classes of a NETWORK."""

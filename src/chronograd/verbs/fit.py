@@ -11,12 +11,12 @@ import click
 from chronograd.errors import InputError, printable
 from chronograd.verbs.forecast import ScheduleName
 from chronograd.verbs.kinds import ABOVE_0, COUNTS, NUMBERS, ListKind, complete_devices, parse_whole_numbers
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import progress
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
-    from chronograd.fit.tables import Table
+    from chronograd.fit.tables import ThroughputTable
     from chronograd.forecast.learning_curves import LearningCurve
     from chronograd.hardware.catalog import Device
 
@@ -41,22 +41,22 @@ _PATHS = click.Path(path_type=Path)
 class TableRequest(Request):
     """TABLE and how it was measured; the parts that timm's file names and columns state need not be given."""
 
-    table: Annotated[Path, _PATHS, Option(metavar="TABLE.csv", is_argument=True)]
-    device: Annotated[str | None, Option(metavar="DEVICE", complete=complete_devices)] = None
+    table: Annotated[Path, _PATHS, Spelling(metavar="TABLE.csv", is_argument=True)]
+    device: Annotated[str | None, Spelling(metavar="DEVICE", complete=complete_devices)] = None
     """A device of the catalogue, or a device file."""
     precision: Literal["fp32", "tf32", "bf16", "fp16", "amp"] | None = None
     """amp is fp16."""
     layout: Literal["nchw", "nhwc"] | None = None
     phase: Literal["inference", "training"] | None = None
     """If neither the file's name nor its columns say it."""
-    compiled: Annotated[bool | None, Option(("--compiled/--eager",), aliases=("is_compiled",))] = None
+    compiled: Annotated[bool | None, Spelling(("--compiled/--eager",), aliases=("is_compiled",))] = None
     """Whether networks were compiled."""
-    torch: Annotated[str | None, Option(metavar="VERSION")] = None
+    torch: Annotated[str | None, Spelling(metavar="VERSION")] = None
     """PyTorch's version; fused attention since 2."""
     prior: Literal["relatives", "datasheet"] = "relatives"
     """What to assume before: what the nearest calibrated relative taught, or round numbers."""
 
-    def read(self) -> tuple[Table, Device]:
+    def read(self) -> tuple[ThroughputTable, Device]:
         """Return the rows that ran as is stated, or as the table says, and their device. Raises InputError."""
         from chronograd.fit.tables import precision_of, read_table
         from chronograd.hardware import catalog
@@ -114,10 +114,10 @@ class FitSpeed(Request):
         "chronograd fit speed runs/w1-p1 runs/w2-p1 runs/w2-p2 runs/w4-p2",
     )
 
-    sources: Annotated[tuple[Path, ...], _PATHS, Option(metavar="RUN|CSV...", is_argument=True)]
+    sources: Annotated[tuple[Path, ...], _PATHS, Spelling(metavar="RUN|CSV...", is_argument=True)]
     batch: Annotated[float | None, ABOVE_0] = None
     """Synchronous, with so many samples in a step."""
-    at: Annotated[tuple[Any, ...], PAIR, Option(metavar="W,P")] = ()
+    at: Annotated[tuple[Any, ...], PAIR, Spelling(metavar="W,P")] = ()
     """Workers and servers to forecast; may be repeated."""
 
     def answer(self) -> Answer:
@@ -143,9 +143,9 @@ class FitLoss(Request):
         "chronograd fit loss log.csv --column val_loss --drops 30,60 --planned 90 --fraction 0.5 --earlier 5",
     )
 
-    source: Annotated[Path, _PATHS, Option(metavar="RUN|FILE", is_argument=True)]
+    source: Annotated[Path, _PATHS, Spelling(metavar="RUN|FILE", is_argument=True)]
     metric: Literal["loss", "accuracy"] = "loss"
-    column: Annotated[str | None, Option(metavar="NAME")] = None
+    column: Annotated[str | None, Spelling(metavar="NAME")] = None
     """Column or tag of the values, if not one of the usual names."""
     family: Literal["inverse", "power", "exponential", "last"] | None = None
     """The best on held-out points by default."""
@@ -153,7 +153,7 @@ class FitLoss(Request):
     """Fit to the first part only, and score the rest."""
     schedule: ScheduleName | None = None
     """Of the learning rate: annealed is cosine, one cycle, linear. A run knows its own, a log by its column of rates."""
-    drops: Annotated[tuple[float, ...], NUMBERS, Option(metavar="K,K,...")] = ()
+    drops: Annotated[tuple[float, ...], NUMBERS, Spelling(metavar="K,K,...")] = ()
     """Where the learning rate falls at once, seen or still to come."""
     planned: Annotated[float | None, ABOVE_0] = None
     """Where training is to end; with --fraction, where the file does."""
@@ -161,7 +161,7 @@ class FitLoss(Request):
     """Also forecasts made on the way."""
     follow: bool = False
     """Fit a run again whenever it has new points, until it ends."""
-    to: Annotated[Any, Option(metavar="LEVEL", aliases=("target",))] = None
+    to: Annotated[Any, Spelling(metavar="LEVEL", aliases=("target",))] = None
     """When will this loss, or accuracy (92%, 92, 0.92), be reached?"""
     at: Annotated[tuple[float, ...], ABOVE_0] = ()
     """Forecast at a step; may be repeated."""
@@ -212,11 +212,11 @@ class FitBatch(Request):
         "chronograd fit batch runs/b16 runs/b64 runs/b256 --metric loss --to 0.5",
     )
 
-    sources: Annotated[tuple[Path, ...], _PATHS, Option(metavar="RUN...", is_argument=True)]
+    sources: Annotated[tuple[Path, ...], _PATHS, Spelling(metavar="RUN...", is_argument=True)]
     metric: Literal["loss", "accuracy"] = "accuracy"
-    to: Annotated[float | None, Option(aliases=("target",))] = None
+    to: Annotated[float | None, Spelling(aliases=("target",))] = None
     """Of the training loss, or the test accuracy; the job's own by default."""
-    batches: Annotated[tuple[int, ...] | None, COUNTS, Option(metavar="B,B,...")] = None
+    batches: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="B,B,...")] = None
     """Batches of the table; powers of two around the critical by default."""
 
     def answer(self) -> Answer:

@@ -11,7 +11,7 @@ import click
 
 from chronograd.errors import printable
 from chronograd.verbs.kinds import ABOVE_0, NUMBERS, PATH
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -20,7 +20,7 @@ ScheduleName = Literal["constant", "multi_step", "cosine", "one_cycle", "linear"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast(Request):
+class ForecastLog(Request):
     """When will a run or log reach a level: epoch or step, hours and clock time, each with its 80 % interval.
 
     LOG is a run directory; a table with any delimiter; JSON or JSON lines; what a program printed; a TensorBoard folder; an MLflow
@@ -35,16 +35,16 @@ class Forecast(Request):
         "chronograd forecast log.csv --schedule one_cycle --planned 30",
     )
 
-    log: Annotated[str, PATH, Option(metavar="LOG", is_argument=True)]
-    to: Annotated[Any, Option(metavar="LEVEL")] = None
+    log: Annotated[str, PATH, Spelling(metavar="LOG", is_argument=True)]
+    to: Annotated[Any, Spelling(metavar="LEVEL")] = None
     """The level: 92%, 0.92, or a loss."""
-    metric: Annotated[str | None, Option(metavar="NAME")] = None
+    metric: Annotated[str | None, Spelling(metavar="NAME")] = None
     """loss, accuracy, or a column such as val_acc; found by its name by default."""
-    run: Annotated[str | None, Option(metavar="NAME")] = None
+    run: Annotated[str | None, Spelling(metavar="NAME")] = None
     """One of several runs in a file, such as a chart that W&B exports."""
     schedule: ScheduleName | None = None
     """Of the learning rate, where neither the log nor a job tells it."""
-    drops: Annotated[tuple[float, ...], NUMBERS, Option(metavar="K,K,...")] = ()
+    drops: Annotated[tuple[float, ...], NUMBERS, Spelling(metavar="K,K,...")] = ()
     """Where the learning rate falls at once, seen or still to come."""
     planned: Annotated[float | None, ABOVE_0] = None
     """The epoch or step where training is to end."""
@@ -52,7 +52,7 @@ class Forecast(Request):
     """Forecast from the first part only, and score the rest."""
     at: Annotated[tuple[float, ...], ABOVE_0] = ()
     """Also forecast this epoch or step; may be repeated."""
-    pace: Annotated[float | None, ABOVE_0, Option(metavar="SECONDS", aliases=("pace_s",))] = None
+    pace: Annotated[float | None, ABOVE_0, Spelling(metavar="SECONDS", aliases=("pace_s",))] = None
     """Of an epoch or step, where the log has no times."""
     out: Annotated[Path | None, FILE] = None
     """Also write a page (.html)."""
@@ -85,4 +85,4 @@ class Forecast(Request):
             click.echo(f"wrote {self.out}", err=as_json)
 
 
-REQUESTS = (Forecast,)
+REQUESTS = (ForecastLog,)

@@ -14,7 +14,7 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.kinds import COUNTS, complete_jobs
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 class JobRequest(Request):
     """A question about a job: a job file, a network by name, or from Python a `Job`."""
 
-    job: Annotated[Any, Option(metavar="JOB|NETWORK", is_argument=True, complete=complete_jobs)]
-    overrides: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
-    data: Annotated[str | None, Option(metavar="NAME")] = None
+    job: Annotated[Any, Spelling(metavar="JOB|NETWORK", is_argument=True, complete=complete_jobs)]
+    overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    data: Annotated[str | None, Spelling(metavar="NAME")] = None
     """Data set (`chronograd data --list`), or a folder with one folder of pictures per class."""
     precision: str | None = None
     """fp32, tf32, bf16 or fp16."""
-    mode: Annotated[Literal["training", "inference"] | None, Option(("--inference",), flag_value="inference")] = None
+    mode: Annotated[Literal["training", "inference"] | None, Spelling(("--inference",), flag_value="inference")] = None
     """The network is run forward only: mode=inference."""
-    batch: Annotated[tuple[int, ...] | None, COUNTS, Option(metavar="N")] = None
+    batch: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="N")] = None
     """Samples of a step, over all devices."""
-    inputs: Annotated[str | None, Option(metavar="FILE.py:NAME")] = None
+    inputs: Annotated[str | None, Spelling(metavar="FILE.py:NAME")] = None
     """A function or object with the network's arguments."""
-    input: Annotated[tuple[Any, ...], Option(metavar="C,H,W", aliases=("input_shape",))] = ()
+    input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
     """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
-    classes: Annotated[int | None, click.IntRange(2), Option(aliases=("num_classes",))] = None
+    classes: Annotated[int | None, click.IntRange(2), Spelling(aliases=("num_classes",))] = None
     """Number of classes."""
     save_job: Annotated[Path | None, FILE] = None
     """Write the job (.yaml)."""
@@ -104,7 +104,7 @@ class JobRequest(Request):
 class CountedRequest(JobRequest):
     """A question about a job whose network is counted, here or before; from Python also about a `Trace` or a module."""
 
-    trace: Annotated[Any, Option(metavar="FILE")] = None
+    trace: Annotated[Any, Spelling(metavar="FILE")] = None
     """A saved trace; needs no torch."""
 
     @property

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from chronograd.verbs.kinds import SHAPE, complete_devices
-from chronograd.verbs.request import Option, Request
+from chronograd.verbs.request import Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judge(Request):
+class JudgeFigure(Request):
     """Is a throughput good? Impossible, suspicious, as expected or slow; how it compares with others; what would gain most.
 
     NETWORK is a name, or a job file. FIGURE is a throughput such as "812 images/s" or "78 ms", a record, a run directory,
@@ -32,18 +32,18 @@ class Judge(Request):
         "chronograd judge --on v100 --precision amp mine.csv",
     )
 
-    words: Annotated[tuple[Any, ...], Option(metavar="[NETWORK] FIGURE [FIELD=VALUE]...", is_argument=True)]
-    on: Annotated[str | None, Option(metavar="[COUNTx]DEVICE", complete=complete_devices)] = None
+    words: Annotated[tuple[Any, ...], Spelling(metavar="[NETWORK] FIGURE [FIELD=VALUE]...", is_argument=True)]
+    on: Annotated[str | None, Spelling(metavar="[COUNTx]DEVICE", complete=complete_devices)] = None
     """Device of the measurement, such as v100 or 8xv100."""
     precision: Literal["fp32", "tf32", "bf16", "fp16", "amp"] | None = None
     """amp is fp16."""
     batch: Annotated[int | None, click.IntRange(min=1)] = None
     """Samples of a step over all devices; by default what usually fits."""
-    input: Annotated[tuple[int, ...] | None, SHAPE, Option(aliases=("input_shape",))] = None
+    input: Annotated[tuple[int, ...] | None, SHAPE, Spelling(aliases=("input_shape",))] = None
     """Shape of one sample; the network's own by default."""
-    mode: Annotated[Literal["training", "inference"], Option(("--inference",), flag_value="inference")] = "training"
+    mode: Annotated[Literal["training", "inference"], Spelling(("--inference",), flag_value="inference")] = "training"
     """The forward pass alone was timed; else training."""
-    trace: Annotated[Path | None, click.Path(path_type=Path), Option(metavar="FILE")] = None
+    trace: Annotated[Path | None, click.Path(path_type=Path), Spelling(metavar="FILE")] = None
     """A saved trace; needs no torch."""
 
     def answer(self) -> Answer:
@@ -55,4 +55,4 @@ class Judge(Request):
                    trace_file=self.trace)  # fmt: skip
 
 
-REQUESTS = (Judge,)
+REQUESTS = (JudgeFigure,)

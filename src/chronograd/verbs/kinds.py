@@ -16,7 +16,7 @@ _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Kind(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+class ValueKind(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A value that a function parses from text.
 
     Args:
@@ -40,7 +40,7 @@ class Kind(click.ParamType):  # type: ignore[type-arg, unused-ignore]
             self.fail(str(error), param, ctx)
 
 
-class ListKind(Kind):
+class ListKind(ValueKind):
     """Several values in one text, with commas between; a sequence in Python."""
 
     is_list = True
@@ -164,11 +164,11 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise ValueError(f"{text!r} is not a shape; write 3,224,224") from None
 
 
-BYTES = Kind("SIZE", parse_bytes, _is_positive)
-DURATION = Kind("TIME", parse_seconds, _is_positive)
-LATENCY = Kind("TIME", parse_latency, _is_positive)
-SHARE = Kind("SHARE", parse_share, lambda value: isinstance(value, int | float) and 0 < value <= 1)
-DOLLARS = Kind("USD", parse_dollars, _is_positive)
+BYTES = ValueKind("SIZE", parse_bytes, _is_positive)
+DURATION = ValueKind("TIME", parse_seconds, _is_positive)
+LATENCY = ValueKind("TIME", parse_latency, _is_positive)
+SHARE = ValueKind("SHARE", parse_share, lambda value: isinstance(value, int | float) and 0 < value <= 1)
+DOLLARS = ValueKind("USD", parse_dollars, _is_positive)
 COUNTS = ListKind("N,N,...", parse_whole_numbers, lambda _: False)
 NUMBERS = ListKind("K,K,...", parse_numbers, lambda _: False)
 RATES = ListKind("R,R,...", parse_rates, lambda _: False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -27,11 +27,11 @@ class Label(Request):
         "chronograd train student.yaml data.labels=selected.npz",
     )
 
-    run: Annotated[Path, click.Path(path_type=Path), Option(metavar="RUN", is_argument=True)]
-    fields: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
-    top_classes: Annotated[int, click.IntRange(1), Option(("--top-classes", "-P"))] = 1
+    run: Annotated[Path, click.Path(path_type=Path), Spelling(metavar="RUN", is_argument=True)]
+    fields: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    top_classes: Annotated[int, click.IntRange(1), Spelling(("--top-classes", "-P"))] = 1
     """Classes that an image may be kept for."""
-    per_class: Annotated[int | None, click.IntRange(1), Option(("--per-class", "-K"))] = None
+    per_class: Annotated[int | None, click.IntRange(1), Spelling(("--per-class", "-K"))] = None
     """Images kept per class; all by default."""
     soft: bool = False
     """Keep each image once, with the probabilities of all classes."""

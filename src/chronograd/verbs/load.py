@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from chronograd.errors import InputError
-from chronograd.verbs.kinds import ABOVE_0, COUNTS, RATES, Kind, parse_whole_numbers
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.kinds import ABOVE_0, COUNTS, RATES, ValueKind, parse_whole_numbers
+from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import say, waiting
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ def parse_named_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, parse_whole_numbers(numbers)
 
 
-NAMED_SHAPE = Kind("NAME=N,N,...", parse_named_shape, lambda value: isinstance(value, tuple))
+NAMED_SHAPE = ValueKind("NAME=N,N,...", parse_named_shape, lambda value: isinstance(value, tuple))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load(Request):
+class LoadServer(Request):
     """Send requests to a server: latency against load, errors.
 
     Of any server that speaks the Open Inference Protocol v2, with invented inputs. An open loop sends whether or not earlier
@@ -47,12 +47,12 @@ class Load(Request):
         "chronograd load http://127.0.0.1:8000 --model bert --shape tokens=1,128 --connections 1,8,64 --out loads",
     )
 
-    url: Annotated[str, Option(metavar="URL", is_argument=True)]
+    url: Annotated[str, Spelling(metavar="URL", is_argument=True)]
     model: str | None = None
     """Its name; the only one that is served by default."""
-    rate: Annotated[tuple[float, ...], RATES, Option(metavar="R,R,...", aliases=("rates",))] = ()
+    rate: Annotated[tuple[float, ...], RATES, Spelling(metavar="R,R,...", aliases=("rates",))] = ()
     """Open loop: requests per second, at random times; one rate after the other."""
-    connections: Annotated[tuple[int, ...], COUNTS, Option(metavar="N,N,...")] = ()
+    connections: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="N,N,...")] = ()
     """Closed loop: clients that each send the next request when the last is answered. By default 1."""
     seconds: Annotated[float, ABOVE_0] = 10.0
     """Of each rate and number of connections."""
@@ -60,9 +60,9 @@ class Load(Request):
     """Seconds before them that do not count."""
     batch: Annotated[int, click.IntRange(1)] = 1
     """Rows of a request."""
-    shape: Annotated[tuple[Any, ...], NAMED_SHAPE, Option(metavar="NAME=N,N,...")] = ()
+    shape: Annotated[tuple[Any, ...], NAMED_SHAPE, Spelling(metavar="NAME=N,N,...")] = ()
     """All axes of an input, where others than the first have no fixed length. May be given again."""
-    in_json: Annotated[bool, Option(("--as-json",))] = False
+    in_json: Annotated[bool, Spelling(("--as-json",))] = False
     """Send tensors as JSON, and not as binary."""
     token_file: Annotated[Path | None, FILE] = None
     """File with the server's token; or the variable CHRONOGRAD_TOKEN."""
@@ -109,4 +109,4 @@ def token(path: Path | None) -> str | None:
         raise InputError(f"cannot read the token in {path}: {error}") from None
 
 
-REQUESTS = (Load,)
+REQUESTS = (LoadServer,)

@@ -11,7 +11,7 @@ import click
 from chronograd.errors import InputError
 from chronograd.verbs.jobs import JobRequest, launcher_of, run_answer
 from chronograd.verbs.kinds import ABOVE_0, COUNTS, complete_devices
-from chronograd.verbs.request import Option
+from chronograd.verbs.request import Spelling
 from chronograd.verbs.screen import say, waiting
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class _Timing(JobRequest):
     """How long the clock runs."""
 
-    steps: Annotated[int | None, click.IntRange(1), Option(aliases=("num_steps",))] = None
+    steps: Annotated[int | None, click.IntRange(1), Spelling(aliases=("num_steps",))] = None
     """Steps to time: 30, in inference 200 batches."""
     warmup: Annotated[int, click.IntRange(1)] = 5
     """Steps before the clock starts."""
@@ -133,7 +133,7 @@ class MeasureBatches(_Timing):
 
     batches: Annotated[tuple[int, ...], COUNTS]
     """Batch sizes, such as 32,128,512."""
-    epochs: Annotated[bool, Option(hidden=True)] = False
+    epochs: Annotated[bool, Spelling(hidden=True)] = False
     launcher: str | None = None
     """How ranks are started: local, torchrun, horovodrun; the backend's own by default."""
     hosts: str | None = None
@@ -157,7 +157,7 @@ class MeasureLayers(JobRequest):
     """Passes before the clock starts."""
     repeats: Annotated[int, click.IntRange(1)] = 20
     """Passes of each kind."""
-    on: Annotated[str | None, Option(metavar="DEVICE", complete=complete_devices)] = None
+    on: Annotated[str | None, Spelling(metavar="DEVICE", complete=complete_devices)] = None
     """Device to predict for; by default the one that is here, where it is known."""
 
     def answer(self) -> Answer:

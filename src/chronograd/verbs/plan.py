@@ -21,12 +21,12 @@ from chronograd.verbs.kinds import (
     LATENCY,
     PATH,
     SHARE,
-    Kind,
     ListKind,
+    ValueKind,
     complete_devices,
     parse_bytes,
 )
-from chronograd.verbs.request import Option
+from chronograd.verbs.request import Spelling
 from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def parse_noise_scale(text: str) -> tuple[float, float, float]:
 
 
 PRECISIONS = ListKind("LIST", parse_precisions, lambda _: False)
-NOISE_SCALE = Kind("N", parse_noise_scale, lambda value: isinstance(value, tuple) and len(value) == 3)
+NOISE_SCALE = ValueKind("N", parse_noise_scale, lambda value: isinstance(value, tuple) and len(value) == 3)
 Prices = Literal["on-demand", "spot", "both"]
 
 
@@ -67,11 +67,11 @@ Prices = Literal["on-demand", "spot", "both"]
 class _Search(CountedRequest):
     """What the searches of `plan` share."""
 
-    on: Annotated[tuple[str, ...], Option(metavar="DEVICE", complete=complete_devices)] = ()
+    on: Annotated[tuple[str, ...], Spelling(metavar="DEVICE", complete=complete_devices)] = ()
     """Device, instead of all GPUs that are rented out; may be repeated."""
-    counts: Annotated[tuple[int, ...], COUNTS, Option(metavar="LIST")] = (1, 2, 4, 8)
+    counts: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="LIST")] = (1, 2, 4, 8)
     """Numbers of devices."""
-    precisions: Annotated[tuple[Any, ...], PRECISIONS, Option(metavar="LIST")] = ()
+    precisions: Annotated[tuple[Any, ...], PRECISIONS, Spelling(metavar="LIST")] = ()
     """To search, such as bf16,fp32; by default the job's, else the one that autocast would use on each device, and fp32."""
     most: Annotated[int, click.IntRange(1)] = 8
     """Settings to print."""
@@ -94,9 +94,9 @@ class PlanInference(_Search):
         "chronograd plan inference job.yaml --on t4 --on l4",
     )
 
-    latency: Annotated[float | None, LATENCY, Option(metavar="TIME", aliases=("latency_s",))] = None
+    latency: Annotated[float | None, LATENCY, Spelling(metavar="TIME", aliases=("latency_s",))] = None
     """Of a batch, at most, such as 20ms; in Python seconds."""
-    batches: Annotated[tuple[int, ...], COUNTS, Option(metavar="LIST")] = tuple(2**k for k in range(9))
+    batches: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="LIST")] = tuple(2**k for k in range(9))
     """Batches per device."""
 
     def answer(self) -> Answer:
@@ -124,9 +124,9 @@ class PlanBatch(CountedRequest):
         "chronograd plan batch job.yaml --on local --memory 2GiB --confirm",
     )
 
-    on: Annotated[tuple[str, ...], Option(metavar="[COUNTx]DEVICE", complete=complete_devices)] = ()
+    on: Annotated[tuple[str, ...], Spelling(metavar="[COUNTx]DEVICE", complete=complete_devices)] = ()
     """Device, instead of the job's; may be repeated."""
-    memory: Annotated[int | None, BYTES, Option(metavar="SIZE")] = None
+    memory: Annotated[int | None, BYTES, Spelling(metavar="SIZE")] = None
     """Memory allowed, such as 2GiB, of a GPU unless --on names a device; all by default."""
     confirm: bool = False
     """On this machine: try batches for real."""
@@ -178,40 +178,40 @@ class Plan(_Search):
         "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16",
     )
 
-    batches: Annotated[tuple[int, ...] | None, COUNTS, Option(metavar="LIST")] = None
+    batches: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="LIST")] = None
     """Batches per device; 16,32,64,128,256,512 by default."""
-    algorithms: Annotated[tuple[str, ...], Option(("--algorithm",), aliases=("algorithm",))] = ("ring", "tree")
+    algorithms: Annotated[tuple[str, ...], Spelling(("--algorithm",), aliases=("algorithm",))] = ("ring", "tree")
     """All-reduce; may be repeated."""
     to: Annotated[
-        float | None, SHARE, Option(("--to", "--target-accuracy"), metavar="ACCURACY", aliases=("target_accuracy",))
+        float | None, SHARE, Spelling(("--to", "--target-accuracy"), metavar="ACCURACY", aliases=("target_accuracy",))
     ] = None
     """Accuracy to reach, such as 75%."""
-    budget: Annotated[float | None, DOLLARS, Option(metavar="USD", aliases=("budget_usd",))] = None
+    budget: Annotated[float | None, DOLLARS, Spelling(metavar="USD", aliases=("budget_usd",))] = None
     """Dollars, at most."""
-    deadline: Annotated[float | None, DURATION, Option(metavar="TIME", aliases=("deadline_s",))] = None
+    deadline: Annotated[float | None, DURATION, Spelling(metavar="TIME", aliases=("deadline_s",))] = None
     """Wall time, at most, such as 6h or 2d; in Python seconds."""
-    curve: Annotated[str | None, PATH, Option(metavar="RUN|FILE")] = None
+    curve: Annotated[str | None, PATH, Spelling(metavar="RUN|FILE")] = None
     """A run, or a log, of such a job: when it reached the target, or is forecast to."""
-    epochs_to_target: Annotated[float | None, ABOVE_0, Option(metavar="N")] = None
+    epochs_to_target: Annotated[float | None, ABOVE_0, Spelling(metavar="N")] = None
     """Epochs until the target, at the job's batch, where you know them."""
-    noise_scale: Annotated[Any, NOISE_SCALE, Option(metavar="N")] = None
+    noise_scale: Annotated[Any, NOISE_SCALE, Spelling(metavar="N")] = None
     """Gradient noise scale in samples, or LOW:HIGH; a run knows its own."""
     interruptions: Annotated[float, click.FloatRange(0, 100)] = 0.05
     """Of a spot node per hour; assumed."""
-    checkpoint_every: Annotated[float, ABOVE_0, Option(metavar="MINUTES")] = 10.0
+    checkpoint_every: Annotated[float, ABOVE_0, Spelling(metavar="MINUTES")] = 10.0
     """On spot nodes: an interruption loses half of it, and five minutes to start again."""
-    platforms: Annotated[str | None, Option(metavar="LIST")] = None
+    platforms: Annotated[str | None, Spelling(metavar="LIST")] = None
     """Choose among instances of these clouds, by the node and the region: aws,gcp,azure,ibm."""
-    data_in: Annotated[str | None, Option(metavar="CLOUD[:REGION]")] = None
+    data_in: Annotated[str | None, Spelling(metavar="CLOUD[:REGION]")] = None
     """With --platforms: where the data lies; moving it is paid."""
-    data_size: Annotated[str | None, Option(metavar="SIZE")] = None
+    data_size: Annotated[str | None, Spelling(metavar="SIZE")] = None
     """With --data-in: of the data set, such as 150GB, if not known here."""
     checkpoints_back: Annotated[int, click.IntRange(0)] = 1
     """With --data-in: how many are brought back there."""
-    decode: Annotated[float | None, click.FloatRange(0), Option(metavar="N")] = None
+    decode: Annotated[float | None, click.FloatRange(0), Spelling(metavar="N")] = None
     """Images/s that a virtual CPU of the host decodes; 0 leaves it out."""
 
-    latency: Annotated[float | None, LATENCY, Option(aliases=("latency_s",), hidden=True)] = None
+    latency: Annotated[float | None, LATENCY, Spelling(aliases=("latency_s",), hidden=True)] = None
     """Of a job file in inference, whose answer is that of `plan inference`."""
 
     @property

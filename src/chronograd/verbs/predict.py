@@ -12,7 +12,7 @@ import click
 from chronograd.errors import InputError
 from chronograd.verbs.jobs import CountedRequest
 from chronograd.verbs.kinds import COUNTS, LATENCY, RATES, complete_devices
-from chronograd.verbs.request import FILE, Option
+from chronograd.verbs.request import FILE, Spelling
 from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chronograd.simulate.server import Served
     from chronograd.trace import Trace
 
-Places = Annotated[tuple[str, ...], Option(metavar="[COUNTx]DEVICE", complete=complete_devices)]
+Places = Annotated[tuple[str, ...], Spelling(metavar="[COUNTx]DEVICE", complete=complete_devices)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Predict(_OnDevices):
     """Print each layer's roofline and the three with most time to win."""
     depth: Annotated[int | None, click.IntRange(0)] = None
     """With --layers: depth of the modules; 0 is every operator."""
-    measured_on: Annotated[str | None, Option(metavar="RECORD|DEVICE=FIGURE")] = None
+    measured_on: Annotated[str | None, Spelling(metavar="RECORD|DEVICE=FIGURE")] = None
     """What was measured of the same network on another device, which is carried over: a record, or a figure such as
     rtx3090=1234/s or 8xv100=78ms, of the same job."""
     out: Annotated[Path | None, FILE] = None
@@ -218,9 +218,9 @@ class PredictScaling(_OnDevices):
     verb = "predict scaling"
     examples = ("chronograd predict scaling examples/digits.yaml --kind weak --on v100 --counts 1,2,4,8,16",)
 
-    kind: Annotated[Literal["strong", "weak"], Option(("--kind", "--scaling"), aliases=("scaling",))] = "strong"
+    kind: Annotated[Literal["strong", "weak"], Spelling(("--kind", "--scaling"), aliases=("scaling",))] = "strong"
     """strong: one global batch for all; weak: the same batch for each device."""
-    counts: Annotated[tuple[int, ...], COUNTS, Option(metavar="LIST")] = (1, 2, 4, 8)
+    counts: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="LIST")] = (1, 2, 4, 8)
     """Numbers of devices."""
 
     def answer(self) -> Answer:
@@ -279,13 +279,13 @@ class PredictServer(CountedRequest):
 
     on: Places = ()
     """Device, instead of the job's; may be given several times."""
-    rate: Annotated[tuple[float, ...], RATES, Option(metavar="R,R,...", aliases=("rates",))] = ()
+    rate: Annotated[tuple[float, ...], RATES, Spelling(metavar="R,R,...", aliases=("rates",))] = ()
     """Requests per second, over all replicas."""
-    p99: Annotated[float | None, LATENCY, Option(metavar="TIME")] = None
+    p99: Annotated[float | None, LATENCY, Spelling(metavar="TIME")] = None
     """How soon 99 % of the requests are to be answered, such as 50ms."""
     replicas: Annotated[int | None, click.IntRange(1, 100_000)] = None
     """Servers that share the requests."""
-    batch_wait: Annotated[float | None, click.FloatRange(0, 60_000), Option(metavar="MS")] = None
+    batch_wait: Annotated[float | None, click.FloatRange(0, 60_000), Spelling(metavar="MS")] = None
     """Milliseconds that a batch waits for more requests."""
     queue: Annotated[int | None, click.IntRange(1, 1_000_000)] = None
     """Requests that wait at most."""
@@ -309,7 +309,7 @@ class PredictServer(CountedRequest):
         else:
             served = self._on_devices(options, rows[0])
         with waiting("following requests"):
-            answer = server.server_answer(served, server.Asked(list(self.rate), self.p99, self.replicas))
+            answer = server.server_answer(served, server.ServerDemand(list(self.rate), self.p99, self.replicas))
         if self.out is not None:
             next(iter(answer.records.values())).save(self.out)
         return answer

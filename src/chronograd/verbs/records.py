@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import click
 
 from chronograd.errors import InputError
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import say
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class Records(Request):
         "chronograd records runs/mine --follow",
     )
 
-    record: Annotated[str | None, Option(metavar="[RECORD]", is_argument=True)] = None
-    folder: Annotated[str, click.Path(), Option(("--in",))] = "runs"
+    record: Annotated[str | None, Spelling(metavar="[RECORD]", is_argument=True)] = None
+    folder: Annotated[str, click.Path(), Spelling(("--in",))] = "runs"
     """Where to look."""
     job: str | None = None
     """Only those whose network, data or backend has this in it."""

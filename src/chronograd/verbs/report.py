@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from chronograd.errors import InputError
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import is_shown, say
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Request):
+class ReportRuns(Request):
     """Write a page about RUNs: run directories, record files or folders of them, predicted and measured.
 
     Answers that another verb saved with --save, such as a plan, a forecast or a regression gate, stand before them; from Python
@@ -28,10 +28,10 @@ class Report(Request):
 
     verb = "report"
 
-    runs: Annotated[tuple[Any, ...], Option(metavar="RUN...", is_argument=True)] = ()
+    runs: Annotated[tuple[Any, ...], Spelling(metavar="RUN...", is_argument=True)] = ()
     out: Annotated[Path | None, FILE] = None
     """The page; report.html by default, in Python none."""
-    notebook: Annotated[Any, Option(flag_value=True)] = None
+    notebook: Annotated[Any, Spelling(flag_value=True)] = None
     """Also write an executed notebook next to the page; in Python its path."""
 
     def answer(self) -> Answer:
@@ -76,4 +76,4 @@ class Report(Request):
         return [*lines, *(f"note: {note}" for note in answer.notes), *(f"wrote {path}" for path in files)]
 
 
-REQUESTS = (Report,)
+REQUESTS = (ReportRuns,)

@@ -47,7 +47,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Option:
+class Spelling:
     """How a field is written on the command line, where its name and type do not say it.
 
     Attributes:
@@ -129,10 +129,10 @@ def _attribute_docstrings(one: type) -> dict[str, str]:
 
 def _param(field: dataclasses.Field[Any], hint: Any, text: str) -> click.Parameter:
     """The click parameter of a field: its type and number of values are those of the annotation."""
-    how, kind = Option(), None
+    how, kind = Spelling(), None
     if typing.get_origin(hint) is typing.Annotated:
         hint, *notes = typing.get_args(hint)
-        how = next((note for note in notes if isinstance(note, Option)), how)
+        how = next((note for note in notes if isinstance(note, Spelling)), how)
         kind = next((note for note in notes if isinstance(note, click.ParamType)), None)
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next((part for part in typing.get_args(hint) if part is not type(None)), hint)
@@ -234,7 +234,7 @@ def aliases_of(request: type[Request]) -> dict[str, str]:
     """Return the field of each further keyword argument of a verb's function."""
     hints = typing.get_type_hints(request, include_extras=True)
     notes = ((name, note) for name, hint in hints.items() for note in getattr(hint, "__metadata__", ()))
-    return {alias: name for name, note in notes if isinstance(note, Option) for alias in note.aliases}
+    return {alias: name for name, note in notes if isinstance(note, Spelling) for alias in note.aliases}
 
 
 def function_of(request: type[Request], old: Mapping[str, type[Request]] | None = None) -> Callable[..., Answer]:

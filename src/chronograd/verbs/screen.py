@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Screen:
+class Display:
     """How the command line shows progress.
 
     Attributes:
@@ -23,11 +23,11 @@ class Screen:
     say: Callable[[str], None]
 
 
-_screen: Screen | None = None
+_screen: Display | None = None
 
 
 @contextmanager
-def shown_on(screen: Screen) -> Iterator[None]:
+def shown_on(screen: Display) -> Iterator[None]:
     """Show progress on a screen meanwhile."""
     global _screen
     before, _screen = _screen, screen

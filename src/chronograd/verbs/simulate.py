@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from chronograd.errors import InputError
-from chronograd.verbs.kinds import ABOVE_0, NUMBERS, Kind, ListKind, parse_numbers, parse_whole_numbers
-from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.kinds import ABOVE_0, NUMBERS, ListKind, ValueKind, parse_numbers, parse_whole_numbers
+from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.words import how_many
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def parse_duration(text: str) -> Any:
     return Duration.parse(text)
 
 
-DURATION = Kind("S", lambda text: parse_duration(text), lambda value: hasattr(value, "mean"))
-PUSHES = Kind("T,T,...", parse_numbers, lambda value: isinstance(value, tuple | list))
+DURATION = ValueKind("S", lambda text: parse_duration(text), lambda value: hasattr(value, "mean"))
+PUSHES = ValueKind("T,T,...", parse_numbers, lambda value: isinstance(value, tuple | list))
 SPAN = ListKind("FROM:TO", parse_span, lambda _: False)
 
 
@@ -60,15 +60,15 @@ class SimulateStaleness(Request):
         "chronograd simulate staleness --compute uniform:0.8:1.2 --learners 4 --push 0.1 --picture staleness.svg",
     )
 
-    pushes: Annotated[tuple[Any, ...], PUSHES, Option(metavar="T,T,...")] = ()
+    pushes: Annotated[tuple[Any, ...], PUSHES, Spelling(metavar="T,T,...")] = ()
     """One learner's pushes, seconds."""
-    compute: Annotated[tuple[Any, ...], DURATION, Option(metavar="S")] = ()
+    compute: Annotated[tuple[Any, ...], DURATION, Spelling(metavar="S")] = ()
     """Of one learner; may be repeated."""
-    pull: Annotated[tuple[Any, ...], DURATION, Option(metavar="S")] = ()
+    pull: Annotated[tuple[Any, ...], DURATION, Spelling(metavar="S")] = ()
     """Of all learners, or one for each."""
-    push: Annotated[tuple[Any, ...], DURATION, Option(metavar="S")] = ()
+    push: Annotated[tuple[Any, ...], DURATION, Spelling(metavar="S")] = ()
     """Of all learners, or one for each."""
-    serve: Annotated[Any, DURATION, Option(metavar="S")] = None
+    serve: Annotated[Any, DURATION, Spelling(metavar="S")] = None
     """Of the server, which takes one gradient at a time; 0 by default."""
     learners: Annotated[int | None, click.IntRange(1, 100_000)] = None
     """So many alike, with a single --compute."""
@@ -142,13 +142,13 @@ class SimulateSpeed(Request):
         "chronograd simulate speed --batch 128 --servers 4 --steps 10000 --all-reduce",
     )
 
-    coefficients: Annotated[tuple[float, ...] | None, NUMBERS, Option(metavar="A,A,...")] = None
+    coefficients: Annotated[tuple[float, ...] | None, NUMBERS, Spelling(metavar="A,A,...")] = None
     """Five: synchronous; four: asynchronous. ResNet-50 of Optimus by default."""
     batch: float | None = None
     """Global batch of a synchronous step."""
     servers: Annotated[int, click.IntRange(1)] = 1
     """Parameter servers."""
-    workers: Annotated[tuple[int, ...], SPAN, Option(metavar="FROM:TO")] = tuple(range(1, 21))
+    workers: Annotated[tuple[int, ...], SPAN, Spelling(metavar="FROM:TO")] = tuple(range(1, 21))
     """Numbers of workers, such as 1:20 or 1,2,4; 1 to 20 by default."""
     steps: Annotated[float | None, ABOVE_0] = None
     """Until a target: prints how long they take."""

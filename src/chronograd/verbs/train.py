@@ -14,7 +14,7 @@ import click
 from chronograd.errors import InputError, JobError
 from chronograd.verbs.jobs import JobRequest, launcher_of, run_answer
 from chronograd.verbs.kinds import complete_jobs
-from chronograd.verbs.request import Option
+from chronograd.verbs.request import Spelling
 from chronograd.verbs.screen import is_shown, say
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Train(JobRequest):
         "chronograd train --resume runs/mine training.epochs=40",
     )
 
-    job: Annotated[Any, Option(metavar="JOB|NETWORK", is_argument=True, complete=complete_jobs)] = None
-    overrides: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    job: Annotated[Any, Spelling(metavar="JOB|NETWORK", is_argument=True, complete=complete_jobs)] = None
+    overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     out: Annotated[str | None, click.Path()] = None
     """Run directory; a new one in runs/ by default."""
     resume: Annotated[str | None, click.Path()] = None

@@ -9,12 +9,12 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.fit import TableRequest
-from chronograd.verbs.request import Option
+from chronograd.verbs.request import Spelling
 from chronograd.verbs.screen import progress, say
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
-    from chronograd.fit.tables import Table
+    from chronograd.fit.tables import ThroughputTable
     from chronograd.hardware.catalog import Device
 
 
@@ -37,11 +37,11 @@ class Validate(TableRequest):
     """Rows to fit to, at least four; 0 for none: the prior alone."""
     shipped: bool = False
     """Nothing is fitted: as `predict` answers with the calibrations shipped here."""
-    only: Annotated[str | None, Option(metavar="LIST")] = None
+    only: Annotated[str | None, Spelling(metavar="LIST")] = None
     """Rows of these networks alone: families such as resnet, or patterns such as vit_*."""
-    without: Annotated[str | None, Option(("--except",), metavar="LIST")] = None
+    without: Annotated[str | None, Spelling(("--except",), metavar="LIST")] = None
     """Rows of all networks but these."""
-    measured_on: Annotated[str | None, Option(metavar="[DEVICE=]TABLE.csv")] = None
+    measured_on: Annotated[str | None, Spelling(metavar="[DEVICE=]TABLE.csv")] = None
     """A table of the same networks on another device, or run otherwise; what each showed there is carried over. Goes with
     --shipped."""
     seed: int = 0
@@ -69,7 +69,7 @@ class Validate(TableRequest):
             return validate(table, device, seed=self.seed, limit=self.rows, progress=report, **options)
 
 
-def _other(text: str, table: Table) -> tuple[Table, Device]:
+def _other(text: str, table: ThroughputTable) -> tuple[ThroughputTable, Device]:
     """Return another table and its device; what neither its name nor the user says of it is as of the first."""
     from chronograd.fit.tables import read_table
     from chronograd.hardware import catalog
