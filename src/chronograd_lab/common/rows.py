@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from chronograd.units import signed as minus
 from chronograd_lab.common.results import Row
 
 
@@ -53,6 +54,31 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread:
         std = float(np.std(values, ddof=1)) if len(values) > 1 else None
         return cls(float(np.mean(values)), std, len(values))
+
+    def __sub__(self, other: Spread) -> Difference:
+        return difference(self, other)
+
+    def __gt__(self, other: Spread) -> bool:
+        """Whether the mean is above the other one and the difference is significant.
+
+        >>> Spread(0.82, 0.005, 3) > Spread(0.80, 0.005, 3), Spread(0.81, 0.02, 3) > Spread(0.80, 0.02, 3)
+        (True, False)
+        """
+        apart = self - other
+        return apart.is_seen and apart.mean > 0
+
+    def __lt__(self, other: Spread) -> bool:
+        """Whether the mean is below the other one and the difference is significant."""
+        return other > self
+
+    def __format__(self, form: str) -> str:
+        """
+        >>> f"{Spread.of([0.5, 0.6]):%}, {Spread.of([100.0, 200.0]):.4g}, {Spread.of([100.0]):.4g}"
+        '55.00 ± 7.07 %, 150 ± 70.7, 100'
+        """
+        if form == "%":
+            return self.percent()
+        return f"{self.mean:{form}}" + ("" if self.std is None else f" ± {self.std:.3g}")
 
     @property
     def low(self) -> float:
@@ -105,6 +131,14 @@ class Difference:
     @property
     def detectable(self) -> float | None:
         return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+
+    def __format__(self, form: str) -> str:
+        """`%`: of accuracies, in percentage points.
+
+        >>> f"{Spread(3, 1, 3) - Spread(8, 1, 3):.1f}"
+        '−5.0 (−7.3 … −2.7, p = 0.0036)'
+        """
+        return self.points() if form == "%" else self.words(lambda value: minus(f"{value:+{form}}"))
 
     def points(self) -> str:
         """Of accuracies, in words: percentage points, their interval, and what the repeats bear."""

@@ -1,13 +1,14 @@
-"""A study: an experiment as data. One file of `chronograd_lab.studies` each, with a `STUDY`.
+"""A study: an experiment as data. One folder of `chronograd_lab.studies` each: a `STUDY` in study.py, and its text in page.md.
 
-`conduct` runs jobs and returns `Results`; `page` makes the report from results alone, so that a report can be made again
-without running anything.
+`conduct` runs jobs and returns `Results`; the report is made from results alone, so that it can be made again without running
+anything. Studies that are still one file make their sections and sentences in code, `computed`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section, Table
@@ -15,6 +16,7 @@ from chronograd.errors import NotFoundError
 from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.rows import plural
 from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.written import Block, ClaimError, read_page
 
 MISSING = "What is missing"
 SIZES = ("smoke", "laptop", "evening", "paper")
@@ -53,7 +55,10 @@ class Study:
         hypothesis: what the sources let one expect.
         sizes: settings by size: `smoke` takes seconds and runs in the tests, `laptop` minutes on two cores with real
             data, `evening` hours on two cores or minutes on a GPU, `paper` has the published setting.
-        conduct: runs a size in a runner. `page`: the report of results.
+        conduct: runs a size in a runner.
+        text: the page, as `chronograd_lab.common.written` reads it, for results of size `published`.
+        values: what the text fills in and claims. `blocks`: tables and figures by the title of their section.
+        computed: a page made by code, of a study without a text.
         truth: what files the runner's `truth` may name, which predictions are then scored on; empty: none.
         not_run: what results of size `laptop` leave open.
     """
@@ -63,9 +68,39 @@ class Study:
     hypothesis: str
     sizes: Mapping[str, Settings]
     conduct: Callable[[StudyRunner, Settings], Results]
-    page: Callable[[Results], Answer]
+    computed: Callable[[Results], Answer] | None = None
+    text: Path | None = None
+    published: str = "laptop"
+    values: Callable[[Results], Mapping[str, Any]] = lambda results: {}
+    blocks: Callable[[Results], Mapping[str, Block]] = lambda results: {}
     truth: str = ""
     not_run: Sequence[NotRun] = ()
+
+    def page(self, results: Results, is_checked: bool = True) -> Answer:
+        """The report. Raises ClaimError where results of the published size do not support the text, unless not `is_checked`."""
+        if self.computed is not None:
+            return self.computed(results)
+        if self.text is None or results.size != self.published:
+            return self.plain(results)
+        written = read_page(self.text, self.values(results), self.blocks(results), is_checked)
+        return self.answer(results, written.sections, written.highlights, written.opening)
+
+    def plain(self, results: Results, reason: str = "") -> Answer:
+        """Tables and figures without a text. `reason`: why there is none, by default that these are of another size."""
+        reason = reason or f"The text of this study is written for its published results, of size {self.published}."
+        sections = [
+            Section(title, _rows_shown(block, results.size), figure=block.figure, table=block.table)
+            for title, block in self.blocks(results).items()
+        ]
+        return self.answer(results, sections, summary=[f"These are results of size {results.size}.", reason])
+
+    def page_or_plain(self, results: Results) -> Answer:
+        """The report; without a text where results do not support it."""
+        try:
+            return self.page(results)
+        except ClaimError as error:
+            sentence = error.message.removeprefix("the results do not support ")
+            return self.plain(results, f"They do not support a sentence of the published page: {sentence}.")
 
     def answer(
         self,
@@ -98,6 +133,11 @@ class Study:
             count = "One note." if len(results.notes) == 1 else f"{plural(len(results.notes), 'note')}."
             sections = [*sections, Section("What fell short", count, table=table(results.notes, {"note": str}))]
         return Answer(_title(self.name), self.question, asked, highlights, sections, footer=footer, summary=opening)
+
+
+def _rows_shown(block: Block, size: str) -> str:
+    """The takeaway of a section without a text."""
+    return f"{plural(len(block.table.rows), 'row')} of size {size}." if block.table else f"Results of size {size}."
 
 
 def _missing_section(study: Study) -> Section:

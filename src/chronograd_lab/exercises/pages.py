@@ -114,7 +114,7 @@ class Library:
                     f"`chronograd study run {name} --out {self.folder / name}` makes them",
                 )
             results = Results.load(file)
-            self._studies[name] = StudyPage(name, file, results, study.page(results))
+            self._studies[name] = StudyPage(name, file, results, study.page_or_plain(results))
         return self._studies[name]
 
     def concept(self, name: str) -> Concept:

@@ -1,4 +1,4 @@
-"""The studies: one file each, with a `STUDY`. What they share is in `chronograd_lab.common`."""
+"""The studies: one folder each, with a `STUDY` in study.py and its text in page.md, or one file. What they share is in `chronograd_lab.common`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from chronograd_lab.common.study import Study
 
 def studies() -> dict[str, Study]:
     """All studies, by name. Importing them needs no torch."""
-    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    names = [f"{one.name}.study" if one.ispkg else one.name for one in pkgutil.iter_modules(__path__)]
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
     return {study.name: study for study in sorted((m.STUDY for m in modules), key=lambda study: study.name)}
 
 

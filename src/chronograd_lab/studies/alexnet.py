@@ -168,5 +168,5 @@ STUDY = Study(
     hypothesis="60,965,224 with the two groups of the paper; other totals are of other networks",
     sizes={"smoke": _SIZE, "laptop": _SIZE},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -243,5 +243,5 @@ STUDY = Study(
     "rate is divided by it; and learners that do not wait for each other do more samples per second",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

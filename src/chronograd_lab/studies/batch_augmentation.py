@@ -454,7 +454,7 @@ STUDY = Study(
     "costs M times the images",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
     not_run=[
         NotRun(
             "paper",

@@ -525,5 +525,5 @@ STUDY = Study(
     "time is above real time by the threads that are at work",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -243,7 +243,7 @@ STUDY = Study(
     "neighbours, so they should gain less at the same cost",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
     not_run=[
         NotRun(
             "evening",

@@ -529,5 +529,5 @@ STUDY = Study(
     hypothesis="Speed-up grows with the batch, as every step copies the network to all GPUs and sums gradients on one",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

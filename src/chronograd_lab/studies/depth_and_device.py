@@ -540,6 +540,6 @@ STUDY = Study(
     "need fewer, and depth alone cannot tell of another family",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
     truth="logs of further runs, history{depth}_{device}.json: depth 18, 34, 50, 101, 152 are torchvision's, others 6n + 2",
 )

@@ -390,5 +390,5 @@ STUDY = Study(
     "starting from the trunk",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -93,5 +93,5 @@ STUDY = Study(
     "an agent loses most, without a target network less, without both nearly all",
     sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -64,5 +64,5 @@ STUDY = Study(
     "fixed share, and the ladder, which has both at once, should need no schedule",
     sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

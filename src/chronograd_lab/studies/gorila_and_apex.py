@@ -208,5 +208,5 @@ STUDY = Study(
     "learner, whose gradients are fresh, and moves transitions, which priorities choose from",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -440,5 +440,5 @@ STUDY = Study(
     hypothesis="Weak scaling near 90 % where gradients are exchanged behind backward; fewer, larger messages are faster",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

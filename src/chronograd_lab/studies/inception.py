@@ -209,5 +209,5 @@ STUDY = Study(
     hypothesis="Reductions save two thirds of the operations, and keep the depth from growing with every module",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

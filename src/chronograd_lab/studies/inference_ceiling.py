@@ -528,5 +528,5 @@ STUDY = Study(
     "small sizes take most of it at batch 1",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -487,6 +487,6 @@ STUDY = Study(
     hypothesis="Waiting for the device after each layer adds what its queue hides; matrix products timed by themselves need no waiting",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
     truth="what `chronograd measure NETWORK --layers --json` printed on another machine, and traces of torch.profiler",
 )

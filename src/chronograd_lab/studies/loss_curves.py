@@ -379,5 +379,5 @@ STUDY = Study(
     hypothesis="A falling curve extrapolates where the learning rate is constant; where the rate falls, its schedule decides",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

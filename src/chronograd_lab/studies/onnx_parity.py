@@ -611,5 +611,5 @@ STUDY = Study(
     "of eight bits cost a fraction of a point of accuracy",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

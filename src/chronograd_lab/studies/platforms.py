@@ -109,5 +109,5 @@ STUDY = Study(
     hypothesis="All say the same in other words, so that a table of fields is enough to move a job",
     sizes={"smoke": _SIZE, "laptop": _SIZE},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -82,5 +82,5 @@ STUDY = Study(
     "transitions are many, as in CartPole, there is less to win",
     sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -213,5 +213,5 @@ STUDY = Study(
     hypothesis="(N·F − N + 1) × (N·F − N + 1) pixels, 13 × 13 for three 5 × 5",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -578,5 +578,5 @@ STUDY = Study(
     "delays",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

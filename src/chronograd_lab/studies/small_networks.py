@@ -587,5 +587,5 @@ STUDY = Study(
     "its batch-norm statistics and its resolution, and each of them can be shown alone",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -410,5 +410,5 @@ STUDY = Study(
     "that is given the durations",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

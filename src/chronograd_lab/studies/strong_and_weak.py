@@ -401,5 +401,5 @@ STUDY = Study(
     "and its gradients do not.",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

@@ -632,7 +632,7 @@ STUDY = Study(
     "same network on those labels alone; with more images per class it gains, then loses to wrong labels",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
     not_run=[
         NotRun(
             "evening",

@@ -450,5 +450,5 @@ STUDY = Study(
     "steps, until staleness takes more than they give; an all-reduce, whose traffic does not grow with its ranks, gains longer",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

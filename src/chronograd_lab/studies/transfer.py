@@ -642,5 +642,5 @@ STUDY = Study(
     "fixed feature extractor is much faster and enough where they are near or images are few",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

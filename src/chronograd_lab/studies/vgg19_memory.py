@@ -133,5 +133,5 @@ STUDY = Study(
     hypothesis="Activations are in the first layers, weights in the first linear layer, work in the convolutions",
     sizes={"smoke": _SIZE, "laptop": _SIZE},
     conduct=conduct,
-    page=page,
+    computed=page,
 )

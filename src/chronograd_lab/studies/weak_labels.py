@@ -394,7 +394,7 @@ STUDY = Study(
     "network otherwise learns the frequent ones",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    page=page,
+    computed=page,
     not_run=[
         NotRun(
             "evening",

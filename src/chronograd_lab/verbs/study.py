@@ -97,7 +97,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
         )
         results = study.conduct(runner, settings)
         results.save(folder / "results.json")
-    page = study.page(results)
+    page = study.page(results) if report_only else study.page_or_plain(results)
     written = [*write_page(page, folder / "report.html", notebook), *write_markdown(page, folder)]
     if as_json:
         takeaways = {section.title: section.takeaway for section in page.sections}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ CITED = tomllib.loads((Path(__file__).parent / "cited.toml").read_text())
 
 @cache
 def pages(name: str) -> Pages:
-    return Pages(Results.load(FOLDER / name / "results.json"), find(name).page)
+    return Pages(Results.load(FOLDER / name / "results.json"), partial(find(name).page, is_checked=False))
 
 
 @cache

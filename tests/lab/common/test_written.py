@@ -1,0 +1,120 @@
+"""Written pages: numbers are filled in, claims are checked, and only the published results have a text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd.answer import Highlight, Table
+from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd_lab.common.results import Results
+from chronograd_lab.common.rows import Spread
+from chronograd_lab.common.study import Study
+from chronograd_lab.common.written import Block, ClaimError, filled, holds, read_page, value_of
+
+SOFT, ALONE = Spread(0.82, 0.005, 3), Spread(0.80, 0.005, 3)
+VALUES = {"soft": SOFT, "alone": ALONE, "time": {"all": 90.0}, "name": "ResNet-18"}
+PAGE = """\
+claim: soft > alone
+claim: (soft - alone).p < 0.05
+Soft labels help.
+claim: alone.mean > 0.7
+Alone it reaches
+{alone.mean:.1%}.
+
+- **{soft:%}** soft labels ({soft.n} seeds)
+- **{time.all:time}** training
+
+## Accuracy
+
+The student gains {soft - alone:%}.
+
+It is {name}.
+
+Figure: Mean over seeds.
+
+- It takes {time.all / 60:.1f} min.
+"""
+TABLE = Table(["a"], [["1"], ["2"]])
+
+
+def written(tmp_path: Path, text: str = PAGE) -> Path:
+    path = tmp_path / "page.md"
+    path.write_text(text)
+    return path
+
+
+def test_a_page_is_filled_in_with_its_table(tmp_path: Path) -> None:
+    page = read_page(written(tmp_path), VALUES, {"Accuracy": Block(TABLE)})
+    assert page.opening == ["Soft labels help. Alone it reaches 80.0 %."]
+    assert page.highlights == [
+        Highlight("soft labels", "82.00 ± 0.50 %", "3 seeds"),
+        Highlight("training", "1 min 30 s"),
+    ]
+    (section,) = page.sections
+    assert section.takeaway == "The student gains +2.0 percentage points (+0.9 … +3.1, p = 0.008)."
+    assert (section.intro, section.caption, section.lines) == (
+        "It is ResNet-18.",
+        "Mean over seeds.",
+        ["It takes 1.5 min."],
+    )
+    assert section.table == TABLE
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence", "claim"),
+    [
+        ({"soft": ALONE}, "Soft labels help.", "soft > alone"),
+        ({"soft": Spread(0.82, 0.03, 3)}, "Soft labels help.", "soft > alone"),  # above, but not significantly
+        ({"soft": Spread(0.7, 0.005, 3), "alone": Spread(0.6, 0.005, 3)}, "Alone it reaches 60.0 %.", "alone.mean > 0.7"),
+    ],
+)  # fmt: skip
+def test_a_false_claim_names_its_sentence(changed: dict[str, Any], sentence: str, claim: str, tmp_path: Path) -> None:
+    with pytest.raises(ClaimError) as error:
+        read_page(written(tmp_path), VALUES | changed, {"Accuracy": Block(TABLE)})
+    assert f"“{sentence}”" in error.value.message
+    assert f"“{claim}” is false" in error.value.hint
+    assert read_page(written(tmp_path), VALUES | changed, {"Accuracy": Block(TABLE)}, is_checked=False).opening
+
+
+def test_what_a_page_cannot_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="did you mean alone"):
+        filled("{allone.mean:.1%}", VALUES)
+    with pytest.raises(NotFoundError, match="unknown value of the study 'one'"):
+        filled("{time.one}", VALUES)
+    with pytest.raises(FileFormatError, match="lacks the sections"):
+        read_page(written(tmp_path), VALUES, {"Accuracy": Block(TABLE), "Time": Block(TABLE)})
+    with pytest.raises(InputError, match="claim 'soft' is"):
+        holds("soft", VALUES)
+    for expression in ("soft.__class__", "soft.percent()", "[soft]", "soft.mean if 1 else 0", "soft >", "name - 1"):
+        with pytest.raises(InputError, match="has no value"):
+            value_of(expression, VALUES)
+
+
+def test_claims_compare_and_combine() -> None:
+    assert holds("0.5 < alone.mean < 0.9 and name == 'ResNet-18'", VALUES)
+    assert holds("not soft < alone and (alone.n == 2 or alone.n == 3)", VALUES)
+    assert not holds("alone > soft", VALUES)
+
+
+def test_only_results_of_the_published_size_have_a_text(tmp_path: Path) -> None:
+    study = Study(
+        "cutout", "Does it?", "It does", {}, lambda runner, settings: results, text=written(tmp_path),
+        values=lambda results: {**VALUES, "soft": results.rows["soft"][0]["accuracy"]},
+        blocks=lambda results: {"Accuracy": Block(TABLE)},
+    )  # fmt: skip
+    results = Results("cutout", "laptop", {}, {"soft": [{"accuracy": SOFT}]})
+    assert study.page(results).opening() == ["Soft labels help. Alone it reaches 80.0 %."]
+    other = study.page(replace(results, size="smoke"))
+    assert other.opening()[0] == "These are results of size smoke."
+    assert [(s.title, s.takeaway, s.table) for s in other.sections] == [("Accuracy", "2 rows of size smoke.", TABLE)]
+    # Results of the published size that say something else: the published page is an error, a user's own run gets the tables.
+    worse = replace(results, rows={"soft": [{"accuracy": ALONE}]})
+    with pytest.raises(ClaimError, match="Soft labels help"):
+        study.page(worse)
+    own = study.page_or_plain(worse)
+    assert own.opening()[1] == "They do not support a sentence of the published page: “Soft labels help.”."
+    assert own.sections[0].table == TABLE
