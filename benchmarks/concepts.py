@@ -297,7 +297,7 @@ def cutout_and_dropout() -> Figure:
 
     from chronograd.data import augment
     from chronograd.job import Augmentation
-    from chronograd_lab.studies.cutout import hidden_share
+    from chronograd_lab.studies.cutout.study import hidden_share
 
     side, hole, count = 32, 16, 5
     photo = torch.from_numpy(np.array(Image.open(_flower()))).permute(2, 0, 1)[None, :, 13:413, 110:510]

@@ -38,7 +38,8 @@ from chronograd.report import plots
 from chronograd.simulate.staleness import of_pushes
 from chronograd_lab.common.results import Results
 from chronograd_lab.exercises.pages import Concept, without_links
-from chronograd_lab.studies import cutout, teacher_student, weak_labels
+from chronograd_lab.studies import teacher_student, weak_labels
+from chronograd_lab.studies.cutout import study as cutout
 from chronograd_lab.studies.gorila_and_apex import (
     BATCH,
     BATCHES_PER_S,

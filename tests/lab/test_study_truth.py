@@ -8,12 +8,12 @@ import click
 import pytest
 
 from chronograd.errors import InputError
-from chronograd_lab.studies import cutout, depth_and_device
+from chronograd_lab.studies import find
 from chronograd_lab.verbs.study import _check_truth
 
 
 def test_files_belong_to_truth() -> None:
-    with_truth, without = depth_and_device.STUDY, cutout.STUDY
+    with_truth, without = find("depth-and-device"), find("cutout")
     _check_truth(without, [], [], report_only=False)
     _check_truth(with_truth, [Path("a")], [Path("b")], report_only=False)
     with pytest.raises(click.UsageError, match="belongs to no option"):

@@ -10,7 +10,7 @@ import pytest
 from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies.cutout import CUTOUT, PIXELS, STUDY, arms, hidden_share, overfitting_takeaway
+from chronograd_lab.studies.cutout.study import CUTOUT, PIXELS, STUDY, arms, hidden_share
 
 
 @pytest.mark.slow
@@ -26,7 +26,9 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert Results.load(tmp_path / "results.json") == Results.load(tmp_path / "results.json")
     page = STUDY.page(Results.load(tmp_path / "results.json"))
     assert [s.title for s in page.sections] == ["Before and after", "small-cnn", "Why", "Beside the paper"]
-    assert "too few seeds to judge" in page.sections[1].takeaway
+    assert page.sections[1].takeaway == "5 rows of size smoke."
+    assert page.sections[1].table is not None
+    assert [row[0] for row in page.sections[1].table.rows] == list(arms(settings))
     assert render_html(page).startswith("<!doctype html>")
     # Nothing is run twice.
     again = STUDY.conduct(StudyRunner(tmp_path, "cutout", "smoke", said.append), settings)
@@ -47,11 +49,3 @@ def test_as_many_pixels_are_dropped_as_squares_hide(size: int, side: int) -> Non
     compared = arms({"crop": 1, "flip": True, "side": side, "image_size": size})
     assert compared[PIXELS]["pixel_dropout"] == pytest.approx(hidden / size**4, abs=1e-4)
     assert compared[CUTOUT]["cutout"] == side
-
-
-def test_the_takeaway_follows_the_numbers() -> None:
-    assert overfitting_takeaway([(0.1, 2.0), (0.5, 0.5), (2.0, -1.0)]).endswith(
-        "the gain falls with it, in 3 settings, too few to tell."
-    )
-    assert "does not follow it" in overfitting_takeaway([(0.1, 1.0), (0.5, 3.0), (1.0, 0.0), (2.0, 1.5)])
-    assert overfitting_takeaway([(gap, gap) for gap in range(5)]).endswith("the gain grows with it, in 5 settings.")

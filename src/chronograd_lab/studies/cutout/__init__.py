@@ -1,0 +1,1 @@
+"""Cutout over crop and flip, beside as many single pixels."""

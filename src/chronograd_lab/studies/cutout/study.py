@@ -1,0 +1,216 @@
+"""Cutout: what a square of zeros does for accuracy, and whether dropping as many single pixels would do the same.
+
+T. DeVries and G. Taylor, Improved regularization of convolutional neural networks with cutout, arXiv 1708.04552.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chronograd.answer import Table
+from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures
+from chronograd.job import Augmentation, Job
+from chronograd.units import number
+from chronograd.words import how_many
+from chronograd_lab.common.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, of_arm, train_arms
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import Spread, distinct, grouped, matching, spread
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.study import NotRun, Study, listed, table
+from chronograd_lab.common.written import Block
+
+# Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
+PUBLISHED = {"ResNet-18": (4.72, 3.99), "WRN-28-10": (3.87, 3.08), "Shake-Shake 26 2x96d": (2.86, 2.56)}
+NOTHING, ALONE = "nothing", "cutout alone"
+PLAIN, CUTOUT, PIXELS = "crop and flip", "crop, flip, cutout", "crop, flip, pixel dropout"
+# As the page names them.
+KEYS = {"nothing": NOTHING, "alone": ALONE, "plain": PLAIN, "cutout": CUTOUT, "pixels": PIXELS}
+NUM_PICTURES = 4
+
+
+def hidden_share(size: int, side: int) -> float:
+    """Mean share of an image's pixels that a square hides whose centre is uniform and that is clipped at the edges.
+
+    Of the `size` places of the centre along one axis, those within half a side of an edge lose what lies beyond it.
+
+    >>> round(hidden_share(32, 16), 4)
+    0.1914
+    """
+    half = side // 2
+    along = sum(min(size, c + half) - max(0, c - half) for c in range(size)) / size
+    return (along / size) ** 2
+
+
+def arms(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The augmentations that are compared; pixel dropout hides as many pixels as cutout does on average."""
+    crop = {"crop": settings["crop"], "flip": settings["flip"]}
+    side = settings["side"]
+    return {
+        NOTHING: {},
+        ALONE: {"cutout": side},
+        PLAIN: crop,
+        CUTOUT: {**crop, "cutout": side},
+        PIXELS: {**crop, "pixel_dropout": round(hidden_share(settings["image_size"], side), 4)},
+    }
+
+
+def job(settings: Settings, network: str, augmentation: dict[str, Any]) -> Job:
+    augmentation = {"crop": 0, "flip": False, "cutout": 0, **augmentation}
+    return job_of(settings, network, recipe="cutout", augmentation=augmentation)
+
+
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    compared = [
+        Arm(f"{network}: {name}", job(settings, network, fields), {"network": network, "augmentation": name},
+            range(settings["seeds"]))
+        for network in settings["networks"] for name, fields in arms(settings).items()
+    ]  # fmt: skip
+    trained = train_arms(runner, compared)
+    rows = {"runs": [one.row() for one in trained]}
+    return runner.results(settings, rows=rows, curves=curves_of(trained), pictures=pictures(settings))
+
+
+def pictures(settings: Settings) -> dict[str, str]:
+    """The first training images before and after each augmentation, as the network sees them less normalisation."""
+    import torch
+
+    from chronograd.data import augment, datasets
+    from chronograd.figure import png_base64
+
+    data = job(settings, settings["networks"][0], {}).data
+    images = datasets.load(data).train.batch(np.arange(NUM_PICTURES))
+    channels = images.shape[1]
+    shown: dict[str, str] = {}
+    for arm, fields in arms(settings).items():
+        augmentation = Augmentation(**fields)
+        draws = torch.from_numpy(augment.draw(augmentation, 0, 0, NUM_PICTURES))
+        seen = augment.augment(images, augmentation, draws, torch.ones(channels), torch.zeros(channels))
+        top = max(1.0, float(images.max()))
+        pixels = (seen * (255 / top)).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        shown |= {f"{arm}/{i}": png_base64(pixels[i]) for i in range(NUM_PICTURES)}
+    return shown
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def values(results: Results) -> dict[str, Any]:
+    """Accuracies of each network by arm, and whether gains follow overfitting."""
+    networks = distinct(results.rows["runs"], "network")
+    over = overfitting(results)
+    least, most = (end(over, key=lambda row: row["gap"]) for end in (min, max))
+    ranks = [np.argsort(np.argsort([row[key] for row in over])) for key in ("gap", "gain")]
+    gains = [without - with_ for without, with_ in PUBLISHED.values()]
+    return {
+        "hidden": hidden_share(results.settings["image_size"], results.settings["side"]),
+        "side": results.settings["side"],
+        "settings": len(over),
+        "least": least,
+        "most": most,
+        "rank": float(np.corrcoef(*ranks)[0, 1]),
+        "published": {"least": min(gains), "most": max(gains)},
+        **{network.replace("-", "_"): _accuracies(results, network) for network in networks},
+    }
+
+
+def _accuracies(results: Results, network: str) -> dict[str, Spread]:
+    runs = grouped(matching(results.rows["runs"], network=network), "augmentation")
+    return {key: spread(runs[arm]) for key, arm in KEYS.items()}
+
+
+def overfitting(results: Results) -> list[Row]:
+    """By network, without and with crop and flip: test loss less training loss, and what cutout gains, in percentage points."""
+    rows = []
+    for network in distinct(results.rows["runs"], "network"):
+        accuracy = _accuracies(results, network)
+        for without, with_ in (("nothing", "alone"), ("plain", "cutout")):
+            curves = of_arm(results.curves, f"{network}: {KEYS[without]}")
+            gap = float(np.mean([float(c["test_loss"][-1] or 0) - float(c["train_loss"][-1] or 0) for c in curves]))
+            gain = 100 * (accuracy[with_].mean - accuracy[without].mean)
+            rows.append({"network": network, "without": KEYS[without], "gap": gap, "gain": gain})
+    return rows
+
+
+def blocks(results: Results) -> dict[str, Block]:
+    networks = distinct(results.rows["runs"], "network")
+    why = {
+        "network": "network", "without cutout": "without", "test loss less training loss": ("gap", "{:.2f}".format),
+        "gain of cutout, percentage points": ("gain", "{:+.2f}".format),
+    }  # fmt: skip
+    return {
+        "Before and after": Block(figure=_pictures(results)),
+        **{network: _curves(results, network) for network in networks},
+        "Why": Block(table(overfitting(results), why, text=2)),
+        "Beside the paper": Block(_published(results, networks)),
+    }
+
+
+def _pictures(results: Results) -> Figure:
+    shown = dict.fromkeys(name.split("/")[0] for name in results.pictures)
+    grid = [
+        PictureRow(arm, [Picture("", results.pictures[f"{arm}/{i}"]) for i in range(NUM_PICTURES)]) for arm in shown
+    ]
+    return Figure([Pictures(grid)])
+
+
+def _curves(results: Results, network: str) -> Block:
+    rows = matching(results.rows["runs"], network=network)
+    names = distinct(rows, "augmentation")
+    series = [mean_curve(results.curves, f"{network}: {name}", "epoch", label=name) for name in names]
+    more = {head: (key, number) for head, key in (("training loss", "train_loss"), ("seconds", "seconds"))}
+    return Block(
+        accuracy_table(rows, {"augmentation": "augmentation"}, more),
+        Figure([Lines("epoch", "test accuracy, %", series)]),
+    )
+
+
+def _published(results: Results, networks: Sequence[str]) -> Table:
+    errors = {f"{name} (published)": pair for name, pair in PUBLISHED.items()}
+    for network in networks:
+        accuracy = _accuracies(results, network)
+        errors[f"{network} (here)"] = (100 * (1 - accuracy["plain"].mean), 100 * (1 - accuracy["cutout"].mean))
+    return listed(
+        ["network", "test error without, %", "with cutout, %", "gain, percentage points"],
+        [[name, f"{a:.2f}", f"{b:.2f}", f"{a - b:+.2f}"] for name, (a, b) in errors.items()],
+    )
+
+
+_SMOKE = {
+    "data": "digits", "networks": ["small-cnn"], "samples": 400, "test_samples": None, "image_size": 8, "side": 4,
+    "crop": 1, "flip": False, "epochs": 2, "batch": 50, "learning_rate": 0.1, "evaluate_every": 1, "seeds": 2,
+}  # fmt: skip
+_LAPTOP = {
+    "data": "cifar10", "networks": ["small-cnn", "resnet8"], "samples": 2000, "test_samples": 4000, "image_size": 16,
+    "side": 8, "crop": 2, "flip": True, "epochs": 40, "batch": 64, "learning_rate": 0.05, "evaluate_every": 4,
+    "seeds": 2,
+}  # fmt: skip
+_PAPER: dict[str, Any] = {
+    **_LAPTOP, "networks": ["resnet18-cifar"], "samples": None, "test_samples": None, "image_size": 32, "side": 16,
+    "crop": 4, "epochs": 200, "batch": 128, "learning_rate": 0.1, "evaluate_every": 5, "seeds": 5,
+}  # fmt: skip
+# The whole set, and a network that overfits it.
+_EVENING: dict[str, Any] = {**_PAPER, "networks": ["resnet9"], "epochs": 30, "seeds": 3}
+
+STUDY = Study(
+    name="cutout",
+    question="What does cutout gain over crop and flip, and would dropping single pixels do the same?",
+    hypothesis="A hidden square forces a network to use the whole image; hidden single pixels are guessed from their "
+    "neighbours, so they should gain less at the same cost",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
+    conduct=conduct,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
+    not_run=[
+        NotRun(
+            "evening",
+            f"a network that overfits although it sees crops and flips, as the paper's do: {_EVENING['networks'][0]} on all 50,000 "
+            f"images at {_EVENING['image_size']} × {_EVENING['image_size']} for {how_many(_EVENING['epochs'], 'epochs')}, {how_many(_EVENING['seeds'], 'seeds')}",
+            62,
+        )
+    ],
+)
