@@ -27,7 +27,7 @@ from chronograd.report import plots
 from chronograd.simulate.simulations import panel
 from chronograd.simulate.staleness import of_pushes
 from chronograd_lab.common.results import Results
-from chronograd_lab.studies import gorila_and_apex
+from chronograd_lab.studies.gorila_and_apex import study as gorila_and_apex
 
 FOLDER = Path(__file__).parent.parent / "docs" / "concepts"
 LINK = "ethernet-25g"

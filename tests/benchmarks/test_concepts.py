@@ -40,7 +40,7 @@ from chronograd_lab.common.results import Results
 from chronograd_lab.exercises.pages import Concept, without_links
 from chronograd_lab.studies import teacher_student, weak_labels
 from chronograd_lab.studies.cutout import study as cutout
-from chronograd_lab.studies.gorila_and_apex import (
+from chronograd_lab.studies.gorila_and_apex.study import (
     BATCH,
     BATCHES_PER_S,
     FRAMES_PER_S,

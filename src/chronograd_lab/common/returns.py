@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Highlight, Section, Table
+from chronograd.answer import Table
 from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job, from_dict
 from chronograd.record import Record
 from chronograd.rundir.steps import End
 from chronograd_lab.common.arms import Arm, Curves, Trained, of_arm, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, difference, grouped, seeds, spread
+from chronograd_lab.common.rows import grouped, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import listed
+from chronograd_lab.common.written import Block, key
 
 # The last evaluations of a run, over which its return is meant: one alone says little of an agent that keeps changing.
 LAST_SHARE = 0.25
@@ -99,9 +100,9 @@ def row_of(one: Trained) -> Row:
 
 def returns_table(rows: Sequence[Row]) -> Table:
     """A row per agent: the return over the last evaluations, the worst of them, the best of all; time of a core where it is known."""
-    time = "processor_s" if all("processor_s" in row for row in rows) else "seconds"
+    time = _time(rows)
     body = [
-        [name, plus_minus(spread(own, "last_return")), f"{spread(own, 'worst_of_last').mean:.4g}",
+        [name, f"{spread(own, 'last_return'):.4g}", f"{spread(own, 'worst_of_last').mean:.4g}",
          f"{spread(own, 'best_return').mean:.4g}", str(len(own)), f"{spread(own, 'frames').mean:,.0f}",
          f"{spread(own, 'updates').mean:,.0f}", f"{spread(own, time).mean:.3g}"]
         for name, own in grouped(rows, "agent").items()
@@ -119,52 +120,31 @@ def returns_table(rows: Sequence[Row]) -> Table:
     return listed(columns, body)
 
 
-def plus_minus(values: Spread) -> str:
-    """
-    >>> plus_minus(Spread.of([100.0, 200.0])), plus_minus(Spread.of([100.0]))
-    ('150 ± 70.7', '100')
-    """
-    return f"{values.mean:.4g}" + ("" if values.std is None else f" ± {values.std:.3g}")
+def _time(rows: Sequence[Row]) -> str:
+    return "processor_s" if all("processor_s" in row for row in rows) else "seconds"
 
 
-def highlights(rows: Sequence[Row], names: Iterable[str]) -> list[Highlight]:
-    """Of each agent its return at the end."""
-    ends = {name: spread(rows, "last_return", agent=name) for name in names}
-    return [Highlight(name, plus_minus(end), f"mean return at the end, {seeds(end.n)}") for name, end in ends.items()]
+def values(results: Results) -> dict[str, Any]:
+    """Of each agent its return at the end and its time; how many pairs of agents differ significantly in their return."""
+    agents = grouped(results.rows["runs"], "agent")
+    ends = {name: spread(rows, "last_return") for name, rows in agents.items()}
+    times = {name: spread(rows, _time(rows)) for name, rows in agents.items()}
+    differ = [one for one, other in combinations(ends.values(), 2) if (one - other).is_seen]
+    return {
+        **{key(name): {"end": ends[name], "time": times[name]} for name in agents},
+        "pairs_that_differ": len(differ),
+    }
 
 
-def returns_apart(rows: Sequence[Row], one: str, other: str) -> str:
-    """How much more one agent returned at the end than another, its 95 % interval, and whether the seeds bear it."""
-    a, b = spread(rows, "last_return", agent=one), spread(rows, "last_return", agent=other)
-    return difference(a, b).words(lambda value: f"{value:+.0f}".replace("-", "−"))
+def pairs_table(rows: Sequence[Row]) -> Table:
+    """The difference of the returns of every two agents."""
+    ends = {name: spread(own, "last_return") for name, own in grouped(rows, "agent").items()}
+    pairs = [[one, other, f"{ends[one] - ends[other]:.0f}"] for one, other in combinations(ends, 2)]
+    return listed(["one", "other", "return at the end, one less other"], pairs, text=2)
 
 
-def is_more(rows: Sequence[Row], one: str, other: str) -> bool | None:
-    """Whether one agent returned more than another, as far as the seeds bear it; None where they do not."""
-    apart = difference(spread(rows, "last_return", agent=one), spread(rows, "last_return", agent=other))
-    return apart.mean > 0 if apart.is_seen else None
-
-
-def beside(rows: Sequence[Row], names: Iterable[str], one: str) -> list[str]:
-    """Of each other agent how much more or less it returned than one, as far as the seeds bear it."""
-    return [f"{name} {returns_apart(rows, name, one)}" for name in names if name != one]
-
-
-def pairs_section(rows: Sequence[Row], names: Collection[str], more: str = "") -> Section:
-    """Every two agents beside each other. `more`: what else the takeaway says."""
-    pairs = list(combinations(names, 2))
-    seen = [pair for pair in pairs if is_more(rows, *pair) is not None]
-    differ = "no pair differs significantly" if not seen else f"{len(seen)} of {len(pairs)} pairs differ significantly"
-    number = seeds(min(spread(rows, "last_return", agent=name).n for name in names))
-    return Section(
-        "Every two of them",
-        f"With {number} {differ}.{more}",
-        table=listed(
-            ["one", "other", "return at the end, one less other"],
-            [[one, other, returns_apart(rows, one, other)] for one, other in pairs],
-            text=2,
-        ),
-    )
+def returns_block(results: Results, colors: Mapping[str, str]) -> Block:
+    return Block(returns_table(results.rows["runs"]), curves_figure(results, colors))
 
 
 def curves_figure(results: Results, colors: Mapping[str, str]) -> Figure:

@@ -65,6 +65,15 @@ class Written:
     sections: list[Section] = field(default_factory=list)
 
 
+def key(name: str) -> str:
+    """The name under which a page finds an arm.
+
+    >>> key("annealed, 1 to 0.05"), key("small-cnn")
+    ('annealed_1_to_0_05', 'small_cnn')
+    """
+    return re.sub(r"\W+", "_", name)
+
+
 def read_page(path: Path, values: Mapping[str, Any], blocks: Mapping[str, Block], is_checked: bool = True) -> Written:
     """Fill in a page and check its claims.
 

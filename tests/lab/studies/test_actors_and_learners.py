@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from chronograd.launch.jobs import check_anywhere
 from chronograd.reinforce.systems import SystemsView
 from chronograd_lab.common import returns
 from chronograd_lab.common.results import Results
-from chronograd_lab.studies import gorila_and_apex, prioritised_replay
+from chronograd_lab.studies.gorila_and_apex import study as gorila_and_apex
+from chronograd_lab.studies.prioritised_replay import study as prioritised_replay
 
 
 def results_of(study: Any, **more: Any) -> Results:
@@ -25,23 +27,16 @@ def results_of(study: Any, **more: Any) -> Results:
     return Results(study.STUDY.name, "smoke", returns.SMOKE, {"runs": rows}, curves, environment={"cores": 2})
 
 
-def test_priorities_beside_uniform() -> None:
-    page = prioritised_replay.STUDY.page(results_of(prioritised_replay))
-    first, pairs = page.sections[:2]
-    assert first.takeaway.startswith(
-        "Yes, with proportional and rank-based and proportional, no weights: alike CartPole-v1"
-    )
-    assert "returns 101 ± 1 at the end" in first.takeaway
-    assert "rank-based +200" in first.takeaway
-    assert "6 of 6 pairs differ significantly" in pairs.takeaway
-    assert "Most processor time took proportional, no weights, 4.00 times uniform" in pairs.takeaway
-    alike = {name: {"processor_s": 5.0, "last_return": 100.0} for name in prioritised_replay.ARMS}
-    page = prioritised_replay.STUDY.page(results_of(prioritised_replay, **alike))
-    assert "None is seen to take more processor time than uniform." in page.sections[1].takeaway
-    assert page.opening()[0].startswith("No order of drawing is seen to return more than drawing all alike: alike")
-    assert len(page.opening()) == 2
-    assert first.table is not None
-    assert first.table.columns[-1] == "seconds of a core"
+def test_returns_and_time_beside_uniform_replay() -> None:
+    results = results_of(prioritised_replay)
+    values = returns.values(results)
+    assert f"{values['uniform']['end']:.4g}" == "101 ± 1"
+    assert f"{values['rank_based']['end'] - values['uniform']['end']:.0f}".startswith("+200 (")
+    assert values["pairs_that_differ"] == 6
+    assert values["proportional_no_weights"]["time"].mean / values["uniform"]["time"].mean == pytest.approx(4)
+    first = prioritised_replay.blocks(results)["Here"].table
+    assert first is not None
+    assert first.columns[-1] == "seconds of a core"
 
 
 def test_arms_draw_as_they_are_named() -> None:
@@ -73,17 +68,20 @@ def test_gorila_beside_apex() -> None:
     of = {name: {**measured, **known, **rest} for name in gorila_and_apex.ARMS}
     of[gorila_and_apex.GORILA] |= gorila
     of[gorila_and_apex.APEX] |= apex
-    page = gorila_and_apex.STUDY.page(results_of(gorila_and_apex, **of))
+    results = replace(results_of(gorila_and_apex, **of), size="laptop")
+    page = gorila_and_apex.STUDY.page(results, is_checked=False)
     learned, unlike, alike, published = page.sections[:4]
-    assert "Gorila +100" in learned.takeaway
+    assert "differs from that by +100 (" in learned.takeaway
     assert "1.25 updates old" in unlike.takeaway
     assert "200 kB with Gorila and 10 kB with Ape-X" in unlike.takeaway
     assert "35 % of Ape-X's draws and 10 % of Gorila's" in unlike.takeaway
     assert "3 stale" in unlike.intro
-    assert "each transition 8.00 and 8.00 times" in alike.takeaway
+    assert unlike.table is not None
+    assert unlike.table.rows[0][2] == "1.25 updates old on average"
+    assert "drawn 8.00 and 8.00 times" in alike.takeaway
     assert published.table is not None
     assert published.table.rows[0] == ["frames per second of all actors", "50,040", "about 50,000"]
-    assert published.takeaway.startswith("With one draw of each transition 280 of those actors would feed the learner")
+    assert published.takeaway.startswith("If each transition is drawn once, 280 of those actors are enough")
 
 
 def test_what_is_read_of_a_run_is_what_it_says() -> None:

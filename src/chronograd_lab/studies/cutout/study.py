@@ -103,7 +103,7 @@ def values(results: Results) -> dict[str, Any]:
     networks = distinct(results.rows["runs"], "network")
     over = overfitting(results)
     least, most = (end(over, key=lambda row: row["gap"]) for end in (min, max))
-    ranks = [np.argsort(np.argsort([row[key] for row in over])) for key in ("gap", "gain")]
+    gap_ranks, gain_ranks = (np.argsort(np.argsort([row[key] for row in over])) for key in ("gap", "gain"))
     gains = [without - with_ for without, with_ in PUBLISHED.values()]
     return {
         "hidden": hidden_share(results.settings["image_size"], results.settings["side"]),
@@ -111,7 +111,7 @@ def values(results: Results) -> dict[str, Any]:
         "settings": len(over),
         "least": least,
         "most": most,
-        "rank": float(np.corrcoef(*ranks)[0, 1]),
+        "rank": float(np.corrcoef(gap_ranks, gain_ranks)[0, 1]),
         "published": {"least": min(gains), "most": max(gains)},
         **{network.replace("-", "_"): _accuracies(results, network) for network in networks},
     }
@@ -137,7 +137,7 @@ def overfitting(results: Results) -> list[Row]:
 
 def blocks(results: Results) -> dict[str, Block]:
     networks = distinct(results.rows["runs"], "network")
-    why = {
+    why: dict[str, Any] = {
         "network": "network", "without cutout": "without", "test loss less training loss": ("gap", "{:.2f}".format),
         "gain of cutout, percentage points": ("gain", "{:+.2f}".format),
     }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Deep Q-learning without replay, without a target network, and without both."""

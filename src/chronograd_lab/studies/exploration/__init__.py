@@ -1,0 +1,1 @@
+"""Shares of random actions: fixed, falling, or a ladder."""

@@ -1,0 +1,1 @@
+"""Gorila beside Ape-X, and both beside one process."""

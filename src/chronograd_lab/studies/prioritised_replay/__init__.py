@@ -1,0 +1,1 @@
+"""Replay drawn alike, by the error, by its rank, and without weights."""
