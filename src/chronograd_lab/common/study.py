@@ -57,7 +57,7 @@ class Study:
             data, `evening` hours on two cores or minutes on a GPU, `paper` has the published setting.
         conduct: runs a size in a runner.
         text: the page, as `chronograd_lab.common.written` reads it, for results of size `published`.
-        values: what the text fills in and claims. `blocks`: tables and figures by the title of their section.
+        values: what the text fills in and claims, beside `settings`. `blocks`: tables and figures by the title of their section.
         computed: a page made by code, of a study without a text.
         truth: what files the runner's `truth` may name, which predictions are then scored on; empty: none.
         not_run: what results of size `laptop` leave open.
@@ -82,7 +82,8 @@ class Study:
             return self.computed(results)
         if self.text is None or results.size != self.published:
             return self.plain(results)
-        written = read_page(self.text, self.values(results), self.blocks(results), is_checked)
+        values = {"settings": results.settings, **self.values(results)}
+        written = read_page(self.text, values, self.blocks(results), is_checked)
         return self.answer(results, written.sections, written.highlights, written.opening)
 
     def plain(self, results: Results, reason: str = "") -> Answer:

@@ -5,13 +5,14 @@ D. Mahajan et al., Exploring the limits of weakly supervised pretraining, arXiv 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.answer import Table
 from chronograd.data.labels import zipf_counts
 from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job
@@ -20,13 +21,15 @@ from chronograd.train.order import class_shares
 from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, Trained, job_of, points, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, difference, grouped, is_apart, matching, points_apart, seeds, spread
+from chronograd_lab.common.rows import Spread, grouped, is_apart, matching, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import NotRun, Study, listed, table
+from chronograd_lab.common.written import Block
 
 Array = np.ndarray[Any, Any]
 BEFORE, AFTER = "pretraining", "transfer"
 ALONE = "clean set alone"
+STAGES = {BEFORE: "before", AFTER: "after"}
 # Points of accuracy that label noise costs after transfer, as published, and what counts as that here: "about" is
 # within a point. That of 50 % is from memory of the paper.
 PUBLISHED_LOSS = {0.1: ("under 1", -np.inf, 1.0), 0.25: ("about 2", 1.0, 3.0), 0.5: ("about 5 to 6 *", 4.0, 7.0)}
@@ -127,81 +130,68 @@ def tail_set(settings: Settings) -> list[Row]:
     ]
 
 
-def page(results: Results) -> Answer:
-    sections = [
-        section(results)
-        for section in (_noise_section, _loss_section, _tail_section, _classes_section, _resampling_section)
-    ]
-    worst = max(results.settings["noise"])
-    after = _of(results, AFTER, noise_name(worst))
-    highlight = Highlight(f"after transfer, {100 * worst:g} % noise", after.percent(), seeds(after.n))
-    return STUDY.answer(results, sections, [highlight])
+# -- the page --------------------------------------------------------------------------------------
+
+
+def values(results: Results) -> dict[str, Any]:
+    """Accuracies by stage and arm, on all and on rare classes; how much more often the first class is met than the last."""
+    tail, resamplings = results.rows["tail"], results.settings["resamplings"]
+    arms = {f"noise_{100 * share:g}": noise_name(share) for share in results.settings["noise"]}
+    arms |= {resampling: resampling for resampling in resamplings}
+    return {
+        **{stage: {name: _of(results, stage, arm) for name, arm in arms.items()} for stage in STAGES},
+        "alone": _of(results, ALONE),
+        "rare": {stage: {r: rare(results, stage, r) for r in resamplings} for stage in STAGES},
+        "first_over_last": {r: tail[0][r] / max(1, tail[-1][r]) for r in resamplings},
+        "repeats_of_last": {r: tail[-1][r] / max(1, tail[-1]["images"]) for r in resamplings},
+        "losses_above_published": sum(row[-1] == "more than published" for row in _losses(results).rows),
+        "tail_images": sum(row["images"] for row in tail),
+        "published_gain": {"low": PUBLISHED_GAIN[0] / 100, "high": PUBLISHED_GAIN[1] / 100},
+    }
 
 
 def _of(results: Results, stage: str, arm: str = "") -> Spread:
     return spread(results.rows["runs"], stage=stage, arm=arm)
 
 
-# -- label noise -------------------------------------------------------------------------------------
+def rare(results: Results, stage: str, arm: str) -> Spread:
+    """Mean accuracy on the least frequent classes, of each seed, over the seeds."""
+    first = len(results.rows["tail"]) - results.settings["rare"]
+    rows = [row for row in matching(results.rows["classes"], stage=stage, arm=arm) if row["class"] >= first]
+    by_seed = grouped(sorted(rows, key=lambda row: row["seed"]), "seed")
+    return Spread.of([float(np.nanmean([row["accuracy"] for row in own])) for own in by_seed.values()])
 
 
-def _noise(results: Results, stage: str) -> dict[float, Spread]:
+def blocks(results: Results) -> dict[str, Block]:
+    return {
+        "Label noise": _noise(results),
+        "What noise costs, beside the paper": Block(_losses(results)),
+        "A long tail of labels": _tail(results),
+        "Accuracy by class": _classes(results),
+        "Resampling, beside the paper": Block(_gains(results)),
+    }
+
+
+def _by_noise(results: Results, stage: str) -> dict[float, Spread]:
     return {p: _of(results, stage, noise_name(p)) for p in sorted(results.settings["noise"])}
 
 
-def _noise_section(results: Results) -> Section:
-    before, after, alone = _noise(results, BEFORE), _noise(results, AFTER), _of(results, ALONE)
-    s = results.settings
+def _noise(results: Results) -> Block:
+    before, after, alone = _by_noise(results, BEFORE), _by_noise(results, AFTER), _of(results, ALONE)
     shares = [100 * p for p in before]
     series = [
         points(f"{when} transfer", shares, [*own.values()]) for when, own in (("before", before), ("after", after))
     ]
-    marks = [Mark("y", 100 * alone.mean, ALONE)]
+    lines = Lines(
+        "labels replaced, %", "test accuracy, %", series, [Mark("y", 100 * alone.mean, ALONE)], x_ticks=shares
+    )
     body = [[f"{100 * p:g} %", before[p].percent(), *after[p].cells()] for p in before]
-    body.append([ALONE, "", *alone.cells()])
-    return Section(
-        "Label noise",
-        noise_takeaway(before, after, alone),
-        intro=f"Pretraining on {how_many(s['pretraining_samples'], 'images')}; of their labels a share is replaced by a draw from the "
-        f"distribution of all, which may hit the true one. Then fine-tuning on {how_many(s['target_samples'], 'other images')} with "
-        "clean labels. Both have the same classes, so the head is kept.",
-        figure=Figure([Lines("labels replaced, %", "test accuracy, %", series, marks, x_ticks=shares)]),
-        table=listed(["labels replaced", "before transfer", "after transfer", "seeds"], body),
-    )
+    columns = ["labels replaced", "before transfer", "after transfer", "seeds"]
+    return Block(listed(columns, [*body, [ALONE, "", *alone.cells()]]), Figure([lines]))
 
 
-def noise_takeaway(before: Mapping[float, Spread], after: Mapping[float, Spread], alone: Spread) -> str:
-    """Of accuracies by share of labels replaced, 0 among them."""
-    worst = max(before)
-    lost = [100 * (s[0.0].mean - s[worst].mean) for s in (before, after)]
-    if lost[0] <= 0:
-        verdict = "noise costs nothing before transfer"
-    else:
-        verdict = "transfer does not make up for the loss"
-        if lost[1] < lost[0]:
-            verdict = f"on average, transfer makes up for {lost[0] - lost[1]:.1f} percentage points of the loss"
-    useless = [f"{100 * p:g} %" for p in after if after[p].mean <= alone.mean]
-    if useless:
-        beaten = f"Pretraining does not beat the {ALONE} with {', '.join(useless)} noise."
-    else:
-        gained = points_apart(after[worst], alone)
-        beaten = (
-            f"Pretraining beats the {ALONE} at every share of noise. With {100 * worst:g} % it beats it by {gained}."
-        )
-    untransferred, apart = (difference(s[worst], s[0.0]) for s in (before, after))
-    robust = (
-        "shows no significant loss" if not apart.is_seen else "is not robust" if apart.mean < 0 else "gains by noise"
-    )
-    if apart.interval is None:
-        robust = "cannot be judged from one seed"
-    return (
-        f"Here pretraining {robust}: {100 * worst:g} % noise changes accuracy by {apart.points()} after transfer. Before transfer it changes "
-        f"accuracy by {untransferred.points()}; {verdict}. {beaten}"
-    )
-
-
-def _loss_section(results: Results) -> Section:
-    before, after = _noise(results, BEFORE), _noise(results, AFTER)
+def _losses(results: Results) -> Table:
+    before, after = _by_noise(results, BEFORE), _by_noise(results, AFTER)
     body = []
     for p in (p for p in after if p > 0):
         text = PUBLISHED_LOSS[p][0] if p in PUBLISHED_LOSS else "–"
@@ -210,16 +200,7 @@ def _loss_section(results: Results) -> Section:
         row = [f"{100 * p:g} %", *(f"{points:.2f}" for points in lost), apart, text]
         body.append([*row, published_verdict(p, lost[1])])
     columns = ["labels replaced", "lost before", "lost after", "more than seeds differ", "published", "here is"]
-    judged = [row for row in body if row[-1] != "–"]
-    other = [row for row in judged if row[-1] != "as published"]
-    told = "".join(f" {row[0]}: {row[-1]}." for row in other)
-    return Section(
-        "What noise costs, beside the paper",
-        f"{len(judged) - len(other)} of {len(judged)} losses after transfer are as published.{told}",
-        intro="In percentage points of accuracy against clean labels, before and after transfer. Published, after transfer: Mahajan et "
-        "al. 2018, up to 3.5 billion images with hashtags. “About” is within one point.",
-        table=Table(columns, body, {1, 2}, notes=["published: from a secondary source; * recalled"]),
-    )
+    return Table(columns, body, {1, 2}, notes=["published: from a secondary source; * recalled"])
 
 
 def published_verdict(share: float, lost: float) -> str:
@@ -233,10 +214,7 @@ def published_verdict(share: float, lost: float) -> str:
     return "less than published" if lost < low else "more than published" if lost > high else "as published"
 
 
-# -- a long tail -------------------------------------------------------------------------------------
-
-
-def _tail_section(results: Results) -> Section:
+def _tail(results: Results) -> Block:
     rows, resamplings = results.rows["tail"], results.settings["resamplings"]
     ranks = [row["class"] + 1 for row in rows]
     series = [Series(_word(r), "measured", ranks, [row[r] for row in rows], is_joined=True) for r in resamplings]
@@ -247,106 +225,38 @@ def _tail_section(results: Results) -> Section:
         "images": lambda row: f"{row['images']:,}",
         **{f"{_word(r)}, per epoch": lambda row, r=r: f"{row[r]:,}" for r in resamplings},
     }
-    return Section(
-        "A long tail of labels",
-        tail_takeaway(rows, resamplings),
-        intro=f"{sum(row['images'] for row in rows):,} images, classes by Zipf's law with exponent "
-        f"{results.settings['long_tail']:g}. Resampling changes how often an image is met, not which images there are.",
-        figure=Figure([Lines(_X, "images per epoch", series, log_y=True, x_ticks=_ticks(ranks))]),
-        table=replace(table(listed_rows, columns), right={0, *range(2, len(columns))}),
+    return Block(
+        replace(table(listed_rows, columns), right={0, *range(2, len(columns))}),
+        Figure([Lines(_X, "images per epoch", series, log_y=True, x_ticks=_ticks(ranks))]),
     )
 
 
-def tail_takeaway(rows: Sequence[Row], resamplings: Sequence[str]) -> str:
-    """How much more often the first class is met than the last."""
-    ratios = {r: rows[0][r] / max(1, rows[-1][r]) for r in resamplings}
-    often = ", ".join(f"{_word(r)} {ratio:.1f}" for r, ratio in ratios.items())
-    evenest = min(ratios, key=lambda r: ratios[r])
-    met = rows[-1][evenest] / max(1, rows[-1]["images"])
-    return (
-        f"Times that the first class is met for each time that the last is: {often}. With {_word(evenest)} resampling an "
-        f"image of the last class comes {met:.1f} times per epoch."
-    )
-
-
-def rare(results: Results, stage: str, arm: str) -> Spread:
-    """Mean accuracy on the least frequent classes, of each seed, over the seeds."""
-    first = len(results.rows["tail"]) - results.settings["rare"]
-    rows = [row for row in matching(results.rows["classes"], stage=stage, arm=arm) if row["class"] >= first]
-    by_seed = grouped(sorted(rows, key=lambda row: row["seed"]), "seed")
-    return Spread.of([float(np.nanmean([row["accuracy"] for row in own])) for own in by_seed.values()])
-
-
-def _classes_section(results: Results) -> Section:
-    resamplings, stages = results.settings["resamplings"], (BEFORE, AFTER)
+def _classes(results: Results) -> Block:
+    resamplings = results.settings["resamplings"]
     ranks = [row["class"] + 1 for row in results.rows["tail"]]
     panels = []
-    for stage, when in ((BEFORE, "before"), (AFTER, "after")):
+    columns: dict[str, Any] = {"resampling": _word}
+    for stage, when in STAGES.items():
         by_arm = grouped(matching(results.rows["classes"], stage=stage), "arm")
         series = [
             points(_word(r), ranks, [spread(by_arm[r], **{"class": rank - 1}) for rank in ranks]) for r in resamplings
         ]
         panels.append(Lines(_X, f"accuracy {when} transfer, %", series, x_ticks=_ticks(ranks)))
-    columns: dict[str, Any] = {"resampling": _word}
-    for stage, when in zip(stages, ("before", "after"), strict=True):
         columns[f"{when}: all"] = lambda r, stage=stage: _of(results, stage, r).percent()
         columns[f"{when}: rare"] = lambda r, stage=stage: rare(results, stage, r).percent()
     columns["seeds"] = lambda r: str(_of(results, BEFORE, r).n)
-    return Section(
-        "Accuracy by class",
-        classes_takeaway(*({r: rare(results, stage, r) for r in resamplings} for stage in stages)),
-        intro=f"Rare are the {how_many(results.settings['rare'], 'classes')} with the fewest images in pretraining. Transfer is to "
-        f"{results.settings['target_samples']:,} clean images with the frequencies of the published set.",
-        figure=Figure(panels),
-        table=table(resamplings, columns),
-    )
+    return Block(table(resamplings, columns), Figure(panels))
 
 
-def classes_takeaway(before: Mapping[str, Spread], after: Mapping[str, Spread]) -> str:
-    """Of accuracies on the rare classes, by resampling."""
-
-    def of_best(accuracies: Mapping[str, Spread]) -> str:
-        best = max(accuracies, key=lambda r: accuracies[r].mean)
-        shown = accuracies[best].percent()
-        if best == "natural":
-            return f"no resampling is better than natural frequencies, {shown}"
-        gain = points_apart(accuracies[best], accuracies["natural"])
-        return f"{_word(best)} resampling is best, {shown}. Its gain over natural frequencies is {gain}"
-
-    return f"On the rare classes before transfer, {of_best(before)}. After transfer, {of_best(after)}."
-
-
-def _resampling_section(results: Results) -> Section:
-    resamplings = results.settings["resamplings"]
-    accuracies = {stage: {r: _of(results, stage, r) for r in resamplings} for stage in (BEFORE, AFTER)}
+def _gains(results: Results) -> Table:
     low, high = PUBLISHED_GAIN
     columns: dict[str, Any] = {"over natural": _word}
-    columns |= {
-        f"{when} transfer, here": lambda r, of=accuracies[stage]: points_apart(of[r], of["natural"])
-        for stage, when in ((BEFORE, "before"), (AFTER, "after"))
-    }
+    for stage, when in STAGES.items():
+        columns[f"{when} transfer, here"] = lambda r, stage=stage: (
+            f"{_of(results, stage, r) - _of(results, stage, 'natural'):%}"
+        )
     columns["after, published"] = lambda r: f"+{low:g} to +{high:g} percentage points"
-    return Section(
-        "Resampling, beside the paper",
-        resampling_takeaway(accuracies[AFTER]),
-        intro="Accuracy over all classes. Published: Mahajan et al. 2018, hashtags, transfer to ImageNet.",
-        table=table([r for r in resamplings if r != "natural"], columns, text=4),
-    )
-
-
-def resampling_takeaway(after: Mapping[str, Spread]) -> str:
-    """Of accuracies over all classes after transfer, by resampling, natural among them."""
-    natural = after["natural"]
-    gains = {r: 100 * (s.mean - natural.mean) for r, s in after.items() if r != "natural"}
-    shown = ", ".join(f"{_word(r)} {gain:+.1f}" for r, gain in gains.items())
-    apart = sum(is_apart(after[r], natural) for r in gains)
-    certain = f"With {seeds(natural.n)}, {apart} of {len(gains)} gains are significant"
-    certain = certain if natural.std is not None else "One seed is too few to judge"
-    low, high = PUBLISHED_GAIN
-    best = max(gains.values())
-    size = "below" if best < low else "above" if best > high else "within"
-    size = size if best > 0 else "no better than natural, against"
-    return f"After transfer, gains over natural in percentage points: {shown}. {certain}. The best is {size} the published {low:g} to {high:g} percentage points."
+    return table([r for r in results.settings["resamplings"] if r != "natural"], columns, text=4)
 
 
 def _word(resampling: str) -> str:
@@ -394,7 +304,9 @@ STUDY = Study(
     "network otherwise learns the frequent ones",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
     not_run=[
         NotRun(
             "evening",

@@ -1,0 +1,1 @@
+"""Wrong labels and a long tail of labels in pretraining."""
