@@ -13,7 +13,7 @@ from typing import Any
 from chronograd.answer import Table
 from chronograd.job import Job, changed
 from chronograd.record import Record
-from chronograd.reinforce.balance import Components, Setting, balance, enough_actors
+from chronograd.reinforce.balance import Components, BalanceSetting, balance, enough_actors
 from chronograd.units import percent, si
 from chronograd_lab.common import returns
 from chronograd_lab.common.arms import Arm, train_arms
@@ -147,8 +147,8 @@ def published() -> dict[str, Any]:
         "frames": frames,
         "made": frames / FRAMES_PER_TRANSITION,
         "drawn": BATCHES_PER_S * BATCH,
-        "bottleneck": balance(parts, Setting(BATCH, draws=1.0, num_actors=PUBLISHED_ACTORS)).bottleneck,
-        "enough": enough_actors(parts, Setting(BATCH, draws=1.0)),
+        "bottleneck": balance(parts, BalanceSetting(BATCH, draws=1.0, num_actors=PUBLISHED_ACTORS)).bottleneck,
+        "enough": enough_actors(parts, BalanceSetting(BATCH, draws=1.0)),
     }
 
 
