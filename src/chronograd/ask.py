@@ -16,7 +16,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chronograd import files, known, trust
 from chronograd import job as jobs
@@ -26,7 +26,10 @@ from chronograd.job import Data, Job, Training
 from chronograd.models import names
 from chronograd.units import percent
 from chronograd.usual import Usual, optimizer_words, usual_training
-from chronograd.words import how_many
+from chronograd.words import how_many, layout_name
+
+if TYPE_CHECKING:
+    from chronograd.trace import Trace
 
 # The data on which a classifier of 1,000 classes is trained.
 USUAL = "imagenet"
@@ -50,12 +53,14 @@ class Asked:
         stated: fields that the user stated, such as `training.batch`.
         usual: the training of a network for which the user gave no job file; None with a job file.
         has_data: False where the job has made-up samples, because no data set is named or known.
+        has_layout_of_trace: whether the memory layout is that of a saved trace in place of the recipe's.
     """
 
     job: Job
     stated: frozenset[str]
     usual: Usual | None = None
     has_data: bool = True
+    has_layout_of_trace: bool = False
 
     @property
     def has_epochs(self) -> bool:
@@ -101,6 +106,8 @@ class Asked:
                 )
             if "training.batch" not in self.stated:
                 parts["batch"] = f"batch {training.batch}"
+        if self.has_layout_of_trace and "training.channels_last" not in self.stated:
+            parts["layout"] = f"memory layout {layout_name(self.job.training.channels_last)}, that of the saved trace"
         if "training.precision" not in self.stated:
             parts["precision"] = f"precision {training.precision}"
         return parts
@@ -143,10 +150,17 @@ def ask(
     if is_job_file(what):
         job = jobs.load(what, [*as_overrides(given), *overrides])
         return Asked(job, frozenset(stated | _fields_of(Path(what))))
-    plain, usual = _of_network(names.resolved(str(what)), given, overrides, target, can_download, is_counted)
+    name = names.resolved(str(what))
+    traced = _trace_of(name)
+    if traced is not None:
+        given = {"mode": traced.mode, **given}
+    plain, usual = _of_network(name, given, overrides, target, can_download, is_counted)
+    has_layout = traced is not None and traced.channels_last != Training(**plain["training"]).channels_last
+    if traced is not None and has_layout:
+        plain["training"]["channels_last"] = traced.channels_last
     job = jobs.from_dict(jobs.override(plain, overrides), f"the job of {what}")
     has_data = job.data.name not in ("synthetic", jobs.TOKENS, jobs.INPUTS) or job.data.samples is not None
-    return Asked(job, frozenset(stated), usual, has_data)
+    return Asked(job, frozenset(stated), usual, has_data, has_layout)
 
 
 def job_of(
@@ -252,11 +266,17 @@ def _of_network(
 
 def name_of(network: str) -> str:
     """The name by which a network is known: that in a saved trace, else the name itself."""
+    traced = _trace_of(network)
+    return network if traced is None else traced.network
+
+
+def _trace_of(network: str) -> Trace | None:
+    """The saved trace that a network is named by; None for a name."""
     if not _is_trace(network):
-        return network
+        return None
     from chronograd.trace import Trace
 
-    return Trace.load(network).network
+    return Trace.load(network)
 
 
 def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> Sequence[str] | None:
@@ -268,10 +288,7 @@ def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]
         return []
     if "data" in given or any(key.startswith("data.") for key in stated):
         return None
-    if _is_trace(network):
-        from chronograd.trace import Trace
-
-        trace = Trace.load(network)
+    if (trace := _trace_of(network)) is not None:
         return None if trace.takes_images or trace.takes_tokens else []
     library, _ = names.split(network)
     shape = given.get("input")
@@ -363,10 +380,7 @@ def _text(network: str, name: str, shape: Sequence[int] | None, classes: int | N
 def _own(network: str, known_shape: Sequence[int] | None = None) -> tuple[tuple[int, ...], int | None]:
     """Shape of a sample and number of classes that a network expects. Raises InputError where it does not say."""
     library, name = names.split(network)
-    if _is_trace(network):
-        from chronograd.trace import Trace
-
-        trace = Trace.load(network)
+    if (trace := _trace_of(network)) is not None:
         classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) in (2, 3)]
         return tuple(size.const for size in trace.input_shapes[0][1:]), classes[0] if classes else None
     if library == "zoo":

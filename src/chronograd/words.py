@@ -44,6 +44,14 @@ def kind_name(kind: str) -> str:
     return KIND_NAMES.get(kind, kind.replace("_", " "))
 
 
+def layout_name(is_channels_last: bool) -> str:
+    """
+    >>> layout_name(True), layout_name(False)
+    ('NHWC', 'NCHW')
+    """
+    return "NHWC" if is_channels_last else "NCHW"
+
+
 def how_many(count: float | str | None, plural: str) -> str:
     """A count with its noun, which is singular after 1; of text the text.
 

@@ -20,12 +20,10 @@ def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> T
 
     Args:
         saved: a trace to read instead, which has to be of the job's network.
-        mode: `training` or `inference`, instead of the job's; a trace that is read keeps its own.
+        mode: `training` or `inference`, instead of the job's.
     """
     if (path := _path_of(job, saved)) is not None:
-        trace = _read(job, path)
-        if mode is None and trace.mode == "training" != job.mode:
-            raise _not_of_the_job(path, "training", "mode=inference", " mode=inference")
+        trace = _read(job, path, mode or job.mode)
         if trace.channels_last != job.training.channels_last:
             raise _not_of_the_job(
                 path,
@@ -63,7 +61,7 @@ def trace_layouts(job: Job, saved: Path | None = None) -> list[Trace]:
     if "channels_last" in job.training.model_fields_set:
         return [trace_job(job, saved)]
     if (path := _path_of(job, saved)) is not None:
-        return [_read(job, path)]
+        return [_read(job, path, job.mode)]
     first = trace_job(job)
     if not first.select(kinds=CONV_KINDS):
         return [first]
@@ -86,11 +84,13 @@ def _is_path(job: Job) -> bool:
     return job.network.name.endswith((".json", ".json.gz"))
 
 
-def _read(job: Job, path: Path) -> Trace:
-    """A saved trace of a job's network, in whichever layout."""
+def _read(job: Job, path: Path, mode: str) -> Trace:
+    """A saved trace of a job's network in a mode, in whichever layout."""
     trace = Trace.load(path)
     if not _is_path(job) and trace.network != job.network.name:
         raise _not_of_the_job(path, f"network {trace.network}", job.network.name)
+    if trace.mode != mode:
+        raise _not_of_the_job(path, trace.mode, f"mode={mode}", f" mode={mode}")
     _check_data(job, trace, path)
     return trace
 

@@ -42,7 +42,7 @@ def answer_of_table(
     said = [f"{counts[verdict]} {verdict}" for verdict in ("impossible", "suspicious", "slow", "as expected")
             if counts[verdict]]  # fmt: skip
     rows = [
-        [j.job.network.name, str(j.job.training.batch), _number(j.rate), _number(j.expected.value), _between(j.expected),
+        [j.network, str(j.job.training.batch), _number(j.rate), _number(j.expected.value), _between(j.expected),
          _share(j.of_expected), j.verdict]
         for j in cases
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def data_of(judged: Judged) -> dict[str, Any]:
         "samples_per_s": judged.rate,
         **({"tokens_per_s": judged.rate * judged.tokens} if judged.tokens > 1 else {}),
         "setting": {
-            "network": judged.job.network.name,
+            "network": judged.network,
             "mode": judged.mode,
             "device": judged.device.name,
             "devices": judged.job.cluster.count,
@@ -80,6 +80,7 @@ def data_of(judged: Judged) -> dict[str, Any]:
             "channels_last": training.channels_last,
             "is_layout_assumed": judged.is_layout_assumed,
             "assumed": list(judged.assumed),
+            **({"only_layout": list(judged.only_layout)} if judged.only_layout else {}),
             "compile": training.compile,
         },
         "share_of_expected": judged.of_expected,
@@ -113,7 +114,7 @@ def _verdict(j: Judged) -> Section:
         columns, right = ["", "samples/s", "tokens/s", "yours is"], {1, 2, 3}
         rows = [[what, rate, of_tokens, share] for (what, rate, share), of_tokens in zip(rows, _tokens(j), strict=True)]
     return Section(
-        f"{j.job.network.name} on {_place(j)} in {j.job.training.precision_name}: {j.mode}, batch {j.job.training.batch}",
+        f"{j.network} on {_place(j)} in {j.job.training.precision_name}: {j.mode}, batch {j.job.training.batch}",
         _sentence(j),
         lines=lines,
         table=Table(columns, rows, right),
@@ -228,6 +229,7 @@ def _assumptions(j: Judged) -> list[str]:
         lines.append(
             "Assumed: memory format NCHW, no torch.compile, because you gave neither (training.channels_last, training.compile)"
         )
+    lines += j.only_layout
     if j.job.training.precision == "fp32" and "tf32" in j.device.peak_flops_per_s:
         lines.append(
             "fp32 means without TF32, which PyTorch uses for convolutions here unless it is turned off: --precision tf32"
@@ -337,11 +339,7 @@ def _gains(j: Judged) -> list[Section]:
 
 def _published(j: Judged) -> list[Section]:
     if not j.rows:
-        return [
-            Section(
-                "Published", f"No figure of {j.job.network.name} on {j.device.name} is in the table of published ones."
-            )
-        ]
+        return [Section("Published", f"No figure of {j.network} on {j.device.name} is in the table of published ones.")]
     rates = sorted(row.samples_per_s for row in j.alike)
     if rates:
         many = f"{len(rates)} published figures of this setting, {_number(rates[0])} to {_number(rates[-1])}: yours"

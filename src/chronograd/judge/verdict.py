@@ -19,6 +19,7 @@ from chronograd.judge.claim import Claim
 from chronograd.judge.limits import Limit, limit_of
 from chronograd.judge.published import JudgedSetting, PublishedRow
 from chronograd.judge.settings import Near, Option, TraceOf, usual_batch
+from chronograd.predict.notes import only_layout
 from chronograd.record import Z80, Quantity
 from chronograd.trace import Trace
 
@@ -63,6 +64,8 @@ class Judged:
         same_elsewhere: published figures of other settings that are nearly this one: what may have been copied.
         explanations: settings in which the figure is as expected, where it is not in its own.
         gains: changes that are predicted to gain most; `together` all of them.
+        network: its name, of a saved trace the name in it.
+        only_layout: a sentence if the memory layout is open and a saved trace has one only.
     """
 
     claim: Claim
@@ -87,6 +90,8 @@ class Judged:
     explanations: tuple[Option, ...] = ()
     gains: tuple[Option, ...] = ()
     together: Option | None = None
+    network: str = ""
+    only_layout: tuple[str, ...] = ()
 
     @property
     def is_layout_assumed(self) -> bool:
@@ -127,6 +132,8 @@ def judge(
     """
     named = stated.device
     one = replace(_judge(claim, job, trace_of, mode, stated.has_batch, rows, with_advice), named=named)
+    if not stated.has_layout and one.network != job.network.name:
+        one = replace(one, only_layout=tuple(only_layout(job, [trace_of(job, mode)])))
     if one.verdict not in ("suspicious", "impossible"):
         return one
     cards = catalog.variants(named)[1:] if named else []
@@ -136,7 +143,8 @@ def judge(
         except ChronogradError:  # such as a precision that the card lacks, or a given trace of another layout
             continue
         if other.verdict == "as expected":
-            return replace(other, is_batch_assumed=one.is_batch_assumed, assumed=changes, named=named)
+            return replace(other, is_batch_assumed=one.is_batch_assumed, assumed=changes, named=named,
+                           only_layout=one.only_layout)  # fmt: skip
     return one
 
 
@@ -210,6 +218,7 @@ def _judge(
         explanations=tuple(explanations),
         gains=tuple(gains),
         together=together,
+        network=trace.network,
     )
 
 
@@ -275,7 +284,7 @@ def setting_of(trace: Trace, job: Job, device: Device, mode: str) -> JudgedSetti
     """What published figures are compared by."""
     training = job.training
     return JudgedSetting(
-        job.network.name,
+        trace.network,
         trace.params,
         int(trace.input_shapes[0][-1].const),
         mode,

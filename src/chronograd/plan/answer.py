@@ -27,6 +27,7 @@ from chronograd.plan.renting import KINDS, Decoding, rent
 from chronograd.plan.rows import Row, setting_row
 from chronograd.plan.search import Search, devices_of, search
 from chronograd.plan.settings import with_whole_batches
+from chronograd.predict.notes import only_layout
 from chronograd.trace import Trace
 from chronograd.units import GIB, dollars, quantity
 from chronograd.words import how_many, listed
@@ -99,7 +100,7 @@ def list_settings(
         "evaluated": len(found.columns["fits"]),
         "fit": num_fit,
         "too_large_for_the_data": num_too_large,
-        "assumed": rough,
+        "assumed": [*rough, *only_layout(job, found.traces.values())],
     }
     notes = [*_left_out(num_too_large, samples), *_not_searched(found, job, rented.without_host)]
     return Answer(f"Settings for {found.network}", sections=[section], data=data, notes=notes)
@@ -217,7 +218,7 @@ def reach_goal(
         "goal": {"budget_usd": goal.budget_usd, "deadline_s": goal.deadline_s, "confidence": goal.confidence},
         "effort": _effort_data(effort),
         "other_recipes": [_recipe(one) for one in choices.effort.others],
-        "assumed": [*assumed, *rough],
+        "assumed": [*assumed, *rough, *only_layout(job, found.traces.values())],
         "decoding": None if decoding is None else vars(decoding),
         "spot": vars(spot),
         "too_large_for_the_data": num_too_large,
@@ -361,13 +362,9 @@ def _left_out(count: int, samples: int) -> list[str]:
 def _not_searched(found: Search, job: Job, without_host: Sequence[str]) -> list[str]:
     """What a reader might think was searched, and was not."""
     stated = job.training.model_fields_set
-    parts = []
+    notes = only_layout(job, found.traces.values())
     if "compile" not in stated and not any(way.compile for way in found.ways):
-        parts.append("torch.compile, of which no timings of training on these devices are known")
-    if "channels_last" not in stated and len(found.traces) == 1:
-        (layout,) = found.traces
-        parts.append(f"channels {'first' if layout else 'last'}: the trace has the other layout")
-    notes = [f"Not searched: {'; '.join(parts)}."] if parts else []
+        notes.insert(0, "Not searched: torch.compile, of which no timings of training on these devices are known.")
     if without_host:
         notes.append(f"Not offered: {', '.join(without_host)}, of which only prices without the host are known.")
     return notes

@@ -24,6 +24,7 @@ from chronograd.plan.goal import MAX_PROBABLE
 from chronograd.plan.renting import Rented, rent
 from chronograd.plan.rows import Row, setting_row
 from chronograd.plan.search import Search, search
+from chronograd.predict.notes import only_layout
 from chronograd.predict.prediction import tokens_of_sample
 from chronograd.record import Z80
 from chronograd.trace import Trace
@@ -75,6 +76,7 @@ def serve(
     fitting = np.flatnonzero(columns["fits"])
     soonest = _row(found, rented, int(fitting[np.argmin(step_s[fitting])]), tokens) if len(fitting) else None
     rough = found.rough(int(columns["setting"][best[0]])) if len(best) else []
+    one_layout = only_layout(job, found.traces.values())
     data: dict[str, Any] = {
         "settings": listed,
         "evaluated": len(found.columns["fits"]),
@@ -83,14 +85,14 @@ def serve(
         "latency_s": latency_s,
         "confidence": confidence,
         "fastest": soonest,
-        "assumed": rough,
+        "assumed": [*rough, *one_layout],
     }
     without = [f"Not offered: {', '.join(rented.without_host)}, of which only prices without the host are known."]
     return Answer(
         f"Inference of {found.network}",
-        sections=[_section(found, data, tokens)],
+        sections=[_section(found, data, rough, tokens)],
         data=data,
-        notes=[*(without if rented.without_host else []), NOT_COUNTED],
+        notes=[*one_layout, *(without if rented.without_host else []), NOT_COUNTED],
     )
 
 
@@ -108,7 +110,7 @@ def _row(found: Search, rented: Rented, i: int, tokens: int | None) -> Row:
     }
 
 
-def _section(found: Search, data: dict[str, Any], tokens: int | None) -> Section:
+def _section(found: Search, data: dict[str, Any], rough: Sequence[str], tokens: int | None) -> Section:
     rows, bound = data["settings"], data["latency_s"]
     limit = "any latency" if bound is None else f"an answer within {seconds(bound)}"
     unit = "token" if tokens is not None else "sample"
@@ -117,7 +119,7 @@ def _section(found: Search, data: dict[str, Any], tokens: int | None) -> Section
         title=f"{found.network}: {limit}",
         takeaway=_takeaway(data, unit),
         lines=[
-            *(shown.warnings(rows[0], data["assumed"]) if rows else []),
+            *(shown.warnings(rows[0], rough) if rows else []),
             f"{data['kept']:,} settings keep it, of {data['fit']:,} that fit and {data['evaluated']:,} in all."
             if bound is not None
             else f"{data['fit']:,} settings fit, of {data['evaluated']:,}.",

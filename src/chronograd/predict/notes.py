@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from chronograd.job import Job
 from chronograd.predict.carrying import Shown
 from chronograd.predict.memory import Memory, may_not_fit, reserve_bytes
 from chronograd.predict.scaling import is_this_processor
 from chronograd.predict.setting import Setting
 from chronograd.record import DOES_NOT_FIT
+from chronograd.trace import CONV_KINDS, Trace
 from chronograd.units import memory
-from chronograd.words import how_many
+from chronograd.words import how_many, layout_name
 
 MFU_ABOVE_PEAK = (
     "an MFU above 100 % is no error: FLOPs are counted plainly, and Winograd's algorithm, which this device uses for 3×3 "
     "convolutions, needs fewer multiplications (down to a quarter)"
 )
+
+
+def only_layout(job: Job, traces: Collection[Trace]) -> list[str]:
+    """A sentence if a search that may choose the memory layout has the trace of one layout only."""
+    (first, *others) = traces
+    if others or "channels_last" in job.training.model_fields_set or not first.select(kinds=CONV_KINDS):
+        return []
+    layout = layout_name(first.channels_last)
+    return [f"Memory layout {layout} only: a saved trace has one layout; name the network to search both."]
 
 
 def notes_of(
