@@ -10,10 +10,9 @@ import pytest
 from chronograd.figure import Lines
 from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results
-from chronograd_lab.common.rows import Spread
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies import batch_augmentation as study
-from chronograd_lab.studies.batch_augmentation import STUDY, Copies
+from chronograd_lab.studies.batch_augmentation import study
+from chronograd_lab.studies.batch_augmentation.study import STUDY, Copies
 
 SETTINGS = {**STUDY.sizes["laptop"], "copies": [1, 2, 4], "seeds": [3, 3, 3], "longer": 4, "epochs": 4, "target": 0.5}
 
@@ -34,7 +33,12 @@ def made_up(final: dict[str, float], apart: float = 0.01) -> Results:
                 "images": [u * arm.copies * 32 for u in updates],
                 "test_accuracy": [end * (i + 1) / 4 for i in range(4)],
             }
-            outcome = {"accuracy": end, "epochs": arm.epochs, "updates": updates[-1], "train_loss": 1.0}
+            outcome: dict[str, float | None] = {
+                "accuracy": end,
+                "epochs": arm.epochs,
+                "updates": updates[-1],
+                "train_loss": 1.0,
+            }
             outcome |= {"images": columns["images"][-1], "seconds": columns["seconds"][-1]}
             reached = study.to_target(columns, SETTINGS["target"])
             rows.append({"arm": name, "copies": arm.copies, "seed": seed, **outcome, **reached})
@@ -130,78 +134,59 @@ def test_accuracy_at_a_time_is_that_of_the_last_evaluation_before_it() -> None:
     assert study.accuracy_at(curves, "M=2", "seconds", 1.0).mean == 0.0
 
 
-def test_takeaway_at_equal_updates_follows_the_numbers() -> None:
-    low, high = Spread(0.40, 0.001, 3), Spread(0.44, 0.001, 3)
-    rising = study.updates_takeaway({"M=1": low, "M=2": Spread(0.42, 0.001, 3), "M=4": high})
-    assert rising.startswith("Accuracy over M=1, 60.00 ± 0.10 % of error: M=2 +2.0 percentage points (")
-    assert "M=4 +4.0 percentage points (+3.8 … +4.2" in rising
-    close = study.updates_takeaway({"M=1": low, "M=2": Spread(0.4005, 0.001, 3), "M=4": Spread(0.42, None, 1)})
-    assert close.startswith(
-        "No value of M differs significantly from M=1, 60.00 ± 0.10 % of error. The highest accuracy among them is of M=4"
-    )
-    assert "+2.0 percentage points (too few seeds to judge)" in close
-    falling = study.updates_takeaway({"M=1": high, "M=2": Spread(0.4395, 0.001, 3), "M=4": low})
-    assert "M=4 −4.0 percentage points" in falling
-    assert falling.endswith("No significant difference from it: M=2.")
-
-
-def test_takeaways_at_equal_images_and_seconds_follow_the_numbers() -> None:
-    a, b = Spread(0.40, 0.001, 3), Spread(0.44, 0.001, 3)
-    assert "M=4 is worse than M=1 longer: −4.0 percentage points" in study.images_takeaway("M=4", "M=1 longer", a, b)
-    assert "M=4 is better than M=1 longer: +4.0 percentage points" in study.images_takeaway("M=4", "M=1 longer", b, a)
-    assert "M=4 does not differ significantly from M=1 longer" in study.images_takeaway(
-        "M=4", "M=1 longer", a, Spread(0.44, None, 1)
-    )
-    assert "M=4 is behind" in study.seconds_takeaway(3.0, "M=4", a, b)
-    assert "M=4 is ahead" in study.seconds_takeaway(3.0, "M=4", b, a)
-
-
 LONGER = study.longer_name(SETTINGS)
 
 
-def test_page_of_a_gain_says_so() -> None:
+def test_costs_to_the_target() -> None:
     """The ends: 0.40, 0.51, 0.60 and 0.55. Evaluations are at quarters, so 0.5 is reached at the last of each arm, but
     by M=1 never."""
-    sections = {s.title: s for s in STUDY.page(made_up({"M=1": 0.40, "M=2": 0.51, "M=4": 0.60, LONGER: 0.55})).sections}
+    results = made_up({"M=1": 0.40, "M=2": 0.51, "M=4": 0.60, LONGER: 0.55})
     updates = 31 * 4
-    target = sections["To 50 %"]
-    assert f"fewest epochs and updates M=2 (4.0 and {updates})" in target.takeaway
-    assert f"Fewest images: M=2 ({updates * 32 * 2:,})" in target.takeaway
-    assert f"Fewest seconds: M=2 ({updates * 2:.1f})" in target.takeaway
-    assert target.takeaway.endswith("Not reached from every seed within 4 epochs: M=1.")
-    assert target.table is not None
-    cells = {row[0]: row for row in target.table.rows}
+    values = study.values(results)
+    assert values["fewest"] == {
+        "epochs": {"arm": "M=2", "value": 4.0},
+        "updates": {"arm": "M=2", "value": updates},
+        "images": {"arm": "M=2", "value": updates * 32 * 2},
+        "seconds": {"arm": "M=2", "value": updates * 2},
+    }
+    assert (values["missed"], values["that_differ"], values["highest"], values["reached_sooner"]) == (
+        "M=1",
+        2,
+        "M_4",
+        "yes",
+    )
+    assert values["M_1"]["accuracy"].mean - values["plain"]["accuracy"].mean == pytest.approx(0.05)
+    assert values["M_4"]["accuracy"].mean - values["longer"]["accuracy"].mean == pytest.approx(0.05)
+    assert values["at_equal_seconds"]["seconds"] == updates * 4
+    blocks = study.blocks(results)
+    target, paper = blocks["To 50 %"].table, blocks["Beside the paper"].table
+    assert target is not None
+    assert paper is not None
+    cells = {row[0]: row for row in target.rows}
     assert cells["M=1"][-2:] == ["0 of 3", "41.00 ± 1.00 % after 124.0 s"]
     assert cells["M=4"][-2:] == ["3 of 3", ""]
-    paper = sections["Beside the paper"]
-    assert paper.takeaway == (
-        "2 of the paper's 2 claims hold here; the gain of +20.00 percentage points is above the range of +0.5 to +1 recalled for it."
-    )
-    assert "Cutout changes accuracy by +5.0 percentage points" in sections["Crop and flip alone"].takeaway
-    images = sections["At equal images and at equal seconds"]
-    assert images.takeaway.startswith(f"At equal images M=4 is better than {LONGER}: +5.0 percentage points")
+    assert [row[2] for row in paper.rows] == ["yes", "yes", "no"]
 
 
 def test_a_point_stands_for_each_m_that_some_seed_brought_to_the_target() -> None:
     """Seeds of M=1 end at 0.49, 0.50 and 0.51: two of them reach 0.5. No seed of M=2 does."""
-    page = STUDY.page(made_up({"M=1": 0.49, "M=2": 0.40, "M=4": 0.60, LONGER: 0.55}))
-    target = next(s for s in page.sections if s.title == "To 50 %")
+    target = study.blocks(made_up({"M=1": 0.49, "M=2": 0.40, "M=4": 0.60, LONGER: 0.55}))["To 50 %"]
     assert target.figure is not None
     for panel in target.figure.panels:
         assert isinstance(panel, Lines)
         (series,) = panel.series
         assert [y is not None for y in series.y] == [True, False, True]
         assert list(series.notes) == ["2 of 3", "0 of 3", ""]
-    assert "how many of the seeds reached the target" in target.caption
 
 
-def test_page_of_a_loss_says_so() -> None:
-    sections = {s.title: s for s in STUDY.page(made_up({"M=1": 0.48, "M=2": 0.45, "M=4": 0.44, LONGER: 0.47})).sections}
-    assert "M=2 −3.0 percentage points" in sections["At equal updates"].takeaway
-    assert "no arm reaches the target from every seed." in sections["To 50 %"].takeaway
-    assert sections["Beside the paper"].takeaway.startswith("0 of the paper's 2 claims hold here")
-    images = sections["At equal images and at equal seconds"].takeaway
-    assert images.startswith(f"At equal images M=4 is worse than {LONGER}")
+def test_where_no_arm_reaches_the_target_none_is_cheapest() -> None:
+    results = made_up({"M=1": 0.48, "M=2": 0.45, "M=4": 0.44, LONGER: 0.47})
+    values = study.values(results)
+    assert (values["fewest"], values["missed"], values["reached_sooner"]) == ({}, "M=1, M=2, M=4", "not known")
+    assert f"{values['M_2']['accuracy'] - values['M_1']['accuracy']:%}".startswith("−3.0 percentage points")
+    paper = study.blocks(results)["Beside the paper"].table
+    assert paper is not None
+    assert [row[2] for row in paper.rows] == ["no", "not known", "no"]
 
 
 def test_fewer_updates_needs_one_of_the_two_to_arrive() -> None:

@@ -1,0 +1,1 @@
+"""Batches of M augmented copies of each sample."""
