@@ -16,11 +16,11 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, Field, GetPydanticSchema, TypeAdapter
@@ -30,7 +30,6 @@ from chronograd.errors import FileFormatError, problems
 from chronograd.files import as_asked, read_bytes, write_aside
 from chronograd.units import FLOPS_PER_MAC
 
-T = TypeVar("T")
 FORMAT = "chronograd-trace"
 VERSION = 2
 # The largest of timm's have 3 MB.
@@ -231,13 +230,6 @@ class Trace:
     keras_extra: dict[str, Annotated[int, Field(strict=True)]] = field(default_factory=dict)
     fixed_batch: Size | None = None
     channels_last: bool = False
-
-    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns, computed once for a key; a trace is not changed afterwards."""
-        known: dict[Hashable, T] = self.__dict__.setdefault("_remembered", {})
-        if key not in known:
-            known[key] = make()
-        return known[key]
 
     @property
     def sample_shape(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chronograd.predict.calibration import CLASSES, DATASHEET_SIGMA, Calibration
+from chronograd.predict.derived import derived
 from chronograd.trace import Trace
 from chronograd.units import percent
 from chronograd.words import listed
@@ -80,7 +81,7 @@ def basis(
         times: seconds of each operator. issues: what the host does for each. of_host: how much the host decides, from 0 to 1.
         class_index: into CLASSES.
     """
-    is_recurrent, layers = trace.remember("recurrent", lambda: _recurrent(trace))
+    is_recurrent, layers = derived(trace, "recurrent", lambda: _recurrent(trace))
     of_time, of_issues = (float(v[is_recurrent].sum() / max(v.sum(), 1e-30)) for v in (times, issues))
     recurrent = of_host * of_issues + (1 - of_host) * of_time
     unseen: dict[str, float] = {}

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from chronograd.errors import InputError
+from chronograd.predict.derived import derived
 from chronograd.trace import Storage, Trace
 
 _CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
@@ -47,7 +48,7 @@ def blocks(modules: Mapping[str, str]) -> dict[str, str]:
 
 def is_recomputed(trace: Trace) -> np.ndarray:
     """Which operators run a second time, shape (num_operators,). Raises InputError if the network has no blocks."""
-    inside = trace.remember("blocks", lambda: blocks_to_checkpoint(trace.modules))
+    inside = derived(trace, "blocks", lambda: blocks_to_checkpoint(trace.modules))
     return np.array([op.phase == "forward" and op.module in inside for op in trace.operators], dtype=bool)
 
 
@@ -56,7 +57,7 @@ def lifetimes(trace: Trace, activation_checkpointing: str = "none") -> Iterator[
     if activation_checkpointing == "none":
         yield from ((s, s.birth, s.death) for s in trace.storages)
         return
-    inside = trace.remember("blocks", lambda: blocks_to_checkpoint(trace.modules))
+    inside = derived(trace, "blocks", lambda: blocks_to_checkpoint(trace.modules))
     block_of = [inside.get(op.module) for op in trace.operators]
     uses: dict[int, list[int]] = defaultdict(list)
     starts: dict[str | None, int] = {}

@@ -37,6 +37,7 @@ from chronograd.predict.calibration import (
     family_of,
     uses_vector_peak,
 )
+from chronograd.predict.derived import derived
 from chronograd.predict.traffic import traffic
 from chronograd.record import OperatorKind
 from chronograd.trace import CONV_KINDS, DTYPE_BYTES, KINDS, PHASES, Trace
@@ -175,9 +176,9 @@ class Work:
 
     @classmethod
     def on(cls, trace: Trace, batch: float, calibration: Calibration) -> Work:
-        """The work of a trace as a calibration's precision and software run it. The latest few are kept with the trace."""
+        """The work of a trace as a calibration's precision and software run it. The latest few are kept."""
         key = (batch, calibration.precision, calibration.is_compiled, calibration.has_fused_attention)
-        known: dict[tuple[object, ...], Work] = trace.__dict__.setdefault("_work", {})
+        known: dict[tuple[object, ...], Work] = derived(trace, "work", dict)
         if key not in known:
             if len(known) >= _KEPT:
                 known.pop(next(iter(known)))
@@ -267,7 +268,7 @@ def _families(trace: Trace, is_direct: np.ndarray) -> np.ndarray:
         indices = [FAMILIES.index(family_of(KINDS[k], trace.operator_names[n])) for k, n in pairs.T]
         return np.asarray(np.array(indices)[where.ravel()])
 
-    return np.where(is_direct, FAMILIES.index("conv_depthwise"), trace.remember("families", by_name))
+    return np.where(is_direct, FAMILIES.index("conv_depthwise"), derived(trace, "families", by_name))
 
 
 def operator_seconds(trace: Trace, batch: float, calibration: Calibration) -> np.ndarray:

@@ -11,6 +11,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
 from chronograd.job import Cluster
 from chronograd.predict.collectives import Amount, Topology, all_reduce_s, broadcast
+from chronograd.predict.derived import derived
 from chronograd.trace import KINDS, PHASES, Trace
 
 # Of PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early, then 25 MiB.
@@ -100,7 +101,7 @@ def exchange(
         bucket_bytes: gradients exchanged together; see `buckets`. `sent_share`: of their bytes, where they are compressed.
         rest_s: time between the end of backward and the next, in which a link gets its burst back.
     """
-    parts = trace.remember(("buckets", bucket_bytes), lambda: buckets(trace, bucket_bytes))
+    parts = derived(trace, ("buckets", bucket_bytes), lambda: buckets(trace, bucket_bytes))
     if not parts or np.max(topology.num_ranks) == 1:
         return Communication()
     is_backward = trace.columns["phase"] == PHASES.index("backward")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chronograd.predict.derived import derived
 from chronograd.trace import CONV_KINDS, DTYPE_BYTES, KINDS, MATRIX_KINDS, Operator, Trace
 
 # Autocast's list of operators that are kept in single precision.
@@ -61,7 +62,7 @@ class Traffic:
 def traffic(trace: Trace, precision: str = "fp32", is_compiled: bool = False) -> Traffic:
     """What a trace's operators move; computed once."""
     is_half = precision in ("fp16", "bf16")
-    return trace.remember(("traffic", is_half, is_compiled), lambda: _traffic(trace, is_half, is_compiled))
+    return derived(trace, ("traffic", is_half, is_compiled), lambda: _traffic(trace, is_half, is_compiled))
 
 
 def _traffic(trace: Trace, is_half: bool, is_compiled: bool) -> Traffic:
