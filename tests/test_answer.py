@@ -164,3 +164,14 @@ def test_a_whole_answer_of_another_version_is_refused(tmp_path: Path, key: str, 
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(FileFormatError, match="another format or version"):
         Answer.load(path)
+
+
+def test_rows_of_an_answer_are_a_frame() -> None:
+    job = str(INPUTS / "job.yaml")
+    plan = chronograd.plan(job, trace=str(INPUTS / "net.json.gz"), on=["v100", "t4"], counts=[1, 2])
+    frame = plan.to_pandas()
+    rows = plan.data["settings"]
+    assert list(frame["device"]) == [row["device"] for row in rows]
+    assert frame["step_time_s"].sum() == pytest.approx(sum(row["step_time_s"] for row in rows))
+    with pytest.raises(InputError, match="has no rows other"):
+        plan.to_pandas("other")

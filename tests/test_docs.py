@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 from datetime import date
@@ -125,3 +127,10 @@ def test_the_recipe_for_hosts_of_namespaces_makes_them_and_removes_them() -> Non
     assert done.returncode == 0, done.stderr
     assert "rate 50Mbit burst 256Kb" in done.stdout
     assert mine not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+
+
+def test_the_reference_follows_from_the_declarations() -> None:
+    reference = runpy.run_path(str(ROOT / "tools" / "reference.py"))
+    hint = "run python tools/reference.py"
+    assert (ROOT / "docs" / "reference.md").read_text() == reference["page"](), hint
+    assert json.loads((ROOT / "docs" / "requests.schema.json").read_text()) == reference["schemas"](), hint

@@ -1,4 +1,4 @@
-"""Write the reference of the verbs from their declarations: docs/reference.md, and docs/schemas/requests.json."""
+"""Write the reference of the verbs from their declarations: docs/reference.md, and docs/requests.schema.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTRO = """# Reference
 
 Every verb with its options. The name of an option is also the keyword argument of the Python function, with `_` for `-`: `chronograd
 plan NET --budget 50` is `chronograd.plan("NET", budget=50)`. Times and sizes are text on the command line (`20ms`, `6h`, `2GiB`); in
-Python they are text, or numbers in seconds and bytes. `python tools/reference.py` writes this page from the declarations.
+Python they are text, or numbers in seconds and bytes. [JSON Schema of all requests](requests.schema.json). `python tools/reference.py` writes this page from the declarations.
 """
 
 
@@ -110,7 +110,7 @@ def _bounds(kind: Any) -> dict[str, float]:
 
 def main() -> int:
     """Write both files; with --check, fail if they are not as the declarations say."""
-    files = {DOCS / "reference.md": page(), DOCS / "schemas" / "requests.json": json.dumps(schemas(), indent=1) + "\n"}
+    files = {DOCS / "reference.md": page(), DOCS / "requests.schema.json": json.dumps(schemas(), indent=1) + "\n"}
     if "--check" in sys.argv:
         stale = [str(path) for path, text in files.items() if not path.is_file() or path.read_text() != text]
         print("\n".join(f"{path} is out of date: run python tools/reference.py" for path in stale))

@@ -9,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict, PlainSerializer, TypeAdapter, ValidationError
 
 from chronograd import files
-from chronograd.errors import FileFormatError
+from chronograd.errors import FileFormatError, InputError, MissingExtraError
 from chronograd.figure import Figure
 from chronograd.record import Record, first_problem
 from chronograd.words import first_sentence, named
+
+if TYPE_CHECKING:
+    import pandas
 
 FORMAT = "chronograd-answer"
 VERSION = 1
@@ -173,6 +176,36 @@ class Answer:
             "notes": list(self.notes),
         }
 
+    def frames(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows of the answer by name: the lists of rows in its data, then those of its sections by title."""
+        data = self.as_data()
+        lists = data.items() if isinstance(data, dict) else [("rows", data)]
+        found = {name: rows for name, rows in lists if _is_rows(rows)}
+        for section in self.sections:
+            rows = [*section.rows()] or [
+                dict(zip(t.columns, row, strict=True)) for t in [section.table] if t for row in t.rows
+            ]
+            if rows:
+                found.setdefault(section.title, rows)
+        return found
+
+    def to_pandas(self, name: str | None = None) -> pandas.DataFrame:
+        """Return rows of the answer as a frame, such as the settings of a plan: by default the first of `frames`.
+
+        Raises: InputError for another name, or for an answer without rows; MissingExtraError without pandas.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtraError("pandas", "pandas", "a frame of an answer") from None
+        frames = self.frames()
+        chosen = next(iter(frames), None) if name is None else name
+        if chosen not in frames:
+            raise InputError(
+                f"{self.title!r} has no rows {name or ''}".strip(), f"choose {', '.join(frames) or 'another answer'}"
+            )
+        return pandas.json_normalize(frames[chosen], max_level=0)
+
     def save(self, path: Path) -> None:
         """Write it as JSON, so that a report can hold it; drawings that are no data are left out. Raises InputError."""
         data = _adapter().dump_python(self, mode="json", exclude={"sections": {"__all__": {"figure_svg"}}})
@@ -221,3 +254,7 @@ def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:
         exit_status=max((answer.exit_status for answer in answers), default=0),
         summary=[sentence for answer in answers for sentence in answer.summary][:3],
     )
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)

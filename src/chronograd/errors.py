@@ -99,6 +99,7 @@ EXTRAS = {
     **dict.fromkeys(("torchvision", "sklearn"), "vision"),
     "timm": "timm",
     "tensorboard": "tensorboard",
+    "pandas": "pandas",
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
     "ray": "ray",
     "gymnasium": "reinforcement",

@@ -47,7 +47,7 @@ class TableRequest(Request):
     precision: Literal["fp32", "tf32", "bf16", "fp16", "amp"] | None = None
     """amp is fp16."""
     layout: Literal["nchw", "nhwc"] | None = None
-    phase: Literal["inference", "training"] | None = None
+    phase: Literal["training", "inference"] | None = None
     """If neither the file's name nor its columns say it."""
     compiled: Annotated[bool | None, Spelling(("--compiled/--eager",), aliases=("is_compiled",))] = None
     """Whether networks were compiled."""

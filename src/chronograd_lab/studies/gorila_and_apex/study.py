@@ -13,7 +13,7 @@ from typing import Any
 from chronograd.answer import Table
 from chronograd.job import Job, changed
 from chronograd.record import Record
-from chronograd.reinforce.balance import Components, BalanceSetting, balance, enough_actors
+from chronograd.reinforce.balance import BalanceSetting, Components, balance, enough_actors
 from chronograd.units import percent, si
 from chronograd_lab.common import returns
 from chronograd_lab.common.arms import Arm, train_arms
