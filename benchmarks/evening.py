@@ -26,7 +26,8 @@ from chronograd.rundir import RunDir
 from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, settings_of
-from chronograd_lab.studies import studies, teacher_student
+from chronograd_lab.studies import studies
+from chronograd_lab.studies.teacher_student import study as teacher_student
 
 FOLDER = Path(__file__).parent.parent / "docs" / "studies"
 GPU = "h200"

@@ -38,7 +38,6 @@ from chronograd.report import plots
 from chronograd.simulate.staleness import of_pushes
 from chronograd_lab.common.results import Results
 from chronograd_lab.exercises.pages import Concept, without_links
-from chronograd_lab.studies import teacher_student
 from chronograd_lab.studies.cutout import study as cutout
 from chronograd_lab.studies.gorila_and_apex.study import (
     BATCH,
@@ -47,6 +46,7 @@ from chronograd_lab.studies.gorila_and_apex.study import (
     FRAMES_PER_TRANSITION,
     PUBLISHED_ACTORS,
 )
+from chronograd_lab.studies.teacher_student import study as teacher_student
 from chronograd_lab.studies.weak_labels import study as weak_labels
 
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")

@@ -11,7 +11,7 @@ with labels. U are images without: their true labels are known here, and only us
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.answer import Table
 from chronograd.data.labels import with_noise, write_labels
 from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
 from chronograd.job import Data, Job
 from chronograd.rundir import RunDir
 from chronograd.train.methods import teacher
 from chronograd.train.methods.teacher import Selection
+from chronograd.units import percent
 from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, Trained, job_of, points, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, is_apart, matching, points_apart, seeds, spread, unresolved, upper
+from chronograd_lab.common.rows import Spread, matching, mean, shown, spread, unresolved
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import NotRun, Study, listed, table
+from chronograd_lab.common.written import Block, key
 
 Array = np.ndarray[Any, Any]
 
@@ -268,66 +270,80 @@ def composition(kept: Selection, num_classes: int, truth: Array | None) -> Row:
 # -- the page --------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Answer:
-    weak = (_weak_section,) if results.settings["noise_tried"] else ()
-    made_of = (_steps_section, _per_class_section, _top_classes_section, _composition_section, _ablation_section)
-    sections = [section(results) for section in (*made_of, *weak, _distillation_section)]
-    student, alone = _of(results, own(results.settings), TUNED), _of(results, ALONE)
-    network = results.settings["student"]
-    highlights = [
-        Highlight(label, accuracy.percent(), f"{network}, {seeds(accuracy.n)}")
-        for label, accuracy in (("student, fine-tuned", student), ("trained on D alone", alone))
-    ]
-    return STUDY.answer(results, sections, highlights)
+# -- the page --------------------------------------------------------------------------------------
 
 
-def _of(results: Results, arm: str, stage: str = "", key: str = "accuracy") -> Spread:
-    return spread(results.rows["networks"], key, arm=arm, stage=stage)
+def values(results: Results) -> dict[str, Any]:
+    """Accuracies of the four steps, against K and P, with a step left out and with weak labels; what is in the sets."""
+    settings, sets = results.settings, {row["set"]: row for row in results.rows["sets"]}
+    tuned = _of(results, own(settings), TUNED)
+    classes = set_name(settings["K_of_P_tried"], 1)
+    distilled = {"alone": (ALONE, ""), "classes": (classes, PRETRAINED), "probabilities": (SOFT, PRETRAINED)}
+    return {
+        "tuned": tuned,
+        "pretrained": _of(results, own(settings), PRETRAINED),
+        "alone": _of(results, ALONE),
+        "teacher": _of(results, TEACHER),
+        "echo": _of(results, ECHO, TUNED),
+        "together": _of(results, TOGETHER, TUNED),
+        "by_set": {key(set_name(*pair)): _of(results, set_name(*pair), TUNED).mean for v in "KP" for pair in tried(settings, v)},
+        "weak": {f"noise_{100 * row['noise']:g}": _of(results, name, TUNED).mean for name, row in sets.items() if "noise" in row},
+        "sets": {key(name): row | _extremes(row) for name, row in sets.items()},
+        "agreement": {name: _of(results, *arm, "agreement").mean for name, arm in distilled.items()},
+        "repeated": {name: mean(results.rows["networks"], "repeated_mistakes", arm=arm, stage=stage) for name, (arm, stage) in distilled.items()},
+        # By their seeds alone two runs may differ by twice the deviation of a difference.
+        "by_seeds": 2 * math.sqrt(2) * (tuned.std or math.inf),
+        "unresolved": unresolved(_of(results, ALONE).mean, settings["images"]["test_samples"]),
+        "wrong_on_D": results.rows["labelled"][0]["wrong"],
+        "published_gain": (PUBLISHED_STUDENT - PUBLISHED_ALONE) / 100,
+    }  # fmt: skip
+
+
+def _extremes(row: Row) -> Row:
+    """The smallest and the largest class of a set."""
+    return {"smallest": min(row["per_class"]), "largest": max(row["per_class"])} if "per_class" in row else {}
+
+
+def _of(results: Results, arm: str, stage: str = "", column: str = "accuracy") -> Spread:
+    return spread(results.rows["networks"], column, arm=arm, stage=stage)
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
+    return shown(value, percent)
 
 
-def _steps_section(results: Results) -> Section:
+def blocks(results: Results) -> dict[str, Block]:
+    weak = {"Weak labels or a teacher": _weak(results)} if results.settings["noise_tried"] else {}
+    return {
+        "The four steps": _steps(results),
+        "How many images per class": _sweep(results, "K"),
+        "How many classes per image": _sweep(results, "P"),
+        "What is kept": _kept(results),
+        "Each step left out": Block(_left_out(results)),
+        **weak,
+        "Why it is a distillation": _distillation(results),
+    }
+
+
+def _steps(results: Results) -> Block:
     settings = results.settings
-    student, judging = settings["student"], settings["teacher"]
-    alone, judge = _of(results, ALONE), _of(results, TEACHER)
-    pretrained, tuned = (_of(results, own(settings), stage) for stage in (PRETRAINED, TUNED))
+    student = settings["student"]
     steps = [
-        (ALONE, f"{student} on D alone", alone, f"{PUBLISHED_ALONE}"),
-        (TEACHER, f"teacher, {judging}, on D alone", judge, "–"),
-        (PRETRAINED, f"student, {student}, pretrained", pretrained, "–"),
-        (TUNED, f"student, {student}, fine-tuned", tuned, f"{PUBLISHED_STUDENT} and {PUBLISHED_HASHTAGS}"),
-    ]
+        (ALONE, f"{student} on D alone", _of(results, ALONE), f"{PUBLISHED_ALONE}"),
+        (TEACHER, f"teacher, {settings['teacher']}, on D alone", _of(results, TEACHER), "–"),
+        (PRETRAINED, f"student, {student}, pretrained", _of(results, own(settings), PRETRAINED), "–"),
+        (TUNED, f"student, {student}, fine-tuned", _of(results, own(settings), TUNED), f"{PUBLISHED_STUDENT} and {PUBLISHED_HASHTAGS}"),
+    ]  # fmt: skip
     places, names = list(range(len(steps))), [step[0] for step in steps]
     series = points("test accuracy", places, [step[2] for step in steps], is_joined=False)
-    published = f"{PUBLISHED_STUDENT - PUBLISHED_ALONE:+.1f}"
-    num_images = settings["images"].get("test_samples")
-    open_points = unresolved(alone.mean, num_images) if num_images else 0.0
-    if tuned.mean <= alone.mean:
-        agrees = f"It does not gain; published is a gain ({published})"
-    elif is_apart(tuned, alone) and tuned.mean - alone.mean > open_points:
-        agrees = f"It gains, as published ({published})"
-    else:
-        agrees = f"That it gains, as published ({published}), is not certain"
-        if tuned.mean - alone.mean <= open_points:
-            agrees += f": {num_images:,} test images cannot resolve less than {100 * open_points:.1f} percentage points"
-    return Section(
-        "The four steps",
-        f"The student against the same network on D alone: {points_apart(tuned, alone)}. {agrees}. "
-        f"Against its teacher: {points_apart(tuned, judge)}.",
-        intro=f"K = {settings['K']:,}, P = {settings['P']}. Published: Yalniz et al. 2019, ResNet-50 on ImageNet, with 100 "
-        "million photographs as U, and with a billion found by hashtag.",
-        figure=Figure([Lines("", "test accuracy, %", [series], x_ticks=places, x_names=names)]),
-        table=listed(
-            ["network", "test accuracy", "seeds", "published (ResNet-50), %"],
-            [[name, *accuracy.cells(), published] for _, name, accuracy, published in steps],
-        ),
+    columns = ["network", "test accuracy", "seeds", "published (ResNet-50), %"]
+    return Block(
+        listed(columns, [[name, *accuracy.cells(), published] for _, name, accuracy, published in steps]),
+        Figure([Lines("", "test accuracy, %", [series], x_ticks=places, x_names=names)]),
     )
 
 
-def _sweep(results: Results, varied: str, title: str, said: str, intro: str) -> Section:
+def _sweep(results: Results, varied: str) -> Block:
     """Accuracy and share of wrong labels against K or P."""
     pairs = tried(results.settings, varied)
     names, xs = [set_name(*pair) for pair in pairs], [pair["KP".index(varied)] for pair in pairs]
@@ -349,125 +365,26 @@ def _sweep(results: Results, varied: str, title: str, said: str, intro: str) -> 
         cells = [*(f"{n:,}" for n in counts), _share(wrong[i]), f"{updates:,.0f}", *accuracy, str(found[TUNED][i].n)]
         body.append([f"{x:,}", *cells])
     columns = [varied, "labels", "images", "smallest class", "wrong", "updates", PRETRAINED, TUNED, "seeds"]
-    is_known = None not in wrong
-    return Section(
-        title, said, intro=intro, figure=Figure(panels if is_known else panels[:1]), table=listed(columns, body, 0)
-    )
+    return Block(listed(columns, body, 0), Figure(panels if None not in wrong else panels[:1]))
 
 
-def shape(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """A curve in words: where it is highest, and how far down it goes on both sides, in points.
-
-    >>> shape([1, 2, 3], [50, 60, 55])
-    'rises to 2 (+10.0 percentage points) and falls after it (−5.0 percentage points)'
-    """
-    peak = int(np.argmax(ys))
-    rise, fall = ys[peak] - ys[0], ys[peak] - ys[-1]
-    if rise == fall == 0:
-        return "is the same for all"
-    if peak == 0:
-        return f"is highest at the smallest, {xs[0]:,} ({fall:.1f} percentage points above {xs[-1]:,})"
-    if peak == len(xs) - 1:
-        return f"is highest at the largest, {xs[-1]:,} ({rise:.1f} percentage points above {xs[0]:,})"
-    return f"rises to {xs[peak]:,} (+{rise:.1f} percentage points) and falls after it (−{fall:.1f} percentage points)"
-
-
-def chance(results: Results) -> float | None:
-    """Points by which two runs may differ by their seeds alone: twice the deviation of a difference; None if unknown."""
-    std = _of(results, own(results.settings), TUNED).std
-    return None if std is None else 100 * 2 * float(np.sqrt(2)) * std
-
-
-def _beside_chance(results: Results) -> str:
-    by_seeds = chance(results)
-    if by_seeds is None:
-        return " All from one seed."
-    return f" By their seeds alone two runs differ by up to some {by_seeds:.1f} percentage points."
-
-
-def _tuned_points(results: Results, varied: str) -> dict[int, float]:
-    """K or P → accuracy after fine-tuning, in percent."""
-    pairs = tried(results.settings, varied)
-    return {pair["KP".index(varied)]: 100 * _of(results, set_name(*pair), TUNED).mean for pair in pairs}
-
-
-def _per_class_section(results: Results) -> Section:
-    found = _tuned_points(results, "K")
-    ks, ys = list(found), list(found.values())
-    said = f"After fine-tuning, accuracy {shape(ks, ys)}" if len(ks) > 1 else f"Only K = {ks[0]:,} was tried"
-    if len(ks) > 2:
-        is_inside = 0 < int(np.argmax(ys)) < len(ys) - 1
-        least = min(max(ys) - ys[0], max(ys) - ys[-1])
-        is_sure = least > (chance(results) or 0.0)
-        said += (
-            (", as published" if is_sure else ". That it rises, then falls, as published, is not certain")
-            if is_inside
-            else ". The published accuracy rises, then falls"
-        )
-    said += f".{_beside_chance(results)}"
-    sets = {row["set"]: row["wrong"] for row in results.rows["sets"]}
-    least, most = (sets[set_name(*tried(results.settings, "K")[i])] for i in (0, -1))
-    if least is not None and len(ks) > 1:
-        said += f" From K = {ks[0]:,} to {ks[-1]:,} wrong labels go from {_share(least)} of the set to {_share(most)}."
-    intro = (
-        f"P = {results.settings['P']}. A small K keeps few images, of which the teacher is sure. All are pretrained for the "
-        "same number of updates, as near as whole epochs allow."
-    )
-    return _sweep(results, "K", "How many images per class", said, intro)
-
-
-def _top_classes_section(results: Results) -> Section:
-    per_class = results.settings["K_of_P_tried"]
-    found = _tuned_points(results, "P")
-    best = max(found, key=lambda p: found[p])
-    gain = found[best] - found[1]
-    if gain == 0:
-        said = "No P is better than P = 1."
-    else:
-        by_seeds = chance(results)
-        is_more = by_seeds is not None and gain > by_seeds
-        said = f"P = {best} ends {gain:.1f} percentage points above P = 1, {'' if is_more else 'no '}more than seeds may do."
-    smallest = min(matching(results.rows["sets"], set=set_name(per_class, 1))[0]["per_class"])
-    if smallest < per_class:
-        said += f" With P = 1 the smallest class has {smallest:,} of {how_many(per_class, 'images')}; a larger P fills it with others."
-    else:
-        said += " Every class is full with P = 1 already."
-    intro = f"K = {per_class:,}, so large that a class runs out of images in which it comes first."
-    return _sweep(results, "P", "How many classes per image", said, intro)
-
-
-def _composition_section(results: Results) -> Section:
+def _kept(results: Results) -> Block:
     rows = [row for row in results.rows["sets"] if "several" in row and row["set"] != SOFT]
-    (ours,) = matching(rows, set=own(results.settings))
-    most = max(rows, key=lambda row: row["several"])
-    low, high = min(ours["per_class"]), max(ours["per_class"])
-    said = f"Are classes balanced? {ours['set']} keeps {f'{low:,} to ' if low < high else ''}{high:,} images of each. "
-    said += "Can an image have two classes? "
-    if most["several"]:
-        counted = [f"{row['several']:,} of {row['images']:,} ({row['set']})" for row in (ours, most)]
-        said += f"Where P > 1, yes: {' and '.join(dict.fromkeys(counted))} images are kept for two or more."
-    else:
-        said += "Where P > 1 it could, yet none has."
-    shown, sets = [], results.rows["pictures"]
-    for row in sets:
+    pictures = []
+    for row in results.rows["pictures"]:
         truth = [f"is: {row['truth']}"] if row["truth"] else []
         lines = [*(f"{name} {score:.2f}" for name, score in row["two"]), *truth]
-        shown.append(Picture("\n".join(lines), results.pictures[row["name"]]))
-    return Section(
-        "What is kept",
-        said,
-        intro=f"The pictures are kept for two classes ({sets[0]['set']}): scores, and what they are." if shown else "",
-        figure=Figure([Pictures([PictureRow("", shown)])]) if shown else None,
-        table=table(rows, {
-            "set": "set", "labels": ("labels", "{:,}".format), "images": ("images", "{:,}".format),
-            "of two or more classes": lambda row: f"{row['several']:,} ({_share(row['several'] / row['images'])})",
-            "smallest class": lambda row: f"{min(row['per_class']):,}",
-            "largest class": lambda row: f"{max(row['per_class']):,}",
-        }),
-    )  # fmt: skip
+        pictures.append(Picture("\n".join(lines), results.pictures[row["name"]]))
+    columns: dict[str, Any] = {
+        "set": "set", "labels": ("labels", "{:,}".format), "images": ("images", "{:,}".format),
+        "of two or more classes": lambda row: f"{row['several']:,} ({_share(row['several'] / row['images'])})",
+        "smallest class": lambda row: f"{min(row['per_class']):,}",
+        "largest class": lambda row: f"{max(row['per_class']):,}",
+    }  # fmt: skip
+    return Block(table(rows, columns), Figure([Pictures([PictureRow("", pictures)])]) if pictures else None)
 
 
-def _ablation_section(results: Results) -> Section:
+def _left_out(results: Results) -> Table:
     ours = own(results.settings)
     full = _of(results, ours, TUNED)
     without = {
@@ -477,106 +394,49 @@ def _ablation_section(results: Results) -> Section:
     }
     if results.settings["is_balance_ablated"]:
         without["without balance: best of all classes together"] = _of(results, TOGETHER, TUNED)
-    worst = min(without, key=lambda name: without[name].mean)
-    said = f"{upper(worst)} costs most: {points_apart(without[worst], full)}."
-    if without[worst].mean >= full.mean:
-        said = "Nothing is worse when it is left out."
-    for name, one in without.items():
-        if one.mean > full.mean:
-            said += f" “{upper(name)}” has a higher mean than all four steps: {points_apart(one, full)}."
-    wrong = results.rows["labelled"][0]["wrong"]
-    said += f" The teacher is wrong on {_share(wrong)} of the images of D, which it was trained on."
     body = [["all four steps", *full.cells(), ""]]
-    body += [[name, *accuracy.cells(), points_apart(accuracy, full)] for name, accuracy in without.items()]
-    columns = ["method", "test accuracy", "seeds", "against all four steps"]
-    return Section("Each step left out", said, table=Table(columns, body, {1, 2}))
+    body += [[name, *accuracy.cells(), f"{accuracy - full:%}"] for name, accuracy in without.items()]
+    return Table(["method", "test accuracy", "seeds", "against all four steps"], body, {1, 2})
 
 
-def share_that_equals(accuracy: float, curve: Sequence[tuple[float, float]]) -> float | None:
-    """The share of wrong labels at which a curve of (share, accuracy) comes down to an accuracy; None if nowhere.
-
-    >>> share_that_equals(0.6, [(0.0, 0.7), (0.4, 0.5)])
-    0.2
-    """
-    for (x0, y0), (x1, y1) in itertools.pairwise(sorted(curve)):
-        if y0 >= accuracy >= y1 and y0 > y1:
-            return round(x0 + (x1 - x0) * (y0 - accuracy) / (y0 - y1), 4)
-    return None
-
-
-def _weak_section(results: Results) -> Section:
+def _weak(results: Results) -> Block:
     sets = {row["set"]: row for row in results.rows["sets"]}
-    ours = own(results.settings)
     weak = [name for name in sets if "noise" in sets[name]]
     groups = {"weak labels": weak, "teacher's labels, by K": [set_name(*pair) for pair in tried(results.settings, "K")]}
-    found = {name: _of(results, name, TUNED) for names in groups.values() for name in names}
     series = [
-        points(label, [100 * sets[name]["wrong"] for name in names], [found[name] for name in names])
+        points(label, [100 * sets[name]["wrong"] for name in names], [_of(results, name, TUNED) for name in names])
         for label, names in groups.items()
     ]
     body = []
-    for name in [*weak, ours]:
+    for name in [*weak, own(results.settings)]:
         counted = [f"{sets[name]['labels']:,}", _share(sets[name]["wrong"]), _of(results, name, PRETRAINED).percent()]
-        body.append([name, *counted, *found[name].cells()])
-    wrong = sets[ours]["wrong"]
-    equal = share_that_equals(found[ours].mean, [(sets[name]["wrong"], found[name].mean) for name in weak])
-    means = [found[name].mean for name in weak]
-    said = f"With the teacher's labels, {_share(wrong)} of them wrong, a student ends at {found[ours].percent()}. Weak labels "
-    if equal is not None:
-        said += f"come to the same with {_share(equal)} wrong: mistakes at random cost "
-        said += f"{'less' if equal > wrong else 'more'} than the teacher's, which are alike."
-    elif min(means) > found[ours].mean:
-        said += "are better with any noise that was tried."
-    elif max(means) < found[ours].mean:
-        said += "are worse with any noise that was tried."
-    else:
-        said += "are better with some noise that was tried, and worse with some less."
-    return Section(
-        "Weak labels or a teacher",
-        said,
-        intro="The same images U used both ways: with true labels of which a share is drawn anew, or without labels and "
-        "with a teacher. All are then fine-tuned on D.",
-        figure=Figure([Lines("wrong labels in pretraining, %", "test accuracy after fine-tuning, %", series)]),
-        table=listed(["labels of U", "labels", "wrong", PRETRAINED, TUNED, "seeds"], body),
+        body.append([name, *counted, *_of(results, name, TUNED).cells()])
+    return Block(
+        listed(["labels of U", "labels", "wrong", PRETRAINED, TUNED, "seeds"], body),
+        Figure([Lines("wrong labels in pretraining, %", "test accuracy after fine-tuning, %", series)]),
     )
 
 
-def _distillation_section(results: Results) -> Section:
+def _distillation(results: Results) -> Block:
     rows, classes = results.rows["networks"], set_name(results.settings["K_of_P_tried"], 1)
     weak = [row["set"] for row in results.rows["sets"] if "noise" in row]
     names = {ALONE: ALONE, classes: "teacher's classes", SOFT: "teacher's probabilities"} | {n: n for n in weak}
-    body, same, repeated = [], {}, {}
+    body = []
     for arm, name in names.items():
         stage = "" if arm == ALONE else PRETRAINED
-        accuracy, same[arm] = _of(results, arm, stage), _of(results, arm, stage, "agreement")
-        mistakes = [row["repeated_mistakes"] for row in matching(rows, arm=arm, stage=stage)]
-        repeated[arm] = None if None in mistakes else float(np.mean(mistakes))
-        body.append([name, accuracy.percent(), same[arm].percent(), _share(repeated[arm]), str(accuracy.n)])
-    said = (
-        f"Students agree with the teacher on {_share(same[classes].mean)} (classes) and {_share(same[SOFT].mean)} "
-        f"(probabilities) of the test images, the same network on D alone on {_share(same[ALONE].mean)}."
-    )
-    student, alone = repeated[classes], repeated[ALONE]
-    if student is not None and alone is not None:
-        shows = "they learn the teacher, mistakes included" if student > alone else "this does not show a distillation"
-        said += f" They repeat {_share(student)} of the teacher's mistakes (classes); "
-        said += f"the network trained on D alone repeats {_share(alone)}: {shows}."
+        accuracy, agrees = _of(results, arm, stage), _of(results, arm, stage, "agreement")
+        repeated = mean(rows, "repeated_mistakes", arm=arm, stage=stage)
+        body.append([name, accuracy.percent(), agrees.percent(), _share(repeated), str(accuracy.n)])
     taught = [row["set"] for row in results.rows["sets"] if "several" in row]
     groups = {"taught by the teacher": (taught, PRETRAINED), "then fine-tuned": (taught, TUNED),
               "taught by weak labels": (weak, PRETRAINED), ALONE: ([ALONE], "")}  # fmt: skip
     series = []
     for label, (arms, stage) in groups.items():
-        own = [row for row in matching(rows, stage=stage) if row["arm"] in arms]
-        xs, ys = ([100 * row[key] for row in own] for key in ("accuracy", "agreement"))
-        series += [Series(label, "measured", xs, ys)] if own else []
+        ours = [row for row in matching(rows, stage=stage) if row["arm"] in arms]
+        xs, ys = ([100 * row[column] for row in ours] for column in ("accuracy", "agreement"))
+        series += [Series(label, "measured", xs, ys)] if ours else []
     columns = ["taught by", "test accuracy", "agrees with the teacher", "repeats its mistakes", "seeds"]
-    return Section(
-        "Why it is a distillation",
-        said,
-        intro="Students before fine-tuning. The teacher's classes and its probabilities are of the same images.",
-        figure=Figure([Lines("test accuracy, %", "agreement with the teacher, %", series)]),
-        table=listed(columns, body),
-    )
+    return Block(listed(columns, body), Figure([Lines("test accuracy, %", "agreement with the teacher, %", series)]))
 
 
 _SMOKE = {
@@ -632,7 +492,9 @@ STUDY = Study(
     "same network on those labels alone; with more images per class it gains, then loses to wrong labels",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
     not_run=[
         NotRun(
             "evening",
