@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from chronograd.calibrate.blocks import blocks
-from chronograd.calibrate.machine import WORKER, Setup, default_setups, machine_key
+from chronograd.calibrate.machine import WORKER, Setup, default_setups, gpu_of, machine_key, save_local
 from chronograd.calibrate.workers import run_workers
 from chronograd.cli.main import main
 from chronograd.count.tracing import trace
@@ -30,6 +32,42 @@ def test_blocks_use_every_kind_of_matrix_work_and_count_completely() -> None:
 def test_setups_share_the_cores() -> None:
     assert default_setups(2) == [Setup(1, 2), Setup(2, 1)]
     assert default_setups(1) == [Setup(1, 1), Setup(2, 1)]
+
+
+def driver(name: str) -> SimpleNamespace:
+    """What the CUDA driver reports of a GPU."""
+    return SimpleNamespace(name=name, total_memory=12 * 2**30, multi_processor_count=40, L2_cache_size=3 * 2**20)
+
+
+def test_a_gpu_that_the_catalogue_does_not_know_has_no_data_sheet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the V100's chip, year, power, cache, links and the note on its module."""
+    reached = {"fp32": 5e12, "bf16": 2e13}
+    device = gpu_of(driver("Example GX 12"), 2, reached, 3e11)
+    assert (device.chip, device.year, device.tdp_w, device.priced_as) == (None, None, None, None)
+    assert (device.l2_bytes, device.memory_bytes, device.num_units) == (3 * 2**20, 12 * 2**30, 40)
+    assert (device.peak_flops_per_s, device.bandwidth_bytes_per_s) == (reached, 3e11)
+    assert device.base_peak_flops_per_s == {}
+    assert (device.node.devices_per_node, device.node.intra_link) == (2, "pcie3")
+    assert "not in the catalogue" in device.note
+    assumed = [source.of for source in device.source if source.tag == "assumed"]
+    assert assumed == [("node",)]
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    saved = save_local(device)
+    assert catalog.device("local") == saved
+    assert calibration_for(saved, "bf16").peak_flops_per_s > 0
+
+
+def test_a_gpu_of_the_catalogue_keeps_its_data_sheet() -> None:
+    sheet = catalog.device("v100")
+    device = gpu_of(driver("Tesla V100-SXM2-16GB"), 8, {"fp32": 1e12}, 1e11)
+    assert device.title == "Tesla V100-SXM2-16GB"
+    assert device.memory_bytes == 12 * 2**30
+    for field in ("chip", "year", "tdp_w", "l2_bytes", "peak_flops_per_s", "bandwidth_bytes_per_s", "node"):
+        assert getattr(device, field) == getattr(sheet, field)
+    assert device.priced_as is not None
+    assert device.priced_as.device == "v100"
 
 
 @pytest.mark.slow

@@ -82,6 +82,8 @@ def calibrate(
     setups = list(setups or default_setups())
     if place == "cuda":
         setups = list(dict.fromkeys(replace(setup, processes=1, threads=environment.cores()) for setup in setups))
+        if catalog.of_driver_name(torch.cuda.get_device_name()) is None:  # no data sheet has its vector peak
+            precisions = list(dict.fromkeys(["fp32", *precisions]))
     layouts = {setup.channels_last for setup in setups}
     traces = {layout: {b.name: _traces_of(b, layout) for b in blocks()} for layout in layouts}
     runs = [(setup, precision) for precision in precisions for setup in setups]
@@ -331,22 +333,7 @@ def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) 
         reached[precision] = max(reached.get(precision, 0.0), peak["flops_per_s"])
     bandwidth = max(p["bytes_per_s"] for p in peaks)
     if place == "cuda":
-        properties = torch.cuda.get_device_properties(0)
-        known = catalog.of_driver_name(properties.name)
-        base = known or catalog.device("v100")
-        return base.model_copy(
-            update={
-                "name": "local",
-                "title": properties.name,
-                "aliases": (),
-                "memory_bytes": properties.total_memory,
-                "num_units": properties.multi_processor_count,
-                "bandwidth_bytes_per_s": known.bandwidth_bytes_per_s if known else bandwidth,
-                "peak_flops_per_s": known.peak_flops_per_s if known else {"fp32": reached["fp32"], **reached},
-                "priced_as": catalog.PricedAs(device=known.name) if known else None,
-                "source": (_measured("memory_bytes", "num_units"),),
-            }
-        )
+        return gpu_of(torch.cuda.get_device_properties(0), torch.cuda.device_count(), reached, bandwidth)
     return Device(
         name="local",
         title=environment.processor_name() or "this machine",
@@ -359,6 +346,35 @@ def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) 
         peak_flops_per_s=reached,
         node=Node(devices_per_node=environment.cores(), intra_link="loopback", inter_link="ethernet-10g"),
         source=(_measured("peak_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes", "num_units"),),
+    )
+
+
+def gpu_of(properties: Any, count: int, reached: dict[Any, float], bandwidth_bytes_per_s: float) -> Device:
+    """A GPU before calibration: its data sheet if the catalogue has it, else the driver's figures and the measured rates.
+
+    Args:
+        properties: of `torch.cuda.get_device_properties`. count: GPUs of this machine.
+        reached: FLOP/s by precision, as measured.
+    """
+    own = {"name": "local", "title": properties.name, "aliases": (), "memory_bytes": properties.total_memory,
+           "num_units": properties.multi_processor_count}  # fmt: skip
+    known = catalog.of_driver_name(properties.name)
+    if known is not None:
+        source = (_measured("memory_bytes", "num_units"),)
+        return known.model_copy(update={**own, "priced_as": catalog.PricedAs(device=known.name), "source": source})
+    today = datetime.now(UTC).date().isoformat()
+    return Device(
+        **own,
+        kind="gpu",
+        note="This GPU is not in the catalogue: peak and bandwidth are measured rates, and its links are assumed.",
+        l2_bytes=properties.L2_cache_size,
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+        peak_flops_per_s=reached,
+        node=Node(devices_per_node=count, intra_link="pcie3", inter_link="ethernet-10g"),
+        source=(
+            _measured("peak_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes", "num_units", "l2_bytes"),
+            Source(of=("node",), source="the slowest usual links", date=today, tag="assumed"),
+        ),
     )
 
 
