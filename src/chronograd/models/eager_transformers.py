@@ -106,7 +106,7 @@ class Perceptron(nn.Module):
         return cast(Tensor, self.down(self.activation(self.up(x))))
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """Attention, then a perceptron, each beside a shortcut; norms before (GPT-2, OPT) or after (BERT)."""
 
     def __init__(self, kind: str, width: int, heads: int, ffn: int, dropout: float, is_fused: bool = False) -> None:
@@ -156,7 +156,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.kind, self.classes = kind, classes
         is_fused = check_attention(attention) == "fused"
-        blocks = [Block(kind, width, heads, ffn or 4 * width, dropout, is_fused) for _ in range(layers)]
+        blocks = [EncoderBlock(kind, width, heads, ffn or 4 * width, dropout, is_fused) for _ in range(layers)]
         self.tokens = nn.Embedding(vocab, width)
         # OPT's positions start at 2.
         self.positions = nn.Embedding(sequence + (2 if kind == "opt" else 0), width)
