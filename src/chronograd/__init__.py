@@ -8,56 +8,29 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chronograd.api import keep_freed_memory, record, show
+    from chronograd.api import keep_freed_memory as keep_freed_memory
+    from chronograd.api import record as record
+    from chronograd.api import show as show
 
-__all__ = [
-    "annotate",
-    "calibrate",
-    "calibrate_links",
-    "compare",
-    "count",
-    "data",
-    "devices",
-    "doctor",
-    "evaluate",
-    "explain",
-    "export",
-    "fit",
-    "fit_batch",
-    "fit_device",
-    "fit_loss",
-    "fit_speed",
-    "forecast",
-    "judge",
-    "keep_freed_memory",
-    "label",
-    "load",
-    "measure",
-    "measure_batches",
-    "measure_layers",
-    "measure_scaling",
-    "plan",
-    "plan_batch",
-    "plan_inference",
-    "platforms",
-    "predict",
-    "predict_scaling",
-    "predict_server",
-    "record",
-    "records",
-    "report",
-    "show",
-    "simulate",
-    "simulate_speed",
-    "simulate_staleness",
-    "train",
-    "validate",
-]
+# The verbs, as `chronograd.verbs` declares them: `plan inference` is the function plan_inference, and fit one of several.
+_WORDS = re.compile(r'^    verb = "(.+)"$', re.MULTILINE)
+_FILES = (Path(__file__).parent / "verbs").glob("*.py")
+_VERBS = {verb for file in _FILES for verb in _WORDS.findall(file.read_text(encoding="utf-8"))}
+__all__ = sorted(
+    {
+        "keep_freed_memory",
+        "record",
+        "show",
+        *(name for verb in _VERBS for name in (verb.replace(" ", "_"), verb.split()[0])),
+    }
+)
 
 
 class _Room(ModuleType):

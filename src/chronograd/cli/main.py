@@ -12,11 +12,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 import click
 
 from chronograd import trust
+from chronograd import verbs as verbs_room
 from chronograd.errors import ChronogradError, InputError, RunError, missing_extra, near_names, printable
 
 # When one wants a verb → its name → one line of help. The file of a verb is this folder's VERB.py.
@@ -60,11 +62,6 @@ GROUPS = {
         "calibrate": "Measure this machine, so that `local` is a device.",
     },
 }
-# Verbs of `chronograd.verbs`, declared as requests; the others are commands of this folder.
-DECLARED = {
-    "annotate", "calibrate", "compare", "count", "data", "devices", "doctor", "evaluate", "explain", "export", "fit", "forecast",
-    "judge", "label", "load", "measure", "plan", "platforms", "predict", "records", "report", "simulate", "train", "validate",
-}  # fmt: skip
 # Other packages add verbs: the entry point names a module like this folder, whose VERBS has one line of help for each.
 ENTRY_POINTS = "chronograd.verbs"
 EPILOG = """\b
@@ -96,7 +93,8 @@ def module_of(verb: str) -> str | None:
     """Return the name of the module that holds a verb's command; None if there is no such verb."""
     name = verb.replace("-", "_")
     if any(verb in group for group in GROUPS.values()):
-        return f"chronograd.{'verbs' if verb in DECLARED else 'cli'}.{name}"
+        room = "verbs" if (Path(verbs_room.__path__[0]) / f"{name}.py").is_file() else "cli"
+        return f"chronograd.{room}.{name}"
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return next((f"{point.value}.{name}" for point in points if verb in point.load().VERBS), None)
 
