@@ -1,4 +1,4 @@
-"""Times of a network's layers on the device that is here, in this process: what `measure --layers` does and says."""
+"""Times of a network's layers on the device that is here, in this process: `measure layers`."""
 
 from __future__ import annotations
 

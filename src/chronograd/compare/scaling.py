@@ -214,7 +214,7 @@ def predict_scaling(
     samples: int | None = None,
     **options: Any,
 ) -> Answer:
-    """What `predict --scaling` says: each job on growing numbers of devices.
+    """Return the answer of `predict scaling`: each job on growing numbers of devices.
 
     Args:
         jobs: one for each device; strong scaling keeps its global batch, weak scaling the batch of a rank.

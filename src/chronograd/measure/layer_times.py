@@ -133,8 +133,8 @@ class LayerTimes(_Form):
 
 
 def read(path: str | os.PathLike[str]) -> LayerTimes:
-    """What `chronograd measure NETWORK --layers --json` prints. Raises FileFormatError for a file that is none."""
-    hint = "`chronograd measure NETWORK --layers --json > FILE` writes one"
+    """What `chronograd measure layers NETWORK --json` prints. Raises FileFormatError for a file that is none."""
+    hint = "`chronograd measure layers NETWORK --json > FILE` writes one"
     try:
         data = files.read_json(Path(path))
         if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):

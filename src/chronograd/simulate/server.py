@@ -1,4 +1,4 @@
-"""What `predict --serve` says: latency of a server against the rate of requests, its knee, how many of it, and what that costs.
+"""`predict server`: latency of a server against the rate of requests, its knee, how many of it, and what that costs.
 
 Times of batches are those of a network's operators on a device, or measured by whoever calls. Replicas share requests at random, so
 that each sees a Poisson process of its own; a proxy that knows who is free does better.

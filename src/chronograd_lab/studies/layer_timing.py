@@ -2,7 +2,7 @@
 
 Z. Lu, S. Rallapalli, K. Chan, T. La Porta, Modeling the resource requirements of convolutional neural networks on mobile devices,
 ACM Multimedia 2017 (arXiv 1709.09503): its section 5 times matrix products by themselves. What is timed is what
-`chronograd measure NETWORK --layers` times; files of it from other machines, and traces of torch.profiler, are added with --truth.
+`chronograd measure layers NETWORK` times; files of it from other machines, and traces of torch.profiler, are added with --truth.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         notes.append("No trace of a GPU was given (--truth TRACE.json.gz …): what a queue hides is said in words only.")
     if not any(one.device == "cuda" for one in times):
         notes.append(
-            "No GPU was measured: `chronograd measure NETWORK --layers --json > FILE` there, and --truth FILE here."
+            "No GPU was measured: `chronograd measure layers NETWORK --json > FILE` there, and --truth FILE here."
         )
     rows = {
         "passes": [_pass_row(one) for one in times],
@@ -138,7 +138,7 @@ def _queue_row(path: Path) -> Row:
     except ChronogradError as error:
         raise FileFormatError(
             f"{path} holds neither times of layers nor a trace of a GPU's work: {error.message}",
-            "give what `chronograd measure NETWORK --layers --json` printed, or a trace of torch.profiler",
+            "give what `chronograd measure layers NETWORK --json` printed, or a trace of torch.profiler",
         ) from None
     return {
         "trace": queue.name, "kernels": queue.kernels, "host_s": queue.host_s, "device_s": queue.device_s,
@@ -488,5 +488,5 @@ STUDY = Study(
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
     computed=page,
-    truth="what `chronograd measure NETWORK --layers --json` printed on another machine, and traces of torch.profiler",
+    truth="what `chronograd measure layers NETWORK --json` printed on another machine, and traces of torch.profiler",
 )
