@@ -19,7 +19,6 @@ from PIL import Image
 from chronograd import job as jobs
 from chronograd.answer import Answer, Section, Table
 from chronograd.cli import main as cli
-from chronograd.cli import serve
 from chronograd.cli.main import main, verbs
 from chronograd.errors import ChronogradError, RunError
 from chronograd.files import as_asked
@@ -27,6 +26,7 @@ from chronograd.launch import silence
 from chronograd.report.terminal import render_terminal
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import Epoch, Error, NoteLine, StepLine
+from chronograd.verbs import serve
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chronograd.cli import common
 from chronograd.verbs import screen
 from chronograd.verbs.request import Request, params_of
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
 
 
 class _Verb(click.Command):
@@ -60,10 +64,17 @@ def command_of(request: type[Request]) -> click.Command:
 
     def run(as_json: bool, **values: Any) -> int:
         asked = request(**{name: value for name, value in values.items() if value is not None})
-        with screen.shown_on(screen.Display(common.waiting, common.progress, _say)):
+
+        def announce(answer: Answer) -> None:
+            common.show(answer, as_json)
+            sys.stdout.flush()  # a program that has started the verb waits for it
+
+        with screen.shown_on(screen.Display(common.waiting, common.progress, _say, announce)):
             answer = asked.answer()
-        summary = None if as_json else asked.summary(answer)
-        status = common.show(answer, as_json, summary)
+            if request.is_announced:
+                return answer.exit_status
+            summary = None if as_json else asked.summary(answer)
+        status = common.show(answer, as_json, summary, is_verbatim=request.is_verbatim)
         asked.after(answer, as_json)
         return status
 

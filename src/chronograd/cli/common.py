@@ -51,7 +51,7 @@ print_config_option = click.option(
 )
 
 
-def show(answer: Answer, as_json: bool, summary: Sequence[str] | None = None) -> int:
+def show(answer: Answer, as_json: bool, summary: Sequence[str] | None = None, *, is_verbatim: bool = False) -> int:
     """Print an answer, as text or as JSON, or its summary; save it where that is asked for, and return its exit status."""
     context = click.get_current_context(silent=True)
     asked = {} if context is None else context.meta
@@ -63,7 +63,7 @@ def show(answer: Answer, as_json: bool, summary: Sequence[str] | None = None) ->
         from chronograd.report.terminal import say
 
         for line in summary:
-            say(line)
+            (echo if is_verbatim else say)(line)
     else:
         from chronograd.report import terminal
 

@@ -76,10 +76,14 @@ class Request:
     Attributes:
         verb: its words on the command line; the name of its Python function, too.
         examples: lines for the end of the help.
+        is_verbatim: the lines of its summary are printed as they are, never wrapped.
+        is_announced: it shows its answer itself, by `screen.announce`, as soon as there is one.
     """
 
     verb: ClassVar[str]
     examples: ClassVar[Sequence[str]] = ()
+    is_verbatim: ClassVar[bool] = False
+    is_announced: ClassVar[bool] = False
 
     def answer(self) -> Answer:
         raise NotImplementedError

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
 
 
 @dataclass(frozen=True)
@@ -16,11 +19,13 @@ class Display:
         waiting: from a text to a context that shows it, and yields a function that changes it.
         progress: from a title to a context whose function takes the share that is done, and a text.
         say: shows a line at once.
+        announce: shows an answer before its verb ends.
     """
 
     waiting: Callable[[str], AbstractContextManager[Callable[[str], None]]]
     progress: Callable[[str], AbstractContextManager[Callable[[float, str], None]]]
     say: Callable[[str], None]
+    announce: Callable[[Answer], None]
 
 
 _screen: Display | None = None
@@ -55,6 +60,12 @@ def waiting(text: str) -> AbstractContextManager[Callable[[str], None]]:
 def progress(title: str) -> AbstractContextManager[Callable[[float, str], None]]:
     """Show a bar; the context yields a function of the share that is done, and a text."""
     return _nothing() if _screen is None else _screen.progress(title)
+
+
+def announce(answer: Answer) -> None:
+    """Show an answer before the verb ends, as a server's."""
+    if _screen is not None:
+        _screen.announce(answer)
 
 
 def say(text: Any) -> None:
