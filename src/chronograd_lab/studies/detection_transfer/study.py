@@ -16,19 +16,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Answer, Highlight, Section
+from chronograd.answer import Table
 from chronograd.data import datasets
 from chronograd.errors import InputError
 from chronograd.figure import Bar, Bars, Figure, Lines, Picture, PictureRow, Pictures
 from chronograd.job import Job
-from chronograd.words import how_many
-from chronograd.words import listed as in_words
 from chronograd_lab.common.arms import Arm, Trained, curves_of, job_of, mean_curve, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, difference, distinct, matching, points_apart, spread, upper
+from chronograd_lab.common.rows import Spread, distinct, grouped, matching, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed
 from chronograd_lab.common.weights import weights_file
+from chronograd_lab.common.written import Block
 
 ALL, TUNED = "all classes", "fine-tuned on the two"
 ALONE, FURTHER = "the two, from the trunk alone", "all classes, further"
@@ -182,37 +181,57 @@ def of_related(results: Results, stage: str) -> Spread:
     return spread(results.rows["runs"], "related_11_point", stage=stage)
 
 
-def verdict(changes: Mapping[str, tuple[Spread, Spread]]) -> str:
-    """Return which classes fine-tuning improves or worsens significantly. `changes`: class → before and after."""
-    apart = {name: difference(after, before) for name, (before, after) in changes.items()}
-    better = [name for name, d in apart.items() if d.is_seen and d.mean > 0]
-    worse = [name for name, d in apart.items() if d.is_seen and d.mean < 0]
-    open_ = [name for name in apart if name not in better + worse]
-    said = [f"improves {in_words(better)} significantly"] if better else []
-    said += [f"worsens {in_words(worse)} significantly"] if worse else []
-    said += [f"does not change {in_words(open_)} significantly"] if open_ else []
-    return f"Fine-tuning on the two {'; it '.join(said)}"
-
-
 # -- the page ------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Answer:
-    related = results.settings["related"]
-    sections = [_all_section(results), _related_section(results, related)]
-    sections += [_control_section(results, related)] if results.settings["controls"] else []
-    sections += [_picture_section(results)] if results.pictures else []
-    sections += [_curve_section(results), _published_section(), _missing_section()]
-    before, after = (of_related(results, stage) for stage in (ALL, TUNED))
-    seeds = f"mean of {in_words(related)}, {how_many(after.n, 'seeds')}"
-    highlights = [
-        Highlight("before", before.percent(), seeds),
-        Highlight("after fine-tuning on the two", after.percent(), seeds),
-    ]
-    return STUDY.answer(results, sections, highlights)
+KEYS = {ALL: "before", TUNED: "after", ALONE: "from_trunk", FURTHER: "further"}
 
 
-def _table_rows(results: Results, stages: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+def values(results: Results) -> dict[str, Any]:
+    """By stage: precision of each class, of the mean of the related and of all. `boxes`: found in the pictures, by stage and class."""
+    runs, classes = results.rows["runs"], results.rows["classes"]
+    stages = {
+        KEYS[stage]: {
+            **{name: precision(results, stage, name) for name in distinct(classes, "name", stage=stage)},
+            "related": of_related(results, stage),
+            "all": spread(runs, "mean_11_point", stage=stage),
+            "updates": matching(runs, stage=stage)[0]["updates"],
+        }
+        for stage in distinct(runs, "stage")
+    }
+    boxes = {
+        KEYS[stage]: {name: sum(row["boxes"] for row in own) for name, own in grouped(rows, "name").items()}
+        for stage, rows in grouped(results.rows["pictured"], "stage").items()
+        if stage in KEYS
+    }
+    published = {"mean": statistics.fmean(PUBLISHED.values()), "bottle": PUBLISHED["bottle"], "cat": PUBLISHED["cat"]}
+    published |= {"least": min(PUBLISHED.values()), "most": max(PUBLISHED.values())}
+    return {**stages, "boxes": boxes, "published": published, "test_images": runs[0]["test_images"]}
+
+
+def blocks(results: Results) -> dict[str, Block]:
+    related, controls = results.settings["related"], results.settings["controls"]
+    every = distinct(results.rows["classes"], "name", stage=ALL)
+    shown = {
+        "All classes": Block(_precisions(results, [ALL], every)),
+        "Two related classes, before and after": Block(_precisions(results, [ALL, TUNED], related), _related(results)),
+    }
+    if controls:
+        shown["What the first network is worth"] = Block(_precisions(results, [TUNED, *controls], related))
+    if results.pictures:
+        shown["What it finds in a picture of each class"] = Block(figure=_found(results))
+    ranked = sorted(PUBLISHED, key=lambda name: -PUBLISHED[name])
+    return {
+        **shown,
+        "How it learns": Block(figure=_learning(results)),
+        "Twenty classes of VOC 2007, as published": Block(
+            listed(["class", "11-point metric, published"], [[n, f"{100 * PUBLISHED[n]:.2f} %"] for n in ranked])
+        ),
+        "What is not measured": Block(listed(["row", "value", "how to get it"], _MISSING, 3)),
+    }
+
+
+def _precisions(results: Results, stages: Sequence[str], names: Sequence[str]) -> Table:
     body = []
     for name in names:
         for stage in stages:
@@ -220,125 +239,30 @@ def _table_rows(results: Results, stages: Sequence[str], names: Sequence[str]) -
             if rows:
                 area = spread(rows, "average_precision_area").percent()
                 body.append([name, stage, str(rows[0]["objects"]), *precision(results, stage, name).cells(), area])
-    return body
+    return listed(["class", "network", "test objects", "11-point metric", "seeds", "area metric"], body, 2)
 
 
-_COLUMNS = ["class", "network", "test objects", "11-point metric", "seeds", "area metric"]
+def _related(results: Results) -> Figure:
+    bars = []
+    for name in results.settings["related"]:
+        for word, stage in (("before", ALL), ("after", TUNED)):
+            own = precision(results, stage, name)
+            bars.append(Bar(f"{name}, {word}", "measured", {stage: 100 * own.mean}, 100 * own.low, 100 * own.high))
+    return Figure([Bars("average precision, %", "class", bars, {stage: COLORS[stage] for stage in (ALL, TUNED)})])
 
 
-def _all_section(results: Results) -> Section:
-    names = distinct(results.rows["classes"], "name", stage=ALL)
-    rows = matching(results.rows["runs"], stage=ALL)
-    ranked = sorted(names, key=lambda name: -precision(results, ALL, name).mean)
-    each = in_words([f"{name} {precision(results, ALL, name).percent()}" for name in ranked])
-    return Section(
-        "All classes",
-        f"The network of all {len(names)} classes has an mAP of {spread(rows, 'mean_11_point').percent()} on "
-        f"{how_many(rows[0]['test_images'], 'test images')}: {each}.",
-        intro=f"Trained on {how_many(results.settings['half'], 'pictures')} for {round(rows[0]['updates']):,} updates, from "
-        f"{'a trunk that has seen ImageNet' if results.settings['trunk'] else 'random weights'}.",
-        table=listed(_COLUMNS, _table_rows(results, [ALL], names), 2),
-    )
-
-
-def _related_section(results: Results, related: Sequence[str]) -> Section:
-    changes = {name: (precision(results, ALL, name), precision(results, TUNED, name)) for name in related}
-    each = " ".join(
-        f"{name} has {before.percent()} before and {after.percent()} after: {points_apart(after, before)}."
-        for name, (before, after) in changes.items()
-    )
-    updates = round(matching(results.rows["runs"], stage=TUNED)[0]["updates"])
-    bars = [
-        Bar(f"{name}, {word}", "measured", {stage: 100 * own.mean}, 100 * own.low, 100 * own.high)
-        for name, pair in changes.items()
-        for word, stage, own in zip(("before", "after"), (ALL, TUNED), pair, strict=True)
-    ]
-    return Section(
-        "Two related classes, before and after",
-        f"{verdict(changes)}. {each}",
-        intro=f"Before: the network of all classes. After: the same, trained for {how_many(updates, 'more updates')} on these two, on "
-        f"{results.settings['half']:,} pictures that it had not seen. A test picture is in no training.",
-        figure=Figure([Bars("average precision, %", "class", bars, {stage: COLORS[stage] for stage in (ALL, TUNED)})]),
-        table=listed(_COLUMNS, _table_rows(results, [ALL, TUNED], related), 2),
-    )
-
-
-def _control_section(results: Results, related: Sequence[str]) -> Section:
-    tuned, controls = of_related(results, TUNED), results.settings["controls"]
-    said = [f"{_STARTS[stage]} gives {(own := of_related(results, stage)).percent()}: to fine-tune on the two is "
-            f"{points_apart(tuned, own)}" for stage in controls]  # fmt: skip
-    return Section(
-        "What the first network is worth",
-        f"With the same updates on the same pictures, {'; '.join(said)}.",
-        intro=f"Mean of {in_words(related)}, by the 11-point metric.",
-        table=listed(_COLUMNS, _table_rows(results, [TUNED, *controls], related), 2),
-    )
-
-
-_STARTS = {ALONE: "training on the two from the trunk alone", FURTHER: "training on all classes further"}
-
-
-def _picture_section(results: Results) -> Section:
+def _found(results: Results) -> Figure:
     grid: dict[str, list[Picture]] = {}
     for name, png in results.pictures.items():
         label, _, title = name.partition("/")
         grid.setdefault(label, []).append(Picture(title, png))
-    return Section(
-        "What it finds in a picture of each class",
-        f"A test picture with each of {in_words(list(grid))}, with boxes and labels: as annotated, and what is found before and after, "
-        f"with scores from 0.5 on.{_missed(results.rows.get('pictured', []))}",
-        intro="The networks are those of the first seed.",
-        figure=Figure([Pictures([PictureRow(label, pictures) for label, pictures in grid.items()])]),
-    )
+    return Figure([Pictures([PictureRow(label, pictures) for label, pictures in grid.items()])])
 
 
-def _missed(pictured: Sequence[Row]) -> str:
-    """Name the classes that a stage finds in none of the pictures.
-
-    >>> row = {"picture": "WBC", "stage": "fine-tuned", "name": "RBC", "boxes": 0}
-    >>> _missed([row, row | {"name": "WBC", "boxes": 1}])
-    ' Fine-tuned: no box of RBC in any of the pictures.'
-    """
-    missed = [
-        (stage, name)
-        for stage in distinct(pictured, "stage")
-        for name in distinct(pictured, "name")
-        if not any(row["boxes"] for row in matching(pictured, stage=stage, name=name))
-    ]
-    return "".join(f" {upper(stage)}: no box of {name} in any of the pictures." for stage, name in missed)
-
-
-def _curve_section(results: Results) -> Section:
+def _learning(results: Results) -> Figure:
     stages = distinct(results.rows["runs"], "stage")
     series = [mean_curve(results.curves, stage, "epoch", stage, COLORS[stage]) for stage in stages]
-    ends = [f"{stage} {own.y[-1]:.1f} %" for stage, own in zip(stages, series, strict=True)]
-    return Section(
-        "How it learns",
-        f"mAP at the end, of the classes that each is trained on: {in_words(ends)}.",
-        figure=Figure([Lines("epochs", "mAP (11-point), %", series, from_zero=True)]),
-    )
-
-
-def _published_section() -> Section:
-    mean = sum(PUBLISHED.values()) / len(PUBLISHED)
-    low, high = min(PUBLISHED, key=PUBLISHED.__getitem__), max(PUBLISHED, key=PUBLISHED.__getitem__)
-    ranked = sorted(PUBLISHED, key=lambda name: -PUBLISHED[name])
-    return Section(
-        "Twenty classes of VOC 2007, as published",
-        f"As published, not measured here: mAP {100 * mean:.2f} % over twenty classes, from {low} {100 * PUBLISHED[low]:.1f} % to "
-        f"{high} {100 * PUBLISHED[high]:.1f} %.",
-        intro="The same network at full width, trained on VOC 2007 and 2012: mobilenet-v1-ssd-mp-0_675.pth of "
-        "github.com/qfgaohao/pytorch-ssd, by the 11-point metric.",
-        table=listed(["class", "11-point metric, published"], [[n, f"{100 * PUBLISHED[n]:.2f} %"] for n in ranked]),
-    )
-
-
-def _missing_section() -> Section:
-    return Section(
-        "What is not measured",
-        "The exercise's own networks and pictures are not measured: its data and weights could not be had where this page was made.",
-        table=listed(["row", "value", "how to get it"], _MISSING, 3),
-    )
+    return Figure([Lines("epochs", "mAP (11-point), %", series, from_zero=True)])
 
 
 # Commands that a user can copy, one after the other.
@@ -390,5 +314,7 @@ STUDY = Study(
     "starting from the trunk",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
 )

@@ -1,0 +1,1 @@
+"""A detector of all classes, fine-tuned on two related ones."""
