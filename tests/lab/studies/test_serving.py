@@ -10,7 +10,9 @@ import pytest
 
 from chronograd.cli.main import main
 from chronograd_lab.common.results import Results
-from chronograd_lab.studies.serving import STUDY
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.serving import study
+from chronograd_lab.studies.serving.study import STUDY
 
 FOLDER = Path(__file__).parents[3] / "docs" / "studies"
 SETTINGS = {**STUDY.sizes["laptop"], "networks": ["net"], "of_knee": [0.3, 0.9, 1.2], "asked": [0.3, 0.9]}
@@ -54,66 +56,66 @@ def results(factor: float, gain: float = 1.5) -> Results:
     return Results("serving", "laptop", SETTINGS, rows=rows, curves={"net": curve})
 
 
-def takeaways(found: Results) -> dict[str, str]:
-    return {section.title: section.takeaway for section in STUDY.page(found).sections}
-
-
 def test_predictions_that_are_right_and_those_that_are_not() -> None:
-    assert "2 of 2 medians are within 15 %" in takeaways(results(1.1))["Latency, predicted beside measured"]
-    assert "0 of 2 medians are within 15 %" in takeaways(results(1.5))["Latency, predicted beside measured"]
+    assert study.values(results(1.1))["near"]["p50"] == {"count": 2, "of": 2, "median": pytest.approx(1 - 1 / 1.1)}
+    assert study.values(results(1.5))["near"]["p50"]["count"] == 0
 
 
 def test_the_knee_is_where_the_mean_has_doubled() -> None:
     """A lone request takes 0.9 of what it does at the lowest rate, 9 ms; 18 ms lie a seventh of the way from 16 to 30."""
-    said = takeaways(results(1.0))["The knee"]
-    assert "net 94.3 requests/s (predicted +0.0 %)" in said
-    assert (
-        "net 94.3" in takeaways(results(2.0))["The knee"]
-    )  # a server that is slower all along has the same knee by this
+    for factor in (1.0, 2.0):  # a server that is slower all along has the same knee by this
+        knee = study.values(results(factor))["knees"]["net"]
+        assert knee["measured"] == pytest.approx(90 + 30 / 7)
+        assert knee["error"] == pytest.approx(0)
 
 
 def test_a_knee_that_was_not_measured_is_no_error() -> None:
     below = results(1.0)
     points = [point for point in below.rows["points"] if point["rate"] < 100]
-    page = STUDY.page(replace(below, rows={**below.rows, "points": points}))
-    assert {s.title: s.takeaway for s in page.sections}["The knee"].startswith("No knee was measured")
-    assert [highlight.label for highlight in page.highlights] == ["medians within 15 %"]
+    below = replace(below, rows={**below.rows, "points": points})
+    assert study.values(below)["knees"]["net"]["error"] is None
+    table = study.blocks(below)["The knee"].table
+    assert table is not None
+    assert table.rows[0][3:6] == ["–", "–", "–"]
 
 
 def test_the_share_of_http_is_the_mean_over_rounds() -> None:
     """1 ms of 9 for reading, answering and the way."""
-    assert takeaways(results(1.0))["What the predictions are made of"].endswith("its way through HTTP is 11 % of net.")
+    assert study.values(results(1.0))["http"]["net"] == pytest.approx(1 / 9)
 
 
 def test_what_knowing_more_is_worth() -> None:
-    said = takeaways(results(0.8))["What the prediction has to know"]
-    assert said.startswith(
-        "Medians within 15 %, of 2: 0 knowing batches alone (in the median of the errors 38 %), 2 knowing HTTP too"
-    )
-    assert (
-        "0 knowing HTTP and model in turn, as they are scheduled: the prediction (in the median of the errors 25 %)"
-        in said
-    )
+    knowing = study.values(results(0.8))["knowing"]
+    assert {name: (one["count"], round(one["median"], 3)) for name, one in knowing.items()} == {
+        "model": (0, 0.375), "beside": (2, 0.0), "first": (0, 0.375), "predicted": (0, 0.25),
+    }  # fmt: skip
 
 
 def test_what_sleep_costs_stands_beside_what_the_host_takes() -> None:
-    said = takeaways(results(1.0))["Where cores may sleep"]
-    assert (
-        "medians are 3.0 times as long, in the median of 2; the host takes 30 % of the cores' time, and 1 % where"
-        in said
-    )
+    asleep = study.values(results(1.0))["asleep"]
+    assert asleep == {"times": pytest.approx(3), "host": 0.3, "host_awake": pytest.approx(0.01), "cases": 2}
 
 
 def test_a_gain_that_repeats_do_not_bear_is_none() -> None:
-    assert "net +50.0 %" in takeaways(results(1.0))["What batching brings"]
-    assert "net no significant change" in takeaways(results(1.0, gain=1.005))["What batching brings"]
+    for gain, is_significant in ((1.5, "yes"), (1.005, "no")):
+        table = study.blocks(results(1.0, gain=gain))["What batching brings"].table
+        assert table is not None
+        assert table.rows[0][-1] == is_significant
+
+
+def test_worse_predictions_do_not_support_the_page() -> None:
+    published = Results.load(FOLDER / "serving" / "results.json")
+    for point in published.rows["points"]:
+        point["latency_p50_s"] *= 1.5
+    with pytest.raises(ClaimError, match="The queue predicts 0 of 9 median latencies within 15 %"):
+        STUDY.page(published)
 
 
 @pytest.mark.serve
 @pytest.mark.slow
 def test_the_smallest_size_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "run", "serving", "--size", "smoke", "--out", str(tmp_path)]) == 0
-    assert "are within 15 %" in capsys.readouterr().out
+    assert "The knee: 1 row of size smoke." in capsys.readouterr().out
     found = Results.load(tmp_path / "results.json")
     assert {row["network"] for row in found.rows["points"]} == {"lenet5"}
     below, beyond = sorted(found.rows["points"], key=lambda row: row["rate"])

@@ -18,21 +18,22 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.answer import Table
 from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.files import write_json
 from chronograd.measure import environment
 from chronograd.simulate.queueing import KNEE, Server, at_rate, follow, knee
-from chronograd.units import number, percent, quantity, seconds
-from chronograd.words import how_many, listed, scaled, signed_percent
+from chronograd.units import number, percent, seconds
+from chronograd.words import scaled, signed_percent
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, difference, distinct, grouped, matching, shown
+from chronograd_lab.common.rows import Spread, distinct, grouped, matching, shown, spread
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import Study
+from chronograd_lab.common.study import Study, table
+from chronograd_lab.common.written import Block, key
 
 if TYPE_CHECKING:
     from chronograd.deploy.timing import Cores
@@ -64,8 +65,8 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
                 write_json(kept, {"asked": settings, "rows": found, "curve": curve})
                 runner.say(f"{network}: round {repeat + 1} of {settings['repeats']}")
             done = json.loads(kept.read_text())
-            for table, own in done["rows"].items():
-                rows[table] += [{"network": network, "repeat": repeat, **row} for row in own]
+            for name, own in done["rows"].items():
+                rows[name] += [{"network": network, "repeat": repeat, **row} for row in own]
             curves.setdefault(network, done["curve"])
     return runner.results(settings, rows=rows, curves=curves)
 
@@ -260,24 +261,56 @@ def _kept_awake() -> Iterator[None]:
 # -- page ----------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Answer:
+def values(results: Results) -> dict[str, Any]:
+    """By network: the knee, requests per second with and without batches, and HTTP's share of a lone request. How near predictions are."""
     rows = results.rows
-    knees = [_knee_row(network, own) for network, own in grouped(rows["points"], "network").items()]
-    sections = [
-        _knee_section(results, knees),
-        _beside_section(results),
-        _cause_section(results),
-        _asleep_section(results),
-        _batching_section(results),
-        _parts_section(results),
-    ]
-    near = [error for error in _errors(results, "latency_p50_s") if abs(error) <= AIM]
-    highlights = [
-        Highlight("medians within 15 %", f"{len(near)} of {len(_errors(results, 'latency_p50_s'))}", "networks × rates")
-    ]
-    if seen := [abs(row["error"]) for row in knees if row["error"] is not None]:
-        highlights.append(Highlight("knees within 15 %", f"{sum(error <= AIM for error in seen)} of {len(seen)}"))
-    return STUDY.answer(results, sections, highlights)
+    asleep = _asleep(results)
+    return {
+        "aim": AIM,
+        "knees": {key(row["network"]): row for row in _knees(results)},
+        "near": {
+            **{word: _near(_errors(results, f"latency_{word}_s")) for word in ("mean", "p50", "p99")},
+            "knees": _near([row["error"] for row in _knees(results) if row["error"] is not None]),
+        },
+        "knowing": {name: _near(_errors(results, "latency_p50_s", name)) for name in MADE_WITH},
+        "asleep": {
+            "times": statistics.median(
+                row["asleep_s"] / row["awake_s"] for row in asleep if row["awake_s"] and row["asleep_s"]
+            ),
+            "host": statistics.median(row["host"] for row in asleep),
+            "host_awake": statistics.median(row["host_awake"] for row in asleep),
+            "cases": len(asleep),
+        },
+        "batching": {key(network): _ways(own) for network, own in grouped(rows["closed"], "network").items()},
+        "http": {
+            key(network): statistics.fmean((row["loop_s"] + row["travel_s"]) / row["lone_s"] for row in own)
+            for network, own in grouped(rows["servers"], "network").items()
+        },
+    }
+
+
+def _near(errors: Sequence[float]) -> dict[str, float]:
+    """How many errors are within the aim, of how many; the median of their sizes."""
+    sizes = [abs(error) for error in errors]
+    return {"count": sum(size <= AIM for size in sizes), "of": len(sizes), "median": statistics.median(sizes or [0.0])}
+
+
+def _ways(rows: Sequence[Row]) -> dict[str, Spread]:
+    return {key(way): spread(rows, "requests_per_s", way=way) for way in (ONE_BY_ONE, BATCHED)}
+
+
+def blocks(results: Results) -> dict[str, Block]:
+    networks = distinct(results.rows["points"], "network")
+    return {
+        "The knee": Block(_knee_table(results)),
+        "Latency, predicted beside measured": Block(
+            _latencies(results), Figure([_panel(results, network) for network in networks])
+        ),
+        "What the prediction has to know": Block(_causes(results)),
+        "Where cores may sleep": Block(_asleep_table(results)),
+        "What batching brings": Block(_batching(results)),
+        "What the predictions are made of": Block(_parts(results)),
+    }
 
 
 def _of_knee(results: Results, network: str, rate: float) -> str:
@@ -308,7 +341,7 @@ def _errors(results: Results, name: str, made_with: str = "predicted") -> list[f
     return [predicted / measured - 1 for predicted, measured in pairs if measured]
 
 
-def _beside_section(results: Results) -> Section:
+def _latencies(results: Results) -> Table:
     body = []
     for network, _, own in _asked(results):
         cells = []
@@ -318,35 +351,13 @@ def _beside_section(results: Results) -> Section:
                 seconds(measured), seconds(predicted), signed_percent(predicted / measured - 1)]  # fmt: skip
         body.append([network, _of_knee(results, network, own[0]["rate"]), number(own[0]["rate"]), *cells])
     names = [f"{word} {what}" for word in ("mean", "median", "p99") for what in ("measured", "predicted", "error")]
-    sentences = []
-    for name, word in (
-        ("latency_p50_s", "medians"),
-        ("latency_mean_s", "means"),
-        ("latency_p99_s", "99th percentiles"),
-    ):
-        errors = _errors(results, name)
-        if errors:
-            near = sum(abs(error) <= AIM for error in errors)
-            sentences.append(
-                f"{near} of {len(errors)} {word} are within {percent(AIM, 0)} (in the median of the errors "
-                f"{percent(statistics.median(map(abs, errors)), 0)})"
-            )
-    return Section(
-        "Latency, predicted beside measured",
-        f"{'; '.join(sentences)}.",
-        intro="Measured: `chronograd load` on `chronograd serve`, an open loop, means over repeats. Predicted: the queue, of the same "
-        "arrivals, from times of batches in ONNX Runtime alone and of requests that meet no other.",
-        figure=Figure([_panel(results, network) for network in distinct(results.rows["points"], "network")]),
-        caption="Latency against rate: lines predicted, points measured, each a repeat.",
-        table=Table(("network", "of the measured knee", "requests/s", *names), body, set(range(1, 12))),
-    )
+    return Table(("network", "of the measured knee", "requests/s", *names), body, set(range(1, 12)))
 
 
-def _cause_section(results: Results) -> Section:
+def _causes(results: Results) -> Table:
     """What knowing more is worth, and what nothing of it tells."""
-    asked = _asked(results)
     body = []
-    for network, _, own in asked:
+    for network, _, own in _asked(results):
         measured = _mean(own, "latency_p50_s")
         cells = [
             "–"
@@ -359,61 +370,34 @@ def _cause_section(results: Results) -> Section:
         body.append(
             [network, _of_knee(results, network, own[0]["rate"]), *cells, percent(others, 0), percent(host, 0), late]
         )
-    said = []
-    for name, words in MADE_WITH.items():
-        errors = _errors(results, "latency_p50_s", name)
-        near = sum(abs(error) <= AIM for error in errors)
-        middle = percent(statistics.median(map(abs, errors)), 0) if errors else "–"
-        said.append(f"{near} knowing {words} (in the median of the errors {middle})")
-    return Section(
-        "What the prediction has to know",
-        f"Medians within {percent(AIM, 0)}, of {len(asked)}: {listed(said)}.",
-        intro="Errors of medians by what the queue is fed with; beside them what it cannot know: shares of both cores that other processes, "
-        "and the host of a virtual machine, took meanwhile, and how late the client sent 1 % of the requests.",
-        table=Table(
-            ("network", "of the measured knee", *MADE_WITH.values(), "other processes", "host", "sent late by"),
-            body,
-            set(range(1, 9)),
-        ),
-    )
+    columns = ("network", "of the measured knee", *MADE_WITH.values(), "other processes", "host", "sent late by")
+    return Table(columns, body, set(range(1, 9)))
 
 
-def _asleep_section(results: Results) -> Section:
-    """What becomes of latencies where cores may sleep, and how much of them the host of a virtual machine takes."""
-    body: list[list[str]] = []
-    times: list[float] = []
-    taken: list[tuple[float, float]] = []
+def _asleep(results: Results) -> list[Row]:
+    """Medians where cores are kept awake and where they may sleep, and what the host of a virtual machine takes of the cores' time."""
+    made = []
     for row in results.rows["asleep"]:
         own = matching(results.rows["points"], network=row["network"], of_knee=row["of_knee"])
-        awake, asleep = _mean(own, "latency_p50_s"), row["latency_p50_s"]
-        hosts = (statistics.fmean(point["taken_by_host"] for point in own), row["taken_by_host"])
-        taken.append(hosts)
-        if awake and asleep:
-            times.append(asleep / awake)
-        cells = ["–" if value is None else seconds(value) for value in (awake, asleep)]
-        of_knee = _of_knee(results, row["network"], own[0]["rate"])
-        body.append([row["network"], of_knee, *cells, *(percent(share, 0) for share in hosts)])
-    kept, free = (statistics.median(shares) for shares in zip(*taken, strict=True))
-    return Section(
-        "Where cores may sleep",
-        f"Where cores may sleep, medians are {statistics.median(times):.1f} times as long, in the median of {len(times)}; the host takes "
-        f"{percent(free, 0)} of the cores' time, and {percent(kept, 0)} where they are kept awake.",
-        intro="All else on this page is measured with every core kept awake, by a process that yields to all others. Without that a core "
-        "sleeps between requests, and on a virtual machine waits for its host before it goes on, as the time that the host takes shows. One "
-        "run of each.",
-        table=Table(
-            (
-                "network",
-                "of the measured knee",
-                "median, kept awake",
-                "median",
-                "taken by the host, kept awake",
-                "taken by the host",
-            ),
-            body,
-            {1, 2, 3, 4, 5},
-        ),
-    )
+        made.append({
+            "network": row["network"], "of_knee": _of_knee(results, row["network"], own[0]["rate"]),
+            "awake_s": _mean(own, "latency_p50_s"), "asleep_s": row["latency_p50_s"],
+            "host_awake": statistics.fmean(point["taken_by_host"] for point in own), "host": row["taken_by_host"],
+        })  # fmt: skip
+    return made
+
+
+def _asleep_table(results: Results) -> Table:
+    def time(column: str) -> Any:
+        return lambda row: shown(row[column], seconds)
+
+    def share(column: str) -> Any:
+        return lambda row: percent(row[column], 0)
+
+    return table(_asleep(results), {
+        "network": "network", "of the measured knee": "of_knee", "median, kept awake": time("awake_s"), "median": time("asleep_s"),
+        "taken by the host, kept awake": share("host_awake"), "taken by the host": share("host"),
+    })  # fmt: skip
 
 
 def _panel(results: Results, network: str) -> Lines:
@@ -421,14 +405,18 @@ def _panel(results: Results, network: str) -> Lines:
     own = matching(results.rows["points"], network=network)
     curve = results.curves[network]
     series = []
-    for name, key, color in (("median", "latency_p50_s", "accent"), ("99 %", "latency_p99_s", "vermilion")):
-        known = [point for point in own if point[key] is not None]
+    for name, column, color in (("median", "latency_p50_s", "accent"), ("99 %", "latency_p99_s", "vermilion")):
+        known = [point for point in own if point[column] is not None]
         series.append(
-            Series(f"{name}, predicted", "predicted", curve["rate"], scaled(curve[key], 1e-3), color=color)  # type: ignore[arg-type]
+            Series(f"{name}, predicted", "predicted", curve["rate"], scaled(curve[column], 1e-3), color=color)  # type: ignore[arg-type]
         )
         series.append(
             Series(
-                f"{name}, measured", "measured", [p["rate"] for p in known], [1e3 * p[key] for p in known], color=color
+                f"{name}, measured",
+                "measured",
+                [p["rate"] for p in known],
+                [1e3 * p[column] for p in known],
+                color=color,
             )
         )
     measured = _knee_row(network, own)["measured"]
@@ -464,96 +452,37 @@ def _crossing(means: Sequence[tuple[float, float]], limit: float) -> float | Non
     return None
 
 
-def _knee_section(results: Results, knees: Sequence[Row]) -> Section:
-    known = [row for row in knees if row["error"] is not None]
-    words = [
-        f"{row['network']} {quantity(row['measured'], 'request/s')} (predicted {signed_percent(row['error'])})"
-        for row in known
-    ]
-    body = [
-        [row["network"], seconds(row["predicted_lone_s"]), seconds(row["lone_s"]),
-         *(shown(row[name], number) for name in ("predicted", "measured")), signed_percent(row["error"]),
-         row["reached"]]
-        for row in knees
-    ]  # fmt: skip
-    return Section(
-        "The knee",
-        f"Measured knees: {listed(words)}." if words else "No knee was measured: every rate that was sent is below it.",
-        intro="The knee is the rate at which the mean latency is twice that of a lone request: between the rates that were measured, on "
-        "straight lines, for both, of means over rounds. Rounds that reach it: in which some rate was measured beyond twice a lone request.",
-        table=Table(
-            (
-                "network",
-                "lone, predicted",
-                "lone, measured",
-                "knee, predicted",
-                "knee, measured",
-                "error",
-                "rounds that reach it",
-            ),
-            body,
-            set(range(1, 7)),
-        ),
-    )
+def _knees(results: Results) -> list[Row]:
+    return [_knee_row(network, own) for network, own in grouped(results.rows["points"], "network").items()]
 
 
-def _batching_section(results: Results) -> Section:
-    body, words = [], []
+def _knee_table(results: Results) -> Table:
+    return table(_knees(results), {
+        "network": "network", "lone, predicted": ("predicted_lone_s", seconds), "lone, measured": ("lone_s", seconds),
+        "knee, predicted": lambda row: shown(row["predicted"], number), "knee, measured": lambda row: shown(row["measured"], number),
+        "error": ("error", signed_percent), "rounds that reach it": "reached",
+    })  # fmt: skip
+
+
+def _batching(results: Results) -> Table:
+    body = []
     for network, own in grouped(results.rows["closed"], "network").items():
         servers = matching(results.rows["servers"], network=network)
-        spreads = {
-            way: Spread.of([row["requests_per_s"] for row in matching(own, way=way)]) for way in (ONE_BY_ONE, BATCHED)
-        }
-        apart = difference(spreads[BATCHED], spreads[ONE_BY_ONE])
-        gain = spreads[BATCHED].mean / spreads[ONE_BY_ONE].mean - 1
-        words.append(f"{network} {signed_percent(gain)}" if apart.is_seen else f"{network} no significant change")
+        alone, batched = _ways(own).values()
         largest = "/".join(str(rows) for rows in dict.fromkeys(server["most_rows"] for server in servers))
-        body.append([network, largest, *(number(one.mean) for one in spreads.values()), signed_percent(gain),
-                     "yes" if apart.is_seen else "no"])  # fmt: skip
-    return Section(
-        "What batching brings",
-        f"Requests per second with batches, against one by one: {listed(words)}.",
-        intro=f"A closed loop of {how_many(results.settings['connections'], 'connections')}. The largest batch is what the server found to pay.",
-        table=Table(
-            ("network", "largest batch", "one by one, requests/s", "batched, requests/s", "gain", "significant"),
-            body,
-            set(range(1, 5)),
-        ),
-    )
+        body.append([network, largest, number(alone.mean), number(batched.mean), signed_percent(batched.mean / alone.mean - 1),
+                     "yes" if (batched - alone).is_seen else "no"])  # fmt: skip
+    columns = ("network", "largest batch", "one by one, requests/s", "batched, requests/s", "gain", "significant")
+    return Table(columns, body, set(range(1, 5)))
 
 
-def _parts_section(results: Results) -> Section:
-    """What predictions are made of."""
-    rows = results.rows["servers"]
-    body = [
-        [row["network"], str(row["repeat"] + 1), seconds(row["batch_s"]["1"]), seconds(row["batch_s"][str(row["most_rows"])] / row["most_rows"]), str(row["most_rows"]),
-         seconds(max(row["wake_s"].values(), default=0.0)), seconds(row["loop_s"]), seconds(row["answer_s"]), seconds(row["travel_s"]), number(row['most'])]
-        for row in rows
-    ]  # fmt: skip
-    shares = [
-        f"{percent(statistics.fmean((row['loop_s'] + row['travel_s']) / row['lone_s'] for row in own), 0)} of {network}"
-        for network, own in grouped(rows, "network").items()
-    ]
-    return Section(
-        "What the predictions are made of",
-        f"Of a lone request, its way through HTTP is {listed(shares)}.",
-        table=Table(
-            (
-                "network",
-                "round",
-                "batch of 1",
-                "a row of the largest",
-                "largest",
-                "more after a pause",
-                "HTTP, in turn",
-                "of it to answer",
-                "HTTP, besides",
-                "most requests/s",
-            ),
-            body,
-            set(range(1, 10)),
-        ),
-    )
+def _parts(results: Results) -> Table:
+    return table(results.rows["servers"], {
+        "network": "network", "round": lambda row: str(row["repeat"] + 1), "batch of 1": lambda row: seconds(row["batch_s"]["1"]),
+        "a row of the largest": lambda row: seconds(row["batch_s"][str(row["most_rows"])] / row["most_rows"]), "largest": "most_rows",
+        "more after a pause": lambda row: seconds(max(row["wake_s"].values(), default=0.0)), "HTTP, in turn": ("loop_s", seconds),
+        "of it to answer": ("answer_s", seconds), "HTTP, besides": ("travel_s", seconds), "most requests/s": ("most", number),
+    })  # fmt: skip
 
 
 _LAPTOP = {
@@ -578,5 +507,7 @@ STUDY = Study(
     "delays",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
 )

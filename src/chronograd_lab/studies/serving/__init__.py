@@ -1,0 +1,1 @@
+"""Latency and throughput of a server: measured, and predicted by a queue."""
