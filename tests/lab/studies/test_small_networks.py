@@ -1,4 +1,4 @@
-"""Small networks: the smoke size for real, and what the page says of made-up numbers."""
+"""Small networks: the smoke size for real, and what the page rests on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from chronograd.rundir import RunDir
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.rows import Spread
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies import find
-from chronograd_lab.studies.small_networks import (
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.small_networks import study
+from chronograd_lab.studies.small_networks.study import (
     HEAD,
     SCRATCH,
     STUDY,
@@ -24,12 +25,12 @@ from chronograd_lab.studies.small_networks import (
     accuracy_with_stored,
     cause_job,
     causes,
-    common_cause,
     grid,
     one_wrong,
     right,
 )
 
+PUBLISHED = Path(__file__).parents[3] / "docs" / "studies" / "small-networks" / "results.json"
 LAPTOP = STUDY.sizes["laptop"]
 GOOD = right(LAPTOP)
 
@@ -40,10 +41,9 @@ def quiet(text: str) -> None:
 
 @pytest.mark.slow
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
-    study = find("small-networks")
     lab = StudyRunner(tmp_path, "small-networks", "smoke", quiet)
-    settings = study.sizes["smoke"]
-    results = study.conduct(lab, settings)
+    settings = STUDY.sizes["smoke"]
+    results = STUDY.conduct(lab, settings)
     stages = [(row["network"], row["stage"]) for row in results.rows["runs"]]
     assert stages == [("small CNN", SCRATCH), ("ResNet-8", HEAD), ("ResNet-8", TUNED)]
     tried = [Setting.of(row) for row in results.rows["causes"]]
@@ -59,9 +59,8 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert tuned["restored"] == pytest.approx(head["accuracy"], abs=0.02)
     assert tuned["accuracy"] != tuned["restored"]
     results.save(tmp_path / "results.json")
-    html = render_html(study.page(Results.load(tmp_path / "results.json")))
+    html = render_html(STUDY.page(Results.load(tmp_path / "results.json")))
     assert html.count('<p class="kicker">') == 7 + 1  # and settings
-    assert "their trunks are untrained" in html
 
 
 # -- the design ----------------------------------------------------------------------------------------
@@ -93,7 +92,7 @@ def test_a_cause_becomes_a_job() -> None:
     assert cause_job(LAPTOP, replace(GOOD, is_pretrained=False), "weights.tar").network.weights is None
 
 
-# -- what the page says --------------------------------------------------------------------------------
+# -- what the page rests on -----------------------------------------------------------------------------
 
 
 def made_up(
@@ -123,10 +122,6 @@ def made_up(
     return Results("small-networks", "laptop", LAPTOP, rows={"runs": runs, "causes": found, "data": data})
 
 
-def takeaways(results: Results) -> dict[str, str]:
-    return {section.title: section.takeaway for section in STUDY.page(results).sections}
-
-
 def test_chance_has_the_error_of_so_many_test_images() -> None:
     found = Found.of(made_up({}))
     assert found.limit() == pytest.approx(0.1 + 2 * (0.1 * 0.9 / 2000) ** 0.5)
@@ -134,62 +129,50 @@ def test_chance_has_the_error_of_so_many_test_images() -> None:
     assert not found.is_chance(Spread(0.115, None, 1))
 
 
-def test_a_low_rate_that_is_enough_alone_is_said_to_be() -> None:
-    slow = [s for s in causes(LAPTOP) if s.rate == 0.001]
-    said = takeaways(made_up({GOOD: 0.7, **dict.fromkeys(slow, 0.1)}))
-    assert (
-        "The rate 0.001 costs most, 60.0 percentage points. Enough for chance alone: rate 0.001."
-        in said["One thing wrong at a time"]
-    )
-    together = said["All together, on small images"]
-    assert together.startswith(
-        "6 of 12 settings end at chance: all of them have the rate 0.001, and every setting with it"
-    )
-    assert "the rate 0.001 40.0 %" in together
-    assert "the batch statistics 10.0 %" in together
-    assert "by itself: Adadelta left at its default rate" in said["The usual mistakes with Keras"]
+def test_values_and_tables_of_made_up_results() -> None:
+    slow = [setting for setting in causes(LAPTOP) if setting.rate == 0.001]
+    results = made_up({GOOD: 0.7, **dict.fromkeys(slow, 0.1)}, tuned=0.1, restored=0.2)
+    values = study.values(results)
+    assert values["heads"]["imagenet_stored_128_1"].mean == pytest.approx(0.7)
+    assert values["heads"]["imagenet_stored_128_1_untrained"].mean == pytest.approx(0.4)
+    assert values["mismatched"]["raw_batch_32_1"].mean == pytest.approx(0.1)
+    assert (values["small_at_chance"], values["small"]) == (6, 12)
+    assert values["worst_alone"] == "imagenet, stored, 128, 0.001"
+    assert values["worst"].mean == pytest.approx(0.1)
+    assert values["networks"]["ResNet_50"]["end"].mean <= values["limit"] < values["networks"]["small_CNN"]["end"].mean
+    assert values["networks"]["MobileNet"]["restored"] == pytest.approx(0.2)
+    blocks = study.blocks(results)
+    wrong, keras = blocks["One thing wrong at a time"].table, blocks["The usual mistakes with Keras"].table
+    assert wrong is not None
+    assert keras is not None
+    assert {row[0]: row[3] for row in wrong.rows}["rate 0.001"] == "-60.0"
+    assert keras.rows[0][2:] == ["10.00 ± 0.35 %", "-30.0"]
+    assert keras.rows[3][2:] == ["10.00 ± 0.00 %", "-30.0"]
 
 
-def test_no_chance_anywhere_is_said() -> None:
-    said = takeaways(made_up({GOOD: 0.7}, mismatched=0.3))
-    assert "None alone is enough for chance." in said["One thing wrong at a time"]
-    assert "No setting ends at chance." in said["All together, on small images"]
-    assert said["The usual mistakes with Keras"].startswith("None of them is enough")
-    assert "0 of 4 end at chance" in said["Statistics of batch norm"]
-
-
-def test_common_cause() -> None:
-    small = replace(GOOD, image_size=32)
-    raw, slow = replace(small, normalisation="raw"), replace(small, rate=0.001)
-    both = replace(raw, rate=0.001)
-    assert (
-        common_cause([slow, both], [raw], small)
-        == "all of them have the rate 0.001, and every setting with it ends there"
-    )
-    assert common_cause([both], [raw, slow], small).startswith("all of them have the input 0 … 255, which some")
-    assert common_cause([raw, slow], [small], small) == "they share no cause that the others lack"
-
-
-def test_resolution_and_statistics_follow_the_numbers() -> None:
-    small_raw = replace(GOOD, image_size=32, normalisation="raw")
-    numbers = {GOOD: 0.7, replace(GOOD, image_size=32): 0.45, replace(GOOD, normalisation="raw"): 0.3, small_raw: 0.2}
-    said = takeaways(made_up({**numbers, replace(small_raw, norm="batch"): 0.35}))
-    assert "costs 25.0 percentage points at 32×32 and 40.0 at 128×128" in said["Input range and resolution"]
-    assert "small images alone cost 25.0 percentage points: less than" in said["Input range and resolution"]
-    assert "+15.0 percentage points with input 0 … 255; they undo part of" in said["Statistics of batch norm"]
-    untrained = Setting("imagenet", "stored", 32, 1.0, is_pretrained=False)
-    numbers |= {untrained: 0.1, replace(untrained, norm="batch"): 0.25}
-    said = takeaways(made_up({**numbers, replace(small_raw, norm="batch"): 0.2}))
-    assert "On an untrained trunk they take the head from 10.0 to 25.0 %" in said["Statistics of batch norm"]
-    assert "do not make up for" in said["Statistics of batch norm"]
+@pytest.mark.parametrize(
+    ("setting", "accuracy", "sentence"),
+    [
+        (replace(GOOD, rate=0.001), 0.3, "A head on a frozen trunk ends at chance"),
+        (replace(GOOD, normalisation="raw"), 0.1, "A head on a frozen trunk ends at chance"),
+        (replace(GOOD, image_size=32), 0.215, "An input of 0 … 255 costs"),
+        (replace(GOOD, image_size=32, normalisation="raw"), 0.38, "Batch statistics in training and test undo part"),
+        (replace(GOOD, image_size=32, normalisation="unit", rate=0.001), 0.1, "4 of 12 settings end at chance"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Setting) else None,
+)
+def test_other_accuracies_do_not_support_a_sentence(setting: Setting, accuracy: float, sentence: str) -> None:
+    results = Results.load(PUBLISHED)
+    for row in results.rows["causes"]:
+        if Setting.of(row) == setting:
+            row["accuracy"] = accuracy + 0.001 * row["seed"]
+    with pytest.raises(ClaimError, match=sentence):
+        STUDY.page(results)
 
 
 def test_unfreezing_is_laid_to_the_statistics_only_where_they_restore_it() -> None:
-    pages = [takeaways(made_up({}, **given)) for given in ({"tuned": 0.1, "restored": 0.2}, {"tuned": 0.2})]
-    assert "at chance ResNet-50" in pages[0]["The networks"]
-    assert "none is at chance" in pages[1]["The networks"]
-    fell, kept = (page["What unfreezing changes"] for page in pages)
-    assert "With the batch-norm statistics of before it has 20.0 %, so they are what changed" in fell
-    assert "statistics" not in kept
-    less = takeaways(made_up({}, tuned=0.1, restored=0.12))["What unfreezing changes"]
-    assert "so they are not all that changed" in less
+    results = Results.load(PUBLISHED)
+    for row in results.rows["runs"]:
+        row["restored"] = None if row["restored"] is None else 0.25
+    with pytest.raises(ClaimError, match="so the statistics are the cause"):
+        STUDY.page(results)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Answer, Highlight, Section
+from chronograd.answer import Table
 from chronograd.data import datasets
 from chronograd.figure import Bar, Bars, Figure, Lines, Mark
 from chronograd.job import Job
 from chronograd.rundir import RunDir
 from chronograd.units import seconds
-from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, accuracy_table, job_of, points, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import (
@@ -31,8 +31,6 @@ from chronograd_lab.common.rows import (
     grouped,
     matching,
     mean,
-    points_apart,
-    seeds,
     shown,
     signed,
     spread,
@@ -40,9 +38,11 @@ from chronograd_lab.common.rows import (
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed
 from chronograd_lab.common.weights import PRETRAINING, source_weights
+from chronograd_lab.common.written import Block, key
 
 SCRATCH, HEAD, TUNED = "from scratch", "head on a frozen trunk", "then all unfrozen"
-STAGES = (SCRATCH, HEAD, TUNED)
+# As the page names them.
+STAGES = {SCRATCH: "scratch", HEAD: "head", TUNED: "tuned"}
 COLORS = {SCRATCH: "grey", HEAD: "vermilion", TUNED: "accent"}
 RANGES = {"imagenet": "normalised as ImageNet", "own": "normalised", "unit": "0 … 1", "raw": "0 … 255"}
 
@@ -86,7 +86,7 @@ class Setting:
 
     @classmethod
     def of(cls, row: Row) -> Setting:
-        return cls(*(row[key] for key in ("normalisation", "norm", "image_size", "rate", "is_pretrained")))
+        return cls(*(row[name] for name in ("normalisation", "norm", "image_size", "rate", "is_pretrained")))
 
     def wrongs(self, right: Setting) -> list[str]:
         """What differs from another setting, in words."""
@@ -248,8 +248,8 @@ class Found:
     def settings(self) -> list[Setting]:
         return list(dict.fromkeys(map(Setting.of, self.rows)))
 
-    def accuracy(self, setting: Setting, key: str = "accuracy") -> Spread:
-        return Spread.of([row[key] for row in self.rows if Setting.of(row) == setting])
+    def accuracy(self, setting: Setting, column: str = "accuracy") -> Spread:
+        return Spread.of([row[column] for row in self.rows if Setting.of(row) == setting])
 
     def limit(self) -> float:
         """Chance and two standard errors of so many test images."""
@@ -259,41 +259,49 @@ class Found:
         return accuracy.mean <= self.limit()
 
 
-def common_cause(at_chance: Sequence[Setting], others: Sequence[Setting], good: Setting) -> str:
-    """What the settings at chance, one or more, share, and whether it is enough, in words.
-
-    A cause is a wrong that all of them have; it is enough if none of the others has it.
-    """
-    shared = [w for w in at_chance[0].wrongs(good) if all(w in s.wrongs(good) for s in at_chance)]
-    shared = [w for w in shared if not all(w in s.wrongs(good) for s in others)] if others else shared
-    if not shared:
-        return "they share no cause that the others lack"
-    enough = [w for w in shared if not any(w in s.wrongs(good) for s in others)]
-    if enough:
-        return f"all of them have the {enough[0]}, and every setting with it ends there"
-    return f"all of them have the {shared[0]}, which some settings above chance have too"
-
-
 # -- the page ------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Answer:
+def values(results: Results) -> dict[str, Any]:
+    """`heads`: accuracies by setting, such as `imagenet_stored_128_1`. `networks`: by stage. How many settings end at chance."""
     found = Found.of(results)
-    sections = [_networks_section(results, found), *_unfreezing_sections(results.rows["runs"])]
-    sections += [
-        section(results, found)
-        for section in (_one_wrong_section, _resolution_section, _norm_section, _together_section, _keras_section)
-    ]
-    good = found.accuracy(right(results.settings))
-    worst = min((found.accuracy(s) for s in found.settings()), key=lambda a: a.mean)
-    highlights = [
-        Highlight("head on ImageNet features, all right", good.percent(), seeds(good.n)),
-        Highlight("the worst setting", worst.percent(), f"chance is {100 * found.chance:.0f} %"),
-    ]
-    return STUDY.answer(results, sections, highlights)
+    heads = {setting: found.accuracy(setting) for setting in found.settings()}
+    mixed = [setting for setting in heads if setting.norm == "batch" and setting.is_pretrained]
+    small = [setting for setting in heads if setting in grid(results.settings)]
+    networks: dict[str, dict[str, Any]] = {}
+    for (network, stage), own in grouped(results.rows["runs"], "network", "stage").items():
+        known = networks.setdefault(key(network.partition(" with ")[0]), {})
+        known |= {STAGES[stage]: spread(own), "end": spread(own), "restored": mean(own, "restored")}
+    return {
+        "networks": networks,
+        "heads": {key(setting.name.replace(", ", "_")): accuracy for setting, accuracy in heads.items()},
+        "mismatched": {key(s.name.replace(", ", "_")): found.accuracy(s, "mismatched") for s in mixed},
+        "worst": min(heads.values(), key=lambda accuracy: accuracy.mean),
+        "worst_alone": min(one_wrong(results.settings), key=lambda s: heads[s].mean).name,
+        "chance": found.chance,
+        "limit": found.limit(),
+        "small": len(small),
+        "small_at_chance": sum(found.is_chance(heads[s]) for s in small),
+        "data": results.rows["data"][0],
+        "epochs": results.settings["epochs"][SCRATCH],
+    }
 
 
-def _networks_section(results: Results, found: Found) -> Section:
+def blocks(results: Results) -> dict[str, Block]:
+    found = Found.of(results)
+    unfrozen = {"What unfreezing changes": Block(_unfreezing(results.rows["runs"]))}
+    return {
+        "The networks": _networks(results, found),
+        **(unfrozen if matching(results.rows["runs"], stage=TUNED) else {}),
+        "One thing wrong at a time": _one_wrong(results, found),
+        "Input range and resolution": _resolution(results, found),
+        "Statistics of batch norm": Block(_norm(results, found)),
+        "All together, on small images": Block(_together(results, found)),
+        "The usual mistakes with Keras": Block(_keras(results, found)),
+    }
+
+
+def _networks(results: Results, found: Found) -> Block:
     rows, networks = results.rows["runs"], distinct(results.rows["runs"], "network")
     series = []
     for stage in STAGES:
@@ -303,71 +311,24 @@ def _networks_section(results: Results, found: Found) -> Section:
             series.append(points(stage, xs, list(map(spread, by_network.values())), COLORS[stage], is_joined=False))
     ticks = [float(i) for i in range(len(networks))]
     panel = Lines("", "test accuracy, %", series, [found.mark], from_zero=True, x_ticks=ticks, x_names=networks)
-    (data,) = results.rows["data"]
     in_order = [row for own in grouped(rows, "network").values() for row in own]
     more = {"trained parameters": ("trained_params", "{:,.0f}".format), "training time": ("seconds", seconds)}
-    return Section(
-        "The networks",
-        _above_chance(rows, found),
-        intro=f"{data['train_images']:,} training and {how_many(data['test_images'], 'test images')}{_all_images(results)}. "
-        f"{_untrained(results)}".strip(),
-        figure=Figure([panel]),
-        table=accuracy_table(in_order, {"network": "network", "stage": "stage"}, more),
-    )
+    return Block(accuracy_table(in_order, {"network": "network", "stage": "stage"}, more), Figure([panel]))
 
 
-def _all_images(results: Results) -> str:
-    """Which networks were trained on the whole set."""
-    names = [name for name, own in results.settings["networks"].items() if "data" in own]
-    return (
-        f"; all there are of {' and '.join(names)}, for {how_many(results.settings['epochs'][SCRATCH], 'epochs')}"
-        if names
-        else ""
-    )
-
-
-def _untrained(results: Results) -> str:
-    names = [n for n, own in results.settings["networks"].items() if own["has_trunk"] and own["weights"] is None]
-    if not names:
-        return ""
-    return (
-        f"No pretrained weights are used for {' and '.join(names)}: their trunks are untrained, and their features random. "
-        "An accuracy near the report's 10.0 % (EfficientNet-B0) and 10.8 % (ResNet-50) is a coincidence: the report's trunks had weights of ImageNet."
-    )
-
-
-def _above_chance(rows: Sequence[Row], found: Found) -> str:
-    """Which networks end above chance, at their last stage."""
-    above, below = list[str](), list[str]()
-    for network, own in grouped(rows, "network").items():
-        accuracy = spread(own, stage=own[-1]["stage"])
-        (below if found.is_chance(accuracy) else above).append(f"{network} ({100 * accuracy.mean:.1f} %)")
-    said = f"Above chance end {', '.join(above)}" if above else "No network ends above chance"
-    return f"{said}; at chance {', '.join(below)}." if below else f"{said}; none is at chance."
-
-
-def _unfreezing_sections(rows: Sequence[Row]) -> list[Section]:
-    """What an epoch of all layers does to a head that was trained on a frozen trunk, the largest change first; one section, if any."""
-    changes: dict[str, tuple[Spread, Spread, float | None]] = {}
+def _unfreezing(rows: Sequence[Row]) -> Table:
+    """What an epoch of all layers does to a head that was trained on a frozen trunk, the largest change first."""
+    changes = []
     for network in distinct(rows, "network", stage=TUNED):
         head, tuned = (spread(rows, network=network, stage=stage) for stage in (HEAD, TUNED))
-        changes[network] = head, tuned, mean(rows, "restored", network=network, stage=TUNED)
-    said, body = [], []
-    for network, (head, tuned, restored) in sorted(changes.items(), key=lambda c: -abs(c[1][1].mean - c[1][0].mean)):
-        text = f"Unfreezing changes {network} by {points_apart(tuned, head)}"
-        if restored is not None and abs(tuned.mean - head.mean) > 0.01:
-            gap = abs(restored - head.mean) < 0.2 * abs(tuned.mean - head.mean)
-            share = "so they are what changed" if gap else "so they are not all that changed"
-            text += f". With the batch-norm statistics of before it has {100 * restored:.1f} %, {share}"
-        said.append(f"{text}.")
-        body.append(
-            [network, head.percent(), tuned.percent(), shown(restored, lambda r: f"{100 * r:.2f} %"), str(tuned.n)]
-        )
+        restored = shown(mean(rows, "restored", network=network, stage=TUNED), lambda r: f"{100 * r:.2f} %")
+        cells = [network, head.percent(), tuned.percent(), restored, str(tuned.n)]
+        changes.append((-abs(tuned.mean - head.mean), cells))
     columns = ["network", "head on a frozen trunk", "then all unfrozen", "with the statistics of before", "seeds"]
-    return [Section("What unfreezing changes", " ".join(said), table=listed(columns, body))] if said else []
+    return listed(columns, [cells for _, cells in sorted(changes, key=lambda change: change[0])])
 
 
-def _one_wrong_section(results: Results, found: Found) -> Section:
+def _one_wrong(results: Results, found: Found) -> Block:
     good = right(results.settings)
     base = found.accuracy(good)
     tried = {", ".join(s.wrongs(good)): found.accuracy(s) for s in one_wrong(results.settings)}
@@ -377,123 +338,53 @@ def _one_wrong_section(results: Results, found: Found) -> Section:
         bars.append(Bar(label, "measured", {"": 100 * a.mean}, low, high, f"{100 * a.mean:.1f}"))
     body = [["nothing", *base.cells(), ""]]
     body += [[n, *a.cells(), signed(100 * (a.mean - base.mean))] for n, a in tried.items()]
-    at_chance = [name for name, a in tried.items() if found.is_chance(a)]
-    worst = min(tried, key=lambda n: tried[n].mean)
-    enough = f"Enough for chance alone: {', '.join(at_chance)}" if at_chance else "None alone is enough for chance"
-    return Section(
-        "One thing wrong at a time",
-        f"With all right the head gets {100 * base.mean:.1f} %. The {worst} costs most, "
-        f"{100 * (base.mean - tried[worst].mean):.1f} percentage points. {enough}.",
-        intro=f"A head on {results.settings['diagnosis']['network']}, frozen with pretrained weights. Right: input "
-        f"{RANGES[good.normalisation]}, stored batch-norm statistics, {_square(good.image_size)} images, "
-        f"Adadelta at {good.rate:g}. At chance: at most {100 * found.limit():.1f} %, two standard errors above "
-        f"{100 * found.chance:.0f} %.",
-        figure=Figure([Bars("test accuracy, %", "wrong", bars, {"": "teal"})]),
-        table=listed(["wrong", "test accuracy", "seeds", "points"], body),
+    return Block(
+        listed(["wrong", "test accuracy", "seeds", "points"], body),
+        Figure([Bars("test accuracy, %", "wrong", bars, {"": "teal"})]),
     )
 
 
-def _resolution_section(results: Results, found: Found) -> Section:
+def _resolution(results: Results, found: Found) -> Block:
     good, own = right(results.settings), results.settings["diagnosis"]
     sizes = sorted(own["image_sizes"])
     by_range = {
         n: [found.accuracy(replace(good, normalisation=n, image_size=s)) for s in sizes] for n in own["normalisations"]
     }
-    series = [points(RANGES[n], [float(s) for s in sizes], spreads) for n, spreads in by_range.items()]
-    base, worst = by_range[good.normalisation], own["normalisations"][-1]
-    costs = [100 * (b.mean - w.mean) for b, w in zip(base, by_range[worst], strict=True)]
-    said = f"An input of {RANGES[worst]} costs {costs[0]:.1f} percentage points at {_square(sizes[0])}"
-    if len(sizes) > 1:
-        lost = 100 * (base[-1].mean - base[0].mean)
-        said += (
-            f" and {costs[-1]:.1f} at {_square(sizes[-1])}. With the right input the small images alone cost "
-            f"{lost:.1f} percentage points: {'more' if lost > costs[-1] else 'less'} than the wrong input does on large ones"
-        )
     ticks = [float(s) for s in sizes]
+    series = [points(RANGES[n], ticks, spreads) for n, spreads in by_range.items()]
     panel = Lines("side of the images", "test accuracy, %", series, [found.mark], from_zero=True, x_ticks=ticks)
     body = [[RANGES[n], *(a.percent() for a in spreads)] for n, spreads in by_range.items()]
-    return Section(
-        "Input range and resolution",
-        f"{said}.",
-        intro="The same images, scaled up; stored statistics, the right rate.",
-        figure=Figure([panel]),
-        table=listed(["input", *map(_square, sizes)], body),
-    )
+    return Block(listed(["input", *map(_square, sizes)], body), Figure([panel]))
 
 
-def _norm_section(results: Results, found: Found) -> Section:
+def _norm(results: Results, found: Found) -> Table:
     good, known = right(results.settings), found.settings()
-    pairs = [
-        (s, replace(s, norm="stored"))
-        for s in known
-        if s.norm == "batch" and s.rate == good.rate and replace(s, norm="stored") in known
-    ]
-    body, mismatches = [], []
-    for batch, stored in pairs:
-        cells = [found.accuracy(stored).percent(), found.accuracy(batch).percent(), "–"]
-        if batch.is_pretrained:
-            mismatches.append(found.accuracy(batch, "mismatched"))
-            cells[-1] = mismatches[-1].percent()
+    body = []
+    for batch in known:
+        stored = replace(batch, norm="stored")
+        if batch.norm != "batch" or batch.rate != good.rate or stored not in known:
+            continue
+        mismatched = found.accuracy(batch, "mismatched").percent() if batch.is_pretrained else "–"
         trunk = "pretrained" if batch.is_pretrained else "untrained"
+        cells = [found.accuracy(stored).percent(), found.accuracy(batch).percent(), mismatched]
         body.append([trunk, RANGES[batch.normalisation], _square(batch.image_size), *cells])
-    smallest = min(batch.image_size for batch, _ in pairs)
-    small = [pair for pair in pairs if pair[0].image_size == smallest]
-    changes = {b: 100 * (found.accuracy(b).mean - found.accuracy(s).mean) for b, s in small if b.is_pretrained}
-    said = ", ".join(
-        f"{signed(change)} percentage points with input {RANGES[s.normalisation]}" for s, change in changes.items()
-    )
-    wrong = [change for s, change in changes.items() if s.normalisation != good.normalisation]
-    if wrong:
-        undo = max(wrong) > 1
-        said += f"; they {'undo part of' if undo else 'do not make up for'} a wrong input range"
-    for batch, stored in small:
-        if not batch.is_pretrained:
-            before, after = (100 * found.accuracy(s).mean for s in (stored, batch))
-            said += f". On an untrained trunk they take the head from {before:.1f} to {after:.1f} %"
-    num_chance = sum(map(found.is_chance, mismatches))
-    return Section(
-        "Statistics of batch norm",
-        f"Batch statistics in training and test: {said}. Trained on batch statistics and tested with stored ones, "
-        f"{num_chance} of {len(mismatches)} end at chance.",
-        intro="Stored: the statistics that came with the weights; an untrained trunk has mean 0 and variance 1. Batch: "
-        "those of each training batch, and their running mean in the test. Mismatched: trained on batch statistics, "
-        "tested with stored ones.",
-        table=listed(["trunk", "input", "images", "stored", "batch", "mismatched"], body, text=3),
-    )
+    return listed(["trunk", "input", "images", "stored", "batch", "mismatched"], body, text=3)
 
 
-def _together_section(results: Results, found: Found) -> Section:
-    good, own = right(results.settings), results.settings["diagnosis"]
-    tried = grid(results.settings)
-    side = tried[0].image_size
-    good_here = replace(good, image_size=side)
+def _together(results: Results, found: Found) -> Table:
+    own = results.settings["diagnosis"]
+    side = min(own["image_sizes"])
     body = [
         [RANGES[n], norm, *(found.accuracy(Setting(n, norm, side, rate)).percent() for rate in own["rates"])]
         for n in own["normalisations"]
         for norm in own["norms"]
     ]
-    at_chance = [s for s in tried if found.is_chance(found.accuracy(s))]
-    others = [s for s in tried if s not in at_chance]
-    said = "No setting ends at chance."
-    if at_chance:
-        said = f"{len(at_chance)} of {len(tried)} settings end at chance: {common_cause(at_chance, others, good_here)}."
-    wrong = tried[-1]  # the last of every list
-    wrongs = wrong.wrongs(good_here)
-    cured = {w: s for s in tried for w in wrongs if s.wrongs(good_here) == [v for v in wrongs if v != w]}
-    lifts = ", ".join(f"the {w} {100 * found.accuracy(s).mean:.1f} %" for w, s in cured.items())
-    return Section(
-        "All together, on small images",
-        f"{said} From {100 * found.accuracy(wrong).mean:.1f} % with all of it wrong, putting right only one gives: {lifts}.",
-        intro=f"Every combination at {side}×{side}.",
-        table=listed(["input", "statistics", *(f"rate {rate:g}" for rate in own["rates"])], body, text=2),
-    )
+    return listed(["input", "statistics", *(f"rate {rate:g}" for rate in own["rates"])], body, text=2)
 
 
-def _keras_section(results: Results, found: Found) -> Section:
+def _keras(results: Results, found: Found) -> Table:
     """The usual mistakes with Keras, each beside the experiment that is closest to it."""
-    good, known = right(results.settings), found.settings()
-    small = replace(good, image_size=min(results.settings["diagnosis"]["image_sizes"]))
-    base = found.accuracy(small)
+    small = replace(right(results.settings), image_size=min(results.settings["diagnosis"]["image_sizes"]))
     closest: dict[str, tuple[str, dict[str, Any]]] = {
         "Adadelta left at its default rate": ("0.001 since TensorFlow 2; 1 before", {"rate": 0.001}),
         "0 … 1 into EfficientNet": (
@@ -507,28 +398,13 @@ def _keras_section(results: Results, found: Found) -> Section:
             "trained on batch statistics, tested with stored ones", {"norm": "batch"},
         ),
     }  # fmt: skip
-    body, enough, short = list[list[str]](), list[str](), list[str]()
+    body, known, base = [], found.settings(), found.accuracy(small)
     for mistake, (fact, wrong) in closest.items():
         setting = replace(small, **wrong)
-        if setting not in known:
-            continue
-        accuracy = found.accuracy(setting, "mismatched" if "norm" in wrong else "accuracy")
-        body.append([mistake, fact, accuracy.percent(), signed(100 * (accuracy.mean - base.mean))])
-        (enough if found.is_chance(accuracy) else short).append(mistake)
-    said = (
-        f"Enough for chance by itself: {', '.join(enough)}."
-        if enough
-        else "None of them is enough for chance by itself."
-    )
-    said += f" Not enough here: {', '.join(short)}." if short else ""
-    return Section(
-        "The usual mistakes with Keras",
-        said,
-        intro="Each beside the experiment that is closest to it, on another network: the experiments support the size of "
-        f"an effect here, not what happened there. All at {_square(small.image_size)}, against "
-        f"{100 * base.mean:.1f} % with the rest right.",
-        table=listed(["mistake", "what Keras expects, and what was run", "test accuracy", "points"], body, text=2),
-    )
+        if setting in known:
+            accuracy = found.accuracy(setting, "mismatched" if "norm" in wrong else "accuracy")
+            body.append([mistake, fact, accuracy.percent(), signed(100 * (accuracy.mean - base.mean))])
+    return listed(["mistake", "what Keras expects, and what was run", "test accuracy", "points"], body, text=2)
 
 
 # The pretrained trunk knows the same ten classes, so its head comes along.
@@ -587,5 +463,8 @@ STUDY = Study(
     "its batch-norm statistics and its resolution, and each of them can be shown alone",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    published="evening",
+    values=values,
+    blocks=blocks,
 )
