@@ -1,4 +1,4 @@
-"""Asynchronous SGD: the smoke size through every step to a page, and the page's sentences."""
+"""Asynchronous SGD: the smoke size through every step to a page, and what the page rests on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies.asynchronous_sgd import (
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.asynchronous_sgd import study
+from chronograd_lab.studies.asynchronous_sgd.study import (
     ASYNCHRONOUS,
     AWARE,
     SINGLE,
@@ -21,6 +23,7 @@ from chronograd_lab.studies.asynchronous_sgd import (
     staleness_shares,
 )
 
+PUBLISHED = Path(__file__).parents[3] / "docs" / "studies" / "asynchronous-sgd" / "results.json"
 TITLES = [
     "Accuracy after the same samples",
     "Staleness",
@@ -73,18 +76,29 @@ def made_up(seeds: int = 2) -> Results:
     return Results(STUDY.name, "smoke", settings, {"runs": rows, "staleness": stale}, curves)
 
 
-def test_the_page_says_what_the_numbers_say() -> None:
+def test_values_of_made_up_results() -> None:
     results = made_up(3)
     assert staleness_shares(results.rows["staleness"], 4) == {0: 0.1, 3: 0.9}
-    accuracy, staleness, throughput, parts, time = (section.takeaway for section in STUDY.page(results).sections)
-    assert accuracy == (
-        "At rate 0.05, 4 learners change accuracy by −3.0 percentage points (−3.2 … −2.8, p = 3.3e-06) against one process. With the rate divided by "
-        "staleness, they change it by +0.0 percentage points (−0.2 … +0.2, p = 1; not significant with 3 seeds)."
+    values = study.values(results)
+    accuracy = values["rate_0_05"]
+    assert (
+        f"{accuracy['asynchronous_4'] - accuracy['single_1']:%}" == "−3.0 percentage points (−3.2 … −2.8, p = 3.3e-06)"
     )
-    assert "0.90 with 2 learners, 2.70 with 4 learners" in staleness
-    assert "3.20 times the samples per second of one process, less than synchronous ranks with 3.60 times" in throughput
-    assert parts == "Waiting for servers took 33 % of a learner's time with 1 learner and 67 % with 4."
-    assert time.startswith("First through its samples was synchronous, 4 at 0.05 (1.1 s)")
+    assert not (accuracy["staleness_aware_4"] - accuracy["single_1"]).is_seen
+    assert values["staleness"] == {"with_1": 0, "with_2": pytest.approx(0.9), "with_4": pytest.approx(2.7)}
+    assert values["gains"] == {"asynchronous": 3.2, "staleness_aware": 3.2, "synchronous": 3.6}
+    assert values["exchanging"]["with_1"] == pytest.approx(1 / 3)
+    assert values["exchanging"]["with_4"] == pytest.approx(2 / 3)
+    assert values["seconds"]["synchronous_4_at_0_05"] == pytest.approx(400 / 360)
+
+
+def test_learners_that_are_faster_do_not_support_the_page() -> None:
+    results = Results.load(PUBLISHED)
+    for row in results.rows["runs"]:
+        if row["method"] == ASYNCHRONOUS:
+            row["samples_per_s"] *= 2
+    with pytest.raises(ClaimError, match="Not waiting wins nothing here"):
+        STUDY.page(results)
 
 
 def test_synchronous_ranks_add_up_minibatches() -> None:

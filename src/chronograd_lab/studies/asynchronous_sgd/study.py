@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.answer import Table
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job
+from chronograd.units import percent
 from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, curves_of, job_of, mean_curve, points, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, distinct, grouped, matching, points_apart, spread
+from chronograd_lab.common.rows import Spread, distinct, grouped, matching, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed
+from chronograd_lab.common.written import Block, key
 
 SINGLE, SYNCHRONOUS = "single", "synchronous"
 ASYNCHRONOUS, AWARE = "asynchronous", "staleness-aware"
@@ -69,20 +73,35 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     return runner.results(settings, rows={"runs": rows, "staleness": stale}, curves=curves_of(trained))
 
 
-def page(results: Results) -> Answer:
+# -- the page --------------------------------------------------------------------------------------
+
+
+def values(results: Results) -> dict[str, Any]:
+    """By learning rate and arm, such as `rate_0_1.asynchronous_4`: accuracy. By arm: throughput against one process, and time."""
     rows = results.rows["runs"]
-    made_of = (_accuracy_section, _staleness_section, _throughput_section, _parts_section, _time_section)
-    sections = [section(results) for section in made_of]
-    rate, most = _best_rate(rows), max(_learners(rows))
-    worst = spread(rows, method=ASYNCHRONOUS, ranks=most, rate=rate)
-    detail = f"rate {rate:g}; {_single(rows, rate).percent()} with `single`"
-    highlight = Highlight(f"accuracy with {how_many(most, 'learners')}", worst.percent(), detail)
-    return STUDY.answer(results, sections, [highlight])
+    arms = {(row["rate"], row["method"], row["ranks"]): row["experiment"] for row in rows}
+    accuracies: dict[str, dict[str, Spread]] = {}
+    for (rate, method, ranks), experiment in arms.items():
+        accuracies.setdefault(key(f"rate_{rate:g}"), {})[f"{key(method)}_{ranks}"] = spread(rows, experiment=experiment)
+    return {
+        **accuracies,
+        "staleness": {f"with_{n}": _mean_staleness(results, n) for n in _learners(rows)},
+        "gains": {key(method): max(gains.values()) for method in SEVERAL if (gains := _gains(rows, method))},
+        "exchanging": {f"with_{n}": _exchanging(rows, n) for n in _learners(rows)},
+        "seconds": {
+            key(experiment): spread(rows, "seconds", experiment=experiment).mean for experiment in arms.values()
+        },
+    }
 
 
-def _best_rate(rows: Sequence[Row]) -> float:
-    """That at which one process learns most: where it learns nothing, learners have nothing to lose."""
-    return max(_rates(rows), key=lambda rate: _single(rows, rate).mean)
+def blocks(results: Results) -> dict[str, Block]:
+    return {
+        "Accuracy after the same samples": _accuracies(results),
+        "Staleness": _staleness(results),
+        "Throughput": _throughput(results),
+        "Where a learner's time goes": Block(_parts(results)),
+        "Accuracy against time": Block(figure=_against_time(results)),
+    }
 
 
 def _rates(rows: Sequence[Row]) -> list[float]:
@@ -93,40 +112,21 @@ def _learners(rows: Sequence[Row]) -> list[int]:
     return sorted(distinct(rows, "ranks", method=ASYNCHRONOUS))
 
 
-def _single(rows: Sequence[Row], rate: float) -> Spread:
-    return spread(rows, method=SINGLE, rate=rate)
-
-
-def _accuracy_section(results: Results) -> Section:
+def _accuracies(results: Results) -> Block:
     rows, learners = results.rows["runs"], _learners(results.rows["runs"])
-    panels, body, said = [], [], []
+    panels, body = [], []
     for rate in _rates(rows):
-        series = []
+        series, single = [], spread(rows, method=SINGLE, rate=rate)
         for method in SEVERAL:
             by_ranks = grouped(matching(rows, method=method, rate=rate), "ranks")
             spreads = {n: spread(by_ranks[n]) for n in learners if n in by_ranks}
             series.append(points(method, list(spreads), list(spreads.values())))
-            cells = {n: [s.percent(), points_apart(s, _single(rows, rate))] for n, s in spreads.items()}
-            body += [[f"{rate:g}", method, str(n), *of_ranks] for n, of_ranks in cells.items()]
-        level = 100 * _single(rows, rate).mean
+            body += [[f"{rate:g}", method, str(n), f"{s:%}", f"{s - single:%}"] for n, s in spreads.items()]
+        level = 100 * single.mean
         series.append(Series(SINGLE, "reference", [learners[0], learners[-1]], [level, level]))
         panels.append(Lines(f"learners, rate {rate:g}", "test accuracy, %", series, x_ticks=learners))
-        plain, aware = (spread(rows, method=m, ranks=learners[-1], rate=rate) for m in (ASYNCHRONOUS, AWARE))
-        said.append(
-            f"At rate {rate:g}, {learners[-1]} learners change accuracy by {points_apart(plain, _single(rows, rate))} against one process. "
-            f"With the rate divided by staleness, they change it by {points_apart(aware, _single(rows, rate))}."
-        )
-        if rate != _best_rate(rows):
-            said.append(f"That rate is too high for one process, too: {_single(rows, rate).percent()}.")
     columns = ["learning rate", "method", "learners or ranks", "test accuracy", "against single"]
-    return Section(
-        "Accuracy after the same samples",
-        " ".join(said),
-        intro="Asynchronous runs make the same updates as `single`, of the same minibatches. Synchronous ones (`ddp`) add "
-        "up the minibatches of all ranks, so they make fewer updates, at a rate that is larger by as much.",
-        figure=Figure(panels),
-        table=Table(columns, body, {0, 2, 3, 4}),
-    )
+    return Block(Table(columns, body, {0, 2, 3, 4}), Figure(panels))
 
 
 def staleness_shares(rows: Sequence[Row], ranks: int) -> dict[int, float]:
@@ -144,82 +144,72 @@ def staleness_shares(rows: Sequence[Row], ranks: int) -> dict[int, float]:
     return {value: counts[value] / whole for value in sorted(counts)}
 
 
-def _staleness_section(results: Results) -> Section:
-    learners = _learners(results.rows["runs"])
-    series, body, said = [], [], []
-    for ranks in learners:
+def _mean_staleness(results: Results, ranks: int) -> float:
+    return sum(value * share for value, share in staleness_shares(results.rows["staleness"], ranks).items())
+
+
+def _staleness(results: Results) -> Block:
+    series, body = [], []
+    for ranks in _learners(results.rows["runs"]):
         shares = staleness_shares(results.rows["staleness"], ranks)
-        mean = sum(value * share for value, share in shares.items())
         percents = [100 * share for share in shares.values()]
         series.append(Series(how_many(ranks, "learners"), "measured", list(shares), percents, is_joined=True))
         beyond = sum(share for value, share in shares.items() if value > 2 * (ranks - 1))
+        mean = _mean_staleness(results, ranks)
         body.append([str(ranks), str(ranks - 1), f"{mean:.2f}", str(max(shares)), f"{100 * beyond:.1f} %"])
-        if ranks > 1:
-            said.append(f"{mean:.2f} with {how_many(ranks, 'learners')}")
     columns = ["learners", "learners − 1", "mean staleness", "most", "share beyond 2 (learners − 1)"]
-    return Section(
-        "Staleness",
-        f"Mean staleness was {', '.join(said)}, where learners of equal speed that never meet would have one less than "
-        "their number.",
-        figure=Figure([Lines("staleness, updates", "share of updates, %", series)]),
-        table=listed(columns, body, 0),
-    )
+    return Block(listed(columns, body, 0), Figure([Lines("staleness, updates", "share of updates, %", series)]))
 
 
-def _throughput_section(results: Results) -> Section:
+def _gains(rows: Sequence[Row], method: str) -> dict[int, float]:
+    """Samples per second by number of learners or ranks, against one process."""
+    single = spread(rows, "samples_per_s", method=SINGLE).mean
+    by_ranks = grouped(matching(rows, method=method), "ranks")
+    return {n: spread(by_ranks[n], "samples_per_s").mean / single for n in _learners(rows) if n in by_ranks}
+
+
+def _throughput(results: Results) -> Block:
     rows, learners = results.rows["runs"], _learners(results.rows["runs"])
     single = spread(rows, "samples_per_s", method=SINGLE)
     series, body = [], [[SINGLE, "1", f"{single.mean:,.0f}", "1.00"]]
-    gains: dict[str, float] = {}
     for method in SEVERAL:
-        by_ranks = grouped(matching(rows, method=method), "ranks")
-        rates = {n: spread(by_ranks[n], "samples_per_s") for n in learners if n in by_ranks}
-        series.append(points(method, list(rates), list(rates.values()), scale=1.0))
-        body += [[method, str(n), f"{r.mean:,.0f}", f"{r.mean / single.mean:.2f}"] for n, r in rates.items()]
-        gains[method] = max(rate.mean for rate in rates.values()) / single.mean
-    faster = "more" if gains[ASYNCHRONOUS] > gains[SYNCHRONOUS] else "less"
+        gains = _gains(rows, method)
+        rates = [spread(rows, "samples_per_s", method=method, ranks=n) for n in gains]
+        series.append(points(method, list(gains), rates, scale=1.0))
+        body += [[method, str(n), f"{r.mean:,.0f}", f"{gains[n]:.2f}"] for n, r in zip(gains, rates, strict=True)]
     series.append(Series(SINGLE, "reference", [learners[0], learners[-1]], [single.mean, single.mean]))
-    return Section(
-        "Throughput",
-        f"At best asynchronous learners did {gains[ASYNCHRONOUS]:.2f} times the samples per second of one process, {faster} "
-        f"than synchronous ranks with {gains[SYNCHRONOUS]:.2f} times.",
-        intro="Samples per second between the ends of steps, over all learning rates and seeds. "
-        f"The machine: {results.environment.get('processor', 'unknown')}, one thread per learner or rank.",
-        figure=Figure([Lines("learners or ranks", "samples/s", series, from_zero=True, x_ticks=learners)]),
-        table=listed(["method", "learners or ranks", "samples/s", "times single"], body),
+    return Block(
+        listed(["method", "learners or ranks", "samples/s", "times single"], body),
+        Figure([Lines("learners or ranks", "samples/s", series, from_zero=True, x_ticks=learners)]),
     )
 
 
-def _parts_section(results: Results) -> Section:
-    rows, body, exchanged = results.rows["runs"], [], []
-    for ranks in _learners(rows):
-        times = [spread(rows, part, method=ASYNCHRONOUS, ranks=ranks).mean for part in PARTS]
-        exchanged.append(1 - times[1] / sum(times))
-        body.append([str(ranks), *(f"{1e3 * t:.2f}" for t in times), f"{100 * exchanged[-1]:.0f} %"])
-    columns = ["learners", "pull, ms", "compute, ms", "push, ms", "pull and push"]
-    return Section(
-        "Where a learner's time goes",
-        f"Waiting for servers took {100 * exchanged[0]:.0f} % of a learner's time with {body[0][0]} learner and "
-        f"{100 * exchanged[-1]:.0f} % with {body[-1][0]}.",
-        table=listed(columns, body, 0),
-    )
+def _times(rows: Sequence[Row], ranks: int) -> list[float]:
+    return [spread(rows, part, method=ASYNCHRONOUS, ranks=ranks).mean for part in PARTS]
 
 
-def _time_section(results: Results) -> Section:
-    """Accuracy against seconds at the largest rate, with the most learners."""
+def _exchanging(rows: Sequence[Row], ranks: int) -> float:
+    """Share of a learner's time in which it pulls and pushes."""
+    pull, compute, push = _times(rows, ranks)
+    return 1 - compute / (pull + compute + push)
+
+
+def _parts(results: Results) -> Table:
+    rows = results.rows["runs"]
+    body = [
+        [str(ranks), *(f"{1e3 * t:.2f}" for t in _times(rows, ranks)), percent(_exchanging(rows, ranks), 0)]
+        for ranks in _learners(rows)
+    ]
+    return listed(["learners", "pull, ms", "compute, ms", "push, ms", "pull and push"], body, 0)
+
+
+def _against_time(results: Results) -> Figure:
+    """At the largest rate, with the most learners."""
     rows = results.rows["runs"]
     rate, most = _rates(rows)[-1], max(_learners(rows))
     names = [_name(SINGLE, 1, rate), *(_name(m, most, rate) for m in (SYNCHRONOUS, ASYNCHRONOUS, AWARE))]
-    seconds = {name: spread(rows, "seconds", experiment=name).mean for name in names}
     series = [mean_curve(results.curves, name, "seconds") for name in names]
-    best = max(names, key=lambda name: spread(rows, experiment=name).mean)
-    first = min(names, key=lambda name: seconds[name])
-    return Section(
-        "Accuracy against time",
-        f"First through its samples was {first} ({seconds[first]:.1f} s); most accurate at the end was {best} "
-        f"({spread(rows, experiment=best).percent()} after {seconds[best]:.1f} s).",
-        figure=Figure([Lines("training time, s", "test accuracy, %", series)]),
-    )
+    return Figure([Lines("training time, s", "test accuracy, %", series)])
 
 
 _SMOKE = {
@@ -243,5 +233,7 @@ STUDY = Study(
     "rate is divided by it; and learners that do not wait for each other do more samples per second",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
 )

@@ -1,0 +1,1 @@
+"""Stale gradients, and learners that do not wait for each other."""
