@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section, Table
-from chronograd.errors import NotFoundError
+from chronograd.errors import InputError, NotFoundError
 from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.rows import plural
 from chronograd_lab.common.runner import StudyRunner
@@ -102,6 +102,8 @@ class Study:
         except ClaimError as error:
             sentence = error.message.removeprefix("the results do not support ")
             return self.plain(results, f"They do not support a sentence of the published page: {sentence}.")
+        except InputError as error:
+            return self.plain(results, f"They lack a value that the published page states: {error.message}.")
 
     def answer(
         self,

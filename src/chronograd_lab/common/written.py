@@ -78,7 +78,7 @@ def read_page(path: Path, values: Mapping[str, Any], blocks: Mapping[str, Block]
     """Fill in a page and check its claims.
 
     Raises: ClaimError for a claim that does not hold, unless `is_checked` is False. NotFoundError for a value that the study
-        does not have. FileFormatError for a page that lacks the section of a block.
+        does not have. InputError for one that cannot be compared or printed. FileFormatError for a page that lacks the section of a block.
     """
     head, *parts = re.split(r"^## +(.+)\n", path.read_text(encoding="utf-8"), flags=re.M)
     page = Written()
@@ -137,7 +137,11 @@ def filled(text: str, values: Mapping[str, Any]) -> str:
 
     def fill(match: re.Match[str]) -> str:
         expression, _, form = match[1].partition(":")
-        return printed(value_of(expression, values), form)
+        value = value_of(expression, values)
+        try:
+            return printed(value, form)
+        except (TypeError, ValueError) as error:  # such as None, of what was not measured
+            raise InputError(f"{match[0]} of a page is {value!r}: {error}") from None
 
     return _FILL.sub(fill, text)
 

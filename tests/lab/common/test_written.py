@@ -118,3 +118,7 @@ def test_only_results_of_the_published_size_have_a_text(tmp_path: Path) -> None:
     own = study.page_or_plain(worse)
     assert own.opening()[1] == "They do not support a sentence of the published page: “Soft labels help.”."
     assert own.sections[0].table == TABLE
+    unknown = replace(study, values=lambda results: {**VALUES, "time": {"all": None}})
+    with pytest.raises(InputError, match=r"\{time.all:time\} of a page is None"):
+        unknown.page(results)
+    assert unknown.page_or_plain(results).opening()[1].startswith("They lack a value that the published page states")

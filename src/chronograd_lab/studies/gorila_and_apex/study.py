@@ -89,7 +89,12 @@ def values(results: Results) -> dict[str, Any]:
     ends = returns.values(results)
     arms = {name: {**ends[name], **frames[name], **systems.get(name, {})} for name in frames}
     notes = [note for row in rows if row["agent"] == GORILA for note in row["notes"]]
-    return {**arms, "cores": results.environment["cores"], "note": notes[0], "published": published()}
+    return {
+        **arms,
+        "cores": results.environment["cores"],
+        "note": notes[0] if notes else None,
+        "published": published(),
+    }
 
 
 def blocks(results: Results) -> dict[str, Block]:
