@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chronograd import api
+from chronograd.answer import Answer
 from chronograd.calibrate import pace
 from chronograd.calibrate.machine import Setup, calibrate_once, lays_channels_last
 from chronograd.count.layers import summary
@@ -39,21 +39,21 @@ from chronograd.words import how_many, processes
 WORLDS = (1, 2)
 # Steps are measured in rounds, in which numbers of processes take turns: what disturbs one then disturbs the others.
 ROUNDS, STEPS_PER_ROUND = 3, 20
-# A job that is trained here within minutes is not one to rent a GPU for: what to rent is then told for one that is.
+# A job that is trained here within minutes is not one to rent a GPU for: the plan is then that of a larger training.
 RENTED_FROM_S = 600.0
-RENTED: dict[str, Any] = {"job": "resnet50", "data": "imagenet", "target_accuracy": 0.75, "budget_usd": 50.0}
 
 Say = Callable[[str], None]
 Bar = Callable[[str], Any]
 
 
-def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
+def run_loop(job: Job, say: Say, bar: Bar, parent: Path, rent: Callable[[], Answer]) -> Loop:
     """Take a job through every stage.
 
     Args:
         say: called with one line for each thing found.
         bar: a context manager of a title that yields a function of the share done, 0 to 1, and a text.
         parent: where run directories are made.
+        rent: the plan of a larger training, for a job that is trained here within minutes.
 
     Raises: what the stages raise; nothing is measured before the job is known to be valid here.
     """
@@ -83,7 +83,7 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
     except InputError as error:
         say(f"forecast   none: {error.message}")
     if loop.predicted[1].value("training_time_s") < RENTED_FROM_S:
-        loop.rented = api.plan(**RENTED)
+        loop.rented = rent()
         say(f"plan       {loop.rented.sections[0].title}. {loop.rented.sections[0].takeaway}")
     else:
         epochs = max(1, int(trained.value("epochs")))

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from chronograd.verbs.kinds import complete_jobs
+from chronograd.verbs.plan import Plan
 from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import progress, say
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
 
-# What a newcomer may type next.
+# A training that is worth a rented GPU, which a newcomer may plan next.
+RENTED = Plan(job="resnet50", data="imagenet", to=0.75, budget=50.0)
 NEXT = "chronograd plan resnet50 --data imagenet --to 75% --budget 50"
 
 
@@ -65,7 +67,7 @@ class RunLoop(Request):
         from chronograd.run import run_loop
 
         begin = time.monotonic()
-        loop = run_loop(job, say, progress, self.runs)
+        loop = run_loop(job, say, progress, self.runs, RENTED.answer)
         page = page_of(loop)
         written = write_page(page, self.out, self.notebook)
         data = {
