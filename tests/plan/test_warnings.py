@@ -118,3 +118,13 @@ def test_fine_tuning_names_its_rate_and_augmentation(tmp_path: Path) -> None:
     stated = ["training.learning_rate=0.1", "training.augmentation.flip=false"]
     own = ask.ask("torchvision:resnet18", stated, {"data": f"folder:{tmp_path}"}).for_a_plan(has_epochs=False)
     assert not any("learning rate" in words or "crops" in words for words in own)
+
+
+def test_the_price_of_an_instance_is_not_that_of_the_gpus_used() -> None:
+    """`Rent 4 × h100 … $11.56 an hour` read as the price of four; the instance has eight."""
+    answer = api.plan("resnet20", "data.name=cifar10", on=["h100"], counts=[4], budget_usd=1e6)
+    chosen, text = answer.as_data()["chosen"], "\n".join(answer.opening())
+    assert (chosen["count"], chosen["machines"], chosen["price"]["devices_of_instance"]) == (4, 1, 8)
+    assert f"${chosen['usd_per_hour']:.2f} an hour for all 8 GPUs" in text
+    whole = api.plan("resnet20", "data.name=cifar10", on=["h100"], counts=[8], budget_usd=1e6)
+    assert "an hour)" in "\n".join(whole.opening())

@@ -290,7 +290,7 @@ def _name(row: Row) -> str:
     region = f" in {row['region']}" if row["region"] else ""
     return (
         f"{shown.devices(row)} from {row['vendor']} ({machines}{row['instance']}{region}, {row['prices']}, "
-        f"{dollars(row['usd_per_hour'])} an hour)"
+        f"{shown.hourly(row)})"
     )
 
 

@@ -100,7 +100,7 @@ def _advice(
     chosen = data["chosen"]
     others = [r for r in data["places"] if r != chosen and r["probability"] >= choices.goal.confidence]
     lines = [
-        f"rent {_nodes(chosen)} ({shown.devices(chosen)}) of {_where(chosen)}, {dollars(chosen['usd_per_hour'])} an hour, for "
+        f"rent {_nodes(chosen)} ({shown.devices(chosen)}) of {_where(chosen)}, {shown.hourly(chosen)}, for "
         f"{seconds(3600 * chosen['hours'])}: {dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)}); "
         f"{_moving(chosen, places)}; {beside(chosen, others)}",
         f"train at batch {chosen['batch_per_device']} each in {shown.way(chosen)}; it takes "

@@ -13,6 +13,7 @@ from chronograd.hardware.catalog import Price
 from chronograd.plan.search import Search
 from chronograd.plan.ways import Way
 from chronograd.predict.memory import may_not_fit
+from chronograd.units import dollars
 
 Row = dict[str, Any]
 
@@ -77,6 +78,17 @@ def devices(row: Row) -> str:
     '8 × a100-40'
     """
     return f"{row['count']} × {row['device']}"
+
+
+def hourly(row: Row) -> str:
+    """The price per hour, with the number of GPUs that it is for if the setting leaves some of them idle.
+
+    >>> row = {"count": 4, "machines": 1, "usd_per_hour": 11.56, "price": {"devices_of_instance": 8}}
+    >>> hourly(row), hourly({**row, "count": 8})
+    ('$11.56 an hour for all 8 GPUs', '$11.56 an hour')
+    """
+    rented = row["machines"] * row["price"]["devices_of_instance"]
+    return f"{dollars(row['usd_per_hour'])} an hour{f' for all {rented:g} GPUs' if rented > row['count'] else ''}"
 
 
 def way(row: Row) -> Way:
