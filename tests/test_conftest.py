@@ -82,3 +82,12 @@ def test_optional_parts_are_accounted_for(
     printed = (done.stdout + done.stderr).splitlines()
     assert [line for line in lines if line not in printed] == []
     assert sum(line.startswith("FAILED ") for line in printed) == (required.count(",") + 1) * (status == 1)
+
+
+@pytest.mark.slow
+def test_every_test_file_can_be_imported() -> None:
+    """Collecting doctests hides a test file whose import fails: none of its tests would run, and nothing would report it."""
+    done = pytest_of(
+        "--collect-only", "-q", "-o", "addopts=--import-mode=importlib --strict-markers", str(ROOT / "tests")
+    )
+    assert done.returncode == 0, done.stdout[-2000:]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from chronograd import files, known, trust
 from chronograd import job as jobs
 from chronograd.data import catalogue, published
-from chronograd.errors import InputError
+from chronograd.errors import InputError, MissingExtraError
 from chronograd.job import Data, Job, Training
 from chronograd.models import names
 from chronograd.units import percent
@@ -259,6 +259,8 @@ def _of_network(
     is_free = not (is_counted or {"image_size", "shape"} & data.keys())
     if usual.image_size and is_free and given.get("mode") != "inference":
         data["image_size"] = usual.image_size
+    elif is_free and (size := _other_size(network, data["name"])):
+        data["image_size"] = size
     mode = {"mode": given["mode"]} if "mode" in given else {}
     weights = {"weights": usual.weights} if usual.weights else {}
     return {**mode, "network": {"name": network, **weights}, "data": data, "training": training}, usual
@@ -352,6 +354,17 @@ def _known_data(network: str, classes: int | None) -> tuple[str | None, Sequence
     if name is None or (card := _card(name)).num_classes != classes:
         return None, shape, classes
     return name, None if tuple(shape) == card.shape else shape, None
+
+
+def _other_size(network: str, name: str) -> int | None:
+    """The pixels of a side if results of a library's network on a data set are of larger or smaller images; else None."""
+    if network in names.zoo() or network.partition(":")[0] not in names.LIBRARIES or known.data_of(network) != name:
+        return None
+    try:
+        shape, _ = _own(network)
+    except MissingExtraError:  # without the library only a saved trace can be asked about
+        return None
+    return None if len(shape) != 3 or shape == _card(name).shape else shape[-1]
 
 
 def _card(name: str) -> published.DatasetCard:
