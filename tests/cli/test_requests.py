@@ -141,3 +141,13 @@ def test_an_unknown_argument_is_named() -> None:
         made(plan.Plan, ["resnet50"], {"budgt": 50})
     with pytest.raises(TypeError, match=r"plan\(\) needs 'job'"):
         made(plan.Plan, [], {})
+
+
+def test_a_job_file_of_inference_is_answered_as_plan_inference(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text((INPUTS / "job.yaml").read_text() + "\nmode: inference\n")
+    trace = str(INPUTS / "asked.json.gz")
+    plain = chronograd.plan(str(job), trace=trace, on=["t4"], latency="10ms", batches=[1, 2])
+    assert plain.data == chronograd.plan_inference(str(job), trace=trace, on=["t4"], latency=0.01, batches=[1, 2]).data
+    with pytest.raises(InputError, match="--budget is about training"):
+        chronograd.plan(str(job), trace=trace, on=["t4"], budget=50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass, replace
 from functools import partial
@@ -255,7 +256,9 @@ class Plan(_Search):
                 "ask for a --latency instead of a goal",
             )
         shared: dict[str, Any] = {
-            name: getattr(self, name) for name in PlanInference.__dataclass_fields__ if name != "batches"
+            name: getattr(self, name)
+            for name in (field.name for field in dataclasses.fields(PlanInference))
+            if name != "batches"
         }
         if self.batches is not None:
             shared["batches"] = self.batches
