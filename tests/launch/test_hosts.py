@@ -205,7 +205,7 @@ def test_options_that_do_not_go_together_are_refused(capsys: pytest.CaptureFixtu
     job = ["measure", "examples/digits.yaml", "--hosts", "a,b"]
     for words, said in (
         ([*job, "--launcher", "local"], "leave --launcher out"),
-        ([*job, "--world", "1,2"], "--hosts out"),
+        ([*job, "--world", "1,2"], "No such option '--hosts'"),
         (["calibrate", "links", "--hosts", "a,b"], "--hosts and --name go together"),
         (["calibrate", "links", "--hosts", "a,b", "--name", "x", "--world", "2"], "leave --world out"),
         (["calibrate", "links", "--hosts", "a,b", "--name", "../x"], "no name of a link"),
