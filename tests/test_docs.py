@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from chronograd import job as jobs
+from chronograd.cli.commands import commands_of
 from chronograd.cli.main import command, main, verbs
 from chronograd.hardware import market
 from chronograd.recipes import RECIPES
@@ -81,7 +82,7 @@ def test_every_verb_has_json_and_help() -> None:
     for verb in verbs():
         found = command.get_command(click.Context(command), verb)
         assert found is not None
-        for one in found.commands.values() if isinstance(found, click.Group) else (found,):
+        for one in commands_of(found):
             assert "--json" in {name for p in one.params for name in p.opts}, f"{verb} has no --json"
             assert one.get_short_help_str()
 

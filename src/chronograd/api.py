@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from chronograd import verbs
 from chronograd.answer import Answer
 from chronograd.errors import InputError
-from chronograd.job import Job
 from chronograd.verbs.request import Request, function_of
 from chronograd.words import listed
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from chronograd.measure.user_loop import LoopRecorder
 
 PathLike = str | os.PathLike[str]
-JobLike = Job | PathLike
 
 
 def keep_freed_memory() -> bool:

@@ -301,8 +301,7 @@ class Plan(_Search):
             traces = self.traced_layouts(job)
             say("trying settings")
             if clouds is not None:
-                first = next(iter(traces)) if not hasattr(traces, "operators") else traces
-                clouds = replace(clouds, back_bytes=self.checkpoints_back * checkpoint_bytes(first, job))
+                clouds = replace(clouds, back_bytes=self.checkpoints_back * checkpoint_bytes(traces[0], job))
             spot = Spot(self.interruptions, 60 * self.checkpoint_every)
             return reach_goal(traces, job, devices, **settings, **goal, spot=spot, places=clouds)
 

@@ -193,7 +193,7 @@ def made(request: type[Request], words: Sequence[Any], options: Mapping[str, Any
             continue
         if param.nargs == -1 and rest:
             given[name], rest = (*rest, *given.get(name, ())), []
-        elif rest and param.nargs == 1 and not (_is_last_many(params, name) and len(rest) == 1 and not param.required):
+        elif rest:
             given[name] = rest.pop(0)
     function = request.verb.replace(" ", "_")
     if rest:
@@ -209,10 +209,6 @@ def made(request: type[Request], words: Sequence[Any], options: Mapping[str, Any
     if missing:
         raise TypeError(f"{function}() needs {missing[0]!r}")
     return request(**values)
-
-
-def _is_last_many(params: Mapping[str, click.Parameter], name: str) -> bool:
-    return any(isinstance(param, click.Argument) and param.required for other, param in params.items() if other != name)
 
 
 def _checked(param: click.Parameter, value: Any, context: click.Context) -> Any:

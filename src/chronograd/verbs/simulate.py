@@ -39,7 +39,7 @@ def parse_duration(text: str) -> Any:
     return Duration.parse(text)
 
 
-DURATION = ValueKind("S", lambda text: parse_duration(text), lambda value: hasattr(value, "mean"))
+DURATION = ValueKind("S", parse_duration, lambda value: hasattr(value, "mean"))
 PUSHES = ValueKind("T,T,...", parse_numbers, lambda value: isinstance(value, tuple | list))
 SPAN = ListKind("FROM:TO", parse_span, lambda _: False)
 
