@@ -3,6 +3,7 @@
 # make test-all  all tests that can run here
 # make slowest  those of make test, docs/slowest-tests.md anew; fails where one takes too long: on a machine that does nothing else
 # make check  format, lint, types, layers, the report on the house, docs
+# make words  sentences over 30 words, docstrings that begin with a clause, words that have a plainer one
 # make house  lines by room, long functions, names used twice, imports against the layers; fails above tools/house.toml
 # make onnx serve  what exports, and what serves and its client (Triton's), into .venv: their tests run then, too
 # make atari  gymnasium and Atari games into .venv: the tests of agents run then, too
@@ -18,7 +19,7 @@ ALL_WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE =
 LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or vendors
 
-.PHONY: run test test-all slowest check house format install backends tensorflow ray onnx horovod serve atari vendors clean
+.PHONY: run test test-all slowest check house words format install backends tensorflow ray onnx horovod serve atari vendors clean
 .DEFAULT_GOAL := run
 
 install:
@@ -45,6 +46,9 @@ check: install
 
 house: install
 	@$(BIN)/python tools/house.py
+
+words: install
+	@$(BIN)/python tools/words.py
 
 backends: tensorflow ray horovod
 
