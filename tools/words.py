@@ -7,6 +7,7 @@ It fails if there is a fault. `--sample N` prints N random sentences of each kin
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import random
 import re
@@ -108,7 +109,10 @@ def summary_of(docstring: str) -> str:
     text = "\n".join(
         "" if re.fullmatch(r"\s*(Args|Returns|Raises|Attributes|Yields|Shapes?):", line) else line for line in shown
     )
-    return re.sub(r"\n(?=\s*[\w.*, ]+: )", "\n\n", text)
+    text = re.sub(
+        r"^Raises.*?(?=\n\n|\Z)", lambda listed: listed[0].replace("; ", "\n\n"), text, flags=re.MULTILINE | re.DOTALL
+    )
+    return re.sub(r"\n(?=\s*[\w.*, ]+: |Raises| +\S+.*  )", "\n\n", text)  # sections, items, and rows of columns
 
 
 def is_doctest(lines: list[str], at: int) -> bool:
@@ -147,8 +151,7 @@ def of_python(path: Path) -> Iterator[Text]:
 
 def without_indent(docstring: str) -> str:
     """Return a docstring without its indentation."""
-    first, *rest = docstring.strip().splitlines() or [""]
-    return "\n".join([first, *(line.strip() for line in rest)])
+    return inspect.cleandoc(docstring)
 
 
 def message(node: ast.AST) -> str:

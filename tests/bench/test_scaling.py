@@ -89,7 +89,7 @@ def test_what_is_predicted_beside_waits_for_its_input_as_predict_says(
     (point,) = (row for row in record.tables.scaling if row.kind == "predicted")
     assert point.throughput_samples_per_s == pytest.approx(8 * 140)
     (note,) = record.notes
-    assert note.startswith("predicted for 1 × 256 samples: bound by its input")
+    assert note.startswith("predicted for 1 × 256 samples: limited by its input")
 
 
 def test_wrong_worlds_are_refused(tmp_path: Path) -> None:

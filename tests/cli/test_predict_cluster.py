@@ -84,9 +84,9 @@ def test_a_scaling_table_waits_for_its_input_as_one_prediction_does(
     assert table["rows"][0]["step_time_s"] == pytest.approx(one["quantities"]["step_time_s"]["value"])
     assert table["rows"][0]["throughput_samples_per_s"] == pytest.approx(8 * 140)
     assert table["notes"][0] == f"1 × v100: {one['notes'][-1]}"
-    assert "bound by its input" in one["notes"][-1]
+    assert "limited by its input" in one["notes"][-1]
     assert main([*arguments, "--scaling", "strong", "--counts", "1"]) == 0
-    assert "note: 1 × v100: bound by its input" in capsys.readouterr().out
+    assert "note: 1 × v100: limited by its input" in capsys.readouterr().out
 
 
 def test_a_timeline_shows_the_wait_for_the_input(
@@ -116,7 +116,7 @@ def test_what_a_host_decodes_is_not_known_of_a_device_without_a_price(
     assert price is None
     assert main([*arguments, *IMAGENET, "--on", "8xmi250", "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
-    assert any(n.startswith("decoding by the host is not counted: no price of mi250 is known") for n in notes)
+    assert any(n.startswith("decoding on the host is not included: no price of mi250 is known") for n in notes)
     assert main([*arguments, *IMAGENET, "--on", "8xmi250", "cluster.input_samples_per_s=99999", "--json"]) == 0
     assert not any("not counted" in n for n in json.loads(capsys.readouterr().out)["notes"])
 
@@ -139,7 +139,7 @@ def test_what_a_host_decodes_is_not_known_without_its_processors(
     found = counted_input(job, 1e-3)
     assert found is not None
     assert found[0] is job
-    assert f"decoding by the host is not counted: {why}" in found[1]
+    assert f"decoding on the host is not included: {why}" in found[1]
     assert counted_input(job.model_copy(update={"mode": "inference"}), 1e-3) is None
 
 

@@ -71,7 +71,7 @@ def test_a_card_needs_neither_torch_nor_the_data(tmp_path: Path) -> None:
         ({"name": "synthetic", "shape": (3, 2), "classes": 2}, "channels, height and width"),
         (
             {"name": "synthetic", "shape": (3, 2, 2), "classes": 2, "skip": 1},
-            "data.skip is 1; synthetic images are drawn",
+            "data.skip is 1; synthetic images cannot be selected",
         ),
         ({"name": "synthetic", "shape": (3, 2, 2), "classes": 2, "image_size": 4}, "data.image_size is 4"),
         ({"name": "digits", "shape": (3, 8, 8)}, "data.shape"),
@@ -81,7 +81,7 @@ def test_a_card_needs_neither_torch_nor_the_data(tmp_path: Path) -> None:
         ({"name": "digits", "test_samples": 361}, "data.test_samples is 361; digits has 360"),
         ({"name": "digits", "long_tail": 1.0}, "data.long_tail is 1 and data.samples is not given"),
         ({"name": "folder:nowhere"}, "there is no folder nowhere"),
-        ({"name": "folder:"}, "names no folder"),
+        ({"name": "folder:"}, "without a folder"),
     ],
 )
 def test_what_contradicts_the_set_is_refused(data: dict[str, object], message: str) -> None:
@@ -174,7 +174,7 @@ def test_a_long_tail_and_label_noise_of_real_images() -> None:
     noisy, other = (load(seed=s, name="digits", samples=300, long_tail=1.0, label_noise=0.5) for s in (0, 1))
     assert torch.equal(pixels(noisy.train), pixels(clean.train))
     changed = int((noisy.train_labels != clean.train_labels).sum())
-    assert f"{changed} of them came out different" in noisy.notes[1]
+    assert f"{changed} of them changed" in noisy.notes[1]
     assert not torch.equal(noisy.train_labels, other.train_labels)
 
 
@@ -416,7 +416,7 @@ def test_faults_are_left_out_and_named(faulty: str) -> None:
         assert name in left
     assert sizes == "14 pictures of 2 sizes (12 to 30 wide, 10 to 20 high) were brought to 8x8"
     assert modes == "1 picture was not RGB and was brought to it: 1 L"
-    assert lost == "no training image can be read of 1 class: c"
+    assert lost == "no training image can be read in 1 class: c"
 
 
 def test_faults_of_streamed_pictures(faulty: str) -> None:

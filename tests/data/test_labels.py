@@ -128,7 +128,7 @@ def test_noise_moves_labels_and_not_samples() -> None:
     changed = int((clean.labels != noisy.labels).sum())
     assert 0 < changed < 90
     assert (noisy.labels != other.labels).any()
-    assert f"{changed} of them came out different" in noisy.notes[0]
+    assert f"{changed} of them changed" in noisy.notes[0]
 
 
 def test_test_samples_are_the_first_of_a_fixed_shuffle() -> None:

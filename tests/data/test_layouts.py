@@ -123,7 +123,7 @@ def test_what_is_no_picture_of_a_class_is_noted(tmp_path: Path) -> None:
         (("1.jpg",), "no folder with pictures of a class"),
         (("a/1.jpg",), "has one class, a"),
         (("val/a/1.jpg", "val/b/1.jpg"), "has val and no train"),
-        (("a/1.jpg", "b/1.jpg"), "no class has the 5 images"),
+        (("a/1.jpg", "b/1.jpg"), "no class has 5 images"),
         (("train/a/1.jpg", "train/b/1.jpg", "val/a/x.txt"), "has no test images"),
         (("train/a/1.jpg", "train/b/1.jpg", "val/c/1.jpg"), "test images and no training images of 1 class in .*: c"),
         (("train/a/x.txt", "train/b/1.jpg", "train/c/1.jpg", "val/a/1.jpg"), "no training images of 1 class in .*: a"),
@@ -140,7 +140,7 @@ def test_a_missing_folder_a_file_and_nothing_are_refused(tmp_path: Path) -> None
     for name, message in (
         (f"{tmp_path}/none", "there is no folder"),
         (f"{tmp_path}/file", "is a file"),
-        ("", "names no"),
+        ("", "without a folder"),
     ):
         with pytest.raises(InputError, match=message):
             layouts.listing(f"folder:{name}")
@@ -184,7 +184,7 @@ def test_imagenet_with_the_table_of_kaggle(tmp_path: Path) -> None:
     listing = layouts.listing(f"imagenet:{tmp_path}")
     assert by_number(shown(tmp_path, listing)[1]) == EXPECTED
     assert listing.notes == (
-        "left out 1 test image that the ground truth does not name: ILSVRC2012_val_00000009.JPEG",
+        "left out 1 test image that the ground truth does not list: ILSVRC2012_val_00000009.JPEG",
         "left out 1 test image of classes that are not trained: ILSVRC2012_val_00000003.JPEG",
     )
 

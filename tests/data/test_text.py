@@ -43,7 +43,7 @@ def test_a_set_of_the_catalogue_is_cut_into_rows() -> None:
     card = datasets.card(data(name="openwebtext", shape=[1024], classes=50257, samples=None))
     assert listed.tokens is not None
     assert card.train_size == listed.tokens // 1024
-    with pytest.raises(InputError, match="planned without its text"):
+    with pytest.raises(InputError, match="for planning only: its text"):
         datasets.load(data(name="openwebtext"))
     with pytest.raises((InputError, RunError)):
         datasets.fetch(data(name="openwebtext"))

@@ -172,9 +172,9 @@ def test_a_dry_run_takes_a_folder_of_other_machines_and_states_that(data: str) -
 
 def test_data_for_planning_only_are_not_launched() -> None:
     job = jobs.from_dict({"network": {"name": "resnet18"}, "data": {"name": "imagenet"}})
-    with pytest.raises(ChronogradError, match="imagenet is planned without its images"):
+    with pytest.raises(ChronogradError, match="imagenet is for planning only"):
         answer.script(job, (), Options())
-    with pytest.raises(ChronogradError, match="imagenet is planned without its images"):
+    with pytest.raises(ChronogradError, match="imagenet is for planning only"):
         rendering.rendered("kubernetes", job, {"image": "a/b:1"})
 
 

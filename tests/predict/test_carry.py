@@ -142,13 +142,13 @@ def test_the_pace_of_the_input_is_that_of_the_corrected_step(trace: Trace, job: 
 
     def paced(job: Job, step_s: float) -> tuple[Job, str]:
         seen.append(step_s)
-        return jobs.changed(job, [f"cluster.input_samples_per_s={128 / (2 * step_s)}"]), "bound by its input"
+        return jobs.changed(job, [f"cluster.input_samples_per_s={128 / (2 * step_s)}"]), "limited by its input"
 
     plain = predict(trace, job, shown=Corrected(1.5)).value("step_time_s")
     record = predict(trace, job, shown=Corrected(1.5), paced=paced)
     assert seen == [plain]
     assert record.value("step_time_s") == pytest.approx(2 * plain)
-    assert record.notes[-1] == "bound by its input"
+    assert record.notes[-1] == "limited by its input"
 
 
 def test_what_is_no_measured_step_of_this_network_is_refused(trace: Trace, job: Job) -> None:

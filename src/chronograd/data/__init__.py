@@ -1,1 +1,1 @@
-"""Data sets: what they are (without loading anything), and their tensors."""
+"""Data sets: their shape, size and classes (without loading anything), and their tensors."""

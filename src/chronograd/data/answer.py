@@ -1,4 +1,4 @@
-"""What `data` says of a data set: its card, images per class, pixels, and on a page sample images."""
+"""The answer of `data`: the card of a data set, images per class, pixels, and on a page sample images."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from chronograd.job import Data
 from chronograd.units import percent, si, signed
 from chronograd.words import how_many
 
-# Classes that a terminal shows; a page and the data have all.
+# A terminal shows this number of classes; a page and the JSON have all.
 MAX_CLASSES = 40
 SAMPLE_CLASSES = 2
 SAMPLES_PER_CLASS = 4
 
 
 def data_set(data: Data) -> Dataset:
-    """The data set, downloaded if it is not on disk and torchvision can. Raises as `datasets.card`, `fetch` and `load`."""
+    """Return the data set. Download it first if it is not on disk and torchvision can.
+
+    Raises as `datasets.card`, `fetch` and `load`.
+    """
     if len(datasets.card(data).shape) == 1:
         raise InputError(f"{data.name} is text, and has no pictures to show", "use it in a job: data.name=" + data.name)
     datasets.fetch(data)
@@ -33,11 +36,11 @@ def data_set(data: Data) -> Dataset:
 
 
 def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
-    """A loaded data set.
+    """Describe a loaded data set.
 
     Args:
-        data: what was asked for.
-        is_page: with sample images, which need Pillow, and all classes, however many.
+        data: the data section of a job.
+        is_page: add sample images, which need Pillow, and list all classes.
     """
     if dataset.annotated is not None:
         return _describe_boxes(data, dataset)
@@ -83,7 +86,7 @@ def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
 
 
 def _describe_boxes(data: Data, dataset: Dataset) -> Answer:
-    """Pictures with boxes: objects of each class, and their usual size."""
+    """Describe pictures with boxes: the objects of each class and their usual size."""
     import torch
 
     annotated, card = dataset.annotated, dataset.card
@@ -152,7 +155,7 @@ def _card_section(dataset: Dataset, samples: Sequence[SampleImages]) -> Section:
 
 
 def _picture_row(found: SampleImages) -> PictureRow:
-    # Of images that are neither grey nor RGB, the first channel.
+    # Images that are neither grey nor RGB show their first channel.
     channels = found.images_NCHW if found.images_NCHW.shape[1] in (1, 3) else found.images_NCHW[:, :1]
     pictures = (png_base64(pixels.transpose(1, 2, 0)) for pixels in channels)
     titles = (f"number {sample:,}" for sample in found.samples)
@@ -166,7 +169,7 @@ def _classes_section(dataset: Dataset, train: Sequence[float], test: Sequence[in
     rows = [[name, a, f"{b:,}"] for name, a, b in zip(card.class_names, counts, test, strict=True)]
     return Section(
         title="Classes",
-        takeaway=f"Always to answer {card.class_names[largest]} is right for {percent(test[largest] / card.test_size)} of the "
+        takeaway=f"Baseline: always guessing {card.class_names[largest]} is right for {percent(test[largest] / card.test_size)} of the "
         "test images.",
         table=Table(("class", "training images", "test images"), rows[:most], {1, 2}),
         caption=f"… and {len(rows) - most:,} more; --json has all" if len(rows) > most else "",
@@ -204,7 +207,7 @@ class SampleImages:
 
 
 def images_per_class(dataset: Dataset) -> tuple[list[float], list[int]]:
-    """Training and test images of each class. Where labels are probabilities, the first are their sums."""
+    """Return the number of training and of test images of each class. Labels that are probabilities are summed."""
     import torch
 
     num_classes = dataset.card.num_classes
@@ -215,7 +218,9 @@ def images_per_class(dataset: Dataset) -> tuple[list[float], list[int]]:
 
 
 def sample_images(dataset: Dataset) -> list[SampleImages]:
-    """The first training images of the first two classes that have any; of probabilities the largest decides."""
+    """Return the first training images of the first two classes that have any. If labels are probabilities, the largest
+    decides.
+    """
     import torch
 
     labels_N = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels.argmax(dim=1)
@@ -231,7 +236,7 @@ def sample_images(dataset: Dataset) -> list[SampleImages]:
 
 
 def listed() -> Answer:
-    """Every data set that a job can name, with those that are only planned with."""
+    """List every data set that a job can name, including those for planning only."""
     own = [(name, found.card) for name, found in sorted(published.SETS.items())]
     rows = [
         {"name": name, "shape": list(card.shape), "classes": card.num_classes, "train_size": card.train_size,
@@ -243,7 +248,7 @@ def listed() -> Answer:
         sections=[
             Section(
                 "Data sets",
-                f"{len(own)} sets are downloaded or at hand; {len(rows) - len(own)} more are planned with, without their files.",
+                f"{len(own)} sets can be downloaded or read; {len(rows) - len(own)} more are for planning only, without their files.",
                 table=Table(
                     ("name", "sample", "classes", "training", "test", "to train"),
                     [
@@ -262,7 +267,7 @@ def listed() -> Answer:
 
 
 def describe_listed(name: str) -> Answer:
-    """A set of the catalogue: what a prediction knows of it, and where that comes from."""
+    """Describe a data set of the catalogue: the figures that a prediction uses, with their source."""
     one = catalogue.sets()[name]
     row = _listed_row(one)
     size = None if one.bytes is None else si(one.bytes, "B")
@@ -282,7 +287,7 @@ def describe_listed(name: str) -> Answer:
         sections=[
             Section(
                 name,
-                f"{one.title}: {one.train_size:,} training {kind}; known for planning, not read here.",
+                f"{one.title}: {one.train_size:,} training {kind}; for planning only; Chronograd cannot read its files.",
                 table=Table(("property", "value"), [(key, text) for key, text in values.items() if text]),
                 data=[row],
             )

@@ -1,13 +1,14 @@
 """Augmentation of whole batches, as tensor operations on the training device.
 
-Equal in distribution to torchvision's transforms of single images (RandomCrop with padding, RandomResizedCrop,
-RandomHorizontalFlip, Normalize) and to the Cutout of its authors, which run one image at a time on the CPU.
+The results have the same distribution as torchvision's transforms of single images (RandomCrop with padding,
+RandomResizedCrop, RandomHorizontalFlip, Normalize) and as the authors' Cutout. Those run one image at a time on the
+CPU.
 
-What is drawn for an image is one row of uniform numbers. Rows are a function of seed and step, drawn for the global
-batch, so any number of ranks sees the same images and a resumed run sees those it would have seen.
+Each image is augmented by one row of uniform random numbers. A row depends only on the seed and the step, and is drawn
+for the global batch. Any number of ranks therefore sees the same images, and so does a resumed run.
 
-Shapes: N samples of a rank, M copies of each, C channels, H rows, W columns, U numbers per image.
-Sources: T. DeVries and G. Taylor, Cutout, arXiv 1708.04552; E. Hoffer et al., Augment your batch, arXiv 1901.09335.
+Shapes: N samples of a rank, M copies of each, C channels, H rows, W columns, U numbers per image. Sources: T. DeVries
+and G. Taylor, Cutout, arXiv 1708.04552; E. Hoffer et al., Augment your batch, arXiv 1901.09335.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from torch.nn import functional
 
 from chronograd.job import Augmentation
 
-# Tries at a rectangle that fits, and its least and largest aspect: torchvision.transforms.RandomResizedCrop.
+# Number of tries to find a rectangle that fits, and its minimum and maximum aspect ratio, as in
+# torchvision.transforms.RandomResizedCrop.
 CROP_TRIES = 10
 ASPECTS = (3 / 4, 4 / 3)
-# Copies above which images are normalised before they are copied: measured on two cores, 32 x 32.
+# With more copies than this, images are normalised before they are copied: measured on two cores, 32 x 32.
 EARLY_COPIES = 4
 # Numbers of an image's row: crop (top, left), flip, cutout (row, column); then area and aspect of each try.
 _NUM_FIXED = 5
@@ -34,9 +36,9 @@ Uniforms = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def draw(augmentation: Augmentation, seed: int, step: int, batch: int) -> Uniforms:
-    """Uniform numbers in [0, 1) for the images of one step: shape (M, batch, U).
+    """Draw uniform numbers in [0, 1) for the images of one step: shape (M, batch, U).
 
-    From NumPy's legacy generator, whose stream is frozen for ever.
+    NumPy's legacy generator draws them, because its stream will never change.
     """
     numbers = _NUM_FIXED + 2 * CROP_TRIES * (augmentation.resized_crop is not None)
     return np.random.RandomState([seed, step, 1]).random_sample((augmentation.copies, batch, numbers))
@@ -50,7 +52,7 @@ def augment(
     shift_C: Tensor,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """What the network sees of a batch in training: float32 of shape (M * N, C, H, W), copy by copy.
+    """Return the augmented batch: float32 of shape (M * N, C, H, W), copy by copy.
 
     Args:
         images_NCHW: whole numbers (uint8).
@@ -66,7 +68,7 @@ def augment(
         seen = normalise(_resized_crop(images_NCHW[which], augmentation.resized_crop, u), scale_C, shift_C)
         seen = torch.where(is_flipped.view(-1, 1, 1, 1), seen.flip(3), seen)
     else:
-        # With many copies it is less work to normalise before they are made.
+        # With many copies it is cheaper to normalise before copying.
         is_early = copies > EARLY_COPIES
         padded = functional.pad(images_NCHW, (augmentation.crop,) * 4)
         padded = normalise(padded, scale_C, shift_C) if is_early else padded
@@ -82,23 +84,24 @@ def augment(
 
 
 def normalise(images_NCHW: Tensor, scale_C: Tensor, shift_C: Tensor) -> Tensor:
-    """`pixel * scale - shift` per channel, as float32, in memory of its own."""
+    """Return `pixel * scale - shift` per channel, as float32, in new memory."""
     copy = images_NCHW.to(torch.float32, copy=True)
     return copy.mul_(scale_C.view(1, -1, 1, 1)).sub_(shift_C.view(1, -1, 1, 1))
 
 
 def _whole(u: Tensor, count: int | Tensor) -> Tensor:
-    """Uniform whole numbers 0 … count - 1 from uniform numbers in [0, 1)."""
+    """Return uniform whole numbers 0 … count - 1 from uniform numbers in [0, 1)."""
     return (u * count).long()
 
 
 def _windows(
     padded_NCHW: Tensor, which: Tensor, padding: int, u_top: Tensor, u_left: Tensor, is_flipped: Tensor
 ) -> Tensor:
-    """A window at a random place of each padded image, mirrored where asked; smaller by the padding on each side.
+    """Cut a window at a random place out of each padded image, and mirror it where `is_flipped`. A window is smaller by
+    the padding on each side.
 
-    Every row of a window is a run of W pixels in memory. One index over all runs there are is several times faster
-    than indexing images, tops and lefts.
+    Every row of a window is a run of W pixels in memory. Indexing all possible runs once is several times faster than
+    indexing images, tops and lefts.
     """
     both = torch.cat([padded_NCHW, padded_NCHW.flip(3)])
     num_images, channels, tall, wide = padded_NCHW.shape
@@ -108,14 +111,15 @@ def _windows(
     first = ((which + num_images * is_flipped) * channels * tall + top) * wide + left
     lines = torch.arange(channels, device=both.device)[:, None] * tall + torch.arange(height, device=both.device)
     starts = first[:, None] + wide * lines.flatten()
-    runs = both.as_strided((both.numel() - width + 1, width), (1, 1))  # a view: they overlap
+    runs = both.as_strided((both.numel() - width + 1, width), (1, 1))  # a view: runs overlap
     return runs.index_select(0, starts.flatten()).view(-1, channels, height, width)
 
 
 def _resized_crop(images_NCHW: Tensor, least_area: float, u: tuple[Tensor, ...]) -> Tensor:
-    """A random rectangle of each image, resized to the images' own size: float32.
+    """Cut a random rectangle out of each image and resize it to the size of the images: float32.
 
-    Of ten tries the first rectangle that fits is taken; if none does, the largest in the middle of an allowed aspect.
+    The first of ten random rectangles that fits is used. If none fits, the largest centred one with an allowed aspect
+    ratio is.
     """
     height, width = images_NCHW.shape[2:]
     area = height * width * (least_area + (1 - least_area) * torch.stack(u[_NUM_FIXED::2], 1))
@@ -137,11 +141,13 @@ def _resized_crop(images_NCHW: Tensor, least_area: float, u: tuple[Tensor, ...])
 
 
 def _sample(images_NCHW: Tensor, top: Tensor, left: Tensor, h: Tensor, w: Tensor) -> Tensor:
-    """Bilinear resizing of one box per image to the images' size, as if each had been cut out first."""
+    """Resize one box of each image to the size of the images, bilinearly, as if each box had been cropped first."""
     height, width = images_NCHW.shape[2:]
 
     def places(first: Tensor, length: Tensor, size: int) -> Tensor:
-        """Centres of the new pixels in units of old ones, held between the centres of the box's outer pixels."""
+        """Return the centres of the new pixels in units of old ones, clamped to the centres of the outer pixels of the
+        box.
+        """
         steps = torch.arange(size, device=first.device) + 0.5
         inside = (steps * (length / size)[:, None]).clamp(min=0.5).minimum(length[:, None] - 0.5)
         return (first[:, None] + inside) * 2 / size - 1
@@ -152,9 +158,9 @@ def _sample(images_NCHW: Tensor, top: Tensor, left: Tensor, h: Tensor, w: Tensor
 
 
 def _kept(shape: tuple[int, ...], side: int, u_row: Tensor, u_column: Tensor) -> Tensor:
-    """0 inside the squares, 1 elsewhere: float32 of shape (N, 1, H, W).
+    """Return 0 inside the squares and 1 elsewhere: float32 of shape (N, 1, H, W).
 
-    Their centre is uniform over all pixels, `side // 2` on each side, clipped at the edges.
+    The centre of a square is uniform over all pixels. It extends `side // 2` in each direction, clipped at the edges.
     """
 
     def inside(u: Tensor, size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Well-known data sets by name, for planning without their data: `catalogue.toml`, whose figures name their source."""
+"""Well-known data sets by name, for planning without their data: `catalogue.toml`, whose figures state their source."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Listed:
     Attributes:
         shape: of one image as networks usually get it: channels, height, width; empty for text.
         classes: None for text. train_size, test_size: images, or documents of text.
-        bytes, tokens: of the training part; None where the source does not tell.
-        trained: how a job names it once its files are there; empty where nothing here reads it.
-        source, date, tag: where the figures come from, the year of the set, and how they were seen.
+        bytes, tokens: of the training part; None where the source does not state it.
+        trained: the name by which a job reads its files; empty if Chronograd cannot read them.
+        source, date, tag: the source of the figures, the year of the set, and the kind of evidence.
     """
 
     name: str
@@ -54,7 +54,7 @@ def sets() -> dict[str, Listed]:
 
 
 def card(name: str) -> DatasetCard:
-    """What a job needs of a set of images; of text see `text.card`."""
+    """Return the card of an image data set. For text see `text.card`."""
     listed = sets()[name]
     assert listed.classes is not None
     channels, height, width = listed.shape
@@ -70,9 +70,11 @@ def card(name: str) -> DatasetCard:
 
 
 def without_data(name: str) -> InputError:
-    """The error where the images, or the text, themselves are asked for."""
+    """Return the error for a job that needs the images, or the text, themselves."""
     how, is_text = sets()[name].trained, sets()[name].is_text
-    hint = f"to train, give its files: data.name={how}" if how else "nothing here reads it yet"
+    hint = f"to train, give its files: data.name={how}" if how else "Chronograd cannot read this set yet"
     if is_text:
-        hint = "nothing here reads it yet; data.name=tokens draws text of the same shape and vocabulary"
-    return InputError(f"{name} is planned without its {'text' if is_text else 'images'}: not at hand", hint)
+        hint = "Chronograd cannot read this set yet; data.name=tokens draws text of the same shape and vocabulary"
+    return InputError(
+        f"{name} is for planning only: its {'text is' if is_text else 'images are'} not available here", hint
+    )

@@ -1,19 +1,19 @@
-"""Data sets by name: a card that says what a set is, and its images and labels.
+"""Data sets by name: their cards, and their images and labels.
 
     digits              8x8 grey handwritten digits, inside scikit-learn: no download
     fashion-mnist       28x28 grey clothes
     cifar10, cifar100   32x32 colour photographs
-    tokens              seeded text of any length and vocabulary, its words as frequent as Zipf's law has it
-    inputs              random values of whatever network.inputs states: counted, predicted, measured in one process, exported; not trained
-    synthetic           seeded normal images of any shape; labels are drawn, so nothing can be learned beyond chance
+    tokens              random text of any length and vocabulary; word frequencies follow Zipf's law
+    inputs              random values for network.inputs: count, predict, measure in one process, export; no training
+    synthetic           random normal images of any shape with random labels: accuracy stays at chance
     folder:PATH         one folder of pictures per class
-    imagenet:PATH       ILSVRC 2012 as it is published
+    imagenet:PATH       ILSVRC 2012 as published
     decathlon:SET       a set of the Visual Decathlon
     voc:, coco:, open-images:PATH   pictures with boxes, in the layouts of these three
-    imagenet, places365 … sets of `catalogue.toml`, of images or of text: planned with, never read
+    imagenet, places365 … sets of `catalogue.toml`, images or text: for planning only
 
-A card needs neither torch nor the data; that of a folder is read from the names in it. Images stay whole numbers
-(uint8): they are normalised and augmented in the training step, on the training device.
+A card needs neither torch nor the data; the card of a folder is read from its file names. Images stay whole numbers
+(uint8): the training step normalises and augments them on the training device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from chronograd.data.detection import Annotated
     from chronograd.data.images import Images
 
-# Of a job, that are counted, measured and trained.
+# Tasks that can be counted, measured and trained.
 TASKS = ("classification", "detection", "language")
 __all__ = [
     "FOLDER_VARIABLE",
@@ -62,13 +62,13 @@ class Dataset:
     """Images as whole numbers 0 … `top`, and labels. N images, C channels, K classes.
 
     Attributes:
-        train_labels: int64 of shape (N,), or float32 probabilities of shape (N, K) where data.labels has them; of text the next
-            token of each of T positions, int64 of shape (N, T).
-        scale_C, shift_C: what a network sees is `pixel * scale - shift`, per channel.
-        mean_C, std_C: of the training images used, with their own range mapped to 0 … 1.
-        notes: files left out, sizes brought to one, labels replaced.
+        train_labels: int64 of shape (N,), or float32 probabilities of shape (N, K) if data.labels has them. For text:
+            the next token of each of T positions, int64 of shape (N, T).
+        scale_C, shift_C: a network gets `pixel * scale - shift`, per channel.
+        mean_C, std_C: of the training images used, scaled to 0 … 1.
+        notes: files left out, images resized, labels replaced.
         train_samples_N: number of each training image in the published split.
-        annotated: the pictures of both splits with their boxes, where there are any; labels are 0 then.
+        annotated: the pictures of both splits with their boxes, if the set has boxes; labels are then 0.
     """
 
     card: DatasetCard
@@ -87,18 +87,18 @@ class Dataset:
 
 
 def card(data: Data) -> DatasetCard:
-    """What a job's data set is, without torch and without its pixels.
+    """Return the card of a job's data set, without torch and without reading pixels.
 
-    Of a folder the names are read; pictures that turn out to be damaged are still in it, and not in that of `load`.
+    The card of a folder counts the file names. It still includes damaged pictures, which the card of `load` leaves out.
 
     Raises: NotFoundError for an unknown name, InputError where the job contradicts the set; for folders as
-    `layouts.listing`, and FileFormatError for a labels file that is none.
+    `layouts.listing`, and FileFormatError for an invalid labels file.
     """
     if detection.is_detection(data.name):
         return detection.card(data)
     if data.class_names is not None:
         raise InputError(
-            f"data.class_names is given, and {data.name} has no boxes, of which classes could be chosen",
+            f"data.class_names is given, and {data.name} has no boxes",
             "leave data.class_names out",
         )
     if layouts.is_layout(data.name):
@@ -121,7 +121,7 @@ def card(data: Data) -> DatasetCard:
 
 
 def names() -> list[str]:
-    """Names of the data sets, and how those of folders are written."""
+    """Return the names of the data sets, and the patterns for folders."""
     return [
         *sorted([*published.SETS, *catalogue.sets(), "synthetic", TOKENS, INPUTS]),
         *layouts.names(),
@@ -130,7 +130,7 @@ def names() -> list[str]:
 
 
 def check_task(job: Job, described: DatasetCard) -> None:
-    """Raise InputError where a job of text has images, or one of images has text."""
+    """Raise InputError if a text job has image data, or an image job has text data."""
     if job.is_text != (len(described.shape) == 1):
         what = "text" if len(described.shape) == 1 else "images"
         raise InputError(
@@ -147,16 +147,16 @@ def check_task(job: Job, described: DatasetCard) -> None:
 
 def _no_samples() -> InputError:
     return InputError(
-        "data.name is inputs: the network takes inputs of its own (network.inputs), of which no data set has samples",
+        "data.name is inputs: no data set has samples of the network's inputs (network.inputs)",
         "count, predict, measure or export it; to train it, run your own loop inside chronograd.record()",
     )
 
 
 def fetch(data: Data) -> None:
-    """Make sure that the data is on disk, downloading it where there is a network. One process per machine calls it.
+    """Make sure that the data is on disk; download it if possible. Call it from one process per machine.
 
-    Raises RunError that names the folder and the variable; for folders as `card`; InputError for synthetic images that
-    this machine cannot hold.
+    Raises: RunError that names the folder and the variable; for folders as `card`; InputError for synthetic images that
+    do not fit into this machine's memory.
     """
     if detection.is_detection(data.name):
         detection.card(data)
@@ -177,7 +177,8 @@ def fetch(data: Data) -> None:
 
 
 def load(data: Data, seed: int = 0) -> Dataset:
-    """Images and labels of a data set that is on disk. `seed` draws synthetic images and label noise, nothing else.
+    """Load the images and labels of a data set that is on disk. `seed` draws synthetic images and label noise, nothing
+    else.
 
     Raises as `card`, and RunError if the data is not on disk (see `fetch`), MissingExtraError if a library is not
     installed.
@@ -207,7 +208,9 @@ def load(data: Data, seed: int = 0) -> Dataset:
             raise catalogue.without_data(data.name)
         if data.name == "synthetic":
             arrays = synthetic.draw(synthetic.card(data), seed)
-            data = data.model_copy(update={"samples": None})  # so many were drawn: all are used, in their order
+            data = data.model_copy(
+                update={"samples": None}
+            )  # exactly these samples were drawn: use all, in their order
         else:
             arrays = published.read(data.name)
             if data.test_samples is not None:
@@ -236,18 +239,19 @@ def load(data: Data, seed: int = 0) -> Dataset:
 
 
 def samples_of(data: Data, seed: int = 0) -> Array:
-    """The numbers in the published split (int64) of the images that a job trains on, in their order.
+    """Return the numbers in the published split (int64) of the images that a job trains on, in their order.
 
-    They are those of `load(data, seed).train_samples_N`, which costs nothing where the set is loaded anyway.
+    They equal `load(data, seed).train_samples_N`. Use that if the set is loaded anyway: it costs nothing.
     """
     return load(data, seed).train_samples_N
 
 
 def _drawn_text(data: Data, seed: int) -> Dataset:
-    """Rows of tokens, whose labels are the next token of each; what is of images alone is empty."""
+    """Return rows of tokens, whose labels are the next token of each. Fields for images are empty."""
     described = text.card(data)
     train, test = text.draw(described, seed)
-    # Read batch by batch as images are; who looks at pixels is not asked about text, and `train.inputs.input_of` tells them apart.
+    # Text is read batch by batch, like images. Code that looks at pixels never gets text; `train.inputs.input_of`
+    # distinguishes them.
     rows, test_rows = (cast("Images", one.inputs()) for one in (train, test))
     return Dataset(
         card=described,
@@ -263,7 +267,7 @@ def _drawn_text(data: Data, seed: int) -> Dataset:
 
 
 def _with_boxes(data: Data) -> Dataset:
-    """Pictures with boxes. Their pixels are read as a network sees them untrained; mean and deviation are not looked at."""
+    """Return pictures with boxes. Their pixels are not augmented, and their mean and deviation are not computed."""
     import torch
 
     described, annotated = detection.card(data), detection.annotated(data)
@@ -287,9 +291,9 @@ def _with_boxes(data: Data) -> Dataset:
 
 
 def training_bytes(data: Data) -> int:
-    """Bytes of the training samples: as published where that is known, else those of the decoded images, of a byte a value.
+    """Return the bytes of the training samples: as published if known, else of the decoded images at one byte a value.
 
-    Raises InputError for text whose size is not known.
+    Raises InputError for text of unknown size.
 
     >>> training_bytes(Data(name="imagenet")), training_bytes(Data(name="digits"))
     (147897477120, 91968)
@@ -299,7 +303,7 @@ def training_bytes(data: Data) -> int:
         return listed.bytes
     own = card(data)
     if (listed is not None and listed.is_text) or data.name == TOKENS:
-        raise InputError(f"the bytes of {data.name} are not known", "say them with --data-size, such as 150GB")
+        raise InputError(f"the bytes of {data.name} are not known", "state them with --data-size, such as 150GB")
     return own.train_size * math.prod(own.shape)
 
 
@@ -317,7 +321,7 @@ def _folder_card(data: Data, listing: layouts.Listing) -> DatasetCard:
 
 
 def _checked(data: Data, own: DatasetCard) -> DatasetCard:
-    """A set's card as a job uses it. Raises InputError where the job contradicts the set."""
+    """Return a set's card as a job uses it. Raises InputError where the job contradicts the set."""
     if data.image_size is not None:
         own = replace(own, shape=(own.shape[0], data.image_size, data.image_size))
     if data.shape is not None and tuple(data.shape) != own.shape:

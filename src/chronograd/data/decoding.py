@@ -1,4 +1,4 @@
-"""What a host has to decode while a job trains, for planning and for predicting."""
+"""Decoding: the work of a host that decodes photographs while a job trains, for planning and predicting."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from chronograd.job import Job, changed
 from chronograd.plan.renting import PHOTOGRAPHS, Decoding
 from chronograd.predict.scaling import topology_of
 
-# Sets of smaller images are kept in memory.
+# Sets of smaller images stay in memory.
 MIN_SIDE = 64
 
 
 def decoding_of(job: Job, per_vcpu: float | None = None) -> Decoding | None:
-    """Photographs that lie in files are decoded, unless the job says what its input delivers. Raises as `card`.
+    """Return the decoding of a job whose photographs lie in files, unless the job states the speed of its input. Raises
+    as `card`.
 
     Args:
-        per_vcpu: images/s of a virtual CPU, whatever the data; 0 for no decoding.
+        per_vcpu: images/s of a virtual CPU, for any data; 0 for no decoding.
     """
     if per_vcpu is not None:
         return Decoding(per_vcpu, per_vcpu, per_vcpu) if per_vcpu else None
@@ -30,12 +31,12 @@ def decoding_of(job: Job, per_vcpu: float | None = None) -> Decoding | None:
 
 
 def paced_by_input(job: Job, step_s: float) -> tuple[Job, str] | None:
-    """The job with what its host decodes as its input, and a note that says so, where a step has to wait for it.
+    """Return the job limited by its decoding, and a note, if a step has to wait for its input; else None.
 
-    The host is that of the instances whose price is counted; None where the table has not its virtual CPUs.
+    The host is that of the priced instance. The result is None if the number of its virtual CPUs is unknown.
 
     Args:
-        step_s: of the job if nothing had to be decoded.
+        step_s: seconds of a step without decoding.
     """
     decoding, cluster, device = decoding_of(job), job.cluster, catalog.device(job.cluster.device)
     price = market.price_of(device, count=cluster.count) if device.kind == "gpu" else None
@@ -48,7 +49,7 @@ def paced_by_input(job: Job, step_s: float) -> tuple[Job, str] | None:
     if needed <= rate:
         return None
     note = (
-        f"bound by its input: {vcpus:g} virtual CPUs of {price.vendor} {price.instance} decode {rate:,.0f} images/s "
+        f"limited by its input: {vcpus:g} virtual CPUs of {price.vendor} {price.instance} decode {rate:,.0f} images/s "
         f"({decoding.low:g} to {decoding.high:g} each), and the devices of a node train {needed:,.0f}; "
         "cluster.input_samples_per_s states another rate"
     )
@@ -56,7 +57,7 @@ def paced_by_input(job: Job, step_s: float) -> tuple[Job, str] | None:
 
 
 def counted_input(job: Job, step_s: float) -> tuple[Job, str] | None:
-    """As `paced_by_input`; the job itself and why, where a GPU's host has to decode and it is not known how fast."""
+    """Return as `paced_by_input`; if a GPU's host decodes at an unknown speed, return the job itself and the reason."""
     paced = paced_by_input(job, step_s)
     if paced is not None or job.mode != "training" or decoding_of(job) is None:
         return paced
@@ -67,14 +68,14 @@ def counted_input(job: Job, step_s: float) -> tuple[Job, str] | None:
         return None
     return (
         job,
-        f"decoding by the host is not counted: {why}; cluster.input_samples_per_s states what the input delivers",
+        f"decoding on the host is not included: {why}; cluster.input_samples_per_s states what the input delivers",
     )
 
 
 def _unknown_host(price: Price | None, device: str) -> str:
-    """Why the virtual CPUs beside a device are not known; empty where they are."""
+    """Return why the number of virtual CPUs of a device's host is unknown; an empty text if it is known."""
     if price is None:
-        return f"no price of {device} is known, whose machine would say how many virtual CPUs it has"
+        return f"no price of {device} is known, so the virtual CPUs of its host are unknown"
     if not price.includes_host:
         return f"{price.vendor} {price.instance} is priced without its host"
     return "" if price.vcpus else f"the price table has no virtual CPUs of {price.vendor} {price.instance}"

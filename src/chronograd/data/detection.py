@@ -1,10 +1,11 @@
-"""Sets of pictures with boxes, as a job names them; data.class_names chooses classes.
+"""Data sets of pictures with boxes. `data.class_names` chooses classes.
 
     voc:PATH            a folder in the layout of PASCAL VOC
     coco:PATH           PATH/annotations/instances_SPLIT.json and PATH/SPLIT, as COCO is published
-    open-images:PATH    a folder in the layout of Open Images; its classes have to be chosen
+    open-images:PATH    a folder in the layout of Open Images; `data.class_names` is required
 
-Pictures are brought to one square, whatever their aspect, as SSD has it, and decoded while the job trains, once if memory allows.
+Pictures are resized to one square regardless of their aspect ratio, as in SSD. They are decoded while the job trains,
+and only once if memory allows.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
     from chronograd.data.images import Images
     from chronograd.detect.sets import AnnotatedImage, DetectionSet
 
-# Side of what the network sees unless data.image_size says another: SSD300's.
+# Default side of the network's input, that of SSD300; `data.image_size` changes it.
 SIDE = 300
-# What SSD on MobileNet sees is (pixel - 127) / 128.
+# SSD on MobileNet gets (pixel - 127) / 128.
 PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0
-# Of memory, that decoded training pictures may take: some 1,000 of 640 x 480.
+# Memory for decoded training pictures: some 1,000 of 640 x 480.
 KEPT_BYTES = 10**9
-# Training and test split, the first pair of which a folder has both: VOC 2007 has the first, VOC 2012 the last.
+# Names of the training and test split. A folder uses the first pair that it has completely: VOC 2007 the first, VOC 2012
+# the last.
 SPLITS = (("trainval", "test"), ("train", "test"), ("train", "val"))
 COCO_SPLITS = (("train2017", "val2017"), ("train2014", "val2014"))
 OPEN_IMAGES_SPLITS = (("train", "test"), ("train", "validation"))
@@ -46,7 +48,7 @@ MAX_SHOWN = 10
 
 
 class DatasetLayout(NamedTuple):
-    """How a published set is laid out: where the lists of its splits are, by what names, and which pairs of splits there are."""
+    """The layout of a published set: the places of the lists of its splits, their names, and the pairs of splits."""
 
     title: str
     folder: str
@@ -76,7 +78,7 @@ class Annotated:
 
 
 class KeptPictures:
-    """Pictures by their number; the decoded ones are kept, to be read once only, while they fit in `most_bytes`."""
+    """Pictures by their number. Decoded pictures are cached as long as they fit into `most_bytes`."""
 
     def __init__(self, images: tuple[AnnotatedImage, ...], most_bytes: int = KEPT_BYTES) -> None:
         self.images = images
@@ -94,17 +96,19 @@ class KeptPictures:
 
 
 def is_detection(name: str) -> bool:
-    """Whether a data set's name is that of pictures with boxes."""
+    """Return whether a name is that of a data set of pictures with boxes."""
     return name.partition(":")[0] in LAYOUTS and ":" in name
 
 
 def names() -> list[str]:
-    """How such sets are written."""
+    """Return the patterns of the names of such sets."""
     return [f"{layout}:PATH" for layout in LAYOUTS]
 
 
 def card(data: Data) -> DatasetCard:
-    """What the set is, from its annotations. Raises as `detect.sets.voc`, and InputError where the job contradicts it."""
+    """Return the card of a set, from its annotations. Raises as `detect.sets.voc`, and InputError where the job
+    contradicts it.
+    """
     refused = {
         "label_noise": data.label_noise,
         "long_tail": data.long_tail,
@@ -116,7 +120,7 @@ def card(data: Data) -> DatasetCard:
     for name, value in refused.items():
         if value:
             raise InputError(
-                f"data.{name} is {getattr(data, name)}, and {data.name} has boxes, for which there is no such thing",
+                f"data.{name} is {getattr(data, name)}, which does not exist for sets with boxes such as {data.name}",
                 f"leave data.{name} out",
             )
     train, test = _both(data)
@@ -133,7 +137,7 @@ def card(data: Data) -> DatasetCard:
     )
     if data.shape is not None and tuple(data.shape) != described.shape:
         raise InputError(
-            f"data.shape is {data.shape}; what is seen of {data.name} is {described.shape}", "leave it out"
+            f"data.shape is {data.shape}; the network gets {described.shape} of {data.name}", "leave it out"
         )
     if data.classes is not None and data.classes != described.num_classes:
         raise InputError(
@@ -144,20 +148,20 @@ def card(data: Data) -> DatasetCard:
 
 
 def check_classes(data: Data) -> None:
-    """Raise InputError for a class of data.class_names of which no training picture has an object."""
+    """Raise InputError for a class of `data.class_names` that no training picture shows."""
     train, _ = _both(data)
     present = {int(label) for image in train.images for label in image.objects.labels_G}
     missing = [name for k, name in enumerate(train.class_names, 1) if k not in present]
     if missing:
         others = "; ".join(note for note in train.notes if "other classes" in note)
         raise InputError(
-            f"no training picture of {data.name} has a {missing[0]}, which data.class_names names",
+            f"no training picture of {data.name} has a {missing[0]}, which data.class_names lists",
             others or "leave it out of data.class_names",
         )
 
 
 def annotated(data: Data) -> Annotated:
-    """The pictures that a job trains and tests on. Those without an object teach nothing, and are left out of training."""
+    """Return the pictures that a job trains and tests on. Training pictures without an object are left out."""
     train, test = _both(data)
     own = _with_objects(train)
     chosen = labels.choose(data, np.zeros(len(own), np.int64), train.class_names, seed=0)
@@ -171,7 +175,7 @@ def annotated(data: Data) -> Annotated:
 
 
 def pixels(images: tuple[AnnotatedImage, ...], side: int) -> Images:
-    """Those pictures as squares, not augmented, decoded while they are asked for."""
+    """Return the pictures as squares, not augmented; they are decoded when they are read."""
     from chronograd.data.images import Pixels, StreamedImages
     from chronograd.detect.augmentation import plain
 
@@ -183,14 +187,14 @@ def pixels(images: tuple[AnnotatedImage, ...], side: int) -> Images:
 
 
 def _both(data: Data) -> tuple[DetectionSet, DetectionSet]:
-    """Training and test split, read once a process."""
+    """Return the training and test split, read once a process."""
     path = data.name.partition(":")[2]
     return _read(data.name, folder_of(path).absolute(), data.class_names)
 
 
 @cache
 def _read(name: str, root: Path, classes: tuple[str, ...] | None) -> tuple[DetectionSet, DetectionSet]:
-    """What `_both` returns, by the folder that the name stands for now: where sets are kept can change in a process."""
+    """Return the splits by folder as well as by name, because the data folder can change within a process."""
     try:
         from chronograd.detect import sets
     except ModuleNotFoundError as error:

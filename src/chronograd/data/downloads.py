@@ -1,13 +1,14 @@
-"""Sets with boxes, fetched into the layouts in which they are published: VOC by torchvision, Open Images picture by picture.
+"""Downloads of sets with boxes, in the layouts in which they are published: VOC by torchvision, Open Images picture by
+picture.
 
-Of Open Images only pictures with objects of the chosen classes are fetched:
+For Open Images, only pictures with objects of the chosen classes are downloaded:
 
     class-descriptions-boxable.csv, whole/SPLIT-annotations-bbox.csv    as published
     sub-SPLIT-annotations-bbox.csv                                      the rows of those classes
     SPLIT/IMAGE.jpg                                                     their pictures
-    SHA256SUMS, LICENCE.txt                                             what was fetched, for `sha256sum -c`; whose it is
+    SHA256SUMS, LICENCE.txt                                             digests for `sha256sum -c`; the licence
 
-What is there already with the digest that it was fetched with is left alone, and a file of which a part is there is gone on with.
+A file whose digest matches SHA256SUMS is not downloaded again. A partial file is completed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from chronograd.files import DOWNLOAD_TIMEOUT_S, digest, impatient, write_aside
 from chronograd.job import Data
 from chronograd.words import how_many
 
-# As the public downloader of github.com/qfgaohao/pytorch-ssd has them.
+# The address that the downloader of github.com/qfgaohao/pytorch-ssd uses.
 ANNOTATIONS_URL = "https://storage.googleapis.com/openimages/2018_04"
 PICTURES_URL = "https://open-images-dataset.s3.amazonaws.com"
 SPLITS = ("train", "validation", "test")
@@ -52,7 +53,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a download did, in words, and where."""
+    """The result of a download, in words, and its folder."""
 
     folder: Path
     summary: str
@@ -60,11 +61,11 @@ class Fetched:
 
 
 def download(data: Data, most: int | None = None, say: Say = lambda text: None) -> Fetched:
-    """Fetch a set with boxes into the folder that its name has; a relative one lies in the data folder.
+    """Download a set with boxes into the folder of its name. A relative folder lies in the data folder.
 
     Args:
-        most: pictures of each split, of Open Images.
-    Raises: InputError for a set that is fetched otherwise, RunError where the network or the server fails.
+        most: pictures of each split, for Open Images.
+    Raises: InputError for a set with another way to download it, RunError where the network or the server fails.
     """
     layout, _, path = data.name.partition(":")
     root = data_folder() / Path(path).expanduser()
@@ -73,12 +74,12 @@ def download(data: Data, most: int | None = None, say: Say = lambda text: None) 
     if layout == "open-images":
         return fetch_open_images(root, data.class_names or (), most, say)
     raise InputError(
-        f"{data.name} is not downloaded by --download", "it is of voc:…/VOCdevkit/VOC2007 and open-images:PATH"
+        f"--download cannot download {data.name}", "it downloads voc:…/VOCdevkit/VOC2007 and open-images:PATH"
     )
 
 
 def fetch_voc(root: Path) -> Fetched:
-    """A year of PASCAL VOC, by torchvision, which checks its digests; of 2007 the test split too."""
+    """Download a year of PASCAL VOC by torchvision, which checks its digests; for 2007 with the test split."""
     year = re.fullmatch(r"VOC(20(?:07|08|09|10|11|12))", root.name)
     if year is None or root.parent.name != "VOCdevkit":
         raise InputError(
@@ -87,8 +88,8 @@ def fetch_voc(root: Path) -> Fetched:
         )
     splits = ("trainval", "test") if year[1] == "2007" else ("trainval",)
     missing = [split for split in splits if not _has_voc_split(root, split)]
-    folder = root.parent.parent  # into which the archive is unpacked
-    if missing and year[1] == "2011":  # whose archive has one folder more
+    folder = root.parent.parent  # the archive is unpacked here
+    if missing and year[1] == "2011":  # the archive of 2011 has one more folder
         if folder.name != "TrainVal":
             raise InputError(
                 f"{root} is not where the archive of VOC 2011 has it", "name it voc:TrainVal/VOCdevkit/VOC2011"
@@ -104,7 +105,7 @@ def fetch_voc(root: Path) -> Fetched:
         with impatient():
             for split in missing:
                 VOCDetection(folder, year=year[1], image_set=split, download=True)
-    except Exception as error:  # whatever its download and its archive raise
+    except Exception as error:  # the download and the archive can raise anything
         raise RunError(f"downloading VOC {year[1]} failed: {error}", hint) from error
     for split in missing:
         if not _has_voc_split(root, split):
@@ -113,7 +114,9 @@ def fetch_voc(root: Path) -> Fetched:
 
 
 def _has_voc_split(root: Path, split: str) -> bool:
-    """Whether the list of a split is there, and the picture and annotation that it names last: of what is torn the end is missing."""
+    """Return whether a split is complete: its list exists, with the last picture and annotation. A torn download lacks
+    the end.
+    """
     listed = root / "ImageSets/Main" / f"{split}.txt"
     lines = listed.read_text(encoding="utf-8", errors="replace").split("\n") if listed.is_file() else []
     names = [line.split()[0] for line in lines if line.strip()]
@@ -128,7 +131,7 @@ def _has_voc_split(root: Path, split: str) -> bool:
 def fetch_open_images(
     root: Path, classes: Sequence[str], most: int | None = None, say: Say = lambda text: None
 ) -> Fetched:
-    """Boxes and pictures of some classes of Open Images, of all three splits."""
+    """Download boxes and pictures of some classes of Open Images, for all three splits."""
     from chronograd.detect.sets import DESCRIPTIONS, descriptions
 
     if not classes:
@@ -170,7 +173,7 @@ def fetch_open_images(
 
 
 def _picture(sums: Sums, split: str, name: str) -> bool:
-    """Whether there is such a picture."""
+    """Download a picture; return whether it exists."""
     try:
         sums.fetch(f"{PICTURES_URL}/{split}/{name}.jpg", f"{split}/{name}.jpg")
     except _GoneError:
@@ -184,7 +187,7 @@ def _rows(path: Path, wanted: set[str]) -> tuple[Sequence[str], list[dict[str, s
         header = reader.fieldnames or ()
         if not {"ImageID", "LabelName"} <= set(header):
             raise RunError(f"{path} has no columns ImageID and LabelName", "remove it, to fetch it again")
-        # An identifier becomes the name of a file.
+        # The identifier becomes the name of a file.
         return header, [
             row for row in reader if row["LabelName"] in wanted and re.fullmatch(r"[0-9a-zA-Z_-]+", row["ImageID"])
         ]
@@ -203,11 +206,11 @@ def _write_rows(path: Path, header: Sequence[str], rows: Sequence[Mapping[str, A
 
 
 class _GoneError(RunError):
-    """The server has no such file."""
+    """The server does not have the file."""
 
 
 class Sums:
-    """The files of a folder that were fetched, and their digests, in its SHA256SUMS. Several threads may fetch at once."""
+    """The downloaded files of a folder with their digests, stored in SHA256SUMS. Safe for several threads."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.fetched, self.kept = root, 0, 0
@@ -216,7 +219,7 @@ class Sums:
         self._known = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
 
     def fetch(self, url: str, name: str) -> None:
-        """Fetch a file unless it is there as it was fetched before. Raises RunError."""
+        """Download a file unless it exists with its digest. Raises RunError."""
         path = self.root / name
         if path.is_file() and self._known.get(name) == digest(path):
             with self._lock:
@@ -234,9 +237,9 @@ class Sums:
 
 
 def fetch_file(url: str, path: Path) -> None:
-    """Download a file, going on with what an earlier try left beside it.
+    """Download a file; continue a partial file of an earlier try.
 
-    Length and md5 are checked where the server states them: as ETag, or as Google's storage does.
+    Length and MD5 are checked where the server states them, as an ETag or like Google's storage.
 
     Raises: RunError that names the address.
     """
@@ -250,7 +253,7 @@ def fetch_file(url: str, path: Path) -> None:
         except HTTPError as error:
             if error.code in (403, 404):
                 raise _GoneError(f"{url} is not there: {error}") from None
-            if error.code == 416:  # the part is as long as the file, or longer: whose it is cannot be told
+            if error.code == 416:  # the partial file is as long as the file, or longer, so it may be another file
                 part.unlink(missing_ok=True)
             why = str(error)
         except (URLError, OSError, http.client.HTTPException) as error:
@@ -264,7 +267,7 @@ def fetch_file(url: str, path: Path) -> None:
 
 
 def _try(url: str, part: Path) -> str:
-    """One try; what is wrong with what came, or nothing."""
+    """Try once; return what is wrong with the received bytes, or an empty text."""
     have = part.stat().st_size if part.exists() else 0
     request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     with urlopen(request, timeout=DOWNLOAD_TIMEOUT_S) as answer:

@@ -1,4 +1,4 @@
-"""Pictures on disk: decoded, turned upright, brought to RGB and to one size."""
+"""Pictures on disk: decode, turn upright, convert to RGB and resize."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ except ImportError:
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-# With .ppm and .pgm, which old sets have; a server takes none, as those written as text are decoded slowly.
+# Old sets have .ppm and .pgm. A server refuses them, because their text form is slow to decode.
 READ = (*FORMATS, "PPM")
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of its picture: width and height as stored, Pillow's mode, whether EXIF turns it."""
+    """The header of a picture: width and height as stored, Pillow's mode, and whether EXIF rotates it."""
 
     size: tuple[int, int]
     mode: str
@@ -37,7 +37,7 @@ class Header:
 
 
 def header(path: Path) -> Header:
-    """The header of a file, without its pixels: a file that ends early passes. Raises FileFormatError."""
+    """Read the header of a file without its pixels, so a truncated file passes. Raises FileFormatError."""
     try:
         with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
             return _header(image)
@@ -48,7 +48,7 @@ def header(path: Path) -> Header:
 
 
 def decode(path: Path, side: int) -> tuple[Pixels, Header]:
-    """A picture as uint8 of shape (3, side, side): upright, RGB, the shorter side resized, the middle kept.
+    """Decode a picture as uint8 of shape (3, side, side): upright, RGB, the shorter side resized, centre-cropped.
 
     Transparency is dropped, not blended. Raises FileFormatError that names the file for anything that is not a whole
     picture.
@@ -65,9 +65,9 @@ def decode(path: Path, side: int) -> tuple[Pixels, Header]:
 
 
 def pixels_of(image: Image.Image, side: int, channels: int = 3) -> Pixels:
-    """An opened picture as uint8 of shape (channels, side, side), as `decode` describes; grey with one channel.
+    """Convert an opened picture to uint8 of shape (channels, side, side), as `decode` describes; grey with one channel.
 
-    Raises what Pillow raises for a picture that is damaged.
+    Raises Pillow's errors for a damaged picture.
     """
     picture = upright(_rgb(image), turn_of(image))
     if channels == 1:
@@ -77,7 +77,7 @@ def pixels_of(image: Image.Image, side: int, channels: int = 3) -> Pixels:
 
 
 def resized(pixels_CHW: Pixels, side: int) -> Pixels:
-    """An image in memory of shape (C, side, side): the shorter side resized, the middle kept."""
+    """Resize an image in memory to shape (C, side, side): the shorter side resized, centre-cropped."""
     if len(pixels_CHW) == 3:
         picture = Image.fromarray(np.ascontiguousarray(pixels_CHW.transpose(1, 2, 0)))
         return np.ascontiguousarray(np.asarray(_fitted(picture, side)).transpose(2, 0, 1))
@@ -85,7 +85,7 @@ def resized(pixels_CHW: Pixels, side: int) -> Pixels:
 
 
 def notes(root: Path, headers: Iterable[Header], unreadable: Sequence[FileFormatError], side: int) -> list[str]:
-    """What was done to pictures that were not alike, and which were left out."""
+    """Describe the pictures that were converted or resized, and those that were left out."""
     headers = list(headers)
     said = []
     if unreadable:
@@ -120,7 +120,8 @@ def _were(count: int) -> str:
 
 
 def _span(lengths: Sequence[int]) -> str:
-    """
+    """Return a range of lengths as text.
+
     >>> _span([20, 30]), _span([20, 20])
     ('20 to 30', '20')
     """
@@ -128,7 +129,7 @@ def _span(lengths: Sequence[int]) -> str:
 
 
 def _check_sums(path: Path) -> None:
-    """PNG has a checksum per chunk, which decoding does not look at. JPEG has none: a changed byte may go unseen."""
+    """Check the checksums of a PNG's chunks, which decoding ignores. JPEG has none: a changed byte may go unseen."""
     with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
         image.verify()
 
@@ -138,7 +139,7 @@ def _header(image: Image.Image) -> Header:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Sixteen-bit grey keeps its upper eight bits; a palette with transparency loses that first."""
+    """Convert to RGB. Sixteen-bit grey keeps its upper eight bits; a palette first loses its transparency."""
     if image.mode.startswith("I"):
         grey = np.asarray(image).astype(np.int64) >> 8
         return Image.fromarray(grey.clip(0, 255).astype(np.uint8)).convert("RGB")
@@ -148,7 +149,9 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _fitted(image: Image.Image, side: int) -> Image.Image:
-    """Shorter side to `side`, bilinear with antialias, and the middle: torchvision's Resize and CenterCrop."""
+    """Resize the shorter side to `side`, bilinear with antialiasing, and crop the centre: torchvision's Resize and
+    CenterCrop.
+    """
     width, height = image.size
     shorter = min(width, height)
     if shorter != side:

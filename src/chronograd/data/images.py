@@ -1,6 +1,6 @@
 """Images of one split as whole numbers: all in memory, or read from files by background threads while a job trains.
 
-N images, C channels, H rows, W columns. Normalisation and augmentation come later, on the training device.
+N images, C channels, H rows, W columns. The training device normalises and augments them later.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 # One image of a split as uint8 of shape (C, H, W), by its number.
 Read = Callable[[int], Pixels]
 
-# Share of free memory that resident images may take: the rest is for the network and for other programs.
+# Share of free memory for images in memory. The rest is for the network and other programs.
 MEMORY_SHARE = 0.5
-# Batches that are read ahead, and so the memory that reading takes.
+# Batches to read ahead. They set the memory that reading takes.
 BATCHES_AHEAD = 4
 
 
 class Images(Protocol):
-    """One split, image by image the same each time it is read."""
+    """The images of one split. Each read of an image gives the same pixels."""
 
     shape: tuple[int, int, int]
     """Channels, height, width."""
@@ -39,20 +39,22 @@ class Images(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, samples: Samples) -> torch.Tensor:
-        """uint8 of shape (n, C, H, W) in the order asked for; on the device where they are, else on the CPU."""
+        """Return uint8 of shape (n, C, H, W) in the order of `samples`, on the device of the images, or on the CPU if
+        they are in files.
+        """
 
     def prefetch(self, samples: Samples) -> None:
-        """These are wanted soon, as one batch."""
+        """Announce a batch that will be needed soon."""
 
     def to(self, device: torch.device) -> Images:
-        """The same images, on the device if they can be there."""
+        """Return the same images, on the device if they fit there."""
 
 
 class ResidentImages:
     """All images in one tensor, on one device."""
 
     def __init__(self, images_NCHW: torch.Tensor) -> None:
-        """Args: images_NCHW: uint8."""
+        """Hold `images_NCHW`, a uint8 tensor."""
         self.images_NCHW = images_NCHW
         channels, height, width = images_NCHW.shape[1:]
         self.shape = (channels, height, width)
@@ -61,26 +63,28 @@ class ResidentImages:
         return len(self.images_NCHW)
 
     def batch(self, samples: Samples) -> torch.Tensor:
-        # A tenth of the time of indexing with brackets for uint8 on a CPU.
+        # On a CPU this takes a tenth of the time of uint8 indexing with brackets.
         return self.images_NCHW.index_select(
             0, torch.tensor(samples, dtype=torch.int64, device=self.images_NCHW.device)
         )
 
     def prefetch(self, samples: Samples) -> None:
-        """Nothing: they are here."""
+        """Do nothing: the images are in memory."""
 
     def to(self, device: torch.device) -> ResidentImages:
-        """Copied to the device if they take at most half of its free memory; else these."""
+        """Return a copy on the device if the images take at most half of its free memory; otherwise return these
+        images.
+        """
         if device == self.images_NCHW.device or not fits(self.images_NCHW.nbytes, device):
             return self
         return ResidentImages(self.images_NCHW.to(device))
 
 
 class StreamedImages:
-    """Images that are read one by one in background threads, a few batches ahead of those who ask.
+    """Images that background threads read individually, a few batches ahead.
 
-    `prefetch` queues a batch, `batch` waits for it; a batch that was not queued is read at once. At most
-    `batches_ahead` batches are held: one more is not queued, and those that were passed over are dropped.
+    `prefetch` queues a batch and `batch` waits for it. A batch that was not queued is read at once. The queue holds at
+    most `batches_ahead` batches: a further one is not queued, and skipped ones are dropped.
     """
 
     def __init__(
@@ -91,7 +95,9 @@ class StreamedImages:
         threads: int | None = None,
         batches_ahead: int = BATCHES_AHEAD,
     ) -> None:
-        """Args: threads: as many as torch has in this process by default, which a job's cluster.threads sets."""
+        """Start the threads. By default there are as many as torch uses in this process, which a job's
+        `cluster.threads` sets.
+        """
         self.shape = shape
         self.batches_ahead = batches_ahead
         self._read, self._num_images = read, num_images
@@ -102,7 +108,7 @@ class StreamedImages:
         return self._num_images
 
     def batch(self, samples: Samples) -> torch.Tensor:
-        """Raises FileFormatError that names the file where one cannot be read."""
+        """Return a batch. Raises FileFormatError that names a file that cannot be read."""
         key = _key(samples)
         is_queued = key in self._ahead
         while self._ahead:
@@ -110,7 +116,7 @@ class StreamedImages:
             if first == key:
                 return pending.wait()
             pending.drop()
-            if not is_queued:  # nobody may ask for what is queued: make room, batch by batch
+            if not is_queued:  # nobody may ever read a queued batch: drop batches until there is room
                 break
         return self._start(samples).wait()
 
@@ -120,7 +126,7 @@ class StreamedImages:
             self._ahead[key] = self._start(samples)
 
     def to(self, device: torch.device) -> StreamedImages:
-        """These: they come from files."""
+        """Return these images: they come from files."""
         return self
 
     def _start(self, samples: Samples) -> _Batch:
@@ -140,7 +146,7 @@ class StreamedImages:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Images that are being read."""
+    """A batch whose images the threads are reading."""
 
     images: Pixels
     tasks: list[Future[None]]
@@ -166,7 +172,7 @@ def _key(samples: Samples) -> bytes:
 def read_all(
     read: Read, num_images: int, shape: tuple[int, int, int]
 ) -> tuple[torch.Tensor, Samples, list[FileFormatError]]:
-    """Every image that can be read, which those are, and what was wrong with the others.
+    """Read all images; skip the unreadable ones.
 
     Returns images (n, C, H, W), their numbers (n,) in order, and errors in order.
     """
@@ -183,15 +189,16 @@ def read_all(
         errors = list(pool.map(fill, range(num_images)))
     kept = np.array([i for i, error in enumerate(errors) if error is None], dtype=np.int64)
     for to, sample in enumerate(kept):
-        if to != sample:  # moved down in place: there may be no room for a second copy
+        if to != sample:  # moved within the tensor: there may be no room for a second copy
             images[to] = images[sample]
     return torch.from_numpy(images[: len(kept)]), kept, [error for error in errors if error is not None]
 
 
 def fits(num_bytes: int, device: torch.device | None = None) -> bool:
-    """Whether images of so many bytes may be resident: at most half of what is free on a device, else in main memory.
+    """Return whether images may stay in memory: they take at most half of the free memory of a device, or of main
+    memory.
 
-    Ranks that share a machine share its main memory: each loads the images.
+    Ranks that share a machine share its main memory, and each loads the images.
     """
     if device is not None and device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]

@@ -1,12 +1,12 @@
-"""Labels of a training set: which images of a published split are used, and what they are called. Needs no torch.
+"""Labels of a training set: the images of a published split that a job uses, and their classes. Needs no torch.
 
     samples, skip     positions skip … skip + samples of a fixed shuffle
     test_samples      the first of such a shuffle of the test images
     long_tail         class sizes by Zipf's law
-    label_noise       some labels replaced by draws
-    labels            a file of samples and labels, such as a teacher writes, in place of all the above
+    label_noise       some labels replaced at random
+    labels            a file of samples and labels, for example from a teacher, in place of all the above
 
-Samples are counted in the training split as published, from 0. N training images, K classes.
+Samples are numbered as in the published training split, from 0. N training images, K classes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from chronograd.words import how_many
 Array = np.ndarray[Any, Any]
 
 SHUFFLE_SEED = 0
-# Beside the seed in the stream of label noise; above any number of an epoch, whose streams are (seed, epoch).
+# Second number in the seed of label noise. It is larger than any epoch, because the seeds of epochs are (seed, epoch).
 _NOISE_STREAM = 2**31
-# How far a row of probabilities may be from a sum of 1, in float32.
+# Allowed difference of a row of probabilities from a sum of 1, in float32.
 _SUM_TOLERANCE = 1e-3
 _FORMAT = (
     "a labels file is an .npz of `sample` (int64) with `label` (int64) or `probability` (float32 rows that sum to 1)"
@@ -42,10 +42,10 @@ _FORMAT = (
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Which samples of the published split a job trains on, and their labels.
+    """The samples of the published split that a job trains on, and their labels.
 
     Attributes:
-        samples_N: int64; may repeat where a labels file says so.
+        samples_N: int64; a labels file may repeat a sample.
         labels: int64 of shape (N,), or float32 probabilities of shape (N, K).
     """
 
@@ -54,14 +54,14 @@ class TrainingSet:
     notes: tuple[str, ...] = ()
 
     def only(self, kept: Array) -> TrainingSet:
-        """Those at the positions `kept`."""
+        """Return the samples at the positions `kept`."""
         return TrainingSet(self.samples_N[kept], self.labels[kept], self.notes)
 
 
 def num_training(data: Data, published_size: int) -> int:
-    """Training images of a job, of `published_size` that there are. Raises InputError where there are too few.
+    """Return the number of training images of a job. Raises InputError if the set has fewer.
 
-    Needs the labels file if there is one, and no labels otherwise.
+    Reads the labels file if the job has one, and no other labels.
     """
     if data.labels is not None:
         _check_alone(data)
@@ -82,7 +82,7 @@ def num_training(data: Data, published_size: int) -> int:
 
 
 def num_test(data: Data, published_size: int) -> int:
-    """Test images of a job, of `published_size` that there are. Raises InputError where there are too few."""
+    """Return the number of test images of a job. Raises InputError if the set has fewer."""
     if data.test_samples is not None and data.test_samples > published_size:
         raise InputError(
             f"data.test_samples is {data.test_samples:,}; {data.name} has {how_many(published_size, 'test images')}",
@@ -92,17 +92,17 @@ def num_test(data: Data, published_size: int) -> int:
 
 
 def choose_test(data: Data, published_size: int) -> Array:
-    """The test samples of a job (int64): all in order, or the first of a fixed shuffle. Raises as `num_test`."""
+    """Return the test samples of a job (int64): all in order, or the first of a fixed shuffle. Raises as `num_test`."""
     if data.test_samples is None:
         return np.arange(published_size)
     return _shuffled(published_size)[: num_test(data, published_size)]
 
 
 def choose(data: Data, published_N: Array, class_names: tuple[str, ...], seed: int) -> TrainingSet:
-    """The training set of a job, of a published split with labels `published_N` (int64).
+    """Return the training set of a job from a published split with labels `published_N` (int64).
 
     Args:
-        seed: draws the label noise; it moves nothing else.
+        seed: draws the label noise and nothing else.
 
     Raises: InputError and FileFormatError as `num_training` and `read_labels`, and where a class has too few images.
     """
@@ -126,17 +126,18 @@ def choose(data: Data, published_N: Array, class_names: tuple[str, ...], seed: i
     if data.label_noise:
         noisy_N, is_replaced_N = with_noise(labels_N, data.label_noise, seed)
         notes.append(
-            f"label noise of {data.label_noise:g}: {is_replaced_N.sum():,} of {size:,} training labels were drawn anew, "
-            f"{(noisy_N != labels_N).sum():,} of them came out different"
+            f"label noise of {data.label_noise:g}: {is_replaced_N.sum():,} of {size:,} training labels were drawn at random, "
+            f"{(noisy_N != labels_N).sum():,} of them changed"
         )
         labels_N = noisy_N
     return TrainingSet(samples_N.astype(np.int64), labels_N, tuple(notes))
 
 
 def with_noise(labels_N: Array, probability: float, seed: int) -> tuple[Array, Array]:
-    """Labels of which each is replaced, with `probability`, by a draw from the distribution of all; and which were.
+    """Replace each label with `probability` by a draw from the distribution of all labels. Return the labels and a mask
+    of the draws.
 
-    A draw may hit the label that was there. Source: the label noise of D. Mahajan et al., arXiv 1805.00932.
+    A draw may equal the old label. Source: the label noise of D. Mahajan et al., arXiv 1805.00932.
     """
     random = np.random.RandomState([seed, _NOISE_STREAM])
     is_replaced_N = random.random_sample(len(labels_N)) < probability
@@ -145,20 +146,23 @@ def with_noise(labels_N: Array, probability: float, seed: int) -> tuple[Array, A
 
 
 def zipf_counts(total: int, num_classes: int, exponent: float) -> list[int]:
-    """Images per class, in proportion to rank ** -exponent, that sum to `total`; largest remainders are rounded up.
+    """Return images per class, in proportion to rank ** -exponent, that sum to `total`; largest remainders are rounded
+    up.
 
     >>> zipf_counts(110, 3, 1.0), zipf_counts(10, 4, 0.0)
     ([60, 30, 20], [3, 3, 2, 2])
     """
     weights = np.arange(1, num_classes + 1, dtype=float) ** -exponent
     exact = total * weights / weights.sum()
-    counts = np.floor(exact + 1e-9).astype(int)  # so that 59.999… of rounding is 60
+    counts = np.floor(exact + 1e-9).astype(int)  # 1e-9 makes 60 of a rounded 59.999…
     counts[np.argsort(counts - exact, kind="stable")[: total - counts.sum()]] += 1
     return [int(n) for n in counts]
 
 
 def _long_tail(data: Data, published_N: Array, class_names: tuple[str, ...]) -> Array:
-    """The first images of each class in the fixed shuffle, as many as Zipf's law gives it, in the order of the shuffle."""
+    """Return the first images of each class in the fixed shuffle, with class sizes by Zipf's law, in the order of the
+    shuffle.
+    """
     assert data.samples is not None
     candidates = _shuffled(len(published_N))[data.skip :]
     labels = published_N[candidates]
@@ -176,9 +180,9 @@ def _long_tail(data: Data, published_N: Array, class_names: tuple[str, ...]) -> 
 
 
 def stratified_fifth(labels_N: Array) -> Array:
-    """Which images a set without a test split gives to the test: a fifth of each class, rounded down (bool).
+    """Return a mask of the test images of a set without a test split: a fifth of each class, rounded down (bool).
 
-    Those of a fixed shuffle, so that it is the same ones every time.
+    A fixed shuffle chooses them, so that they never change.
     """
     shuffled = _shuffled(len(labels_N))
     is_test_N = np.zeros(len(labels_N), dtype=bool)
@@ -195,13 +199,13 @@ def _shuffled(size: int) -> Array:
 
 
 def write_labels(path: str | Path, sample: Array, label: Array | None = None, probability: Array | None = None) -> None:
-    """Write a file for `data.labels`: of each sample its class, or its probabilities of all classes.
+    """Write a file for `data.labels`: the class of each sample, or its probabilities of all classes.
 
     Args:
-        sample: int64 of shape (N,), counted in the training split as published; may repeat.
-        label: int64 of shape (N,). probability: float32 of shape (N, K); rows sum to 1. One of the two.
+        sample: int64 of shape (N,), numbered as in the published training split; may repeat.
+        label: int64 of shape (N,). probability: float32 of shape (N, K); rows sum to 1. Give exactly one of the two.
 
-    Raises: InputError for what `read_labels` would refuse, or where the file cannot be written.
+    Raises: InputError for input that `read_labels` would refuse, or if the file cannot be written.
     """
     if (label is None) == (probability is None):
         raise InputError("a labels file has label or probability, one of the two", "give write_labels one of them")
@@ -219,9 +223,10 @@ def write_labels(path: str | Path, sample: Array, label: Array | None = None, pr
 
 
 def read_labels(path: str | Path, published_size: int, num_classes: int) -> TrainingSet:
-    """The training set that a labels file names.
+    """Read the training set of a labels file.
 
-    Raises: InputError if there is no such file; FileFormatError if it is no labels file, or one of another set.
+    Raises: InputError if the file does not exist; FileFormatError if it is not a labels file, or belongs to another
+    set.
     """
     samples_N = _read_samples(path, published_size)
     with _opened(path) as arrays:
@@ -271,7 +276,7 @@ def _opened(path: str | Path) -> Iterator[Any]:
             yield arrays
 
 
-# What zipfile and numpy raise for damage, one or the other.
+# zipfile and numpy raise any of these for a damaged file.
 _UNREADABLE = (
     *(OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, MemoryError, NotImplementedError),
     *(RuntimeError, TypeError, KeyError, SyntaxError, tokenize.TokenError),
@@ -280,7 +285,7 @@ _MAX_BYTES, _MAX_TIMES = 100_000_000, 50
 
 
 def _check_sizes(path: str | Path, arrays: Any) -> None:
-    """A few kilobytes can be the zip of gigabytes."""
+    """Refuse arrays that are too large: a few kilobytes can unzip to gigabytes."""
     for member in arrays.zip.infolist():
         if member.file_size > max(_MAX_BYTES, _MAX_TIMES * member.compress_size):
             raise FileFormatError(f"{member.filename} in {path} has {member.file_size:,} bytes unzipped", _FORMAT)
@@ -291,7 +296,7 @@ def _read_member(path: str | Path, arrays: Any, name: str) -> Array:
         values: Array = arrays[name]
     except _UNREADABLE as error:
         raise FileFormatError(f"{name} in {path} cannot be read: {error}", _FORMAT) from None
-    if not isinstance(values, np.ndarray):  # numpy hands out a member that is no array as its bytes
+    if not isinstance(values, np.ndarray):  # numpy returns the bytes of a member that is not an array
         raise FileFormatError(f"{name} in {path} is no array", _FORMAT)
     return values
 

@@ -1,11 +1,11 @@
-"""Sets that are folders of pictures: which files are of which class. Reads names, never pixels.
+"""Sets that are folders of pictures: the files of each class. Reads names, never pixels.
 
     folder:PATH      PATH/train/CLASS/*.jpg with PATH/val/CLASS or PATH/test/CLASS; or PATH/CLASS without a split
     imagenet:PATH    ILSVRC 2012: PATH/train/nXXXXXXXX/*.JPEG, and PATH/val the same or flat with a ground-truth file
     decathlon:SET    Visual Decathlon, in decathlon-1.0/SET/{train,val}/CLASS of the data folder
 
-Classes are numbered in the order of their folders' names, and pictures counted in the order of class and path, as
-torchvision's ImageFolder does.
+Classes are numbered in the order of their folders' names, and pictures in the order of class and path, as in
+torchvision's ImageFolder.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ Classes = dict[str, list[Path]]
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 DECATHLON = ("aircraft", "cifar100", "daimlerpedcls", "dtd", "gtsrb", "omniglot", "svhn", "ucf101", "vgg-flowers")
 DECATHLON_URL = "https://www.robots.ox.ac.uk/~vgg/decathlon/"
-# Ground truth of ImageNet's validation images where they are not sorted into class folders, in the folder of train and val.
+# Ground truth of ImageNet's validation images if they are not sorted into class folders; it lies in the folder of train
+# and val.
 KAGGLE_TRUTH = "LOC_val_solution.csv"
 DEVKIT = "ILSVRC2012_devkit_t12/data"
 DEVKIT_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
-# Side of the images unless data.image_size says another. Pictures of the decathlon come with a shorter side of 72.
+# Default side of the images; `data.image_size` changes it. Pictures of the decathlon have a shorter side of 72.
 SIDE = 224
 DECATHLON_SIDE = 72
-# Paths and names that a message shows.
+# Maximum number of paths and names in a message.
 MAX_SHOWN = 3
 
 
@@ -58,32 +59,32 @@ class Listing:
     notes: tuple[str, ...] = ()
 
     def with_test(self, samples_N: Array) -> Listing:
-        """The same with these test pictures only."""
+        """Return the same listing with these test pictures only."""
         paths = tuple(self.test_paths[i] for i in samples_N)
         return replace(self, test_paths=paths, test_labels_N=self.test_labels_N[samples_N])
 
 
 def is_layout(name: str) -> bool:
-    """Whether a data set's name is that of a folder of pictures."""
+    """Return whether a name is that of a folder of pictures."""
     return name.partition(":")[0] in _LAYOUTS and ":" in name
 
 
 def listing(name: str) -> Listing:
-    """The files of `folder:PATH`, `imagenet:PATH` or `decathlon:SET`.
+    """List the files of `folder:PATH`, `imagenet:PATH` or `decathlon:SET`.
 
-    A relative PATH is looked for in the working directory, then in the data folder.
+    A relative PATH is searched in the working directory, then in the data folder.
 
-    Raises: InputError where there is no such folder, no class, or a class with test images only; RunError where a set
-    of the decathlon is not on disk; NotFoundError for a set that is not of the decathlon.
+    Raises: InputError if there is no such folder, no class, or a class with test images only; RunError if a set of the
+    decathlon is not on disk; NotFoundError for a set that is not of the decathlon.
     """
     layout, _, rest = name.partition(":")
     if not rest:
-        raise InputError(f"data.name is {name!r} and names no folder", f"such as {layout}:pictures")
+        raise InputError(f"data.name is {name!r} without a folder", f"such as {layout}:pictures")
     return _LAYOUTS[layout](rest)
 
 
 def names() -> list[str]:
-    """How such sets are written."""
+    """Return the patterns of the names of such sets."""
     return ["folder:PATH", "imagenet:PATH", *(f"decathlon:{name}" for name in DECATHLON)]
 
 
@@ -110,7 +111,7 @@ def _folder(text: str) -> Listing:
     train, test = _split(whole)
     if not any(test.values()):
         raise InputError(
-            f"{root} has no test images, and no class has the 5 images of which one would be taken",
+            f"{root} has no test images, and no class has 5 images, the minimum to take one for the test",
             "add pictures, or put test images into val/CLASS",
         )
     notes.append("there is no test split: a fixed fifth of each class is the test set")
@@ -151,7 +152,7 @@ def _decathlon(name: str) -> Listing:
     for part in ("train", "val"):
         if not (root / part).is_dir():
             raise RunError(
-                f"data set decathlon:{name} is not there: no folder {root / part}",
+                f"data set decathlon:{name} is not on disk: no folder {root / part}",
                 f"unpack {name} of {DECATHLON_URL} into decathlon-1.0 of the data folder and name that folder in "
                 f"{FOLDER_VARIABLE}",
             )
@@ -165,7 +166,7 @@ _LAYOUTS = {"folder": _folder, "imagenet": _imagenet, "decathlon": _decathlon}
 
 
 def printable(name: object) -> str:
-    """A file's name as text that can be printed, even where it is not UTF-8."""
+    """Return the name of a file as text that can be printed, even if it is not UTF-8."""
     return os.fsencode(str(name)).decode(errors="replace")
 
 
@@ -180,7 +181,7 @@ def has_folder(text: str) -> bool:
 
 def folder_of(text: str) -> Path:
     path = Path(os.path.expanduser(text))
-    beneath = data_folder() / path  # path itself if that is absolute
+    beneath = data_folder() / path  # `/ path` gives the path itself if it is absolute
     for place in (path, beneath):
         if place.is_dir():
             return place
@@ -188,12 +189,14 @@ def folder_of(text: str) -> Path:
             raise InputError(f"{place} is a file", "name a folder of pictures")
     raise InputError(
         f"there is no folder {path}" + ("" if path.is_absolute() else f" here, nor {beneath}"),
-        f"name a folder that exists; relative ones may lie in the folder that {FOLDER_VARIABLE} names",
+        f"name a folder that exists; a relative one may lie in the folder of {FOLDER_VARIABLE}",
     )
 
 
 def _classes(folder: Path, notes: list[str]) -> Classes:
-    """Class → its pictures, in order. Empty classes are in it. What is no picture by its name is noted."""
+    """Return the pictures of each class, in order; empty classes included. Add a note on files that are not
+    pictures.
+    """
     classes: Classes = {}
     strangers: list[Path] = []
     try:
@@ -208,13 +211,13 @@ def _classes(folder: Path, notes: list[str]) -> Classes:
     if strangers:
         shown = _shown(str(p.relative_to(folder)) for p in strangers)
         notes.append(
-            f"left out {how_many(len(strangers), 'files')} of {folder} that are no pictures of a class by name: {shown}"
+            f"left out {how_many(len(strangers), 'files')} of {folder} that do not look like pictures of a class: {shown}"
         )
     return classes
 
 
 def _pictures(folder: Path, strangers: list[Path]) -> list[Path]:
-    """The pictures beneath a class folder, in the order of folder and name; hidden files are passed over."""
+    """Return the pictures below a class folder, ordered by folder and name, without hidden files."""
     found: list[Path] = []
     for place, folders, files in os.walk(folder, onerror=_refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -229,7 +232,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def _listed(root: Path, train: Classes, test: Classes, source: str, notes: list[str], side: int = SIDE) -> Listing:
-    """Classes as numbered paths, after checking that the two splits agree."""
+    """Return classes as numbered paths, after checking that the two splits agree."""
     untrained = sorted(name for name, paths in test.items() if paths and not train.get(name))
     if untrained:
         raise InputError(
@@ -265,7 +268,7 @@ def _numbered(classes: Classes, names: Sequence[str]) -> tuple[tuple[Path, ...],
 
 
 def _split(whole: Classes) -> tuple[Classes, Classes]:
-    """Training and test pictures of a set without a split: a fixed fifth of each class, rounded down, is for the test."""
+    """Split the pictures of a set without a split: a fixed fifth of each class, rounded down, is for the test."""
     names = tuple(whole)
     paths, labels_N = _numbered(whole, names)
     train: Classes = {name: [] for name in names}
@@ -280,7 +283,9 @@ def _shown(names: Iterable[str]) -> str:
 
 
 def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Classes:
-    """Pictures of a flat val by class. Those without a known class, or of one that is not trained, are left out."""
+    """Return the pictures of a flat val by class. Pictures of an unknown class, or of one that is not trained, are left
+    out.
+    """
     truth = _ground_truth(root)
     classes: Classes = {}
     unknown: list[str] = []
@@ -295,7 +300,7 @@ def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Class
             (unknown if name is None else other).append(path.name)
     if unknown:
         notes.append(
-            f"left out {how_many(len(unknown), 'test images')} that the ground truth does not name: {_shown(unknown)}"
+            f"left out {how_many(len(unknown), 'test images')} that the ground truth does not list: {_shown(unknown)}"
         )
     if other:
         notes.append(f"left out {how_many(len(other), 'test images')} of classes that are not trained: {_shown(other)}")
@@ -303,7 +308,7 @@ def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Class
 
 
 def _ground_truth(root: Path) -> dict[str, str]:
-    """File name without its ending → WordNet id, from the table of Kaggle or from the development kit."""
+    """Map file names without their ending to WordNet ids, from Kaggle's table or the development kit."""
     if (root / KAGGLE_TRUTH).is_file():
         return _kaggle_truth(root / KAGGLE_TRUTH)
     if (root / DEVKIT / DEVKIT_TRUTH).is_file():
@@ -315,7 +320,7 @@ def _ground_truth(root: Path) -> dict[str, str]:
 
 
 def _kaggle_truth(path: Path) -> dict[str, str]:
-    """Rows `ILSVRC2012_val_00000001,n01751748 111 108 230 230 ...`: the class, then a box."""
+    """Read rows `ILSVRC2012_val_00000001,n01751748 111 108 230 230 ...`: the class, then a box."""
     truth = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
         for number, row in enumerate(csv.reader(stream), 1):
@@ -331,7 +336,9 @@ def _kaggle_truth(path: Path) -> dict[str, str]:
 
 
 def _devkit_truth(folder: Path) -> dict[str, str]:
-    """Line i of the ground truth is the ILSVRC2012_ID of image i; meta.mat has the WordNet id of each."""
+    """Read the development kit: line i of the ground truth is the ILSVRC2012_ID of image i; meta.mat has the WordNet id
+    of each.
+    """
     from scipy.io import loadmat
 
     try:

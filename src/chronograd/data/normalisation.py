@@ -1,6 +1,6 @@
-"""Normalisation: from the whole numbers of a pixel to what a network sees, `pixel * scale - shift` per channel.
+"""Normalisation: from the whole numbers of a pixel to the network's input, `pixel * scale - shift` per channel.
 
-Only whole numbers 0 … `top` come in. Needs no torch.
+Pixels are whole numbers 0 … `top`. Needs no torch.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Array = np.ndarray[Any, Any]
 Channels = tuple[float, ...]
 Normalisation = Literal["own", "imagenet", "unit", "raw"]
 
-# Of ImageNet's training images, as torchvision's and timm's pretrained networks expect them.
+# Mean and deviation of ImageNet's training images, as the pretrained networks of torchvision and timm expect them.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Grey images get the means of the three.
 IMAGENET_GREY_MEAN, IMAGENET_GREY_STD = (0.449,), (0.226,)
 
 
 class PixelCounts:
-    """How often each whole number is there, per channel, added up over batches; mean and deviation are exact."""
+    """Counts of each pixel value per channel, added up over batches, so that mean and deviation are exact."""
 
     def __init__(self, num_channels: int, top: int) -> None:
         self.counts_CV = np.zeros((num_channels, top + 1), dtype=np.int64)
@@ -33,7 +33,7 @@ class PixelCounts:
             counts_V += np.bincount(images_NCHW[:, channel].ravel(), minlength=len(counts_V))
 
     def mean_std(self) -> tuple[Channels, Channels]:
-        """Mean and standard deviation per channel, in units of `top`. A constant channel has deviation 1."""
+        """Return mean and standard deviation per channel, in units of `top`. A constant channel has deviation 1."""
         values_V = np.arange(self.counts_CV.shape[1]) / (self.counts_CV.shape[1] - 1)
         shares_CV = self.counts_CV / self.counts_CV.sum(axis=1, keepdims=True)
         mean_C = shares_CV @ values_V
@@ -42,11 +42,14 @@ class PixelCounts:
 
 
 def scale_shift(kind: Normalisation, mean_C: Channels, std_C: Channels, top: int) -> tuple[Channels, Channels]:
-    """Scale and shift per channel.
+    """Return scale and shift per channel.
 
     own       (x / top - mean) / std with the mean and std of the training images
+
     imagenet  the same with ImageNet's
+
     unit      x / top
+
     raw       x * 255 / top
 
     Raises: InputError for `imagenet` on images of other than 1 or 3 channels.

@@ -1,5 +1,6 @@
-"""What a data set is, where data sets lie on disk, and published sets of small images: that inside scikit-learn, and those
-that torchvision downloads and unpacks."""
+"""Published sets of small images: digits inside scikit-learn, and sets that torchvision downloads. Also the card of any
+data set and the folder of all data.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ FOLDER_VARIABLE = "CHRONOGRAD_DATA"
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """What a data set is.
+    """Facts about a data set, without its data.
 
     Attributes:
         shape: of one image as a network gets it: channels, height, width; of text the number of tokens.
         train_size: training images used, after `data.samples`, `data.skip` and `data.labels`.
-        source: who published it, or the folder it is read from.
+        source: the publisher, or the folder.
     """
 
     name: str
@@ -42,13 +43,13 @@ class DatasetCard:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Of a set of images."""
+        """Return the shape of an image, for sets of images."""
         channels, height, width = self.shape
         return channels, height, width
 
 
 def data_folder() -> Path:
-    """Where data sets lie on disk: $CHRONOGRAD_DATA, else the user's cache."""
+    """Return the folder of all data sets: $CHRONOGRAD_DATA, else the user's cache."""
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -66,13 +67,13 @@ class Arrays:
     top: int
 
     def with_test(self, samples_N: Integers) -> Arrays:
-        """The same with these test images only."""
+        """Return the same arrays with these test images only."""
         return replace(self, test_images=self.test_images[samples_N], test_labels=self.test_labels[samples_N])
 
 
 @dataclass(frozen=True)
 class PublishedSet:
-    """A set with a card of its own. `folder` and `files` are where its class of torchvision keeps it; digits needs none."""
+    """A published set and its card. torchvision stores it under `folder` and `files`; digits needs neither."""
 
     card: DatasetCard
     torchvision: str = ""
@@ -80,7 +81,7 @@ class PublishedSet:
     files: tuple[str, ...] = ()
 
     def is_on_disk(self) -> bool:
-        """Whether its files are there, or it needs none."""
+        """Return whether its files exist, or it needs none."""
         return all((data_folder() / self.folder / name).is_file() for name in self.files)
 
 
@@ -99,9 +100,11 @@ SETS = {name: _published(name, table) for name, table in tomllib.loads(_TABLE).i
 
 
 def read(name: str) -> Arrays:
-    """The whole set as published. Raises RunError if it is not on disk, MissingExtraError if a library is missing."""
+    """Read the whole set as published. Raises RunError if it is not on disk, MissingExtraError if a library is
+    missing.
+    """
     if not SETS[name].is_on_disk():
-        raise _not_there(name, "some of its files are not there")
+        raise _not_there(name, "some of its files are missing")
     return _read_torchvision(name) if SETS[name].torchvision else _read_digits()
 
 
@@ -124,9 +127,10 @@ def fetch(name: str) -> None:
 
 
 def _read_digits() -> Arrays:
-    """A fixed stratified split: every fifth image, in order of class after a fixed shuffle, is for the test.
+    """Return digits in a fixed stratified split: every fifth image, in order of class after a fixed shuffle, is for the
+    test.
 
-    The set has no split of its own. Writers are not told apart, so one may be on both sides.
+    The set has no official split. It does not identify writers, so one may be on both sides.
     """
     try:
         from sklearn.datasets import load_digits
@@ -149,7 +153,9 @@ def _read_torchvision(name: str) -> Arrays:
 
 
 def _channels_first(images: Any) -> Integers:
-    """From torchvision's grey images, a tensor without an axis of channels, or its colour images, an array with it last."""
+    """Put channels first: torchvision's grey images are a tensor without a channel axis, its colour images an array
+    with it last.
+    """
     pixels = np.asarray(images)
     return pixels[:, None] if pixels.ndim == 3 else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
@@ -161,7 +167,7 @@ def _not_there(name: str, why: str) -> RunError:
     published = SETS[name]
     return RunError(
         f"data set {name} is not usable at {data_folder() / published.folder}: {why}",
-        f"put {published.files[0]} and its fellows, as torchvision unpacks them, into {published.folder} of a folder "
+        f"put {published.files[0]} and the files that torchvision unpacks with it into {published.folder} of a folder "
         f"and name that folder in {FOLDER_VARIABLE}; where there is a network, `chronograd train` downloads them",
     )
 

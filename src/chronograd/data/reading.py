@@ -1,4 +1,4 @@
-"""From a data set's files or arrays to the images of a job, in memory or streamed."""
+"""Reading: from a data set's files or arrays to the images of a job, in memory or streamed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int, int]
 
-# Images whose mean and deviation stand for those of all where they are not all in memory.
+# Number of images in the sample that gives mean and deviation if not all images are in memory.
 STREAMED_STATISTICS = 1000
-# Files of a split whose headers are read before they are streamed; of more, a fixed sample. At 0.2 ms each, all of
+# Maximum number of headers to read before streaming a split; a fixed sample of a larger split. At 0.2 ms each, all of
 # ImageNet's would take four minutes at the start of every rank.
 STREAMED_HEADERS = 50_000
 _CHUNK = 256
@@ -37,7 +37,7 @@ _CHUNK = 256
 
 @dataclass(frozen=True)
 class Reading:
-    """Both splits of a data set as read. `chosen` and `test_labels_N` are of the images that could be read."""
+    """Both splits of a data set. `chosen` and `test_labels_N` cover the readable images."""
 
     train: Images
     chosen: TrainingSet
@@ -48,7 +48,7 @@ class Reading:
 
 
 def read_arrays(data: Data, described: DatasetCard, arrays: Arrays, chosen: TrainingSet) -> Reading:
-    """A set that is in memory already, resized if the job asks for another size."""
+    """Read a set that is already in memory; resize it if the job asks for another size."""
     was, shape = arrays.train_images.shape[1:], described.image_shape
     is_whole = np.array_equal(chosen.samples_N, np.arange(len(arrays.train_images)))
     train_NCHW = arrays.train_images if is_whole else arrays.train_images[chosen.samples_N]
@@ -68,10 +68,11 @@ def read_arrays(data: Data, described: DatasetCard, arrays: Arrays, chosen: Trai
 
 
 def read_folder(data: Data, described: DatasetCard, listing: Listing, chosen: TrainingSet) -> Reading:
-    """Pictures on disk. Those that cannot be read are left out of both splits, and noted.
+    """Read pictures on disk. Unreadable ones are left out of both splits, with a note.
 
-    Of streamed ones that is found out from the headers; a file that ends early raises when it is met.
-    Raises: InputError where no image of a split can be read.
+    For streamed pictures the headers decide. A truncated file raises when it is read.
+
+    Raises: InputError if no image of a split can be read.
     """
     from chronograd.data import folders
 
@@ -97,7 +98,7 @@ def read_folder(data: Data, described: DatasetCard, listing: Listing, chosen: Tr
 
 
 def mean_std(images: Images, top: int) -> tuple[Channels, Channels, list[str]]:
-    """Mean and deviation per channel: of all images in memory, or of a fixed sample of those that are streamed."""
+    """Return mean and deviation per channel: of all images in memory, or of a fixed sample of streamed ones."""
     samples, notes = np.arange(len(images)), []
     if not isinstance(images, ResidentImages) and len(images) > STREAMED_STATISTICS:
         samples = _some(len(images), STREAMED_STATISTICS)
@@ -116,7 +117,7 @@ def _is_resident(data: Data, num_images: int, shape: Shape) -> bool:
 
 
 def _resident(images_NCHW: Array) -> Images:
-    writeable = images_NCHW if images_NCHW.flags.writeable else images_NCHW.copy()  # torch wants no other
+    writeable = images_NCHW if images_NCHW.flags.writeable else images_NCHW.copy()  # torch requires a writeable array
     return ResidentImages(torch.from_numpy(np.ascontiguousarray(writeable)))
 
 
@@ -126,7 +127,9 @@ def _streamed(images_NCHW: Array) -> Images:
 
 
 def _resizing(images_NCHW: Array, side: int, top: int) -> Read:
-    """Reader of images at another size. Those of few levels are spread over 0 … 255 first, so that shades remain."""
+    """Return a reader that resizes images. Images with few levels are first spread over 0 … 255, so that shades
+    survive.
+    """
     from chronograd.data.folders import resized
 
     def read(i: int) -> Array:
@@ -143,7 +146,7 @@ def _resizing(images_NCHW: Array, side: int, top: int) -> Read:
 
 @dataclass(frozen=True)
 class _Split:
-    """Pictures of one split. `kept` are the positions of those that can be read, as far as that was looked at."""
+    """Pictures of one split. `kept` are the positions of the readable ones, as far as they were checked."""
 
     images: Images
     kept: Array
@@ -153,7 +156,7 @@ class _Split:
 
 
 def _decoded_split(paths: Sequence[Path], shape: Shape) -> _Split:
-    """All decoded now; a path that comes several times is decoded once."""
+    """Decode all pictures now; decode a repeated path once."""
     from chronograd.data.folders import decode
 
     distinct = list(dict.fromkeys(paths))
@@ -174,7 +177,7 @@ def _decoded_split(paths: Sequence[Path], shape: Shape) -> _Split:
 
 
 def _streamed_split(paths: Sequence[Path], shape: Shape) -> _Split:
-    """Headers read now, pixels later."""
+    """Read headers now and pixels later."""
     from chronograd.data.folders import decode, header
 
     distinct = list(dict.fromkeys(paths))
@@ -203,13 +206,13 @@ def _streamed_split(paths: Sequence[Path], shape: Shape) -> _Split:
 
 
 def _lost_classes(chosen: TrainingSet, kept: TrainingSet, class_names: tuple[str, ...]) -> list[str]:
-    """A note if a class has no training image left that can be read."""
+    """Return a note if a class has no readable training image left."""
     if chosen.labels.ndim != 1:
         return []
     lost = [class_names[c] for c in np.setdiff1d(chosen.labels, kept.labels)]
-    return [f"no training image can be read of {how_many(len(lost), 'classes')}: {', '.join(lost[:3])}"] if lost else []
+    return [f"no training image can be read in {how_many(len(lost), 'classes')}: {', '.join(lost[:3])}"] if lost else []
 
 
 def _some(count: int, wanted: int) -> Array:
-    """A fixed sample of the numbers below `count`."""
+    """Return a fixed sample of the numbers below `count`."""
     return np.random.RandomState(SHUFFLE_SEED).permutation(count)[:wanted]

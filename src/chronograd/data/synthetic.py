@@ -1,4 +1,4 @@
-"""Synthetic images: drawn from a normal distribution by a seed, of any shape. Labels are drawn too."""
+"""Synthetic images of any shape: a seed draws pixels from a normal distribution, and labels."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from chronograd.units import si
 SAMPLES = 1024
 # Mean and standard deviation of the pixels before they are rounded and clipped to 0 … 255.
 MEAN, STD = 128.0, 32.0
-# Images drawn at once, so that the real numbers take little memory beside the whole ones.
+# Images drawn at once, so that the floating-point numbers take little memory.
 _CHUNK = 64
 
 
 def card(data: Data) -> DatasetCard:
-    """What a job's synthetic set is: `data.samples` training images, and `data.test_samples` or a quarter as many.
+    """Return the card of a job's synthetic set: `data.samples` training images, and `data.test_samples` or a quarter as
+    test images.
 
-    Raises InputError for a shape that is no image's, and for fields that choose from a set that is there.
+    Raises InputError for a shape that is not an image, and for fields that select from an existing set.
     """
     if data.shape is None or data.classes is None:
         raise InputError(
@@ -32,8 +33,8 @@ def card(data: Data) -> DatasetCard:
     for field in ("image_size", "skip", "long_tail"):
         if getattr(data, field):
             raise InputError(
-                f"data.{field} is {getattr(data, field)}; synthetic images are drawn, not chosen or resized",
-                f"leave data.{field} out; data.shape and data.samples say what is drawn",
+                f"data.{field} is {getattr(data, field)}; synthetic images cannot be selected or resized",
+                f"leave data.{field} out; set data.shape and data.samples instead",
             )
     channels, height, width = data.shape
     samples = data.samples or SAMPLES
@@ -49,7 +50,7 @@ def card(data: Data) -> DatasetCard:
 
 
 def check_memory(described: DatasetCard) -> None:
-    """Raise InputError for images that this machine cannot hold, whatever else is in its memory."""
+    """Raise InputError for images that do not fit into this machine's total memory."""
     count = described.train_size + described.test_size
     size, memory = count * math.prod(described.shape), environment.ram_bytes()
     if memory is not None and size > memory:
@@ -61,9 +62,9 @@ def check_memory(described: DatasetCard) -> None:
 
 
 def draw(described: DatasetCard, seed: int) -> Arrays:
-    """Images and labels of the seed. They know nothing of each other, so nothing can be learned beyond chance.
+    """Draw images and labels. They are independent, so that accuracy stays at chance.
 
-    Raises InputError for more than this machine can hold.
+    Raises InputError for images that do not fit into this machine's memory.
     """
     check_memory(described)
     import torch

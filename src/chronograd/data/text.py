@@ -1,7 +1,8 @@
-"""Text as rows of tokens: drawn by a seed, or of a set of the catalogue, which is planned with and never read.
+"""Text as rows of tokens: drawn by a seed, or a set of the catalogue, which is for planning only.
 
-A sample has T tokens of a vocabulary of V, and each position is asked for the next one. Drawn tokens are as frequent as Zipf's law
-has it, the k-th 1/k times the first, each drawn by itself: a network can learn how frequent they are, and nothing beyond.
+A sample has T tokens of a vocabulary of V, and each position predicts the next one. Drawn tokens follow Zipf's law: the
+k-th word has 1/k of the frequency of the first. They are independent, so a network can learn word frequencies and
+nothing more.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _TOKEN_BYTES = 8
 
 
 def is_drawn(data: Data) -> bool:
-    """Whether a job's data is synthetic text: `tokens`, or synthetic samples of one dimension."""
+    """Return whether a job's data is synthetic text: `tokens`, or synthetic samples of one dimension."""
     return data.name == TOKENS or (data.name == "synthetic" and data.shape is not None and len(data.shape) == 1)
 
 
 def card(data: Data, listed: Listed | None = None) -> DatasetCard:
-    """What a job's text is: `data.samples` rows of synthetic tokens, or those that the text of a set is cut into.
+    """Return the card of a job's text: `data.samples` rows of synthetic tokens, or the rows of a published text.
 
-    Raises InputError where the length of a row or the vocabulary is not given, and for fields that are of images.
+    Raises InputError if the length of a row or the vocabulary is missing, and for fields that only images have.
     """
     if data.shape is None or data.classes is None:
         raise InputError(
@@ -66,7 +67,7 @@ def card(data: Data, listed: Listed | None = None) -> DatasetCard:
 
 
 def check_memory(described: DatasetCard) -> None:
-    """Raise InputError for text that this machine cannot hold, whatever else is in its memory."""
+    """Raise InputError for text that does not fit into this machine's total memory."""
     count = described.train_size + described.test_size
     size, memory = count * (described.shape[0] + 1) * _TOKEN_BYTES, environment.ram_bytes()
     if memory is not None and size > memory:
@@ -92,13 +93,13 @@ class Rows:
         return self.tokens_NT[torch.from_numpy(samples).to(self.tokens_NT.device)]
 
     def prefetch(self, samples: np.ndarray[Any, Any]) -> None:
-        """Nothing: they are here."""
+        """Do nothing: the rows are in memory."""
 
     def to(self, device: torch.device) -> Rows:
         return Rows(self.tokens_NT.to(device))
 
     def inputs(self) -> Rows:
-        """All tokens but the last, which is only asked for."""
+        """Return all tokens but the last, which is only a target."""
         return Rows(self.tokens_NT[:, :-1])
 
     def next_tokens(self) -> torch.Tensor:
@@ -106,7 +107,9 @@ class Rows:
 
 
 def draw(described: DatasetCard, seed: int) -> tuple[Rows, Rows]:
-    """Rows of training and of test, one token longer than a sample. Raises InputError for more than this machine can hold."""
+    """Draw rows for training and test, one token longer than a sample. Raises InputError if they do not fit into
+    memory.
+    """
     check_memory(described)
     import torch
 

@@ -13,14 +13,16 @@ from chronograd.words import how_many
 
 
 def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> Trace:
-    """Count a job's network at its data's shape; a network that is the path of a saved trace is read.
+    """Count a job's network at its data's shape. If the network is the path of a saved trace, read that.
 
-    Reading a trace needs no torch. Raises what `trace_network` and `card` raise, and InputError for tasks that
-    cannot be counted from a job yet, and for a saved trace that is not of the job.
+    Reading a trace needs no torch.
 
     Args:
-        saved: a trace to read instead, which has to be of the job's network.
+        saved: a trace to read instead; it must be of the job's network.
         mode: `training` or `inference`, instead of the job's.
+
+    Raises: as `trace_network` and `card`; InputError for tasks that cannot be counted from a job yet, and for a saved
+    trace of another job.
     """
     if (path := _path_of(job, saved)) is not None:
         trace = _read(job, path, mode or job.mode)
@@ -57,7 +59,7 @@ def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> T
 
 
 def trace_layouts(job: Job, saved: Path | None = None) -> list[Trace]:
-    """Traces of a job's network in each memory layout that the job leaves open; a saved trace has one. Raises as `trace_job`."""
+    """Return a trace for each memory layout that the job leaves open; a saved trace has one. Raises as `trace_job`."""
     if "channels_last" in job.training.model_fields_set:
         return [trace_job(job, saved)]
     if (path := _path_of(job, saved)) is not None:
@@ -70,13 +72,13 @@ def trace_layouts(job: Job, saved: Path | None = None) -> list[Trace]:
 
 
 def _param_dtype(trace: Trace) -> str:
-    """Of what a job may say: bf16 where all parameters are in it."""
+    """Return the data type of the parameters as a job states it: bf16 if all parameters have it."""
     dtypes = {tensor.dtype for tensor in trace.parameters().values()}
     return "bf16" if dtypes == {"bfloat16"} else "fp32"
 
 
 def _path_of(job: Job, saved: Path | None) -> Path | None:
-    """The saved trace that is asked for; None where the network is to be counted."""
+    """Return the path of the saved trace; None if the network is to be counted."""
     return saved or (Path(job.network.name) if _is_path(job) else None)
 
 
@@ -85,7 +87,7 @@ def _is_path(job: Job) -> bool:
 
 
 def _read(job: Job, path: Path, mode: str) -> Trace:
-    """A saved trace of a job's network in a mode, in whichever layout."""
+    """Read a saved trace of a job's network in a mode, in any layout."""
     trace = Trace.load(path)
     if not _is_path(job) and trace.network != job.network.name:
         raise _not_of_the_job(path, f"network {trace.network}", job.network.name)
@@ -96,7 +98,7 @@ def _read(job: Job, path: Path, mode: str) -> Trace:
 
 
 def _check_data(job: Job, trace: Trace, path: Path) -> None:
-    """Hold a saved trace against the samples and the classes of a job."""
+    """Check a saved trace against the samples and classes of a job."""
     if job.task not in TASKS or job.data.name == INPUTS:
         return
     data = card(job.data)

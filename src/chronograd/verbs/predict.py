@@ -259,7 +259,7 @@ def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Sc
             for note in notes
         ]
     notes_of_all = [note for table in tables for note in table["notes"]]
-    if any("bound by its input" in note for note in notes_of_all):
+    if any("limited by its input" in note for note in notes_of_all):
         notes_of_all.append("computation is the whole step of one device, its wait for its own host included")
     return replace(answer, notes=notes_of_all)
 
