@@ -11,9 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chronograd.answer import Table
 from chronograd.count.cached import cached_trace
 from chronograd.trace import CONV_KINDS, Trace
+from chronograd.units import percent
 from chronograd_lab.common.results import Row
+from chronograd_lab.common.rows import matching
+from chronograd_lab.common.study import listed
 
 CONVOLUTION, POOLING, LINEAR, INPUT = "convolution", "pooling", "linear", "input"
 
@@ -93,6 +97,27 @@ def named_by_block(rows: Sequence[Row]) -> list[Row]:
 
 def total(rows: Sequence[Row], *columns: str, kind: str | None = None) -> int:
     return sum(int(row[column]) for row in rows if kind in (None, row["kind"]) for column in columns)
+
+
+def amounts(rows: Sequence[Row]) -> Row:
+    """Totals of a network, of its convolutions and of its linear layers, and its layers by name, as a page finds them."""
+    kinds = {"convolutions": CONVOLUTION, "linear": LINEAR}
+    by_kind = {name: _totals(matching(rows, kind=kind)) for name, kind in kinds.items()}
+    return {**_totals(rows), **by_kind, "layer": {row["layer"]: row for row in rows}}
+
+
+def _totals(rows: Sequence[Row]) -> dict[str, int]:
+    totals = {column: total(rows, column) for column in ("activations", "weights", "biases", "macs")}
+    return {**totals, "params": totals["weights"] + totals["biases"]}
+
+
+def macs_table(rows: Sequence[Row], digits: int, *more: list[str]) -> Table:
+    """MACs with their working, FLOPs and share of each layer, then of all layers. `more`: rows below."""
+    macs = total(rows, "macs")
+    body = [
+        [r["layer"], mac_work(r), f"{2 * r['macs']:,}", percent(r["macs"] / macs, digits)] for r in rows if r["macs"]
+    ]
+    return listed(("layer", "MACs", "FLOPs", "of all"), [*body, ["all", f"{macs:,}", f"{2 * macs:,}", ""], *more])
 
 
 def output_work(row: Row) -> str:

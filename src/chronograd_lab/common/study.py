@@ -245,7 +245,8 @@ _NAMES = {
 
 
 # Words of studies' names that are not written as others are.
-_SPELT = {"dqn": "DQN", "onnx": "ONNX", "sgd": "SGD", "gorila": "Gorila", "apex": "Ape-X"}
+_SPELT = {"dqn": "DQN", "onnx": "ONNX", "sgd": "SGD", "gorila": "Gorila", "apex": "Ape-X", "alexnet": "AlexNet",
+          "vgg19": "VGG-19"}  # fmt: skip
 
 
 def _title(name: str) -> str:
