@@ -18,8 +18,11 @@ from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.rows import matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study
-from chronograd_lab.studies import inception, receptive_field, vgg19_memory
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies import inception
 from chronograd_lab.studies.alexnet import study as alexnet
+from chronograd_lab.studies.receptive_field import study as receptive_field
+from chronograd_lab.studies.vgg19_memory import study as vgg19_memory
 
 # Name, output, parameters with biases, MACs: A. Krizhevsky et al. 2012, two groups.
 ALEXNET = [
@@ -58,6 +61,10 @@ def conducted(study: Study, tmp_path: Path, size: str = "laptop") -> Results:
     results = study.conduct(StudyRunner(tmp_path, study.name, size, lambda _: None), study.sizes[size])
     results.save(tmp_path / "results.json")
     return Results.load(tmp_path / "results.json")
+
+
+def published(study: Study) -> Results:
+    return Results.load(Path(__file__).parents[3] / "docs" / "studies" / study.name / "results.json")
 
 
 def everything(page: Answer) -> str:
@@ -132,7 +139,7 @@ def test_vgg19_has_every_cell(tmp_path: Path) -> None:
         "575 MB",
     ):
         assert total in text
-    assert "56*56*256; the product is 802,816, 2,816 more (conv3_1, conv3_2, conv3_3, conv3_4)" in text
+    assert "The product is 802,816, 2,816 more (conv3_1, conv3_2, conv3_3 and conv3_4)" in text
     cells = page.sections[0].table
     assert cells is not None
     assert [row[1].rpartition(" = ")[2] for row in cells.rows[:-1]] == [f"{n:,}" for _, n, _ in VGG19]
@@ -141,7 +148,7 @@ def test_vgg19_has_every_cell(tmp_path: Path) -> None:
     assert products_are_right(text) == 22 + 19 + 19
     first = sum(n for name, n, _ in VGG19 if name.startswith("conv1"))
     assert f"{100 * first / 16_542_184:.0f} % of the activations" in page.sections[1].takeaway
-    assert f"fc6 alone {100 * 102_760_448 / 143_652_544:.0f} % of the weights" in page.sections[1].takeaway
+    assert f"fc6 alone holds {100 * 102_760_448 / 143_652_544:.0f} % of the weights" in page.sections[1].takeaway
 
 
 def test_inception_modules(tmp_path: Path) -> None:
@@ -181,8 +188,7 @@ def test_inception_modules(tmp_path: Path) -> None:
 
 def test_stacked_filters_see_what_algebra_says() -> None:
     """On the page; the next test runs some of it."""
-    folder = Path(__file__).parents[3] / "docs" / "studies" / receptive_field.STUDY.name
-    results = Results.load(folder / "results.json")
+    results = published(receptive_field.STUDY)
     rows = results.rows["stacks"]
     assert len(rows) == 15
     for row in rows:
@@ -191,11 +197,11 @@ def test_stacked_filters_see_what_algebra_says() -> None:
         assert row["by_gradient"] == [side] * 20
     assert matching(rows, number=3, kernel=5)[0]["by_graph"] == 13
     page = receptive_field.STUDY.page(results)
-    assert "Three 5 × 5 filters see 13 × 13." in page.summary
-    assert "15 of 15" in page.summary[2]
+    assert "Three 5 × 5 filters see 13 × 13 pixels." in page.summary[0]
+    assert "15 of 15 stacks" in page.summary[0]
     text = everything(page)
     assert "3 × 5 − 3 + 1 = 13" in text
-    assert "27 C² weights in place of 49 C²" in text
+    assert "27 C² weights instead of 49 C²" in text
     table = page.sections[2].table
     assert table is not None
     for row, (_, stacked, single, times) in zip([r for r in rows if r["number"] > 1], table.rows, strict=True):
@@ -205,14 +211,18 @@ def test_stacked_filters_see_what_algebra_says() -> None:
         assert times == f"{row['by_graph'] ** 2 / weights:.2f} ×"
 
 
-def test_a_stack_that_sees_something_else_is_told(tmp_path: Path) -> None:
-    """The count of those that agree comes from the results, not from the formula."""
+def test_smoke_stacks_see_what_algebra_says(tmp_path: Path) -> None:
     results = conducted(receptive_field.STUDY, tmp_path, "smoke")
     assert [row["by_gradient"] for row in results.rows["stacks"]] == [[3, 3], [5, 5], [7, 7], [5, 5], [9, 9], [13, 13]]
+
+
+def test_a_stack_that_sees_something_else_contradicts_the_page() -> None:
+    """Agreement comes from the results, not from the formula."""
+    results = published(receptive_field.STUDY)
     results.rows["stacks"][0]["by_gradient"] = [3, 2]
-    page = receptive_field.STUDY.page(results)
-    assert "5 of 6 stacks" in page.summary[2]
-    table = page.sections[1].table
+    with pytest.raises(ClaimError, match="14 of 15 stacks"):
+        receptive_field.STUDY.page(results)
+    table = receptive_field.STUDY.page(results, is_checked=False).sections[1].table
     assert table is not None
     assert table.rows[0][3] == "2 or 3"
 

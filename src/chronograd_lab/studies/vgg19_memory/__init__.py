@@ -1,0 +1,1 @@
+"""VGG-19: activations, weights and FLOPs of every layer."""
