@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from chronograd.answer import Table
 from chronograd.compare.scaling import Ladder, Scaling
 from chronograd.errors import InputError
 from chronograd.figure import Lines, Role, Series
@@ -20,10 +21,13 @@ from chronograd.launch import jobs
 from chronograd.measure import environment
 from chronograd.record import Record
 from chronograd.rundir import RunDir, is_run_dir
-from chronograd.units import dollars
+from chronograd.units import dollars, percent, quantity, seconds
+from chronograd.words import signed_percent
+from chronograd_lab.common.published_throughputs import base_row, correction, factor_shown, published
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import matching, plural
+from chronograd_lab.common.rows import matching, plural, shown
 from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.study import Column, table
 
 _CROWDED = "{} ranks were not run here: there are {}, and ranks that share one measure how it is shared."
 # A colour for each device or kind of scaling, on every figure of a page.
@@ -111,6 +115,66 @@ def measured(runner: StudyRunner, settings: Settings, name: str, job: Job) -> Re
         path = runner.path(f"{name}-again")
     steps, warmup = settings["steps"], settings["warmup"]
     return jobs.measure(job, num_steps=steps, warmup=warmup, seconds=120.0, out=path).record()
+
+
+def cluster_sweeps(
+    settings: Settings, job: Callable[..., Job], scalings: Sequence[Scaling] = ("weak",)
+) -> list[Sweep]:  # fmt: skip
+    """Predictions for the GPUs of `clusters`, which rest on the published row of one GPU where there is one.
+
+    Args:
+        job: makes the job of a kind of scaling on a cluster, from the fields of `Cluster`.
+    """
+    sweeps, per_node = [], settings["per_node"]
+    prices = gpu_prices([device for device, _ in settings["clusters"]], per_node)
+    for device, link in settings["clusters"]:
+        price = usd_per_gpu_hour(prices.get(device), per_node)
+        row = base_row(device, settings["network"])
+        cluster = {"device": device, "link": link, "per_node": per_node, "price_usd_per_hour": price}
+        more: Any = {
+            "predicted": settings["predicted_worlds"], "known": {"shown": None if row is None else factor_shown(row)},
+            "factor": correction(device, settings["network"]),
+        }  # fmt: skip
+        sweeps += [Sweep(device, job(scaling, **cluster), scaling, **more) for scaling in scalings]
+    return sweeps
+
+
+def with_published(results: Results) -> Results:
+    """Add the tables `published`, throughputs of the clusters' devices, and `prices`."""
+    settings = results.settings
+    devices = [device for device, _ in settings["clusters"]]
+    rows = [row for device in devices for row in published(device, settings["network"])]
+    prices = price_rows(gpu_prices(devices, settings["per_node"]), settings["per_node"])
+    return replace(results, rows={**results.rows, "published": rows, "prices": prices})
+
+
+def by_world(rows: Sequence[Row]) -> dict[str, Row]:
+    """Rows of one series by number of ranks, as a page finds them: n1, n2, …"""
+    return {f"n{row['world']}": row for row in rows}
+
+
+def has_many(rows: Sequence[Row]) -> bool:
+    """Return whether several ranks were measured."""
+    return any(row["kind"] == "measured" and row["world"] > 1 for row in rows)
+
+
+def here_table(rows: Sequence[Row], names: Mapping[str, Column]) -> Table:
+    """What ran on this machine, and what was predicted for it. `names`: the first columns."""
+    rows = [row for row in rows if row["step_time_s"] is not None]
+
+    def error(row: Row) -> str:
+        same = {key: row[key] for key in ("series", "scaling", "world", "batch")}
+        pairs = [row["step_time_s"] / other["step_time_s"] - 1 for other in matching(rows, kind="measured", **same)]
+        return signed_percent(pairs[0]) if row["kind"] == "predicted" and pairs else ""
+
+    return table(rows, {
+        **names, "": "kind", "ranks": "world", "batch of a rank": "per_rank",
+        "effective batch": "batch", "step": ("step_time_s", seconds), "growth": ("iteration_growth", "{:.2f} ×".format),
+        "throughput": lambda row: quantity(row["throughput_samples_per_s"], "sample/s"),
+        "speed-up": ("speed_up", "{:.2f} ×".format), "of ideal": lambda row: percent(row["efficiency"], 0),
+        "exposed communication": lambda row: "" if row["world"] == 1 else shown(row["communication_exposed_s"], seconds, ""),
+        "off by": error,
+    }, text=len(names) + 1).without_empty_columns()  # fmt: skip
 
 
 def last(rows: Sequence[Row], **wanted: Any) -> Row | None:

@@ -13,7 +13,8 @@ from chronograd_lab.common.results import Results
 from chronograd_lab.common.rows import Spread, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study
-from chronograd_lab.studies import all_reduce_algorithms, data_parallel, horovod_scaling, strong_and_weak
+from chronograd_lab.studies import all_reduce_algorithms, data_parallel, strong_and_weak
+from chronograd_lab.studies.horovod_scaling import study as horovod_scaling
 
 STUDIES = [horovod_scaling.STUDY, strong_and_weak.STUDY, all_reduce_algorithms.STUDY, data_parallel.STUDY]
 
