@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import chronograd
-from chronograd.answer import Answer, Section, Table, join
+from chronograd.answer import IF_KNOWN, Answer, Column, Section, Table, join
 from chronograd.cli.main import main
 from chronograd.errors import FileFormatError, InputError
 from chronograd.figure import Figure, Lines, Series
@@ -175,3 +175,44 @@ def test_rows_of_an_answer_are_a_frame() -> None:
     assert frame["step_time_s"].sum() == pytest.approx(sum(row["step_time_s"] for row in rows))
     with pytest.raises(InputError, match="has no rows other"):
         plan.to_pandas("other")
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A result as a verb declares it."""
+
+    device: str
+    hours: float | None
+    batch: int
+    tokens: int | None = field(default=None, metadata=IF_KNOWN)
+
+
+def test_a_table_is_declared_and_its_json_comes_from_the_same_rows() -> None:
+    rows = [Offered("v100", 0.02, 8192), Offered("t4", None, 64, tokens=3)]
+    columns = (
+        Column("device", "device"),
+        Column("time", "hours", "s"),
+        Column("share", lambda row: row.hours, format=lambda value: f"{100 * value:g} %", empty=""),
+        Column("batch", "batch", format=","),
+    )
+    table = Table.of(rows, columns, ["one has no time"], drop=["batch", "time"], most=1)
+    assert table.columns == ["device", "time", "share", "batch"]
+    assert table.rows == [["v100", "20 ms", "2 %", "8,192"], ["t4", "–", "", "64"]]
+    assert (table.right, table.drop, table.most, table.notes) == ({1, 2, 3}, [3, 1], 1, ["one has no time"])
+    answer = Answer("Offers", sections=[replace(made().sections[0], table=table)], result={"offers": rows})
+    assert answer.data == {
+        "offers": [
+            {"device": "v100", "hours": 0.02, "batch": 8192},
+            {"device": "t4", "hours": None, "batch": 64, "tokens": 3},
+        ]
+    }
+    assert answer.result["offers"][1].tokens == 3
+    assert "1 more row<" in answer._repr_html_()
+    assert "<script>" not in Answer("<script>", sections=[Section("a", "$1 & <b>")])._repr_html_()
+
+
+def test_a_saved_answer_has_the_data_of_its_result(tmp_path: Path) -> None:
+    Answer("Offers", result=[Offered("v100", 1.0, 8)]).save(tmp_path / "answer.json")
+    loaded = Answer.load(tmp_path / "answer.json")
+    assert loaded.data == [{"device": "v100", "hours": 1.0, "batch": 8}]
+    assert loaded.result is None

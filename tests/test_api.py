@@ -122,7 +122,7 @@ def test_the_page_about_python_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert printed[-1] == "61706 416520"
 
 
-def test_a_notebook_displays_an_answer_as_markdown() -> None:
+def test_a_notebook_displays_an_answer_as_html() -> None:
     """In a process of its own, as IPython's shell is one for each process."""
     script = (
         "from IPython.core.interactiveshell import InteractiveShell\n"
@@ -130,15 +130,15 @@ def test_a_notebook_displays_an_answer_as_markdown() -> None:
         "import chronograd\n"
         "shown, _ = shell.display_formatter.format(chronograd.count('resnet8'))\n"
         "print(shown['text/plain'])\n"
-        "print(shown['text/markdown'])\n"
+        "print(shown['text/html'])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     plain, title = done.stdout.splitlines()[:2]
     assert plain.startswith("<Answer 'Work of resnet8': 75.3 k parameters")
     assert len(plain) < 500
-    assert title == "# Work of resnet8"
-    assert re.search(r"^\| parameters +\| +75,290", done.stdout, re.MULTILINE)
+    assert title == "<h3>Work of resnet8</h3>"
+    assert '<td style="text-align: left">parameters</td><td style="text-align: right">75,290</td>' in done.stdout
 
 
 def test_help_and_the_signature_of_a_room_are_those_of_its_verb() -> None:

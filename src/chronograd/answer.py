@@ -5,25 +5,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic
 
-from pydantic import ConfigDict, PlainSerializer, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainSerializer, TypeAdapter, ValidationError
+from typing_extensions import TypeVar
 
-from chronograd import files
+from chronograd import files, units
 from chronograd.errors import FileFormatError, InputError, MissingExtraError
 from chronograd.figure import Figure
 from chronograd.record import Record, first_problem
-from chronograd.words import first_sentence, named
+from chronograd.words import first_sentence, how_many, named
 
 if TYPE_CHECKING:
     import pandas
 
 FORMAT = "chronograd-answer"
 VERSION = 1
+MOST_ROWS = 60  # of a table in a notebook, as pandas has it
+R = TypeVar("R", default=Any)
+
+# For `field(metadata=...)` of a result: JSON has the field only if it is not None.
+IF_KNOWN = {"json": "if known"}
+
+
+def as_json(value: Any) -> Any:
+    """Return a result as JSON: an object for a dataclass, a record or a mapping, a list for a sequence.
+
+    A class with a method `as_data` decides by itself what JSON has of it.
+
+    >>> as_json([Highlight("cost", "$3.00"), (1, None)])
+    [{'label': 'cost', 'value': '$3.00', 'detail': ''}, [1, None]]
+    """
+    if hasattr(value, "as_data"):
+        return as_json(value.as_data())
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value):
+        pairs = [(one, getattr(value, one.name)) for one in fields(value)]
+        return {one.name: as_json(own) for one, own in pairs if own is not None or one.metadata != IF_KNOWN}
+    if isinstance(value, Mapping):
+        return {key: as_json(own) for key, own in value.items()}
+    return [as_json(own) for own in value] if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its heading, the value that it takes of a row, and how it prints the value.
+
+    Numbers have a unit or a format and stand on the right; text has neither.
+
+    Attributes:
+        value: the name of a field, or a function of the row.
+        unit: as `units.quantity` knows it, such as "s" or "usd".
+        format: in place of a unit: a format specification such as ",.0f", or a function.
+        empty: the text for None.
+
+    >>> Column("time", "seconds", "s").cell({"seconds": 0.02}), Column("n", len, format=",").cell([7] * 1200)
+    ('20 ms', '1,200')
+    """
+
+    name: str
+    value: str | Callable[[Any], Any]
+    unit: str = ""
+    format: str | Callable[[Any], str] = ""
+    empty: str = "–"
+
+    def cell(self, row: Any) -> str:
+        if callable(self.value):
+            value = self.value(row)
+        else:
+            value = row[self.value] if isinstance(row, Mapping) else getattr(row, self.value)
+        if value is None:
+            return self.empty
+        if self.unit:
+            return units.quantity(value, self.unit)
+        return self.format(value) if callable(self.format) else format(value, self.format)
 
 
 @dataclass(frozen=True)
@@ -51,6 +112,30 @@ class Table:
     most: int = 0
     is_stacked: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        rows: Iterable[Any],
+        columns: Sequence[Column],
+        notes: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        most: int = 0,
+    ) -> Table:
+        """Return the table of some rows, such as those of a result.
+
+        Args:
+            drop: names of columns, the least important first.
+        """
+        names = [column.name for column in columns]
+        return cls(
+            names,
+            [[column.cell(row) for column in columns] for row in rows],
+            {i for i, column in enumerate(columns) if column.unit or column.format},
+            notes,
+            [names.index(name) for name in drop],
+            most=most,
+        )
+
     def blocks(self, most: int) -> list[Table]:
         """So many columns at a time, each time beside the first one.
 
@@ -69,6 +154,22 @@ class Table:
             )
             for at in range(1, len(self.columns), most)
         ]
+
+    def _repr_html_(self) -> str:
+        def row(tag: str, cells: Sequence[str]) -> str:
+            sides = ["right" if i in self.right else "left" for i in range(len(cells))]
+            parts = (
+                f'<{tag} style="text-align: {side}">{_html(cell)}</{tag}>'
+                for side, cell in zip(sides, cells, strict=True)
+            )
+            return f"<tr>{''.join(parts)}</tr>"
+
+        most = self.most or MOST_ROWS
+        left_out = [how_many(len(self.rows) - most, "more rows")] if len(self.rows) > most else []
+        lines = [row("th", self.columns), *(row("td", cells) for cells in self.rows[:most])]
+        return "\n".join(
+            ["<table>", *lines, "</table>", *(f"<p><em>{_html(t)}</em></p>" for t in (*left_out, *self.notes))]
+        )
 
     def without_empty_columns(self) -> Table:
         """The same table less the columns in which no row says anything."""
@@ -125,16 +226,18 @@ class Highlight:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Generic[R]):
     """Everything that one question got for an answer.
 
     Attributes:
         asked: what was asked for, as name and value: settings and provenance, which a page shows last.
+        result: the same with types, as the class that the verb names; an answer that was loaded from a file has none.
         summary: what was learned, in up to three sentences, or one for each question that was asked; where the takeaways of the
             first sections do not say it.
         sections: the answer itself, the most important first.
         records: what it rests on, by name; a page embeds them, so that it can be computed from again.
-        data: the same for programs: what `--json` prints. By default the takeaways and the data of the sections.
+        data: the same for programs: what `--json` prints. By default the result as JSON; without one the takeaways and the data of
+            the sections.
         notes: what a reader must know before trusting it, such as what was left out.
         exit_status: not 0 where the answer is a verdict that fails, such as that of a gate.
     """
@@ -152,9 +255,26 @@ class Answer:
     notes: Sequence[str] = ()
     exit_status: int = 0
     summary: Sequence[str] = ()
+    result: R = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.data is None and self.result is not None:
+            object.__setattr__(self, "data", as_json(self.result))
 
     def __repr__(self) -> str:
         return f"<Answer {self.title!r}: {' '.join(self.opening())} chronograd.show(answer) prints it>"
+
+    def _repr_html_(self) -> str:
+        """Return the text and tables for a notebook, which shows them in its own style; a report also has the figures."""
+        blocks = [
+            f"<h3>{_html(self.title)}</h3>",
+            *(f"<p>{_html(' '.join(own))}</p>" for own in self.opening_paragraphs()),
+        ]
+        for section in self.sections:
+            blocks.append(f"<h4>{_html(section.title)}</h4>")
+            blocks += [f"<p>{_html(line)}</p>" for line in (section.takeaway, *section.lines)]
+            blocks += [section.table._repr_html_()] if section.table is not None and section.table.rows else []
+        return "\n".join([*blocks, *(f"<p><em>{_html(note)}</em></p>" for note in self.notes)])
 
     def opening(self) -> list[str]:
         """What was learned: in up to three sentences, or one for each question."""
@@ -208,7 +328,9 @@ class Answer:
 
     def save(self, path: Path) -> None:
         """Write it as JSON, so that a report can hold it; drawings that are no data are left out. Raises InputError."""
-        data = _adapter().dump_python(self, mode="json", exclude={"sections": {"__all__": {"figure_svg"}}})
+        data = _adapter().dump_python(
+            self, mode="json", exclude={"sections": {"__all__": {"figure_svg"}}, "result": True}
+        )
         last = {name: data.pop(name) for name in ("highlights", "sections", "records")}
         with files.as_asked(path):
             files.write_json(path, {"format": FORMAT, "version": VERSION, **data, **last})
@@ -254,6 +376,11 @@ def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:
         exit_status=max((answer.exit_status for answer in answers), default=0),
         summary=[sentence for answer in answers for sentence in answer.summary][:3],
     )
+
+
+def _html(text: str) -> str:
+    """Return text that no HTML and no formula of MathJax is read from."""
+    return html.escape(text).replace("$", "<span>$</span>").replace("\n", "<br>")
 
 
 def _is_rows(value: Any) -> bool:

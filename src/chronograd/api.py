@@ -14,7 +14,6 @@ import functools
 import importlib
 import os
 import pkgutil
-import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -50,22 +49,6 @@ def show(answer: Answer) -> None:
     from chronograd.report import terminal
 
     terminal.show(answer)
-
-
-def _show_in_notebook() -> None:
-    """Register how a running notebook displays an answer. IPython asks this of whoever has a renderer."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is not None:
-        shell.display_formatter.formatters["text/markdown"].for_type(Answer, _as_markdown)
-
-
-def _as_markdown(answer: Answer) -> str:
-    from chronograd.report.markdown import as_markdown
-
-    return as_markdown(answer)
-
-
-_show_in_notebook()
 
 
 def _modules() -> list[ModuleType]:

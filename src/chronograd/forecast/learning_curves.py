@@ -18,7 +18,7 @@ import numpy as np
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.forecast.curves import Array
 from chronograd.forecast.learning_rates import schedule_of_rates
-from chronograd.forecast.logs import HINT, Column, Log, read_log, words
+from chronograd.forecast.logs import HINT, Log, LogColumn, read_log, words
 from chronograd.forecast.schedule import Schedule, schedule_of
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.rundir.listing import one_run
@@ -203,7 +203,7 @@ def _is_rate(name: str) -> bool:
     return _RATE.fullmatch(words(name)) is not None and not _NO_RATE & set(words(name).split())
 
 
-def _with_rates(curve: LearningCurve, rates: Column) -> LearningCurve:
+def _with_rates(curve: LearningCurve, rates: LogColumn) -> LearningCurve:
     steps, _ = _counted(rates)
     if rates.unit != curve.unit or not len(steps) or not (np.diff(steps) > 0).all():
         return curve
@@ -211,7 +211,7 @@ def _with_rates(curve: LearningCurve, rates: Column) -> LearningCurve:
     return replace(curve, schedule=told.schedule, schedule_told=f"{told.text}, by column {rates.name}")
 
 
-def _counted(own: Column) -> tuple[Array, tuple[str, ...]]:
+def _counted(own: LogColumn) -> tuple[Array, tuple[str, ...]]:
     """Steps above 0: epoch 0 is the first; a point at step 0, before any training, is placed just before the next."""
     steps = own.steps
     if own.counts_from_0:

@@ -24,14 +24,14 @@ from chronograd.forecast.log_rows import HINT, STEPS, WHAT, read_rows
 from chronograd.forecast.log_times import carried, named, times_of, words
 from chronograd.words import how_many
 
-__all__ = ["HINT", "Column", "Log", "read_log", "words"]
+__all__ = ["HINT", "Log", "LogColumn", "read_log", "words"]
 ITERATIONS = ("iter", "iteration", "step", "batch")
 # Restarts are rare: where steps go back more often, rows of several runs, ranks or splits are mixed.
 MAX_RESTARTS = 0.25
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class LogColumn:
     """Points of one name, each of shape (num_points,), in the order of the log.
 
     Attributes:
@@ -57,10 +57,10 @@ class Log:
     """Columns that may be asked for, and what reads one, by epochs or steps if that is stated; `notes` say what could not be read."""
 
     names: tuple[str, ...]
-    reader: Callable[[str, str | None], Column]
+    reader: Callable[[str, str | None], LogColumn]
     notes: tuple[str, ...] = ()
 
-    def read(self, name: str, unit: str | None = None) -> Column:
+    def read(self, name: str, unit: str | None = None) -> LogColumn:
         return self.reader(name, unit)
 
 
@@ -86,7 +86,7 @@ def read_log(path: Path, run: str | None = None) -> Log:
 
 def _of_rows(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], name: str, unit: str | None, path: Path
-) -> Column:
+) -> LogColumn:
     own = [number for number, row in enumerate(rows) if row.get(name) not in (None, "")]
     values = _numbers((rows[number][name] for number in own), name, path)
     others = [one for one in names if one != name]
@@ -106,7 +106,7 @@ def _of_rows(
     times = times_of(rows, others, own)
     from_0 = unit == "epoch" and len(steps) > 0 and min(steps) == 0 and bool((steps == np.round(steps)).all())
     is_text = any("of iterations" in row for row in rows)  # its lines are of many kinds
-    return Column(
+    return LogColumn(
         name, steps[kept], values[kept], None if times is None else times[kept], unit,
         len(kept) if is_text else len(rows) - len(own) + len(kept), from_0, tuple(notes),
     )  # fmt: skip
@@ -224,11 +224,11 @@ Points = dict[str, dict[float, tuple[float, float]]]  # by name and step: value 
 
 
 def _of_points(points: Points, notes: Sequence[str] = ()) -> Log:
-    def read(name: str, _: str | None) -> Column:
+    def read(name: str, _: str | None) -> LogColumn:
         by_step = dict(sorted(points[name].items()))
         values, times = np.array(list(by_step.values()), dtype=float).reshape(-1, 2).T
         is_told = len(times) > 0 and np.isfinite(times).all() and times.max() > 0
-        return Column(name, np.array(list(by_step)), values, times if is_told else None, "step", len(by_step))
+        return LogColumn(name, np.array(list(by_step)), values, times if is_told else None, "step", len(by_step))
 
     return Log(tuple(points), read, tuple(notes))
 

@@ -33,11 +33,6 @@ def write_markdown(page: Answer, folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def as_markdown(page: Answer) -> str:
-    """Return the page without drawings, as a notebook shows an answer."""
-    return _text(page, [""] * len(page.sections))
-
-
 def _text(page: Answer, drawings: Sequence[str]) -> str:
     """Return the Markdown of a page; `drawings` are the file names of its sections' drawings, empty for none."""
     blocks = [head(page)]
