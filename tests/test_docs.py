@@ -106,9 +106,9 @@ def test_the_table_of_counts_holds_what_count_prints() -> None:
     assert len(rows) == 5
     for name, params, macs, share in rows:
         counted = summary(trace_network(name))
-        assert f"{counted['params']:,}" == params
-        assert f"{counted['macs']:,}" == macs
-        assert f"{100 * counted['conv_share']:.3f}" == share
+        assert f"{counted.params:,}" == params
+        assert f"{counted.macs:,}" == macs
+        assert f"{100 * counted.conv_share:.3f}" == share
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.yaml")), ids=lambda p: p.name)

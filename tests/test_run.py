@@ -12,12 +12,14 @@ from tests.report.conftest import everything, measured, predicted
 
 from chronograd import job as jobs
 from chronograd.cli.main import main
+from chronograd.count.layers import summary
 from chronograd.explain.answer import disturbances
 from chronograd.forecast.loss_answer import forecast_from_half
 from chronograd.record import STEP_PARTS, Record
 from chronograd.report.loop import Loop, page_of, prediction_words
 from chronograd.rundir import RunDir, list_runs
 from chronograd.rundir.steps import Epoch
+from chronograd.trace import Trace
 
 __all__ = ["everything", "measured", "predicted"]  # fixtures
 
@@ -75,7 +77,7 @@ def test_an_error_is_never_shown_without_what_disturbed_the_measurement(
     assert met == ("other processes use the host (50 % of the time)" if is_met else "")
     loop = Loop(
         jobs.load("examples/digits.yaml"),
-        {},
+        summary(Trace.load("tests/golden/inputs/net.json.gz")),
         {n: everything[f"predicted-{n}"] for n in (1, 2)},
         {n: everything[f"measured-{n}"] for n in (1, 2)},
         {1: met, 2: ""},

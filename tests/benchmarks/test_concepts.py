@@ -151,12 +151,12 @@ def of_layer_timings() -> Iterator[str]:
 def of_macs_and_flops() -> Iterator[str]:
     vgg = summary(cached_trace("vgg19"))
     dense = sum(row.weights for row in layers(cached_trace("vgg19")) if row.kind == "gemm")
-    yield f"{vgg['macs'] / 1e9:.2f} G MACs, or {2 * vgg['macs'] / 1e9:.2f} GFLOPs, for an image of 224×224"
-    yield f"convolutions are {100 * vgg['conv_share']:.2f} %"
-    yield f"{100 * (1 - vgg['conv_share']):.2f} % of the MACs and {100 * dense / vgg['weights']:.0f} % of the {vgg['weights']:,} weights"
-    yield f"It has {summary(cached_trace('alexnet'))['params']:,}"
-    yield f"{summary(cached_trace('torchvision:alexnet'))['params'] / 1e6:.1f} M is torchvision's"
-    yield f"{summary(cached_trace('alexnet', {'groups': 1}))['params'] / 1e6:.1f} M is what"
+    yield f"{vgg.macs / 1e9:.2f} G MACs, or {2 * vgg.macs / 1e9:.2f} GFLOPs, for an image of 224×224"
+    yield f"convolutions are {100 * vgg.conv_share:.2f} %"
+    yield f"{100 * (1 - vgg.conv_share):.2f} % of the MACs and {100 * dense / vgg.weights:.0f} % of the {vgg.weights:,} weights"
+    yield f"It has {summary(cached_trace('alexnet')).params:,}"
+    yield f"{summary(cached_trace('torchvision:alexnet')).params / 1e6:.1f} M is torchvision's"
+    yield f"{summary(cached_trace('alexnet', {'groups': 1})).params / 1e6:.1f} M is what"
 
 
 def of_optimus_models() -> Iterator[str]:
@@ -180,7 +180,7 @@ def of_parameter_servers_and_staleness() -> Iterator[str]:
 
 def of_percent_of_peak() -> Iterator[str]:
     device = catalog.device("k80")
-    flops = [2 * summary(cached_trace(name))["macs"] for name in ("vgg16", "googlenet", "resnet50-v1")]
+    flops = [2 * summary(cached_trace(name)).macs for name in ("vgg16", "googlenet", "resnet50-v1")]
     base, boost = device.base_peak_flops_per_s["fp32"], device.peak("fp32")
     memory = device.bandwidth_bytes_per_s
     yield f"on a K80 at base clock, {base / 1e12:g} TFLOP/s and {memory / 1e9:g} GB/s"

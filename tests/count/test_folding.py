@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from chronograd.count.answer import count
 from chronograd.count.folding import at_depth, folded
+from chronograd.count.layers import CountedLayer
 from chronograd.count.network import trace_network
 
 MODULES = {"blocks.0": "Block", "blocks.1": "Block", "blocks.2": "Wide", "blocks": "Sequential"}
 
 
-def row(name: str, params: int = 1, **fields: Any) -> dict[str, Any]:
-    return {"name": name, "call": 0, "kind": "gemm", "output_shape": [1, 8], "params": params, "activations": 8,
-            "macs": 10 * params, "receptive_field": None, "stride": None, **fields}  # fmt: skip
+def row(name: str, params: int = 1, **fields: Any) -> CountedLayer:
+    one = CountedLayer(name, 0, "Linear", "gemm", [1, 8], params, params, 8, 32, 10 * params, 20 * params, 0, 0)
+    return replace(one, **fields)
 
 
 def names(rows: Any) -> list[str]:
-    return [r["name"] for r in rows]
+    return [r.name for r in rows]
 
 
 def test_equal_neighbours_are_told_once_with_their_sums() -> None:
@@ -28,8 +30,8 @@ def test_equal_neighbours_are_told_once_with_their_sums() -> None:
     ]
     shown = folded(rows, MODULES)
     assert names(shown) == ["stem", "3 × blocks.0 … 2", "  in", "  out", "head"]
-    assert (shown[1]["params"], shown[1]["macs"], shown[1]["kind"]) == (15, 150, "Block")
-    assert shown[2]["params"] == 2
+    assert (shown[1].params, shown[1].macs, shown[1].kind) == (15, 150, "Block")
+    assert shown[2].params == 2
 
 
 def test_what_differs_in_an_amount_a_call_or_a_name_is_not_folded() -> None:
@@ -51,12 +53,12 @@ def test_blocks_within_blocks_are_folded_too() -> None:
 def test_modules_of_a_depth_have_what_is_within_them() -> None:
     rows = [row("stem"), row("blocks.0.in", 2), row("blocks.0", 5, kind="attention"), row("blocks.1.in", 4), row("")]
     shown = at_depth(rows, 1, MODULES)
-    assert [(r["name"], r["kind"], r["params"]) for r in shown] == [
+    assert [(r.name, r.kind, r.params) for r in shown] == [
         ("stem", "gemm", 1),
         ("blocks", "Sequential", 11),
         ("", "gemm", 1),
     ]
-    assert [(r["name"], r["params"]) for r in at_depth(rows, 2, MODULES)[1:3]] == [("blocks.0", 7), ("blocks.1", 4)]
+    assert [(r.name, r.params) for r in at_depth(rows, 2, MODULES)[1:3]] == [("blocks.0", 7), ("blocks.1", 4)]
 
 
 def test_a_network_keeps_its_totals_however_it_is_shown() -> None:

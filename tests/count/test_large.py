@@ -24,7 +24,7 @@ try:  # of this program alone; ru_maxrss may begin with that of its parent
 except OSError:
     peak = used.ru_maxrss
 keys = ("params", "macs", "flops_forward", "flops_backward", "uncounted")
-print(json.dumps({**{k: found[k] for k in keys}, "cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": peak * 1024}))
+print(json.dumps({**{k: getattr(found, k) for k in keys}, "cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": peak * 1024}))
 """
 
 

@@ -64,7 +64,7 @@ def test_alexnet_without_groups() -> None:
     """The widths of the paper, each filter over all channels: three convolutions have twice the weights and MACs."""
     whole = traced("alexnet", groups=1)
     assert (whole.params, whole.macs()) == (62_378_344, 1_135_256_096)
-    assert f"{100 * summary(whole)['conv_share']:.1f}" == "94.8"
+    assert f"{100 * summary(whole).conv_share:.1f}" == "94.8"
     rows, grouped = ({r.name: r for r in layers(t)} for t in (whole, traced("alexnet")))
     params = {"features.4": 614_656, "features.10": 1_327_488, "features.12": 884_992}
     assert {name: rows[name].params for name in params} == params
@@ -72,7 +72,7 @@ def test_alexnet_without_groups() -> None:
 
 
 def test_shares_of_torchvisions_as_printed() -> None:
-    assert f"{100 * summary(traced('torchvision:alexnet'))['conv_share']:.1f}" == "91.8"
+    assert f"{100 * summary(traced('torchvision:alexnet')).conv_share:.1f}" == "91.8"
     assert f"{traced('torchvision:googlenet', aux_logits=False).macs() / 1e9:.2f}" == "1.50"
 
 
@@ -82,15 +82,15 @@ def test_macs_of_cifar_resnets_as_printed(depth: int, macs: float) -> None:
 
 
 def test_conv_share_as_printed() -> None:
-    shares = {name: f"{100 * summary(traced(name))['conv_share']:.3f}" for name in ("alexnet", "vgg16", "vgg19")}
+    shares = {name: f"{100 * summary(traced(name)).conv_share:.3f}" for name in ("alexnet", "vgg16", "vgg19")}
     assert shares == {"alexnet": "91.908", "vgg16": "99.201", "vgg19": "99.370"}
     for name, share in (("googlenet", "99.94"), ("resnet50-v1", "99.95"), ("torchvision:resnet50", "99.95")):
-        assert f"{100 * summary(traced(name))['conv_share']:.2f}" == share
+        assert f"{100 * summary(traced(name)).conv_share:.2f}" == share
 
 
 def test_weights_without_biases() -> None:
     for name, weights in (("vgg16", 138_344_128), ("vgg19", 143_652_544), ("googlenet", 6_990_272)):
-        assert summary(traced(name))["weights"] == weights
+        assert summary(traced(name)).weights == weights
 
 
 def test_auxiliary_heads_of_googlenet() -> None:
@@ -216,8 +216,8 @@ def test_parameters_as_keras_counts(network: str, keras: int, params: int, parts
     trace = traced(network)
     assert (trace.params, params_keras(trace)) == (params, keras)
     counted = summary(trace)
-    assert (counted["params"], counted["params_keras"]) == (params, keras)
-    explained = dict(counted["params_keras_parts"])
+    assert (counted.params, counted.params_keras) == (params, keras)
+    explained = dict(counted.params_keras_parts)
     assert explained.pop("parameters") == params
     assert explained.pop("batch-norm statistics") == parts[0]
     assert sum(explained.values()) == parts[1]
@@ -226,5 +226,5 @@ def test_parameters_as_keras_counts(network: str, keras: int, params: int, parts
 def test_memory_of_weights() -> None:
     """VGG-19's 143,652,544 weights are 574.6 MB in fp32."""
     counted = summary(traced("vgg19"))
-    assert f"{counted['weights'] * 4 / 1e6:.1f}" == "574.6"
-    assert counted["memory"]["parameters"] == counted["params"] * 4
+    assert f"{counted.weights * 4 / 1e6:.1f}" == "574.6"
+    assert counted.memory.parameters == counted.params * 4

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from chronograd import job as jobs
+from chronograd.count.layers import summary
 from chronograd.record import Quantity, Record
 from chronograd.report.loop import Loop, prediction_words
+from chronograd.trace import Trace
 
 
 def steps(kind: str, seconds: float) -> Record:
@@ -23,7 +25,7 @@ def loop() -> Loop:
     job = jobs.load(Path("examples/digits.yaml"))
     predicted = {1: steps("predicted", 0.009), 2: steps("predicted", 0.01)}
     measured = {1: steps("measured", 0.010), 2: steps("measured", 0.02)}
-    return Loop(job, {}, predicted=predicted, measured=measured)
+    return Loop(job, summary(Trace.load("tests/golden/inputs/net.json.gz")), predicted=predicted, measured=measured)
 
 
 def test_a_quiet_machine_gives_an_error_alone(loop: Loop) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.ranks import communication_section
 from chronograd.compare.steps import parts_section, scaling_section
+from chronograd.count.answer import counts_section
+from chronograd.count.layers import CountedLayer, summary
 from chronograd.figure import Bars, Figure, Lines, Ranges
 from chronograd.forecast.forecasting import Forecast, forecast
 from chronograd.forecast.learning import training_section
 from chronograd.forecast.learning_curves import LearningCurve
 from chronograd.plan.elsewhere import plan_section
-from chronograd.predict.work import counts_section, operators_section
+from chronograd.predict.work import operators_section
 from chronograd.record import Curve, Quantity, Record
 from chronograd.report.runs import generic_page
+from chronograd.trace import Trace
 
 
 def forecast_of(training: Record) -> Forecast:
@@ -209,18 +214,21 @@ def test_operators(everything):
 
 def test_counts():
     layers = [
-        {"name": "conv", "kind": "conv_3x3", "params": 90, "macs": 900, "activations": 100},
-        {"name": "fc", "kind": "gemm", "params": 10, "macs": 100, "activations": 10},
+        CountedLayer("conv", 0, "Conv2d", "conv_3x3", [1, 4], 90, 90, 100, 400, 900, 1800, 0, 0),
+        CountedLayer("fc", 0, "Linear", "gemm", [1, 10], 10, 10, 10, 40, 100, 200, 0, 0),
     ]
-    count = {"params": 100, "macs": 1000, "conv_share": 0.9, "flops_forward": 2000, "flops_backward": 4000}
-    section = counts_section({**count, "batch": 1, "uncounted": {"fft": 2}, "layers": layers})
+    counted = replace(
+        summary(Trace.load("tests/golden/inputs/net.json.gz")),
+        params=100, macs=1000, conv_share=0.9, flops_forward=2000, flops_backward=4000, uncounted={"fft": 2}, layers=layers,
+    )  # fmt: skip
+    section = counts_section(counted)
     assert section.takeaway == (
         "100 params need 1 k MACs forward for one sample, 90.0 % of them in layers of kind 3×3 convolution; "
         "backward takes 2.00 times the FLOPs of forward; not counted: fft."
     )
     assert section.figure.panels[0].bars[1].segments == {"3×3 convolution": 90.0, "GEMM": 10.0}
     assert ["operators not counted", "fft (2×)"] in [list(r) for r in section.table.rows]
-    assert counts_section({}).takeaway == "The network was not counted, so its work is not known."
+    assert section.rows()[1]["macs"] == 100
 
 
 def test_generic_page_picks_what_applies(everything):

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-Row = Mapping[str, Any]
+from chronograd.count.layers import CountedLayer
+
 _AMOUNTS = ("params", "activations", "macs")
 _COMPARED = ("call", "kind", "output_shape", *_AMOUNTS)
 REPEATED = "N ×: amounts of all N; below, indented, those of the first"
 
 
-def at_depth(rows: Sequence[Row], depth: int, modules: Mapping[str, str]) -> list[Row]:
+def at_depth(rows: Sequence[CountedLayer], depth: int, modules: Mapping[str, str]) -> list[CountedLayer]:
     """One row for neighbouring rows of one module, which is named by `depth` parts; with all that is within it.
 
     Args:
         modules: class of each module, by name.
     """
-    merged: list[Row] = []
-    for name, group in groupby(rows, key=lambda row: ".".join(row["name"].split(".")[:depth])):
+    merged: list[CountedLayer] = []
+    for name, group in groupby(rows, key=lambda row: ".".join(row.name.split(".")[:depth])):
         members = list(group)
-        if all(row["name"] == name for row in members):
+        if all(row.name == name for row in members):
             merged += members
         else:
-            merged.append({**members[-1], "name": name, "call": 0, "kind": modules.get(name, ""), **_sums(members)})
+            merged.append(replace(members[-1], name=name, call=0, kind=modules.get(name, ""), **_sums(members)))
     return merged
 
 
-def folded(rows: Sequence[Row], modules: Mapping[str, str], start: int = 0) -> list[Row]:
+def folded(rows: Sequence[CountedLayer], modules: Mapping[str, str], start: int = 0) -> list[CountedLayer]:
     """Neighbouring blocks that differ in their number only stand once: a row for all of them, and one of them, indented.
 
     Receptive fields may differ: the row of all has the last's.
@@ -36,8 +38,8 @@ def folded(rows: Sequence[Row], modules: Mapping[str, str], start: int = 0) -> l
     Args:
         start: of the parts of a name, the first that may be the number of a block.
     """
-    groups = [(block, list(group)) for block, group in groupby(rows, key=lambda row: _block(row["name"], start))]
-    result: list[Row] = []
+    groups = [(block, list(group)) for block, group in groupby(rows, key=lambda row: _block(row.name, start))]
+    result: list[CountedLayer] = []
     while groups:
         (block, first), *groups = groups
         if block is None:
@@ -54,11 +56,10 @@ def folded(rows: Sequence[Row], modules: Mapping[str, str], start: int = 0) -> l
         members = [*first, *(row for _, group in groups[:num_like] for row in group)]
         groups = groups[num_like:]
         name = ".".join((*path, str(number)))
-        head = {**members[-1], "name": f"{num_like + 1} × {name} … {number + num_like}", "call": 0, **_sums(members)}
-        if len(first) > 1:
-            head["kind"] = modules.get(name, "")
-        result.append(head)
-        result += [{**row, "name": f"  {_within(row['name'], name)}"} for row in inner] if len(first) > 1 else []
+        kind = modules.get(name, "") if len(first) > 1 else members[-1].kind
+        name_of_all = f"{num_like + 1} × {name} … {number + num_like}"
+        result.append(replace(members[-1], name=name_of_all, call=0, kind=kind, **_sums(members)))
+        result += [replace(row, name=f"  {_within(row.name, name)}") for row in inner] if len(first) > 1 else []
     return result
 
 
@@ -69,11 +70,13 @@ def _block(name: str, start: int) -> tuple[tuple[str, ...], int] | None:
     return None if at is None else (tuple(parts[:at]), int(parts[at]))
 
 
-def _is_like(group: tuple[Any, Sequence[Row]], block: tuple[tuple[str, ...], int], first: Sequence[Row]) -> bool:
+def _is_like(
+    group: tuple[Any, Sequence[CountedLayer]], block: tuple[tuple[str, ...], int], first: Sequence[CountedLayer]
+) -> bool:
     """Whether a group is that block, and its layers are like the first's."""
 
-    def layers(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-        return [(row["name"].split(".")[len(block[0]) + 1 :], *(row[name] for name in _COMPARED)) for row in rows]
+    def layers(rows: Sequence[CountedLayer]) -> list[tuple[Any, ...]]:
+        return [(row.name.split(".")[len(block[0]) + 1 :], *(getattr(row, name) for name in _COMPARED)) for row in rows]
 
     return group[0] == block and layers(group[1]) == layers(first)
 
@@ -83,5 +86,5 @@ def _within(name: str, block: str) -> str:
     return name.replace(f"{block}.", "", 1) if f"{block}." in name else "."
 
 
-def _sums(rows: Sequence[Row]) -> dict[str, int]:
-    return {name: sum(row[name] for row in rows) for name in _AMOUNTS}
+def _sums(rows: Sequence[CountedLayer]) -> dict[str, Any]:
+    return {name: sum(getattr(row, name) for row in rows) for name in _AMOUNTS}

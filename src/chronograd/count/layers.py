@@ -1,4 +1,4 @@
-"""Layer tables: what every module call costs, and the totals, as plain data.
+"""Layer tables: the cost of every module call, and the totals.
 
 A layer is one call of a module that runs operators of its own; a shared module has a row per call, and its
 parameters stand in the first. Parameters of modules that are never called themselves (an attention's
@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
+from chronograd.answer import IF_KNOWN
 from chronograd.count.receptive import ReceptiveField, receptive_fields
-from chronograd.predict.memory import peak_memory
+from chronograd.predict.memory import Memory, peak_memory
 from chronograd.trace import CONV_KINDS, DTYPE_BYTES, MATRIX_KINDS, Operator, Tensor, Trace
 from chronograd.units import FLOPS_PER_MAC
 
@@ -37,6 +38,7 @@ class CountedLayer:
             there is no image.
         stride: input pixels between neighbouring outputs, likewise.
         macs_backward: multiply-adds of the backward pass.
+        work: the formulas with their numbers in them; None if they were not asked for.
     """
 
     name: str
@@ -54,7 +56,69 @@ class CountedLayer:
     vector_flops: int
     receptive_field: int | list[int] | str | None = None
     stride: int | float | list[float] | None = None
-    work: list[str] = field(default_factory=list)
+    work: list[str] | None = field(default=None, metadata=IF_KNOWN)
+
+
+@dataclass(frozen=True)
+class CountedKind:
+    """All operators of a kind, in both passes and the update; FLOPs are those of matrix work."""
+
+    operators: int = 0
+    flops: int = 0
+    vector_flops: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class CountedMemory(Memory):
+    """Bytes at the peak of a step, with the optimizer whose state counts."""
+
+    optimizer: str
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The result of `count`. Amounts are those of a batch.
+
+    Attributes:
+        input_shapes: of each argument, with the batch dimension.
+        trained_params: those that a gradient reaches.
+        weights: parameters that are not biases.
+        params_keras: the number that Keras prints for this network; `params_keras_parts` add up to it.
+        conv_share: of the MACs; None without MACs.
+        memory_bytes: the sum of `memory`.
+        uncounted: how often each operator occurs that has no formula; if there is any, `is_lower_bound`.
+        by_kind: by kind of operator.
+        versions: of the libraries that the network was traced with.
+    """
+
+    network: str
+    batch: int
+    mode: str
+    loss: str | None
+    input_shapes: list[list[int]]
+    convention: str
+    params: int
+    trained_params: int
+    weights: int
+    params_keras: int
+    params_keras_parts: dict[str, int]
+    buffers: int
+    macs: int
+    conv_share: float | None
+    flops_forward: int
+    flops_backward: int
+    vector_flops_forward: int
+    vector_flops_backward: int
+    activations: int
+    memory_bytes: int
+    memory: CountedMemory
+    uncounted: dict[str, int]
+    is_lower_bound: bool
+    by_kind: dict[str, CountedKind]
+    layers: list[CountedLayer]
+    notes: list[str]
+    versions: dict[str, str]
 
 
 def layers(trace: Trace, batch: int = 1) -> list[CountedLayer]:
@@ -247,46 +311,50 @@ def params_keras(trace: Trace) -> int:
     return sum(keras_parts(trace).values())
 
 
-def summary(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum") -> dict[str, Any]:
-    """Everything `chronograd count` says, as plain data. Amounts are at `batch`."""
-    rows = layers(trace, batch)
+def summary(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum") -> Counted:
+    """Count a step of a trace at a batch."""
     macs = trace.macs(batch)
     conv = sum(op.macs.at(batch) for op in trace.select("forward", CONV_KINDS))
     memory = peak_memory(trace, batch, optimizer)
-    by_kind: dict[str, dict[str, int]] = {}
+    kinds: dict[str, list[Operator]] = {}
     for op in trace.operators:
-        row = by_kind.setdefault(op.kind, {"operators": 0, "flops": 0, "vector_flops": 0, "bytes": 0})
-        row["operators"] += 1
-        row["flops"] += FLOPS_PER_MAC * op.macs.at(batch)
-        row["vector_flops"] += op.vector_flops.at(batch)
-        row["bytes"] += op.read_bytes.at(batch) + op.written_bytes.at(batch)
-    return {
-        "network": trace.network,
-        "batch": batch,
-        "mode": trace.mode,
-        "loss": trace.loss,
-        "input_shapes": [[d.at(batch) for d in s] for s in trace.input_shapes],
-        "convention": "1 MAC = 2 FLOPs; MACs of convolutions, GEMMs and attention; biases not counted"
+        kinds.setdefault(op.kind, []).append(op)
+    return Counted(
+        network=trace.network,
+        batch=batch,
+        mode=trace.mode,
+        loss=trace.loss,
+        input_shapes=[[d.at(batch) for d in s] for s in trace.input_shapes],
+        convention="1 MAC = 2 FLOPs; MACs of convolutions, GEMMs and attention; biases not counted"
         + ("; one of complex numbers is four" if _has_complex(trace) else ""),
-        "params": trace.params,
-        "trained_params": trace.trained_params,
-        "weights": sum(t.numel_at(1) for n, t in trace.parameters().items() if not _is_bias(n)),
-        "params_keras": params_keras(trace),
-        "params_keras_parts": keras_parts(trace),
-        "buffers": sum(t.numel_at(1) for t in trace.buffers().values()),
-        "macs": macs,
-        "conv_share": conv / macs if macs else None,
-        "flops_forward": trace.flops(batch, "forward"),
-        "flops_backward": trace.flops(batch, "backward"),
-        "vector_flops_forward": sum(op.vector_flops.at(batch) for op in trace.select("forward")),
-        "vector_flops_backward": sum(op.vector_flops.at(batch) for op in trace.select("backward")),
-        "activations": total_activations(trace, batch),
-        "memory_bytes": memory.total,
-        "memory": {**asdict(memory), "optimizer": optimizer},
-        "uncounted": trace.uncounted(),
-        "is_lower_bound": bool(trace.uncounted()),
-        "by_kind": by_kind,
-        "layers": [asdict(row) for row in rows],
-        "notes": trace.notes,
-        "versions": trace.versions,
-    }
+        params=trace.params,
+        trained_params=trace.trained_params,
+        weights=sum(t.numel_at(1) for n, t in trace.parameters().items() if not _is_bias(n)),
+        params_keras=params_keras(trace),
+        params_keras_parts=keras_parts(trace),
+        buffers=sum(t.numel_at(1) for t in trace.buffers().values()),
+        macs=macs,
+        conv_share=conv / macs if macs else None,
+        flops_forward=trace.flops(batch, "forward"),
+        flops_backward=trace.flops(batch, "backward"),
+        vector_flops_forward=sum(op.vector_flops.at(batch) for op in trace.select("forward")),
+        vector_flops_backward=sum(op.vector_flops.at(batch) for op in trace.select("backward")),
+        activations=total_activations(trace, batch),
+        memory_bytes=memory.total,
+        memory=CountedMemory(**vars(memory), optimizer=optimizer),
+        uncounted=trace.uncounted(),
+        is_lower_bound=bool(trace.uncounted()),
+        by_kind={kind: _counted_kind(ops, batch) for kind, ops in kinds.items()},
+        layers=layers(trace, batch),
+        notes=trace.notes,
+        versions=trace.versions,
+    )
+
+
+def _counted_kind(ops: Sequence[Operator], batch: int) -> CountedKind:
+    return CountedKind(
+        len(ops),
+        sum(FLOPS_PER_MAC * op.macs.at(batch) for op in ops),
+        sum(op.vector_flops.at(batch) for op in ops),
+        sum(op.read_bytes.at(batch) + op.written_bytes.at(batch) for op in ops),
+    )

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.steps import parts_section, scaling_section
+from chronograd.count.answer import counts_section
+from chronograd.count.layers import Counted
 from chronograd.forecast.forecasting import Forecast
 from chronograd.forecast.learning import training_section
 from chronograd.job import Job, resolved
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.layers import roofline_section
-from chronograd.predict.work import counts_section, operators_section
+from chronograd.predict.work import operators_section
 from chronograd.record import JobHeader, Record, subtract
 from chronograd.report.runs import asked, highlight
 from chronograd.units import dollars, percent, quantity
@@ -39,7 +40,7 @@ class Loop:
     """
 
     job: Job
-    counted: dict[str, Any]
+    counted: Counted
     predicted: dict[int, Record] = field(default_factory=dict)
     measured: dict[int, Record] = field(default_factory=dict)
     met: dict[int, str] = field(default_factory=dict)

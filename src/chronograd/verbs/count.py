@@ -17,6 +17,7 @@ from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.count.layers import Counted
     from chronograd.trace import Trace
 
 
@@ -63,7 +64,7 @@ class Count(Request):
     out: Annotated[Path | None, FILE] = None
     """Save the trace (.json or .json.gz)."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[Counted]:
         if self.list:
             from chronograd.models.names import listed
 

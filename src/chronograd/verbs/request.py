@@ -283,5 +283,6 @@ def _signature(request: type[Request]) -> inspect.Signature:
         is_free = default is dataclasses.MISSING or is_rest
         parameters.append(inspect.Parameter(name, kind, default=_EMPTY if is_free else default, annotation=hints[name]))
     return inspect.Signature(
-        sorted(parameters, key=lambda p: (p.kind, p.default is not _EMPTY)), return_annotation="Answer"
+        sorted(parameters, key=lambda p: (p.kind, p.default is not _EMPTY)),
+        return_annotation=request.answer.__annotations__["return"],
     )
