@@ -89,7 +89,7 @@ def test_python_gets_the_same_answer(teacher: Path, tmp_path: Path) -> None:
     per_class = shown.data["per_class"]
     assert shown.sections[0].takeaway.startswith(f"{sum(per_class)} labels on {sum(per_class)} of 400 images, ")
     assert f"{min(per_class)} to {max(per_class)} per class" in shown.sections[0].takeaway
-    assert list(shown.notes) == ["100 of the 400 images are those that teacher was trained on"]
+    assert list(shown.notes) == ["100 of the 400 images are training images of teacher"]
     assert out.exists()
 
 
@@ -129,7 +129,7 @@ def test_it_says_how_many_images_the_teacher_knows_by_heart(
         main(["--trust", "tiny_networks", "label", str(teacher), "data.skip=200", "data.samples=400", "--out", out])
         == 0
     )
-    assert "100 of the 400 images are those that teacher was trained on" in capsys.readouterr().out
+    assert "100 of the 400 images are training images of teacher" in capsys.readouterr().out
     assert main(["--trust", "tiny_networks", "label", str(teacher), "data.samples=null", "--out", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["trained_on"] == 300
 
@@ -142,7 +142,7 @@ def test_it_says_how_many_images_the_teacher_knows_by_heart(
         (["-P", "11"], "10 classes"),
         (["-K", "0"], "0"),
         (["data.image_size=5"], "data.image_size=8"),
-        (["--out", "nowhere/selected.npz"], "no folder nowhere"),
+        (["--out", "nowhere/selected.npz"], "folder nowhere does not exist"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -190,5 +190,5 @@ def test_a_crafted_checkpoint_is_not_executed(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, make_step(make_job()), Progress(step=4, epoch=1))
     other = jobs.changed(make_job(), ["network.name=tiny_networks:plain"])
-    with pytest.raises(FileFormatError, match="not those of this network"):
+    with pytest.raises(FileFormatError, match="do not belong to this network"):
         checkpoint.restore(path, make_step(other))

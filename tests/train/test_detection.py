@@ -152,7 +152,7 @@ def test_what_is_drawn_is_of_seed_step_and_picture(cells: Path) -> None:
     [
         ("task=classification", "task is classification, and voc:.* has boxes"),
         ("data.name=digits", "task is detection, and digits has no boxes"),
-        ("network.name=resnet20", "is no detector of 2 classes|cannot be built|resnet20"),
+        ("network.name=resnet20", "is not a detector of 2 classes|cannot be built|resnet20"),
         ("training.augmentation.flip=true", "training.augmentation is given"),
         ("training.label_smoothing=0.1", "label_smoothing is 0.1"),
         ("backend=ddp", "backend is ddp"),

@@ -159,7 +159,7 @@ def test_a_classifier_is_evaluated_with_an_interval(tmp_path: Path, monkeypatch:
     assert sum(c["images"] for c in values["classes"]) == 100
     by_class = sum(c["images"] * (c["accuracy"] or 0) for c in values["classes"])
     assert by_class == pytest.approx(right.sum())
-    with pytest.raises(InputError, match="finds no objects"):
+    with pytest.raises(InputError, match="it detects no objects"):
         annotating.finder(run)
 
 
@@ -190,7 +190,7 @@ def test_public_weights_of_a_detector_are_evaluated_without_training(
         assert values[key] == expected[key]
     # With all three classes of the set the head would be random.
     assert main(["evaluate", *of_network, *words[:2]]) == 2
-    assert "does not tell the 3 classes of" in capsys.readouterr().err
+    assert "does not distinguish the 3 classes of" in capsys.readouterr().err
 
 
 def test_weights_of_a_classifier_are_evaluated_without_training(
@@ -208,7 +208,7 @@ def test_weights_of_a_classifier_are_evaluated_without_training(
         assert values["accuracy"] == expected["accuracy"]
         assert values["classes"] == expected["classes"]
     (note,) = evaluate_job(digits_job(weights=str(run.path)), "job.yaml").notes
-    assert "less the mean of the training images" in note
+    assert "minus the mean of the training images" in note
     assert main(["evaluate", "tiny_networks:plain", f"network.weights={run.path}", "--data", "digits"]) == 0
     assert "of 360 test images are right" in " ".join(capsys.readouterr().out.split())
 
@@ -217,11 +217,11 @@ def test_what_cannot_be_evaluated_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(NETWORKS))
-    with pytest.raises(InputError, match="plain has no weights, and at random it is right by chance"):
+    with pytest.raises(InputError, match="plain has no weights; random weights give chance accuracy"):
         evaluate_job(digits_job(), "job.yaml")
     run = trained(digits_job(), tmp_path / "digits", 1)
     other = jobs.changed(digits_job(weights=str(run.path)), ["data={name: synthetic, shape: [1, 8, 8], classes: 7}"])
-    with pytest.raises(InputError, match="does not tell the 7 classes of synthetic apart"):
+    with pytest.raises(InputError, match="does not distinguish the 7 classes of synthetic"):
         evaluate_job(other, "job.yaml")
     cartpole = str(NETWORKS.parent.parent / "examples/cartpole.yaml")
     for what, words in (

@@ -50,7 +50,7 @@ def test_two_interruptions(tmp_path: Path) -> None:
     assert found == Interruptions(3, 2, 2.0, (130 - 113.5) + (150 - 113.5))
     quantities = found.quantities()
     assert {name: q.value for name, q in quantities.items()} == {"redone_steps": 2, "redone_s": 2.0, "lost_s": 53.0}
-    assert found.note == "started 3 times; 2 steps were done again and are counted once"
+    assert found.note == "started 3 times; 2 steps were repeated and count once"
 
 
 def test_before_the_first_checkpoint_all_is_lost_but_the_first_start(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_device_is_found_in_the_name_that_the_driver_gives(device: str, gpu: s
         (["cluster.device=v100"], [], "this machine has no NVIDIA GPU"),
         (["training.precision=fp16"], [], "needs an NVIDIA GPU"),
         (["cluster.device=cpu", "training.precision=tf32"], ["NVIDIA H100"], "needs an NVIDIA GPU"),
-        (["cluster.count=2", "backend=ddp"], ["NVIDIA H100"], "2 ranks on this machine need as many GPUs; it has 1"),
+        (["cluster.count=2", "backend=ddp"], ["NVIDIA H100"], "2 ranks on this machine need one GPU each; it has 1"),
     ],
 )
 def test_what_the_machine_cannot_do_is_refused(overrides: list[str], gpus: list[str], message: str) -> None:

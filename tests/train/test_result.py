@@ -66,7 +66,7 @@ def test_a_clock_that_was_set_back_between_two_starts_is_noted(tmp_path: Path) -
     # 60 s of the 20 minutes were the first start's; the rest, in which nothing ran, cannot be told from the clock.
     assert (
         note
-        == "the clock was set back by 23 h 41 min or more between two starts: the pause between them counts as none"
+        == "the clock was set back by 23 h 41 min or more between two starts: the pause between them counts as zero"
     )
 
 
@@ -92,7 +92,7 @@ def test_the_loss_is_the_mean_over_the_global_batch(tmp_path: Path) -> None:
 
 
 def test_a_target_that_is_not_reached_is_missing_with_the_best(tmp_path: Path) -> None:
-    for target, reason in (("0.96", "the best was 0.9500"), ("null", "names no training.target_accuracy")):
+    for target, reason in (("0.96", "the best was 0.9500"), ("null", "has no training.target_accuracy")):
         job = make_job(f"training.target_accuracy={target}")
         run = write_run(tmp_path / f"run-{target}", job)
         quantity = training_record(run, job, card(job.data), "done")["time_to_accuracy_s"]

@@ -96,7 +96,7 @@ def test_initial_weights_come_from_a_file(tmp_path: Path) -> None:
     assert all(not p.any() for p in step.network.parameters())
     save_file({"other": torch.zeros(1)}, tmp_path / "other.safetensors")
     (tmp_path / "text.safetensors").write_text("no")
-    for name, message in (("other", "not those of this network"), ("text", "not a readable safetensors file")):
+    for name, message in (("other", "do not belong to this network"), ("text", "not a readable safetensors file")):
         with pytest.raises(FileFormatError, match=message):
             make_step(weights=tmp_path / f"{name}.safetensors")
 

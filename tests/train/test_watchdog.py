@@ -202,7 +202,7 @@ def test_where_all_have_come_the_link_is_to_blame(run: RunDir, monkeypatch: pyte
         other.now = other.now._replace(since_s=time.monotonic() + 1000)  # it is not the one to say so here
         error = end_of_wait(run, monkeypatch, other)
     assert error["text"] == (
-        "a time-out: no rank is missing, all have waited for over 1 s, in the all-reduce of gradients of step 3, "
+        "a time-out: no rank is missing, all have waited for more than 1 s, in the all-reduce of gradients of step 3, "
         f"on {socket.gethostname()} (rank 0, 1)"
     )
 
@@ -221,7 +221,7 @@ def test_a_rank_that_is_alive_in_an_earlier_broadcast_is_not_blamed(
         memory[watchdog._ADDRESS_AT : watchdog._ADDRESS_AT + 8] = b"10.9.0.2"
         error = end_of_wait(run, monkeypatch, other)
     text = str(error["text"])
-    assert text.startswith("a time-out: no rank is missing, all have waited for over 1 s, in the ")
+    assert text.startswith("a time-out: no rank is missing, all have waited for more than 1 s, in the ")
     assert "all-reduce of gradients of step 3 or the broadcast of buffers of step 3" in text
     assert f"the link between {socket.gethostname()} (rank 0) and node2 (10.9.0.2) (rank 1) passes nothing" in text
     assert "sign of life" not in text

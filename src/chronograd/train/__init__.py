@@ -1,1 +1,1 @@
-"""Training: one readable loop, with distribution, checkpoints and the rank's entry point beside it."""
+"""Training: one loop, and next to it distribution, checkpoints and the entry point of a rank."""

@@ -1,4 +1,4 @@
-"""The objects that the detector of a run finds in pictures."""
+"""Annotation: the objects that the detector of a run detects in pictures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from chronograd.train.detection import detector_of, objects_in
 
 
 def finder(run: RunDir, least_score: float = MIN_DRAWN_SCORE) -> Find:
-    """Finds the objects in the file of a picture. Raises as `detector_of`; what it gives raises FileFormatError."""
+    """Return a function that detects the objects in a picture file.
+
+    Raises as `detector_of`. The function raises FileFormatError.
+    """
     network, names, side = detector_of(run)
 
     def find_in(path: Path) -> list[DetectedObject]:
@@ -29,7 +32,7 @@ def finder(run: RunDir, least_score: float = MIN_DRAWN_SCORE) -> Find:
 
 
 def find(network: torch.nn.Module, picture_CHW: Tensor, side: int, least_score: float = MIN_DRAWN_SCORE) -> Detections:
-    """The objects in a picture whose scores are at least so high."""
+    """Return the objects in a picture with scores of at least `least_score`."""
     seen = (plain(picture_CHW, side).round().clamp(0, 255) - PIXEL_MEAN) / PIXEL_SCALE
     (found,) = objects_in(network, seen[None])
     is_kept = found.scores_D >= least_score
@@ -37,12 +40,12 @@ def find(network: torch.nn.Module, picture_CHW: Tensor, side: int, least_score: 
 
 
 def true_boxes(objects: Objects) -> Detections:
-    """What is annotated, as if it had been found for certain."""
+    """Return the annotated objects as detections with a score of 1."""
     return Detections(objects.boxes_G4, torch.ones(len(objects.labels_G)), objects.labels_G)
 
 
 def in_pixels(picture_CHW: Tensor, found: Detections, names: Sequence[str]) -> list[DetectedObject]:
-    """With the names of their classes, and boxes in pixels of a picture."""
+    """Return detections with the names of their classes, and boxes in pixels of a picture."""
     height, width = picture_CHW.shape[1:]
     boxes_D4 = found.boxes_D4.clamp(0, 1) * torch.tensor([width, height, width, height])
     rows = zip(boxes_D4.tolist(), found.labels_D.tolist(), found.scores_D.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Whether a network fits a data set, found out without memory: on the meta device."""
+"""Check that a network fits a data set, on the meta device, which needs no memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from chronograd.words import how_many
 def check_network(job: Job, card: DatasetCard) -> None:
     """Build the job's network on the meta device and run it on two samples of the data set.
 
-    Raises InputError if it cannot be built, does not take the samples, has fewer outputs than classes, or has not the
-    parameters that the job tells apart.
-    Operators without a meta kernel end the check early; then the first real step decides.
+    Raises InputError if it cannot be built, does not take the samples, has fewer outputs than classes, or lacks the
+    parameters that the job assigns to groups. An operator without a meta kernel ends the check early; then the first
+    real step decides.
     """
     network = registry.build(
         job.network.name,
@@ -68,7 +68,9 @@ def check_network(job: Job, card: DatasetCard) -> None:
 
 
 def check_initial_weights(job: Job, card: DatasetCard, path: Path) -> None:
-    """Raise InputError unless a safetensors file has the tensors of the job's network, by name and shape; reads only its head."""
+    """Raise InputError unless a safetensors file has the tensors of the job's network, by name and shape. Reads only
+    its header.
+    """
     from safetensors import SafetensorError, safe_open
 
     door.check(path, "a safetensors file of initial weights")
@@ -92,23 +94,25 @@ def check_initial_weights(job: Job, card: DatasetCard, path: Path) -> None:
         if there.get(name, wanted[name]) != wanted[name]
     ]
     told = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-    raise InputError(f"{path} has not the weights of {job.network.name} for {job.data.name}: {told}", to_do)
+    raise InputError(f"{path} does not have the weights of {job.network.name} for {job.data.name}: {told}", to_do)
 
 
 def _check_detector(job: Job, card: DatasetCard, network: torch.nn.Module, output: object) -> None:
-    """Detectors of ours give scores of the background and each class, and boxes, at each of their priors."""
+    """Check that a detector returns scores of background and classes, and boxes, at each of its priors."""
     shapes = tuple(tuple(one.shape) for one in output) if isinstance(output, tuple) else ()
     priors = getattr(network, "priors", None)
     count = 0 if priors is None else len(priors)
     if shapes != ((2, count, card.num_classes + 1), (2, count, 4)):
         raise InputError(
-            f"network {job.network.name} is no detector of {how_many(card.num_classes, 'classes')}",
+            f"network {job.network.name} is not a detector of {how_many(card.num_classes, 'classes')}",
             "write network.name=ssd-mobilenet-v1; a detector returns scores and boxes at each of its priors",
         )
 
 
 def _check_compiler() -> None:
-    """torch.compile writes C++ for the CPU, and Triton, which compiles a launcher, for CUDA."""
+    """Check for the compilers that torch.compile needs: C++ for the CPU, and for CUDA Triton, which compiles a
+    launcher.
+    """
     if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if name):
         raise InputError(
             "training.compile is set, and no C++ compiler is on the PATH",

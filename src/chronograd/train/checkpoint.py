@@ -1,4 +1,4 @@
-"""The state of a PyTorch training step, into and out of a checkpoint (chronograd.train.checkpoint_folder).
+"""Save and restore the state of a PyTorch training step (see chronograd.train.checkpoint_folder).
 
 optimizer.safetensors names its tensors <parameter's number>.<name>.
 """
@@ -20,7 +20,7 @@ from chronograd.train.step import TrainingStep, load_weights
 
 
 def save(folder: Path, step: TrainingStep, progress: Progress) -> Path:
-    """Write a checkpoint and forget all but the last two. Raises RunError if it cannot be written."""
+    """Write a checkpoint and remove all but the last two. Raises RunError if it cannot be written."""
     tensors, numbers = optimizer_state(step.optimizer)
     files = {MODEL: step.network.state_dict(), OPTIMIZER: tensors}
     if step.averaged is not None:
@@ -35,9 +35,9 @@ def save(folder: Path, step: TrainingStep, progress: Progress) -> Path:
 
 
 def restore(path: Path, step: TrainingStep) -> tuple[Progress, list[str]]:
-    """Bring network, optimizer and scaler to a checkpoint. Raises FileFormatError if it is not of this job.
+    """Restore network, optimizer and scaler from a checkpoint. Raises FileFormatError if it is not of this job.
 
-    The notes tell what is different here from where it was written: then weights end up equal only nearly.
+    The notes state what differs here from where it was written. Weights then end up only nearly equal.
     """
     state = checkpoint_folder.read_state(path)
     load_weights(step.network, path / MODEL)
@@ -59,7 +59,9 @@ def _place(step: TrainingStep) -> dict[str, Any]:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """State as flat tensors, and what of it is no tensor. Groups are left out: they follow from the job."""
+    """Return the optimizer's state as flat tensors, and its values that are not tensors. Groups are left out: they
+    follow from the job.
+    """
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, Any] = {}
     for index, values in optimizer.state_dict()["state"].items():
@@ -79,7 +81,7 @@ def restore_optimizer(
 
 
 def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """On the CPU, contiguous, each with memory of its own, as the format wants them."""
+    """Save tensors on the CPU, contiguous and without shared memory, as the format requires."""
     plain = {
         name: t.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
         for name, t in tensors.items()

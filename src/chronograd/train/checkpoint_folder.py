@@ -1,16 +1,16 @@
-"""A run's folder of checkpoints, whatever framework trains: safetensors and JSON, no pickle. Never imports torch.
+"""A run's folder of checkpoints, for every framework: safetensors and JSON, no pickle. Never imports torch.
 
     checkpoints/step-00000046/
         model.safetensors        parameters and buffers under the PyTorch network's own names
         optimizer.safetensors    state tensors
-        ema.safetensors          the running mean of parameters and buffers, where the job keeps one
-        target.safetensors       of an agent: the network that its targets are computed with, and what it remembers
-        replay.safetensors
-        state.json               where the run is, and the sha256 of the files above
+        ema.safetensors          the running mean of parameters and buffers, if the job has one
+        target.safetensors       for an agent: its target network,
+        replay.safetensors       and its replay memory
+        state.json               progress of the run, and the sha256 of the files above
 
-Nothing in a checkpoint is ever executed. It is written into a hidden folder, synced, and renamed. The last two are kept,
-so a damaged one leaves another. The state of random generators, of the order of samples and of augmentation is not stored:
-it is a function of seed, epoch, step and rank (chronograd.train.order), all of which are here or in the job. So is the
+Nothing in a checkpoint is ever executed. It is written into a hidden folder, synced, and renamed. The last two remain,
+so that one is left if the other is damaged. A checkpoint does not store the state of random generators, of the order of
+samples or of augmentation. They are functions of seed, epoch, step and rank (chronograd.train.order). So is the
 schedule.
 """
 
@@ -37,18 +37,18 @@ MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safet
 TARGET, REPLAY = "target.safetensors", "replay.safetensors"
 _FILES = {MODEL, OPTIMIZER, EMA, TARGET, REPLAY}
 
-ALL_EPOCHS = "all epochs were trained"  # the one reason to stop that a larger number of epochs removes
+ALL_EPOCHS = "all epochs were trained"  # the only reason to stop that more epochs remove
 
 
 @dataclass
 class Progress:
-    """Where a run is.
+    """The progress of a run.
 
     Attributes:
-        step: steps done. `epoch`: epochs done.
-        training_time_s: time spent in steps; evaluation and checkpoints left out.
-        best_accuracy: on the test split, and after which epoch; None before the first evaluation.
-        stopped: why no further epoch is to be trained; empty while it goes on.
+        step: completed steps. `epoch`: completed epochs.
+        training_time_s: time spent in steps, without evaluation and checkpoints.
+        best_accuracy: on the test split, and its epoch; None before the first evaluation.
+        stopped: why training ended; empty while it continues.
     """
 
     step: int = 0
@@ -59,7 +59,9 @@ class Progress:
     stopped: str = ""
 
     def go_on(self, epochs: int) -> str:
-        """Let a run that trained all its epochs train up to `epochs`, if these are more. Returns a note on it, or nothing."""
+        """Let a run that trained all its epochs continue to `epochs`, if that is more. Return a note, or an empty
+        text.
+        """
         if self.stopped != ALL_EPOCHS or self.epoch >= epochs:
             return ""
         self.stopped = ""
@@ -67,7 +69,7 @@ class Progress:
 
     @classmethod
     def read(cls, data: Any) -> Self:
-        """From a checkpoint's state. Raises TypeError, ValueError."""
+        """Read the state of a checkpoint. Raises TypeError, ValueError."""
         progress = cls(**data)
         counts = (progress.step, progress.epoch, progress.best_epoch or 0)
         amounts = (progress.training_time_s, progress.best_accuracy or 0.0)
@@ -81,12 +83,12 @@ class Progress:
 
 
 def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path], None]], state: dict[str, Any]) -> Path:
-    """Write a checkpoint and forget all but the last two. Raises RunError if it cannot be written.
+    """Write a checkpoint and remove all but the last two. Raises RunError if it cannot be written.
 
     Args:
-        files: what writes each file of tensors. `state`: what else is to be in state.json.
+        files: a writer for each file of tensors. `state`: further content of state.json.
     """
-    from safetensors import SafetensorError  # also of a full disk; an installation that only reads has no safetensors
+    from safetensors import SafetensorError  # raised for a full disk, too; a read-only installation has no safetensors
 
     target = folder / f"step-{progress.step:08d}"
     aside = folder / f".{target.name}.{os.getpid()}"
@@ -104,10 +106,8 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
         (aside / "state.json").write_text(json.dumps(state, indent=1))
         for path in (*aside.iterdir(), aside):
             _sync(path)
-        if target.is_symlink() or target.exists():  # of the same step, or a damaged one that this run fell back from
-            target.rename(
-                folder / f"{aside.name}.old"
-            )  # so that whoever is killed now leaves nothing that is half removed
+        if target.is_symlink() or target.exists():  # an older one of the same step, or a damaged one
+            target.rename(folder / f"{aside.name}.old")  # so that a kill at this moment leaves nothing half removed
         aside.rename(target)
         _sync(folder)
         for old in (*list_checkpoints(folder)[:-KEEP], *folder.glob(".step-*.old")):
@@ -118,26 +118,26 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
             raise full from None
         raise RunError(f"cannot write checkpoint {target}: {error}", "free some space, then resume the run") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)  # renamed, if all went well
+        shutil.rmtree(aside, ignore_errors=True)  # already renamed, if all went well
     return target
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints, oldest first; whether they are sound is not looked at."""
+    """Return the checkpoints, oldest first, without checking that they are sound."""
     return sorted(p for p in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", p.name) and p.is_dir())
 
 
 def newest_sound(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is whole, and a note for each newer one that is not.
+    """Return the newest sound checkpoint, and a note for each newer, damaged one.
 
-    None if there is no checkpoint at all. Raises FileFormatError if there are some and all are damaged.
+    Returns None if there is no checkpoint. Raises FileFormatError if all checkpoints are damaged.
     """
     newest, _, notes = _newest(folder)
     return newest, notes
 
 
 def newest_state(folder: Path | None) -> tuple[Path | None, dict[str, Any]]:
-    """The newest checkpoint that is whole, and its state; None and nothing where there is none, or no folder.
+    """Return the newest sound checkpoint and its state; None and an empty state if there is no checkpoint or no folder.
 
     Raises: as `newest_sound`.
     """
@@ -160,7 +160,7 @@ def _newest(folder: Path) -> tuple[Path | None, dict[str, Any], list[str]]:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """state.json, after checking that the tensor files are those it was written with. Raises FileFormatError."""
+    """Read state.json, after checking the digests of the tensor files. Raises FileFormatError."""
     try:
         state = files.read_json(path / "state.json")
         if not isinstance(state, dict) or (state.get("format"), state.get("version")) != (FORMAT, VERSION):
@@ -177,18 +177,18 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Notes of what is different where a run goes on; then weights end up equal only nearly."""
+    """Return notes on what differs where a run continues. Weights then end up only nearly equal."""
     return [f"resumed with {k} {now[k]} after {then[k]}: not bit-identical" for k in now if now[k] != then[k]]
 
 
 def _system_error(error: Exception) -> OSError | None:
-    """Return the system's error behind one of safetensors, which passes it on as text: `... (os error 28)`."""
+    """Return the system error behind one of safetensors, which passes it on as text: `... (os error 28)`."""
     found = re.search(r"os error (\d+)", str(error))
     return None if found is None else OSError(int(found[1]), str(error))
 
 
 def _forget(path: Path) -> None:
-    """Remove a checkpoint if it is there; of a link only the link, never what it points to."""
+    """Remove a checkpoint if it exists; of a link only the link, never its target."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():

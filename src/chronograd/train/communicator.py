@@ -1,6 +1,6 @@
-"""What a rank needs of the others, and nothing else of the training code knows of: gradients averaged, numbers agreed on.
+"""Communication between ranks: average gradients, agree on numbers. No other training code knows of it.
 
-`rank_context.Communicator` is that of a single rank: it does nothing. Others override what they must.
+`rank_context.Communicator` is for a single rank: it does nothing. Subclasses override what they need.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from chronograd.measure.steps import GradientClock
 from chronograd.train.rank_context import Communicator, RankContext
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 
-# Longer than `cluster.timeout_s`, after which chronograd.train.watchdog says who is missing; libraries know that somebody is.
+# Factor on `cluster.timeout_s` for the libraries' own time-outs. chronograd.train.watchdog names the missing rank
+# first; a library only knows that one is missing.
 LATER = 1.5
 LATER_S = 60.0
 MIB = 2**20
 
 
 def rank0_number(number: int, place: RankContext) -> int:
-    """Rank 0's number, on every rank."""
+    """Return rank 0's number on every rank."""
     return int(place.exchange.broadcast_from_rank0(torch.tensor(number, device=place.device)))
 
 
 def share_buffers(network: nn.Module, place: RankContext) -> None:
-    """Give every rank the buffers of rank 0, such as running means, so that all evaluate one network."""
+    """Give every rank the buffers of rank 0, such as running means, so that all evaluate the same network."""
     buffers = [b for b in network.buffers() if b.is_floating_point()]
     if place.world_size == 1 or not buffers:
         return
@@ -46,7 +47,7 @@ def share_buffers(network: nn.Module, place: RankContext) -> None:
 
 
 def communicator_of(job: Job, world_size: int) -> Communicator:
-    """What PyTorch's own backends average gradients by."""
+    """Return the communicator of PyTorch's own backends."""
     if job.backend == "data_parallel":
         return DataParallelCommunicator(job.cluster.count)
     return DDPCommunicator(job.communication, job.cluster.timeout_s) if world_size > 1 else Communicator()
@@ -67,9 +68,9 @@ class DataParallelCommunicator(Communicator):
 class DDPCommunicator(Communicator):
     """torch.distributed with DistributedDataParallel: NCCL on CUDA, gloo on the CPU.
 
-    MASTER_ADDR and MASTER_PORT say where the ranks meet. Rank 0 listens there at the loopback interface only, if the address
-    is one of it; else PyTorch's store listens at every interface of its machine, and has no password. Gloo listens at the
-    interface of GLOO_SOCKET_IFNAME, NCCL at that of NCCL_SOCKET_IFNAME or one that it chooses.
+    The ranks meet at MASTER_ADDR and MASTER_PORT. If that is a loopback address, rank 0 listens there at the loopback
+    interface only. Otherwise PyTorch's store listens at every interface of its machine, and has no password. Gloo
+    listens at the interface of GLOO_SOCKET_IFNAME, NCCL at that of NCCL_SOCKET_IFNAME or one that it chooses.
     """
 
     def __init__(self, communication: GradientExchange, timeout_s: float) -> None:
@@ -114,7 +115,7 @@ class DDPCommunicator(Communicator):
         return model, optimizer
 
     def wait_for_gradients(self, optimizer: Optimizer) -> None:
-        """Backward returns when all is averaged; what follows the last gradient was waiting."""
+        """Do nothing: backward returns after the last average. The time after this rank's last gradient was waiting."""
         if self._gradients is not None:
             self.waited_s = self._gradients.take_s()
 
@@ -139,9 +140,11 @@ class DDPCommunicator(Communicator):
 
 @contextmanager
 def without_exchange(model: DistributedDataParallel) -> Iterator[None]:
-    """A context in which a model neither broadcasts its buffers nor averages gradients; the next forward outside does both.
+    """Return a context in which a model neither broadcasts its buffers nor averages gradients. The next forward outside
+    does both.
 
-    `no_sync` alone is late by one forward: the first within still broadcasts, and the first after does not.
+    `no_sync` alone is late by one forward: the first forward inside still broadcasts, and the first one after it does
+    not.
     """
     model.require_forward_param_sync = False
     with model.no_sync():
@@ -150,10 +153,10 @@ def without_exchange(model: DistributedDataParallel) -> Iterator[None]:
 
 
 def _loopback_store(place: RankContext, timeout: timedelta) -> Any:
-    """Where ranks of one machine meet, out of reach of others; None where they meet elsewhere, by PyTorch's own store."""
+    """Return the store at which ranks of one machine meet, unreachable for others; None to use PyTorch's own store."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if not re.fullmatch(r"127\.[0-9.]+", address):
         return None
     listener = socket.create_server((address, port), backlog=socket.SOMAXCONN).detach() if place.is_rank_zero else None
-    stores: Any = dist  # they have no types
+    stores: Any = dist  # torch has no types for them
     return stores.TCPStore(address, port, place.world_size, place.is_rank_zero, timeout, master_listen_fd=listener)

@@ -1,6 +1,7 @@
-"""Training and testing of a detector, within the loop that trains everything else.
+"""Training and testing of a detector, within the same loop as everything else.
 
-A step differs in its input, which is augmented with its boxes while it is read, and in its loss; the test is average precision.
+A step differs in its input, which is augmented together with its boxes while it is read, and in its loss. The test
+computes average precision.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from chronograd.words import how_many
 
 
 class Detector(Protocol):
-    """A network that gives logits and offsets at each of its priors; in evaluation it gives scores and boxes."""
+    """A network that returns logits and offsets at each of its priors; in evaluation mode, scores and boxes."""
 
     priors: Tensor
     """As centre and size, (P, 4)."""
@@ -46,16 +47,16 @@ class Detector(Protocol):
         """Logits (N, P, K + 1) and encoded offsets (N, P, 4)."""
 
 
-# The one of VOC 2007, by which the published figures are.
+# The metric of VOC 2007 and of the published figures.
 METRIC: Metric = "11-point"
 OTHER: Metric = "area"
 
 
 class DetectionStep(TrainingStep):
-    """A training step over pictures with boxes, augmented as the SSD paper has it.
+    """A training step over pictures with boxes, augmented as in the SSD paper.
 
-    What is drawn for a picture is a function of seed, step and picture. Targets are one row per prior: the class, and the
-    offsets of its box.
+    The random numbers of a picture are a function of seed, step and picture. Targets are one row per prior: the class,
+    and the offsets of its box.
     """
 
     def __init__(self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None = None) -> None:
@@ -83,7 +84,7 @@ class DetectionStep(TrainingStep):
         self._targets = self._wanted.to(self.device)
 
     def _sample(self, index: int, number: int) -> tuple[Tensor, Tensor]:
-        """A picture as it is seen in a step, and what is to be said of it: (3, S, S) and (P, 5)."""
+        """Return an augmented picture and its targets: (3, S, S) and (P, 5)."""
         image = self.annotated.train[number]
         random = np.random.RandomState([self.training.seed, index, number])
         most = self.training.augmentation.expand
@@ -106,7 +107,7 @@ def _losses(outputs: tuple[Tensor, Tensor], rows_NP5: Tensor) -> tuple[Tensor, T
 
 @torch.no_grad()
 def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[float, float]:
-    """Loss, and mean average precision by the 11-point metric; the step has both metrics class by class."""
+    """Return loss and mean average precision by the 11-point metric. The step stores both metrics for each class."""
     assert isinstance(step, DetectionStep)
     network = cast(Detector, step.evaluated.eval())
     priors_P4 = step._priors.to(place.device)
@@ -131,18 +132,18 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[
     return loss_sum / max(num_positives, 1), mean_average_precision(step.precisions[METRIC]) or 0.0
 
 
-# What `record.put` calls the precision of a class.
+# Prefix under which `record.put` stores the precision of a class.
 OF_CLASS = "average_precision."
 
 
 def detector_of(run: RunDir) -> tuple[torch.nn.Module, tuple[str, ...], int]:
-    """The detector of a run with its newest weights, to be evaluated; its classes; and the side of what it sees.
+    """Return the detector of a run with its newest weights, in evaluation mode; its classes; and the side of its input.
 
-    Those of a finished run stand in its record, so its data need not be there. Raises InputError for a run of another task.
+    A finished run has them in its record, so its data may be gone. Raises InputError for a run of another task.
     """
     job = run.job()
     if job.task != "detection":
-        raise InputError(f"{run.path} is a run of {job.task}, and finds no objects", "name a run of task=detection")
+        raise InputError(f"{run.path} is a run of {job.task}; it detects no objects", "name a run of task=detection")
     precisions = [name for name in run.record().quantities if name.startswith(OF_CLASS)] if run.is_finished else []
     names = tuple(name.removeprefix(OF_CLASS) for name in precisions) or datasets.card(job.data).class_names
     side = job.data.image_size or SIDE
@@ -154,13 +155,13 @@ def detector_of(run: RunDir) -> tuple[torch.nn.Module, tuple[str, ...], int]:
 
 @torch.no_grad()
 def objects_in(network: torch.nn.Module, seen: Tensor) -> list[Detections]:
-    """What a network in evaluation finds in pictures as it sees them, one entry each, on the CPU."""
+    """Detect objects in prepared pictures with a network in evaluation mode: one entry for each picture, on the CPU."""
     scores, boxes = network(seen.to(next(network.parameters()).device))
     return [detections(s, b) for s, b in zip(scores.float().cpu(), boxes.float().cpu(), strict=True)]
 
 
 def put_precisions(record: Record, step: DetectionStep, dataset: Dataset, place: RankContext) -> None:
-    """Average precision by class, and its mean by either metric, of the weights as they are."""
+    """Store the average precision of each class, and its mean by either metric, for the current weights."""
     if not step.precisions:
         evaluate(step, dataset, place)
     names, truths = dataset.card.class_names, [image.objects for image in step.annotated.test]

@@ -1,6 +1,6 @@
-"""The epochs of a run, whatever framework trains: steps, then evaluation, then a checkpoint. Never imports torch.
+"""The epochs of a run, for every framework: steps, then evaluation, then a checkpoint. Never imports torch.
 
-The training clock covers input, transfer, forward, backward and update; evaluation and checkpoints are apart from it.
+The training clock covers input, transfer, forward, backward and update, but not evaluation and checkpoints.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def train_epochs(
     evaluate: Callable[[], tuple[float, float]],
     save: Callable[[], object],
 ) -> None:
-    """Train to the job's epochs or target accuracy, moving `progress` on.
+    """Train to the job's epochs or target accuracy and update `progress`.
 
     Args:
-        lines: where rank 0 writes what comes of each epoch; None on other ranks, which keep no checkpoints either.
-        epoch: the steps of one epoch; returns the mean training loss over ranks and steps, and seconds.
+        lines: where rank 0 writes the results of each epoch; None on other ranks, which write no checkpoints either.
+        epoch: runs the steps of one epoch; returns the mean training loss over ranks and steps, and seconds.
         evaluate: returns loss and accuracy on the test split. `save`: writes a checkpoint.
     """
     note = progress.go_on(training.epochs)

@@ -1,5 +1,5 @@
-"""What `evaluate` does and says: how right a network is on test images, class by class; that of a run, or one with weights that a
-job names.
+"""The work and the answer of `evaluate`: the accuracy of a network on test images, class by class. The network is that
+of a run, or one with the weights of a job.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from chronograd.train.methods import teacher
 from chronograd.units import percent
 from chronograd.words import how_many, listed
 
-# Pictures of a detector that go through it together.
+# Batch size of a detector.
 PICTURES_AT_ONCE = 16
 INTERVAL = 0.95
 
 
 @dataclass(frozen=True)
 class _Evaluated:
-    """What an answer is about.
+    """The subject of an answer.
 
     Attributes:
-        about: whose network it is, as data. note: what a reader has to know of it; empty if nothing.
+        about: whose network it is, as data. note: what a reader has to know about it, or empty.
     """
 
     title: str
@@ -47,9 +47,11 @@ class _Evaluated:
 
 
 def evaluate(run: RunDir, data: Data) -> Answer:
-    """Accuracy of a classifier, or average precision of a detector, on the test images of a data set, with its newest weights.
+    """Return the accuracy of a classifier, or the average precision of a detector, on the test images of a data set.
+    The newest weights are used.
 
-    Raises: InputError for a run of text, and for a data set of another task; else as `datasets.load` and `load_pretrained`.
+    Raises: InputError for a run of text, and for a data set of another task; else as `datasets.load` and
+    `load_pretrained`.
     """
     job = run.job()
     _check_images(job, f"{run.path} is a run", "its record has the loss: `chronograd records`")
@@ -63,7 +65,7 @@ def evaluate(run: RunDir, data: Data) -> Answer:
     own, asked = datasets.card(job.data), datasets.card(data)
     if own.num_classes != asked.num_classes:
         raise InputError(
-            f"{run.path} tells {own.num_classes} classes apart, and {data.name} has {asked.num_classes}",
+            f"{run.path} distinguishes {own.num_classes} classes, and {data.name} has {asked.num_classes}",
             "name a data set of the same classes",
         )
     datasets.fetch(data)
@@ -71,17 +73,18 @@ def evaluate(run: RunDir, data: Data) -> Answer:
 
 
 def evaluate_job(job: Job, name: str) -> Answer:
-    """The same of a network with the weights that its job names, which is not trained, on the job's test images.
+    """Evaluate a network with the weights of its job, without training, on the job's test images.
 
     Args:
         name: of the job or the network, as the user wrote it.
-    Raises: InputError for text, for a network without weights, and for weights of other classes; else as `datasets.load` and
-        `load_pretrained`.
+
+    Raises: InputError for text, for a network without weights, and for weights of other classes; else as
+    `datasets.load` and `load_pretrained`.
     """
     _check_images(job, f"{name} is a job", "`chronograd train` has the loss")
     if job.network.weights is None:
         raise InputError(
-            f"{job.network.name} has no weights, and at random it is right by chance",
+            f"{job.network.name} has no weights; random weights give chance accuracy",
             "write network.weights=FILE, or a run, torchvision or timm; or train it, and evaluate the run",
         )
     card = datasets.card(job.data)
@@ -98,11 +101,11 @@ def evaluate_job(job: Job, name: str) -> Answer:
     return _of_classes(what, job, job.data, *teacher.probabilities_of(network, job, name, job.data, split="test"))
 
 
-# What is done to pixels, which weights from elsewhere may want done otherwise.
+# How pixels are normalised. Weights from elsewhere may need another way.
 _PIXELS = {
     "boxes": "less 127, over 128",
-    "own": "less the mean of the training images, over their deviation (data.normalisation=own)",
-    "imagenet": "less the mean of ImageNet, over its deviation (data.normalisation=imagenet)",
+    "own": "minus the mean of the training images, divided by their deviation (data.normalisation=own)",
+    "imagenet": "minus the mean of ImageNet, divided by its deviation (data.normalisation=imagenet)",
     "unit": "0 to 1 (data.normalisation=unit)",
     "raw": "0 to 255 (data.normalisation=raw)",
 }
@@ -110,13 +113,15 @@ _PIXELS = {
 
 def _check_images(job: Job, whose: str, hint: str) -> None:
     if job.is_text:
-        raise InputError(f"{whose} of text, and `evaluate` is of images", hint)
+        raise InputError(f"{whose} of text, and `evaluate` needs images", hint)
     if job.task == "reinforcement":
-        raise InputError(f"{whose} of an agent, and `evaluate` is of images", "`chronograd train` has its returns")
+        raise InputError(f"{whose} of an agent, and `evaluate` needs images", "`chronograd train` has its returns")
 
 
 def _with_weights(job: Job, weights: str, card: DatasetCard) -> tuple[torch.nn.Module, str]:
-    """A network with all of these weights, to be evaluated, and what they are. Raises InputError where its head has others."""
+    """Return a network in evaluation mode with exactly these weights, and their description. Raises InputError if its
+    head has others.
+    """
     torch.manual_seed(job.training.seed)
     network = registry.build(
         job.network.name, job.network.options, input_shape=card.shape, num_classes=card.num_classes
@@ -124,8 +129,8 @@ def _with_weights(job: Job, weights: str, card: DatasetCard) -> tuple[torch.nn.M
     loaded = load_pretrained(network, weights, job.network.name)
     if loaded.fresh:
         raise InputError(
-            f"{loaded.source} does not tell the {how_many(card.num_classes, 'classes')} of {card.name} apart: {loaded.fresh[0]} would stay random",
-            "name data of the classes that it was trained on; or train it first, and evaluate the run",
+            f"{loaded.source} does not distinguish the {how_many(card.num_classes, 'classes')} of {card.name}: {loaded.fresh[0]} would stay random",
+            "name data with its training classes; or train it first, and evaluate the run",
         )
     has_gpu = torch.cuda.is_available() and job.cluster.device != "cpu"
     return network.to("cuda" if has_gpu else "cpu").eval(), loaded.source
@@ -135,7 +140,7 @@ def _with_weights(job: Job, weights: str, card: DatasetCard) -> tuple[torch.nn.M
 
 
 def _of_boxes(what: _Evaluated, network: torch.nn.Module, names: tuple[str, ...], side: int, data: Data) -> Answer:
-    # Of which training pictures it learned from nothing is asked here.
+    # The selection of training pictures does not matter here.
     asked = {"class_names": names, "image_size": side, "samples": None, "skip": 0}
     dataset = datasets.load(data.model_copy(update=asked))
     assert dataset.annotated is not None
@@ -198,7 +203,8 @@ def _said(classes: list[dict[str, Any]], mean: float | None, other: float | None
 
 
 def _key(metric: str) -> str:
-    """
+    """Return the key of a metric.
+
     >>> _key("11-point")
     '11_point'
     """
@@ -241,13 +247,13 @@ def _of_classes(
             {1, 2, 3, 4},
             most=40,
         ),
-        caption="Intervals are Wilson's, of so many images of the same kind: those of other seeds are not in them.",
+        caption="Intervals are Wilson's: they cover other images of the same kind, but not other seeds.",
     )
     return _answer(what, values, section, (), [Highlight("accuracy", percent(accuracy))])
 
 
 def _share(is_right_N: Any) -> tuple[float | None, float | None, float | None]:
-    """Share of what is right, and its interval by Wilson's method, 1927; None of nothing."""
+    """Return the share of correct answers and its interval by Wilson's method, 1927; None for no answers."""
     if not len(is_right_N):
         return None, None, None
     interval = stats.binomtest(int(is_right_N.sum()), len(is_right_N)).proportion_ci(INTERVAL, method="wilson")

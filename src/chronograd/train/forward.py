@@ -1,4 +1,4 @@
-"""One batch in inference, in its parts: input, transfer, forward. Evaluation mode, no gradients, no exchange."""
+"""One batch of inference in parts: input, transfer, forward. Evaluation mode, no gradients, no communication."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from chronograd.train.watchdog import WATCHDOG
 
 
 class ForwardStep:
-    """Network and data of one rank; a step asks the network about one batch of training samples, in the job's order.
+    """Network and data of one rank. A step runs the network on one batch of training samples, in the job's order.
 
-    Left out: copying the answers to the host.
+    Left out: copying the outputs to the host.
     """
 
     waited_s: float | None = None
@@ -43,7 +43,7 @@ class ForwardStep:
         self._raw = self._seen = torch.empty(0)
 
     def parts(self, index: int, is_updated: bool = True) -> Iterator[Part]:
-        """Name and call of each part of batch `index`, counted from 0."""
+        """Yield name and call of each part of batch `index`, counted from 0."""
         for name, call in (
             ("input", lambda: self.gather(index)),
             ("transfer", self.transfer),
@@ -54,7 +54,7 @@ class ForwardStep:
             yield name, call
 
     def no_sync(self) -> None:
-        """None: nothing is exchanged."""
+        """Return None: inference does not communicate."""
 
     def gather(self, index: int) -> None:
         part = rank_slice(self.training.batch, self.place.rank, self.place.world_size)
@@ -74,7 +74,7 @@ class ForwardStep:
             self.outputs = self.model(self._seen)
 
     def run(self, index: int) -> None:
-        """All parts of batch `index`."""
+        """Run all parts of batch `index`."""
         self.outputs = None
         for _, call in self.parts(index):
             call()

@@ -1,6 +1,6 @@
-"""Weights that training starts from, and whether the head that came with them is kept.
+"""Initial weights of training, and whether the head that came with them stays.
 
-A head that was trained on other classes is worse than a new one: it is sure of the wrong answers.
+A head trained on other classes is worse than a new one: it is sure of wrong answers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from chronograd.rundir import RunDir, is_run_dir
 from chronograd.train.inputs import input_of
 from chronograd.words import how_many
 
-# Training images by which an unknown head is judged: enough to tell a loss of guessing from that of a trained head.
+# Training images that judge an unknown head: enough to distinguish the loss of guessing from that of a trained head.
 JUDGED = 64
 
 
 def load_start(network: nn.Module, job: Job, dataset: Dataset) -> str:
-    """Load `network.weights` into a network on the CPU. Returns the source of the weights and of the head, in words.
+    """Load `network.weights` into a network on the CPU. Return the source of the weights and of the head, in words.
 
-    Without `network.head` the head is new where the weights were trained on other classes. A run directory states its
-    classes. Weights from elsewhere do not: their head is kept if it classifies training images better than a guess.
+    Without `network.head`, the head is new if the weights were trained on other classes. A run directory states its
+    classes. Weights from elsewhere do not: their head stays if it classifies training images better than a guess.
+
     Raises: as `load_pretrained`.
     """
     source = job.network.weights
@@ -55,7 +56,7 @@ def load_start(network: nn.Module, job: Job, dataset: Dataset) -> str:
 
 
 def _asked(job: Job, dataset: Dataset) -> tuple[Head | None, str]:
-    """Return whether the job and the source make the head new or keep it, and why. None: its loss decides."""
+    """Return whether job and source ask for a new head or for the old one, and why. None: the loss decides."""
     if job.network.head is not None:
         return job.network.head, f"network.head={job.network.head}"
     source = Path(job.network.weights or "").expanduser()
@@ -63,7 +64,7 @@ def _asked(job: Job, dataset: Dataset) -> tuple[Head | None, str]:
         return None, ""
     try:
         trained_on = datasets.card(RunDir.open(source).job().data)
-    except ChronogradError:  # the data set that it was trained on is no longer there
+    except ChronogradError:  # its training data no longer exists
         return None, ""
     ours, theirs = dataset.card.class_names, trained_on.class_names
     if len(ours) != len(theirs):
@@ -71,7 +72,7 @@ def _asked(job: Job, dataset: Dataset) -> tuple[Head | None, str]:
     if ours != theirs:
         return "new", f"trained on other classes: {_some(theirs)}; now {_some(ours)}"
     if dataset.card.name != trained_on.name and all(name.isdecimal() for name in ours):
-        return None, ""  # numbers are no names
+        return None, ""  # numbers are not names of classes
     return "kept", f"trained on the same {how_many(len(ours), 'classes')}"
 
 
@@ -81,7 +82,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 @torch.no_grad()
 def _loss(network: nn.Module, dataset: Dataset) -> float:
-    """Mean cross-entropy in nats of some training images of all classes, by a network on the CPU."""
+    """Return the mean cross-entropy in nats over some training images of all classes, for a network on the CPU."""
     device = torch.device("cpu")
     seen = input_of(dataset.train, dataset, device)
     samples = np.unique(np.linspace(0, len(seen) - 1, JUDGED).astype(np.int64))

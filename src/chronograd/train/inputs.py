@@ -1,7 +1,7 @@
-"""What a network sees of a split, batch by batch: images that are normalised and augmented, features kept of them, or text.
+"""The input of a network, batch by batch: normalised and augmented images, stored features, or text.
 
-All have the same three stages: `gather` (on the CPU, or on the device where the images are), `transfer` to the
-device, `prepare` there.
+All have the same three stages: `gather` (on the CPU, or on the device of the images), `transfer` to the device,
+`prepare` there.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from chronograd.train.order import CHUNK
 
 
 class InputSplit(Protocol):
-    """One split of a data set as a network sees it. N samples."""
+    """One split of a data set as input of a network. N samples."""
 
     def __len__(self) -> int: ...
 
     def gather(self, samples: np.ndarray) -> Tensor:
-        """The raw samples; where they are files this waits for those that are still being read."""
+        """Return the raw samples. If they are files, wait for those that are still being read."""
 
     def prefetch(self, samples: np.ndarray) -> None:
-        """These are wanted soon."""
+        """Announce samples that will be needed soon."""
 
     def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """What the network sees of raw samples on the device; augmented by `draws` where there are any."""
+        """Return the network's input from raw samples on the device, augmented by `draws` if given."""
 
 
 class ImageInput:
-    """Images, normalised on the device, augmented there in training."""
+    """Images, normalised on the device, and augmented there in training."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ImageInput:
 
 
 class FeatureInput:
-    """Rows of features that a frozen trunk made of each image, kept on the device. F features."""
+    """Rows of features that a frozen trunk computed from the images, stored on the device. F features."""
 
     def __init__(self, features_NF: Tensor) -> None:
         self.features_NF = features_NF
@@ -92,7 +92,7 @@ class FeatureInput:
 
 
 class TokenInput:
-    """Rows of tokens, on the device, as they are."""
+    """Rows of tokens on the device, unchanged."""
 
     def __init__(self, rows: Rows, device: torch.device) -> None:
         self.rows = rows.to(device)
@@ -118,7 +118,7 @@ def input_of(
     augmentation: Augmentation | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> InputSplit:
-    """What a network sees of a split, of images in a type or of text."""
+    """Return the input of a network from a split of images, in a data type, or of text."""
     if isinstance(split, Rows):
         return TokenInput(split, device)
     return ImageInput(split, dataset, device, channels_last, augmentation, dtype)
@@ -127,7 +127,9 @@ def input_of(
 def in_chunks(
     seen: InputSplit, samples: np.ndarray, device: torch.device, size: int = CHUNK
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Samples as a network sees them, not augmented, `size` at a time and each chunk read while the one before is used."""
+    """Yield samples as input of a network, not augmented, `size` at a time. The next chunk is read while one is
+    used.
+    """
     for start in range(0, len(samples), size):
         chunk, later = samples[start : start + size], samples[start + size : start + 2 * size]
         if len(later):

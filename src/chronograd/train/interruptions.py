@@ -1,4 +1,4 @@
-"""What interruptions of a run cost, from its steps files. Pure; needs no torch."""
+"""The cost of interruptions of a run, from its steps files. Pure; needs no torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from chronograd.rundir.steps import Epoch
 
 @dataclass(frozen=True)
 class Interruptions:
-    """Of a run that was started again, by itself or by hand.
+    """Steps and time that a run lost because it was started again.
 
     Attributes:
-        redone_steps: steps that were thrown away and done again. `redone_s`: the seconds that the thrown away ones took.
-        lost_s: wall time between a checkpoint and the moment at which the run went on from there: the steps thrown away,
-            until the failure was found, until the ranks were started and had met again. NaN where lines have no time.
+        redone_steps: steps that were lost and repeated. `redone_s`: the seconds of the lost ones.
+        lost_s: wall time between a checkpoint and the moment when the run had restarted from it. It covers the lost
+            steps, the
+            detection of the failure, and the start of the ranks. NaN if lines have no time.
     """
 
     starts: int
@@ -28,21 +29,26 @@ class Interruptions:
 
     @property
     def note(self) -> str:
-        return f"started {self.starts} times; {self.redone_steps} steps were done again and are counted once"
+        return f"started {self.starts} times; {self.redone_steps} steps were repeated and count once"
 
     def quantities(self) -> dict[str, Quantity]:
         lost = {
-            "redone_s": (self.redone_s, "time of steps that were thrown away; in no other figure but wall_time_s"),
-            "lost_s": (self.lost_s, "wall time from a checkpoint until the run went on from there; holds redone_s"),
+            "redone_s": (self.redone_s, "time of steps that were lost; wall_time_s includes it, other figures do not"),
+            "lost_s": (
+                self.lost_s,
+                "wall time from a checkpoint until the run continued from there; includes redone_s",
+            ),
         }
         found = {
             "redone_steps": Quantity(
-                value=self.redone_steps, unit="count", source="steps thrown away and done again; counted once elsewhere"
+                value=self.redone_steps,
+                unit="count",
+                source="steps that were lost and repeated; other figures count them once",
             )
         }
         for name, (seconds, source) in lost.items():
             found[name] = (
-                Quantity.missing("s", "the steps files do not say when their lines were written")
+                Quantity.missing("s", "the lines of the steps files have no times")
                 if not math.isfinite(seconds)
                 else Quantity(value=seconds, unit="s", n=self.starts - 1, source=source)
             )
@@ -50,7 +56,9 @@ class Interruptions:
 
 
 def interruptions(log: StepLog) -> Interruptions:
-    """Of one rank, or of all where each step is done by one of them (chronograd.rundir.steps.merged)."""
+    """Return the interruptions of one rank, or of all if each step is done by one of them
+    (chronograd.rundir.steps.merged).
+    """
     redone_s = sum((line.step_time_s or 0.0) * (line.num_steps or 1) for line in log.discarded)
     return Interruptions(log.attempts, log.redone, redone_s, _lost_s(log))
 
@@ -69,7 +77,7 @@ def _lost_s(log: StepLog) -> float:
             ends = [at[kept] for at in (done, saved) if kept in at and not at[kept] > again]
             lost_s += again - max(ends, default=math.nan)
     last = lines[-1]
-    if log.attempts > last.attempt:  # all steps were done and saved; the record alone was missing
+    if log.attempts > last.attempt:  # all steps were done and saved; only the record was missing
         lost_s += log.ended - max(last.time, saved.get(last.step, last.time))
     return lost_s
 

@@ -1,13 +1,12 @@
-"""The largest batch that really runs here: probes in processes of their own, one batch each.
+"""The largest batch that really runs here: one probe for each batch, in a separate process.
 
     python -m chronograd.train.largest_batch JOB.json BATCH LIMIT_BYTES
 
-A probe takes two steps of the job with one batch of synthetic samples of its shape, under a memory limit, and prints one
-line of JSON. It runs out of memory on its own: the parent sees an answer, or a process that has died, and goes on.
+A probe takes two steps of the job with one batch of synthetic samples under a memory limit, and prints one line of
+JSON. If it runs out of memory, only the probe ends: the parent reads its answer, or sees that it died, and continues.
 
-On the CPU the limit is on resident memory: the process may add to its private data (RLIMIT_DATA, Linux) what the
-limit leaves beyond what it has once torch is loaded. On CUDA it is a share of the device's memory, and without a limit
-the device's own.
+On the CPU the limit is on resident memory. Beyond its size after loading torch, a process may add private data up to
+the limit (RLIMIT_DATA, Linux). On CUDA it is a share of the device's memory; without a limit it is all of it.
 
 Left out: other processes' use of the same memory while probing.
 """
@@ -35,7 +34,7 @@ from chronograd.train.rank_context import check_machine, rank_context_from_envir
 from chronograd.train.step import TrainingStep
 
 PROBE_TIMEOUT_S = 600.0
-# How torch, the C++ library, and oneDNN (which cannot make a primitive without memory) say it.
+# Messages of torch, the C++ library, and oneDNN (which cannot create a primitive without memory).
 _OUT_OF_MEMORY = (
     "out of memory",
     "allocate memory",
@@ -46,7 +45,7 @@ _OUT_OF_MEMORY = (
 
 
 def probe(job: Job, batch: int, limit_bytes: int | None = None) -> Probe:
-    """Run two steps with `batch` samples in a process of its own.
+    """Run two steps with `batch` samples in a separate process.
 
     Raises: RunError if it fails for another reason than memory.
     """
@@ -75,10 +74,10 @@ def probe(job: Job, batch: int, limit_bytes: int | None = None) -> Probe:
 
 
 def confirm(job: Job, predicted: int, limit_bytes: int | None = None, max_probes: int = MAX_PROBES) -> Edge:
-    """The edge around a predicted largest batch on this machine.
+    """Search for the largest batch on this machine, around a predicted one.
 
     Args:
-        limit_bytes: memory allowed to the process (CPU) or of the device (CUDA); by default all there is.
+        limit_bytes: memory allowed to the process (CPU) or of the device (CUDA); by default all of it.
 
     Raises: InputError where this machine cannot run the job; RunError if a probe fails for another reason than memory.
     """
@@ -89,17 +88,19 @@ def confirm(job: Job, predicted: int, limit_bytes: int | None = None, max_probes
 
 
 def base_bytes(job: Job) -> int:
-    """What a process here holds beside a network's tensors: the framework, and the context on a GPU."""
+    """Return the memory of a process here without a network's tensors: the framework, and the context on a GPU."""
     found = probe(job, 2).base_bytes
     if found is None:
-        raise RunError("not even a batch of 2 runs here, so there is no edge to look for")
+        raise RunError("not even a batch of 2 runs here, so there is no largest batch to search")
     return found
 
 
 def _one_batch(job: Job, batch: int) -> Job:
-    """The job on one device with synthetic samples of its own shape, one batch of them."""
+    """Return the job on one device with one batch of synthetic samples of its shape."""
     if job.task == "detection":
-        raise InputError("the largest batch of a detector is predicted, and not tried: synthetic images have no boxes")
+        raise InputError(
+            "the largest batch of a detector can be predicted but not confirmed: synthetic images have no boxes"
+        )
     data = datasets.card(job.data)
     fields = [
         *("cluster.count=1", "backend=single", f"training.batch={batch}", "training.zero_stage=0"),
@@ -113,11 +114,11 @@ def _one_batch(job: Job, batch: int) -> Job:
 
 
 def main(argv: list[str]) -> int:
-    """Two steps under a limit. Status 0 with a line of JSON, whether memory sufficed or not."""
+    """Run two steps under a limit. Print a line of JSON and return 0, whether memory sufficed or not."""
     job = from_dict(json.loads(Path(argv[0]).read_text()))
     place = rank_context_from_environment(job)
     limit = int(argv[2])
-    # A first step loads what libraries load late, some 150 MB, which is no network's memory.
+    # The first step loads libraries, some 150 MB, which do not belong to the network.
     small = _one_batch(job, 2)
     TrainingStep(small, datasets.load(small.data), place).run(0)
     base = _limit_cuda(limit, place.device) if place.device.type == "cuda" else _limit_private_data(limit)
@@ -125,7 +126,7 @@ def main(argv: list[str]) -> int:
     answer: dict[str, Any]
     try:
         step = TrainingStep(job, datasets.load(job.data), place)
-        for _ in range(2):  # the optimizer's state is there from the second
+        for _ in range(2):  # the optimizer's state exists from the second step on
             step.run(0)
         if place.device.type == "cuda":
             torch.cuda.synchronize(place.device)
@@ -139,19 +140,21 @@ def main(argv: list[str]) -> int:
 
 
 def _limit_cuda(limit: int, device: Any) -> int:
-    """Let this process have so much of a GPU; what is taken of it beside our tensors, by the context and by others."""
+    """Limit this process to `limit` bytes of a GPU. Return the bytes that the context and other processes already
+    use.
+    """
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     base = int(total - free)
     if limit:
         if limit <= base:
-            raise InputError(f"{limit / 1e6:.0f} MB are less than the {base / 1e6:.0f} MB that are taken already")
+            raise InputError(f"{limit / 1e6:.0f} MB are less than the {base / 1e6:.0f} MB that are already in use")
         torch.cuda.set_per_process_memory_fraction(min(1.0, (limit - base) / total), device)
     return base
 
 
 def _limit_private_data(limit: int) -> int:
-    """Let this process grow to so many resident bytes; what it has now."""
+    """Limit this process to `limit` resident bytes. Return its current size."""
     now = int(psutil.Process().memory_info().rss)
     if limit:
         import resource  # not on Windows

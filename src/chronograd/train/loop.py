@@ -1,7 +1,7 @@
 """The training loop of PyTorch: the steps of an epoch, within chronograd.train.epochs.
 
-Written for one rank; `place.exchange` does nothing there. The training clock also covers the one pass of a frozen trunk
-whose features are kept, and leaves out what it takes to measure the gradient noise scale.
+Written for one rank; `place.exchange` does nothing there. The training clock includes the one pass of a frozen trunk
+whose features are stored, and excludes the measurement of the gradient noise scale.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 
-# On CUDA reading a loss waits for the device, so losses are read and written in bunches this often.
+# On CUDA, reading a loss waits for the device, so losses are read and written together at this interval.
 WRITE_EVERY_S = 0.5
 
 
-# Loss and accuracy on the test split.
+# Returns loss and accuracy on the test split.
 Evaluation = Callable[[TrainingStep, Dataset, RankContext], tuple[float, float]]
 
 
@@ -50,7 +50,7 @@ def train(
     """Train to the job's epochs or target accuracy, from the newest sound checkpoint if there is one.
 
     Args:
-        evaluation: another than that of classifiers and language models.
+        evaluation: replaces the one of classifiers and language models.
     """
     test = evaluation or evaluate
     progress = _resume(step, place, run, lines)
@@ -76,7 +76,7 @@ def train(
 
 
 def _resume(step: TrainingStep, place: RankContext, run: RunDir, lines: StepWriter) -> Progress:
-    """Rank 0 chooses the checkpoint, all ranks read it. Only what rank 0 notes is kept."""
+    """Restore the checkpoint that rank 0 chooses, on all ranks. Only the notes of rank 0 are stored."""
     newest, notes = checkpoint_folder.newest_sound(run.checkpoints) if place.is_rank_zero else (None, [])
     number = int(newest.name.removeprefix("step-")) if newest is not None else 0
     number = rank0_number(number, place)
@@ -92,7 +92,7 @@ def _resume(step: TrainingStep, place: RankContext, run: RunDir, lines: StepWrit
 
 
 def _epoch(step: TrainingStep, place: RankContext, lines: StepWriter, progress: Progress) -> tuple[float, float]:
-    """The steps of one epoch. Returns the mean loss over ranks and steps, and seconds."""
+    """Run the steps of one epoch. Return the mean loss over ranks and steps, and seconds."""
     seed_everything(order.random_seed(step.training.seed, progress.epoch, place.rank))
     log = _LossLog(lines, place, progress)
     start = time.perf_counter()
@@ -110,9 +110,9 @@ def _epoch(step: TrainingStep, place: RankContext, lines: StepWriter, progress: 
 
 @torch.no_grad()
 def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[float, float]:
-    """Mean cross-entropy (without label smoothing) and accuracy, equal on every rank.
+    """Return mean cross-entropy (without label smoothing) and accuracy, equal on every rank.
 
-    Rank 0's running means are used by all. Chunks go to the ranks in turn. Where the job keeps a running mean of the
+    All ranks use the running means of rank 0. Chunks go to the ranks in turn. If the job has a running mean of the
     weights, that is evaluated.
     """
     share_buffers(step.network if step.averaged is None else step.averaged, place)
@@ -138,16 +138,16 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[
 
 
 def seed_everything(seed: int) -> None:
-    """Seed torch, NumPy's and Python's own generators, whichever a network may use."""
+    """Seed the generators of torch, NumPy and Python, because a network may use any of them."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 class _LossLog:
-    """Writes one line per step: its loss on this rank, the training clock at its end, and its parts.
+    """A writer of one line per step: its loss on this rank, the training clock at its end, and its parts.
 
-    On CUDA the clock is the host's, which runs ahead of the device within a bunch of steps.
+    On CUDA the clock is the host's, which runs ahead of the device within a group of steps.
     """
 
     def __init__(self, lines: StepWriter, place: RankContext, progress: Progress) -> None:
@@ -163,7 +163,7 @@ class _LossLog:
             self.flush()
 
     def flush(self) -> None:
-        """Reads the losses of the steps since the last flush, which on CUDA waits for them, and writes them."""
+        """Read and write the losses since the last flush. On CUDA this waits for them."""
         waiting = WATCHDOG.waiting(GRADIENTS, is_counted=False) if self._is_cuda else contextlib.nullcontext()
         with waiting:
             losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist() if self._pending else []

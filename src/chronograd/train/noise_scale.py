@@ -1,12 +1,12 @@
-"""Squared norms of gradients over few samples and over many, at every Nth step of a run: what the noise scale is made of.
+"""The gradient noise scale: squared norms of gradients over few samples and over many, at every Nth step of a run.
 
-Ranks have small gradients anyway: each takes the norm of its own before the average, and of the average. A rank that is alone
-runs forward and backward once more on the parts of its batch, before the step's own passes: on those that are accumulated, else on
-two halves. What such a part is normalised by (batch norm) is its own, in these as in ranks and in accumulation: the
-scale is that of gradients normalised so, and where halves are smaller than what training normalises by it may differ.
+With several ranks, each computes the norm of its gradient and of the average. A single rank runs forward and backward
+once more on the parts of its batch, before the step's passes: on the accumulated parts, or else on two halves.
+Batch norm normalises each part separately, as with ranks and accumulation. If halves are smaller than the batches that
+training normalises, the scale may differ.
 
-Training stays the same bit by bit on the CPU: buffers and random generators are as before, gradients and update are the step's
-own. Left out: state that a network keeps elsewhere than in its buffers.
+On the CPU, training stays the same bit by bit: buffers and random generators are restored, and gradients and update do
+not change. Left out: state that a network stores outside its buffers.
 
 Source: McCandlish et al., arXiv 1812.06162, appendix A.1; chronograd.predict.batch_size has the arithmetic.
 """
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 
 class GradientNoise:
-    """Measures in some steps of one rank.
+    """Measures the noise scale in some steps of one rank.
 
     Attributes:
-        found: of the last step that measured: `grad_sq_small`, `grad_sq_big`, and the samples that these gradients are over,
-            `batch_small` (of unequal parts the harmonic mean) and `batch_big`; `noise_scale_s`, seconds that it took. With ranks
-            some of them are within backward: on CUDA, where that cannot be told, one read of the gradients stays there.
+        found: the last measurement: `grad_sq_small`, `grad_sq_big`, and the samples of these gradients, `batch_small`
+            (the harmonic
+            mean of unequal parts) and `batch_big`; `noise_scale_s`, its seconds. With ranks, some of these seconds lie within
+            backward. On CUDA they cannot be separated, and one read of the gradients stays there.
     """
 
     def __init__(self, step: TrainingStep) -> None:
@@ -48,11 +49,11 @@ class GradientNoise:
         self._seconds = 0.0
 
     def is_due(self, index: int) -> bool:
-        """Whether step `index`, counted from 0, measures."""
+        """Return whether step `index`, counted from 0, measures."""
         return index % self._step.training.noise_scale_every == 0
 
     def begin(self) -> None:
-        """Once the batch is there, before the passes over it."""
+        """Begin a measurement, when the batch is ready and before the passes over it."""
         self._seconds = 0.0
         with self._clock():
             if self._is_alone:
@@ -62,14 +63,16 @@ class GradientNoise:
                 self._handles = [p.register_post_accumulate_grad_hook(self._note) for p in self._trained]
 
     def end(self) -> None:
-        """Once the gradients of all ranks are averaged, before the update."""
+        """End a measurement, when the gradients of all ranks are averaged and before the update."""
         with self._clock():
             if not self._is_alone:
                 self.found = self._of_ranks()
         self.found["noise_scale_s"] = self._seconds
 
     def _note(self, parameter: torch.Tensor) -> None:
-        """A gradient of this rank, before it is sent. With accumulation the last call has the sum of all parts."""
+        """Take the norm of a gradient of this rank before it is sent. With accumulation, the last call has the sum of
+        all parts.
+        """
         start = time.perf_counter()
         assert parameter.grad is not None
         self._own[id(parameter)] = _square(parameter.grad)
@@ -80,7 +83,7 @@ class GradientNoise:
         for handle in self._handles:
             handle.remove()
         samples, batch = step.rank_samples, step.training.batch
-        # Its loss was scaled by its share of the batch, so that the mean over ranks is the batch's.
+        # The loss was scaled by the rank's share of the batch, so that the mean over ranks is the mean of the batch.
         share = samples * step.place.world_size / batch
         own, both = _total(self._own.values()), _total(_square(p.grad) for p in self._trained if p.grad is not None)
         scale = step.scaler.get_scale() ** 2
@@ -108,7 +111,7 @@ class GradientNoise:
 
     @contextmanager
     def _clock(self) -> Iterator[None]:
-        """On CUDA neither work that was launched before counts, nor is work of within left over."""
+        """Time a block. On CUDA, wait for earlier work before, and for the block's own work after."""
         _wait(self._step.device)
         start = time.perf_counter()
         yield
@@ -121,7 +124,7 @@ def _line(sq_small: float, sq_big: float, batch_small: float, batch_big: float) 
 
 
 def _square(gradient: torch.Tensor) -> torch.Tensor:
-    """Squared norm, on the gradient's device."""
+    """Return the squared norm, on the gradient's device."""
     norm: torch.Tensor = torch.linalg.vector_norm(gradient.detach().float())
     return norm.double().square()
 
@@ -137,7 +140,7 @@ def _wait(device: torch.device) -> None:
 
 @contextmanager
 def _unchanged(network: nn.Module, device: torch.device) -> Iterator[None]:
-    """Afterwards buffers, such as running means, and random generators are as they were."""
+    """Restore buffers, such as running means, and random generators after a block."""
     buffers = list(network.buffers())
     kept = [buffer.clone() for buffer in buffers]
     numpy_state, python_state = np.random.get_state(), random.getstate()

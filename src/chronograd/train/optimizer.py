@@ -1,4 +1,4 @@
-"""The optimizer of a job over a network's parameters, in groups that have rates of their own."""
+"""The optimizer of a job over a network's parameters, in groups with separate learning rates."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from chronograd.train.schedule import learning_rate
 
 
 def make_optimizer(network: nn.Module, training: Training, is_fused: bool = False) -> torch.optim.Optimizer:
-    """Over the parameters that are trained; those of a group with factor 0 are frozen here.
+    """Return an optimizer over the trained parameters; freeze those of a group with factor 0.
 
-    Unless a group says otherwise no parameter is exempt from weight decay. Fused, Adam takes one call for all parameters, half
-    the time of a small network's update.
+    Weight decay applies to all parameters unless a group states otherwise. Fused Adam takes one call for all
+    parameters, half the time of a small network's update.
+
     Raises InputError for a group that matches nothing, and where nothing is left to train.
     """
     groups = [g for g in parameter_groups(network, training) if g["params"]]
@@ -34,7 +35,9 @@ def make_optimizer(network: nn.Module, training: Training, is_fused: bool = Fals
 
 
 def parameter_groups(network: nn.Module, training: Training) -> list[dict[str, Any]]:
-    """Groups for an optimizer, each with `factor`, by which the scheduled rate is multiplied. The last is the rest."""
+    """Return groups for an optimizer. Each has a `factor` on the scheduled rate. The last group holds the other
+    parameters.
+    """
     stated = training.parameter_groups
     groups: list[dict[str, Any]] = [{"params": [], "factor": g.learning_rate_factor} for g in stated]
     for group, given in zip(groups, stated, strict=True):
@@ -61,17 +64,17 @@ def parameter_groups(network: nn.Module, training: Training) -> list[dict[str, A
 
 
 def set_rate(optimizer: torch.optim.Optimizer, training: Training, step: int, num_steps: int) -> None:
-    """The schedule's rate of a step, counted from 0, times each group's factor."""
+    """Set the schedule's rate of a step, counted from 0, times each group's factor."""
     rate = learning_rate(training, step, num_steps)
     for group in optimizer.param_groups:
         group["lr"] = rate * group["factor"]
 
 
 class RMSProp(torch.optim.Optimizer):
-    """RMSProp as deep Q-learning has it: the step is the gradient divided by its running standard deviation.
+    """RMSProp as in deep Q-learning: the step is the gradient divided by its running standard deviation.
 
-    m and v are running means of g and g²; w -= rate · g / √(v - m² + 0.01). torch.optim.RMSprop adds its constant outside
-    the root. Source: the code published with Mnih et al. 2015; A. Graves, arXiv:1308.0850, equations 38 to 45.
+    m and v are running means of g and g²; w -= rate · g / √(v - m² + 0.01). torch.optim.RMSprop adds its constant
+    outside the root. Source: the code published with Mnih et al. 2015; A. Graves, arXiv:1308.0850, equations 38 to 45.
     """
 
     MIN_VARIANCE = 0.01

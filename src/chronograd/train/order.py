@@ -1,4 +1,4 @@
-"""Which samples make a step, and which of them are a rank's. Needs no torch, so that every backend can use it."""
+"""The samples of a step, and the part of each rank. Needs no torch, so that every backend can use it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from chronograd.job import steps_per_epoch
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Resampling = Literal["natural", "square_root", "uniform"]
-# Images per pass outside training. Fixed, so that a sample meets the same neighbours for any number of ranks.
+# Batch size outside training. It is fixed, so that a sample has the same neighbours for any number of ranks.
 CHUNK = 256
 
 
 class SampleOrder:
     """The samples of every step of a run: a function of seed and step alone.
 
-    With `natural` resampling an epoch is a permutation. Otherwise it has as many samples, and each class its share in
-    proportion to the root of its frequency, or the same for all; a class's images are all met equally often, give or
-    take one, chosen anew in each epoch.
+    With `natural` resampling an epoch is a permutation. Otherwise an epoch has the same number of samples, and each
+    class a share in proportion to the square root of its frequency, or equal shares. The images of a class come equally
+    often, plus or minus one; each epoch draws which come once more.
 
     Source: square-root and uniform resampling of hashtags, D. Mahajan et al., arXiv 1805.00932, section 2.
     """
@@ -28,7 +28,9 @@ class SampleOrder:
     def __init__(
         self, seed: int, num_samples: int, batch: int, labels: Indices | None = None, resampling: Resampling = "natural"
     ) -> None:
-        """Args: labels: the class of every sample, for resampling. Raises InputError if there is no whole batch."""
+        """Set the order. `labels` are the class of every sample, for resampling. Raises InputError if there is no whole
+        batch.
+        """
         self.seed, self.num_samples, self.batch = seed, num_samples, batch
         self.steps_per_epoch = steps_per_epoch(num_samples, batch)
         self._labels = None if resampling == "natural" else labels
@@ -36,7 +38,7 @@ class SampleOrder:
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def samples(self, step: int) -> Indices:
-        """The samples of step `step`, counted from 0: the same for any number of ranks."""
+        """Return the samples of step `step`, counted from 0: the same for any number of ranks."""
         epoch, position = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._order_of(epoch)
@@ -50,13 +52,13 @@ class SampleOrder:
         return random.permutation(np.concatenate(met)).astype(np.int64)
 
     def _shares(self) -> list[int]:
-        """How many samples of each class an epoch has; they sum to the number of samples."""
+        """Return the samples of each class in an epoch; they sum to the number of samples."""
         assert self._labels is not None
         return class_shares(np.bincount(self._labels), self._resampling)
 
 
 def class_shares(counts: np.ndarray[Any, Any], resampling: Resampling) -> list[int]:
-    """Samples per class in an epoch of as many samples as there are; largest remainders are rounded up.
+    """Return the samples of each class in an epoch of the whole set's size; largest remainders are rounded up.
 
     >>> class_shares(np.array([90, 10]), "square_root"), class_shares(np.array([90, 10]), "uniform")
     ([75, 25], [50, 50])
@@ -72,7 +74,7 @@ def class_shares(counts: np.ndarray[Any, Any], resampling: Resampling) -> list[i
 
 
 def _met(members: Indices, count: int, random: np.random.RandomState) -> Indices:
-    """`count` of the members: each the same number of times, and some, drawn at random, once more."""
+    """Return `count` of the members: each the same number of times, and some, drawn at random, once more."""
     if count == 0:
         return members[:0]
     times, rest = divmod(count, len(members))
@@ -80,7 +82,7 @@ def _met(members: Indices, count: int, random: np.random.RandomState) -> Indices
 
 
 def rank_slice(batch: int, rank: int, world_size: int) -> slice:
-    """A rank's part of a step's samples; sizes differ by at most one.
+    """Return a rank's part of a step's samples; sizes differ by at most one.
 
     >>> [rank_slice(5, rank, 2) for rank in (0, 1)]
     [slice(0, 2, None), slice(2, 5, None)]
@@ -90,13 +92,13 @@ def rank_slice(batch: int, rank: int, world_size: int) -> slice:
 
 @lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, num_samples: int) -> Indices:
-    """The permutation of one epoch. From NumPy's legacy generator, whose stream is frozen for ever."""
+    """Return the permutation of one epoch. NumPy's legacy generator draws it, because its stream will never change."""
     return np.random.RandomState([seed, epoch]).permutation(num_samples).astype(np.int64)
 
 
 def random_seed(seed: int, epoch: int, rank: int) -> int:
-    """Seed of everything random within an epoch on a rank, such as dropout.
+    """Return the seed of everything random within an epoch on a rank, such as dropout.
 
-    As the state is a function of these three, a run that is resumed at an epoch draws what it would have drawn.
+    It is a function of these three, so a run that resumes at an epoch draws the same numbers.
     """
     return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,4 +1,4 @@
-"""The state of a process (stopped, waiting or running), and its connections over which data were sent and not acknowledged.
+"""The state of a process (stopped, waiting or running), and its connections with data that nobody acknowledged.
 
 Read from /proc of Linux; other systems report nothing.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from chronograd.measure import process as own
 
 ENDED, STOPPED, RUNNING = "has ended", "is stopped", "is running"
-# By the letter that proc(5) gives for a process.
+# Letters of proc(5) for the states of a process.
 _STATES = {
     "R": RUNNING,
     "S": "is waiting",
@@ -24,14 +24,14 @@ _STATES = {
     "Z": ENDED,
     "X": ENDED,
 }
-# Times that a connection sent the same data again; one is usual on a busy network.
+# Minimum number of retransmissions of the same data; one is usual on a busy network.
 MIN_REPEATS = 2
 
 
 def state_of(process: int) -> tuple[str, float]:
-    """State of a process of this machine, such as `is stopped`, and the seconds that it has used the processor.
+    """Return the state of a process of this machine, such as `is stopped`, and its processor seconds.
 
-    Empty and 0 where the system does not say.
+    Empty and 0 where the system does not report them.
     """
     try:
         fields = own.stat_fields(process)
@@ -41,12 +41,14 @@ def state_of(process: int) -> tuple[str, float]:
 
 
 def queued_s(thread: int) -> float:
-    """Seconds that a thread of this process and the first one queued for a processor; 0 where the system does not say."""
+    """Return the seconds that a thread and the first thread of this process waited for a processor; 0 if unknown."""
     return own.queued_s() + own.queued_s(thread)
 
 
 def address_to(host: str) -> str:
-    """The address of this machine from which a host is reached; empty where that is loopback or not known. Sends nothing."""
+    """Return the address of this machine from which it reaches a host; empty if that is loopback or unknown. Sends
+    nothing.
+    """
     if not host:
         return ""
     try:
@@ -59,9 +61,9 @@ def address_to(host: str) -> str:
 
 
 def unanswered() -> str:
-    """Connections of this process over which data were sent again and again without an answer, such as `10.0.0.1 → 10.0.0.2`.
+    """Return the connections of this process that resend data without an answer, such as `10.0.0.1 → 10.0.0.2`.
 
-    A stopped process does not look so: its system acknowledges for it.
+    A stopped process is different: its system acknowledges for it.
     """
     own = _sockets()
     found = set()
@@ -75,7 +77,7 @@ def unanswered() -> str:
 
 
 def _sockets() -> set[str]:
-    """Inodes of this process's sockets."""
+    """Return the inodes of this process's sockets."""
     found = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir("/proc/self/fd"):

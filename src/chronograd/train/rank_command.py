@@ -1,4 +1,4 @@
-"""The command line of a rank, whatever framework trains: `python -m WORKER RUN_DIR train|measure`. Never imports torch."""
+"""The command line of a rank, for every framework: `python -m WORKER RUN_DIR train|measure`. Never imports torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chronograd.job import Job
 from chronograd.measure.result import Timing
 from chronograd.rundir import RunDir
 
-# Set by a launcher that holds the other end of the rank's standard input open for as long as it lives.
+# Set by a launcher that holds the other end of the rank's standard input open while it lives.
 PARENT_VARIABLE = "CHRONOGRAD_PARENT_PIPE"
 # Exit status of a rank whose disk is full. It may be unable to write an error message anywhere.
 DISK_FULL_STATUS = 74
@@ -25,7 +25,7 @@ DISK_FULL_STATUS = 74
 
 @dataclass(frozen=True)
 class Measuring:
-    """What to measure: steps, and whether epochs too; `flops_per_step`, of one rank, gives the achieved rate."""
+    """The measurement: steps, and optionally epochs; `flops_per_step`, of one rank, gives the achieved rate."""
 
     timing: Timing
     flops_per_step: float | None
@@ -38,9 +38,9 @@ def run_rank(
     measure: Callable[[RunDir, Job, Measuring], None],
     at_end: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run one rank. Returns its exit status; errors of the user's input are one message, no traceback.
+    """Run one rank. Return its exit status. Errors of the user's input print one message, no traceback.
 
-    `at_end` is called should the process that started this one be gone; see `exit_with_parent`.
+    `at_end` is called if the parent process is gone; see `exit_with_parent`.
     """
     arguments = _parser().parse_args(argv)
     exit_with_parent(at_end)
@@ -53,7 +53,7 @@ def run_rank(
             timing = Timing(arguments.warmup, arguments.steps, arguments.seconds)
             measure(run, job, Measuring(timing, arguments.flops_per_step, arguments.epochs))
     except ChronogradError as error:
-        with contextlib.suppress(OSError):  # what it prints may go to the disk that is full
+        with contextlib.suppress(OSError):  # printing may hit the same full disk
             print(f"Error: {error}", file=sys.stderr, flush=True)
         return DISK_FULL_STATUS if isinstance(error, DiskFullError) else error.exit_status
     except OSError as error:
@@ -66,9 +66,9 @@ def run_rank(
 
 
 def exit_with_parent(at_end: Callable[[], None] = lambda: None) -> None:
-    """End with the process that started this one, if it asked for that, even if it was killed: nobody would watch.
+    """End this process when its parent ends, even if that is killed, if the parent asked for it: nobody would watch.
 
-    `at_end` is called before this process ends for want of its parent.
+    `at_end` is called before this process ends in that way.
     """
 
     def end_with_parent() -> None:

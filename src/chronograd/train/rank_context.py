@@ -1,4 +1,4 @@
-"""Where a rank is: its number, its device, its threads."""
+"""The place of a rank: its number, its device, its threads."""
 
 from __future__ import annotations
 
@@ -21,46 +21,50 @@ if TYPE_CHECKING:
 
 
 class Communicator:
-    """One rank. Also what is common to all: every method is called by every rank, in the same order.
+    """The communicator of a single rank, and the interface of all: every rank calls every method, in the same order.
 
     Attributes:
-        waited_s: seconds of the last backward after this rank's own last gradient, in which it waited for the averages:
-            for the link, and for slower ranks. Known on the CPU.
+        waited_s: seconds of the last backward after this rank's own last gradient. The rank waited for the averages:
+            for the
+            link, and for slower ranks. Known on the CPU.
     """
 
     waited_s: float | None = None
-    # Whether forward and backward can be run again and again without an update, in `apart`.
+    # True if forward and backward can be repeated without an update, in `no_sync`.
     is_repeatable = True
 
     @contextmanager
     def process_group(self, place: RankContext) -> Iterator[None]:
-        """Membership in the group of ranks.
+        """Return a context of membership in the group of ranks.
 
-        A rank that raises does not take leave of the others, which could make it wait for them: it is to end.
+        A rank that raises does not leave the group in an orderly way, because it might wait for the others: it has to
+        end.
         """
         yield
 
     def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
-        """What to call, and what to step, so that gradients are averaged over ranks between the two."""
+        """Return the network to call and the optimizer to step, so that gradients are averaged over ranks between the
+        two.
+        """
         return network, optimizer
 
     def wait_for_gradients(self, optimizer: Optimizer) -> None:
-        """Called after the last backward of a step, also within `apart`: waits for the averages where backward does not."""
+        """Wait for the averages if backward does not. Called after the last backward of a step."""
 
     def no_sync(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
-        """A context in which ranks average nothing; None for one rank, which never does."""
+        """Return a context in which ranks average nothing; None for one rank, which never does."""
         return None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Over ranks, in place, and the same on every rank."""
+        """Sum values over ranks, in place, with the same result on every rank."""
         return values
 
     def broadcast_from_rank0(self, values: torch.Tensor) -> torch.Tensor:
-        """Those of rank 0, in place, on every rank."""
+        """Copy the values of rank 0 to every rank, in place."""
         return values
 
     def wait(self, place: RankContext) -> None:
-        """Until every rank is here."""
+        """Wait until every rank is here."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,14 @@ class RankContext:
 
 
 def threads_per_rank(cluster: Cluster, ranks_on_node: int) -> int:
-    """CPU threads of one rank on this machine."""
+    """Return the CPU threads of one rank on this machine."""
     return cluster.threads_per_rank(environment.cores(), ranks_on_node)
 
 
 def check_machine(job: Job, ranks_here: int, gpu_names: Sequence[str]) -> None:
     """Refuse a job that this machine, with these GPUs, cannot run. Raises InputError.
 
-    Device `local` is whatever there is; `cpu` is always there; another name must be in the name of a GPU.
+    Device `local` is any device of this machine; `cpu` always exists; another name must be part of the name of a GPU.
     """
     device, precision = job.cluster.device, job.training.precision
     if device not in ("local", "cpu") and not any(_matches(device, name) for name in gpu_names):
@@ -105,7 +109,7 @@ def check_machine(job: Job, ranks_here: int, gpu_names: Sequence[str]) -> None:
             )
     elif ranks_here > len(gpu_names):
         raise InputError(
-            f"{how_many(ranks_here, 'ranks')} on this machine need as many GPUs; it has {len(gpu_names)}",
+            f"{how_many(ranks_here, 'ranks')} on this machine need one GPU each; it has {len(gpu_names)}",
             f"write cluster.count={len(gpu_names)}, or cluster.device=cpu",
         )
 
@@ -113,9 +117,10 @@ def check_machine(job: Job, ranks_here: int, gpu_names: Sequence[str]) -> None:
 def rank_context_from_environment(
     job: Job, communicator_of: Callable[[Job, int], Communicator] | None = None
 ) -> RankContext:
-    """The place of this process, from RANK, WORLD_SIZE and LOCAL_RANK as torchrun sets them.
+    """Return the place of this process, from RANK, WORLD_SIZE and LOCAL_RANK as torchrun sets them.
 
-    Sets the number of threads of this process, which on the CPU also keeps what it frees. Raises InputError if the device is not there.
+    Sets the number of threads of this process. On the CPU it also makes the process reuse freed memory. Raises
+    InputError if the device does not exist.
     """
     import torch
 
@@ -136,7 +141,7 @@ def rank_context_from_environment(
 
 
 def rank_numbers() -> tuple[int, int, int]:
-    """RANK, WORLD_SIZE and LOCAL_RANK of the environment; those of a process alone where they are not set."""
+    """Return RANK, WORLD_SIZE and LOCAL_RANK of the environment, or those of a single process if they are not set."""
     rank, world_size, local_rank = (
         int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
     )
@@ -144,6 +149,6 @@ def rank_numbers() -> tuple[int, int, int]:
 
 
 def _matches(device: str, gpu_name: str) -> bool:
-    """Whether `a100-80` may be the card that the driver calls `NVIDIA A100-SXM4-80GB`."""
+    """Return whether `a100-80` may be the card that the driver calls `NVIDIA A100-SXM4-80GB`."""
     letters = gpu_name.lower().replace(" ", "")
     return all(part in letters for part in device.lower().split("-"))

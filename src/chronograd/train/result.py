@@ -1,4 +1,4 @@
-"""From the steps files of a training run to its record. Pure: the same for every backend."""
+"""The record of a training run, from its steps files. Pure: the same for every backend."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from chronograd.train.rank_command import Measuring
 from chronograd.units import seconds
 from chronograd.words import how_many
 
-CLOCK = "training clock: input to update of every step; evaluation and checkpoints apart"
-# Clocks of two nodes, of which the second goes on with a run, may differ by less.
+CLOCK = "training clock: input to update of every step; without evaluation and checkpoints"
+# If another node continues a run, the clocks of the two may differ by less.
 MIN_SET_BACK_S = 1.0
 WITHOUT_WARMUP = f"without the first {WARMUP} steps of each start"
 NOT_ASKED = Quantity.missing("sample", "training.noise_scale_every is 0")
@@ -37,18 +37,18 @@ def training_record(
     logs: Mapping[int, StepLog] | None = None,
     updates: StepLog | None = None,
 ) -> Record:
-    """Quantities and curves of a run whose ranks have written their steps.
+    """Return quantities and curves of a run whose ranks have written their steps.
 
     Args:
-        logs: of every rank, where they were read already.
-        updates: of all together, where each step is done by one of them.
+        logs: of every rank, if they were read already.
+        updates: of all together, if each step is done by one of them.
     """
     logs = logs or run.logs()
     first = logs.get(0, StepLog())
     epochs = first.of(Epoch)
     if not epochs:
-        raise RunError(f"{run.path} is damaged: rank 0 wrote no end of an epoch", "resume it, or train it again")
-    # A rank that was killed a moment before another has a step less to do again, or has not begun its file.
+        raise RunError(f"{run.path} is damaged: rank 0 did not finish an epoch", "resume it, or train it again")
+    # A rank that was killed a moment earlier than another repeats one step less, or has not begun its file.
     stalls = stalls_of(logs) if updates is None else Stalls()
     interrupted = interruptions(updates or max(logs.values(), key=lambda log: (log.redone, log.attempts)))
     record = header(run, job, first, f"training of {job.network.name} on {job.data.name}")
@@ -73,7 +73,7 @@ def training_record(
 
 
 def measured_record(run: RunDir, job: Job, ranks: str, method: result.Method, asked: Measuring) -> Record:
-    """Quantities of a run whose ranks have timed steps. `ranks`: how many of what, in words."""
+    """Return quantities of a run whose ranks have timed steps. `ranks`: their number and kind, in words."""
     logs = run.logs()
     is_training = job.mode == "training"
     batch = job.training.images_per_step
@@ -101,7 +101,9 @@ def _put_tokens(record: Record, job: Job) -> None:
 
 
 def header(run: RunDir, job: Job, first: StepLog, title: str) -> Record:
-    """A measured record without quantities: the job, and what it ran on as rank 0 and the environment tell."""
+    """Return a measured record without quantities: the job, its hardware and software as rank 0 and the environment
+    report them.
+    """
     environment = run.environment()
     start = first.last(Start)
     return Record(
@@ -123,7 +125,7 @@ def header(run: RunDir, job: Job, first: StepLog, title: str) -> Record:
 def _quantities(
     epochs: list[Epoch], first: StepLog, job: Job, card: DatasetCard, stalls: Stalls
 ) -> dict[str, Quantity]:
-    """Step time, epoch time and throughput are of the work without stalls; training time is all there was."""
+    """Return quantities. Step time, epoch time and throughput exclude stalls; training time includes them."""
     last = epochs[-1]
     images = last.step * job.training.images_per_step
     step_times = [line.needed("step_time_s") for line in settled(first.steps) if line.step not in stalls.steps]
@@ -144,13 +146,13 @@ def _quantities(
         "throughput_samples_per_s": Quantity(
             value=images / max(last.seconds - stalls.in_steps_s, sum(step_times)),
             unit="sample/s",
-            source=f"all images of the run, copies too, over its training time{without}",
+            source=f"all images of the run, including copies, divided by its training time{without}",
         ),
     }
 
 
 def settled(lines: Sequence[StepLine]) -> list[StepLine]:
-    """Steps without the first of every start; the last one, where there are no others."""
+    """Return steps without the first one after every start; if there are no others, the last one."""
     own: Counter[int] = Counter()
     kept = []
     for line in lines:
@@ -163,12 +165,16 @@ def settled(lines: Sequence[StepLine]) -> list[StepLine]:
 def wall_time(first: StepLog) -> Quantity:
     wall_s = first.ended - min(first.starts.values(), default=math.nan)
     if not math.isfinite(wall_s):
-        return Quantity.missing("s", "the steps file does not say when its lines were written")
-    return Quantity(value=wall_s, unit="s", source="rank 0, from its first line to its last, evaluation and pauses too")
+        return Quantity.missing("s", "the lines of the steps file have no times")
+    return Quantity(
+        value=wall_s, unit="s", source="rank 0, from its first line to its last, including evaluation and pauses"
+    )
 
 
 def _noise(logs: Mapping[int, StepLog], job: Job, first: StepLog) -> NoiseLog:
-    """What steps measured. Images that are drawn anew, or some of them more often than others, have no end."""
+    """Return the measured noise. Randomly augmented images, or images that repeat unequally, count as infinitely
+    many.
+    """
     work = first.last(WorkLine)
     is_finite = job.training.augmentation.is_none and job.data.resampling == "natural"
     population = work.dataset_samples if work is not None and is_finite else None
@@ -177,10 +183,10 @@ def _noise(logs: Mapping[int, StepLog], job: Job, first: StepLog) -> NoiseLog:
 
 def _time_to_accuracy(epochs: list[Epoch], target: float | None) -> Quantity:
     if target is None:
-        return Quantity.missing("s", "the job names no training.target_accuracy")
+        return Quantity.missing("s", "the job has no training.target_accuracy")
     for epoch in epochs:
         if (epoch.test_accuracy or 0.0) >= target:
-            source = f"training time until the test accuracy was {target:g}, looked at after epochs"
+            source = f"training time until the test accuracy was {target:g}, checked after each epoch"
             return Quantity(value=epoch.seconds, unit="s", source=source)
     best = max(e.test_accuracy for e in epochs if e.test_accuracy is not None)
     return Quantity.missing("s", f"test accuracy {target:g} was not reached; the best was {best:.4f}")
@@ -199,7 +205,7 @@ def _training_curve(epochs: list[Epoch]) -> Curve:
 
 
 def _loss_curve(logs: Mapping[int, StepLog], batch: int) -> Curve:
-    """Loss of every step: the mean over the global batch, from the shares of all ranks."""
+    """Return the loss of every step: the mean over the global batch, from the shares of all ranks."""
     sums: dict[int, float] = {}
     for log in logs.values():
         for line in log.steps:
@@ -208,12 +214,12 @@ def _loss_curve(logs: Mapping[int, StepLog], batch: int) -> Curve:
     return Curve(
         columns=loss_columns(sums),
         units={"step": "count", "loss": ""},
-        source="training loss of each step before its update, mean over the global batch",
+        source="training loss of each step before its update, averaged over the global batch",
     )
 
 
 def loss_columns(losses: Mapping[int, float]) -> dict[str, list[float | None]]:
-    """Losses by step as columns of a curve; None where one is not finite."""
+    """Return losses by step as columns of a curve; None where one is not finite."""
     steps = sorted(losses)
     finite = [losses[step] if math.isfinite(losses[step]) else None for step in steps]
     return {"step": [float(step) for step in steps], "loss": finite}
@@ -228,7 +234,7 @@ def _notes(first: StepLog, interrupted: Interruptions, stopped: str) -> list[str
     if first.set_back_s >= MIN_SET_BACK_S:
         back = seconds(first.set_back_s)
         notes.append(
-            f"the clock was set back by {back} or more between two starts: the pause between them counts as none"
+            f"the clock was set back by {back} or more between two starts: the pause between them counts as zero"
         )
     if "not finite" in stopped:
         notes.append(f"stopped early: {stopped}")

@@ -6,15 +6,15 @@ import math
 
 from chronograd.job import Training
 
-# one_cycle rises for this share of the run where the job gives no warm-up (see recipes.sgd_one_cycle).
+# one_cycle rises for this share of the run if the job gives no warm-up (see recipes.sgd_one_cycle).
 ONE_CYCLE_RISE = 0.2
 
 
 def learning_rate(training: Training, step: int, num_steps: int) -> float:
-    """Learning rate of step `step`, counted from 0, of a run of `num_steps`.
+    """Return the learning rate of step `step`, counted from 0, of a run of `num_steps`.
 
-    During warm-up, `peak · (step + 1) / (warmup · num_steps)`: the first step is never wasted at rate zero.
-    After it, with q the share of the rest that is done before this step:
+    During warm-up it is `peak · (step + 1) / (warmup · num_steps)`, so the first step is not wasted at rate zero. After
+    it, with q the completed share of the remaining steps:
 
         constant     peak
         multi_step   peak · gamma ** (milestones reached), which are shares of the whole run

@@ -1,6 +1,6 @@
 """One training step of one rank, in its parts: input, transfer, forward, backward, update.
 
-The loop runs it and `chronograd.measure.steps` times it; what is timed is what trains.
+The loop runs it and `chronograd.measure.steps` times it, so that measured and trained steps are the same.
 """
 
 from __future__ import annotations
@@ -37,43 +37,44 @@ from chronograd.train.watchdog import WATCHDOG
 # Weight of each auxiliary classifier's loss: C. Szegedy et al., Going deeper with convolutions, 2014, section 5.
 AUXILIARY_WEIGHT = 0.3
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Of parameters and buffers.
+# Data types of parameters and buffers.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 Part = tuple[str, Callable[[], None]]
 
 
 class StepProbe(Protocol):
-    """Measures something in some steps, around their passes; `noise_scale` does."""
+    """A measurement in some steps, around their passes, such as `noise_scale`."""
 
     @property
     def found(self) -> dict[str, float]:
-        """What the last step that measured adds to its line."""
+        """Return what the last measuring step adds to its line."""
 
     def is_due(self, index: int) -> bool:
-        """Whether step `index`, counted from 0, measures."""
+        """Return whether step `index`, counted from 0, measures."""
 
     def begin(self) -> None:
-        """Once the batch is there, before the passes over it."""
+        """Begin, when the batch is ready and before the passes over it."""
 
     def end(self) -> None:
-        """Once the gradients of all ranks are averaged, before the update."""
+        """End, when the gradients of all ranks are averaged and before the update."""
 
 
 class TrainingStep:
-    """Network, optimizer and data of one rank, and the parts of a step over them.
+    """Network, optimizer and data of one rank, and the parts of a step.
 
-    Initial weights are those of the seed, or of the job's `network.weights`, or of `initial_weights`, a safetensors
-    file with the network's own names. The loss of a rank is scaled by its share of the batch, so that the mean over
-    ranks is the mean over the batch even where ranks have unequal shares.
+    Initial weights come from the seed, from the job's `network.weights`, or from `initial_weights`, a safetensors file
+    with the network's own names. The loss of a rank is scaled by its share of the batch. The mean over ranks is
+    therefore the mean over the batch even if the shares are unequal.
 
     Attributes:
-        network: all of it; `trained` is the part that a step runs (the head alone where a frozen trunk's features
-            are kept), `averaged` the running mean of all weights, or None.
-        setup_s: seconds that a frozen trunk took to make its features, which belong to training.
-        noise: measures the gradient noise scale in some steps, where the loop sets it.
+        network: the whole network. `trained` is the part that a step runs (the head alone if features of a frozen trunk
+            are
+            stored); `averaged` is the running mean of all weights, or None.
+        setup_s: seconds that a frozen trunk took to compute its features, which belong to training.
+        noise: measures the gradient noise scale in some steps, if the loop sets it.
 
-    Left out: gradient clipping. Pixel dropout draws per rank, so it alone depends on their number.
+    Left out: gradient clipping. Pixel dropout draws per rank, so it alone depends on the number of ranks.
     """
 
     def __init__(self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None = None) -> None:
@@ -97,7 +98,7 @@ class TrainingStep:
         self.test_input: InputSplit = input_of(
             dataset.test, dataset, place.device, training.channels_last, dtype=DTYPES[training.param_dtype]
         )
-        # A row of scores for each token is large: text is evaluated in batches that are known to fit.
+        # The scores of all tokens are large, so text is evaluated in batches that are known to fit.
         self.chunk = job.images_per_rank if job.is_text else CHUNK
         self.averaged: AveragedModel | None = None
         self.setup_s = 0.0
@@ -130,9 +131,9 @@ class TrainingStep:
     # -- the parts, in order ---------------------------------------------------------------------------
 
     def parts(self, index: int, is_updated: bool = True) -> Iterator[Part]:
-        """Name and call of each part of step `index`, counted from 0; a name may come more than once.
+        """Yield name and call of each part of step `index`, counted from 0; a name may repeat.
 
-        Where the input is left out, the last batch is used again.
+        If the input is left out, the last batch is used again.
         """
         for name, call in self._parts(index, is_updated):
             WATCHDOG.at(name, index + 1)
@@ -154,7 +155,7 @@ class TrainingStep:
         yield "update", self.update if is_updated else self.drop_gradients
 
     def gather(self, index: int) -> None:
-        """Find this rank's samples of step `index`, and get them: from the device, or from files read meanwhile."""
+        """Get this rank's samples of step `index`, from the device or from files that are read in the background."""
         training, place = self.training, self.place
         part = rank_slice(training.batch, place.rank, place.world_size)
         self._mine = self.order.samples(index)[part]
@@ -167,7 +168,7 @@ class TrainingStep:
             self._draws = torch.from_numpy(np.ascontiguousarray(draws[:, part]))
 
     def transfer(self) -> None:
-        """Copy to the device what is not there: on the CPU, nothing."""
+        """Copy to the device what is not there yet; on the CPU, nothing."""
         if self.device.type == "cuda":
             if self._raw.device.type == "cpu":
                 self._raw = self._raw.pin_memory().to(self.device, non_blocking=True)
@@ -184,7 +185,7 @@ class TrainingStep:
         self._targets = targets.repeat(copies, *(1,) * (targets.ndim - 1)) if copies > 1 else targets
 
     def forward(self) -> None:
-        """Network and loss of one part of the batch. `loss` is this rank's mean over the parts so far."""
+        """Run network and loss on one part of the batch. `loss` is this rank's mean over the parts so far."""
         count = self.training.accumulation
         part = rank_slice(len(self._seen), self._part, count)
         with self._exchange(), self.arithmetic():
@@ -194,7 +195,7 @@ class TrainingStep:
         self.loss = self._part_loss.detach() + (self.loss if self._part else 0.0)
 
     def backward(self) -> None:
-        """Gradients of that part; with several ranks also their averaging, in the last part."""
+        """Compute the gradients of that part; with several ranks, average them in the last part."""
         scaled = self._part_loss if self._share == 1.0 else self._part_loss * self._share
         with self._exchange():
             self.scaler.scale(scaled).backward()
@@ -203,7 +204,7 @@ class TrainingStep:
             self.place.exchange.wait_for_gradients(self.optimizer)
 
     def update(self) -> None:
-        """One step of the optimizer at the schedule's rate, and of the running mean."""
+        """Take one step of the optimizer at the schedule's rate, and update the running mean."""
         set_rate(self.optimizer, self.training, self._index, self.num_steps)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -214,10 +215,11 @@ class TrainingStep:
     # -- for others ------------------------------------------------------------------------------------
 
     def run(self, index: int) -> dict[str, Any]:
-        """All parts of step `index`. Returns the host's seconds by part; on CUDA those of input alone, as the host runs ahead.
+        """Run all parts of step `index`. Return the host's seconds by part; on CUDA only those of input, because the
+        host runs ahead.
 
-        `exchange_wait_s`, with several ranks, is the part of `backward_s` in which this rank waited for the others. A step that
-        measures the gradient noise scale has what chronograd.train.noise_scale found, too.
+        With several ranks, `exchange_wait_s` is the part of `backward_s` in which this rank waited for the others. A
+        step that measures the gradient noise scale adds the results of chronograd.train.noise_scale.
         """
         seconds: dict[str, float] = {}
         last_s = time.perf_counter()
@@ -234,7 +236,7 @@ class TrainingStep:
         return {**seconds, **found} | ({} if self.waited_s is None else {"exchange_wait_s": self.waited_s})
 
     def again(self, times: int = 1) -> None:
-        """Forward and backward of the last batch once more, its samples repeated; nothing comes of it."""
+        """Repeat forward and backward of the last batch without an update."""
         seen, targets = self._seen, self._targets
         self._seen, self._targets = (t.repeat(times, *(1,) * (t.ndim - 1)) for t in (seen, targets))
         self._part = 0
@@ -247,7 +249,9 @@ class TrainingStep:
             self._seen, self._targets = seen, targets
 
     def loss_on(self, samples: slice) -> torch.Tensor:
-        """Mean loss on some of this rank's samples, with all their copies. Runs the network itself: not compiled, no exchange."""
+        """Return the mean loss on some of this rank's samples, with all their copies. Runs the plain network: not
+        compiled, no averaging.
+        """
         copies = self.training.augmentation.copies
         seen, targets = (
             t.view(copies, -1, *t.shape[1:])[:, samples].flatten(0, 1) if copies > 1 else t[samples]
@@ -260,7 +264,7 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
 
     def no_sync(self) -> AbstractContextManager[None] | None:
-        """A context in which ranks do not average gradients; None if there is one rank."""
+        """Return a context in which ranks do not average gradients; None if there is one rank."""
         return self.place.exchange.no_sync(self.model, self.optimizer)
 
     @property
@@ -269,11 +273,11 @@ class TrainingStep:
 
     @property
     def rank_samples(self) -> int:
-        """Samples of this rank in the last step, copies not counted."""
+        """Return the samples of this rank in the last step, without copies."""
         return len(self._mine)
 
     def part_of(self, network: nn.Module) -> nn.Module:
-        """The part of a network like this one that runs on the inputs: all of it, or the head on kept features."""
+        """Return the part of such a network that runs on the inputs: all of it, or the head if features are stored."""
         return network.get_submodule(self._head) if self.has_features else network
 
     @property
@@ -282,28 +286,28 @@ class TrainingStep:
 
     @property
     def evaluated(self) -> nn.Module:
-        """What is evaluated: the running mean of the network where there is one."""
+        """Return the network to evaluate: its running mean if there is one."""
         return self.part_of(self.network if self.averaged is None else self.averaged.module)
 
     def train_mode(self) -> None:
-        """Training mode, but for a frozen trunk, which runs as in evaluation unless its norms follow the batch."""
+        """Set training mode. A frozen trunk stays in evaluation mode unless its norms follow the batch."""
         self.network.train()
         if self._head and self.training.frozen_norm == "stored":
             self.network.eval()
             self.network.get_submodule(self._head).train()
 
     def arithmetic(self) -> AbstractContextManager[Any]:
-        """Autocast where the precision asks for it."""
+        """Return a context of autocast if the precision requires it."""
         return autocast(self.training, self.device)
 
     def _exchange(self) -> AbstractContextManager[None]:
-        """Parts of a batch but the last keep their gradients to themselves."""
+        """Return a context in which only the last part of a batch averages gradients."""
         is_last = self._part == self.training.accumulation - 1
         no_sync = None if is_last else self.no_sync()
         return no_sync or contextlib.nullcontext()
 
     def _keep_features(self) -> None:
-        """Run the frozen trunk over all images once; steps then train the head on what it gave."""
+        """Run the frozen trunk over all images once; steps then train the head on its features."""
         start = time.perf_counter()
         trunk, _ = without_head(self.network)
         trunk.eval()
@@ -312,7 +316,9 @@ class TrainingStep:
 
     @torch.no_grad()
     def _features(self, trunk: nn.Module, images: InputSplit) -> FeatureInput:
-        """What the head gets of every image, kept on the device in the type of its parameters: F numbers per image."""
+        """Return the features of every image, on the device in the data type of the head's parameters: F numbers per
+        image.
+        """
         rows = []
         for _, seen in in_chunks(images, np.arange(len(images)), self.device):
             with self.arithmetic():
@@ -320,7 +326,9 @@ class TrainingStep:
         return FeatureInput(torch.cat(rows))
 
     def _loss_of(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy; networks with auxiliary classifiers return them beside their main output."""
+        """Return the cross-entropy. Networks with auxiliary classifiers return these in addition to their main
+        output.
+        """
         main, *auxiliary = outputs if isinstance(outputs, tuple) else (outputs,)
         loss = self._cross_entropy(main, targets)
         for logits_NK in auxiliary:
@@ -328,7 +336,7 @@ class TrainingStep:
         return loss
 
     def _cross_entropy(self, logits_NK: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of class numbers, or of probabilities; of text each position is a sample of its own."""
+        """Return the cross-entropy for class numbers or probabilities; each position of text is a sample."""
         smoothing = self.training.label_smoothing
         if logits_NK.ndim == 3:
             logits_NK, targets = logits_NK.flatten(0, 1), targets.flatten()
@@ -336,27 +344,29 @@ class TrainingStep:
 
 
 def compiled(network: nn.Module, how: bool | str) -> nn.Module:
-    """The network as the job's `training.compile` asks for it."""
+    """Return the network compiled as the job's `training.compile` asks."""
     if not how:
         return network
     return cast(nn.Module, torch.compile(network, mode="reduce-overhead" if how == "cuda-graphs" else None))
 
 
 def set_matrix_arithmetic(precision: str, device: torch.device) -> None:
-    """Whether a GPU may round fp32 products to TF32."""
+    """Allow or forbid a GPU to round fp32 products to TF32."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def autocast(training: Training, device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast where the precision asks for it and the network is not in it already."""
+    """Return a context of autocast if the precision requires it and the network does not use it already."""
     dtype = None if training.is_pure else AUTOCAST.get(training.precision)
     return torch.autocast(device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext()
 
 
 def classes_of(labels: torch.Tensor) -> torch.Tensor:
-    """The class of each sample: the likeliest of probabilities; text has no classes, and is drawn as if it had one."""
+    """Return the class of each sample: the likeliest if labels are probabilities. Text has no classes and is drawn as
+    one class.
+    """
     if labels.ndim == 1:
         return labels
     return labels.argmax(1) if labels.is_floating_point() else torch.zeros(len(labels), dtype=torch.int64)
@@ -365,7 +375,7 @@ def classes_of(labels: torch.Tensor) -> torch.Tensor:
 def initial_network(
     job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None
 ) -> tuple[nn.Module, str]:
-    """The network with its initial weights, on the device; and what was loaded, in words."""
+    """Return the network with its initial weights, on the device, and a description of the loaded weights."""
     torch.manual_seed(job.training.seed)
     network = registry.build(
         job.network.name,
@@ -387,7 +397,9 @@ def initial_network(
 
 
 def checkpoint_blocks(network: nn.Module) -> None:
-    """Have every block keep only its input, and run again before its backward pass. Raises InputError if it has none."""
+    """Make every block store only its input, and run again before its backward pass. Raises InputError if there is no
+    block.
+    """
     modules = dict(network.named_modules())
     paths = blocks_to_checkpoint({path: type(module).__name__ for path, module in modules.items()})
     for path in set(paths.values()):
@@ -396,7 +408,7 @@ def checkpoint_blocks(network: nn.Module) -> None:
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
-    """Parameters and buffers from a safetensors file. Raises FileFormatError if they are not this network's."""
+    """Load parameters and buffers from a safetensors file. Raises FileFormatError if they are not this network's."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -406,4 +418,4 @@ def load_weights(network: nn.Module, path: Path) -> None:
         raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
     except RuntimeError as error:
         first = " ".join(str(error).split())[:300]
-        raise FileFormatError(f"the weights in {path} are not those of this network: {first}") from None
+        raise FileFormatError(f"the weights in {path} do not belong to this network: {first}") from None

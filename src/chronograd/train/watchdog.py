@@ -1,15 +1,15 @@
-"""Where each rank is, where it stalled, and who is missing where the others wait. Never imports torch.
+"""A watchdog: it reports the place of each rank, its stalls, and the rank that is missing. Never imports torch.
 
-A rank notes what it does in `where.<rank>`, a small file of the run directory that is mapped into memory: a note takes
-a microsecond or two, and stays readable when the rank is stopped. It counts the collectives that it has come to.
+A rank writes its current activity to `where.<rank>`, a small memory-mapped file of the run directory. A write takes a
+microsecond or two, and stays readable when the rank is stopped. It includes the number of collectives so far.
 
-A thread of each rank wakes four times a second. A wake-up that comes more than a second late, while the process neither
-used the processor nor queued for it, means that the process was stopped (SIGSTOP, a frozen container or machine). A rank
-that leaves a place after ten times the usual time there writes a `Stall` line, with what the thread saw meanwhile.
-When a rank has been in one collective for longer than `cluster.timeout_s`, the thread reads the notes of all ranks, names
-the rank that did not come, or the link, and ends this process, upon which the launcher ends or restarts all.
+A thread of each rank wakes four times a second. If it wakes more than a second late, and the process neither used the
+processor nor queued for it, the process was stopped (SIGSTOP, a frozen container or machine). A rank that leaves a
+place after ten times the usual time writes a `Stall` line with the thread's observations. If a rank stays in one
+collective for longer than `cluster.timeout_s`, the thread reads the files of all ranks and names the missing rank, or
+the link. Then it ends the process, and the launcher ends or restarts all.
 
-Left out: ranks that all hang outside of collectives. Notes of other nodes are as old as their file system lets them be.
+Left out: ranks that all hang outside of collectives. Files of other nodes are as old as the file system allows.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from chronograd.rundir import RunDir, StepWriter
 from chronograd.rundir.steps import MIN_STALL_S, Error, Stall, wall_clock_s
 from chronograd.train.processes import ENDED, address_to, queued_s, state_of, unanswered
 
-# Which start of the ranks it is, process, host; sign of life; collectives so far, step, since when, waiting or not, what;
-# the address at which the rank meets the others.
+# Start number of the ranks, process, host; heartbeat; collectives so far, step, time of entry, waiting or not,
+# activity; the rank's own address.
 _HEAD, _BEAT, _NOTE = struct.Struct("<QI32s"), struct.Struct("<Q"), struct.Struct("<Qqd?48s")
 _BEAT_AT, _NOTE_AT, _ADDRESS_AT, _SIZE = 48, 64, 144, 192
-# The last sign of life of a rank that ended itself, as it had waited for too long.
+# The last heartbeat of a rank that ended itself because it had waited too long.
 GAVE_UP = 2**64 - 1
-# What tells one start of the ranks from the next: they meet at another place.
+# Distinguishes one start of the ranks from the next: they meet at another address.
 _START = (
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"),
     *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
 )
 GRADIENTS = "all-reduce of gradients"
-TIME_OUT = "a time-out"  # how the error begins
-LINK_DOWN = f"{TIME_OUT}: no rank is missing"  # how it begins where a link is to blame
-# The watching thread's period; a stay at one place that is this many times the usual one is a stall.
+TIME_OUT = "a time-out"  # the first words of the error
+LINK_DOWN = f"{TIME_OUT}: no rank is missing"  # the first words if a link is to blame
+# The thread's period; a stay at one place that exceeds the usual one by this factor is a stall.
 TICK_S, STALL_FACTOR = 0.25, 10.0
-# How often a standing rank's connections are looked at; the weight of the newest stay in the usual one, and how many stays of
-# steps make a usual one.
+# Interval for reading the connections of a standing rank; weight of the newest stay in the usual one; number of stays
+# before a usual one is known.
 LINKS_EVERY_S, NEWEST, MIN_STAYS = 2.0, 1 / 8, 3
-# Seconds between signs of life that other nodes see, as a share of the time-out; bounded to spare a shared file system.
+# Seconds between heartbeats that other nodes see, as a share of the time-out; bounded to spare a shared file system.
 BEAT_SHARE, MIN_BEAT_S, MAX_BEAT_S = 1 / 20, 0.5, 30.0
 
 
 class Now(NamedTuple):
-    """Where this rank is: collectives so far, step, since when, in which collective, empty outside of any, and at which place."""
+    """The position of this rank: collectives so far, step, time of entry, current collective (or empty), and place."""
 
     num_met: int
     step: int
@@ -68,13 +68,13 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True)
 class Note:
-    """What a rank noted.
+    """The note that a rank wrote about its position.
 
     Attributes:
         start: the same for ranks that were started together.
-        count: collectives that it has come to; `beat` grows as long as its process runs.
-        waits: whether it is in a collective; `what` is its name, or that of a part of the work.
-        address: at which it meets the others; empty if it does not.
+        count: number of collectives so far. `beat` grows while the process runs.
+        waits: whether it is in a collective. `what` is the name of the collective, or of a part of the work.
+        address: its address in the group; empty if it has none.
     """
 
     start: int
@@ -90,22 +90,22 @@ class Note:
 
     @property
     def place(self) -> str:
-        """Such as `backward of step 3`."""
+        """Return the place, such as `backward of step 3`."""
         return _place(self.what, self.step)
 
     @property
     def site(self) -> str:
-        """Host and address."""
+        """Return host and address."""
         return f"{self.host} ({self.address})" if self.address else self.host
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine runs the rank, so that its system and clock know of the process."""
+        """Return whether this machine runs the rank, so that its system and clock know the process."""
         return self.host == socket.gethostname()[:32]
 
 
 class Watchdog:
-    """The note of this process. Nothing is noted before `watch`."""
+    """The watchdog of this process. It writes nothing before `watch`."""
 
     def __init__(self) -> None:
         self.now = Now(0, 0, 0.0, "")
@@ -115,24 +115,26 @@ class Watchdog:
         self._watcher: _Watcher | None = None
 
     def at(self, part: str, step: int) -> None:
-        """From here on this rank does a part of a step, or something after that step."""
+        """Record that this rank begins a part of a step, or something after that step."""
         if self._memory is not None:
             self._part = part
             self._write(self._meetings.get(part, ""), step, part)
 
     @contextlib.contextmanager
     def waiting(self, collective: str, is_counted: bool = True) -> Iterator[None]:
-        """Within, this rank waits for the others. Not counted is what ranks do not do equally often."""
+        """Record that this rank waits for the others within this context. Collectives that ranks do not enter equally
+        often are not counted.
+        """
         if self._memory is None:
             yield
             return
         step = self.now.step
         self._write(f"{collective} ({self._part})" if step else collective, step, self._part, is_counted)
-        yield  # after an error the note stays as it is: the rank is to end
+        yield  # after an error the note stays, because the rank has to end
         self._write("", step, self._part)
 
     def set_collectives(self, meetings: Mapping[str, str]) -> None:
-        """Parts of a step in which ranks wait for each other, and the collectives' names."""
+        """Set the parts of a step in which ranks wait for each other, and the names of these collectives."""
         self._meetings = dict(meetings)
 
     def _write(self, collective: str, step: int, part: str, is_counted: bool = True) -> None:
@@ -145,7 +147,7 @@ class Watchdog:
         self._left(before, self.now.since_s - before.since_s)
 
     def _left(self, before: Now, stay_s: float) -> None:
-        """Update the usual stay at a place that this rank left, or write that the stay was a stall."""
+        """Update the usual stay at the place that this rank left, or record that the stay was a stall."""
         stays, usual_s = self._usual.get(before.place, (0, stay_s))
         if stay_s >= MIN_STALL_S and self._watcher is not None:
             is_long = stays >= MIN_STAYS and stay_s > STALL_FACTOR * usual_s
@@ -156,7 +158,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watch(self, run: RunDir, rank: int, world_size: int, timeout_s: float, lines: StepWriter) -> Iterator[None]:
-        """Within, this rank notes where it is and where it stalled, and ends itself where it has waited too long.
+        """Watch this rank within a context: record its position and its stalls, and end it if it waits too long.
 
         Args:
             lines: the open steps file of this rank, for stalls and the error.
@@ -185,18 +187,20 @@ class Watchdog:
                 os.close(handle)
 
 
-WATCHDOG = Watchdog()  # a process is one rank
+WATCHDOG = Watchdog()  # a process runs one rank
 
 
 @dataclass
 class _Watcher:
-    """The thread that watches this rank, and what it saw.
+    """The thread that watches this rank, and its observations.
 
     Attributes:
-        place, busy_s: where the rank was at the last tick, and the process's seconds on the processor when it was first seen there.
-        ticked_s, used_s, queued_s: at the last tick the time, seconds on the processor, and seconds that the thread queued for it.
+        place, busy_s: the place at the last tick, and the processor seconds of the process when it was first seen
+            there.
+        ticked_s, used_s, queued_s: at the last tick the time, the processor seconds, and the thread's seconds in the
+            queue.
         rate: processors that the process used before the last tick.
-        stops: when the process went on after it was stopped, and for how long it was.
+        stops: when the process continued after a stop, and the length of the stop.
         links: connections that did not answer while the rank has been at this place.
     """
 
@@ -224,7 +228,9 @@ class _Watcher:
         period_s = min(MAX_BEAT_S, max(MIN_BEAT_S, self.timeout_s * BEAT_SHARE))
         self.thread = threading.get_native_id()
         synced_s = looked_s = time.monotonic()
-        before: tuple[Now, float, dict[int, Note | None]] | None = None  # the first look at the others' notes, and when
+        before: tuple[Now, float, dict[int, Note | None]] | None = (
+            None  # the first reading of the others' notes, and its time
+        )
         while not ended.wait(TICK_S):
             self.tick()
             self.beat += 1
@@ -247,9 +253,10 @@ class _Watcher:
                 before = None
 
     def tick(self) -> None:
-        """Notice whether the process was stopped since the last tick.
+        """Detect whether the process was stopped since the last tick.
 
-        The watching thread is late, too, where it queues for a processor, or the first thread does and holds the interpreter's lock.
+        The watching thread is also late if it queues for a processor, or if the first thread does while it holds the
+        interpreter's lock.
         """
         with self.lock:
             now_s, used_s, queued_now_s = time.monotonic(), time.process_time(), queued_s(self.thread)
@@ -264,10 +271,10 @@ class _Watcher:
                 self.place, self.busy_s, self.links = self.where.now, used_s, ""
 
     def write_stall(self, place: Now, stay_s: float, is_long: bool) -> bool:
-        """Write that the rank stood at a place, if that was long or its process was stopped; returns whether it was."""
+        """Record that the rank stood at a place, if that was long or its process was stopped. Return whether it was."""
         now_s = time.monotonic()
         if now_s - self.ticked_s > TICK_S + MIN_STALL_S:
-            self.tick()  # the process went on just now, and its thread has not looked yet
+            self.tick()  # the process continued just now, and its thread has not run yet
         stopped_s = min(stay_s, sum(seconds for end_s, seconds in self.stops if end_s >= place.since_s))
         self.stops.clear()
         if not (is_long or stopped_s >= MIN_STALL_S):
@@ -287,18 +294,20 @@ class _Watcher:
         return True
 
     def _notes(self) -> dict[int, Note | None]:
-        """Of the others, as far as they are of this start of the ranks."""
+        """Return the notes of the other ranks of this start."""
         notes = {rank: read_note(note_path(self.run, rank)) for rank in range(self.world_size) if rank != self.rank}
         return {rank: note if note is not None and note.start == _start() else None for rank, note in notes.items()}
 
     def _blame(
         self, now: Now, before: Mapping[int, Note | None], after: Mapping[int, Note | None]
     ) -> tuple[int, str] | None:
-        """The rank that is missing, and what is known of it; None if it is this one, and another is to say so."""
+        """Return the missing rank and the facts about it; None if this rank is missing, because another one reports
+        it.
+        """
         silent = {r for r, n in after.items() if not _is_alive(before[r], n)}
         counts = {r: -1 if n is None else n.count for r, n in after.items()}
-        # A rank that waits and is alive is missing nowhere, though it waits in an earlier collective: a broadcast ends for the
-        # rank that sends it when the data are on their way.
+        # A rank that waits in an earlier collective and is alive is not missing: a broadcast ends for its sender when
+        # the data are on their way.
         missing = [
             r for r, n in after.items() if r in silent or (counts[r] < now.num_met and n is not None and not n.waits)
         ]
@@ -311,11 +320,13 @@ class _Watcher:
         place = _place(now.collective, now.step)
         text = f"{TIME_OUT}: it {verb} the {place} within {self.timeout_s:g} s; {_known(after[first], first in silent)}"
         if others := [str(r) for r in missing if r != first]:
-            text += f"; missing, too: rank {', '.join(others)}"
+            text += f"; also missing: rank {', '.join(others)}"
         return first, text
 
     def _link_down(self, now: Now, others: Mapping[int, Note]) -> str:
-        """Describe a wait in which every rank is alive: where each one is, and which connection does not answer."""
+        """Describe a wait in which every rank is alive: the place of each one, and the connection that does not
+        answer.
+        """
         own = read_note(note_path(self.run, self.rank))
         notes = dict(sorted({**others, **({} if own is None else {self.rank: own})}.items()))
         sites: dict[str, list[str]] = {}
@@ -323,7 +334,9 @@ class _Watcher:
             sites.setdefault(note.site, []).append(str(rank))
         ends = " and ".join(f"{site} (rank {', '.join(ranks)})" for site, ranks in sites.items())
         places = {note.place for note in notes.values()} or {_place(now.collective, now.step)}
-        text = f"{LINK_DOWN}, all have waited for over {self.timeout_s:g} s, in the {' or the '.join(sorted(places))}"
+        text = (
+            f"{LINK_DOWN}, all have waited for more than {self.timeout_s:g} s, in the {' or the '.join(sorted(places))}"
+        )
         links = unanswered() or self.links
         what = f"; what was sent over {links} was not acknowledged" if links else ""
         return text + (f": the link between {ends} passes nothing" if len(sites) > 1 else f", on {ends}") + what
@@ -337,7 +350,7 @@ class _Watcher:
 
 
 def _is_alive(before: Note | None, after: Note | None) -> bool:
-    """Return whether a rank's process ran between two looks at its note, or gave up waiting itself."""
+    """Return whether a rank's process ran between two readings of its note, or gave up waiting itself."""
     if after is None or before is None:
         return False
     return after.beat == GAVE_UP or after.beat > before.beat
@@ -348,7 +361,7 @@ def note_path(run: RunDir, rank: int) -> Path:
 
 
 def read_note(path: Path) -> Note | None:
-    """What a rank noted; None if there is nothing."""
+    """Read the note of a rank; None if there is none."""
     try:
         with path.open("rb") as stream:
             data = stream.read(_SIZE)
@@ -374,7 +387,7 @@ def _known(note: Note | None, is_silent: bool) -> str:
         return f"its process {note.process} on {note.site} has ended; it was in {note.place}"
     if state:
         return f"{told}, which {state}"
-    return f"{told}, which gives no sign of life, as one that was stopped or whose node is lost"
+    return f"{told}, which gives no sign of life: it was stopped, or its node is lost"
 
 
 def _place(what: str, step: int) -> str:
@@ -391,11 +404,11 @@ def _start() -> int:
 
 
 def _mapped(path: Path) -> tuple[int | None, mmap.mmap]:
-    """A file in memory; where its file system cannot do that, memory that the others do not see."""
+    """Map a file into memory. If its file system cannot do that, return memory that the others do not see."""
     try:
-        path.unlink(missing_ok=True)  # one that was stopped and lives yet keeps its own
+        path.unlink(missing_ok=True)  # a stopped process that still lives keeps its own file
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.write(handle, bytes(_SIZE))  # of a full disk an error now, rather than a SIGBUS at the first note
+        os.write(handle, bytes(_SIZE))  # a full disk raises an error now, not a SIGBUS at the first note
         return handle, mmap.mmap(handle, _SIZE)
     except (OSError, ValueError):
         return None, mmap.mmap(-1, _SIZE)

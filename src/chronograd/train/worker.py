@@ -1,7 +1,7 @@
-"""What one rank runs: `python -m chronograd.train.worker RUN_DIR train|measure`.
+"""The program of one rank: `python -m chronograd.train.worker RUN_DIR train|measure`.
 
-Reads RANK, WORLD_SIZE, LOCAL_RANK and, with several ranks, MASTER_ADDR and MASTER_PORT. Everything it
-finds out goes into the run directory; rank 0 writes the record once all ranks have synced their files.
+Reads RANK, WORLD_SIZE, LOCAL_RANK and, with several ranks, MASTER_ADDR and MASTER_PORT. All results go into the run
+directory; rank 0 writes the record once all ranks have synced their files.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from chronograd.train.watchdog import WATCHDOG
 def main(
     argv: Sequence[str] | None = None, communicator_of: Callable[[Job, int], Communicator] = communicator_of
 ) -> int:
-    """Run one rank. Returns its exit status.
+    """Run one rank. Return its exit status.
 
-    `exchange_of` gives what a job's ranks average their gradients by.
+    `communicator_of` returns the communicator that averages a job's gradients.
     """
 
     def process_group(work: Callable[..., None], run: RunDir, job: Job, *asked: Measuring) -> None:
@@ -76,7 +76,7 @@ def _train(run: RunDir, job: Job, place: RankContext, lines: StepWriter) -> None
 
 
 def _measure_forward(run: RunDir, job: Job, place: RankContext, lines: StepWriter, asked: Measuring) -> None:
-    """Batches in inference, each waited for before the next is begun."""
+    """Time batches of inference; wait for each before the next begins."""
     dataset = datasets.load(job.data, job.training.seed)
     memory = PeakMemory(place.device)
     _write_start(place, lines)
@@ -121,7 +121,7 @@ def _measure(run: RunDir, job: Job, place: RankContext, lines: StepWriter, asked
 
 
 def _start(run: RunDir, job: Job, place: RankContext, dataset: datasets.Dataset, lines: StepWriter) -> TrainingStep:
-    """The step of this rank, and a line that says where it runs."""
+    """Return the step of this rank, and write a line about its place."""
     _write_start(place, lines)
     weights = run.initial_weights if run.initial_weights.exists() else None
     step = (detection.DetectionStep if job.task == "detection" else TrainingStep)(job, dataset, place, weights)
@@ -161,7 +161,9 @@ def _ranks(place: RankContext) -> str:
 
 
 def _write_what_if(step: TrainingStep, place: RankContext, lines: StepWriter) -> None:
-    """Where all steps are done and saved; exchanges that count backward passes, and a run with nothing left to do, are left out."""
+    """Time steps without averaging, after all steps are done and saved. Left out: communicators that count backward
+    passes, and a run with nothing left to do.
+    """
     if not place.exchange.is_repeatable or not step.rank_samples:
         return
     place.exchange.wait(place)
@@ -173,7 +175,7 @@ def _write_what_if(step: TrainingStep, place: RankContext, lines: StepWriter) ->
 def _trained_params(step: TrainingStep) -> Quantity:
     trained = sum(p.numel() for p in step.network.parameters() if p.requires_grad)
     whole = sum(p.numel() for p in step.network.parameters())
-    return Quantity(value=trained, unit="count", source=f"parameters that the optimizer changes, of {whole:,}")
+    return Quantity(value=trained, unit="count", source=f"trained parameters, out of {whole:,}")
 
 
 def _write_memory(lines: StepWriter, memory: PeakMemory, step: int) -> None:
@@ -181,7 +183,7 @@ def _write_memory(lines: StepWriter, memory: PeakMemory, step: int) -> None:
 
 
 def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
-    """One more step, outside the clock, with the allocator's events recorded."""
+    """Run one more step, outside the clock, and record the allocator's events."""
     state = [v for s in step.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
     held = [*step.network.parameters(), *step.network.buffers(), *state]
     held += step.averaged.state_dict().values() if step.averaged is not None else []
@@ -197,7 +199,7 @@ def _method(is_cuda: bool) -> result.Method:
     if is_cuda:
         return result.Method(
             step_time="CUDA events at the ends of steps without inner synchronisation",
-            parts="host clock, CUDA synchronised after each part; in steps of their own",
+            parts="host clock, CUDA synchronised after each part; in separate steps",
         )
     return result.Method(step_time="host clock, sum of parts", parts="host clock")
 

@@ -1,14 +1,14 @@
-"""A teacher labels images that have no labels, and the best of each class are kept for a student to learn from.
+"""Teacher and student: a teacher labels images without labels, and a student learns from the best of each class.
 
 The four steps of I. Z. Yalniz et al., Billion-scale semi-supervised learning, arXiv 1905.00546:
 
     1. train a teacher on labelled images                      chronograd train teacher.yaml
-    2. keep its P best classes of each unlabelled image,       chronograd label RUN ...
-       and of each class the K images it scores highest
+    2. select its P best classes of each unlabelled image,     chronograd label RUN ...
+       and for each class the K images with the best scores
     3. train a student on those                                chronograd train student.yaml data.labels=FILE
     4. fine-tune the student on the labelled images            chronograd train tune.yaml network.weights=RUN
 
-An image may be kept for several classes, and a class has K images where as many have it among their P best.
+An image may be selected for several classes. A class has fewer than K images if fewer have it among their P best.
 
 Shapes: N images, K classes; P best classes of an image.
 """
@@ -36,7 +36,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Selection:
-    """Which images are kept, each with the class it is kept for; an image may come more than once.
+    """The selected images, each with its class; an image may come more than once.
 
     `score` is the teacher's probability of that class.
     """
@@ -46,21 +46,23 @@ class Selection:
     score: Array
 
     def times(self) -> Array:
-        """Classes that each kept image is kept for; image by image, so that there are as many as distinct images."""
+        """Return the number of classes of each distinct selected image."""
         return np.asarray(np.unique(self.sample, return_counts=True)[1])
 
 
 def select(
     samples: Array, probability_NK: Array, top_classes: int, per_class: int, is_balanced: bool = True
 ) -> Selection:
-    """The `per_class` best-scored images of each class, of those that have it among their `top_classes` best.
+    """Select the `per_class` images with the best scores of each class, among those that have it in their `top_classes`
+    best.
 
-    Class by class, best first; ties go to the earlier image, and within an image to the earlier class.
+    Classes come in order, best images first. Ties go to the earlier image, and within an image to the earlier class.
 
     Args:
-        samples: numbers of the N images. top_classes: P. per_class: how many of each class, at most.
-        is_balanced: otherwise as many as of all classes together, the best-scored of whichever class.
-    Raises: InputError for numbers below 1 or more classes than there are.
+        samples: numbers of the N images. top_classes: P. per_class: maximum number for each class.
+        is_balanced: if false, select the same total number by score alone, of any class.
+
+    Raises: InputError for numbers below 1 or more classes than exist.
 
     >>> kept = select(np.array([7, 8, 9]), np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), 1, 1)
     >>> kept.sample.tolist(), kept.label.tolist()
@@ -69,8 +71,8 @@ def select(
     num_images, num_classes = probability_NK.shape
     if not 1 <= top_classes <= num_classes or per_class < 1:
         raise InputError(
-            f"cannot keep {how_many(per_class, 'images')} per class of the {top_classes} best classes",
-            f"at least one of each, and at most the {how_many(num_classes, 'classes')} there are",
+            f"cannot select {how_many(per_class, 'images')} per class of the {top_classes} best classes",
+            f"write at least 1 for each, and at most the {how_many(num_classes, 'classes')} there are",
         )
     label = np.argsort(-probability_NK, axis=1, kind="stable")[:, :top_classes].ravel()
     image = np.repeat(np.arange(num_images), top_classes)
@@ -89,16 +91,18 @@ def select(
 def probabilities(
     run: RunDir, data: Data, seed: int | None = None, split: Literal["train", "test"] = "train"
 ) -> tuple[Array, Array]:
-    """What a trained network makes of the images of a data set: samples (N,) and probabilities (N, K).
+    """Classify the images of a data set with a trained network: samples (N,) and probabilities (N, K).
 
-    The images are normalised as the network's own were. The labels of `data` are not looked at. Arithmetic is float32.
+    The images are normalised as in the network's training. The labels of `data` are not used. Arithmetic is float32.
 
     Args:
         seed: of `datasets.load`; the run's own by default.
-        split: samples of the training split are counted in it as published, and each comes once. Those of the test
-            split are counted in the test images that `data` has.
-    Raises: InputError for images of another shape than the network was trained on, and for a network whose outputs are
-        not finite; as `datasets.load`, and as `load_pretrained` where the run has no sound checkpoint.
+        split: samples of the training split have their published numbers, and each comes once. Those of the test split
+            are
+            numbered among the test images of `data`.
+
+    Raises: InputError for images of another shape than the network was trained on, and for a network with outputs that
+    are not finite; as `datasets.load`, and as `load_pretrained` where the run has no sound checkpoint.
     """
     return probabilities_of(network_of(run), run.job(), run.path.name, data, seed, split)
 
@@ -111,7 +115,7 @@ def probabilities_of(
     seed: int | None = None,
     split: Literal["train", "test"] = "train",
 ) -> tuple[Array, Array]:
-    """The same of a network in evaluation that has the weights of a job; `name` is what an error calls it."""
+    """Do the same for a network in evaluation mode with the weights of a job; errors call it `name`."""
     from chronograd.data import datasets
     from chronograd.data.normalisation import scale_shift
     from chronograd.train.inputs import ImageInput
@@ -140,7 +144,7 @@ def probabilities_of(
 
 
 def network_of(run: RunDir) -> torch.nn.Module:
-    """The network of a run with its newest weights, to be evaluated: on the GPU if there is one for it."""
+    """Return the network of a run with its newest weights, in evaluation mode, on a GPU if possible."""
     import torch
 
     from chronograd.data import datasets
@@ -158,7 +162,7 @@ def network_of(run: RunDir) -> torch.nn.Module:
 
 
 def softmax_of_run(run: RunDir, dataset: Dataset, split: Literal["train", "test"]) -> Array:
-    """Probabilities (N, K) of a data set that is normalised as the run's own: all images of a split."""
+    """Return probabilities (N, K) for all images of a split, normalised as in the run."""
     from chronograd.train.inputs import ImageInput
 
     network = network_of(run)
@@ -168,7 +172,7 @@ def softmax_of_run(run: RunDir, dataset: Dataset, split: Literal["train", "test"
 
 
 def softmax_of(network: torch.nn.Module, seen: InputSplit, positions: Array | None = None) -> Array:
-    """Probabilities (N, K) of all samples of an input, or of those at N positions; float32."""
+    """Return probabilities (N, K) for all samples of an input, or those at N positions; float32."""
     import torch
 
     from chronograd.train.inputs import in_chunks
