@@ -21,7 +21,7 @@ from chronograd.launch import jobs
 from chronograd.measure import environment
 from chronograd.record import Record
 from chronograd.rundir import RunDir, is_run_dir
-from chronograd.units import dollars, percent, quantity, seconds
+from chronograd.units import percent, quantity, seconds
 from chronograd.words import signed_percent
 from chronograd_lab.common.published_throughputs import base_row, correction, factor_shown, published
 from chronograd_lab.common.results import Results, Row, Settings
@@ -232,28 +232,6 @@ def price_rows(prices: Mapping[str, Price], per_node: int) -> list[Row]:
 def is_one_market(prices: Sequence[Row]) -> bool:
     """Return whether all prices are from one provider and year, so that costs on different devices can be compared."""
     return len({(row["vendor"], row["date"][:4]) for row in prices}) <= 1
-
-
-def priced(prices: Sequence[Row]) -> str:
-    """Return a sentence with the source of each price, and whether costs on different devices can be compared.
-
-    >>> k80 = {"device": "k80", "usd_per_gpu_hour": 0.45, "vendor": "GCP", "instance": "GPU K80", "date": "2021", "includes_host": False}
-    >>> priced([k80])
-    'Prices of one GPU and hour: k80 $0.45 (GCP, GPU K80, 2021, without its host).'
-    """
-    if not prices:
-        return "No price is known for these devices."
-    said = [
-        f"{row['device']} {dollars(row['usd_per_gpu_hour'])} ({row['vendor']}, {row['instance']}, {row['date'] or 'date unknown'}"
-        f"{'' if row['includes_host'] else ', without its host'})"
-        for row in prices
-    ]
-    caution = (
-        ""
-        if is_one_market(prices)
-        else " They come from different providers or years, so costs on different devices are not compared."
-    )
-    return f"Prices of one GPU and hour: {'; '.join(said)}.{caution}"
 
 
 def throughput_interval(row: Row) -> tuple[float | None, float | None]:
