@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from copy import deepcopy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,11 @@ from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.rows import matching
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies.onnx_parity import APART, EDGE, HALF, PYTORCH, RUNTIME, SOUND, STUDY, WEIGHT, page, timed
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.onnx_parity import study
+from chronograd_lab.studies.onnx_parity.study import APART, EDGE, HALF, PYTORCH, RUNTIME, SOUND, STUDY, WEIGHT, timed
+
+PAGE = Path(__file__).parents[3] / "docs" / "studies" / "onnx-parity" / "results.json"
 
 
 @pytest.mark.onnx
@@ -47,7 +51,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     (eight,) = rows["int8"]
     assert eight["bytes"] < eight["float_bytes"]
     assert eight["before"]["num_samples"] == 360
-    assert "2 of 2 networks match" in page(results).summary[0]
+    assert STUDY.page(results).sections[0].takeaway == "2 rows of size smoke."
 
 
 def made(name: str, tightest: float, absolute: float, batch: int = 1) -> Row:
@@ -87,21 +91,22 @@ def made_results() -> Results:
     return Results(STUDY.name, "laptop", {"rtol": 1e-3, "atol": 1e-5, "batches": [1, 8]}, rows=rows)
 
 
-def test_the_page_says_what_the_numbers_say() -> None:
-    answer = page(made_results())
-    said = {section.title: section.takeaway for section in answer.sections}
-    assert said["Do the outputs match, and to which precision?"] == answer.summary[0]
-    assert answer.summary[0] == (
-        "2 of 2 networks match within rtol 0.001, atol 1e-05; all that do also match within rtol 0.00025, atol 2.5e-06, and in 4 "
-        "digits of the largest output; 25 % of the values are equal bit for bit."
-    )
-    assert f"of 3 faults loading finds 1 and the checker 2, but not {WEIGHT}" in said["Loaded and checked"]
-    assert "of 2 settings it takes less processor time than PyTorch in 1 and more in 0" in said["Run by ONNX Runtime"]
-    assert "off by 2.0 to 2.0 times as much" in said["Which of the two is nearer to the truth?"]
-    assert said["The same objects?"].startswith("After suppression 30 of 30 objects in 4 test pictures")
-    assert "accuracy changes by -1.00 to -1.00 percentage points (A)" in said["Eight bits"].replace("−", "-")
-    assert "0 of 1 are faster" in said["Eight bits"]
-    assert "rtol 0.001" in render_html(answer)
+def test_values_follow_from_the_rows() -> None:
+    found = study.values(made_results())
+    assert found["match"] == {"count": 2, "of": 2, "digits": 4, "equal": 0.25, "rtol": "0.00025", "atol": "2.5e-06"}
+    assert found["rows"] == {"num_same": 27, "num_rows": 30}
+    assert found["faults"] == {"of": 3, "load": 1, "checker": 2, "parity": 3}
+    assert found["times"] == {"of": 2, "less": 1, "pairs": 100, "threads": 2}
+    assert (found["off"]["low"], found["off"]["high"], found["off"]["most"]) == (2.0, 2.0, "1e-06")
+    eight = found["eight"]
+    assert (eight["smallest"], eight["loss"], eight["faster"], eight["of"]) == (0.25, pytest.approx(-1), 0, 1)
+
+
+def test_tables_have_a_row_for_each_network() -> None:
+    shown = study.blocks(made_results())
+    assert shown["The same objects?"].table.rows == [["A", "4", "30", "30", "1.0e-07", "50.00 %"]]  # type: ignore[union-attr]
+    assert shown["Eight bits"].table.rows[0][2:6] == ["25 %", "90.00 %", "89.00 %", "3 : 2 (p 1)"]  # type: ignore[union-attr]
+    assert "2.0e-07" in render_html(STUDY.plain(made_results()))
 
 
 def test_times_are_refused_where_the_machine_is_busier_than_it_has_cores() -> None:
@@ -112,22 +117,22 @@ def test_times_are_refused_where_the_machine_is_busier_than_it_has_cores() -> No
     assert (row["pytorch_median_s"], row["pytorch_cpu_median_s"]) == (0.10, 0.05)
     busy = timed(Turns(wall, wall, cpu, cpu, others=1.9), cores=2)
     assert busy == {"refused": True, "others": 1.9, "cores": 2, "pairs": 3}
-    results = made_results()
-    rows = {**results.rows, "times": [{"network": "A", "batch": 1, "threads": 1, **busy}]}
-    said = {section.title: section for section in page(replace(results, rows=rows)).sections}["Run by ONNX Runtime"]
-    assert "Not timed: A at batch 1. Other processes kept up to 1.9 of 2 cores busy" in said.takeaway
-    assert said.table is None
+    assert missing([{"network": "A", "batch": 1, "threads": 1, **busy}]) == 1
 
 
-def test_times_without_processor_time_are_void() -> None:
-    results = made_results()
-    rows = {
-        **results.rows,
-        "times": [{k: v for k, v in row.items() if "cpu" not in k} for row in results.rows["times"]],
-    }
-    said = {section.title: section for section in page(replace(results, rows=rows)).sections}["Run by ONNX Runtime"]
-    assert "These times are void" in said.takeaway
-    assert said.table is None
+def missing(times: list[Row]) -> int:
+    """How many settings are named as not timed."""
+    table = study.blocks(replace(made_results(), rows={**made_results().rows, "times": times}))[
+        "Run by ONNX Runtime"
+    ].table
+    assert table is not None
+    assert table.rows == []
+    assert all("was not timed" in note for note in table.notes)
+    return len(table.notes)
+
+
+def test_times_without_processor_time_are_left_out() -> None:
+    assert missing([{k: v for k, v in row.items() if "cpu" not in k} for row in made_results().rows["times"]]) == 2
 
 
 def test_calls_in_turn_have_wall_and_processor_time() -> None:
@@ -139,13 +144,33 @@ def test_calls_in_turn_have_wall_and_processor_time() -> None:
     assert turns.others >= 0
 
 
-def test_a_network_that_does_not_match_is_named() -> None:
-    results = made_results()
-    rows = deepcopy(results.rows)
+def _differs(rows: dict[str, list[Row]]) -> None:
     rows["files"][1]["holds"] = False
-    rows["parity"][2] = {**made("B", 9.0, 0.3), "batch": 8}
-    answer = page(replace(results, rows=rows))
-    assert answer.summary[0].startswith(
-        "1 of 2 networks match within rtol 0.001, atol 1e-05; B does not; all that do also match "
-    )
-    assert "rtol 2e-05" in answer.summary[0]
+
+
+def _slower(rows: dict[str, list[Row]]) -> None:
+    rows["times"][0]["cpu_high"] = 1.1
+
+
+def _rounds_more(rows: dict[str, list[Row]]) -> None:
+    rows["exact"][2]["largest"][RUNTIME] *= 4
+
+
+def _loses(rows: dict[str, list[Row]]) -> None:
+    rows["objects"][0]["same"] -= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_differs, "All 6 networks match within"),
+        (_slower, "In all 12 settings it takes less processor time"),
+        (_rounds_more, "Against the same network in float64"),
+        (_loses, "After suppression, 21,003 of 21,004 objects"),
+    ],
+)
+def test_other_results_do_not_support_the_page(change: Callable[[dict[str, list[Row]]], None], sentence: str) -> None:
+    published = Results.load(PAGE)
+    change(published.rows)
+    with pytest.raises(ClaimError, match=sentence):
+        STUDY.page(published)

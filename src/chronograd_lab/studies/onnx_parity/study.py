@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,19 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Highlight, Section
+from chronograd.answer import Table
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.files import write_json
 from chronograd.job import Job, from_dict
 from chronograd.measure import environment
 from chronograd.units import memory, percent, seconds, upwards
-from chronograd.words import how_many
-from chronograd.words import listed as in_words
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import distinct, grouped, matching, plural, shown
+from chronograd_lab.common.rows import distinct, grouped, mean, shown
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import Study, listed
+from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.weights import weights_file
+from chronograd_lab.common.written import Block
 
 if TYPE_CHECKING:
     from chronograd.deploy.export_source import ExportSource
@@ -42,8 +40,6 @@ COLORS = {PYTORCH: "orange", RUNTIME: "accent"}
 TABLES = ("files", "checks", "times", "parity", "exact", "objects", "int8")
 # A network whose outputs differ by less than this between inputs, as a share of the largest, does not look at them.
 SAME_FOR_ALL = 1e-4
-# Errors of two that are no further apart than by this factor are alike.
-ALIKE = 2.0
 # Objects of one class whose corners are nearer than this, in sides of the picture, are the same.
 SAME_CORNERS = 1e-3
 # Passes are still timed if other processes and one thread of ours exceed the cores by this share of one.
@@ -58,10 +54,10 @@ SOUND, HALF, EDGE, WEIGHT = "as exported", "cut in half", "an edge renamed", "on
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     networks: Mapping[str, Row] = settings["networks"]
     trained = runner.train({name: _job(own) for name, own in networks.items() if "training" in own})
-    rows: dict[str, list[Row]] = {table: [] for table in TABLES}
+    rows: dict[str, list[Row]] = {title: [] for title in TABLES}
     for name, own in networks.items():
-        for table, more in _measured(runner, settings, name, own, trained.get(name)).items():
-            rows[table] += [{"network": name, **row} for row in more]
+        for title, more in _measured(runner, settings, name, own, trained.get(name)).items():
+            rows[title] += [{"network": name, **row} for row in more]
     return runner.results(settings, rows=rows)
 
 
@@ -296,28 +292,68 @@ def _objects(source: ExportSource, path: Path) -> Row:
     }
 
 
-# -- the page --------------------------------------------------------------------------------------
+# -- page ------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Answer:
+def values(results: Results) -> dict[str, Any]:
+    """How many networks match, and how well; the times that ONNX Runtime takes; errors against float64; objects and eight bits."""
     rows, settings = results.rows, results.settings
-    sections = [_files_section(rows["files"]), _checks_section(rows["checks"]), _times_section(rows["times"]),
-                _parity_section(rows, settings), _exact_section(rows["exact"])]  # fmt: skip
-    sections += [_objects_section(rows["objects"])] if rows["objects"] else []
-    sections += [_int8_section(rows["int8"])] if rows["int8"] else []
-    own = [row for row in rows["parity"] if row["tightest"] is not None]
-    worst = max(own, key=lambda row: row["tightest"])
-    highlights = [
-        Highlight("networks that match", f"{sum(row['holds'] for row in rows['files'])} of {len(rows['files'])}", _asked(settings)),
-        Highlight("of that tolerance, at most", f"{worst['tightest']:.2g}", f"{worst['network']}, {worst['output']}"),
-        Highlight("digits in common, at least", str(_fewest_digits(own)), "of the largest output"),
-    ]  # fmt: skip
-    summary = [_match(rows, settings), sections[4].takeaway]
-    return replace(STUDY.answer(results, sections, highlights, summary), title="ONNX: the same network?")
+    own, faults = rows["parity"], [row for row in rows["checks"] if row["fault"] != SOUND]
+    worst = max(own, key=lambda row: math.inf if row["tightest"] is None else row["tightest"])
+    times = [row for row in rows["times"] if "cpu_ratio" in row]
+    off = [row["largest"] for row in rows["exact"] if row["largest"][PYTORCH]]
+    ratios = [one[RUNTIME] / one[PYTORCH] for one in off]
+    eight = [row for row in rows["int8"] if row["before"] is not None]
+    gains = {row["network"]: 100 * (row["after"]["accuracy"] - row["before"]["accuracy"]) for row in eight}
+    sizes = [row["bytes"] / row["float_bytes"] for row in rows["int8"]]
+    return {
+        "match": {
+            "count": sum(row["holds"] for row in rows["files"]), "of": len(rows["files"]), "digits": _fewest_digits(own), "equal": _equal(own),
+            **{name: upwards(worst["tightest"] * settings[name]) for name in ("rtol", "atol")},
+        },
+        "worst": worst,
+        "rows": {name: sum(row[name] for row in own if row["num_rows"]) for name in ("num_same", "num_rows")},
+        "first": {"takes": _ports(rows["files"][0]["inputs"]), "gives": _ports(rows["files"][0]["outputs"], " and "),
+                  "opset": rows["files"][0]["opset"]},
+        "faults": {"of": len(faults), **{who: sum(bool(row[who]) for row in faults) for who in ("load", "checker", "parity")}},
+        "times": {
+            "of": len(times), "less": sum(row["cpu_high"] < 1 for row in times), "pairs": min(row["pairs"] for row in times),
+            "threads": times[0]["threads"],
+        },
+        "off": {
+            "low": min(ratios), "high": max(ratios),
+            "most": f"{max(row['largest'][who] / row['size'] for row in rows['exact'] for who in (PYTORCH, RUNTIME)):.0e}",
+        },
+        "same_for_all": {"names": ", ".join(_same_for_all(rows["exact"])), "share": SAME_FOR_ALL},
+        "objects": rows["objects"][0],
+        "eight": {
+            "smallest": min(sizes), "largest": max(sizes), "gain": max(gains.values()), "loss": min(gains.values()),
+            "worst": min(gains, key=gains.__getitem__), "of": len(sizes),
+            "faster": sum(row["speed"]["ratio_high"] < 1 for row in rows["int8"]),
+        },
+    }  # fmt: skip
 
 
-def _asked(settings: Settings) -> str:
-    return f"rtol {settings['rtol']:g}, atol {settings['atol']:g}"
+def blocks(results: Results) -> dict[str, Block]:
+    rows = results.rows
+    shown = {
+        "Exported with a dummy input": Block(_files(rows["files"])),
+        "Loaded and checked": Block(_checked(rows["checks"])),
+        "Run by ONNX Runtime": Block(_timed(rows["times"])),
+        "Do the outputs match, and to which precision?": Block(_parity(rows["parity"])),
+        "Which of the two is nearer to the truth?": Block(_errors(rows["exact"]), _errors_shown(rows["exact"])),
+    }
+    if rows["objects"]:
+        shown["The same objects?"] = Block(
+            table(rows["objects"], {
+                "network": "network", "pictures": ("pictures", "{:,}".format), "objects": ("objects", "{:,}".format),
+                "the same": ("same", "{:,}".format), "corners apart": ("apart", "{:.1e}".format),
+                "mAP, 11-point": lambda row: percent(row["map"], 2),
+            })
+        )  # fmt: skip
+    if rows["int8"]:
+        shown["Eight bits"] = Block(_eight_bits(rows["int8"]))
+    return shown
 
 
 def _digits(row: Row) -> int | None:
@@ -330,87 +366,36 @@ def _fewest_digits(rows: Sequence[Row]) -> int | None:
     return min((digits for row in rows if (digits := _digits(row)) is not None), default=None)
 
 
-def _match(rows: Mapping[str, Sequence[Row]], settings: Settings) -> str:
-    files = rows["files"]
-    failing = [row["network"] for row in files if not row["holds"]]
-    own = [row for row in rows["parity"] if row["network"] not in failing]
-    worst = max(own, key=lambda row: row["tightest"])
-    tightest = [upwards(worst["tightest"] * settings[key]) for key in ("rtol", "atol")]
-    equal = f"{percent(sum(row['num_equal'] for row in own) / sum(row['num_values'] for row in own), 0)} of the values are equal bit for bit"
-    beyond = f"; {in_words(failing)} {'does' if len(failing) == 1 else 'do'} not" if failing else ""
-    return (
-        f"{len(files) - len(failing)} of {len(files)} networks match within {_asked(settings)}{beyond}; all that do also match "
-        f"within rtol {tightest[0]}, atol {tightest[1]}, and in {_fewest_digits(own)} digits of the largest output; {equal}."
-    )
+def _equal(rows: Sequence[Row]) -> float:
+    """Share of values that are equal bit for bit."""
+    return float(sum(row["num_equal"] for row in rows) / sum(row["num_values"] for row in rows))
 
 
-def _files_section(rows: Sequence[Row]) -> Section:
-    body = [
-        [row["network"], row["weights"], " × ".join(map(str, row["dummy"])), "; ".join(map(_port, row["inputs"])),
-         "; ".join(map(_port, row["outputs"])), f"{row['operators']:,}", memory(row["bytes"])]
-        for row in rows
-    ]  # fmt: skip
-    first = rows[0]
-    gives = in_words([_port(port) for port in first["outputs"]])
-    return Section(
-        "Exported with a dummy input",
-        f"`torch.onnx.export(network, (dummy,), dynamo=True)` writes all {how_many(len(rows), 'networks')}, at opset {first['opset']}; "
-        f"{first['network']} takes {_port(first['inputs'][0])} and gives {gives}.",
-        "Of the dummy only shape and type count, not its numbers. Its first size, of two samples, is declared as one that may be "
-        "any; a dummy of one sample would be taken for a network of one sample. Suppression stays outside of a detector's graph.",
-        table=listed(("network", "weights", "dummy", "takes", "gives", "operators", "file"), body, 5),
-    )
+def _ports(ports: Sequence[Mapping[str, Any]], joint: str = "; ") -> str:
+    return joint.join(f"{port['name']} ({', '.join(map(str, port['shape']))})" for port in ports)
 
 
-def _port(port: Mapping[str, Any]) -> str:
-    return f"{port['name']} ({', '.join(map(str, port['shape']))})"
+def _files(rows: Sequence[Row]) -> Table:
+    return table(rows, {
+        "network": "network", "weights": "weights", "dummy": lambda row: " × ".join(map(str, row["dummy"])),
+        "takes": ("inputs", _ports), "gives": ("outputs", _ports), "operators": ("operators", "{:,}".format), "file": ("bytes", memory),
+    }, text=5)  # fmt: skip
 
 
-def _checks_section(rows: Sequence[Row]) -> Section:
-    seen = [sum(not row[who] for row in rows if row["fault"] != SOUND) for who in ("load", "checker")]
-    faults = len(rows) - 1
-    unseen = [row["fault"] for row in rows if row["fault"] != SOUND and not row["checker"] and row["parity"]]
-    takeaway = f"`onnx.load` and `onnx.checker` accept every exported file; of {faults} faults loading finds {faults - seen[0]} and the checker {faults - seen[1]}"
-    if unseen:
-        takeaway += f", but not {in_words(unseen)}: only running both networks shows that"
-    said = {"load": "fine", "checker": "fine", "parity": "matches"}
-    body = [[row["fault"], *(row[who] or fine for who, fine in said.items())] for row in rows]
-    return Section(
-        "Loaded and checked",
-        f"{takeaway}.",
-        f"What is said of the file of {rows[0]['network']}, and of the same file with one fault. The checker looks at names, types, shapes "
-        "and operators.",
-        table=listed(("file", "onnx.load", "onnx.checker, with shapes", "ONNX Runtime beside PyTorch"), body, 4),
-    )
+def _checked(rows: Sequence[Row]) -> Table:
+    return table(rows, {
+        "file": "fault", "onnx.load": lambda row: row["load"] or "fine", "onnx.checker, with shapes": lambda row: row["checker"] or "fine",
+        "ONNX Runtime beside PyTorch": lambda row: row["parity"] or "matches",
+    }, text=4)  # fmt: skip
 
 
-def _times_section(rows: Sequence[Row]) -> Section:
-    title = "Run by ONNX Runtime"
-    runs = "`InferenceSession(file).run(None, {name: batch})` takes batches of any size from one file"
-    known = [row for row in rows if not row.get("refused")]
-    refused = [row for row in rows if row.get("refused")]
-    missing = []
-    if refused:
-        names = in_words([f"{row['network']} at batch {row['batch']}" for row in refused])
-        missing.append(
-            f"Not timed: {names}. Other processes kept up to {max(row['others'] for row in refused):.1f} of {refused[0]['cores']} cores busy, so "
-            "the times would depend on them. Run the study again on a quiet machine."
-        )
-    if not known:
-        return Section(title, f"{runs}. {missing[0]}")
-    if any("cpu_ratio" not in row for row in known):
-        missing.append(
-            "These times are void: processor time was not recorded, and other processes used the same cores. Run the study again on a quiet machine."
-        )
-        return Section(title, f"{runs}. {missing[-1]}", lines=missing[:-1])
-    faster = [row for row in known if row["cpu_high"] < 1]
-    slower = [row for row in known if row["cpu_low"] > 1]
+def _timed(rows: Sequence[Row]) -> Table:
+    known = [row for row in rows if "cpu_ratio" in row]
     body = [
         [row["network"], str(row["batch"]), *(seconds(row[f"{who}_{unit}median_s"]) for who in ("pytorch", "runtime") for unit in ("cpu_", "")),
          *(f"{row[f'{unit}ratio']:.2f} ({row[f'{unit}low']:.2f} … {row[f'{unit}high']:.2f})" for unit in ("cpu_", ""))]
         for row in known
     ]  # fmt: skip
-    named = [f"{row['network']} at batch {row['batch']}" for row in slower]
     columns = (
         "network",
         "batch",
@@ -421,150 +406,70 @@ def _times_section(rows: Sequence[Row]) -> Section:
         "ratio of CPU times",
         "of wall times",
     )
-    return Section(
-        title,
-        f"{runs}; of {len(known)} settings it takes less processor time than PyTorch in {len(faster)} and more in "
-        f"{len(slower)}{f' ({in_words(named)})' if named else ''}.",
-        f"Medians of passes in turn in one process on the CPU, {plural(known[0]['threads'], 'thread')} each, PyTorch eager in inference mode; after a warm-up "
-        f"{min(row['pairs'] for row in known)} pairs or more. CPU is the processor time of all threads, wall the time until the pass is done; if they differ, other processes "
-        "used the core. Ratio: ONNX Runtime's time over PyTorch's, with the middle 80 % of pairs; less or more where that of processor time excludes 1.",
-        lines=missing,
-        table=listed(columns, body, 1),
-    )
+    missing = [
+        f"{row['network']} at batch {row['batch']} was not timed: other processes used the cores."
+        for row in rows
+        if row not in known
+    ]
+    return listed(columns, body, notes=missing)
 
 
-def _parity_section(rows: Mapping[str, Sequence[Row]], settings: Settings) -> Section:
-    own = rows["parity"]
-    batches = sorted(distinct(own, "batch"))
+def _parity(rows: Sequence[Row]) -> Table:
+    batches = sorted(distinct(rows, "batch"))
     body = []
-    for (network, output, kind), group in grouped(own, "network", "output", "kind").items():
-        worst = max(group, key=lambda row: math.inf if row["tightest"] is None else row["tightest"])
-        by_batch = [
-            f"{matching(group, batch=batch)[0]['largest_absolute']:.1e}" if matching(group, batch=batch) else ""
-            for batch in batches
-        ]
-        equal = sum(row["num_equal"] for row in group) / sum(row["num_values"] for row in group)
+    for (network, output, kind), group in grouped(rows, "network", "output", "kind").items():
+        by_batch = [shown(mean(group, "largest_absolute", batch=batch), "{:.1e}".format, "") for batch in batches]
+        tightest = [row["tightest"] for row in group]
         body.append(
             [network, output, kind, *by_batch, f"{max(row['largest_relative'] for row in group):.1e}",
-             f"{max(row['largest_ulp'] for row in group):,}", percent(equal, 0), shown(_fewest_digits(group), str, 'all'),
-             "–" if worst["tightest"] is None else f"{worst['tightest']:.2g}"]
+             f"{max(row['largest_ulp'] for row in group):,}", percent(_equal(group), 0), shown(_fewest_digits(group), str, "all"),
+             "–" if None in tightest else f"{max(tightest):.2g}"]
         )  # fmt: skip
-    kinds = [row for row in own if row["num_rows"]]
-    same, of = (sum(row[key] for row in kinds) for key in ("num_same", "num_rows"))
-    return Section(
-        "Do the outputs match, and to which precision?",
-        _match(rows, settings),
-        f"The largest absolute error at each batch, and over all batches the largest relative and ULP error (steps from one float32 to the "
-        "next, many near 0), how many values are the same bit for bit, how many significant digits of the largest output all share, and which share of the tolerance asked, "
-        "atol + rtol · |PyTorch's|, the worst value takes. The likeliest class is the same in "
-        f"{same:,} of {how_many(of, 'rows')}.",
-        lines=_same_for_all(rows["exact"]),
-        table=listed(
-            (
-                "network",
-                "output",
-                "inputs",
-                *(f"batch {batch}" for batch in batches),
-                "relative",
-                "ULP",
-                "equal",
-                "digits",
-                "of tolerance",
-            ),
-            body,
-            3,
-        ),
-    )
+    columns = ["network", "output", "inputs", *(f"batch {batch}" for batch in batches)]
+    return listed([*columns, "relative", "ULP", "equal", "digits", "of tolerance"], body, 3)
 
 
 def _same_for_all(exact: Sequence[Row]) -> list[str]:
-    """A sentence on networks that give the same whatever they see."""
-    names = [
-        network
-        for network, own in grouped(exact, "network").items()
-        if all(row["varies"] < SAME_FOR_ALL * row["size"] for row in own)
-    ]
-    if not names:
-        return []
-    return [
-        f"{in_words(names)} gives the same for every input, to {SAME_FOR_ALL:g} of its output: that both agree proves nothing there."
-    ]
+    """Names of networks that give the same whatever they see."""
+    by_network = grouped(exact, "network").items()
+    return [name for name, own in by_network if all(row["varies"] < SAME_FOR_ALL * row["size"] for row in own)]
 
 
-def _exact_section(rows: Sequence[Row]) -> Section:
-    names = [f"{row['network']}, {row['output']}" for row in rows]
-    ratios = [row["largest"][RUNTIME] / row["largest"][PYTORCH] for row in rows if row["largest"][PYTORCH]]
-    most = max(row["largest"][what] / row["size"] for row in rows for what in (PYTORCH, RUNTIME))
-    is_alike = max(ratios) <= ALIKE and min(ratios) >= 1 / ALIKE
+def _named(row: Row) -> str:
+    return f"{row['network']}, {row['output']}"
+
+
+def _errors(rows: Sequence[Row]) -> Table:
+    return table(rows, {
+        "network and output": _named, "largest output": ("size", "{:.3g}".format),
+        **{who: lambda row, who=who: f"{row['largest'][who]:.1e}" for who in (PYTORCH, RUNTIME, APART)},
+        "PyTorch nearer": lambda row: percent(row["pytorch_nearer"], 0), "ONNX Runtime nearer": lambda row: percent(row["runtime_nearer"], 0),
+    })  # fmt: skip
+
+
+def _errors_shown(rows: Sequence[Row]) -> Figure:
     bars = [
-        Bar(f"{name}: {what.partition(',')[0]}", "measured", {what: 1e6 * row["largest"][what] / row["size"]})
-        for name, row in zip(names, rows, strict=True)
-        for what in (PYTORCH, RUNTIME)
+        Bar(f"{_named(row)}: {who.partition(',')[0]}", "measured", {who: 1e6 * row["largest"][who] / row["size"]})
+        for row in rows
+        for who in (PYTORCH, RUNTIME)
     ]
-    body = [
-        [name, f"{row['size']:.3g}", *(f"{row['largest'][what]:.1e}" for what in (PYTORCH, RUNTIME, APART)), percent(row["pytorch_nearer"], 0), percent(row["runtime_nearer"], 0)]
-        for name, row in zip(names, rows, strict=True)
-    ]  # fmt: skip
-    return Section(
-        "Which of the two is nearer to the truth?",
-        f"Against the same network in float64 ONNX Runtime is off by {min(ratios):.1f} to {max(ratios):.1f} times as much as PyTorch, either by "
-        f"at most {most:.0e} of the largest output: "
-        + ("neither is wrong, both round in float32." if is_alike else "one rounds more than the other."),
-        "Largest errors over one batch of all samples, of the test split where there is one. Nearer: share of values of which one is nearer "
-        "to float64 than the other.",
-        figure=Figure([Bars("millionths of the largest output", "largest error", bars, COLORS)]),
-        table=listed(
-            ("network and output", "largest output", PYTORCH, RUNTIME, APART, "PyTorch nearer", "ONNX Runtime nearer"),
-            body,
-        ),
-    )
+    return Figure([Bars("millionths of the largest output", "largest error", bars, COLORS)])
 
 
-def _objects_section(rows: Sequence[Row]) -> Section:
-    (row,) = rows[:1]
-    body = [
-        [
-            r["network"],
-            f"{r['pictures']:,}",
-            f"{r['objects']:,}",
-            f"{r['same']:,}",
-            f"{r['apart']:.1e}",
-            percent(r["map"], 2),
-        ]
-        for r in rows
-    ]
-    return Section(
-        "The same objects?",
-        f"After suppression {row['same']:,} of {how_many(row['objects'], 'objects')} in {row['pictures']:,} test pictures are the same, with corners at most {row['apart']:.1e} of a side apart; "
-        f"mAP from ONNX Runtime's outputs is {percent(row['map'], 2)}.",
-        "Suppression, outside of the graph, after either; the objects of a picture are the same where their classes are, in order of their scores.",
-        table=listed(("network", "pictures", "objects", "the same", "corners apart", "mAP, 11-point"), body),
-    )
+def _eight_bits(rows: Sequence[Row]) -> Table:
+    def accuracy(when: str) -> Callable[[Row], str]:
+        return lambda row: "–" if row[when] is None else percent(row[when]["accuracy"], 2)
 
+    def time_(row: Row) -> str:
+        speed = row["speed"]
+        return f"{speed['ratio']:.2f} ({speed['ratio_low']:.2f} … {speed['ratio_high']:.2f})"
 
-def _int8_section(rows: Sequence[Row]) -> Section:
-    body = []
-    for row in rows:
-        before, after, speed, changed = row["before"], row["after"], row["speed"], row["changed"]
-        body.append(
-            [row["network"], row["how"], percent(row["bytes"] / row["float_bytes"], 0),
-             *(("–", "–") if before is None else (percent(before["accuracy"], 2), percent(after["accuracy"], 2))),
-             "–" if changed is None else f"{changed['lost']:,} : {changed['won']:,} (p {changed['p']:.2g})",
-             str(speed["batch"]), f"{speed['ratio']:.2f} ({speed['ratio_low']:.2f} … {speed['ratio_high']:.2f})"]
-        )  # fmt: skip
-    known = [row for row in rows if row["before"] is not None]
-    points = [100 * (row["after"]["accuracy"] - row["before"]["accuracy"]) for row in known]
-    faster = [row["network"] for row in rows if row["speed"]["ratio_high"] < 1]
-    worst = known[int(np.argmin(points))]
-    return Section(
-        "Eight bits",
-        f"Files shrink to {percent(min(row['bytes'] / row['float_bytes'] for row in rows), 0)} to {percent(max(row['bytes'] / row['float_bytes'] for row in rows), 0)}; "
-        f"accuracy changes by {max(points):+.2f} to {min(points):+.2f} percentage points ({worst['network']}); "
-        f"{len(faster)} of {len(rows)} {'is' if len(faster) == 1 else 'are'} faster.",
-        "Accuracy on the whole test split, of a detector mAP by the 11-point metric. Lost : won are answers that are right in one of the two "
-        "only, with the p of McNemar's exact test. Time: int8 over float32 at one batch, in turn, with the middle 80 % of pairs.",
-        table=listed(("network", "how", "file", "float32", "int8", "lost : won", "batch", "time"), body, 2),
-    )
+    return table(rows, {
+        "network": "network", "how": "how", "file": lambda row: percent(row["bytes"] / row["float_bytes"], 0),
+        "float32": accuracy("before"), "int8": accuracy("after"),
+        "lost : won": ("changed", lambda own: "–" if own is None else f"{own['lost']:,} : {own['won']:,} (p {own['p']:.2g})"),
+        "batch": lambda row: str(row["speed"]["batch"]), "time": time_,
+    }, text=2)  # fmt: skip
 
 
 _DIGITS: Row = {
@@ -611,5 +516,7 @@ STUDY = Study(
     "of eight bits cost a fraction of a point of accuracy",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
 )

@@ -1,0 +1,1 @@
+"""An exported network beside the one it was exported from."""
