@@ -19,15 +19,14 @@ import csv
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.answer import Table
 from chronograd.figure import Bar, Bars, Figure, Lines, Series
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
@@ -39,13 +38,13 @@ from chronograd.predict.roofline import roofline
 from chronograd.record import Z80
 from chronograd.trace import KINDS, MATRIX_KINDS, Trace
 from chronograd.units import FLOPS_PER_MAC, percent, seconds
-from chronograd.words import listed as in_words
 from chronograd_lab.common.counted import counted
 from chronograd_lab.common.published_runs import MEASURED_VARIABLE, measured_folder
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import distinct, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed, table
+from chronograd_lab.common.written import Block, key
 
 NETWORKS = {"vgg16": "VGG-16", "vgg19": "VGG-19", "googlenet": "GoogLeNet", "resnet50-v1": "ResNet-50"}
 LOSSES = {
@@ -178,7 +177,7 @@ def _measured() -> tuple[dict[str, list[Row]], list[str]]:
     folder = measured_folder()
     rows: dict[str, list[Row]] = {"timm": [], "batches": []}
     if folder is None:
-        return rows, [f"Published timings were not at hand ({MEASURED_VARIABLE}): losses are predicted only."]
+        return rows, [f"No published timings: {MEASURED_VARIABLE} names no folder. Losses are predicted only."]
     notes = []
     tables = [folder / "timm" / _TIMM.format(layout=layout) for layout in ("nchw", "nhwc")]
     if all(path.exists() for path in tables):
@@ -233,45 +232,58 @@ def _batch_rows(path: Path) -> list[Row]:
     ]  # fmt: skip
 
 
-# -- the page --------------------------------------------------------------------------------------
+# -- page ------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Answer:
+def values(results: Results) -> dict[str, Any]:
+    """Ceilings of a K80 board by network; shares of peak, and the largest losses, by device and batch; the published measurements."""
     rows = results.rows
-    sections = [
-        _k80_section(rows["work"], rows["ceilings"]),
-        _reached_section(rows["reached"]),
-        *_losses_sections(rows["losses"]),
-    ]
-    sections += [_timm_section(rows["timm"])] if rows["timm"] else []
-    sections += [_batches_section(rows["batches"])] if rows["batches"] else []
-    sections.append(_devices_section(rows["devices"]))
     board = matching(rows["ceilings"], what="board", clock="boost", per_mac=FLOPS_PER_MAC)
-    highlights = [
-        Highlight(
-            f"images/s of {row['network']} on a K80 board at peak",
-            f"{1 / row['seconds']:,.0f}",
-            seconds(row["seconds"]),
-        )
-        for row in board
-    ]
-    return replace(STUDY.answer(results, sections, highlights), summary=_summary(rows))
+    timm, parts = rows["timm"], quarters(rows["timm"])
+    (vgg16,) = matching(timm, model="vgg16")
+    gpus = [{**row, "share": row["predicted"] / row["ceiling"]} for row in matching(rows["devices"], kind="gpu")]
+    return {
+        "board": {
+            key(row["network"]): {"seconds": row["seconds"], "rate": 1 / row["seconds"], "macs": of["macs"]}
+            for of, row in zip(rows["work"], board, strict=True)
+        },
+        "peak": board[0]["peak"] / 1e12,
+        "chip": _extremes([{**row, "share": _share(row)} for row in rows["reached"]]),
+        "loss": {
+            key(case): {f"at_{batch}": _lost(same) for batch, same in grouped(own, "batch").items()}
+            for case, own in _cases(rows["losses"]).items()
+        },
+        "timm": {
+            "models": len(timm), "median": statistics.median(row["last"] for row in timm), "best": max(timm, key=lambda row: row["last"]),
+            "few": parts[0]["last"], "most": parts[-1]["last"], "gain": statistics.median(row["last"] / row["first"] for row in timm),
+            "vgg16": vgg16, "peak": _timm_peak() / 1e12,
+        },
+        "lone": {
+            key(f"{device} {precision}"): own[0]["samples_per_s"] / max(row["samples_per_s"] for row in own)
+            for (device, precision), own in grouped(rows["batches"], "device", "precision").items()
+        },
+        "gpus": {
+            **_extremes(gpus),
+            **{precision: statistics.median(row["share"] for row in own) for precision, own in grouped(gpus, "precision").items()},
+        },
+    }  # fmt: skip
 
 
-def _summary(rows: dict[str, list[Row]]) -> list[str]:
-    board = matching(rows["ceilings"], what="board", clock="boost", per_mac=FLOPS_PER_MAC)
-    rates = in_words([f"{row['network']} {1 / row['seconds']:,.0f}" for row in board])
-    shares = [_share(row) for row in rows["reached"]]
-    lost = grouped(matching(rows["losses"], batch=1), "device")
-    biggest = [
-        f"{in_words(_most_common([_largest_loss(row) for row in own]))} on {device}" for device, own in lost.items()
-    ]
-    return [
-        f"At a K80 board's {board[0]['peak'] / 1e12:.2f} TFLOP/s and 2 FLOPs per MAC the ceilings are {rates} images/s; half of that on "
-        "one of its two GPUs.",
-        f"What is predicted for that GPU is {percent(min(shares), 0)} to {percent(max(shares), 0)} of its peak, by network and batch.",
-        f"At batch 1 most is lost to {'; to '.join(biggest)}. PALEO lays all losses into one percent of peak.",
-    ]
+def blocks(results: Results) -> dict[str, Block]:
+    rows = results.rows
+    shown = {
+        "One image on a K80, and its peak throughput": _k80(rows["ceilings"]),
+        "Percent of peak": Block(_reached_table(rows["reached"])),
+        **{
+            f"Why peak is hard to reach: each loss on {case}": _losses_shown(own)
+            for case, own in _cases(rows["losses"]).items()
+        },
+    }
+    if rows["timm"]:
+        shown["Measured: memory and layout"] = _timm(rows["timm"])
+    if rows["batches"]:
+        shown["Measured: launches"] = _batches(rows["batches"])
+    return shown | {"On every device": Block(_devices_table(rows["devices"]))}
 
 
 def _share(row: Row) -> float:
@@ -279,133 +291,72 @@ def _share(row: Row) -> float:
     return float(FLOPS_PER_MAC * row["macs"] / row["seconds"] / row["peak"])
 
 
-def _largest_loss(row: Row) -> str:
-    return LOSSES[max((key for key in LOSSES if key != "peak_s"), key=lambda key: row[key])]
+def _extremes(rows: Sequence[Row]) -> dict[str, Row]:
+    return {"least": min(rows, key=lambda row: row["share"]), "greatest": max(rows, key=lambda row: row["share"])}
 
 
-def _k80_section(work: Sequence[Row], ceilings: Sequence[Row]) -> Section:
+def _cases(losses: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by device, precision and layout."""
+    named = [
+        {**row, "case": f"{row['device']}, {row['precision']}{', channels last' if row['channels_last'] else ''}"}
+        for row in losses
+    ]
+    return grouped(named, "case")
+
+
+def _lost(rows: Sequence[Row]) -> Row:
+    """Least and greatest share of peak, and the losses that are largest in at least half as many networks as the commonest."""
+    shares = [row["peak_s"] / row["seconds"] for row in rows]
+    lost = LOSSES.keys() - {"peak_s"}
+    largest = Counter(LOSSES[max(lost, key=lambda name: row[name])] for row in rows).most_common()
+    names = [name for name, count in largest if 2 * count >= largest[0][1]]
+    return {"least": min(shares), "greatest": max(shares), "mostly": ", ".join(sorted(names))}
+
+
+def _k80(ceilings: Sequence[Row]) -> Block:
     body = []
     for (network, what, clock), own in grouped(ceilings, "network", "what", "clock").items():
         one, two = (matching(own, per_mac=per_mac)[0] for per_mac in (1, FLOPS_PER_MAC))
         cells = [text for row in (one, two) for text in (seconds(row["seconds"]), f"{1 / row['seconds']:,.0f}")]
         body.append([network, f"{what}, {clock}", f"{own[0]['peak'] / 1e12:.4g}", *cells])
-    first = matching(ceilings, what="board", clock="boost", per_mac=FLOPS_PER_MAC)
-    times = in_words([f"{seconds(row['seconds'])} ({row['network']})" for row in first])
-    rates = in_words([f"{1 / row['seconds']:,.0f}" for row in first])
-    lines = [
-        f"{row['network']}: 2 × {of['macs']:,} MACs / {row['peak'] / 1e12:.2f}e12 FLOP/s = {seconds(row['seconds'])}; "
-        f"1 / {seconds(row['seconds'])} = {1 / row['seconds']:,.0f} images/s."
-        for of, row in zip(work, first, strict=True)
-    ]
     bars = [
         Bar(f"{row['network']}, {row['what']}, {row['clock']}", "predicted", {"images/s": 1 / row["seconds"]},
             note=f"{1 / row['seconds']:,.0f}")
         for row in matching(ceilings, per_mac=FLOPS_PER_MAC)
     ]  # fmt: skip
-    return Section(
-        "One image on a K80, and its peak throughput",
-        f"On the board at boost clock, with 2 FLOPs per MAC, an image takes {times}: {rates} images/s.",
-        "A K80 board has two GPUs; a cloud sells one of them, with half of every figure. Boost clock is the highest, base clock what "
-        "is warranted. Tables that print MACs as FLOPs promise twice the images: state the convention. GoogLeNet has the shapes of "
-        "its paper, ResNet-50 its stride in the first 1 × 1.",
-        figure=Figure([Bars("images/s, 2 FLOPs per MAC", "network and peak", bars, {"images/s": "accent"})]),
-        table=Table(
-            ("network", "K80", "TFLOP/s", "time, 1 FLOP per MAC", "images/s", "time, 2 FLOPs per MAC", "images/s"),
-            body, {2, 3, 4, 5, 6},
-        ),
-        lines=lines,
-    )  # fmt: skip
+    columns = ("network", "K80", "TFLOP/s", "time, 1 FLOP per MAC", "images/s", "time, 2 FLOPs per MAC", "images/s")
+    figure = Figure([Bars("images/s, 2 FLOPs per MAC", "network and peak", bars, {"images/s": "accent"})])
+    return Block(listed(columns, body, 2), figure)
 
 
-def _reached_section(reached: Sequence[Row]) -> Section:
-    least, most = (pick(reached, key=_share) for pick in (min, max))
-    return Section(
-        "Percent of peak",
-        f"On one GPU of a K80 the operator model predicts between {percent(_share(least), 0)} of peak ({least['network']}, batch "
-        f"{least['batch']}) and {percent(_share(most), 0)} ({most['network']}, batch {most['batch']}).",
-        "Images/s in fp32. Of peak: FLOPs over time over peak. PALEO (Qi et al. 2017) divides FLOPs by the peak and bytes by the "
-        "bandwidth, adds both, and divides by one platform percent of peak (PPP) that is fitted once for a device and its software: "
-        f"{' and '.join(f'{p:g}' for p in _PALEO_PPP)} for a K80, at base clock. PPP here is what the prediction comes to: (FLOPs / peak + "
-        "bytes / bandwidth) / time. One figure cannot hold for all networks and batches, as the losses differ. Above 100 %, 3 × 3 "
-        "convolutions in Winograd's form do with fewer multiplications than are counted, or operators find their input in a cache.",
-        table=table(reached, {
-            "network": "network", "batch": ("batch", str),
-            "at peak": lambda row: _per_second(row, FLOPS_PER_MAC * row["macs"] / row["peak"]),
-            "predicted": lambda row: _per_second(row, row["seconds"]),
-            "80 % interval": lambda row: f"{_per_second(row, row['high'])} … {_per_second(row, row['low'])}",
-            "of peak": lambda row: percent(_share(row), 0), "PPP": lambda row: percent(row["ppp"], 0),
-            **{f"PALEO at {ppp:g}": partial(_at_paleo, i) for i, ppp in enumerate(_PALEO_PPP)},
-        }),
-    )  # fmt: skip
+def _reached_table(reached: Sequence[Row]) -> Table:
+    def per_second(row: Row, time_s: float) -> str:
+        return f"{row['batch'] / time_s:,.0f}"
+
+    return table(reached, {
+        "network": "network", "batch": ("batch", str),
+        "at peak": lambda row: per_second(row, FLOPS_PER_MAC * row["macs"] / row["peak"]),
+        "predicted": lambda row: per_second(row, row["seconds"]),
+        "80 % interval": lambda row: f"{per_second(row, row['high'])} … {per_second(row, row['low'])}",
+        "of peak": lambda row: percent(_share(row), 0), "PPP": lambda row: percent(row["ppp"], 0),
+        **{f"PALEO at {ppp:g}": lambda row, i=i: per_second(row, row["paleo"][i][1]) for i, ppp in enumerate(_PALEO_PPP)},
+    })  # fmt: skip
 
 
-def _at_paleo(of_ppp: int, row: Row) -> str:
-    return _per_second(row, row["paleo"][of_ppp][1])
-
-
-def _per_second(row: Row, time_s: float) -> str:
-    return f"{row['batch'] / time_s:,.0f}"
-
-
-def _case(row: Row) -> str:
-    layout = ", channels last" if row["channels_last"] else ""
-    return f"{row['device']}, {row['precision']}{layout}"
-
-
-def _losses_sections(losses: Sequence[Row]) -> list[Section]:
-    """One per device, precision and layout."""
-    cases = grouped([{**row, "case": _case(row)} for row in losses], "case")
-    intro = (
-        "Predicted. Clocks: power and schedulers keep part of the lanes idle or slow. Tiles: products whose sizes do not fill tiles, "
-        "the last wave of which leaves units idle, and shallow products that end before the pipeline is full. Memory: operators "
-        "that do little arithmetic on each byte, and weights that are read for few images. Layout: casts, and channels that have to be "
-        "moved. Launches: each kernel's start, and the host that asks for kernels one by one."
+def _losses_shown(rows: Sequence[Row]) -> Block:
+    bars, body = [], []
+    for row in rows:
+        parts = {name: row[field] for field, name in LOSSES.items()}
+        shares = [percent(value / row["seconds"], 0) for value in parts.values()]
+        body.append([row["network"], str(row["batch"]), seconds(row["seconds"] / row["batch"]), *shares])
+        # Fewer multiplications than are counted: the arithmetic takes less than at peak.
+        parts["at peak"] += min(0.0, parts["tiles"])
+        shown = {name: round(100 * value / row["seconds"], 3) for name, value in parts.items() if value > 0}
+        bars.append(Bar(f"{row['network']}, batch {row['batch']}", "predicted", shown))
+    return Block(
+        listed(("network", "batch", "time of an image", *LOSSES.values()), body),
+        Figure([Bars("% of a pass", "network", bars, COLORS)]),
     )
-    caption = (
-        "Segments add up to the predicted pass; the green one is its percent of peak. Where 3 × 3 convolutions do with fewer "
-        "multiplications than are counted, it is shorter than the percent of peak, and the table's loss to tiles is below zero."
-    )
-    sections = []
-    for number, (case, own) in enumerate(cases.items()):
-        bars, body = [], []
-        for row in own:
-            parts = {name: row[key] for key, name in LOSSES.items()}
-            body.append(
-                [row["network"], str(row["batch"]), seconds(row["seconds"] / row["batch"]),
-                 *(percent(value / row["seconds"], 0) for value in parts.values())]
-            )  # fmt: skip
-            # Fewer multiplications than are counted: the arithmetic takes less than at peak.
-            parts["at peak"] += min(0.0, parts["tiles"])
-            shown = {name: round(100 * value / row["seconds"], 3) for name, value in parts.items() if value > 0}
-            bars.append(Bar(f"{row['network']}, batch {row['batch']}", "predicted", shown))
-        sections.append(
-            Section(
-                f"Why peak is hard to reach: each loss on {case}",
-                _losses_sentence(own),
-                intro if number == 0 else "",
-                figure=Figure([Bars("% of a pass", "network", bars, COLORS)]),
-                caption=caption if number == 0 else "",
-                table=listed(("network", "batch", "time of an image", *LOSSES.values()), body),
-            )
-        )
-    return sections
-
-
-def _losses_sentence(rows: Sequence[Row]) -> str:
-    """By batch the share of peak, and where most of the rest goes."""
-    words = []
-    for batch, own in grouped(rows, "batch").items():
-        shares = [row["peak_s"] / row["seconds"] for row in own]
-        most = in_words(_most_common([_largest_loss(row) for row in own]))
-        share = f"{percent(min(shares), 0)} to {percent(max(shares), 0)}"
-        words.append(f"At batch {batch} a pass is {share} work at peak, and most of the rest is lost to {most}.")
-    return " ".join(words)
-
-
-def _most_common(names: Sequence[str]) -> list[str]:
-    """Names that come at least half as often as the commonest, that one first."""
-    counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    return [name for name, n in sorted(counts.items(), key=lambda item: -item[1]) if 2 * n >= max(counts.values())]
 
 
 def quarters(rows: Sequence[Row]) -> list[Row]:
@@ -420,91 +371,46 @@ def quarters(rows: Sequence[Row]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _timm_section(rows: Sequence[Row]) -> Section:
-    parts = quarters(rows)
-    best = max(rows, key=lambda row: row["last"])
-    gain = statistics.median(row["last"] / row["first"] for row in rows)
-    lines = [
-        f"VGG-16 reaches {percent(row['first'], 0)} with channels first and {percent(row['last'], 0)} with channels last."
-        for row in matching(rows, model="vgg16")
-    ]
+def _timm(rows: Sequence[Row]) -> Block:
     series = [
-        Series(name, "measured", [row["macs_per_activation"] for row in rows], [round(100 * row[key], 2) for row in rows],
+        Series(name, "measured", [row["macs_per_activation"] for row in rows], [round(100 * row[layout], 2) for row in rows],
                color=color, is_scatter=True)
-        for key, name, color in (("first", "channels first", "orange"), ("last", "channels last", "accent"))
+        for layout, name, color in (("first", "channels first", "orange"), ("last", "channels last", "accent"))
     ]  # fmt: skip
-    return Section(
-        "Measured: memory and layout",
-        f"Of {len(rows)} models on an RTX 3090 the median reaches {percent(statistics.median(row['last'] for row in rows), 0)} of peak and "
-        f"the best, {best['model']}, {percent(best['last'], 0)}; a quarter with few MACs per activation {percent(parts[0]['last'], 0)}, the "
-        f"one with most {percent(parts[-1]['last'], 0)}.",
-        f"timm's inference tables, fp16, PyTorch 2.4; shares in the heading are with channels last; the peak is {_timm_peak() / 1e12:g} "
-        "TFLOP/s. MACs per activation tell how much arithmetic there is for what is written to memory. Channels last is "
-        f"{gain:.2f} × as fast as channels first in the median: that is the loss to layout.",
-        figure=Figure([Lines("MACs per activation", "% of peak", series, log_x=True, from_zero=True)]),
-        table=table(parts, {
+    return Block(
+        table(quarters(rows), {
             "MACs per activation": lambda p: f"{p['low']:.0f} … {p['high']:.0f}", "models": ("n", str),
             "of peak, channels first": ("first", percent), "channels last": ("last", percent),
             "gain": lambda p: f"{p['last'] / p['first']:.2f} ×",
         }),
-        lines=lines,
+        Figure([Lines("MACs per activation", "% of peak", series, log_x=True, from_zero=True)]),
     )  # fmt: skip
 
 
-def _batches_section(rows: Sequence[Row]) -> Section:
+def _batches(rows: Sequence[Row]) -> Block:
     colors = itertools.cycle(("accent", "vermilion", "green", "purple"))
-    series, body, words = [], [], []
+    series, body = [], []
     for ((device, precision), own), color in zip(grouped(rows, "device", "precision").items(), colors, strict=False):
         label = f"{device}, {precision}"
-        xs, rates = ([row[key] for row in own] for key in ("batch", "samples_per_s"))
+        xs, rates = ([row[name] for row in own] for name in ("batch", "samples_per_s"))
         series.append(Series(label, "measured", xs, rates, color=color, is_joined=True))
         share = percent(rates[0] / max(rates), 0)
         body.append([label, f"{rates[0]:,.0f}", f"{max(rates):,.0f}", share, seconds(1 / rates[0])])
-        words.append(f"{share} on {device} with {precision}")
-    return Section(
-        "Measured: launches",
-        f"With one image at a time ResNet-50 reaches {in_words(words)} of its best throughput.",
-        "NVIDIA's DeepLearningExamples, inference. At small batches throughput grows in proportion to the batch, and a pass takes as "
-        "long on a fast GPU as on a slow one: the host issues kernels and the device waits.",
-        figure=Figure([Lines("batch", "images/s", series, log_x=True, log_y=True, x_ticks=distinct(rows, "batch"))]),
-        table=listed(("device", "images/s at batch 1", "at the best batch", "share", "a pass at batch 1"), body),
+    return Block(
+        listed(("device", "images/s at batch 1", "at the best batch", "share", "a pass at batch 1"), body),
+        Figure([Lines("batch", "images/s", series, log_x=True, log_y=True, x_ticks=distinct(rows, "batch"))]),
     )
 
 
-def _devices_section(rows: Sequence[Row]) -> Section:
-    networks, batch = distinct(rows, "network"), rows[0]["batch"]
-    body, shares = [], []
-    for (title, precision), own in grouped(rows, "title", "precision").items():
-        ceilings = [f"{row['ceiling']:,.0f}" for row in own]
-        of_peak = [percent(row["predicted"] / row["ceiling"], 0) for row in own]
-        body.append([title, precision, f"{own[0]['peak'] / 1e12:.4g}", *ceilings, *of_peak])
-        shares += [(row["predicted"] / row["ceiling"], row) for row in own if row["kind"] == "gpu"]
-    low, high = (pick(shares, key=lambda pair: pair[0]) for pick in (min, max))
-    median = {
-        precision: statistics.median(share for share, row in shares if row["precision"] == precision)
-        for precision in dict.fromkeys(row["precision"] for _, row in shares)
-    }
-    words = in_words([f"{percent(share, 0)} in {precision}" for precision, share in median.items()])
-    return Section(
-        "On every device",
-        f"At batch {batch} the median over GPUs and networks is predicted to be {words} of peak; from {percent(low[0], 0)} "
-        f"({low[1]['network']} on {low[1]['device']}, {low[1]['precision']}) to {percent(high[0], 0)} ({high[1]['network']} on "
-        f"{high[1]['device']}, {high[1]['precision']}).",
-        "Images/s at peak, 2 FLOPs per MAC, and what is predicted of it, with channels first. A device is listed with fp16 too where it has "
-        "faster arithmetic for it. Above 100 % 3 × 3 convolutions do with fewer multiplications than are counted. The faster the arithmetic, the less of it is reached: memory and host did not grow as fast. Most "
-        "devices were never calibrated: their shares are as uncertain as the intervals above.",
-        table=listed(
-            [
-                "device",
-                "precision",
-                "TFLOP/s",
-                *(f"{n} at peak" for n in networks),
-                *(f"{n} reached" for n in networks),
-            ],
-            body,
-            2,
-        ),
-    )
+def _devices_table(rows: Sequence[Row]) -> Table:
+    networks = distinct(rows, "network")
+    body = [
+        [title, precision, f"{own[0]['peak'] / 1e12:.4g}", *(f"{row['ceiling']:,.0f}" for row in own),
+         *(percent(row["predicted"] / row["ceiling"], 0) for row in own)]
+        for (title, precision), own in grouped(rows, "title", "precision").items()
+    ]  # fmt: skip
+    columns = [*(f"{name} at peak" for name in networks), *(f"{name} reached" for name in networks)]
+    return listed(["device", "precision", "TFLOP/s", *columns], body, 2)
 
 
 _LAPTOP: dict[str, Any] = {
@@ -528,5 +434,7 @@ STUDY = Study(
     "small sizes take most of it at batch 1",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
 )

@@ -1,0 +1,1 @@
+"""Throughput at peak, and the losses below it."""
