@@ -17,6 +17,7 @@ from benchmarks.fuzzing import damage, pack
 from benchmarks.fuzzing.pack import Entry
 from benchmarks.fuzzing.seeds import run_entries, small_trace
 from chronograd import job as jobs
+from chronograd.answer import as_json
 from chronograd.cli import common
 from chronograd.data.published import DatasetCard
 from chronograd.errors import ChronogradError, InputError
@@ -248,7 +249,7 @@ def _trace_seeds() -> list[bytes]:
 
 def _record(folder: Path) -> None:
     use_record(Record.load(folder / "record.json"))
-    json.dumps(explain([folder / "record.json"]).data(), allow_nan=False)
+    json.dumps(as_json(explain([folder / "record.json"])), allow_nan=False)
     for summary in list_runs(folder):
         use_summary(summary)
 
@@ -301,7 +302,7 @@ def _run(folder: Path) -> None:
 
 
 def _profile(folder: Path) -> None:
-    json.dumps(explain(sorted(folder.glob("*.json"))).data(), allow_nan=False)
+    json.dumps(as_json(explain(sorted(folder.glob("*.json")))), allow_nan=False)
 
 
 def _profile_seeds() -> list[bytes]:
@@ -326,7 +327,7 @@ def _profile_seeds() -> list[bytes]:
 
 
 def _wall_times(folder: Path) -> None:
-    json.dumps([account.data() for account in wall_times.explain(folder / "times.csv")], allow_nan=False)
+    json.dumps(as_json(wall_times.explain(folder / "times.csv")), allow_nan=False)
 
 
 def _listing(folder: Path) -> None:
@@ -376,7 +377,7 @@ def _slurm(folder: Path) -> None:
 
 
 def _explained(folder: Path) -> None:
-    json.dumps(explain([folder]).data(), allow_nan=False)
+    json.dumps(as_json(explain([folder])), allow_nan=False)
 
 
 def _again(folder: Path) -> None:
@@ -409,7 +410,7 @@ def _curve(folder: Path) -> None:
             if len(curve.steps) <= MAX_FITTED and drawn % 16 == 0:
                 schedule = (Schedule(), Schedule("multi_step", (2.0, 5.0), 8.0))[drawn // 16 % 2]
                 found = forecast(replace(curve, schedule=schedule), target=0.5, at=[3.0], num_earlier=1, draws=1)
-                json.dumps(found.data(), allow_nan=False)
+                json.dumps(as_json(found), allow_nan=False)
         except ChronogradError as error:
             errors += 1
             if errors == 2:

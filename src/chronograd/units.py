@@ -94,6 +94,15 @@ def percent(fraction: float | None, digits: int = 1) -> str:
     return "–" if fraction is None else signed(f"{100 * fraction:.{digits}f} %")
 
 
+def whole_percent(fraction: float | None) -> str:
+    """A fraction as per cent, without decimals, for the cells of a table.
+
+    >>> whole_percent(0.0912), whole_percent(None)
+    ('9 %', '–')
+    """
+    return percent(fraction, 0)
+
+
 def chance(probability: float) -> str:
     """A probability in whole per cent. Nothing is certain: the ends are "under 1 %" and "over 99 %".
 

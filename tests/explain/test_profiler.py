@@ -281,7 +281,7 @@ def test_one_rank_of_eight_shows_its_exposed_communication(tmp_path: Path) -> No
     one = explain([written(tmp_path / "t.json", [(*e[:4], dict(e[4])) for e in ONE_STEP], **RANK_OF_8)]).runs[0]
     device = one.run.first.device
     assert device is not None
-    assert device.data()["shares"] == pytest.approx(
+    assert device.as_data()["shares"] == pytest.approx(
         {
             "busy": 0.8, "computation": 0.3, "communication": 0.5, "exposed_communication": 0.45, "copies": 0.1,
             "exposed_copies": 0.05, "idle": 0.2, "idle_input": 0.0, "idle_synchronizing": 0.0, "idle_launching": 0.2,
@@ -397,7 +397,7 @@ def test_public_traces_are_explained_or_refused_for_a_reason(row: dict[str, str]
         "exposed_communication": "exposed_communication_pct", "copies": "copy_pct", "exposed_copies": "exposed_copy_pct",
         "idle": "idle_pct",
     }  # fmt: skip
-    shares = {name: 100 * share for name, share in device.data()["shares"].items() if name in columns}
+    shares = {name: 100 * share for name, share in device.as_data()["shares"].items() if name in columns}
     assert shares == pytest.approx({name: float(row[column]) for name, column in columns.items()}, abs=2)
     assert sum(share or 0.0 for _, _, share in one.split.rows()) == pytest.approx(1.0, abs=1e-6)
     if float(row["exposed_communication_pct"]) > 20:

@@ -189,7 +189,7 @@ def test_a_busy_host_voids_a_comparison(tmp_path: Path, capsys: pytest.CaptureFi
         "the comparison is unreliable: other processes used 59 % of the host during one. "
         "Run it again while nothing else runs"
     )
-    assert [row["efficiency"] for row in found.data()["compared"]] == [None, None]
+    assert [row["efficiency"] for row in found.as_data()["compared"]] == [None, None]
     assert main(["explain", str(alone), str(both)]) == 0
     text = capsys.readouterr().out
     assert "The comparison is unreliable: other processes used 59 % of the host during one." in text
@@ -209,7 +209,7 @@ def test_more_than_ranks_can_do_is_void_whatever_slowed_the_first(tmp_path: Path
 def test_a_quiet_comparison_stands(tmp_path: Path) -> None:
     quiet = compared(write_run(tmp_path / "one", world=1), write_run(tmp_path / "two"))
     assert quiet.void == ""
-    assert quiet.data()["compared"][1]["speedup"] == pytest.approx(1.0, abs=0.02)
+    assert quiet.as_data()["compared"][1]["speedup"] == pytest.approx(1.0, abs=0.02)
     assert explain([tmp_path / "two"]).void == ""
     faster = write_run(tmp_path / "faster", lambda rank, step: {"forward_s": 0.001}, world=1)
     slower = write_run(tmp_path / "slower", lambda rank, step: more(0.4, "forward_s"), world=1)

@@ -221,7 +221,7 @@ class TestUnlikeAnyKnownRun:
         assert min(math.log(end.high / end.value), math.log(end.value / end.low)) >= 0.95 * least
         assert made.reached is not None
         assert made.reached.step is None  # below the level that it can fall to
-        assert made.data()["unlike_known_runs"]
+        assert made.as_data()["unlike_known_runs"]
 
     def test_when_it_reaches_a_loss(self) -> None:
         reached = forecast(language_model(noise=0.0), target=3.35, draws=20).reached

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from chronograd import door
-from chronograd.answer import Answer, Section, Table, join, under
+from chronograd.answer import Answer, Column, Section, Table, join, under
 from chronograd.errors import InputError
 from chronograd.explain import agents, explanation, wall_times
 from chronograd.explain.explanation import Explained, Explanation
@@ -16,7 +16,7 @@ from chronograd.explain.ranks import scaling_text
 from chronograd.explain.trace_file import distinguished
 from chronograd.explain.wall_times import Account
 from chronograd.figure import Bar, Bars, Figure
-from chronograd.units import percent, quantity, seconds
+from chronograd.units import percent, quantity, whole_percent
 from chronograd.words import interval, time_unit
 
 _PART_COLORS = {
@@ -29,7 +29,7 @@ LONGEST_LINE = 70
 DISTURBANCES = ("busy_host", "slow_worker", "too_many_threads")
 
 
-def explain(paths: Sequence[Path]) -> Answer:
+def explain(paths: Sequence[Path]) -> Answer[Explanation | list[Account]]:
     """Why runs are not faster: run directories, records, traces of torch.profiler; or one CSV file of wall times.
 
     Raises: InputError for a table of wall times beside something else; as `explanation.explain` and `wall_times.explain`.
@@ -43,7 +43,7 @@ def explain(paths: Sequence[Path]) -> Answer:
     if tables:
         accounts = wall_times.explain(tables[0])
         sections = [_account(account) for account in accounts]
-        return Answer("Why it is not faster", sections=sections, data=[account.data() for account in accounts])
+        return Answer("Why it is not faster", sections=sections, result=accounts)
     of_agents = [answer for path in paths if (answer := agents.answer_of(path)) is not None]
     if of_agents and len(of_agents) == len(paths):
         return of_agents[0] if len(paths) == 1 else _beside(paths, of_agents)
@@ -62,7 +62,7 @@ def explain(paths: Sequence[Path]) -> Answer:
         _operators(one, number) for one in explained.runs for number, rank in one.run.ranks.items() if rank.operators
     ]
     sections += [_split(explained.runs), *_others(explained.runs[-1])]
-    return Answer("Why it is not faster", sections=sections, data=explained.data(), notes=notes)
+    return Answer("Why it is not faster", sections=sections, notes=notes, result=explained)
 
 
 def _beside(paths: Sequence[Path], answers: Sequence[Answer]) -> Answer:
@@ -137,41 +137,44 @@ def _others(one: Explained) -> list[Section]:
             Section(
                 title,
                 f"{len(findings)} of {len(one.findings)} causes.",
-                table=Table(
-                    ("cause", "share", "evidence"),
-                    [
-                        [f.cause, percent(f.cost, 0) if f.cost else "",
-                         f.evidence[0] if f.evidence and verdict == "not found" else f.title]
-                        for f in findings
-                    ],
-                    {1},
-                ).without_empty_columns(),
+                table=Table.of(findings, _OTHER).without_empty_columns(),
                 data=[{"cause": f.cause, "share": f.cost} for f in findings],
             )
-        )  # fmt: skip
+        )
     return sections
+
+
+_OTHER = (
+    Column("cause", "cause"),
+    Column("share", lambda finding: finding.cost or None, format=whole_percent, empty=""),
+    Column("evidence", lambda one: one.evidence[0] if one.evidence and one.verdict == "not found" else one.title),
+)
 
 
 def _compared(explained: Explanation) -> Section:
     """How the time follows the ranks; no ratio where something else used the host."""
     names = [one.run.title for one in explained.runs]
     text = explained.void or scaling_text(explained.compared, names)
-    ratios = ("speed-up", "samples per second") if not explained.void else ()
+    ratios = (
+        ()
+        if explained.void
+        else (
+            Column("speed-up", "speedup", format=".2f"),
+            Column("samples per second", "throughput", format=lambda times: f"{times:.2f} ×"),
+        )
+    )
     return Section(
-        title="Beside fewer ranks" if explained.runs[0].run.world < explained.runs[-1].run.world else "Beside the other run",
+        title="Beside fewer ranks"
+        if explained.runs[0].run.world < explained.runs[-1].run.world
+        else "Beside the other run",
         takeaway=f"{text[0].upper()}{text[1:]}.",
-        table=Table(
-            ("run", "ranks", "time", *ratios),
-            [
-                [name, str(row.world), seconds(row.seconds), f"{row.speedup:.2f}",
-                 "–" if row.throughput is None else f"{row.throughput:.2f} ×"][: 3 + len(ratios)]
-                for name, row in zip(names, explained.compared, strict=True)
-            ],
-            set(range(1, 3 + len(ratios))),
+        table=Table.of(
+            [replace(row, name=name) for name, row in zip(names, explained.compared, strict=True)],
+            (Column("run", "name"), Column("ranks", "world", "count"), Column("time", "seconds", "s"), *ratios),
             ("time: of the run from its first step on; of a step where any of the runs is a sample of steps",),
         ),
         data=[{"run": row.name, "ranks": row.world, "seconds": row.seconds} for row in explained.compared],
-    )  # fmt: skip
+    )
 
 
 def _split(runs: Sequence[Explained]) -> Section:
@@ -243,7 +246,7 @@ def _devices(runs: Sequence[Explained]) -> Section:
             ("span: from the first start to the last end of what ran on the device, of the whole trace",),
             is_stacked=True,
         ),
-        data=[{"rank": name} | device.data() for name, device in named],
+        data=[{"rank": name} | device.as_data() for name, device in named],
     )
 
 

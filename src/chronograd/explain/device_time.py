@@ -84,7 +84,7 @@ class DeviceTime:
             ("all copies", self.copies_s),
         ]
 
-    def data(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """Seconds of the span, and shares of it, 0 to 1."""
         parts = {
             "busy": self.busy_s,

@@ -37,12 +37,9 @@ class Explained:
     def causes(self) -> list[Diagnosis]:
         return [finding for finding in self.findings if finding.is_found]
 
-    def _devices(self) -> dict[str, Any]:
-        """What the device of each rank did over its whole trace, by rank."""
+    def as_data(self) -> dict[str, Any]:
         ranks = self.run.ranks.items()
-        return {str(number): rank.device.data() for number, rank in ranks if rank.device is not None}
-
-    def data(self) -> dict[str, Any]:
+        devices = {str(number): rank.device for number, rank in ranks if rank.device is not None}
         return {
             "run": self.run.name,
             "kind": self.run.kind,
@@ -51,17 +48,17 @@ class Explained:
                 name: quantity.model_dump(mode="json") | {"share": share}
                 for name, quantity, share in [("step", self.split.step_s, 1.0), *self.split.rows()]
             },
-            **({"devices": self._devices()} if self._devices() else {}),
-            "start_up": self.split.startup_s.model_dump(mode="json"),
-            "causes": [asdict(finding) for finding in self.causes],
-            "others": [asdict(finding) for finding in self.findings if not finding.is_found],
-            "notes": list(self.run.notes),
+            **({"devices": devices} if devices else {}),
+            "start_up": self.split.startup_s,
+            "causes": self.causes,
+            "others": [finding for finding in self.findings if not finding.is_found],
+            "notes": self.run.notes,
         }
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """All runs that were asked for, in order of ranks; `compared` where there are several."""
+    """The result of `explain`: all runs, in order of ranks; if there are several, `compared` has how the time follows the ranks."""
 
     runs: list[Explained]
     compared: list[across.Compared]
@@ -91,10 +88,10 @@ class Explanation:
         """Of the run with the most ranks, which is the one that is to be faster."""
         return self.runs[-1].causes
 
-    def data(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         return {
-            "causes": [asdict(finding) for finding in self.causes],
-            "runs": [one.data() for one in self.runs],
+            "causes": self.causes,
+            "runs": self.runs,
             "compared": [self._row(row) for row in self.compared],
             "void": self.void,
         }

@@ -10,9 +10,8 @@ import csv
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from chronograd import door
 from chronograd.errors import FileFormatError
@@ -38,7 +37,7 @@ class RunWallTimes:
 
 @dataclass(frozen=True)
 class Account:
-    """Of one network: sentences with numbers. `causes` are keys of causes that fit, as explain names them."""
+    """The result of `explain` for the wall times of one network: sentences with numbers. `causes` are keys of causes that fit, as explain names them."""
 
     title: str
     causes: tuple[str, ...]
@@ -50,9 +49,6 @@ class Account:
     def sections(self) -> list[tuple[str, tuple[str, ...]]]:
         told = [("seen", self.seen), ("fits", self.fits), ("does not fit", self.does_not_fit)]
         return [(name, s) for name, s in (*told, ("never measured", self.never_measured)) if s]
-
-    def data(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def explain(path: Path) -> list[Account]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,43 @@ def _metric_of_run(metric: str | None, to: str | None) -> Metric:
     return kind
 
 
-def forecast_answer(forecast: Forecast, now: float) -> Answer:
+@dataclass(frozen=True)
+class Wait:
+    """Seconds until a level is reached, or the clock then (seconds since 1970), with the 80 % interval; None for never."""
+
+    seconds: float
+    low: float
+    high: float | None
+
+
+@dataclass(frozen=True)
+class LogForecast:
+    """The result of `forecast`.
+
+    Attributes:
+        forecast: in epochs or steps; `forecast.reached` has when the level is reached.
+        pace: of an epoch or step; None if the log has no times.
+        ahead, clock: the time from the last point to the level, and the clock then; None where either is not known.
+    """
+
+    forecast: Forecast
+    pace: Pace | None
+    ahead: Wait | None
+    clock: Wait | None
+
+    def as_data(self) -> dict[str, Any]:
+        curve, pace = self.forecast.curve, self.pace
+        return {
+            **self.forecast.as_data(),
+            "column": curve.column,
+            "time": None
+            if pace is None
+            else {f"seconds_per_{curve.unit}": pace.seconds, "ahead": self.ahead, "clock": self.clock},
+            "warnings": self.forecast.warnings,
+        }
+
+
+def forecast_answer(forecast: Forecast, now: float) -> Answer[LogForecast]:
     """When the level is reached, what the last epochs will show, and what the forecast rests on.
 
     Args:
@@ -122,13 +158,18 @@ def forecast_answer(forecast: Forecast, now: float) -> Answer:
         table=Table(("", "expected", "80 % interval"), rows, {1, 2}),
     )
     notes = [*curve.notes, *forecast.warnings]
-    data = {
-        **forecast.data(),
-        "column": curve.column,
-        "time": _time_data(forecast),
-        "warnings": list(forecast.warnings),
-    }
-    return Answer(f"Forecast of {curve.name}", sections=[section], data=data, notes=notes)
+    return Answer(f"Forecast of {curve.name}", sections=[section], notes=notes, result=_result(forecast))
+
+
+def _result(forecast: Forecast) -> LogForecast:
+    pace, took = forecast.pace, _seconds(forecast)
+    if pace is None or took is None:
+        return LogForecast(forecast, pace, None, None)
+    after, low, high = took
+    clock = (
+        Wait(pace.last + after, pace.last + low, None if high is None else pace.last + high) if pace.is_clock else None
+    )
+    return LogForecast(forecast, pace, Wait(*took), clock)
 
 
 def _in_percent(lines: Lines) -> Lines:
@@ -256,21 +297,6 @@ def _untold(curve: LearningCurve) -> str:
         )
     end = f"--schedule cosine --planned {2 * curve.steps[-1]:.0f}"
     return f"learning rate: not told, so taken to stay; if it will fall, say {end}"
-
-
-def _time_data(forecast: Forecast) -> dict[str, Any] | None:
-    pace, took = forecast.pace, _seconds(forecast)
-    if pace is None:
-        return None
-    names = ("seconds", "low", "high")
-    clock = None
-    if took is not None and pace.is_clock:
-        clock = {name: None if s is None else pace.last + s for name, s in zip(names, took, strict=True)}
-    return {
-        f"seconds_per_{forecast.curve.unit}": pace.seconds,
-        "ahead": None if took is None else dict(zip(names, took, strict=True)),
-        "clock": clock,
-    }
 
 
 def with_pace(curve: LearningCurve, seconds_each: float | None) -> LearningCurve:

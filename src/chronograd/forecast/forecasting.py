@@ -299,7 +299,7 @@ class Forecast(Course):
         """How many of `held_out` lie in the 80 % interval that was forecast for them."""
         return sum(one.seen is not None and one.low <= one.seen <= one.high for one in self.held_out)
 
-    def data(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         schedule = self.curve.schedule
         return {
             "name": self.curve.name,
@@ -308,16 +308,16 @@ class Forecast(Course):
             "points": self.model.num_points,
             "until": self.until,
             "since": self.started,
-            "schedule": {"kind": schedule.kind, "drops": list(schedule.drops), "planned": schedule.planned},
+            "schedule": {"kind": schedule.kind, "drops": schedule.drops, "planned": schedule.planned},
             "family": self.model.family,
             "coefficients": self.model.coefficients,
             "errors": self.errors,
             "unlike_known_runs": self.unlike,
-            "at": [vars(one) for one in self.at],
-            "reached": None if self.reached is None else vars(self.reached),
+            "at": self.at,
+            "reached": self.reached,
             "converged": {**vars(self.converged), "remaining": max(0.0, self.converged.step - self.until)},
             "earlier": [{"until": until, **vars(one)} for until, one in self.earlier],
-            "notes": list(self.curve.notes),
+            "notes": self.curve.notes,
         }
 
 

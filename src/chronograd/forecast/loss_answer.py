@@ -10,7 +10,7 @@ from time import sleep
 
 import numpy as np
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.forecast.convergence import Convergence
@@ -113,7 +113,7 @@ def missed(forecast: Forecast, points: str) -> list[str]:
     ]
 
 
-def loss(forecast: Forecast) -> Answer:
+def loss(forecast: Forecast) -> Answer[Forecast]:
     """When a target is reached if there is one, what the curve will be, when it has converged, and how good that was."""
     curve, model, unit = forecast.curve, forecast.model, forecast.curve.unit
     since = f" since {unit} {forecast.started:g}" if forecast.started else ""
@@ -131,17 +131,17 @@ def loss(forecast: Forecast) -> Answer:
         lines=[*others, *converged, f"{model.family}: {named}"],
         figure=Figure([panel(forecast)]),
         caption="Points: the curve. Line and band: forecast, 80 % interval.",
-        table=Table(
-            ("curve", "error of held-out points", ""),
-            [
-                [name, percent(error, 2), "taken" if name == model.family else ""]
-                for name, error in sorted(forecast.errors.items(), key=lambda pair: pair[1])
-            ],
-            {1},
+        table=Table.of(
+            sorted(forecast.errors.items(), key=lambda pair: pair[1]),
+            (
+                Column("curve", lambda pair: pair[0]),
+                Column("error of held-out points", lambda pair: pair[1], format=lambda error: percent(error, 2)),
+                Column("", lambda pair: "taken" if pair[0] == model.family else ""),
+            ),
             ("held out: the last quarter, forecast from those before; over the largest value",),
         ),
     )
-    return Answer(f"Forecast of {curve.name}", sections=[section], data=forecast.data(), notes=curve.notes)
+    return Answer(f"Forecast of {curve.name}", sections=[section], notes=curve.notes, result=forecast)
 
 
 def panel(forecast: Forecast) -> Lines:

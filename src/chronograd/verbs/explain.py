@@ -12,6 +12,8 @@ from chronograd.verbs.request import Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.explain.explanation import Explanation
+    from chronograd.explain.wall_times import Account
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class Explain(Request):
 
     runs: Annotated[tuple[Path, ...], click.Path(path_type=Path), Spelling(metavar="RUN...", is_argument=True)]
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[Explanation | list[Account]]:
         from chronograd.explain.answer import explain
 
         return explain(self.runs)

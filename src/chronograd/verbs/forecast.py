@@ -15,6 +15,7 @@ from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.forecast.forecast_answer import LogForecast
 
 ScheduleName = Literal["constant", "multi_step", "cosine", "one_cycle", "linear", "annealed"]
 
@@ -57,7 +58,7 @@ class ForecastLog(Request):
     out: Annotated[Path | None, FILE] = None
     """Also write a page (.html)."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[LogForecast]:
         from chronograd.forecast import forecast_answer
         from chronograd.forecast.forecasting import forecast
         from chronograd.forecast.loss_answer import with_schedule
