@@ -555,25 +555,27 @@ def _check_figure(name: str, quantity: Quantity) -> None:
 class QuantityDifference:
     """One quantity of two records side by side.
 
-    `ratio` is b / a and `error` is b / a - 1 (None where either is missing). `is_within` says whether the
-    intervals of the two overlap.
+    `difference` is b - a, `ratio` is b / a and `error` is b / a - 1, None if either is missing. `intervals_overlap` states
+    whether the two 80 % intervals do; a figure without one counts as its value.
     """
 
     name: str
     unit: str
     a: Quantity
     b: Quantity
+    difference: float | None = field(init=False)
     ratio: float | None = field(init=False)
-    is_within: bool | None = field(init=False)
+    intervals_overlap: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
         a, b = self.a.value, self.b.value
+        self.difference = None if a is None or b is None else b - a
         self.ratio = b / a if a and b is not None else None
         bounds = [_bounds(self.a), _bounds(self.b)]
-        self.is_within = None
+        self.intervals_overlap = None
         if a is not None and b is not None:
             (a_low, a_high), (b_low, b_high) = bounds
-            self.is_within = a_low <= b_high and b_low <= a_high
+            self.intervals_overlap = a_low <= b_high and b_low <= a_high
 
     @property
     def error(self) -> float | None:

@@ -191,8 +191,8 @@ def test_a_figure_of_which_nothing_shows_how_it_differs_never_fails():
     outcome = judged("mean_return < -5%", *sides)
     assert outcome.verdict == "cannot tell"
     assert "nothing shows how runs differ: give at least 3 runs of each" in outcome.line()
-    assert outcome.to_json()["low"] is None
-    assert outcome.to_json()["high"] is None
+    assert outcome.as_data()["low"] is None
+    assert outcome.as_data()["high"] is None
 
 
 def test_memory_of_one_run_each_is_compared_as_it_is():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.compare import gate
 from chronograd.record import STEP_PARTS, QuantityDifference, Record, subtract
 from chronograd.units import quantity
@@ -26,7 +27,37 @@ _SHORT = {
 HEADER = {"kind", "title", "created", "cluster", "backend", "versions"}
 
 
-def compare(a: Record, b: Record) -> Answer:
+@dataclass(frozen=True)
+class Comparison:
+    """The result of `compare`: two records, and every quantity that either has."""
+
+    a: Record
+    b: Record
+    quantities: list[QuantityDifference]
+
+    def as_data(self) -> dict[str, Any]:
+        return {**vars(self), "a": _header(self.a), "b": _header(self.b)}
+
+
+@dataclass(frozen=True)
+class GateOutcome:
+    """The result of `compare --fail-if`: the records of either side, and the verdict on each condition.
+
+    `undecided` is the number of conditions that these runs cannot decide.
+    """
+
+    a: list[Record]
+    b: list[Record]
+    conditions: list[gate.ConditionOutcome]
+    notes: list[str]
+    failed: bool
+    undecided: int
+
+    def as_data(self) -> dict[str, Any]:
+        return {**vars(self), "a": list(map(_header, self.a)), "b": list(map(_header, self.b))}
+
+
+def compare(a: Record, b: Record) -> Answer[Comparison]:
     """The quantities that both records have, their difference and ratio, and whether their intervals overlap.
 
     Those that one of them lacks are named; as data all are there, with the reason.
@@ -36,18 +67,17 @@ def compare(a: Record, b: Record) -> Answer:
     section = Section(
         title=f"A: {a.title} ({a.kind}, {a.created[:10]}); B: {b.title} ({b.kind}, {b.created[:10]})",
         takeaway=_takeaway(differences),
-        table=Table(
-            ("quantity", "A", "B", "B − A", "B / A", "intervals"),
-            [_row(d) for d in shared],
-            {1, 2, 3, 4},
+        table=Table.of(
+            shared,
+            _QUANTITY,
             ("intervals: whether the 80 % intervals of A and B overlap; a figure without one counts as its value",),
-            drop=(3, 4),  # A and B say it as well, and whether intervals overlap nothing else does
+            drop=("B − A", "B / A"),  # A and B say it as well, and whether intervals overlap nothing else does
         ),
         lines=[*_stalls("A", a), *_stalls("B", b), *_only_in_one(differences)],
         data=[{"quantity": d.name, "a": d.a.value, "b": d.b.value, "ratio": d.ratio} for d in differences],
     )
-    data = {"a": _header(a), "b": _header(b), "quantities": [_entry(d) for d in differences]}
-    return Answer("Two records side by side", sections=[section], records={"A": a, "B": b}, data=data)
+    result = Comparison(a, b, differences)
+    return Answer("Two records side by side", sections=[section], records={"A": a, "B": b}, result=result)
 
 
 def judge(
@@ -56,7 +86,7 @@ def judge(
     conditions: Sequence[str],
     is_strict: bool = False,
     others: Sequence[Sequence[Record]] = (),
-) -> Answer:
+) -> Answer[GateOutcome]:
     """A regression gate: each condition, such as `step_time > 5%`, on how runs changed against a baseline.
 
     Args:
@@ -79,17 +109,11 @@ def judge(
         title="Regression gate",
         takeaway=_verdict(outcomes, num_failed),
         lines=[outcome.line() for outcome in outcomes],
-        data=[outcome.to_json() for outcome in outcomes],
+        data=as_json(outcomes),
     )
-    data = {
-        "a": [_header(record) for record in baseline],
-        "b": [_header(record) for record in runs],
-        "conditions": [outcome.to_json() for outcome in outcomes],
-        "notes": notes,
-        "failed": num_failed > 0,
-        "undecided": sum(outcome.verdict == "cannot tell" for outcome in outcomes),
-    }
-    return Answer("Regression gate", sections=[section], data=data, notes=notes, exit_status=int(num_failed > 0))
+    undecided = sum(outcome.verdict == "cannot tell" for outcome in outcomes)
+    result = GateOutcome(list(baseline), list(runs), outcomes, notes, num_failed > 0, undecided)
+    return Answer("Regression gate", sections=[section], notes=notes, exit_status=int(num_failed > 0), result=result)
 
 
 def _verdict(outcomes: Sequence[gate.ConditionOutcome], num_failed: int) -> str:
@@ -107,8 +131,8 @@ def _stalls(name: str, record: Record) -> list[str]:
 
 def _takeaway(differences: Sequence[QuantityDifference]) -> str:
     """The step time, and how many quantities are apart."""
-    apart = [d for d in differences if d.is_within is False]
-    told = [d for d in differences if d.is_within is not None]
+    apart = [d for d in differences if d.intervals_overlap is False]
+    told = [d for d in differences if d.intervals_overlap is not None]
     first = next((d for d in differences if d.name == "step_time_s" and d.ratio is not None), None)
     if first is None:
         first = next((d for d in differences if d.ratio is not None), None)
@@ -120,18 +144,6 @@ def _takeaway(differences: Sequence[QuantityDifference]) -> str:
 
 def _header(record: Record) -> dict[str, Any]:
     return record.model_dump(mode="json", include=HEADER)
-
-
-def _entry(d: QuantityDifference) -> dict[str, Any]:
-    return {
-        "name": d.name,
-        "unit": d.unit,
-        "a": d.a.model_dump(mode="json"),
-        "b": d.b.model_dump(mode="json"),
-        "difference": _difference(d),
-        "ratio": d.ratio,
-        "intervals_overlap": d.is_within,
-    }
 
 
 def _only_in_one(differences: Sequence[QuantityDifference]) -> list[str]:
@@ -148,10 +160,6 @@ def _name(d: QuantityDifference) -> str:
     return _SHORT.get(d.name, quantity_name(d.name))
 
 
-def _difference(d: QuantityDifference) -> float | None:
-    return None if d.a.value is None or d.b.value is None else d.b.value - d.a.value
-
-
 def _signed(value: float | None, unit: str) -> str:
     """A difference with its sign.
 
@@ -163,12 +171,13 @@ def _signed(value: float | None, unit: str) -> str:
     return f"{'−' if value < 0 else '+'}{quantity(abs(value), unit)}"
 
 
-def _row(d: QuantityDifference) -> list[str]:
-    return [
-        _name(d),
-        quantity(d.a.value, d.unit),
-        quantity(d.b.value, d.unit),
-        _signed(_difference(d), d.unit),
-        "–" if d.ratio is None else f"{d.ratio:.3f}",
-        "–" if d.is_within is None else "overlap" if d.is_within else "apart",
-    ]
+_QUANTITY = (
+    Column("quantity", _name),
+    Column("A", lambda d: quantity(d.a.value, d.unit), format=str),
+    Column("B", lambda d: quantity(d.b.value, d.unit), format=str),
+    Column("B − A", lambda d: _signed(d.difference, d.unit), format=str),
+    Column("B / A", "ratio", format=".3f"),
+    Column(
+        "intervals", lambda d: None if d.intervals_overlap is None else "overlap" if d.intervals_overlap else "apart"
+    ),
+)

@@ -122,7 +122,7 @@ class ConditionOutcome:
             told += f"; too noisy to tell {limit}, which would need about {how_many(self.runs_needed, 'runs')} of each"
         return told
 
-    def to_json(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         return {
             "condition": self.condition.text,
             "name": self.condition.name,

@@ -11,6 +11,7 @@ from chronograd.verbs.request import Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.compare.answer import Comparison, GateOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class Compare(Request):
     strict: Annotated[bool, Spelling(aliases=("is_strict",))] = False
     """Also exit with 1 where these runs cannot tell (inconclusive)."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[Comparison | GateOutcome]:
         from chronograd.compare import answer, joining
         from chronograd.rundir import listing
 
