@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from chronograd.answer import Section, Table
+from chronograd.answer import Column, Section, Table
 from chronograd.figure import Figure, Range, Ranges
 from chronograd.record import STEP_PARTS, QuantityDifference, Record, subtract
 from chronograd.units import percent, quantity
@@ -34,12 +34,11 @@ def accuracy_of_prediction_section(predicted: dict[int, Record], measured: dict[
         intro="Every quantity that was both predicted and measured.",
         figure=Figure([Ranges("predicted / measured", "quantity", ranges)]) if ranges else None,
         caption="Light bar: the predicted 80 % interval, with a tick at the prediction. Point: what was measured, at 1.",
-        table=Table(
-            ("quantity", "processes", "predicted", "80 % interval", "measured", "n", "error", "inside"),
-            [_row(n, d) for n, d in pairs],
-            {1, 2, 3, 4, 5, 6},
+        table=Table.of(
+            pairs,
+            _COLUMNS,
             [f"{listed(left_out)} follow from the step time, and are not counted again"] if left_out else [],
-            drop=(5, 3),
+            drop=("n", "80 % interval"),
         ).without_empty_columns(),
         takeaway=_takeaway(pairs),
     )
@@ -58,18 +57,21 @@ def _range(n: int, d: QuantityDifference) -> Range | None:
     return Range(f"{_name(d)}, {processes(n)}", d.a.value / real, low, high, real_low, real_high)
 
 
-def _row(n: int, d: QuantityDifference) -> list[str]:
+_COLUMNS = (
+    Column("quantity", lambda pair: _name(pair[1])),
+    Column("processes", lambda pair: pair[0], format="d"),
+    Column("predicted", lambda pair: quantity(pair[1].a.value, pair[1].unit), format=str),
+    Column("80 % interval", lambda pair: interval(pair[1].a), format=str),
+    Column("measured", lambda pair: quantity(pair[1].b.value, pair[1].unit), format=str),
+    Column("n", lambda pair: pair[1].b.n, format="d", empty=""),
+    Column("error", lambda pair: _error(pair[1]), format=signed_percent),
+    Column("inside", lambda pair: _inside(pair[1])),
+)
+
+
+def _inside(d: QuantityDifference) -> str | None:
     inside = None if d.b.value is None else is_inside(d.b.value, d.a)
-    return [
-        _name(d),
-        str(n),
-        quantity(d.a.value, d.unit),
-        interval(d.a),
-        quantity(d.b.value, d.unit),
-        "" if d.b.n is None else str(d.b.n),
-        signed_percent(_error(d)),
-        "–" if inside is None else "yes" if inside else "no",
-    ]
+    return None if inside is None else "yes" if inside else "no"
 
 
 def _error(d: QuantityDifference) -> float | None:

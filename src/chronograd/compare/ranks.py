@@ -5,12 +5,12 @@ Rows are those of `chronograd.record.ScalingRow`: measured and predicted ones of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chronograd.answer import Section, Table
+from chronograd.answer import Column, Section, Table
 from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
-from chronograd.units import dollars, percent, quantity, seconds
+from chronograd.units import percent, seconds, whole_percent
 from chronograd.words import how_many, off, signed_percent, time_unit
 
 Row = Mapping[str, Any]
@@ -25,41 +25,32 @@ GROWTH = "growth: step time over that of one rank"
 _COLORS = ("accent", "vermilion", "green", "purple", "orange", "grey")
 
 
-def _seconds(value: float | None) -> str:
-    return "" if value is None else seconds(value)
+def _times(value: float) -> str:
+    return f"{value:.2f} ×"
 
 
-def _share(value: float | None) -> str:
-    return "" if value is None else percent(value, 0)
-
-
-def _times(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f} ×"
-
-
-# What a table may say of a row: heading and cell. Columns of text are on the left.
-_CELLS: dict[str, tuple[str, Callable[[Row], str]]] = {
-    "series": ("", lambda row: row.get("series", "")),
-    "scaling": ("scaling", lambda row: row["scaling"]),
-    "ranks": ("ranks", lambda row: str(row["world"])),
-    "kind": ("", lambda row: row["kind"]),
-    "batch": ("effective batch", lambda row: f"{row['batch']:,}"),
-    "per rank": ("per rank", lambda row: f"{row['per_rank']:,}"),
-    "step": ("step", lambda row: _seconds(row["step_time_s"])),
-    "rate": ("throughput", lambda row: quantity(row["throughput_samples_per_s"], "sample/s").strip("–")),
-    "training": ("training", lambda row: _seconds(row["training_time_s"])),
-    "cost": ("cost", lambda row: "" if row["cost_usd"] is None else dollars(row["cost_usd"])),
-    "speed-up": ("speed-up", lambda row: _times(row["speed_up"])),
-    "efficiency": ("efficiency", lambda row: _share(row["efficiency"])),
-    "growth": ("growth", lambda row: _times(row["iteration_growth"])),
-    "computation": ("computation", lambda row: _seconds(row["compute_s"])),
-    "input": (INPUT, lambda row: _seconds(row.get("input_stall_s"))),
-    "difference": ("communication by difference", lambda row: _exchange(row, "communication_by_difference_s")),
-    "exposed": ("exposed", lambda row: _exchange(row, "communication_exposed_s")),
-    "interval": ("80 % interval", lambda row: " … ".join(filter(None, map(_seconds, (row["exposed_low_s"], row["exposed_high_s"]))))),
-    "bandwidth": ("bandwidth used", lambda row: _share(row["bandwidth_utilisation"])),
+# The columns that a table may have.
+_COLUMNS = {
+    "series": Column("", lambda row: row.get("series", "")),
+    "scaling": Column("scaling", "scaling"),
+    "ranks": Column("ranks", "world", format="d"),
+    "kind": Column("", "kind"),
+    "batch": Column("effective batch", "batch", format=","),
+    "per rank": Column("per rank", "per_rank", format=","),
+    "step": Column("step", "step_time_s", "s", empty=""),
+    "rate": Column("throughput", "throughput_samples_per_s", "sample/s", empty=""),
+    "training": Column("training", "training_time_s", "s", empty=""),
+    "cost": Column("cost", "cost_usd", "usd", empty=""),
+    "speed-up": Column("speed-up", "speed_up", format=_times, empty=""),
+    "efficiency": Column("efficiency", "efficiency", format=whole_percent, empty=""),
+    "growth": Column("growth", "iteration_growth", format=_times, empty=""),
+    "computation": Column("computation", "compute_s", "s", empty=""),
+    "input": Column(INPUT, lambda row: row.get("input_stall_s"), "s", empty=""),
+    "difference": Column("communication by difference", lambda row: _exchange(row, "communication_by_difference_s"), "s", empty=""),
+    "exposed": Column("exposed", lambda row: _exchange(row, "communication_exposed_s"), "s", empty=""),
+    "interval": Column("80 % interval", lambda row: _limits(row["exposed_low_s"], row["exposed_high_s"]), format=str),
+    "bandwidth": Column("bandwidth used", "bandwidth_utilisation", format=whole_percent, empty=""),
 }  # fmt: skip
-_TEXT = ("series", "scaling", "kind")
 _STEP = ("ranks", "kind", "batch", "per rank", "step", "rate", "training", "cost", "speed-up", "efficiency", "growth")
 _SPLIT = ("computation", "input", "difference", "exposed")
 # What a narrow terminal does without, the first of them first.
@@ -67,15 +58,18 @@ _DROP = ("bandwidth", "growth", "difference", "per rank", "training", "computati
          "interval")  # fmt: skip
 
 
-def _exchange(row: Row, name: str) -> str:
-    return "" if row["world"] == 1 else _seconds(row[name])
+def _exchange(row: Row, name: str) -> float | None:
+    return None if row["world"] == 1 else row[name]
+
+
+def _limits(*bounds: float | None) -> str:
+    return " … ".join(seconds(bound) for bound in bounds if bound is not None)
 
 
 def _table(rows: Sequence[Row], names: Sequence[str], notes: Sequence[str]) -> Table:
-    body = [[_CELLS[name][1](row) for name in names] for row in rows]
-    right = {i for i, name in enumerate(names) if name not in _TEXT}
-    drop = [names.index(name) for name in _DROP if name in names]
-    return Table([_CELLS[name][0] for name in names], body, right, notes, drop).without_empty_columns()
+    columns = [_COLUMNS[name] for name in names]
+    drop = [_COLUMNS[name].name for name in _DROP if name in names]
+    return Table.of(rows, columns, notes, drop).without_empty_columns()
 
 
 def table_of(rows: Sequence[Row], with_communication: bool = True) -> Table:
@@ -192,7 +186,7 @@ def _segments(row: Row) -> dict[str, float]:
 def _bar_note(row: Row) -> str:
     """The step; that its parts are more, where one rank alone took longer than it does among others."""
     step_s, parts_s = row["step_time_s"], sum(_segments(row).values())
-    return _seconds(step_s) if parts_s <= (1 + _WHOLE) * step_s else f"{_seconds(parts_s)}, the step {_seconds(step_s)}"
+    return seconds(step_s) if parts_s <= (1 + _WHOLE) * step_s else f"{seconds(parts_s)}, the step {seconds(step_s)}"
 
 
 def _throughput_takeaway(rows: Sequence[Row]) -> str:
@@ -232,12 +226,12 @@ def _communication_takeaway(rows: Sequence[Row]) -> str:
     largest = max(found, key=lambda row: row["communication_exposed_s"] / row["step_time_s"])
     share = largest["communication_exposed_s"] / largest["step_time_s"]
     text = (
-        f"Exposed communication is at most {percent(share, 0)} of a step ({_seconds(largest['communication_exposed_s'])} "
+        f"Exposed communication is at most {percent(share, 0)} of a step ({seconds(largest['communication_exposed_s'])} "
         f"of {seconds(largest['step_time_s'])}, {largest['scaling']} scaling, {how_many(largest['world'], 'ranks')})"
     )
     difference = largest["communication_by_difference_s"]
     if difference is not None and measured:
-        text += f"; the difference from one rank says {_seconds(difference)}"
+        text += f"; the difference from one rank says {seconds(difference)}"
     told = next((p["communication_exposed_s"] for m, p in _pairs(rows) if m is largest), None)
     if told:
         text += f"; predicted: {off(told, largest['communication_exposed_s'])}"

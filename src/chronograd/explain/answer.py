@@ -170,7 +170,7 @@ def _compared(explained: Explanation) -> Section:
         takeaway=f"{text[0].upper()}{text[1:]}.",
         table=Table.of(
             [replace(row, name=name) for name, row in zip(names, explained.compared, strict=True)],
-            (Column("run", "name"), Column("ranks", "world", "count"), Column("time", "seconds", "s"), *ratios),
+            (Column("run", "name"), Column("ranks", "world", format="d"), Column("time", "seconds", "s"), *ratios),
             ("time: of the run from its first step on; of a step where any of the runs is a sample of steps",),
         ),
         data=[{"run": row.name, "ranks": row.world, "seconds": row.seconds} for row in explained.compared],
