@@ -412,7 +412,7 @@ def test_faults_are_left_out_and_named(faulty: str) -> None:
     untested, left, sizes, modes, lost = loaded.notes
     assert untested == "no test images of 1 class: c"
     assert left.startswith("left out 4 files of")
-    for name in ("train/a/001.png cannot be read: it is no picture", "train/b/004.jpg cannot be read: ", ", …"):
+    for name in ("train/a/001.png cannot be read: it is not a picture", "train/b/004.jpg cannot be read: ", ", …"):
         assert name in left
     assert sizes == "14 pictures of 2 sizes (12 to 30 wide, 10 to 20 high) were brought to 8x8"
     assert modes == "1 picture was not RGB and was brought to it: 1 L"

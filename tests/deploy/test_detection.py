@@ -142,7 +142,7 @@ def test_an_onnx_file_annotates_pictures_as_the_server_answers(
     for content in (b"no picture", *OTHERS):
         (tmp_path / "white.png").write_bytes(content)
         assert main(asked) == 2
-        assert "white.png cannot be read: it is no picture" in capsys.readouterr().err
+        assert "white.png cannot be read: it is not a picture" in capsys.readouterr().err
 
 
 def test_boxes_without_an_area_suppress_nothing() -> None:

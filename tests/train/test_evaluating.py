@@ -294,5 +294,5 @@ def test_pictures_that_cannot_be_annotated(detector: RunDir, tmp_path: Path) -> 
     with pytest.raises(InputError, match="two pictures are called"):
         annotate(detector.path, find, [path, tmp_path / path.name], tmp_path / "out")
     (tmp_path / "text.jpg").write_text("no picture")
-    with pytest.raises(FileFormatError, match="it is no picture"):
+    with pytest.raises(FileFormatError, match="it is not a picture"):
         annotate(detector.path, find, [tmp_path / "text.jpg"], tmp_path / "out")

@@ -164,7 +164,7 @@ def _fitted(image: Image.Image, side: int) -> Image.Image:
 def _unreadable(path: Path, error: Exception) -> FileFormatError:
     reason = " ".join(str(error).split()) or type(error).__name__
     if "cannot identify image file" in reason:
-        reason = f"it is no picture in {', '.join(READ)}"
+        reason = f"it is not a picture in {', '.join(READ)}"
     return FileFormatError(
         f"{printable(path)} cannot be read: {printable(reason)}",
         "remove or replace the file; data.loading=resident leaves such files out and says so",

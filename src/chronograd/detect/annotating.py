@@ -1,6 +1,6 @@
-"""What `annotate` does and says: the objects that a detector finds in pictures, drawn with their labels.
+"""The work and the answer of `annotate`: the objects that a detector detects in pictures, drawn with their labels.
 
-A detector is whatever finds objects in the file of a picture: a run of training, or an ONNX file.
+A detector is a run of training, or an ONNX file.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from chronograd.detect.pictures import Box, Colour, LabelledBox, Pixels
 from chronograd.errors import InputError
 from chronograd.words import listed
 
-# What is drawn and listed, unless asked otherwise: scores of SSD are probabilities.
+# Minimum score of objects that are drawn and listed by default: scores of SSD are probabilities.
 MIN_DRAWN_SCORE = 0.5
-# Told apart with a colour-vision deficiency too (Okabe and Ito, 2008), each also at half its light.
+# Distinguishable with a colour-vision deficiency, too (Okabe and Ito, 2008), each also at half its brightness.
 _HUES = ((0, 114, 178), (213, 94, 0), (0, 158, 115), (230, 159, 0), (204, 121, 167), (86, 180, 233), (240, 228, 66))
 COLOURS: Sequence[Colour] = (*_HUES, *((r // 2, g // 2, b // 2) for r, g, b in _HUES))
 
 
 class DetectedObject(NamedTuple):
-    """An object: its class, how sure the detector is, and left, top, right, bottom in pixels of the picture."""
+    """A detected object: its class, its score, and left, top, right, bottom in pixels of the picture."""
 
     name: str
     score: float
@@ -38,19 +38,22 @@ Find = Callable[[Path], Sequence[DetectedObject]]
 
 
 def colour_of(name: str) -> Colour:
-    """The colour of a class, by its name alone: the same in every picture, whatever network has found it."""
+    """Return the colour of a class. It depends on the name alone, so it is the same in every picture and for every
+    network.
+    """
     return COLOURS[zlib.crc32(name.encode()) % len(COLOURS)]
 
 
 def annotate(
     model: Path, find: Find, images: Sequence[Path], out: Path, least_score: float = MIN_DRAWN_SCORE
 ) -> Answer:
-    """Draw what a detector finds in each picture; the copies have the names of the pictures, in the folder `out`.
+    """Draw the detections in each picture. The copies have the names of the pictures, in the folder `out`.
 
     Args:
-        model: where the detector comes from. least_score: of what `find` finds.
-    Raises: InputError for two pictures of one name, a copy that would take the place of its picture, and a folder that cannot
-    be written; FileFormatError for a picture that is none.
+        model: the file or run of the detector. least_score: minimum score of the objects that `find` returns.
+
+    Raises: InputError for two pictures of one name, a copy that would replace its picture, and a folder that cannot be
+    written; FileFormatError for a file that is not a picture.
     """
     repeated = [name for name, count in Counter(path.name for path in images).items() if count > 1]
     if repeated:
@@ -75,7 +78,7 @@ def annotate(
 
 
 def drawn(picture_CHW: Tensor, found: Sequence[DetectedObject], with_scores: bool = True) -> Pixels:
-    """The picture with boxes, and labels of class and score; the likeliest on top."""
+    """Draw boxes, and labels with class and score; those with higher scores lie on top."""
     marks = [
         LabelledBox(one.box, one.name + (f" {one.score:.2f}" if with_scores else ""), colour_of(one.name))
         for one in found
@@ -104,4 +107,4 @@ def _answer(model: Path, rows: Sequence[dict[str, Any]], out: Path, least_score:
         caption=f"Scores of {least_score:g} or more; boxes in pixels of the picture.",
     )
     data = {"model": str(model), "least_score": least_score, "images": list(rows)}
-    return Answer(title=f"Objects found by {model.name}", sections=[section], data=data)
+    return Answer(title=f"Objects detected by {model.name}", sections=[section], data=data)

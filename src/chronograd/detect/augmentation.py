@@ -1,10 +1,11 @@
-"""Augmentation of a picture with boxes, as the SSD paper has it (section 2.2 and 3.6), and what a network sees without any.
+"""Augmentation of a picture with boxes, as in the SSD paper (sections 2.2 and 3.6), and the network's input without
+augmentation.
 
-Colours are distorted; then the picture is put on a larger canvas, or a part of it is cut out that shows enough of an object;
-then it is mirrored; then it is brought to the network's size. The last three are one window on the picture, so pixels are
-resampled once. What is drawn comes from NumPy's legacy generator, whose stream is frozen for ever.
+Colours are distorted. Then the picture is put on a larger canvas, or a part that shows enough of an object is cut out.
+Then it is mirrored, and resized to the network's input. The last three are one window on the picture, so pixels are
+resampled once. NumPy's legacy generator draws the random numbers, because its stream will never change.
 
-The numbers are those of the authors' Caffe code, as the public ports have them. Left out: their exchange of colour channels.
+The numbers are those of the authors' Caffe code, as in the public ports. Left out: the exchange of colour channels.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch import Tensor
 from chronograd.detect.boxes import Objects
 from chronograd.detect.pictures import resized
 
-# Each distortion happens every second time.
+# Each distortion happens with probability 1/2.
 BRIGHTNESS = 32.0  # added, up or down
 CONTRAST = SATURATION = (0.5, 1.5)  # factor
 HUE_DEGREES = 18.0  # turned, either way
 EXPAND_CHANCE, MAX_EXPANDED = 0.5, 4.0
-# Least overlap of a cut with some object; None for no cut, 0 for any.
+# Minimum overlap of a cut with some object; None for no cut, 0 for any overlap.
 MIN_OVERLAPS = (None, 0.1, 0.3, 0.5, 0.7, 0.9, 0.0)
 CUT_SCALES, CUT_ASPECTS, CUT_TRIES = (0.3, 1.0), (0.5, 2.0), 50
 
@@ -34,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 
 class PictureWindow(NamedTuple):
-    """The part of a picture that is seen, in units of the picture; what lies outside of it is beyond its edges."""
+    """The visible part of a picture, in units of the picture; it may extend beyond the picture's edges."""
 
     left: float
     top: float
@@ -54,14 +55,14 @@ def augmented(
     random: Random,
     most_expanded: float = MAX_EXPANDED,
 ) -> tuple[Tensor, Objects]:
-    """A picture (float32, 0 … 255, square) and its objects as a network sees them in training.
+    """Augment a picture and its objects for training: float32, 0 … 255, square.
 
-    Objects stay whose centre is seen, cut at the window's edges. Of a picture with objects that are no smaller than a pixel
-    one or more is left.
+    Objects whose centre is visible remain, clipped at the window's edges. If the picture has objects of at least a
+    pixel, one or more remain.
 
     Args:
         picture_CHW: uint8.
-        side: of the square that comes out.
+        side: of the resulting square.
         fill: of the canvas around an expanded picture, the mean that is subtracted later.
         most_expanded: side of the largest canvas, in sides of the picture; 1 for none.
     """
@@ -77,10 +78,11 @@ def look(
     fill: float,
     colours: Callable[[Tensor], Tensor] = lambda part: part,
 ) -> tuple[Tensor, Objects]:
-    """What is seen through a window, as a square of `side`, and the objects whose centre is in it, in units of the window.
+    """Return the view through a window as a square of `side`, and the objects with their centre in it, in units of the
+    window.
 
     Args:
-        colours: what is done to the picture's own pixels after they were resampled: there are fewer then.
+        colours: applied to the picture's own pixels after resampling, when there are fewer.
     """
     columns = _span(window.left, window.right, picture_CHW.shape[2], side)
     rows = _span(window.top, window.bottom, picture_CHW.shape[1], side)
@@ -104,7 +106,7 @@ def _has_centre_in(boxes_G4: Tensor, window: PictureWindow) -> Tensor:
 
 
 def draw_window(boxes_G4: Tensor, random: Random, most_expanded: float = MAX_EXPANDED) -> PictureWindow:
-    """A canvas around the picture every second time, then a cut of that, then a mirror."""
+    """Draw a canvas around the picture with probability 1/2, then a cut of that, then a mirror."""
     window = _expanded(random, most_expanded) if random.random_sample() < EXPAND_CHANCE else WHOLE
     if len(boxes_G4):
         window = _cut(window, boxes_G4.double().numpy(), random)
@@ -118,10 +120,10 @@ def _expanded(random: Random, most: float) -> PictureWindow:
 
 
 def _cut(window: PictureWindow, boxes_G4: Array, random: Random) -> PictureWindow:
-    """A part of a window that overlaps some object by as much as is drawn, and has the centre of one in it.
+    """Cut a part of a window that overlaps some object by the drawn amount, and contains the centre of one.
 
-    Of fifty tries the first that does; else the window as it is. Small objects, which few cuts overlap, have all fifty: they
-    are told apart in NumPy, whose calls cost a fraction of torch's on a handful of numbers.
+    The first success of fifty tries is used, else the whole window. Small objects, which few cuts overlap, need all
+    fifty. The tries use NumPy, whose calls cost a fraction of torch's for a few numbers.
     """
     least = MIN_OVERLAPS[random.randint(len(MIN_OVERLAPS))]
     if least is None:
@@ -145,7 +147,7 @@ def _cut(window: PictureWindow, boxes_G4: Array, random: Random) -> PictureWindo
 
 
 class _Span(NamedTuple):
-    """Which pixels of a picture are seen along one axis, and at which pixels of the square of `side` they come out."""
+    """The visible pixels of a picture along one axis, and their places in the square of `side`."""
 
     first: int
     last: int
@@ -155,13 +157,15 @@ class _Span(NamedTuple):
     side: int
 
     def placed(self, x: Tensor) -> Tensor:
-        """Places in units of the picture as places in units of the square."""
+        """Convert places in units of the picture to units of the square."""
         scale = (self.to_end - self.to) / (self.last - self.first)
         return ((x * self.length - self.first) * scale + self.to) / self.side
 
 
 def _span(low: float, high: float, length: int, side: int) -> _Span:
-    """In whole pixels: all that the window touches, at least one of the picture, at one of the square."""
+    """Return the span in whole pixels: all that the window touches, at least one of the picture, at one of the
+    square.
+    """
     first = min(max(math.floor(low * length), 0), length - 1)
     last = min(max(math.ceil(high * length), first + 1), length)
     to, to_end = (round((edge / length - low) / (high - low) * side) for edge in (first, last))
@@ -173,7 +177,9 @@ def _span(low: float, high: float, length: int, side: int) -> _Span:
 
 
 def distort(picture_CHW: Tensor, random: Random) -> Tensor:
-    """Brightness, contrast, saturation and hue, each changed every second time; contrast before or after the last two."""
+    """Distort brightness, contrast, saturation and hue, each with probability 1/2; contrast before or after the last
+    two.
+    """
     chances = random.random_sample(5) < 0.5
     by = {
         "brightness": random.uniform(-BRIGHTNESS, BRIGHTNESS),
@@ -196,7 +202,7 @@ def distort(picture_CHW: Tensor, random: Random) -> Tensor:
 
 
 def saturated(picture_CHW: Tensor, factor: float) -> Tensor:
-    """The saturation of HSV times a factor, at most 1; hue and value as they are."""
+    """Multiply the saturation of HSV by a factor, up to 1; hue and value stay."""
     value = picture_CHW.amax(dim=0, keepdim=True)
     least = picture_CHW.amin(dim=0, keepdim=True)
     most = torch.where(value > least, value / (value - least).clamp(min=1e-6), torch.inf)
@@ -204,7 +210,7 @@ def saturated(picture_CHW: Tensor, factor: float) -> Tensor:
 
 
 def turned(picture_CHW: Tensor, degrees: float) -> Tensor:
-    """The hue of HSV turned; saturation and value as they are."""
+    """Turn the hue of HSV; saturation and value stay."""
     red, green, blue = picture_CHW
     value, chroma = picture_CHW.amax(dim=0), picture_CHW.amax(dim=0) - picture_CHW.amin(dim=0)
     safe = chroma.clamp(min=1e-6)
@@ -214,11 +220,11 @@ def turned(picture_CHW: Tensor, degrees: float) -> Tensor:
         torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
     hue = hue + degrees / 60
-    # Smith's formula: a channel is below the value by as much as the hue is away from its own.
+    # Smith's formula: the distance of a channel below the value is the distance of the hue from the channel's own hue.
     away = [(shift + hue) % 6 for shift in (5, 3, 1)]
     return torch.stack([value - chroma * torch.minimum(k, 4 - k).clamp(0, 1) for k in away])
 
 
 def plain(picture_CHW: Tensor, side: int) -> Tensor:
-    """A whole picture as a network sees it outside training: float32, 0 … 255, square."""
+    """Return a whole picture as input of a network outside training: float32, 0 … 255, square."""
     return resized(picture_CHW, side, side)

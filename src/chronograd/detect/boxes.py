@@ -12,20 +12,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# The network sees six maps. Three have the stride of the network, the others the image cut into equal cells.
+# The network has six maps. Three have the stride of the network, the others the image cut into equal cells.
 STRIDES = (16, 32, 64, None, None, None)
-NUM_HALVINGS = 4  # of the image's side, before the first map; each map has half the side of the one before
-# Sides of the priors of each map, of an image of 300: the first of its own, the second of the next map.
+NUM_HALVINGS = 4  # of the image's side, before the first map; each map has half the side of the previous one
+# Sides of the priors of each map, for an image of 300: its own entry, and the entry of the next map.
 SIDES = (60, 105, 150, 195, 240, 285, 330)
 SIDE_OF = 300
 RATIOS = (2, 3)
 PRIORS_PER_CELL = 2 + 2 * len(RATIOS)
-# By which offsets of the centre and of the size are divided, so that they are of the order of 1.
+# Divisors of the offsets of centre and size, so that they are of the order of 1.
 CENTRE_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
 
 
 class Objects(NamedTuple):
-    """What is in an image. `is_difficult_G`: objects that count neither as found nor as missed."""
+    """The objects of an image. `is_difficult_G`: objects that count neither as detected nor as missed."""
 
     boxes_G4: Tensor
     labels_G: Tensor
@@ -33,7 +33,7 @@ class Objects(NamedTuple):
 
 
 class Detections(NamedTuple):
-    """What was found in an image, the likeliest first."""
+    """The detections of an image, highest score first."""
 
     boxes_D4: Tensor
     scores_D: Tensor
@@ -41,7 +41,7 @@ class Detections(NamedTuple):
 
 
 def map_sides(image_size: int) -> list[int]:
-    """Cells along a side of each map.
+    """Return the cells along a side of each map.
 
     >>> map_sides(300)
     [19, 10, 5, 3, 2, 1]
@@ -55,10 +55,11 @@ def map_sides(image_size: int) -> list[int]:
 
 
 def priors(image_size: int = SIDE_OF) -> Tensor:
-    """The priors of all maps as (centre x, centre y, width, height): float32 of shape (P, 4), each clamped to 0 … 1.
+    """Return the priors of all maps as (centre x, centre y, width, height): float32 of shape (P, 4), each clamped to 0
+    … 1.
 
-    Map by map, row by row, cell by cell; in a cell the small square, the large one, and for each ratio the wide and the tall
-    rectangle of the small one's area.
+    The order is map by map, row by row, cell by cell. A cell has the small square, the large one, and for each ratio
+    the wide and the tall rectangle with the area of the small square.
 
     >>> tuple(priors(300).shape)
     (3000, 4)
@@ -80,18 +81,18 @@ def priors(image_size: int = SIDE_OF) -> Tensor:
 
 
 def corners(boxes_cxcywh: Tensor) -> Tensor:
-    """(left, top, right, bottom) of (centre x, centre y, width, height)."""
+    """Convert (centre x, centre y, width, height) to (left, top, right, bottom)."""
     centre, half = boxes_cxcywh[..., :2], boxes_cxcywh[..., 2:] / 2
     return torch.cat([centre - half, centre + half], dim=-1)
 
 
 def centres(boxes: Tensor) -> Tensor:
-    """(centre x, centre y, width, height) of (left, top, right, bottom)."""
+    """Convert (left, top, right, bottom) to (centre x, centre y, width, height)."""
     return torch.cat([(boxes[..., :2] + boxes[..., 2:]) / 2, boxes[..., 2:] - boxes[..., :2]], dim=-1)
 
 
 def iou(boxes_N4: Tensor, others_M4: Tensor) -> Tensor:
-    """Intersection over union of each pair: (N, M). 0 where neither has an area."""
+    """Return the intersection over union of each pair: (N, M). 0 if neither has an area."""
     low = torch.maximum(boxes_N4[:, None, :2], others_M4[None, :, :2])
     high = torch.minimum(boxes_N4[:, None, 2:], others_M4[None, :, 2:])
     shared = (high - low).clamp(min=0).prod(2)
@@ -101,7 +102,7 @@ def iou(boxes_N4: Tensor, others_M4: Tensor) -> Tensor:
 
 
 def encode(boxes: Tensor, priors_cxcywh: Tensor) -> Tensor:
-    """What a network has to predict to mean these boxes, which have an area, at these priors."""
+    """Return the network outputs at these priors that stand for these boxes, which must have an area."""
     wanted = centres(boxes)
     size = priors_cxcywh[..., 2:]
     shift = (wanted[..., :2] - priors_cxcywh[..., :2]) / size / CENTRE_VARIANCE
@@ -109,7 +110,7 @@ def encode(boxes: Tensor, priors_cxcywh: Tensor) -> Tensor:
 
 
 def decode(offsets: Tensor, priors_cxcywh: Tensor) -> Tensor:
-    """The boxes that a network's predictions at these priors mean: the inverse of `encode`."""
+    """Return the boxes that network outputs at these priors stand for: the inverse of `encode`."""
     size = priors_cxcywh[..., 2:]
     centre = offsets[..., :2] * CENTRE_VARIANCE * size + priors_cxcywh[..., :2]
     return corners(torch.cat([centre, torch.exp(offsets[..., 2:] * SIZE_VARIANCE) * size], dim=-1))

@@ -1,4 +1,4 @@
-"""A set of drawn discs in the layout of PASCAL VOC, to try a detector where no photographs are at hand."""
+"""A set of drawn discs in the layout of PASCAL VOC, to try a detector without photographs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPLITS = ("trainval", "test")
 
 
 def write_discs(root: Path, train: int, test: int, seed: int = 0) -> None:
-    """Write so many pictures of both splits, each of one or two discs side by side. What is there already stays."""
+    """Write `train` and `test` pictures, each of one or two discs side by side. Existing files stay."""
     for folder in ("Annotations", "JPEGImages", "ImageSets/Main"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     random = np.random.RandomState(seed)
@@ -38,7 +38,7 @@ def _write_picture(root: Path, name: str, random: np.random.RandomState) -> None
         left, top = half * WIDTH // 2 + random.randint(0, WIDTH // 2 - side + 1), random.randint(0, HEIGHT - side + 1)
         middle = (side - 1) / 2
         grey[(rows - top - middle) ** 2 + (columns - left - middle) ** 2 <= (side / 2) ** 2] = LEVELS[kind]
-        # A pixel of VOC is counted from 1 and belongs to the box.
+        # VOC counts pixels from 1, and the last pixel belongs to the box.
         box = {"xmin": left + 1, "ymin": top + 1, "xmax": left + side, "ymax": top + side}
         sides = "".join(f"<{key}>{value}</{key}>" for key, value in box.items())
         objects += f"<object><name>{kind}</name><bndbox>{sides}</bndbox></object>"

@@ -1,6 +1,6 @@
-"""The loss of a detector: offsets of the objects' priors, classes of these and of the background that is hardest to tell.
+"""The loss of a detector: offsets of the objects' priors, and classes of these and of the hardest background.
 
-Sections 2.2 and 2.3 of the SSD paper, whose weight of the first beside the second is 1. N images, P priors, K classes.
+Sections 2.2 and 2.3 of the SSD paper, with equal weights of the two. N images, P priors, K classes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from torch.nn import functional
 
 from chronograd.detect.matching import BACKGROUND
 
-# Background priors that are trained on for each prior of an object: nearly all others are easy.
+# Background priors in training for each prior of an object: nearly all others are easy.
 NEGATIVES_PER_POSITIVE = 3
 
 
 def hard_negatives(logits_NPC: Tensor, labels_NP: Tensor, ratio: int = NEGATIVES_PER_POSITIVE) -> Tensor:
-    """Which background priors are trained on: bool of shape (N, P).
+    """Select the background priors to train on: bool of shape (N, P).
 
-    Of each image `ratio` times as many as it has priors of objects, if there are so many, the least likely to be told as
-    background first.
+    In each image, select up to `ratio` times the number of its object priors. Those with the lowest background
+    probability come first.
     """
     is_positive_NP = labels_NP != BACKGROUND
     surprise_NP = -functional.log_softmax(logits_NPC.detach().float(), dim=2)[..., BACKGROUND]
@@ -31,9 +31,9 @@ def hard_negatives(logits_NPC: Tensor, labels_NP: Tensor, ratio: int = NEGATIVES
 def detection_loss(
     logits_NPC: Tensor, offsets_NP4: Tensor, labels_NP: Tensor, targets_NP4: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Loss of the classes and of the offsets, each summed over priors and divided by the number of objects' priors.
+    """Return the losses of classes and offsets, each summed over priors and divided by the number of object priors.
 
-    C is the background and the K classes. Both are 0, with gradients of 0, where no image has an object.
+    C is the background and the K classes. Both are 0, with gradients of 0, if no image has an object.
     """
     is_positive_NP = labels_NP != BACKGROUND
     is_trained_NP = is_positive_NP | hard_negatives(logits_NPC, labels_NP)

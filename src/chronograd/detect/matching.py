@@ -1,4 +1,4 @@
-"""Which prior is to find which object: what a network is trained to say of an image.
+"""Matching: the object that each prior has to detect, as training target.
 
 Section 2.2 of the SSD paper. P priors, G objects.
 """
@@ -11,15 +11,16 @@ from torch import Tensor
 from chronograd.detect.boxes import corners, encode, iou
 
 BACKGROUND = 0
-# A prior that overlaps every object by less is background.
+# A prior with less overlap with every object is background.
 MIN_MATCH_OVERLAP = 0.5
 
 
 def match(priors_P4: Tensor, boxes_G4: Tensor, threshold: float = MIN_MATCH_OVERLAP) -> Tensor:
-    """Number of the object of each prior, -1 for the background: int64 of shape (P,).
+    """Return the number of the object of each prior, -1 for the background: int64 of shape (P,).
 
-    Each prior takes the object that it overlaps most, if by the threshold or more. Before that each object takes the prior that
-    overlaps it most, however little, so that none is without; of two objects that want the same prior the later has it.
+    Each prior takes the object with the largest overlap, if it reaches the threshold. Before that, each object takes
+    the prior with the largest overlap, even a small one, so that every object has a prior. If two objects want the same
+    prior, the later one gets it.
 
     Args:
         priors_P4: as corners.
@@ -35,7 +36,9 @@ def match(priors_P4: Tensor, boxes_G4: Tensor, threshold: float = MIN_MATCH_OVER
 
 
 def targets(priors_cxcywh: Tensor, boxes_G4: Tensor, labels_G: Tensor) -> tuple[Tensor, Tensor]:
-    """What is to be predicted at each prior: class (P,), the background included, and offsets (P, 4), 0 at the background."""
+    """Return the targets of each prior: class (P,), including the background, and offsets (P, 4), 0 for the
+    background.
+    """
     object_P = match(corners(priors_cxcywh), boxes_G4)
     labels_P = torch.full_like(object_P, BACKGROUND)
     offsets_P4 = torch.zeros_like(priors_cxcywh)

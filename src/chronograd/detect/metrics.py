@@ -1,8 +1,8 @@
 """Average precision of a detector, class by class.
 
-The challenges of PASCAL VOC count it in two ways: Everingham et al., "The PASCAL visual object classes (VOC) challenge", 2010,
-section 4.2. Until 2009 precision was read at eleven recalls, since 2010 it is the area below the curve. They differ by a few
-points, so a figure says which it is.
+The challenges of PASCAL VOC define it in two ways: Everingham et al., "The PASCAL visual object classes (VOC)
+challenge", 2010, section 4.2. Until 2009, precision was read at eleven recalls. Since 2010 it is the area below the
+curve. They differ by a few percentage points, so a figure states its metric.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ def average_precisions(
     metric: Metric,
     least_overlap: float = MIN_HIT_OVERLAP,
 ) -> list[float | None]:
-    """Average precision of class 1, 2, … `num_classes`, over all images; None of a class without objects that count.
+    """Return the average precision of class 1, 2, … `num_classes` over all images; None for a class without objects
+    that count.
 
-    Of the detections of a class, the likeliest first, one is right that overlaps an object of its class by more than
-    `least_overlap`, unless that object has been found before: then it is wrong. One whose object is difficult counts as neither.
+    Detections of a class are taken in order of their score. One is right if it overlaps an object of its class by more
+    than `least_overlap` and no earlier detection did. A second detection of the same object is wrong. A detection of a
+    difficult object does not count.
     """
     if len(detections) != len(truths):
         raise InputError(f"{len(detections):,} images have detections, and {len(truths):,} have objects")
@@ -40,7 +42,7 @@ def average_precisions(
 
 
 def mean_average_precision(precisions: Sequence[float | None]) -> float | None:
-    """Mean over the classes that have objects; None if none has.
+    """Return the mean over the classes that have objects; None if none has.
 
     >>> mean_average_precision([1.0, None, 0.5])
     0.75
@@ -52,7 +54,9 @@ def mean_average_precision(precisions: Sequence[float | None]) -> float | None:
 def _outcomes(
     detections: Sequence[Detections], truths: Sequence[Objects], label: int, least_overlap: float
 ) -> tuple[Array, int]:
-    """Whether each detection of a class is right, the likeliest first; and the number of objects that are not difficult."""
+    """Return whether each detection of a class is right, highest score first, and the number of objects that are not
+    difficult.
+    """
     scores: list[float] = []
     is_right: list[bool] = []
     num_objects = 0
@@ -88,7 +92,7 @@ def _average_precision(is_right_D: Array, num_objects: int, metric: Metric) -> f
         return float(envelope_D[is_right_D].sum() / num_objects)
     points = []
     for tenths in range(11):
-        # In whole numbers: a recall of 3 in 10 is 0.3, which is not 3 times 0.1 to a computer.
+        # Whole numbers avoid rounding: 3 times 0.1 is not exactly 0.3.
         reached = np.flatnonzero(10 * num_right_D >= tenths * num_objects)
         points.append(float(envelope_D[reached[0]]) if len(reached) else 0.0)
     return sum(points) / len(points)

@@ -1,4 +1,4 @@
-"""Pictures as tensors, for a detector: whole, turned upright as their EXIF says; and drawn on."""
+"""Pictures as tensors for a detector: whole, turned upright by their EXIF; and drawing on them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Colour = tuple[int, int, int]
 JPEG = (".jpg", ".jpeg")
-# Height of a label's text: so many pixels at least, and this share of the picture's shorter side.
+# Height of a label's text: minimum in pixels, and as share of the picture's shorter side.
 MIN_TEXT, TEXT_SHARE = 10, 0.03
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Width and height of a file's picture once it is upright. Raises FileFormatError."""
+    """Return width and height of a picture file after it is turned upright. Raises FileFormatError."""
     try:
         with _opened(path) as image:
             return upright_size(image)
     except MissingExtraError:
         raise
-    except Exception as error:  # whatever a decoder raises
+    except Exception as error:  # a decoder can raise anything
         raise _unreadable(path, error) from None
 
 
 def read(path: Path, annotated: tuple[int, int] | None = None) -> Tensor:
-    """An upright picture in RGB: uint8 of shape (3, H, W). Raises FileFormatError that names the file.
+    """Read an upright picture in RGB: uint8 of shape (3, H, W). Raises FileFormatError that names the file.
 
     Args:
-        annotated: width and height in the picture's annotation. Some tools annotate the pixels as they are stored: a picture that has
-            this size only so is not turned.
+        annotated: width and height in the picture's annotation. Some tools annotate the pixels as stored. A picture
+            that has
+            this size only before it is turned is not turned.
     """
     try:
         with _opened(path) as image:
@@ -48,20 +49,20 @@ def read(path: Path, annotated: tuple[int, int] | None = None) -> Tensor:
             pixels = np.array(upright(image.convert("RGB"), 1 if is_stored else turn_of(image)))
     except MissingExtraError:
         raise
-    except Exception as error:  # whatever a decoder raises
+    except Exception as error:  # a decoder can raise anything
         raise _unreadable(path, error) from None
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
 def resized(picture_CHW: Tensor, height: int, width: int) -> Tensor:
-    """Brought to a size, whatever its aspect: bilinear, smoothed where it shrinks; float32 of the same range."""
+    """Resize regardless of aspect ratio: bilinear, antialiased when shrinking; float32 of the same range."""
     return functional.interpolate(
         picture_CHW[None].float(), (height, width), mode="bilinear", antialias=True, align_corners=False
     )[0]
 
 
 class LabelledBox(NamedTuple):
-    """A box to be drawn, in pixels, with its label."""
+    """A box to draw, in pixels, with its label."""
 
     box: Box
     label: str
@@ -69,9 +70,9 @@ class LabelledBox(NamedTuple):
 
 
 def marked(picture_CHW: Tensor, marks: Sequence[LabelledBox]) -> Pixels:
-    """A picture with boxes and labels: uint8 of shape (H, W, 3). What is marked first lies on top.
+    """Draw boxes and labels: uint8 of shape (H, W, 3). The first mark lies on top.
 
-    A label lies at its box, over no other label; one for which there is no such place is left out.
+    A label lies at its box and covers no other label. A label without such a place is left out.
     """
     image = _pillow().fromarray(picture_CHW.permute(1, 2, 0).contiguous().numpy())
     drawing = importlib.import_module("PIL.ImageDraw").Draw(image)
@@ -95,20 +96,21 @@ def marked(picture_CHW: Tensor, marks: Sequence[LabelledBox]) -> Pixels:
 def label_places(
     boxes: Sequence[Box], sizes: Sequence[tuple[float, float]], picture: tuple[int, int]
 ) -> list[Box | None]:
-    """Where labels of these widths and heights lie: each at its box and within the picture, over none before it; else None.
+    """Return places for labels of these widths and heights: each at its box, in the picture, over no earlier label;
+    else None.
 
     >>> label_places([(0, 20, 40, 40), (0, 20, 30, 40)], [(20, 10), (20, 10)], (40, 40))
     [(0, 10, 20, 20), (0, 20, 20, 30)]
     """
     places: list[Box | None] = []
     for (left, top, right, bottom), (width, height) in zip(boxes, sizes, strict=True):
-        # Above the box, within its upper edge, below it, within its lower edge; from its left, its right, its middle.
+        # Above the box, inside its upper edge, below it, inside its lower edge; from its left, its right, its middle.
         corners = [
             (min(max(x, 0), picture[0] - width), min(max(y, 0), picture[1] - height))
             for y in (top - height, top, bottom, bottom - height)
             for x in (left, right - width, (left + right - width) / 2)
         ]
-        # Then beside it, and anywhere on its sides.
+        # Then next to it, and anywhere on its sides.
         sides = (min(right, picture[0] - width), max(left - width, 0))
         corners += [
             (x, y) for x in sides for y in np.arange(max(top, 0), min(bottom, picture[1]) - height, height / 2).tolist()
@@ -124,7 +126,7 @@ def _overlap(one: Box, other: Box) -> bool:
 
 
 def write(path: Path, pixels_HWC: Pixels) -> None:
-    """Write a picture, in the format that its name ends with. Raises InputError if it cannot be."""
+    """Write a picture in the format of its file name's ending. Raises InputError if that fails."""
     image = _pillow().fromarray(pixels_HWC)
     try:
         with as_asked(path):
@@ -148,9 +150,9 @@ def _opened(path: Path) -> Any:
 def _unreadable(path: Path, error: Exception) -> FileFormatError:
     reason = " ".join(str(error).split()) or type(error).__name__
     if "cannot identify image file" in reason:
-        reason = "it is no picture"
+        reason = "it is not a picture"
     if isinstance(error, FileNotFoundError):
-        reason = "it is not there"
+        reason = "the file does not exist"
     return FileFormatError(
-        f"{path} cannot be read: {reason}", "put the picture there, or take its line out of the split"
+        f"{path} cannot be read: {reason}", "put the picture there, or remove its line from the split"
     )

@@ -1,10 +1,13 @@
-"""Sets of pictures with boxes, in the layouts in which they are published. Reads names and annotations, never pixels.
+"""Sets of pictures with boxes, in their published layouts. Reads names and annotations, never pixels.
 
-    voc               Annotations/NAME.xml, JPEGImages/NAME.jpg, ImageSets/Main/SPLIT.txt: M. Everingham et al., PASCAL VOC
-    coco              one JSON file of images, annotations and categories, beside a folder of pictures: T.-Y. Lin et al., 2014
-    open_images       class-descriptions-boxable.csv, SPLIT-annotations-bbox.csv and SPLIT/IMAGE.jpg: A. Kuznetsova et al., 2020
+    voc               Annotations/NAME.xml, JPEGImages/NAME.jpg, ImageSets/Main/SPLIT.txt: M. Everingham et al., PASCAL
+        VOC
+    coco              one JSON file of images, annotations and categories, and a folder of pictures: T.-Y. Lin et al.,
+        2014
+    open_images       class-descriptions-boxable.csv, SPLIT-annotations-bbox.csv and SPLIT/IMAGE.jpg: A. Kuznetsova et
+        al., 2020
 
-Boxes are cut at the picture's edge. What has no area then is left out, and counted in the notes.
+Boxes are clipped at the picture's edge. A box without an area is then left out, and counted in the notes.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from chronograd.words import how_many, some
 MAX_ANNOTATION_BYTES = 2_000_000
 MAX_COCO_BYTES = 2_000_000_000
 DESCRIPTIONS = "class-descriptions-boxable.csv"
-# Endings of pictures, in the order in which they are looked for.
+# Endings of pictures, in order of the search.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG")
 
 # Name of a class, left, top, right, bottom in units of the image, whether it is difficult.
@@ -37,20 +40,22 @@ Row = tuple[str, float, float, float, float, bool]
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedImage:
-    """A picture and what is in it. `size` is (width, height) as its annotation says, None where it does not."""
+    """A picture and its objects. `size` is (width, height) as annotated, or None."""
 
     path: Path
     size: tuple[int, int] | None
     objects: Objects
 
     def read(self) -> torch.Tensor:
-        """uint8 of shape (3, H, W). Raises FileFormatError, also where the picture has another size than annotated."""
+        """Read the picture: uint8 of shape (3, H, W). Raises FileFormatError, also if its size differs from the
+        annotated one.
+        """
         picture = pictures.read(self.path, self.size)
         height, width = picture.shape[1:]
         if self.size is not None and (width, height) != self.size:
             raise FileFormatError(
                 f"{self.path} is {width} x {height}, and its annotation says {self.size[0]} x {self.size[1]}",
-                "the boxes would be wrong: correct the annotation, or take the picture out of the split",
+                "the boxes would be wrong: correct the annotation, or remove the picture from the split",
             )
         return picture
 
@@ -65,7 +70,7 @@ class DetectionSet:
 
     @property
     def truths(self) -> list[Objects]:
-        """The objects of each image."""
+        """Return the objects of each image."""
         return [image.objects for image in self.images]
 
 
@@ -73,15 +78,18 @@ class DetectionSet:
 
 
 def voc(root: Path, split: str, classes: Sequence[str] | None = None) -> DetectionSet:
-    """One split of a folder in the layout of PASCAL VOC, such as VOCdevkit/VOC2007.
+    """Read one split of a folder in the layout of PASCAL VOC, such as VOCdevkit/VOC2007.
 
-    A pixel of VOC is counted from 1 and belongs to the box, so a box from 1 to 500 covers an image that is 500 wide.
+    VOC counts pixels from 1, and the last pixel belongs to the box, so a box from 1 to 500 covers an image that is 500
+    wide.
 
     Args:
-        split: train, val, trainval or test, or what else ImageSets/Main has.
-        classes: only objects of these are read, in this order; by default all names in Annotations, in that of the alphabet,
+        split: train, val, trainval or test, or another one of ImageSets/Main.
+        classes: only objects of these are read, in this order; by default all names in Annotations in alphabetical
+            order,
             which is the order of the public weights' 20 classes.
-    Raises: InputError where the folder has not this layout, NotFoundError for a split, FileFormatError for an annotation.
+
+    Raises: InputError for a folder with another layout, NotFoundError for a split, FileFormatError for an annotation.
     """
     for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
         if not (root / part).is_dir():
@@ -90,7 +98,7 @@ def voc(root: Path, split: str, classes: Sequence[str] | None = None) -> Detecti
             )
     listed = root / "ImageSets/Main" / f"{split}.txt"
     if not listed.is_file():
-        # Beside these, VOC has a list for each class: aeroplane_train.txt.
+        # VOC also has a list for each class: aeroplane_train.txt.
         raise NotFoundError("split", split, {path.stem for path in listed.parent.glob("*.txt") if "_" not in path.stem})
     names = [line.split()[0] for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
     class_names = tuple(classes) if classes is not None else _voc_classes(root)
@@ -122,17 +130,19 @@ def _xml(path: Path) -> ElementTree.Element:
 
 
 class _Builder(ElementTree.TreeBuilder):
-    """A tree of XML that has no document type, in whatever encoding: one can declare texts of any length."""
+    """A builder of XML trees in any encoding that refuses document types, because these can declare texts of any
+    length.
+    """
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        raise ValueError("it declares a document type, which an annotation has not")
+        raise ValueError("it declares a document type, which an annotation must not have")
 
 
 _VOC_FORM = "an annotation of PASCAL VOC is XML with size, and object with name and bndbox"
 
 
 def _voc_size(tree: ElementTree.Element, path: Path) -> tuple[int, int] | None:
-    """Width and height; None where the annotation has none, or has 0, as tools write that did not look."""
+    """Return width and height; None if the annotation has none, or has 0, as some tools write."""
     if tree.find("size") is None:
         return None
     width, height = (int(_number(tree.find("size"), side, path)) for side in ("width", "height"))
@@ -164,7 +174,7 @@ def _number(parent: ElementTree.Element | None, name: str, path: Path) -> float:
 
 
 def _picture(folder: Path, name: str) -> Path:
-    """The picture of this name, whatever its ending; where there is none, what it should be."""
+    """Return the picture of this name with any ending; if there is none, the expected path."""
     return next((path for end in EXTENSIONS if (path := folder / f"{name}{end}").is_file()), folder / f"{name}.jpg")
 
 
@@ -172,13 +182,15 @@ def _picture(folder: Path, name: str) -> Path:
 
 
 def coco(annotations: Path, pictures_folder: Path, classes: Sequence[str] | None = None) -> DetectionSet:
-    """A split in the JSON of COCO. Boxes are left, top, width, height in pixels; `iscrowd` makes an object difficult.
+    """Read a split in the JSON of COCO. Boxes are left, top, width, height in pixels; `iscrowd` makes an object
+    difficult.
 
-    COCO's own evaluation lets any number of detections fall into a crowd, and measures how much of each lies in it; here a
-    crowd is an object that counts neither way.
+    COCO's own evaluation lets any number of detections fall into a crowd, and measures how much of each lies in it.
+    Here a crowd is an object that does not count.
 
     Args:
         classes: only objects of these are read, in this order; by default all, in the order of their ids.
+
     Raises: InputError or FileFormatError.
     """
     try:
@@ -221,13 +233,14 @@ def _coco_row(one: Any, name: str, size: tuple[int, int]) -> Row:
 
 
 def open_images(root: Path, split: str, classes: Sequence[str]) -> DetectionSet:
-    """The pictures of a split of Open Images that have objects of some classes, with those objects.
+    """Read the pictures of a split of Open Images that have objects of some classes, with those objects.
 
-    A box around a group of objects (IsGroupOf) is difficult: it counts neither as found nor as missed.
+    A box around a group of objects (IsGroupOf) is difficult: it counts neither as detected nor as missed.
 
     Args:
-        split: train, validation or test; older files are called sub-SPLIT-annotations-bbox.csv, and are read as well.
-        classes: as they are described, such as Handgun; in this order.
+        split: train, validation or test; also older files with the name sub-SPLIT-annotations-bbox.csv.
+        classes: their descriptions, such as Handgun; in this order.
+
     Raises: InputError, NotFoundError for a class, FileFormatError.
     """
     identifiers = descriptions(root / DESCRIPTIONS)
@@ -244,7 +257,7 @@ def open_images(root: Path, split: str, classes: Sequence[str]) -> DetectionSet:
                 continue
             box = [float(line[side]) for side in ("XMin", "YMin", "XMax", "YMax")]
             if not all(map(math.isfinite, box)):
-                raise ValueError("a side is no finite number")
+                raise ValueError("a side is not a finite number")
             row = (wanted[line["LabelName"]], box[0], box[1], box[2], box[3], line["IsGroupOf"] == "1")
             rows.setdefault(line["ImageID"], []).append(row)
         except (KeyError, ValueError, TypeError) as error:
@@ -259,7 +272,7 @@ def open_images(root: Path, split: str, classes: Sequence[str]) -> DetectionSet:
 
 
 def descriptions(path: Path) -> dict[str, str]:
-    """Description of a class → its identifier, such as Tortoise → /m/011k07. The file has no head."""
+    """Map descriptions of classes to identifiers, such as Tortoise → /m/011k07. The file has no header."""
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             return {row[1]: row[0] for row in csv.reader(stream) if len(row) == 2}
@@ -281,7 +294,7 @@ def _csv(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
 
 
 class _Collected:
-    """The images of a set while it is read, and what was left out."""
+    """The images of a set while it is read, and the rows that were left out."""
 
     def __init__(self, class_names: tuple[str, ...]) -> None:
         if not class_names or len(set(class_names)) < len(class_names):
@@ -314,7 +327,7 @@ class _Collected:
     def set(self, source: str) -> DetectionSet:
         if not self._images:
             raise InputError(
-                f"{source} names no picture", "name a split that has pictures with objects of these classes"
+                f"{source} lists no picture", "name a split that has pictures with objects of these classes"
             )
         notes = []
         if self._without_area:

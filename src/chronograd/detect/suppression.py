@@ -1,4 +1,5 @@
-"""From scores and boxes at every prior to the objects of an image: one box for each. The only file here that uses torchvision.
+"""Suppression: from scores and boxes at every prior to one box for each object. The only file here that uses
+torchvision.
 
 Section 2.3 of the SSD paper: greedy non-maximum suppression within each class. P priors, C classes with the background.
 """
@@ -13,7 +14,7 @@ from torch import Tensor
 from chronograd.detect.boxes import Detections
 from chronograd.errors import EXTRAS, MissingExtraError
 
-# Of the public SSD on MobileNet; the paper has the same but for candidates, of which it takes 200 of all classes together.
+# Values of the public SSD on MobileNet. The paper has the same, except that it uses 200 candidates over all classes.
 MIN_CANDIDATE_SCORE = 0.01
 MAX_OVERLAP = 0.45
 CANDIDATES = 200
@@ -27,13 +28,13 @@ def detections(
     most_overlap: float = MAX_OVERLAP,
     candidates: int = CANDIDATES,
 ) -> Detections:
-    """The objects of one image.
+    """Return the objects of one image.
 
     Args:
-        scores_PC: probabilities, those of the background in column 0.
-        least_score: what is not above it is left out.
-        most_overlap: intersection over union with a better box of the same class, above which a box is left out.
-        candidates: boxes of each class that are looked at, the best.
+        scores_PC: probabilities, the background in column 0.
+        least_score: only higher scores remain.
+        most_overlap: a box with a larger intersection over union with a better box of its class is left out.
+        candidates: number of the best boxes of each class.
     """
     try:
         ops = importlib.import_module("torchvision.ops")

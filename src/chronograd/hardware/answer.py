@@ -1,4 +1,4 @@
-"""What the catalogue says of devices, links and prices, with the source of every figure."""
+"""The answers about devices, links and prices, with the source of every figure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from chronograd.hardware.catalog import Device, Link, Precision, Price, Source
 from chronograd.units import GIB, dollars, seconds, si
 from chronograd.words import how_many
 
-# fp64 is left to the page of one device: networks are not trained in it.
+# fp64 is only on the page of one device: networks are not trained in it.
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
-# Whose fastest device is named in a sentence.
+# A sentence names the fastest device in these.
 LEADING: tuple[Precision, ...] = ("fp32", "bf16")
 MOVED = (
-    "US dollars an hour of the whole instance, host included unless it says GPU only. †: more than a year ago. `--json` has the "
+    "US dollars an hour of the whole instance, including the host unless it says GPU only. †: older than a year. `--json` has the "
     "sources; `chronograd devices --prices --update FILE` takes newer ones."
 )
 
 
 def devices() -> Answer:
-    """Every device: memory, bandwidth, peaks and price."""
+    """List every device: memory, bandwidth, peaks and price."""
     known = catalog.devices()
     told = []
     for precision in LEADING:
@@ -44,14 +44,14 @@ def devices() -> Answer:
         title="Devices",
         takeaway=f"{how_many(len(known), 'devices')}; {', '.join(told)}.",
         table=Table(("name", "memory", "bandwidth", *PRECISIONS, "per hour", "device"), rows, set(range(1, 8))),
-        caption="Peaks in TFLOP/s. Price: the least for one device on demand, of whole instances; * without the host machine.\n"
+        caption="Peaks in TFLOP/s. Price: the lowest for one device on demand, in whole instances; * without the host machine.\n"
         "`chronograd devices NAME` shows sources and dates.",
     )
     return Answer("Devices", sections=[section], data=[d.model_dump(mode="json") for d in known])
 
 
 def device(name: str) -> Answer:
-    """One device, with its sources and prices. Raises as `catalog.device`."""
+    """Describe one device, with its sources and prices. Raises as `catalog.device`."""
     d = catalog.device(name)
     rows = [
         ("kind", d.kind + (f", {d.year}" if d.year else "")),
@@ -86,7 +86,7 @@ def device(name: str) -> Answer:
 
 
 def links() -> Answer:
-    """Every link: latency and bandwidth."""
+    """List every link: latency and bandwidth."""
     known = catalog.links()
     fastest = max(known, key=lambda k: k.bandwidth_bytes_per_s)
     rows = [[k.name, k.title, seconds(k.latency_s), si(k.bandwidth_bytes_per_s, "B/s", digits=4), k.per] for k in known]
@@ -101,7 +101,7 @@ def links() -> Answer:
 
 
 def link(name: str) -> Answer:
-    """One link, with its sources. Raises as `catalog.link`."""
+    """Describe one link, with its sources. Raises as `catalog.link`."""
     k: Link = catalog.link(name)
     rows = [
         ("latency", seconds(k.latency_s)),
@@ -118,7 +118,7 @@ def link(name: str) -> Answer:
 
 
 def prices(name: str | None = None) -> Answer:
-    """Prices of one device, or all of them. Raises as `catalog.prices`."""
+    """List prices of one device, or of all. Raises as `catalog.prices`."""
     known = catalog.prices(name)
     if name is None:
         known = sorted(known, key=lambda p: (p.device, p.kind, p.usd_per_device_hour))
@@ -140,13 +140,13 @@ def prices(name: str | None = None) -> Answer:
 
 
 def _without_price(priced: set[str]) -> list[str]:
-    """The devices that no row of the table names: priced as another, or not at all."""
+    """Describe the devices without a row in the table: priced under another name, or not at all."""
     rest = [d for d in catalog.devices() if d.name not in priced]
     under = [f"{d.name} as {d.priced_as.count:g} x {d.priced_as.device}" for d in rest if d.priced_as]
     without = [d.name for d in rest if not d.priced_as]
     return [
-        *([f"Priced as another: {', '.join(under)}."] if under else []),
-        *([f"No price is known of: {', '.join(without)}."] if without else []),
+        *([f"Priced under another name: {', '.join(under)}."] if under else []),
+        *([f"No price is known for: {', '.join(without)}."] if without else []),
     ]
 
 
@@ -164,7 +164,7 @@ def _prices(known: Sequence[Price], of: Device | str | None) -> Section:
         for p in known
     ]
     columns = ("device", "instance", "devices", "vCPUs", "hour", "each", "price of")
-    # In 80 columns: of one device all but its name, of many what compares them.
+    # In 80 columns: for one device all but its name, for many the columns that compare them.
     told_of = (1, 2, 3, 4, 5, 6) if of is not None else (0, 1, 2, 4, 6)
     table = Table(
         [columns[i] for i in told_of],
@@ -183,18 +183,18 @@ def _prices(known: Sequence[Price], of: Device | str | None) -> Section:
 
 
 def updated(path: Path) -> Answer:
-    """Merge a price table into the user's own, and say what it holds. Raises as `market.update_prices`."""
+    """Merge a price table into the user's own, and describe the result. Raises as `market.update_prices`."""
     rows, own = market.update_prices(path)
     latest = max(row.date for row in rows)
     section = _prices(rows, None)
     count = "1 price" if len(rows) == 1 else how_many(len(rows), "prices")
-    told = f"Kept in {own}: {count} from {path}, the latest of {latest}. Of each instance the latest price holds."
+    told = f"Saved in {own}: {count} from {path}, the latest of {latest}. The latest price of each instance is used."
     data = [row.model_dump(mode="json") for row in rows]
     return Answer("Prices", sections=[replace(section, title="Newer prices", takeaway=told)], data=data)
 
 
 def _sources(sources: Sequence[Source]) -> list[Section]:
-    """Where figures are from; nothing where nothing is said of that."""
+    """Return a section with the sources of figures; nothing if there is no source."""
     if not sources:
         return []
     rows = [[", ".join(s.of), s.tag, s.date, s.source] for s in sources]

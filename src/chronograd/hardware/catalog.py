@@ -1,12 +1,12 @@
-"""The catalogue: devices, links and prices, each a small text file whose figures name their source.
+"""The catalogue: devices, links and prices, each a small text file whose figures state their source.
 
-    devices/NAME.toml   one device: peaks, memory, caches, the node it usually sits in
+    devices/NAME.toml   one device: peaks, memory, caches, its usual node
     links/NAME.toml     one link: latency and bandwidth
-    prices/VENDOR.csv   what vendors asked for an hour, and when
-    calibrations/NAME.toml  what was fitted for a device from published timings, with its error
+    prices/VENDOR.csv   vendors' prices per hour, with dates
+    calibrations/NAME.toml  figures fitted for a device from published timings, with their error
 
-A device of the user's own is a file of the same form: given by its path, or kept in the user's data folder,
-where calibration writes the device `local`.
+A user's device is a file of the same form. It is given by its path, or stored in the user's data folder, where
+calibration writes the device `local`.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class _CatalogueEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def to_toml(self) -> str:
-        """The text of a file that reads back to an equal entry."""
+        """Return the text of a file that reads back to an equal entry."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude_defaults=True))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file whole, making its folder."""
+        """Write the file atomically; create its folder."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_aside(Path(path), self.to_toml())
 
 
 class Source(_CatalogueEntry):
-    """Where figures come from.
+    """The source of figures.
 
     Attributes:
-        of: the fields it stands for, such as `bandwidth_bytes_per_s` or `peak_flops_per_s.fp16`; the name of a table
-            stands for all fields in it.
+        of: the fields that it covers, such as `bandwidth_bytes_per_s` or `peak_flops_per_s.fp16`; the name of a table
+            covers all its fields.
         source: an address or the name of a document, or the arithmetic.
         date: when it was read, YYYY, YYYY-MM or YYYY-MM-DD.
         tag: verified (seen in the source or a table quoting it), recalled (from memory), computed, assumed, measured.
@@ -74,9 +74,9 @@ class Source(_CatalogueEntry):
 
 
 class Node(_CatalogueEntry):
-    """The machine that a device usually sits in. Links are names of the link catalogue.
+    """The usual machine of a device. Links are names of the link catalogue.
 
-    `per_group` devices share a switch or a board, such as a quad of eight; between groups messages cross `group_link`.
+    `per_group` devices share a switch or a board, such as a quad of eight; messages between groups cross `group_link`.
     """
 
     devices_per_node: Count
@@ -88,20 +88,20 @@ class Node(_CatalogueEntry):
 
 
 class PricedAs(_CatalogueEntry):
-    """The device under which vendors price this one, and how many of those make one of this."""
+    """The device under which vendors price this one, and the number of those that make one of this."""
 
     device: Name
     count: Rate = 1
 
 
 class Link(_CatalogueEntry):
-    """What devices talk through.
+    """A link between devices.
 
     Attributes:
-        per: what has the bandwidth to itself: one `device`, or one `node` with all its devices.
+        per: the owner of the bandwidth: one `device`, or one `node` with all its devices.
         latency_s: of one message, or one step of a collective.
-        bandwidth_bytes_per_s: in one direction, both at once.
-        burst_bytes: what passes at once after a rest, where a token bucket limits the rate.
+        bandwidth_bytes_per_s: in one direction, with both directions in use.
+        burst_bytes: bytes that pass at once after a rest, if a token bucket limits the rate.
     """
 
     name: Name
@@ -115,27 +115,27 @@ class Link(_CatalogueEntry):
 
 
 class Device(_CatalogueEntry):
-    """What runs a network.
+    """A device that runs networks.
 
     Attributes:
-        name, aliases: how a job names it; lower case.
-        note: which of several devices of like name this is.
-        chip: the vendor's name of the silicon. Devices of one chip differ in how many units work, clocks, memory and power.
-        memory_bytes: as sold; drivers and error correction keep some of it.
+        name, aliases: names in a job; lower case.
+        note: distinguishes devices with similar names.
+        chip: the vendor's name of the silicon. Devices of one chip differ in active units, clocks, memory and power.
+        memory_bytes: as sold; drivers and error correction use some of it.
         bandwidth_bytes_per_s: of that memory.
         l2_bytes: the last cache that all units share.
         num_units: streaming multiprocessors, or cores of a CPU.
         tdp_w: board power limit.
-        issued_share: of the vector peak, what its schedulers can feed without pairing instructions that do not depend on each
-            other.
-        peak_flops_per_s: by precision, dense, 1 FMA = 2 FLOPs, at boost clock unless the title says otherwise. fp32 and
-            fp64 are vector arithmetic; tf32 and bf16 are tensor cores', and so is fp16 where there are any. A precision
-            that the device has no arithmetic for is absent.
-        base_peak_flops_per_s: the same at base clock, where some papers use it.
-        node: the machine it usually sits in.
+        issued_share: the share of the vector peak that its schedulers can feed without pairing independent
+            instructions.
+        peak_flops_per_s: by precision, dense, 1 FMA = 2 FLOPs, at boost clock unless the title says otherwise.
+            fp32 and fp64 are vector arithmetic. tf32 and bf16 are tensor cores', and so is fp16 if the device has them.
+            A precision without arithmetic on the device is absent.
+        base_peak_flops_per_s: the same at base clock, for papers that use it.
+        node: its usual machine.
         priced_as: set when vendors price it under another name.
-        source: where every figure comes from.
-        calibration: what was measured on it or fitted for it; read by `predict`.
+        source: the source of every figure.
+        calibration: figures measured on it or fitted for it; `predict` reads them.
         provenance: how and when the calibration was made.
     """
 
@@ -161,7 +161,7 @@ class Device(_CatalogueEntry):
     provenance: dict[str, Any] = Field(default_factory=dict)
 
     def peak(self, precision: Precision = "fp32") -> float:
-        """Peak FLOP/s in a precision. Raises InputError if the device has no such arithmetic.
+        """Return the peak FLOP/s in a precision. Raises InputError if the device has no such arithmetic.
 
         >>> device("t4").peak("fp16")
         65000000000000.0
@@ -172,7 +172,7 @@ class Device(_CatalogueEntry):
         return self.peak_flops_per_s[precision]
 
     def machine_balance(self, precision: Precision = "fp32") -> float:
-        """FLOPs that the device can do while it moves one byte: peak / bandwidth, the ridge of its roofline.
+        """Return the FLOPs that the device can do while it moves one byte: peak / bandwidth, the ridge of its roofline.
 
         >>> round(device("k80").machine_balance(), 1)
         18.2
@@ -181,22 +181,22 @@ class Device(_CatalogueEntry):
 
 
 def _or_none(cell: Any) -> Any:
-    """An empty cell of a table is None."""
+    """Read an empty cell of a table as None."""
     return None if cell == "" else cell
 
 
 class Price(_CatalogueEntry):
-    """What a vendor asked for one hour of one instance, as it is rented.
+    """The price of a vendor for one hour of one instance, as rented.
 
     Attributes:
-        count: devices in the instance; half a device where a board of two is sold by halves.
+        count: devices in the instance; half a device if a board of two is sold by halves.
         price_usd_per_hour: of the whole instance.
-        includes_host: False when CPU and memory of the virtual machine are billed apart.
-        date: when the price held; empty when that is not known.
-        vcpus: virtual CPUs of the instance's host; None when that is not known.
-        up_to: devices of the largest machine sold at the same price per device, such as pods of one to eight; `count` where
-            it is None.
-        region: where it is rented; empty when that is not known.
+        includes_host: False if CPU and memory of the virtual machine are billed separately.
+        date: when the price was valid; empty if unknown.
+        vcpus: virtual CPUs of the instance's host; None if unknown.
+        up_to: devices of the largest machine sold at the same price per device, such as pods of one to eight; `count`
+            if None.
+        region: of the cloud; empty if unknown.
     """
 
     vendor: str
@@ -222,28 +222,28 @@ class Price(_CatalogueEntry):
 
     @property
     def usd_per_device_hour(self) -> float:
-        """Price of one device for an hour, of an instance that is used whole."""
+        """Return the price of one device for an hour, if all of the instance is used."""
         return self.price_usd_per_hour / self.count
 
     @property
     def most_devices(self) -> float:
-        """Devices of the largest machine at this price per device."""
+        """Return the devices of the largest machine at this price per device."""
         return max(self.count, self.up_to or self.count)
 
     def instances(self, devices: Any) -> Any:
-        """Whole instances that so many devices take, a number or an array."""
+        """Return the whole instances for a number of devices, or for an array of numbers."""
         return np.ceil(np.asarray(devices) / self.count - 1e-9)
 
     def usd_per_hour(self, devices: Any) -> Any:
-        """Dollars per hour of the whole instances that so many devices take."""
+        """Return the dollars per hour of the whole instances for a number of devices."""
         return self.instances(devices) * self.price_usd_per_hour
 
 
 def device(name_or_path: str | os.PathLike[str]) -> Device:
-    """A device by name or alias in any case, by the path of a file ending in `.toml`, or `local`.
+    """Return a device by name or alias in any case, by the path of a file ending in `.toml`, or `local`.
 
-    Raises NotFoundError with near names; FileFormatError that names the file, field and value; InputError when
-    `local` is asked for and this machine has not been calibrated.
+    Raises NotFoundError with similar names; FileFormatError that names the file, field and value; InputError for
+    `local` if this machine has not been calibrated.
 
     >>> device("A100").title, device("Tesla V100-SXM2-16GB").name
     ('NVIDIA A100 SXM4 40 GB', 'v100')
@@ -265,7 +265,8 @@ def device(name_or_path: str | os.PathLike[str]) -> Device:
 
 
 def variants(name: str) -> list[Device]:
-    """Devices that a plain name may mean, first the one that `device` returns; only that one for an unambiguous name.
+    """Return the devices that an ambiguous name may mean, first the one that `device` returns; only that one for a
+    clear name.
 
     Cards of one line share a chip and differ in memory, bandwidth or form.
 
@@ -281,15 +282,17 @@ def variants(name: str) -> list[Device]:
 
 
 def devices() -> list[Device]:
-    """Every device of the catalogue by name, then the user's own. Raises FileFormatError if one of those is broken."""
+    """Return every device of the catalogue by name, then the user's. Raises FileFormatError if one of those is
+    broken.
+    """
     return [*_devices().values(), *(_read_own(path, Device) for path in _user_files().values())]
 
 
 def of_driver_name(name: str) -> Device | None:
-    """The GPU of the catalogue that a driver's name means, such as `NVIDIA A100-SXM4-80GB`; None for another variant of one.
+    """Return the GPU of a driver's name, such as `NVIDIA A100-SXM4-80GB`; None for another variant of one.
 
-    All parts of the device's name must be there, and the one with most parts is taken. A name that says PCIe means a device
-    that says so, where the catalogue has it in another form.
+    The name has to contain all parts of the device's name; the device with most parts wins. A name with PCIe means a
+    device with PCIe in its name, if the catalogue has it in another form.
 
     >>> of_driver_name("NVIDIA A100 80GB PCIe").name, of_driver_name("NVIDIA GeForce RTX 4090 Ti")
     ('a100-80-pcie', None)
@@ -306,12 +309,12 @@ def of_driver_name(name: str) -> Device | None:
 
 
 def user_device_path(name: str) -> Path:
-    """Where a device of the user's own is kept, `local` among them; follows XDG_DATA_HOME."""
+    """Return the file of a user's device, including `local`; follows XDG_DATA_HOME."""
     return Path(platformdirs.user_data_path("chronograd")) / "devices" / f"{name}.toml"
 
 
 def link(name: str) -> Link:
-    """A link by name: one of the user's own, else of the catalogue. Raises NotFoundError, FileFormatError.
+    """Return a link by name: the user's, else the catalogue's. Raises NotFoundError, FileFormatError.
 
     >>> link("nvlink2").bandwidth_bytes_per_s
     150000000000.0
@@ -323,21 +326,21 @@ def link(name: str) -> Link:
 
 
 def user_link_path(name: str) -> Path:
-    """Where a link of the user's own is kept, such as one that was measured; follows XDG_DATA_HOME."""
+    """Return the file of a user's link, such as a measured one; follows XDG_DATA_HOME."""
     return Path(platformdirs.user_data_path("chronograd")) / "links" / f"{name}.toml"
 
 
 def links() -> list[Link]:
-    """Every link by name; one of the user's own takes the place of the catalogue's."""
+    """Return every link by name; a user's link replaces the catalogue's."""
     return list({**_links(), **_user_links()}.values())
 
 
 def prices(device: str | Device | None = None) -> list[Price]:
-    """Prices of one device, latest first, or all of them.
+    """Return prices of one device, latest first, or all prices.
 
-    For a device that vendors price under another name, such as a K80 board of two GPUs, prices are for this device:
-    `count` tells how many of it an instance has. The table has devices that the catalogue lacks; they are found by the
-    name in the table. Raises NotFoundError for a name in neither.
+    Vendors price some devices under another name, such as a K80 board of two GPUs. Prices returned here are for this
+    device: `count` is its number in an instance. The table also has devices that the catalogue lacks, under the table's
+    name. Raises NotFoundError for a name in neither.
     """
     if device is None:
         return list(_prices())
@@ -354,18 +357,18 @@ def prices(device: str | Device | None = None) -> list[Price]:
 
 
 def _in_units_of(row: Price, name: str, times: float) -> Price:
-    """A price of another device, of which `times` make one of this."""
+    """Convert a price of another device; `times` of those make one of this."""
     up_to = None if row.up_to is None else row.up_to / times
     return row.model_copy(update={"device": name, "count": row.count / times, "up_to": up_to})
 
 
 def _normal(name: str) -> str:
-    """`name` as files write it: lower case, blanks and underscores as hyphens."""
+    """Return `name` as files write it: lower case, blanks and underscores as hyphens."""
     return re.sub(r"[\s_]+", "-", name.strip().lower())
 
 
 def _priced_device(name: str) -> Device | None:
-    """The device of that name; None for a name that only the price table has."""
+    """Return the device of that name; None for a name that only the price table has."""
     is_only_priced = _normal(name) not in _device_names() and _normal(name) in {row.device for row in _prices()}
     return None if is_only_priced else device(name)
 
@@ -387,7 +390,7 @@ def _with_calibration(device: Device, path: Traversable | None) -> Device:
 
 @functools.cache
 def _device_names() -> dict[str, str]:
-    """Names and aliases to names. Two devices that claim one alias would be a defect of the catalogue."""
+    """Map names and aliases to names. Two devices with the same alias would be a defect of the catalogue."""
     names = {name: name for name in _devices()}
     for name, entry in _devices().items():
         for alias in entry.aliases:
@@ -397,7 +400,7 @@ def _device_names() -> dict[str, str]:
 
 
 def _user_files() -> dict[str, Path]:
-    """Files of the user's own devices by name. A name of the catalogue stays the catalogue's."""
+    """Return files of the user's devices by name. They cannot replace devices of the catalogue."""
     found = {_normal(path.stem): path for path in sorted(user_device_path("local").parent.glob("*.toml"))}
     return {name: path for name, path in found.items() if name not in _device_names()}
 
@@ -412,12 +415,12 @@ def _user_links() -> dict[str, Link]:
 
 
 def user_prices_path() -> Path:
-    """Where prices of the user's own are kept; follows XDG_DATA_HOME."""
+    """Return the file of the user's prices; follows XDG_DATA_HOME."""
     return Path(platformdirs.user_data_path("chronograd")) / "prices.csv"
 
 
 def _prices() -> tuple[Price, ...]:
-    """The user's own first: of equal date they hold."""
+    """Return all prices, the user's first: with equal dates they win."""
     path = user_prices_path()
     own = _read_prices_version(path, path.stat().st_mtime_ns) if path.exists() else ()
     return (*own, *_known_prices())
@@ -434,9 +437,9 @@ def _read_prices_version(path: Path, modified_ns: int) -> tuple[Price, ...]:
 
 
 def read_prices(path: Traversable) -> list[Price]:
-    """The rows of a price table; a row of a known instance type need not say its device, their number and its host.
+    """Read a price table. A row of a known instance type may leave out device, number of devices and host.
 
-    Raises FileFormatError naming the line and field that are wrong.
+    Raises FileFormatError with the line and field that are wrong.
     """
     try:
         lines = list(csv.DictReader(_text(path).splitlines()))
@@ -446,7 +449,7 @@ def read_prices(path: Traversable) -> list[Price]:
 
 
 def _in_full(line: dict[str, Any]) -> dict[str, Any]:
-    """A row of prices with what the files of instance types say of its instance, where it leaves that out."""
+    """Complete a row of prices from the files of instance types."""
     known = instances.priced(str(line.get("vendor")), str(line.get("instance")))
     if known is None:
         return line
@@ -460,7 +463,7 @@ def _files(folder: str, ending: str) -> list[Traversable]:
 
 
 def _text(path: Traversable) -> str:
-    """Of a file of the catalogue, or of the user's own."""
+    """Return the text of a file of the catalogue, or of the user."""
     data = read_bytes(path, MAX_BYTES) if isinstance(path, Path) else path.read_bytes()
     text = data.decode("utf-8")
     for number, line in enumerate(text.splitlines(), 1):
@@ -485,14 +488,14 @@ Entry = TypeVar("Entry", bound=_CatalogueEntry)
 
 
 def _read_own(path: Path, form: type[Entry]) -> Entry:
-    """A file of the user's own, read again once it has changed; what is a link to nothing is for the reader to refuse."""
+    """Read a user's file, and again after it changes. The reader refuses a dangling link."""
     entry: Entry = _read_version(path, form, path.stat().st_mtime_ns if path.exists() else 0)
     return entry
 
 
 @functools.lru_cache(maxsize=64)
 def _read_version(path: Path, form: type[_CatalogueEntry], modified_ns: int) -> Any:
-    """A file as it was then: a calibration takes 50 ms to read, and is asked for by every prediction."""
+    """Read a version of a file, cached: a calibration takes 50 ms to read, and every prediction needs it."""
     return _read_device(path) if form is Device else _read(path, form)
 
 

@@ -1,4 +1,4 @@
-"""What it costs to take data out of a cloud: `egress.toml`, whose figures name their source."""
+"""The cost of taking data out of a cloud: `egress.toml`, whose figures state their source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GB = 2**30
 
 
 class Tier(BaseModel):
-    """A price for gigabytes up to so many in a month; the last has no end."""
+    """A price per gigabyte up to a monthly amount; the last tier has no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,10 +24,10 @@ class Tier(BaseModel):
 
 
 class Egress(BaseModel):
-    """What leaves a cloud, by tiers of what has left before it in the month.
+    """Prices of data that leaves a cloud, by tiers of the month's total.
 
     Attributes:
-        between_regions_usd_per_gb: None where it was not found.
+        between_regions_usd_per_gb: None if unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,7 +39,7 @@ class Egress(BaseModel):
     tag: Tag
 
     def usd(self, leaving_bytes: float) -> float:
-        """Dollars for so many bytes to another cloud, if nothing else left in that month.
+        """Return the dollars for `leaving_bytes` to another cloud, if nothing else leaves in that month.
 
         >>> round(of("aws").usd(1124 * 2**30), 2)
         92.16
@@ -59,5 +59,5 @@ def _clouds() -> dict[str, Egress]:
 
 
 def of(cloud: str) -> Egress:
-    """The prices of a cloud, one of `instances.clouds`."""
+    """Return the prices of a cloud, one of `instances.clouds`."""
     return _clouds()[cloud]

@@ -1,8 +1,9 @@
-"""Instance types that platforms rent, as dated files: the one place that says which devices and which host each has.
+"""Instance types of platforms, as dated files: the only place that states the devices and the host of each.
 
     instance_types/PLATFORM.toml
 
-Prices name an instance of a vendor and leave the rest to these files; `plan --platforms` chooses among them, `launch` renders them.
+Prices name an instance of a vendor and take the rest from these files; `plan --platforms` chooses among them, `launch`
+renders them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class Instance(BaseModel):
 
     Attributes:
         device: name in the catalogue of devices; `cpu` for machines without accelerators.
-        count: devices in it, 0 of `cpu`.
-        machine, accelerator: what the platform calls the machine and its device, where the name here is made of both.
-        priced_as: name in the table of prices. Several types share one where the price is that of a device with its host.
+        count: its devices; 0 for `cpu`.
+        machine, accelerator: the platform's names of the machine and its device, if the name here combines both.
+        priced_as: name in the table of prices. Several types share one if the price is that of a device with its host.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,10 +44,10 @@ class Instance(BaseModel):
 
 
 class InstanceCatalogue(BaseModel):
-    """What a platform rents. `source`, `date` and `tag` hold for every instance that has none of its own.
+    """The instance types of a platform. `source`, `date` and `tag` apply to every instance without its own.
 
     Attributes:
-        vendor: the cloud whose machines these are; empty where they may be anybody's.
+        vendor: the cloud that owns the machines; empty if they may belong to anyone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,14 +66,14 @@ class InstanceCatalogue(BaseModel):
 
 @functools.cache
 def catalogue(platform: str) -> InstanceCatalogue:
-    """The instance types of a platform."""
+    """Return the instance types of a platform."""
     path = resources.files("chronograd.hardware") / "instance_types" / f"{platform}.toml"
     return InstanceCatalogue.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 @functools.cache
 def clouds() -> dict[str, str]:
-    """The platform of each vendor, by the vendor in small letters.
+    """Return the platform of each vendor, by the vendor in lower case.
 
     >>> clouds()
     {'aws': 'sagemaker', 'azure': 'azureml', 'gcp': 'vertex', 'ibm': 'watsonx'}
@@ -83,7 +84,7 @@ def clouds() -> dict[str, str]:
 
 
 def priced(vendor: str, name: str) -> Instance | None:
-    """The instance that a price names; of several that share a price the first, which has one device."""
+    """Return the instance of a price; if several share it, the first, which has one device."""
     platform = clouds().get(vendor.lower())
     known = catalogue(platform).instance if platform else ()
     return next((one for one in known if one.priced_as == name), None)

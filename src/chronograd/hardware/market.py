@@ -1,6 +1,6 @@
-"""Which prices hold: the latest of each instance, by the instance as rented, and how sure one is of them as they age.
+"""Current prices: the latest of each instance, by the instance as rented, and how uncertain they become with age.
 
-The user's own prices, `prices.csv` in the data folder, are merged with those of the catalogue by `update_prices`.
+The user's prices, `prices.csv` in the data folder, are merged with those of the catalogue by `update_prices`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from chronograd.hardware.catalog import Device, Price
 
 Kind = Literal["on-demand", "spot"]
 OLD_YEARS = 1.0
-# A price without a date may be of any time since GPUs are rented.
+# A price without a date may be this old.
 UNDATED_YEARS = 5.0
-# Of log(price today / listed price) after a year, growing with the root of its age as a random walk does. Of the instances in the
-# table with two dates, AWS p4d, p4de and p5 fell by 0.40, 0.40 and 0.58 in 1.9 years: 0.34 a root of a year.
+# Standard deviation of log(price today / listed price) after a year. It grows with the root of the age, like a random
+# walk. Of the instances in the table with two dates, AWS p4d, p4de and p5 fell by 0.40, 0.40 and 0.58 in 1.9 years:
+# 0.34 per root of a year.
 SIGMA_PER_ROOT_YEAR = 0.34
 
 
 def today() -> date:
-    """The day that prices are held against."""
+    """Return the date from which the age of prices is counted."""
     return date.today()
 
 
 def age_years(price: Price) -> float | None:
-    """Years since a price held, from the middle of the month or year that its date names; None without a date."""
+    """Return the age of a price in years, from the middle of the month or year of its date; None without a date."""
     if not price.date:
         return None
     year, month, day = (*(int(part) for part in price.date.split("-")), 0, 0)[:3]
@@ -42,19 +43,21 @@ def age_years(price: Price) -> float | None:
 
 
 def sigma_log(price: Price) -> float:
-    """Standard deviation of log(price today / listed price)."""
+    """Return the standard deviation of log(price today / listed price)."""
     age = age_years(price)
     return SIGMA_PER_ROOT_YEAR * math.sqrt(UNDATED_YEARS if age is None else age)
 
 
 def is_old(price: Price) -> bool:
-    """Whether a price is older than a year, or of unknown age."""
+    """Return whether a price is older than a year, or of unknown age."""
     age = age_years(price)
     return age is None or age > OLD_YEARS
 
 
 def offers(device: str | Device, kind: Kind | None = None) -> list[Price]:
-    """What a device can be rented as: of each vendor's instance, in each region, its latest price. Raises as `catalog.prices`."""
+    """Return the offers of a device: the latest price of each vendor's instance in each region. Raises as
+    `catalog.prices`.
+    """
     latest: dict[tuple[str, str, str, str], Price] = {}
     for row in catalog.prices(device):
         if kind in (None, row.kind):
@@ -63,12 +66,13 @@ def offers(device: str | Device, kind: Kind | None = None) -> list[Price]:
 
 
 def price_of(device: str | Device, kind: Kind = "on-demand", vendor: str | None = None, count: int = 1) -> Price | None:
-    """The price to count with when the user states none, or None if the table has none.
+    """Return the price to use if the user states none, or None if the table has none.
 
-    The rule: of each instance only its latest price holds. Those that include the host come before those that do not, machines
-    that hold all `count` devices before several smaller ones; of the rest it is the least for whole instances. A vendor's machines of
-    several sizes at one price per device count as one that is sold in steps of the smallest, so a K80 board costs two GPUs and not
-    the eight of a p2.8xlarge. State `date` and `source` with every cost, and whether the host is included.
+    Only the latest price of each instance counts. Prices with the host come before those without, and machines that
+    hold all `count` devices before several smaller ones. Among the rest, the lowest price for whole instances wins. If
+    a vendor sells machines of several sizes at one price per device, they count as one that is sold in steps of the
+    smallest. A K80 board then costs two GPUs and not the eight of a p2.8xlarge. State `date` and `source` with every
+    cost, and whether the host is included.
 
     >>> [price_of("h100-nvl", vendor="azure", count=n).instance for n in (1, 2)]
     ['NC40ads H100 v5', 'NC80adis H100 v5']
@@ -85,7 +89,7 @@ def price_of(device: str | Device, kind: Kind = "on-demand", vendor: str | None 
 
 
 def _sold_up_to(row: Price, offers: Sequence[Price]) -> float | None:
-    """The devices of the largest machine that a vendor sells at a row's price per device; None where it is the row's own."""
+    """Return the devices of the largest machine at a row's price per device; None if that is the row itself."""
     same = ("vendor", "kind", "region", "includes_host", "date")
     most = max(
         one.most_devices
@@ -97,10 +101,12 @@ def _sold_up_to(row: Price, offers: Sequence[Price]) -> float | None:
 
 
 def update_prices(path: Path) -> tuple[Sequence[Price], Path]:
-    """Merge a price table into the user's own; a row of the same instance, kind, region and date takes the place of the one there.
+    """Merge a price table into the user's; a row with the same instance, kind, region and date replaces the old one.
 
-    Returns: the rows that were read, and the file that now has them.
-    Raises: FileFormatError as `read_prices`, and for an empty table, an unknown device, a row without a date or of the future.
+    Returns: the new rows, and the file that now has them.
+
+    Raises: FileFormatError as `read_prices`, and for an empty table, an unknown device, a row without a date or from
+    the future.
     """
     rows = catalog.read_prices(path)
     if not rows:
@@ -112,10 +118,10 @@ def update_prices(path: Path) -> tuple[Sequence[Price], Path]:
             near = " or ".join(near_names(row.device, known))
             raise FileFormatError(
                 f"{where}: unknown device {row.device!r}{f'; did you mean {near}?' if near else ''}",
-                "`chronograd devices` lists names; a device file of your own in the data folder adds one",
+                "`chronograd devices` lists names; your own device file in the data folder adds one",
             )
         if not row.date or row.date > today().isoformat()[: len(row.date)]:
-            raise FileFormatError(f"{where}: date is {row.date!r}", "write the day or month when the price held")
+            raise FileFormatError(f"{where}: date is {row.date!r}", "write the day or month of the price")
     own = catalog.user_prices_path()
     before = catalog.read_prices(own) if own.exists() else []
     merged = {(row.vendor, row.instance, row.device, row.kind, row.region, row.date): row for row in (*before, *rows)}
