@@ -13,7 +13,8 @@ from chronograd_lab.common.results import Results
 from chronograd_lab.common.rows import Spread, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study
-from chronograd_lab.studies import all_reduce_algorithms, data_parallel
+from chronograd_lab.studies import all_reduce_algorithms
+from chronograd_lab.studies.data_parallel import study as data_parallel
 from chronograd_lab.studies.horovod_scaling import study as horovod_scaling
 from chronograd_lab.studies.strong_and_weak import study as strong_and_weak
 

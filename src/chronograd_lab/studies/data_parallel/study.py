@@ -1,0 +1,383 @@
+"""torch.nn.DataParallel on 1, 2 and 4 GPUs: three tables.
+
+Time and speed-up; computation and communication; all-reduce and bandwidth; each at batch 32, 128, 512, ... of a GPU until its
+memory is full. DataParallel makes no replicas without GPUs, so rows measured here are DistributedDataParallel's, and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chronograd.answer import Table
+from chronograd.compare.scaling import Scaling
+from chronograd.data.trace_job import trace_job
+from chronograd.figure import Figure, Lines, Series
+from chronograd.hardware import catalog
+from chronograd.job import Job, changed
+from chronograd.measure import environment
+from chronograd.predict.collectives import all_reduce_s
+from chronograd.predict.memory import Footprint, reserve_bytes
+from chronograd.predict.prediction import footprint_of, rank_work
+from chronograd.predict.scaling import REPLICA_OPERATOR_S, REPLICA_TENSOR_S, replicas_s
+from chronograd.predict.setting import setting_of
+from chronograd.units import percent, seconds
+from chronograd.words import how_many, signed_percent
+from chronograd_lab.common.published_throughputs import one_gpu_steps
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import grouped, matching
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.scaling import (
+    COLORS,
+    Sweep,
+    against_ranks,
+    by_world,
+    has_many,
+    here_table,
+    run_sweeps,
+    scaling_job,
+    series_of,
+)
+from chronograd_lab.common.study import Study, listed, table
+from chronograd_lab.common.written import Block
+
+DP, DDP = "data_parallel", "ddp"
+# Two public solutions of this exercise, as a reader of both reported them (2026-11, recalled): epochs of the first with the global
+# batch kept; of the second the best speed-up of four GPUs, which does not say which batch is kept.
+PUBLIC_EPOCHS: list[Row] = [
+    {"device": "rtx8000", "batch": 32, "world": world, "epoch_s": epoch_s}
+    for world, epoch_s in ((1, 23.4), (2, 60.2), (4, 70.3))
+]
+PUBLIC_SPEED_UP: Row = {"device": "l4", "batch": 512, "world": 4, "speed_up": 1.96}
+# Measured with two workers of torchvision's pipeline (crop, flip, tensor, normalise) on CIFAR-10: benchmarks/results/input.json.
+LOADING: Row = {"images_per_s": 3149.01, "workers": 2, "processor": "AMD EPYC", "date": "2026-11-21"}
+
+
+def job(settings: Settings, backend: str, device: str, batch: int) -> Job:
+    """Of the exercise: SGD 0.1, 0.9, 5e-4, on cards of one machine."""
+    training = {"batch": batch, "epochs": 2, "learning_rate": 0.1, "weight_decay": 5e-4}
+    cluster: dict[str, Any] = {} if device == "here" else {"device": device, "per_node": 4}
+    return scaling_job(settings, backend, training, **cluster)
+
+
+def here(settings: Settings, has_gpus: bool) -> list[Sweep]:
+    backend = DP if has_gpus else DDP
+    return [
+        _sweep(settings, backend, "here", batch, "weak", measured=settings["worlds"]) for batch in settings["batches"]
+    ]
+
+
+def elsewhere(runner: StudyRunner, settings: Settings) -> dict[str, list[Row]]:
+    """Predicted: the tables `points`, `parts` of DataParallel's exchange, and `largest`: the batches that memory holds."""
+    device, worlds = settings["device"], settings["predicted_worlds"]
+    largest = _largest(settings, device)
+    fits = [batch for batch in settings["predicted_batches"] if batch <= largest]
+    sweeps = [
+        *(_sweep(settings, DP, device, batch, scaling, predicted=worlds) for scaling in ("weak", "strong") for batch in fits),
+        *(_sweep(settings, DDP, device, batch, "weak", predicted=worlds) for batch in fits),
+    ]  # fmt: skip
+    other = PUBLIC_SPEED_UP["device"]
+    if other != device and settings["with_public"]:
+        sweeps += [
+            _sweep(settings, DP, other, PUBLIC_SPEED_UP["batch"], scaling, predicted=worlds)
+            for scaling in ("weak", "strong")
+        ]
+    points = run_sweeps(runner, settings, sweeps).rows["points"]
+    parts = [_parts(settings, device, batch, world) for batch in fits for world in worlds if world > 1]
+    room = _room(device)
+    memory = [
+        {"device": device, "batch": batch, "bytes": _footprint(settings, device, batch).at(batch).total, "fits": batch in fits,
+         "largest": largest, "room": room}
+        for batch in settings["predicted_batches"]
+    ]  # fmt: skip
+    return {"points": points, "parts": parts, "memory": memory}
+
+
+def _sweep(settings: Settings, backend: str, place: str, batch: int, scaling: Scaling, **worlds: Any) -> Sweep:
+    known = {"place": place, "batch_asked": batch}
+    name = f"{backend}, {place}, {scaling}, batch {batch}"
+    return Sweep(name, job(settings, backend, place, batch), scaling, known={"of": backend, **known}, **worlds)
+
+
+def _footprint(settings: Settings, device: str, batch: int) -> Footprint:
+    one = job(settings, "single", device, batch)
+    return footprint_of(trace_job(one), setting_of(one))
+
+
+def _room(device: str) -> int:
+    whole = catalog.device(device)
+    return whole.memory_bytes - reserve_bytes(whole)
+
+
+def _largest(settings: Settings, device: str) -> int:
+    return _footprint(settings, device, 1).largest_batch(_room(device))
+
+
+def _parts(settings: Settings, device: str, batch: int, world: int) -> Row:
+    """Of DataParallel's exchange in a step, weak scaling: the host's part, the copies, and what a ring would take by its formula."""
+    many = changed(job(settings, DP, device, batch * world), [f"cluster.count={world}"])
+    trace, setting = trace_job(many), setting_of(many)
+    forward_s = rank_work(trace, batch, setting)[1]["forward_s"]
+    size = sum(s.bytes.const for s in trace.storages if s.role == "gradient")
+    link = setting.topology.slowest_link
+    return {
+        "batch_asked": batch,
+        "world": world,
+        "host_s": float(replicas_s(trace, world, forward_s)),
+        "copies_s": float(all_reduce_s(setting.algorithm, size, setting.topology)),
+        "ring_s": float(all_reduce_s("ring", size, setting.topology)),
+        "bytes": size,
+        "link": link.name,
+        "link_bytes_per_s": link.bandwidth_bytes_per_s,
+    }
+
+
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    there = elsewhere(runner, settings)
+    results = run_sweeps(runner, settings, here(settings, bool(environment.gpus())))
+    points = [*results.rows["points"], *there["points"]]
+    one_gpu = [{**row, "copy_s": _copy_s(settings, row["device"], int(row["batch"]))} for row in one_gpu_steps()]
+    return replace(results, rows={**there, "points": points, "one_gpu": one_gpu, "loading": [LOADING]})
+
+
+def _copy_s(settings: Settings, device: str, batch: int) -> float:
+    """Seconds to copy a batch of fp32 images from the CPU's memory to a GPU, by the data sheet of its link: predicted, not measured."""
+    one = job(settings, "single", device, batch)
+    return rank_work(trace_job(one), batch, setting_of(one))[1]["transfer_s"]
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def values(results: Results) -> dict[str, Any]:
+    weak, strong, ddp = (_rows(results, *of) for of in (("weak", DP), ("strong", DP), ("weak", DDP)))
+    several = [row for row in weak if row["world"] > 1]
+    of_most = matching(weak, world=max(row["world"] for row in weak))
+    timed = [row for row in _one_gpu(results) if row["step_s"] is not None]
+    here = matching(results.rows["points"], place="here", kind="measured")
+    is_worse = [
+        row["speed_up"] < other["speed_up"]
+        for row in strong for other in matching(several, world=row["world"], batch_asked=row["batch_asked"])
+    ]  # fmt: skip
+    return {
+        "weak": _by_batch(weak), "strong": _by_batch(strong), "ddp": _by_batch(ddp), "here": _by_batch(here),
+        "strong_worse": sum(is_worse), "pairs": len(is_worse),
+        "best": max(several, key=lambda row: row["speed_up"]), "fed": _ends(of_most, "fed"),
+        "quickest_s": min(row["epoch_s"] for row in weak), "rate": _ends(several, "rate"), "ring": _ends(several, "ring"),
+        "loading": {**results.rows["loading"][0], "epoch_s": _loading_s(results)},
+        "memory": {f"b{row['batch']}": row for row in results.rows["memory"]},
+        "one_gpu": {name: {f"b{row['batch']:.0f}": row for row in own} for name, own in grouped(timed, "precision").items()},
+        "errors": {name: _errors(own) for name, own in grouped(timed, "precision").items()},
+        "public": by_world(_public(results)), "public_speed_up": PUBLIC_SPEED_UP["speed_up"],
+        "l4": {row["scaling"]: row for row in _public_rows(results, PUBLIC_SPEED_UP)},
+        "tensor_s": REPLICA_TENSOR_S, "operator_s": REPLICA_OPERATOR_S,
+    }  # fmt: skip
+
+
+def _by_batch(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """Rows by batch of a GPU and number of GPUs: b32.n4."""
+    return {f"b{batch}": by_world(own) for batch, own in grouped(rows, "batch_asked").items()}
+
+
+def _ends(rows: Sequence[Row], column: str) -> dict[str, float]:
+    numbers = [row[column] for row in rows]
+    return {"least": min(numbers), "most": max(numbers)}
+
+
+def _rows(results: Results, scaling: str, backend: str = DP) -> list[Row]:
+    """Predictions for the study's GPUs, with the seconds of an epoch and the parts of DataParallel's exchange.
+
+    The rate is that of the whole exchange over the first GPU's link, 2(n − 1) · S in the time of the communication. Ring: of a ring
+    all-reduce that took as long, 2(n − 1)/n · S over each GPU's link.
+    """
+    known = {"of": backend, "place": results.settings["device"], "scaling": scaling, "kind": "predicted"}
+    parts = {(part["batch_asked"], part["world"]): part for part in results.rows["parts"]}
+    rows: list[Row] = []
+    for point in matching(results.rows["points"], **known):
+        row = {**point, **_epoch(results, point), **parts.get((point["batch_asked"], point["world"]), {})}
+        row["fed"] = matching([*rows, row], batch_asked=row["batch_asked"], world=1)[0]["loaded_s"] / row["loaded_s"]
+        if row["world"] > 1:
+            row["rate"] = 2 * (row["world"] - 1) * row["bytes"] / row["communication_exposed_s"]
+            row["ring"] = row["rate"] / row["world"]
+        rows.append(row)
+    return rows
+
+
+def _epoch(results: Results, row: Row) -> Row:
+    """Updates of an epoch, of which the last may be short, its seconds, and those with loading, which runs at the same time."""
+    updates = -(-results.settings["epoch_samples"] // row["batch"])
+    epoch_s = float(updates * row["step_time_s"])
+    return {"updates": updates, "epoch_s": epoch_s, "loaded_s": max(_loading_s(results), epoch_s)}
+
+
+def _loading_s(results: Results) -> float:
+    return float(results.settings["epoch_samples"] / results.rows["loading"][0]["images_per_s"])
+
+
+def _one_gpu(results: Results) -> list[Row]:
+    """Steps on one GPU with the seconds of an epoch; a batch that did not fit has none."""
+    rows = []
+    for row in results.rows["one_gpu"]:
+        updates = -(-results.settings["epoch_samples"] // int(row["batch"]))
+        if row["step_s"] is not None:
+            alone_s, copies_s = updates * row["step_s"], updates * row["copy_s"]
+            row = {
+                **row,
+                "alone_s": alone_s,
+                "copies_s": copies_s,
+                "epoch_s": alone_s + copies_s,
+                "predicted_epoch_s": updates * row["predicted_s"],
+            }
+        rows.append(row)
+    return rows
+
+
+def _errors(timed: Sequence[Row]) -> Row:
+    """Mean error and bias of predicted steps, and by how much those that are too short are."""
+    errors = np.array([row["predicted_s"] / row["step_s"] - 1 for row in timed])
+    short = -errors[errors < 0]
+    return {"mean": float(np.mean(np.abs(errors))), "bias": float(np.mean(errors)), "batches": len(errors),
+            "num_short": len(short), "least": float(min(short)), "most": float(max(short))}  # fmt: skip
+
+
+def _public_rows(results: Results, theirs: Row) -> list[Row]:
+    """Predictions of DataParallel for the setting of a public solution, in both kinds of scaling."""
+    wanted = {"of": DP, "place": theirs["device"], "world": theirs["world"], "batch_asked": theirs["batch"]}
+    return matching(results.rows["points"], **wanted)
+
+
+def _public(results: Results) -> list[Row]:
+    """The solution whose global batch stays, beside its prediction; `added_s`: a step beyond an n-th of that of one GPU, of both."""
+    rows: list[Row] = []
+    for theirs in PUBLIC_EPOCHS:
+        for row in matching(_public_rows(results, theirs), scaling="strong"):
+            epoch = _epoch(results, row)
+            own = {**theirs, "predicted_s": epoch["epoch_s"]}
+            first = rows[0] if rows else own
+            for column in ("epoch_s", "predicted_s"):
+                own[f"added_{column}"] = (own[column] - first[column] / row["world"]) / epoch["updates"]
+            rows.append(own)
+    return rows
+
+
+def blocks(results: Results) -> dict[str, Block]:
+    weak, strong = (_rows(results, scaling) for scaling in ("weak", "strong"))
+    several = [row for row in weak if row["world"] > 1]
+    both = [
+        {**row, "strong": other["speed_up"]}
+        for row in several for other in matching(strong, world=row["world"], batch_asked=row["batch_asked"])
+    ]  # fmt: skip
+    here, public = matching(results.rows["points"], place="here"), _public(results)
+    made = {
+        "Table 1: time and speed-up": Block(_wide(weak, "batch_asked", "world", {
+            "epoch with loading": lambda row: seconds(row["loaded_s"]),
+            "speed-up with loading": lambda row: "" if row["world"] == 1 else f"{row['fed']:.2f} ×",
+            "steps alone": lambda row: seconds(row["epoch_s"]),
+            "speed-up of steps": lambda row: "" if row["world"] == 1 else f"{row['speed_up']:.2f} ×",
+        }), _speed_ups(weak, results.settings["with_public"])),
+        "Strong or weak?": Block(_wide(both, "batch_asked", "world", {
+            "weak": lambda row: f"{row['speed_up']:.2f} ×", "strong": lambda row: f"{row['strong']:.2f} ×",
+        })),
+        "Table 2: computation and communication": Block(_wide(several, "batch_asked", "world", {
+            name: _of_epoch(column)
+            for name, column in (("computation", "compute_s"), ("communication", "communication_exposed_s"),
+                                 ("of it host", "host_s"), ("copies", "copies_s"))
+        })),
+        "Table 3: all-reduce and bandwidth": Block(_wide(several, "batch_asked", "world", {
+            "ring by formula": lambda row: seconds(row["ring_s"]), "copies": lambda row: seconds(row["copies_s"]),
+            "communication": lambda row: seconds(row["communication_exposed_s"]),
+            "GB/s as a ring": lambda row: f"{row['ring'] / 1e9:.2f}",
+            "of the link as a ring": lambda row: percent(row["ring"] / row["link_bytes_per_s"], 0),
+            "GB/s of the copies": lambda row: f"{row['rate'] / 1e9:.2f}",
+            "of the link": lambda row: percent(row["rate"] / row["link_bytes_per_s"], 0),
+        })),
+        "One GPU, measured: NVIDIA H200 SXM5 141 GB": _one_gpu_block(_one_gpu(results)),
+    }  # fmt: skip
+    if public:
+        made["Beside two public solutions"] = Block(table(public, {
+            "GPUs": "world", "public, an epoch": ("epoch_s", "{:.1f} s".format), "predicted": ("predicted_s", "{:.1f} s".format),
+            "predicted is off by": lambda row: signed_percent(row["predicted_s"] / row["epoch_s"] - 1),
+        }, text=0))  # fmt: skip
+    if has_many(here):
+        made["Here, on CPUs"] = Block(here_table(here, {}))
+    return made
+
+
+def _of_epoch(column: str) -> Callable[[Row], str]:
+    return lambda row: seconds(row["updates"] * row[column])
+
+
+def _wide(rows: Sequence[Row], index: str, group: str, columns: Mapping[str, Callable[[Row], str]]) -> Table:
+    """A row for each value of `index`; the columns once for each value of `group`."""
+    groups = sorted({row[group] for row in rows})
+    body = []
+    for value, own in sorted(grouped(rows, index).items()):
+        at = {row[group]: row for row in own}
+        cells = [cell(at[one]) if one in at else "" for one in groups for cell in columns.values()]
+        body.append([f"{value:,.0f}", *cells])
+    labels = [how_many(one, "GPUs") if group == "world" else one for one in groups]
+    heads = [f"{name}, {label}" for label in labels for name in columns]
+    return listed(["batch of a GPU", *heads], body, 0).without_empty_columns()
+
+
+def _speed_ups(rows: Sequence[Row], with_public: bool) -> Figure:
+    worlds = sorted({row["world"] for row in rows} - {1})
+    batches = sorted({row["batch_asked"] for row in rows})
+    series = [
+        series_of(how_many(world, "GPUs"), matching(rows, world=world), "speed_up", "predicted", color, x="batch_asked")
+        for world, color in zip(worlds, COLORS, strict=False)
+    ]
+    series += [Series(f"ideal, {how_many(n, 'GPUs')}", "reference", batches, [n] * len(batches)) for n in worlds]
+    if with_public:
+        batch, world, speed_up = (PUBLIC_SPEED_UP[key] for key in ("batch", "world", "speed_up"))
+        label = f"published: {world} × {PUBLIC_SPEED_UP['device']}"
+        series.append(Series(label, "measured", [batch], [speed_up], color=COLORS[worlds.index(world)]))
+    panel = against_ranks("times the throughput of one GPU", series, "DataParallel", "batch of a GPU", is_log=False)
+    return Figure([replace(panel, log_x=True)])
+
+
+def _one_gpu_block(rows: Sequence[Row]) -> Block:
+    def cell(column: str, otherwise: str = "") -> Callable[[Row], str]:
+        return lambda row: seconds(row[column]) if column in row else otherwise
+
+    timed = grouped([row for row in rows if "alone_s" in row], "precision").items()
+    series = [
+        Series(precision, "measured", [row["batch"] for row in own], [row["alone_s"] for row in own], color=color, is_joined=True)
+        for (precision, own), color in zip(timed, COLORS, strict=False)
+    ]  # fmt: skip
+    columns = {
+        "with copies": cell("epoch_s", "does not fit"),
+        "steps alone": cell("alone_s"),
+        "predicted": cell("predicted_epoch_s"),
+    }
+    figure = Figure([Lines("batch", "seconds of an epoch", series, log_x=True, log_y=True)])
+    return Block(_wide(rows, "batch", "precision", columns), figure)
+
+
+_LAPTOP = {
+    "network": "resnet18-cifar", "data": {"name": "cifar10"}, "epoch_samples": 50_000, "batches": [8, 32], "worlds": [1, 2],
+    "device": "rtx8000", "predicted_batches": [32, 128, 512, 2048, 8192, 32768], "predicted_worlds": [1, 2, 4],
+    "with_public": True, "steps": 5, "warmup": 2,
+}  # fmt: skip
+_SMOKE = {
+    **_LAPTOP, "network": "lenet5", "data": {"name": "synthetic", "shape": [3, 32, 32], "classes": 10, "samples": 256},
+    "batches": [8], "worlds": [1, 2], "predicted_batches": [32, 128], "predicted_worlds": [1, 4], "with_public": False,
+    "steps": 2, "warmup": 1,
+}  # fmt: skip
+_PAPER = {**_LAPTOP, "batches": [32, 128, 512], "worlds": [1, 2, 4], "steps": 30, "warmup": 5}
+_EVENING = {**_LAPTOP, "batches": [8, 32, 128], "steps": 20, "warmup": 3}
+
+STUDY = Study(
+    name="data-parallel",
+    question="What do 2 and 4 GPUs gain with torch.nn.DataParallel, how much of it is communication, and how much bandwidth is used?",
+    hypothesis="Speed-up grows with the batch, as every step copies the network to all GPUs and sums gradients on one",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
+    conduct=conduct,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
+)
