@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from chronograd.api import record as record
     from chronograd.api import show as show
 
+__version__ = "0.1.0"  # the build reads it from here
+
 # The verbs, as `chronograd.verbs` declares them: `plan inference` is the function plan_inference, and fit one of several.
 _WORDS = re.compile(r'^    verb = "(.+)"$', re.MULTILINE)
 _FILES = (Path(__file__).parent / "verbs").glob("*.py")

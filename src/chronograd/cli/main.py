@@ -17,7 +17,7 @@ from types import ModuleType
 
 import click
 
-from chronograd import trust
+from chronograd import __version__, trust
 from chronograd import verbs as verbs_room
 from chronograd.errors import ChronogradError, InputError, RunError, missing_extra, near_names, printable
 
@@ -138,7 +138,7 @@ class _Verbs(click.Group):
 
 
 @click.group(cls=_Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.version_option(package_name="chronograd")
+@click.version_option(__version__)
 @click.option(
     "--trust",
     "trusted",

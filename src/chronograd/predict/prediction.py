@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 
 import numpy as np
 
+from chronograd import __version__
 from chronograd.errors import InputError
 from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Device
@@ -315,7 +315,7 @@ def predict(
         job=resolved(job),
         cluster=_cluster(setting),
         backend=job.backend,
-        versions={"chronograd": version("chronograd"), **trace.versions},
+        versions={"chronograd": __version__, **trace.versions},
         provenance=_provenance(setting, step, trace, sigma),
         notes=list(trace.notes),
     )

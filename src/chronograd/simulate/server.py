@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from typing import Any
 
+from chronograd import __version__
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Mark, Series
@@ -109,7 +109,7 @@ def of_operators(trace: Trace, job: Job, options: Server, most_rows: int, fronte
         title=f"{trace.network} on {setting.device.title}",
         job=resolved(setting.job),
         cluster=RecordedCluster(device=setting.device.name, title=setting.device.title, batch_per_rank=1),
-        versions={"chronograd": version("chronograd"), **trace.versions},
+        versions={"chronograd": __version__, **trace.versions},
         provenance=Provenance(
             predicted_from=f"trace of {trace.network} ({how_many(len(trace.operators), 'operators')}), {calibration.origin} calibration of "
             f"{setting.device.name}, and a queue with batches of at most {rows}",
