@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.hardware import catalog
 from chronograd.judge.limits import WINOGRAD
-from chronograd.judge.settings import PRECISION_NAMES, Option
-from chronograd.judge.verdict import Judged
+from chronograd.judge.settings import PRECISION_NAMES
+from chronograd.judge.verdict import MAX_EXPLANATIONS, MAX_PUBLISHED, Judged
 from chronograd.predict.calibration import calibrations
 from chronograd.units import percent, seconds, si
 from chronograd.words import listed
 
-MAX_PUBLISHED, MAX_EXPLANATIONS = 5, 3
 _LAYOUTS = {True: "channels last", False: "channels first", None: "layout not stated"}
 
 
-def answer_of(judged: Judged) -> Answer:
+@dataclass(frozen=True)
+class JudgedTable:
+    """The result of `judge FILE.csv`: the rows that could be judged, and by name why others could not."""
+
+    verdicts: list[Judged]
+    left_out: dict[str, str]
+
+
+def answer_of(judged: Judged) -> Answer[Judged]:
     """One figure."""
     sections = [_verdict(judged), *_explanations(judged), *_gains(judged), *_published(judged)]
     record = judged.predicted.record
@@ -29,78 +36,37 @@ def answer_of(judged: Judged) -> Answer:
         title=f"{judged.claim.text}: {judged.verdict}",
         sections=sections,
         records={record.title: record},
-        data=data_of(judged),
         notes=[note for note in record.notes if note.startswith("does not fit")],
+        result=judged,
     )
 
 
 def answer_of_table(
     cases: Sequence[Judged], left_out: Sequence[tuple[str, str]] = (), notes: Sequence[str] = ()
-) -> Answer:
+) -> Answer[JudgedTable]:
     """Several figures, a row each; `left_out` are rows that could not be judged, with the reason; `notes` of the table."""
     counts = Counter(judged.verdict for judged in cases)
     said = [f"{counts[verdict]} {verdict}" for verdict in ("impossible", "suspicious", "slow", "as expected")
             if counts[verdict]]  # fmt: skip
-    rows = [
-        [j.network, str(j.job.training.batch), _number(j.rate), _number(j.expected.value), _between(j.expected),
-         _share(j.of_expected), j.verdict]
-        for j in cases
-    ]  # fmt: skip
+    columns = (
+        Column("network", "network"),
+        Column("batch", lambda j: j.job.training.batch, format="d"),
+        Column("samples/s", "rate", format=_number),
+        Column("expected", lambda j: j.expected.value, format=_number),
+        Column("middle 80 %", lambda j: _between(j.expected), format=str),
+        Column("yours is", "of_expected", format=_share),
+        Column("verdict", "verdict"),
+    )
     section = Section(
         f"{len(cases)} figures on {_place(cases[0])} in {cases[0].job.training.precision_name}"
         if cases
         else "No figure",
         f"{listed(said)}." if said else "No row could be judged.",
-        table=Table(
-            ("network", "batch", "samples/s", "expected", "middle 80 %", "yours is", "verdict"), rows, {1, 2, 3, 4, 5}
-        ),
+        table=Table.of(cases, columns),
         lines=[f"left out: {name}: {reason}" for name, reason in left_out],
-        data=[data_of(judged) for judged in cases],
+        data=as_json(cases),
     )
-    data = {"verdicts": [data_of(judged) for judged in cases], "left_out": dict(left_out)}
-    return Answer("Is it good?", sections=[section], data=data, notes=notes)
-
-
-def data_of(judged: Judged) -> dict[str, Any]:
-    """One figure for programs."""
-    training, limit = judged.job.training, judged.limit
-    return {
-        "verdict": judged.verdict,
-        "samples_per_s": judged.rate,
-        **({"tokens_per_s": judged.rate * judged.tokens} if judged.tokens > 1 else {}),
-        "setting": {
-            "network": judged.network,
-            "mode": judged.mode,
-            "device": judged.device.name,
-            "devices": judged.job.cluster.count,
-            "precision": training.precision,
-            "param_dtype": training.param_dtype,
-            "batch": training.batch,
-            "is_batch_assumed": judged.is_batch_assumed,
-            "channels_last": training.channels_last,
-            "is_layout_assumed": judged.is_layout_assumed,
-            "assumed": list(judged.assumed),
-            **({"only_layout": list(judged.only_layout)} if judged.only_layout else {}),
-            "compile": training.compile,
-        },
-        "share_of_expected": judged.of_expected,
-        "quantile": judged.quantile,
-        "expected_samples_per_s": judged.expected.model_dump(mode="json"),
-        "predicted_samples_per_s": judged.predicted.rate.model_dump(mode="json"),
-        "calibration": judged.predicted.record.provenance.calibration,
-        "is_circular": judged.is_circular,
-        "most_samples_per_s": judged.most,
-        "limit": asdict(limit),
-        "published": [{**asdict(row), "is_alike": row in judged.alike} for row in judged.rows[:MAX_PUBLISHED]],
-        "explanations": [_option_data(option) for option in judged.explanations[:MAX_EXPLANATIONS]],
-        "gains": [_option_data(option) for option in judged.gains],
-        "together": None if judged.together is None else _option_data(judged.together),
-    }
-
-
-def _option_data(option: Option) -> dict[str, Any]:
-    rate = option.rate.model_dump(mode="json")
-    return {"words": list(option.words), "changes": list(option.changes), "samples_per_s": rate}
+    return Answer("Is it good?", sections=[section], notes=notes, result=JudgedTable(list(cases), dict(left_out)))
 
 
 # -- the verdict ----------------------------------------------------------------------------------------------
@@ -119,7 +85,7 @@ def _verdict(j: Judged) -> Section:
         lines=lines,
         table=Table(columns, rows, right),
         figure=_figure(j),
-        data=[data_of(j)],
+        data=as_json([j]),
     )
 
 
@@ -302,14 +268,17 @@ def _explanations(j: Judged) -> list[Section]:
     shown = j.explanations[:MAX_EXPLANATIONS]
     if not shown:
         return []
-    rows = [
-        [listed(o.words), _number(o.samples_per_s), _between(o.rate), _share(j.rate / o.samples_per_s)] for o in shown
-    ]
+    columns = (
+        Column("if it was", lambda o: listed(o.words)),
+        Column("predicted", "samples_per_s", format=_number),
+        Column("middle 80 %", lambda o: _between(o.rate), format=str),
+        Column("yours is", lambda o: j.rate / o.samples_per_s, format=_share),
+    )
     return [
         Section(
             "What would explain it",
             f"{_number(j.rate)} samples/s is as expected with {listed([listed(o.words) for o in shown], 'or')}.",
-            table=Table(("if it was", "predicted", "middle 80 %", "yours is"), rows, {1, 2, 3}),
+            table=Table.of(shown, columns),
         )
     ]
 
@@ -322,17 +291,18 @@ def _gains(j: Judged) -> list[Section]:
         text = "No other precision, layout, batch or compiler is predicted to gain 3 % or more."
         return [Section("The largest gains left", text)]
     options = [*j.gains, *([j.together] if j.together else [])]
-    rows = [
-        [listed(o.words) if o is not j.together else "together", f"{_number(o.samples_per_s / base)} ×",
-         _number(j.rate * o.samples_per_s / base), " ".join(o.changes) if o is not j.together else ""]
-        for o in options
-    ]  # fmt: skip
+    columns = (
+        Column("change", lambda o: "together" if o is j.together else listed(o.words)),
+        Column("gain", lambda o: f"{_number(o.samples_per_s / base)} ×", format=str),
+        Column("yours then", lambda o: j.rate * o.samples_per_s / base, format=_number),
+        Column("how", lambda o: "" if o is j.together else " ".join(o.changes)),
+    )
     first = options[-1] if j.together else options[0]
     return [
         Section(
             "The largest gains left",
             f"{_number(first.samples_per_s / base)} times as many samples per second are predicted with {listed(first.words)}.",
-            table=Table(("change", "gain", "yours then", "how"), rows, {1, 2}),
+            table=Table.of(options, columns),
         )
     ]
 
@@ -352,18 +322,25 @@ def _published(j: Judged) -> list[Section]:
         )
     else:
         text = f"Of this setting nothing is published; of the network on {j.rows[0].device.partition('-')[0]} {len(j.rows)} figures."
-    rows = [
-        [f"{row.devices}×{row.device}" if row.devices > 1 else row.device, row.precision,
-         _LAYOUTS[row.source.channels_last], str(row.batch_per_device), _number(row.samples_per_s),
-         f"{row.source.title} {row.source.date}"]
-        for row in j.rows[:MAX_PUBLISHED]
-    ]  # fmt: skip
-    columns = ("device", "precision", "layout", "batch", "samples/s", "source")
     sources = {
         row.source.name: f"{row.source.title}: {row.source.address}; {row.source.software}"
         for row in j.rows[:MAX_PUBLISHED]
     }
-    return [Section("Published", text, table=Table(columns, rows, {3, 4}, tuple(dict.fromkeys(sources.values()))))]
+    return [
+        Section(
+            "Published", text, table=Table.of(j.rows[:MAX_PUBLISHED], _PUBLISHED, list(dict.fromkeys(sources.values())))
+        )
+    ]
+
+
+_PUBLISHED = (
+    Column("device", lambda row: f"{row.devices}×{row.device}" if row.devices > 1 else row.device),
+    Column("precision", "precision"),
+    Column("layout", lambda row: _LAYOUTS[row.source.channels_last]),
+    Column("batch", "batch_per_device", format="d"),
+    Column("samples/s", "samples_per_s", format=lambda rate: _number(rate)),
+    Column("source", lambda row: f"{row.source.title} {row.source.date}"),
+)
 
 
 def _place(j: Judged) -> str:

@@ -17,7 +17,7 @@ from chronograd.errors import ChronogradError, InputError, NotFoundError
 from chronograd.fit.tables import ThroughputRow, precision_of, read_table
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, parse_on, with_ranks
-from chronograd.judge.answer import answer_of, answer_of_table
+from chronograd.judge.answer import JudgedTable, answer_of, answer_of_table
 from chronograd.judge.claim import Claim, is_claim, of_record, parse
 from chronograd.judge.verdict import Judged, Stated, judge
 from chronograd.record import Record
@@ -73,7 +73,7 @@ def job_of_network(name: str, input_shape: Sequence[int] | None = None) -> Job:
 
 
 def ask(words: Sequence[str], *, place: str | None = None, precision: str | None = None, batch: int | None = None,
-        input_shape: Sequence[int] | None = None, mode: str = "training", trace_file: Path | None = None) -> Answer:  # fmt: skip
+        input_shape: Sequence[int] | None = None, mode: str = "training", trace_file: Path | None = None) -> Answer[Judged | JudgedTable]:  # fmt: skip
     """What the words of a command line ask: a network or job, a figure or what has one, and overrides of the job.
 
     Args:
@@ -184,7 +184,9 @@ def _stated(place: str | None, precision: str | None, batch: int | None) -> list
     return found + ([] if batch is None else [f"training.batch={batch}"])
 
 
-def _of_table(path: Path, place: str | None, precision: str | None, mode: str, overrides: Sequence[str]) -> Answer:
+def _of_table(
+    path: Path, place: str | None, precision: str | None, mode: str, overrides: Sequence[str]
+) -> Answer[JudgedTable]:
     """Each row of a table of throughputs that ran as is stated, as far as its network can be traced."""
     table = read_table(path)
     table = table.stated(

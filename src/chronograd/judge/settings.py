@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chronograd.errors import ChronogradError
 from chronograd.hardware import catalog
@@ -43,6 +44,9 @@ class Option:
     changes: tuple[str, ...]
     record: Record
     learnt: Quantity | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        return {"words": self.words, "changes": self.changes, "samples_per_s": self.rate}
 
     @property
     def rate(self) -> Quantity:

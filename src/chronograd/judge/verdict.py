@@ -6,10 +6,11 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from chronograd.answer import as_json
 from chronograd.errors import ChronogradError, InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
@@ -31,6 +32,8 @@ OTHER_SETUP = 0.1
 OTHER_CARD = 0.15
 # Of the logarithm: figures that are so near each other are the same one, rounded.
 SAME = 0.02
+# Published figures and explanations that are shown.
+MAX_PUBLISHED, MAX_EXPLANATIONS = 5, 3
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Judged:
-    """What is known of one figure.
+    """The result of `judge`: what is known of one figure.
 
     Attributes:
         job: the setting, with the batch that was assumed where none was given.
@@ -92,6 +95,41 @@ class Judged:
     together: Option | None = None
     network: str = ""
     only_layout: tuple[str, ...] = ()
+
+    def as_data(self) -> dict[str, Any]:
+        training, tokens_per_s = self.job.training, self.rate * self.tokens
+        return {
+            "verdict": self.verdict,
+            "samples_per_s": self.rate,
+            **({"tokens_per_s": tokens_per_s} if self.tokens > 1 else {}),
+            "setting": {
+                "network": self.network,
+                "mode": self.mode,
+                "device": self.device.name,
+                "devices": self.job.cluster.count,
+                "precision": training.precision,
+                "param_dtype": training.param_dtype,
+                "batch": training.batch,
+                "is_batch_assumed": self.is_batch_assumed,
+                "channels_last": training.channels_last,
+                "is_layout_assumed": self.is_layout_assumed,
+                "assumed": self.assumed,
+                **({"only_layout": self.only_layout} if self.only_layout else {}),
+                "compile": training.compile,
+            },
+            "share_of_expected": self.of_expected,
+            "quantile": self.quantile,
+            "expected_samples_per_s": self.expected,
+            "predicted_samples_per_s": self.predicted.rate,
+            "calibration": self.predicted.record.provenance.calibration,
+            "is_circular": self.is_circular,
+            "most_samples_per_s": self.most,
+            "limit": self.limit,
+            "published": [{**as_json(row), "is_alike": row in self.alike} for row in self.rows[:MAX_PUBLISHED]],
+            "explanations": self.explanations[:MAX_EXPLANATIONS],
+            "gains": self.gains,
+            "together": self.together,
+        }
 
     @property
     def is_layout_assumed(self) -> bool:

@@ -14,6 +14,8 @@ from chronograd.verbs.request import Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.judge.answer import JudgedTable
+    from chronograd.judge.verdict import Judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class JudgeFigure(Request):
     trace: Annotated[Path | None, click.Path(path_type=Path), Spelling(metavar="FILE")] = None
     """A saved trace; needs no torch."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[Judged | JudgedTable]:
         from chronograd.judge.ask import ask
 
         words = [word if isinstance(word, str) else os.fspath(word) if isinstance(word, os.PathLike) else str(word)
