@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORMAT = "chronograd-answer"
 VERSION = 1
 MOST_ROWS = 60  # of a table in a notebook, as pandas has it
-R = TypeVar("R", default=Any)
+R_co = TypeVar("R_co", default=Any, covariant=True)
 
 # For `field(metadata=...)` of a result: JSON has the field only if it is not None.
 IF_KNOWN = {"json": "if known"}
@@ -226,7 +226,7 @@ class Highlight:
 
 
 @dataclass(frozen=True)
-class Answer(Generic[R]):
+class Answer(Generic[R_co]):
     """Everything that one question got for an answer.
 
     Attributes:
@@ -255,7 +255,7 @@ class Answer(Generic[R]):
     notes: Sequence[str] = ()
     exit_status: int = 0
     summary: Sequence[str] = ()
-    result: R = None  # type: ignore[assignment]
+    result: R_co = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.data is None and self.result is not None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 from chronograd import units
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.figure import SERIES_COLORS, Bar, Bars, Figure
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.plan.settings import LargestBatch, largest_batch
+from chronograd.predict.memory import Memory
 from chronograd.trace import Trace
 from chronograd.units import GIB
 from chronograd.words import how_many, signed_percent
@@ -23,7 +24,14 @@ CLOSE_ENOUGH = 0.02
 # In the order of the table; the last two are not of `Memory`.
 _PARTS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer", "buffers": "buffers",
           "activations": "activations", "reserve": "reserve", "total": "total"}  # fmt: skip
-_COLUMNS = {**_PARTS, "parameters": "params"}
+_COLUMNS = (
+    Column("batch", "batch", format="d"),
+    *(
+        Column(title, part, format=lambda size: f"{size / GIB:.2f}")
+        for part, title in {**_PARTS, "parameters": "params"}.items()
+    ),
+    Column("fits", lambda row: "yes" if row.fits else "no"),
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,45 @@ class Edge:
     largest_ran: int | None
     smallest_failed: int | None
     probes: tuple[Probe, ...]
+
+
+@dataclass(frozen=True)
+class BatchMemory:
+    """Bytes of a rank at the peak of a step with a batch: by role, the reserve, and the total, which may fit or not."""
+
+    batch: int
+    parameters: int
+    buffers: int
+    gradients: int
+    optimizer_state: int
+    activations: int
+    reserve: int
+    total: int
+    fits: bool
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The result of `plan batch` for one device.
+
+    Attributes:
+        start_at: the batch to start with: nine of ten networks fit with it.
+        capacity_bytes: of the device. `reserve_bytes`: of it, for framework and context.
+        memory: of several batches.
+        confirmed: where memory ended in a trial; None without one.
+    """
+
+    device: str
+    devices: int
+    largest_batch_per_device: int
+    start_at: int
+    capacity_bytes: int
+    reserve_bytes: int
+    reserve_is: Literal["assumed", "measured"]
+    zero_stage: int
+    activation_checkpointing: str
+    memory: list[BatchMemory]
+    confirmed: Edge | None
 
 
 @dataclass(frozen=True)
@@ -90,7 +137,7 @@ def find_edge(try_batch: Callable[[int], Probe], start: int, max_probes: int = M
 
 def largest_batches(
     trace: Trace, jobs: Sequence[Job], capacity_bytes: int | None = None, trial: Trial | None = None
-) -> Answer:
+) -> Answer[BatchPlan | list[BatchPlan]]:
     """The largest batch per device that fits the memory of each job's device.
 
     Args:
@@ -98,37 +145,34 @@ def largest_batches(
         trial: to try batches for real; without it the reserve is assumed.
     Raises: InputError as `settings.largest_batch` does.
     """
-    sections, data = [], []
+    sections, plans = [], []
     for job in jobs:
         largest = largest_batch(trace, job, capacity_bytes, trial.base_bytes(job) if trial else None)
         edge = trial.confirm(job, max(largest.batch, 1), largest.capacity_bytes) if trial else None
-        rows = [
-            {
-                "batch": batch,
-                **asdict(memory),
-                "reserve": largest.needed(memory) - memory.total,
-                "total": largest.needed(memory),
-                "fits": largest.fits(memory),
-            }
-            for batch, memory in largest.rows
-        ]
+        rows = [_memory(largest, batch, memory) for batch, memory in largest.rows]
         sections.append(_section(trace.network, largest, edge, rows))
-        data.append(
-            {
-                "device": largest.device.name,
-                "devices": job.cluster.count,
-                "largest_batch_per_device": largest.batch,
-                "start_at": largest.start_at,
-                "capacity_bytes": largest.capacity_bytes,
-                "reserve_bytes": largest.reserve_bytes,
-                "reserve_is": "assumed" if edge is None else "measured",
-                "zero_stage": job.training.zero_stage,
-                "activation_checkpointing": job.training.activation_checkpointing,
-                "memory": rows,
-                "confirmed": None if edge is None else asdict(edge),
-            }
+        plans.append(
+            BatchPlan(
+                device=largest.device.name,
+                devices=job.cluster.count,
+                largest_batch_per_device=largest.batch,
+                start_at=largest.start_at,
+                capacity_bytes=largest.capacity_bytes,
+                reserve_bytes=largest.reserve_bytes,
+                reserve_is="assumed" if edge is None else "measured",
+                zero_stage=job.training.zero_stage,
+                activation_checkpointing=job.training.activation_checkpointing,
+                memory=rows,
+                confirmed=edge,
+            )
         )
-    return Answer(f"Largest batch of {trace.network}", sections=sections, data=data if len(data) > 1 else data[0])
+    result = plans if len(plans) > 1 else plans[0]
+    return Answer(f"Largest batch of {trace.network}", sections=sections, result=result)
+
+
+def _memory(largest: LargestBatch, batch: int, memory: Memory) -> BatchMemory:
+    needed = largest.needed(memory)
+    return BatchMemory(batch, **vars(memory), reserve=needed - memory.total, total=needed, fits=largest.fits(memory))
 
 
 def gpu_of_memory(capacity_bytes: int) -> Device:
@@ -141,9 +185,13 @@ def gpu_of_memory(capacity_bytes: int) -> Device:
     return min(gpus, key=lambda device: (abs(device.memory_bytes - capacity_bytes), -(device.year or 0), device.name))
 
 
-def _section(network: str, largest: LargestBatch, edge: Edge | None, rows: Sequence[dict[str, Any]]) -> Section:
+def _section(network: str, largest: LargestBatch, edge: Edge | None, rows: Sequence[BatchMemory]) -> Section:
     bars = [
-        Bar(str(row["batch"]), "predicted", {_PARTS[p]: float(f"{row[p] / GIB:.6g}") for p in _PARTS if p != "total"})
+        Bar(
+            str(row.batch),
+            "predicted",
+            {_PARTS[p]: float(f"{getattr(row, p) / GIB:.6g}") for p in _PARTS if p != "total"},
+        )
         for row in rows
     ]
     return Section(
@@ -151,26 +199,25 @@ def _section(network: str, largest: LargestBatch, edge: Edge | None, rows: Seque
         takeaway=_takeaway(largest, rows),
         lines=[] if edge is None else _trial_lines(largest, edge),
         figure=Figure([Bars("memory of a rank, GiB", "batch", bars, dict(zip(_PARTS.values(), SERIES_COLORS, strict=False)))]),
-        table=Table(
-            ("batch", *_COLUMNS.values(), "fits"),
-            [[str(r["batch"]), *(f"{r[p] / GIB:.2f}" for p in _COLUMNS), "yes" if r["fits"] else "no"] for r in rows],
-            set(range(8)),
+        table=Table.of(
+            rows,
+            _COLUMNS,
             (
                 "GiB at the peak of a step: gradients and activations are those alive together.",
                 f"Reserve: framework and context ({'assumed' if edge is None else 'measured here'}), and what half of the networks "
                 f"need beside tensors: {100 * (largest.overhead.median - 1):.0f} % of them.",
             ),
         ),
-        data=rows,
+        data=as_json(rows),
     )  # fmt: skip
 
 
-def _takeaway(largest: LargestBatch, rows: Sequence[dict[str, Any]]) -> str:
+def _takeaway(largest: LargestBatch, rows: Sequence[BatchMemory]) -> str:
     capacity = units.memory(largest.capacity_bytes)
     if not largest.batch:
-        return f"Not even one sample fits in {capacity}: it would need {units.memory(rows[0]['total'])}."
-    full = next(row for row in rows if row["batch"] == largest.batch)
-    most = max((part for part in _PARTS if part != "total"), key=lambda part: full[part])
+        return f"Not even one sample fits in {capacity}: it would need {units.memory(rows[0].total)}."
+    full = next(row for row in rows if row.batch == largest.batch)
+    most = max((part for part in _PARTS if part != "total"), key=lambda part: getattr(full, part))
     start = f"Start at {how_many(largest.start_at, 'samples')} per device: " if largest.start_at else ""
     sure = (
         " Nine of ten networks fit with the first, half with the second."
@@ -179,7 +226,7 @@ def _takeaway(largest: LargestBatch, rows: Sequence[dict[str, Any]]) -> str:
     )
     held = "is the reserve" if most == "reserve" else f"holds {_PARTS[most]}"
     return (
-        f"{start}{'at' if start else 'At'} most {largest.batch:,} fit in {capacity}, with nothing to spare; {units.memory(full[most])} of "
+        f"{start}{'at' if start else 'At'} most {largest.batch:,} fit in {capacity}, with nothing to spare; {units.memory(getattr(full, most))} of "
         f"it {held}.{sure}"
     )
 

@@ -33,6 +33,7 @@ from chronograd.verbs.screen import waiting
 if TYPE_CHECKING:
     from chronograd.answer import Answer
     from chronograd.job import Job
+    from chronograd.plan.largest import BatchPlan
     from chronograd.plan.places import Places
 
 
@@ -134,7 +135,7 @@ class PlanBatch(CountedRequest):
     probes: Annotated[int, click.IntRange(1)] = 10
     """With --confirm: batches to try, at most."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[BatchPlan | list[BatchPlan]]:
         from chronograd.plan.largest import Trial, gpu_of_memory, largest_batches
 
         if self.confirm and self.on not in ((), ("local",), ("cpu",)):
