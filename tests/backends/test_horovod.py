@@ -106,7 +106,7 @@ def test_the_source_is_mended_once_and_only_where_it_is_known(tmp_path: Path) ->
         (tmp_path / name).write_text(f"before\n{old}\nafter\n")
     horovod_build.mend(tmp_path)
     assert (tmp_path / "CMakeLists.txt").read_text() == "before\nset(CMAKE_CXX_STANDARD 20)\nafter\n"
-    with pytest.raises(RunError, match="another source than the one we know"):
+    with pytest.raises(RunError, match="not the source that we know"):
         horovod_build.mend(tmp_path)
 
 

@@ -1,1 +1,1 @@
-"""Backends: how ranks work together. One file each; each says what a rank runs, and in which environment."""
+"""Backends: ways for ranks to work together. One file each, with the command and the environment of a rank."""

@@ -1,7 +1,7 @@
 """torch.nn.DataParallel: one process drives all GPUs of a machine, and copies the network to them in every step.
 
 Parameters go from the first GPU to all, inputs are scattered, outputs gathered, gradients summed on the first GPU.
-PyTorch recommends DistributedDataParallel; this backend is there to measure what the difference costs.
+PyTorch recommends DistributedDataParallel; this backend exists to measure the cost of the difference.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def available() -> tuple[bool, str]:
 
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
-    """One process for all GPUs; `cluster.count` of them, the batch shared out among them."""
+    """Plan one process for all GPUs: it splits the batch over `cluster.count` of them."""
     refuse_noise_scale(job)
     environment = {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, 1))}
     return RankPlan(torch_worker(run, arguments), 1, environment, max_restarts=job.cluster.max_restarts)

@@ -1,4 +1,6 @@
-"""PyTorch's DistributedDataParallel: gradients averaged by all-reduce while backward runs; NCCL, or gloo on the CPU."""
+"""PyTorch's DistributedDataParallel: all-reduce averages gradients while backward runs, with NCCL, or gloo on the
+CPU.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ available = installed
 
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
-    """All ranks on this machine; with one rank it does what `single` does."""
+    """Plan all ranks on this machine; with one rank it equals `single`."""
     ranks = job.cluster.count
     environment = {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, ranks))}
     return RankPlan(torch_worker(run, arguments), ranks, environment, "torchrun", job.cluster.max_restarts)

@@ -1,4 +1,4 @@
-"""What a backend hands to a launcher, and what it is asked."""
+"""The interface of backends: the plan of ranks that a backend gives to a launcher."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from chronograd.rundir import RunDir
 
 # Packages of the PyTorch backends.
 TORCH = ("torch", "safetensors", "psutil")
-# For the process that starts Ray, and so for what Ray starts.
+# For the process that starts Ray, and so for everything that Ray starts.
 RAY_ENVIRONMENT = {
-    "RAY_worker_niceness": "0",  # Ray's own 15 has actors starve beside anything else, which other backends do not
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray is going to have it; silences its warning
+    "RAY_worker_niceness": "0",  # Ray's default of 15 starves actors next to other programs; other backends run at 0
+    "RAY_USAGE_STATS_ENABLED": "0",  # no usage reports
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default; silences its warning
 }
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What the ranks of a run are: pure data.
+    """The ranks of a run, as pure data.
 
     Attributes:
-        command: what every rank runs.
-        world_size: how many there are.
-        environment: variables of every rank, beside those by which a launcher tells it its number and where
-            the others are (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
-        launcher: the launcher that fits best where nobody asks for another.
-        max_restarts: times that a launcher starts all ranks again after one has failed.
+        command: of every rank.
+        world_size: number of ranks.
+        environment: variables of every rank, in addition to those by which a launcher tells it its number and the place
+            of
+            the others (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+        launcher: the best launcher if the user asks for none.
+        max_restarts: times that a launcher restarts all ranks after one has failed.
     """
 
     command: tuple[str, ...]
@@ -44,29 +45,31 @@ class RankPlan:
 
 
 class Backend(Protocol):
-    """A file of this folder. `NEEDED` are the packages that it needs; the extra of the first brings them all."""
+    """The interface of a file of this folder. `NEEDED` are the packages that it needs; the extra of the first installs
+    them all.
+    """
 
     NEEDED: tuple[str, ...]
 
     def available(self) -> tuple[bool, str]:
-        """Whether it can run here, and if not, why."""
+        """Return whether it can run here, and if not, why."""
 
     def plan(self, job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
-        """The ranks that do `arguments` (a verb of the worker and its options) on the job in a run directory.
+        """Return the ranks that do `arguments` (a verb of the worker and its options) on the job in a run directory.
 
         Raises JobError if the job does not fit the backend.
         """
 
     def prepare(self, job: Job, run: RunDir) -> None:
-        """Put into the run directory what the ranks will read beside its job, if anything."""
+        """Put files for the ranks into the run directory, in addition to the job."""
 
 
 def prepare_nothing(job: Job, run: RunDir) -> None:
-    """The `prepare` of backends whose ranks read the job alone."""
+    """Do nothing: the ranks read only the job."""
 
 
 def refuse_noise_scale(job: Job) -> None:
-    """For backends that do not see a rank's own gradient. Raises JobError."""
+    """Raise JobError if the job measures the noise scale, for backends that do not see a rank's own gradient."""
     if job.training.noise_scale_every:
         raise JobError(
             f"training.noise_scale_every is {job.training.noise_scale_every}; "
@@ -76,11 +79,11 @@ def refuse_noise_scale(job: Job) -> None:
 
 
 def torch_worker(run: Path, arguments: Sequence[str], worker: str = "chronograd.train.worker") -> tuple[str, ...]:
-    """The command of a rank of the PyTorch backends."""
+    """Return the command of a rank of the PyTorch backends."""
     return (sys.executable, "-m", worker, str(run.absolute()), *arguments)
 
 
 def installed(packages: Sequence[str] = TORCH, extra: str = "torch") -> tuple[bool, str]:
-    """Whether packages are there, and if not, which extra brings them."""
+    """Return whether packages are installed, and if not, the extra that installs them."""
     missing = " and ".join(name for name in packages if find_spec(name) is None)
     return not missing, f"{missing} not installed; {install_command(extra)}" if missing else ""

@@ -1,4 +1,4 @@
-"""A Ray of this process's own, or one that is there: how it starts, what comes of a call, and that nothing of it stays."""
+"""A private Ray of this process, or an existing one: its start, the result of a call, and cleaning up."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from chronograd.words import how_many
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 FOLDER_VARIABLE = "CHRONOGRAD_RAY_FOLDER"
-# In the folder of a Ray: the run that it is for.
+# File in the folder of a Ray that names its run.
 MARK = "chronograd-run"
 STARTS = 3
 MIN_STORE_BYTES = 128 * 2**20
-# The path of a socket has at most 107 characters, of which Ray needs 70 behind its folder.
+# The path of a socket has at most 107 characters, and Ray needs 70 after its folder.
 LONGEST_FOLDER = 36
 
 
 @contextlib.contextmanager
 def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_bytes: int = 0) -> Iterator[None]:
-    """A Ray of this process's own, which ends with it and which only this process may use; or that of RAY_ADDRESS.
+    """Start a private Ray that ends with this process and that only this process may use; or join RAY_ADDRESS.
 
     Args:
-        run: directory of the run that it is for.
-        who: the actors that need so many CPUs and GPUs, in words.
-        store_bytes: of shared memory for what is sent.
-    Raises: RunError if there is no Ray, or it has not the CPUs and GPUs that are needed.
+        run: directory of the run.
+        who: the actors that need the CPUs and GPUs, in words.
+        store_bytes: shared memory for messages.
+
+    Raises: RunError if there is no Ray, or it lacks the CPUs and GPUs.
     """
     address = os.environ.get(ADDRESS_VARIABLE)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     folder = None
     if not address:
-        # Read when Ray is imported. Without them Ray leaves a token in the user's home.
+        # Ray reads them at import. Without them it leaves a token in the user's home.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     ray = ray_module()
     try:
@@ -54,14 +55,14 @@ def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_byt
             folder = os.environ[FOLDER_VARIABLE] = _short_folder()
             Path(folder, MARK).write_text(str(run.absolute()))
             _start_own(
-                num_cpus=num_cpus,  # as many as are asked for: actors may outnumber cores
+                num_cpus=num_cpus,  # the requested number: actors may outnumber cores
                 include_dashboard=False,
                 object_store_memory=max(MIN_STORE_BYTES, store_bytes),
                 _node_ip_address="127.0.0.1",
                 _temp_dir=folder,
                 **quiet,
             )
-        signal.signal(signal.SIGTERM, _leave)  # Ray's own handler would end the process before it is tidy
+        signal.signal(signal.SIGTERM, _leave)  # Ray's handler would end the process before it has cleaned up
         there = ray.cluster_resources()
         if there.get("CPU", 0) < num_cpus or there.get("GPU", 0) < num_gpus:
             raise RunError(
@@ -71,20 +72,20 @@ def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_byt
             )
         yield
     except (ConnectionError, ray.exceptions.RaySystemError) as error:
-        where = f"{ADDRESS_VARIABLE}={address}" if address else "a Ray of its own"
+        where = f"{ADDRESS_VARIABLE}={address}" if address else "a private Ray"
         raise RunError(f"cannot use {where}: {' '.join(str(error).split())[:300]}") from None
     finally:
         started = psutil.Process().children(recursive=True)
         ray.shutdown()
         if folder is not None:
-            for process in started:  # an actor that was stopped does not end by itself
+            for process in started:  # a stopped actor does not end by itself
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def cpu_s() -> float:
-    """Seconds of the processor that this process, its Ray and its actors have had so far."""
+    """Return the processor seconds of this process, its Ray and its actors so far."""
     used = 0.0
     own = psutil.Process()
     for process in (own, *own.children(recursive=True)):
@@ -94,7 +95,7 @@ def cpu_s() -> float:
 
 
 def take_along() -> None:
-    """End what Ray has started: its agents would live a minute longer than this process."""
+    """End everything that Ray has started: its agents would live a minute longer than this process."""
     _end_offspring()
     if folder := os.environ.get(FOLDER_VARIABLE):
         shutil.rmtree(folder, ignore_errors=True)
@@ -110,21 +111,21 @@ def tidy_after(run: Path) -> None:
                 continue
             for process in psutil.process_iter():
                 with contextlib.suppress(psutil.Error):
-                    # By their logs: some of Ray's processes overwrite their environment with their title.
+                    # Identified by their logs: some of Ray's processes overwrite their environment with their title.
                     if any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
                         process.kill()
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def ray_module() -> Any:
-    """Ray, less its types, which cover a part of it."""
+    """Return Ray without its types, which cover only a part of it."""
     import ray
 
     return ray
 
 
 def answer(call: Any, who: str, timeout_s: float | None = None) -> Any:
-    """What an actor returns. Raises RunError that names it if it died, raised or did not answer."""
+    """Return an actor's answer. Raises RunError that names it if it died, raised or did not answer."""
     ray = ray_module()
 
     try:
@@ -142,16 +143,17 @@ def answer(call: Any, who: str, timeout_s: float | None = None) -> Any:
 
 
 def _start_own(**settings: Any) -> None:
-    """Ray gives its own processes 30 s to come up, which a crowded machine may not have; then they are started again.
+    """Start a private Ray. Ray gives its own processes 30 s to start, which may be too short on a busy machine; then
+    try again.
 
-    Raises RunError if they do not come up in several tries.
+    Raises RunError if they do not start in several tries.
     """
     ray = ray_module()
     for _ in range(STARTS):
         try:
             ray.init(address="local", **settings)
             return
-        except Exception as error:  # Ray has no kind of its own for this
+        except Exception as error:  # Ray has no specific error for this
             if "timed out during startup" not in str(error):
                 raise
             _end_offspring()
@@ -169,7 +171,7 @@ def _leave(number: int, frame: Any) -> None:
 
 
 def _short_folder() -> str:
-    """A new folder for Ray's sockets and logs."""
+    """Return a new folder for Ray's sockets and logs."""
     folder = tempfile.mkdtemp(prefix="ray-")
     if len(folder) <= LONGEST_FOLDER:
         return folder

@@ -1,4 +1,4 @@
-"""One process, one device, no communication: what all other backends must agree with."""
+"""One process, one device, no communication: the reference for all other backends."""
 
 from __future__ import annotations
 

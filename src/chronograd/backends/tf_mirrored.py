@@ -1,6 +1,7 @@
-"""TensorFlow's MirroredStrategy: one process, a replica of the network on each of its devices, gradients summed over them.
+"""TensorFlow's MirroredStrategy: one process, a replica of the network on each of its devices, gradients summed over
+them.
 
-Devices are GPUs where there are any, else logical devices that share the CPU.
+Devices are GPUs if the machine has any, else logical devices that share the CPU.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from chronograd.job import Job
 __all__ = ["NEEDED", "available", "plan", "prepare"]
 
 available = is_there
-# What a job's `communication.all_reduce` may be, and whether that needs GPUs.
+# Values of a job's `communication.all_reduce`, and whether each needs GPUs.
 ALL_REDUCE = {"auto": False, "hierarchical_copy": False, "reduction_to_one_device": False, "nccl": True}
 
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
-    """One process for all `cluster.count` replicas, the batch shared out among them. Raises JobError."""
+    """Plan one process for all `cluster.count` replicas, which split the batch. Raises JobError."""
     check(job, ALL_REDUCE)
     return RankPlan(*worker(run, arguments, world_size=1))

@@ -13,11 +13,11 @@ from chronograd.job import Job
 __all__ = ["NEEDED", "available", "plan", "prepare"]
 
 available = is_there
-# What a job's `communication.all_reduce` may be, and whether that needs GPUs.
+# Values of a job's `communication.all_reduce`, and whether each needs GPUs.
 ALL_REDUCE = {"auto": False, "ring": False, "nccl": True}
 
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
-    """`cluster.count` processes, which tell each other their addresses at MASTER_ADDR and MASTER_PORT. Raises JobError."""
+    """Plan `cluster.count` processes, which exchange addresses at MASTER_ADDR and MASTER_PORT. Raises JobError."""
     check(job, ALL_REDUCE)
     return RankPlan(*worker(run, arguments, world_size=job.cluster.count))

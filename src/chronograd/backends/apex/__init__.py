@@ -1,1 +1,3 @@
-"""Ape-X on Ray: many actors, replay with priorities in shards, one learner. A job of it has `reinforcement.algorithm=apex`."""
+"""Ape-X on Ray: many actors, replay with priorities in shards, one learner. Its jobs have
+`reinforcement.algorithm=apex`.
+"""

@@ -1,8 +1,8 @@
-"""The actors, shards and learner of Ape-X as Ray actors: who is handed what, and who takes the place of one that died.
+"""The actors, shards and learner of Ape-X as Ray actors: work for each, and replacement of those that died.
 
-The driver hands out work in small pieces, two of them to each, so that nobody waits for the driver. Paced, it keeps actors and
-learner to an update every `reinforcement.update_every` steps: the learner is handed updates as steps have been made, and actors
-steps as long as they are not too far ahead. Who is the slower of the two then never waits.
+The driver sends work in small pieces, two to each part, so that no part waits for the driver. In paced mode there is
+one update for every `reinforcement.update_every` steps. The learner gets updates after the steps they belong to, and
+actors get steps unless they are too far ahead. The slower of the two then never waits.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
 
-# Updates of a piece of the learner's work.
+# Updates in one piece of the learner's work.
 UPDATES_AT_A_TIME = 10
-# Paced, actors may be so many pieces of their own work, or of the learner's, ahead of it.
+# In paced mode, actors may be this many pieces ahead of the learner, in pieces of the larger kind.
 AHEAD = 6
-# Deaths of one part after which a run gives up: something kills it every time.
+# After this number of deaths of one part a run gives up, because something kills it every time.
 MAX_DEATHS = 10
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The classes that become Ray actors."""
+    """Classes that become Ray actors."""
 
     actor: type[Actor] = Actor
     shard: type[ReplayShard] = ReplayShard
@@ -46,7 +46,7 @@ class Roles:
 
 @dataclass(frozen=True)
 class Death:
-    """A part died and another took its place. `lost`: what was lost with it, in words."""
+    """The death of a part that was replaced. `lost`: its loss, in words."""
 
     role: str
     number: int
@@ -62,7 +62,7 @@ class Death:
 
 @dataclass
 class Ledger:
-    """What was handed out and what was done, of the whole run. Steps are of all environments.
+    """Work handed out and work done in the whole run. Steps are summed over all environments.
 
     `written_off`: updates that were due when all steps of an epoch were made, and for which no transition was left.
     """
@@ -76,14 +76,14 @@ class Ledger:
 
 
 class ApexGroup:
-    """All parts of a job. Within `ray_session`; as a context it ends them.
+    """All parts of a job. Use it within `ray_session`; as a context manager it ends them.
 
-    Ape-X has one learner. What is made otherwise, as in Gorila, is in `_start` and `_hand_out`.
+    Ape-X has one learner. Subclasses such as Gorila's change `_start` and `_hand_out`.
 
     Attributes:
-        active: actors that are handed work, the first ones; all of them at the beginning.
-        steps_before: of the checkpoint that the run goes on from; the ledger counts those since.
-        pids: process of each part, by role and number, as far as it has been heard of.
+        active: actors that get work, the first ones; at first all of them.
+        steps_before: of the checkpoint from which the run continues; the ledger counts later steps.
+        pids: known process of each part, by role and number.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ApexGroup:
         self._epsilons = epsilon_ladder(max(1, layout.num_actors))
         self._out: dict[Any, tuple[str, int, int]] = {}
         self._saving: Any = None
-        self._refill_until = 0  # steps that actors may make, however far ahead of the learner: a shard is empty
+        self._refill_until = 0  # steps that actors may make even far ahead of the learner, because a shard is empty
         self._start_servers()
         self.shards = [self._start("replay", number) for number in range(layout.shards)]
         self.learners = [self._start("learner", number) for number in range(layout.learners)]
@@ -129,7 +129,7 @@ class ApexGroup:
     # -- work ------------------------------------------------------------------------------------------
 
     def run(self, until_steps: int) -> Iterator[Report]:
-        """Have all work until so many steps are made, since the start, and the updates that go with them; their reports.
+        """Run all parts up to a number of steps since the start, with their updates. Yield their reports.
 
         Raises: RunError if a part raises, or dies again and again.
         """
@@ -146,7 +146,7 @@ class ApexGroup:
             self._hand_out(until_steps)
 
     def shard_reports(self) -> list[Report]:
-        """What shards did since they were last asked; a dead one is replaced."""
+        """Return the shards' reports since the last call; replace a dead shard."""
         ray = ray_module()
         reports = []
         for number, shard in enumerate(self.shards):
@@ -161,16 +161,18 @@ class ApexGroup:
         return reports
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The newest that were published."""
+        """Return the newest published parameters."""
         news = self._asked(self.servers[0].get.remote(-2), "mailbox")
         return {name: torch.tensor(value) for name, value in news[2].items()}
 
     def save(self, progress: Progress) -> None:
-        """Have the learner write a checkpoint, between two pieces of its work."""
+        """Let the learner write a checkpoint between two pieces of its work."""
         self._saving = self.learners[0].save.remote(progress), progress
 
     def wait_for_checkpoint(self) -> None:
-        """Until the last one is written, by another learner where that one died. Raises RunError if it could not be."""
+        """Wait until the last checkpoint is written, by another learner if that one died. Raises RunError if it could
+        not be written.
+        """
         ray = ray_module()
         while self._saving is not None:
             call, progress = self._saving
@@ -207,7 +209,7 @@ class ApexGroup:
         if self._layout.is_paced:
             count = min(count, self._due())
             if count < UPDATES_AT_A_TIME and ledger.steps < until_steps:
-                return  # small pieces cost more than they bring
+                return  # small pieces cost more than they gain
         elif not settings.replay_start <= ledger.steps < until_steps:
             return
         if count > 0 and self._is_free("learner", number):
@@ -215,13 +217,15 @@ class ApexGroup:
             ledger.updates_handed += count
 
     def _due(self) -> int:
-        """Paced, updates that are to be handed out for the steps there are."""
+        """Return the updates to hand out for the steps so far, in paced mode."""
         ledger, settings = self.ledger, self._settings
         due = (ledger.steps - settings.replay_start) // settings.update_every + self.updates_before
         return due - ledger.written_off - ledger.updates_handed
 
     def _found_nothing(self, until_steps: int) -> None:
-        """A learner had nothing to draw: actors go on though it is behind; if all have done their steps, nobody waits for it."""
+        """Handle an empty draw of a learner: let actors continue though it is behind. If all have made their steps, do
+        not wait for it.
+        """
         if self.ledger.steps_handed < until_steps:
             ahead = self.ledger.steps_handed + self.active * self._layout.block
             self._refill_until = max(self._refill_until, ahead)
@@ -233,19 +237,19 @@ class ApexGroup:
         try:
             return not any(ray.get([shard.total.remote() for shard in self.shards]))
         except ray.exceptions.RayActorError:
-            return False  # the learner will tell
+            return False  # the learner will report it
 
     def _is_free(self, role: str, number: int) -> bool:
         return sum(held[:2] == (role, number) for held in self._out.values()) < HANDED_OUT
 
     def _taken(self, call: Any, until_steps: int) -> Report | None:
-        """The report of a piece of work; None if who did it died, and was replaced."""
+        """Return the report of a piece of work; None if its part died and was replaced."""
         ray = ray_module()
         role, number, count = self._out.pop(call)
         try:
             report: Report = ray.get(call)
         except ray.exceptions.RayActorError as error:
-            # Ray raises the same for a live caller that called a dead part.
+            # Ray raises the same error for a live caller that called a dead part.
             if isinstance(error, ray.exceptions.RayTaskError):
                 self._check_servers()
             self._forget(role, count)
@@ -264,14 +268,14 @@ class ApexGroup:
         return report
 
     def _count(self, role: str, report: Report, count: int) -> None:
-        """What was handed out as `count` is done."""
+        """Count a piece of work of `count` as done."""
         if role == "actor":
-            # Rounded up to whole rounds of its environments.
+            # Rounded up to whole rounds of the environments.
             self.ledger.steps += report.amount
             self.ledger.steps_handed += report.amount - count
         else:
             self.ledger.updates += report.amount
-            self.ledger.updates_handed += report.amount - count  # fewer where there was nothing to draw
+            self.ledger.updates_handed += report.amount - count  # fewer if the replay was empty
 
     # -- death -----------------------------------------------------------------------------------------
 
@@ -284,20 +288,20 @@ class ApexGroup:
     def _replace(self, role: str, number: int) -> None:
         if role == "actor":
             self.actors[number] = self._start(role, number)
-            self._note(role, number, "steps that it had not sent")
+            self._note(role, number, "steps that it had not sent yet")
             return
         self.learners[number] = self._start("learner", number)
         updates, _ = self._describe(number)
         self._note(role, number, self._lost_with_learner(number, updates))
 
     def _lost_with_learner(self, number: int, updates: int) -> str:
-        """It goes on after so many updates, and catches up with the steps."""
+        """Describe the loss: the next learner continues after `updates` updates and catches up with the steps."""
         lost = self.ledger.updates - updates
         self.ledger.updates, self.ledger.updates_handed = updates, self.ledger.updates_handed - lost
         return f"{lost:,} updates since its checkpoint after {updates:,}"
 
     def _replace_shard(self, number: int) -> None:
-        """Unless that is done: several may tell of the same death."""
+        """Replace a shard once, because several parts may report the same death."""
         ray = ray_module()
         try:
             ray.get(self.shards[number].total.remote())
@@ -323,7 +327,7 @@ class ApexGroup:
         self.servers = [ray_module().remote(num_cpus=0)(Mailbox).remote()]
 
     def _start(self, role: str, number: int) -> Any:
-        """A part as it was at the beginning; of a learner, at its newest checkpoint."""
+        """Start a part as at the beginning; a learner starts at its newest checkpoint."""
         life = self._life(role, number), self.steps_before
         job, layout = self._job, self._layout
         if role == "replay":
@@ -339,17 +343,19 @@ class ApexGroup:
     def _life(self, role: str, number: int) -> int:
         life = self._lives[role, number] = self._lives.get((role, number), -1) + 1
         if life > MAX_DEATHS:
-            raise RunError(f"{role} {number} died {life} times", "look into the messages of its processes")
+            raise RunError(f"{role} {number} died {life} times", "read the messages of its processes")
         return life
 
     def _describe(self, number: int) -> tuple[int, int]:
-        """Updates of a learner so far, and its parameters; waits until it has started."""
+        """Return the updates of a learner so far, and its parameters; wait until it has started."""
         pid, updates, params = self._asked(self.learners[number].describe.remote(), f"learner {number}")
         self.pids["learner", number] = pid
         return updates, params
 
     def _asked(self, call: Any, who: str, is_death_told: bool = False) -> Any:
-        """An answer. Raises RunError for an error or a death; with `is_death_told` a death as Ray has it."""
+        """Return an answer. Raises RunError for an error or a death; with `is_death_told`, Ray's own error for a
+        death.
+        """
         ray = ray_module()
         try:
             return ray.get(call)

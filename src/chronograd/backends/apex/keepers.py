@@ -1,6 +1,7 @@
-"""What is kept between actors and learners, and what all of their parts are told and tell: no torch, which takes long to import.
+"""The mailbox and the replay between actors and learners, and the reports of all parts. Without torch, which takes long
+to import.
 
-Times are seconds by the clock of the machine, which all of its processes share.
+Times are seconds on the clock of the machine, which all of its processes share.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from chronograd.reinforce.replay.transitions import Array, Indices
 
 @dataclass(frozen=True)
 class ApexLayout:
-    """How the work is shared out.
+    """The distribution of the work.
 
     Attributes:
-        environments: of each actor; it asks its network for all of them at once.
+        environments: of each actor; its network handles all of them at once.
         block: transitions that an actor sends at a time.
-        refresh_every: steps of an actor between two looks into the mailbox.
+        refresh_every: steps of an actor between two reads of the mailbox.
         publish_every: updates of the learner.
-        prefetch: minibatches that the learner has asked for ahead.
-        is_paced: whether actors and learner wait for each other, so that there is an update every `update_every` steps.
+        prefetch: minibatches that the learner requests ahead.
+        is_paced: whether actors and learner wait for each other, with one update for every `update_every` steps.
     """
 
     num_actors: int = 2
@@ -46,13 +47,13 @@ class ApexLayout:
 
 @dataclass
 class Report:
-    """What one part did since its last report.
+    """The work of one part since its last report.
 
     Attributes:
         amount: steps of an actor, updates of a learner, calls of a shard.
-        parts: seconds of each part of its work; `idle_s` is from the end of its last work to the begin of this.
-        lost: shards that did not answer. `dropped`: transitions that were for those.
-        more: figures of this kind of part. `lines`: one for each gradient, where these travel.
+        parts: seconds of each part of its work; `idle_s` is from the end of its last work to the start of this.
+        lost: shards that did not answer. `dropped`: transitions for those shards.
+        more: figures of this kind of part. `lines`: one for each gradient, where gradients are sent.
     """
 
     role: str
@@ -71,7 +72,7 @@ class Report:
 
 
 class Stopwatch:
-    """Seconds of each part of a piece of work, from one `lap` to the next."""
+    """A stopwatch for each part of a piece of work, from one `lap` to the next."""
 
     def __init__(self) -> None:
         self.began = self._at = self._ended = time.monotonic()
@@ -79,7 +80,7 @@ class Stopwatch:
         self.parts: dict[str, float] = {}
 
     def begin(self) -> None:
-        """A piece of work begins; what was before is idle time."""
+        """Begin a piece of work; the time before was idle."""
         self.parts = {}
         self.began = self._at = time.monotonic()
         self.parts["idle_s"] = self.began - self._ended
@@ -108,13 +109,15 @@ class Mailbox:
         self._version, self._values, self._published_s = version, values, time.monotonic()
 
     def get(self, known: int) -> tuple[int, float, dict[str, Array]] | None:
-        """Version, when it came, and parameters by name; None if there are none but the known."""
+        """Return version, time of arrival, and parameters by name; None if the version is the known one."""
         return None if self._version == known else (self._version, self._published_s, self._values)
 
 
 @dataclass
 class Drawn:
-    """What a shard gave. `within`: probability of each in the shard. `age_s`: since its priority was set."""
+    """Transitions drawn from a shard. `within`: probability of each in the shard. `age_s`: time since its priority was
+    set.
+    """
 
     transitions: Transitions
     places: Indices
@@ -125,7 +128,7 @@ class Drawn:
 
 
 class ReplayShard:
-    """A part of the replay: whole, with priorities."""
+    """One part of the replay, with priorities."""
 
     def __init__(self, number: int, job: Job, layout: ApexLayout, path: Sequence[str] = ()) -> None:
         sys.path += [folder for folder in path if folder not in sys.path]
@@ -152,7 +155,7 @@ class ReplayShard:
         self._waited_s = self._age_s = 0.0
 
     def add(self, transitions: Transitions, priorities: Array, sent_s: float) -> int:
-        """Keep transitions. Returns how many there are."""
+        """Store transitions. Return the number in the shard."""
         self._begin()
         self._waited_s += time.monotonic() - sent_s
         places = (self.replay.next_place + np.arange(len(transitions))) % self.replay.num_places
@@ -163,7 +166,7 @@ class ReplayShard:
         return len(self.replay)
 
     def draw(self, shares: Array) -> Drawn | None:
-        """At shares of this shard's sum; None if it is empty."""
+        """Draw at shares of this shard's sum; None if it is empty."""
         self._begin()
         if not len(self.replay):
             return None
@@ -191,9 +194,11 @@ class ReplayShard:
         return self.replay.total if len(self.replay) else 0.0
 
     def report(self) -> Report:
-        """Since the last one. `waited_s`: of blocks, from their sending to their begin here; `age_s`: of drawn priorities.
+        """Return the work since the last report. `waited_s`: of blocks, from sending to their start here; `age_s`: of
+        drawn priorities.
 
-        `top_tenth`: of draws that go to the tenth of transitions with the highest priorities."""
+        `top_tenth`: share of draws that fall on the tenth of transitions with the highest priorities.
+        """
         self._begin()
         more = {
             "size": float(len(self.replay)),

@@ -1,9 +1,9 @@
-"""What the parts of Ape-X do: Horgan et al., Distributed prioritized experience replay, arXiv 1803.00933.
+"""The parts of Ape-X: Horgan et al., Distributed prioritized experience replay, arXiv 1803.00933.
 
-Actors act, each with an ε of its own, and make the first priority of what they saw. Shards of the replay keep it. One learner
-draws minibatches, learns, and sends back new priorities. What it has learned lies in a mailbox, from where actors take it now and
-then. All run at once; nobody waits for anybody but for data. Plain classes; chronograd.backends.apex.group makes Ray actors
-of them. What they hand to each other is in chronograd.backends.apex.keepers.
+Actors act, each with its own ε, and compute the first priority of their transitions. Shards of the replay store them.
+One learner draws minibatches, learns, and sends back new priorities. It publishes its parameters in a mailbox, where
+actors fetch them now and then. All run at once and wait only for data. These are plain classes;
+chronograd.backends.apex.group makes Ray actors of them. Their messages are in chronograd.backends.apex.keepers.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from chronograd.reinforce.replay.transitions import Array, Indices, joined
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
 
-# Blocks that an actor has sent and no shard has taken yet; with more it waits.
+# Blocks that an actor has sent and no shard has taken yet; with more, it waits.
 MAX_UNDER_WAY = 2
-# Updates between two times that the replay is cut to its capacity.
+# Updates between two cuts of the replay to its capacity.
 TRIM_EVERY = 100
-# A learner that finds nothing to draw comes back after so long.
+# A learner with an empty replay tries again after this time.
 EMPTY_S = 0.05
 
 
@@ -45,10 +45,10 @@ class NothingToDraw(InputError):
 
 
 class RemoteReplay:
-    """The shards as the learner sees them, as one replay. Minibatches are asked for ahead.
+    """The shards as one replay, for the learner. Minibatches are requested ahead.
 
     Attributes:
-        lost: shards that did not answer, and get no call until `replace`. A minibatch comes from the others.
+        lost: shards that did not answer; they get no call until `replace`. Minibatches come from the others.
     """
 
     def __init__(self, shards: Sequence[Any], batch: int, prefetch: int, beta: float, rng: np.random.Generator) -> None:
@@ -63,7 +63,7 @@ class RemoteReplay:
         raise NotImplementedError("shards know how many they have")
 
     def replace(self, number: int, shard: Any) -> None:
-        """A new shard in the place of one that was lost. What was asked of that one is forgotten: it answers no more."""
+        """Replace a lost shard. Requests to the old one are forgotten, because it will not answer."""
         self._shards[number], self._totals[number] = shard, 0.0
         self._under_way.clear()
         self.lost.discard(number)
@@ -72,7 +72,7 @@ class RemoteReplay:
         raise NotImplementedError("actors add")
 
     def sample(self, batch: int, rng: np.random.Generator) -> Minibatch:
-        """The minibatch that was asked for first. Raises NothingToDraw if no shard has anything."""
+        """Return the minibatch that was requested first. Raises NothingToDraw if all shards are empty."""
         while True:
             while len(self._under_way) < self._prefetch:
                 self._under_way.append(self._ask())
@@ -88,18 +88,20 @@ class RemoteReplay:
                 self._shards[number].update.remote(indices[own] & ((1 << PLACE_BITS) - 1), priorities[own])
 
     def trim(self) -> int:
-        """Have shards drop the oldest beyond their capacity, and look how much there is now. Returns how many went."""
+        """Let shards drop the oldest transitions beyond their capacity, and read their sizes. Return the number
+        dropped.
+        """
         calls = [(n, shard.trim.remote()) for n, shard in enumerate(self._shards) if n not in self.lost]
         dropped = sum(self._answer(number, call) or 0 for number, call in calls)
         self._look()
         return dropped
 
     def state(self) -> dict[str, Array]:
-        """Nothing: actors fill shards again sooner than a file of them is written."""
+        """Return nothing: actors refill shards faster than a file of them is written."""
         return {"nothing": np.zeros(0)}
 
     def restore(self, state: dict[str, Array]) -> None:
-        """Nothing, see `state`."""
+        """Do nothing; see `state`."""
 
     def _ask(self) -> list[tuple[int, float, Any]]:
         shares = stratified(self._batch, self._rng)
@@ -117,7 +119,7 @@ class RemoteReplay:
             self._totals[number] = self._answer(number, call) or 0.0
 
     def _taken(self, asked: list[tuple[int, float, Any]]) -> Minibatch | None:
-        """None if some of it is lost."""
+        """Return the minibatch; None if a part of it is lost."""
         drawn = [(number, part, self._answer(number, call)) for number, part, call in asked]
         given = [(number, part, one) for number, part, one in drawn if one is not None]
         for number, _, one in given:
@@ -134,7 +136,7 @@ class RemoteReplay:
         )
 
     def _answer(self, number: int, call: Any) -> Any:
-        """What a shard returns; None if it is gone."""
+        """Return the answer of a shard; None if it is gone."""
         ray = ray_module()
         try:
             return ray.get(call)
@@ -145,15 +147,18 @@ class RemoteReplay:
 
 
 class Actor:
-    """Acts in its environments and sends what it saw, with priorities, to its shard."""
+    """An actor: it acts in its environments and sends transitions with priorities to its shard."""
 
     def __init__(
         self, number: int, job: Job, layout: ApexLayout, epsilon: float, shards: Sequence[Any], mailbox: Any,
         life: tuple[int, int],
         path: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`life`: how many there were with this number before, and steps that the run had made before it was resumed. Random
-        numbers of those are not repeated."""
+        """Set up an actor.
+
+        `life`: number of earlier actors with this number, and steps of the run before it was resumed. They keep random
+        numbers from repeating.
+        """
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(1)
         settings = job.reinforcement
@@ -165,25 +170,25 @@ class Actor:
         self._clip = settings.clip_rewards
         self._environments = [environments.make(job) for _ in range(layout.environments)]
         self._agent = DQN(job, environments.space(self._environments[0]), None, torch.device("cpu"))
-        self._agent.target = self._agent.network  # priorities are of its own values
+        self._agent.target = self._agent.network  # priorities use its own values
         self._rng = np.random.default_rng((job.training.seed, number, *life))
         self._seen = [environment.reset(seed=int(self._rng.integers(2**31)))[0] for environment in self._environments]
         self._steps = NStep(settings.n_step, settings.discount, layout.environments)
         self._waiting: list[Transitions] = []
         self._under_way: deque[Any] = deque()
         self._version, self._published_s, self._since_refresh = -1, time.monotonic(), layout.refresh_every
-        self._bytes = 0  # sent and taken since the last report
+        self._bytes = 0  # sent and received since the last report
         self._returns, self._lengths = [0.0] * layout.environments, [0] * layout.environments
         self._watch = Stopwatch()
 
     def replace_shard(self, number: int, shard: Any) -> None:
-        """A new shard in the place of one that was lost."""
+        """Replace a lost shard."""
         if number == self._shard_number:
             self._shard, self._is_lost = shard, False
             self._under_way.clear()
 
     def work(self, num_steps: int) -> Report:
-        """So many steps of all its environments together, rounded up."""
+        """Make `num_steps` steps, summed over its environments and rounded up."""
         watch = self._watch
         watch.begin()
         episodes: list[tuple[float, int]] = []
@@ -209,7 +214,7 @@ class Actor:
         )  # fmt: skip
 
     def _refresh(self) -> None:
-        """Take the newest parameters, if they are not those it has."""
+        """Fetch the newest parameters, if they are newer than its own."""
         ray = ray_module()
         news = ray.get(self._mailbox.get.remote(self._version))
         self._since_refresh = 0
@@ -244,7 +249,7 @@ class Actor:
                 self._seen[i], _ = environment.reset()
 
     def _send(self) -> int:
-        """Send what is waiting, with its priorities. Returns how many were dropped, as their shard is gone."""
+        """Send the waiting transitions with their priorities. Return the number dropped because their shard is gone."""
         transitions = joined(self._waiting)
         self._waiting.clear()
         priorities = self._priorities(transitions)
@@ -269,21 +274,22 @@ class Actor:
 
     @torch.no_grad()
     def _priorities(self, transitions: Transitions) -> Array:
-        """Of each by its own network, as old as it is: so new data need no priority made up for it. 1 where that is not finite:
-        then the learner has diverged, whose loss says so."""
+        """Return priorities by the actor's own, slightly old network, so that new data need no invented priority. A
+        priority that is not finite becomes 1: then the learner has diverged, and its loss shows it.
+        """
         sample = Minibatch.of(transitions)
         errors: Array = (self._agent.targets(sample) - self._agent.chosen(sample)).cpu().numpy()
         return np.where(np.isfinite(errors), priorities_of(errors), 1.0)
 
 
 class ApexLearner:
-    """Draws, learns, sends back priorities, and publishes what it has learned."""
+    """The learner: it draws, learns, sends back priorities, and publishes its parameters."""
 
     def __init__(
         self, job: Job, layout: ApexLayout, shards: Sequence[Any], mailbox: Any, checkpoints: Path | None, device: str,
         threads: int, path: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`checkpoints`: from whose newest it goes on, and where it writes them."""
+        """Set up a learner. It continues from the newest of `checkpoints`, and writes new ones there."""
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(threads)
         settings = job.reinforcement
@@ -294,14 +300,14 @@ class ApexLearner:
         environment.close()
         newest, state = checkpoint_folder.newest_state(checkpoints)
         done = int(state["agent"]["updates"]) if newest is not None else 0
-        self._rng = np.random.default_rng((job.training.seed, 2**20, done))  # does not repeat those before
+        self._rng = np.random.default_rng((job.training.seed, 2**20, done))  # does not repeat earlier draws
         self._beta = settings.importance_exponent, settings.importance_updates
         self._replay = RemoteReplay(shards, job.training.batch, layout.prefetch, self._beta[0], self._rng)
         self._agent = DQN(job, space, self._replay, torch.device(device))
         if newest is not None:
             self._agent.restore(newest)
             self._agent.updates = done
-        ray_module().get(self._publish())  # whoever asks from now on is given some
+        ray_module().get(self._publish())  # from now on the mailbox has parameters
         self._watch = Stopwatch()
 
     @property
@@ -309,7 +315,7 @@ class ApexLearner:
         return self._agent.updates
 
     def describe(self) -> tuple[int, int, int]:
-        """Its process, its updates so far, its parameters."""
+        """Return its process, its updates so far, and its parameters."""
         return os.getpid(), self._agent.updates, self._agent.num_params()
 
     def replace_shard(self, number: int, shard: Any) -> None:
@@ -324,7 +330,7 @@ class ApexLearner:
             self._replay.beta = start if rise is None else start + (1 - start) * min(1.0, self._agent.updates / rise)
             try:
                 sample = self._replay.sample(self._job.training.batch, self._rng)
-            except NothingToDraw:  # a new shard in the place of a lost one is being filled
+            except NothingToDraw:  # a new shard is being filled in the place of a lost one
                 time.sleep(EMPTY_S)
                 break
             finally:
@@ -347,7 +353,7 @@ class ApexLearner:
         return watch.report("learner", 0, len(losses), lost=tuple(sorted(self._replay.lost)), more=more)
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint, where there is a folder for them."""
+        """Write a checkpoint if there is a folder for it."""
         if self._checkpoints is not None:
             state = {"seed": self._job.training.seed, "agent": {"updates": self._agent.updates}}
             checkpoint_folder.write(self._checkpoints, progress, self._agent.save(), state)

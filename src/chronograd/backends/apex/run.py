@@ -1,7 +1,8 @@
 """The driver of a job of Ape-X or Gorila: `python -m chronograd.backends.apex.run RUN_DIR train`.
 
-It starts all parts on Ray and hands out the work. An epoch is `reinforcement.steps_per_epoch` steps of all actors together; at its
-end all parts are idle while the network is evaluated, and a checkpoint is written. What a replay holds is not part of it.
+It starts all parts on Ray and hands out the work. An epoch is `reinforcement.steps_per_epoch` steps, summed over all
+actors. At its end all parts are idle while the network is evaluated, and a checkpoint is written. The replay is not
+part of it.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ from chronograd.words import how_many
 
 # Seconds between two lines of steps, and between two checkpoints within an epoch.
 LINE_S, CHECKPOINT_S = 1.0, 60.0
-# Of a run's begin, in its record.
+# Length of the timeline at the start of a run, in its record.
 TIMELINE_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the driver. Returns its exit status."""
+    """Run the driver. Return its exit status."""
     return run_rank(argv, _train, _measure, at_end=take_along)
 
 
 def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
-    raise JobError("a job of reinforcement is trained, not measured", "train it: its record has frames per second")
+    raise JobError("a job of reinforcement cannot be measured", "train it: its record has frames per second")
 
 
 def layout_of(job: Job) -> ApexLayout:
-    """As the job has it. Bundled, learners act, and there are neither actors nor shards beside them."""
+    """Return the layout of a job. In a bundle the learner acts itself, so there are no separate actors and shards."""
     settings = job.reinforcement
     assert settings is not None
     is_bundled = settings.algorithm == "gorila" and settings.bundled
@@ -94,7 +95,7 @@ def _train(run: RunDir, job: Job) -> None:
 
 
 class _Run:
-    """A group at work, and where the run is."""
+    """A working group, and the progress of the run."""
 
     def __init__(self, run: RunDir, job: Job, group: ApexGroup, lines: steps.StepWriter) -> None:
         assert job.reinforcement is not None
@@ -108,8 +109,8 @@ class _Run:
         self._updates: list[steps.StepLine] = []
         self._untold: list[Report] = []  # of the last epoch, done after its last step
         self._dropped: dict[str, int] = {}
-        self._num_deaths = self._written_off = 0  # that were told
-        self._blind: set[str] = set()  # layers, likewise
+        self._num_deaths = self._written_off = 0  # reported so far
+        self._blind: set[str] = set()  # layers, reported so far
         self._cpu_s = cpu_s()
         self._paused_at: tuple[float, float] | None = None  # the time, and processor seconds of this process
         self._pause_cpu_s = 0.0
@@ -125,10 +126,10 @@ class _Run:
         lines.write(work)
         for note in notes:
             lines.write(steps.NoteLine(step=self.progress.step, text=note))
-        self._before = self.progress.step  # what this attempt did not do itself
+        self._before = self.progress.step  # progress before this attempt
 
     def go_on(self) -> None:
-        """To the job's epochs or target return; then the record."""
+        """Continue to the job's epochs or target return, then write the record."""
         self._lines.write(process.ready(self.progress.step))
         while not self.progress.stopped:
             self._epoch()
@@ -164,7 +165,7 @@ class _Run:
         self._view.add(self._group.shard_reports())
         self._paused_at = time.monotonic(), time.process_time()
         self.progress = self._progress_after(seconds)
-        self._group.save(self.progress)  # a learner that dies during the evaluation loses nothing
+        self._group.save(self.progress)  # so that nothing is lost if the learner dies during the evaluation
         self.progress = replace(self.progress, epoch=self.progress.epoch + 1)
         loss = float(np.mean(losses)) if losses else None
         returns = self._evaluated()
@@ -176,7 +177,7 @@ class _Run:
         self._tell_losses()
 
     def _end_pause(self) -> None:
-        """Parts are handed work again, or there is no more."""
+        """End the pause: the parts get work again, or none is left."""
         if self._paused_at is not None:
             begin_s, begin_cpu_s = self._paused_at
             self._view.pause(begin_s, time.monotonic())
@@ -184,12 +185,12 @@ class _Run:
             self._paused_at = None
 
     def _progress_after(self, seconds: float) -> Progress:
-        """Within an epoch that has taken so long."""
+        """Return the progress within an epoch, after some seconds of it."""
         at, spent_s = self._before + self._group.ledger.steps, self.progress.training_time_s + seconds
         return replace(self.progress, step=at, training_time_s=spent_s)
 
     def _tell_losses(self) -> None:
-        """Notes of parts that died, and of updates that were given up, since this was last called."""
+        """Write notes on parts that died and updates that were left out since the last call."""
         ledger, at = self._group.ledger, self._before + self._group.ledger.steps
         told = [death.text for death in ledger.deaths[self._num_deaths :]]
         self._num_deaths = len(ledger.deaths)
@@ -214,13 +215,15 @@ class _Run:
                 self._updates.append(StepLine(**{name: value for name, value in line.items() if name != "dropped"}))
 
     def _epsilon(self, number: int, step: int) -> float:
-        """Of an actor."""
+        """Return the ε of an actor."""
         if self._settings.algorithm == "apex":
             return epsilon_ladder(self._settings.actors)[number]
         return epsilon_at(self._settings, step, 0)
 
     def _write_line(self, reports: Sequence[Report], seconds: float, since: float) -> bool:
-        """One for all that was done meanwhile; none, and False, where nobody acted, as lines are of steps."""
+        """Write one line for all work since the last one. Lines are about steps, so return False and write none if
+        nobody acted.
+        """
         acted = sum(int(r.more.get("steps", r.amount if r.role == "actor" else 0)) for r in reports)
         learned = [r for r in reports if r.role == "learner" and "loss" in r.more]
         if not acted:
@@ -257,7 +260,7 @@ class _Run:
         parts_s = sum(part.cpu_s for part in self._view.parts.values())
         self._view.others_cpu_s = max(0.0, cpu_s() - self._cpu_s - self._pause_cpu_s - parts_s)
         record = result.training_record(self._run, self._job, self._space, self.progress.stopped)
-        done = self._group.ledger.updates  # of all attempts; lines of steps lack those after the last step
+        done = self._group.ledger.updates  # of all attempts; lines of steps lack the updates after the last step
         per_s = Quantity(
             value=done / self.progress.training_time_s,
             unit="update/s",
@@ -273,14 +276,14 @@ class _Run:
             )
         record.tables.agents = self._view.rows()  # type: ignore[attr-defined]
         record.tables.timeline = timeline(self._view.spans, TIMELINE_S)
-        if self._view.of("actor") and self._view.of("learner"):  # of bundles, none waits for another
+        if self._view.of("actor") and self._view.of("learner"):  # in a bundle, nothing waits
             record.tables.verdict = [self._verdict()]  # type: ignore[attr-defined]
         if self._updates:
             staleness = [int(line.staleness or 0) for line in self._updates]
             record.put(
                 "staleness",
                 Quantity.of_samples(
-                    staleness, "update", "updates that others made between pull and update, by server 0"
+                    staleness, "update", "updates by others between pull and update, counted by server 0"
                 ),
             )
             counts = np.bincount(staleness)
@@ -294,7 +297,7 @@ class _Run:
         return record
 
     def _verdict(self) -> dict[str, Any]:
-        """With what `balance` needs to say more."""
+        """Return the verdict, with the figures that `balance` needs."""
         rates, layout = self._view.rates(), layout_of(self._job)
         setting = BalanceSetting(
             batch=self._job.training.batch,

@@ -1,1 +1,1 @@
-"""Gorila on Ray: many learners over parameter servers. A job of it has `reinforcement.algorithm=gorila`."""
+"""Gorila on Ray: many learners over parameter servers. Its jobs have `reinforcement.algorithm=gorila`."""

@@ -24,10 +24,10 @@ from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, Progress
 
 
 class GorilaGroup(ApexGroup):
-    """As the group of Ape-X, with servers for the parameters, and several learners.
+    """A group as for Ape-X, but with servers for the parameters, and several learners.
 
     Attributes:
-        is_bundled: `layout.learners` bundles, and neither actors nor shards beside them.
+        is_bundled: `layout.learners` bundles, without separate actors and shards.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class GorilaGroup(ApexGroup):
         super()._forget("actor" if self.is_bundled else role, count)
 
     def _lost_with_learner(self, number: int, updates: int) -> str:
-        """Parameters are the servers'."""
+        """Describe the loss; the servers hold the parameters."""
         if not self.is_bundled:
             return "the gradient that it was at"
         return f"its replay of {self._sizes.get(number, 0):,.0f} transitions"
 
     def save(self, progress: Progress) -> None:
-        """What the servers hold. Parameters and their optimizer's state are of one moment each, server by server."""
+        """Save the state of the servers. On each server, parameters and optimizer state belong to the same moment."""
         assert self._checkpoints is not None
         weights, sums = self.parameters(), dict[str, torch.Tensor]()
         for part, server in zip(self._parts, self.servers, strict=True):
@@ -116,7 +116,7 @@ class GorilaGroup(ApexGroup):
         )
 
     def _restored(self) -> tuple[dict[int, torch.Tensor], int]:
-        """AdaGrad's sums by parameter, and updates, of the newest checkpoint, after its weights are loaded."""
+        """Load the weights of the newest checkpoint. Return AdaGrad's sums by parameter, and the updates."""
         newest, state = checkpoint_folder.newest_state(self._checkpoints)
         if newest is None:
             return {}, 0
@@ -125,7 +125,7 @@ class GorilaGroup(ApexGroup):
         return sums, int(state["agent"]["updates"])
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """Of all servers."""
+        """Return the parameters of all servers."""
         parameters = list(self._network.parameters())
         with torch.no_grad():
             for part, server in zip(self._parts, self.servers, strict=True):

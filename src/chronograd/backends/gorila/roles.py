@@ -1,11 +1,11 @@
-"""What the parts of Gorila do: Nair et al., Massively parallel methods for deep reinforcement learning, arXiv 1507.04296.
+"""The parts of Gorila: Nair et al., Massively parallel methods for deep reinforcement learning, arXiv 1507.04296.
 
-Servers hold the parameters, each a shard of them. Learners draw minibatches from replay, compute gradients of the loss of deep
-Q-learning, each with a target network of its own, and send them to the servers, which apply them as they come: asynchronous SGD,
-of which the record is (chronograd.backends.parameter_server). Bundled, a learner, an actor and their replay are one process;
-unbundled, each is one of its own.
+Each server holds a shard of the parameters. Learners draw minibatches from replay and compute gradients of the loss of
+deep Q-learning, each with its own target network. They send the gradients to the servers, which apply them on arrival.
+This is asynchronous SGD, and so is its record (chronograd.backends.parameter_server). In a bundle, a learner, an actor
+and their replay are one process; otherwise each has its own.
 
-A gradient that is too stale is dropped by the server, and one whose loss is far from the usual by its learner.
+The server drops a gradient that is too stale. The learner drops one whose loss is far from the usual.
 """
 
 from __future__ import annotations
@@ -33,19 +33,21 @@ from chronograd.reinforce.replay.transitions import Array
 
 # Weight of the newest loss in its running mean and variance.
 NEWEST = 0.01
-# Losses before any is called an outlier.
+# Losses before the first outlier can be detected.
 KNOWN_LOSSES = 50
-# Targets are copied by the servers' updates, not by a learner's own.
+# The servers' updates trigger copies of the targets, not a learner's own.
 NEVER = 2**40
-# A part of the parameters and the server that holds it.
+# A part of the parameters and its server.
 PartServer = tuple[Shard, Any]
 
 
 @dataclass(frozen=True)
 class GradientLimits:
-    """Attributes:
-    staleness: a gradient that is staler is dropped.
-    deviations: a loss so many standard deviations from the running mean has its gradient dropped.
+    """Limits of gradients that are used.
+
+    Attributes:
+        staleness: a staler gradient is dropped.
+        deviations: a gradient is dropped if its loss is this many standard deviations from the running mean.
     """
 
     staleness: int = 20
@@ -54,7 +56,7 @@ class GradientLimits:
 
 @dataclass(frozen=True)
 class Update:
-    """What came of one gradient: fields as chronograd.rundir.steps.StepLine has them. `step` is 0 where it was dropped."""
+    """The result of one gradient: fields as in chronograd.rundir.steps.StepLine. `step` is 0 if it was dropped."""
 
     step: int
     learner: int
@@ -69,7 +71,7 @@ class Update:
 
 
 class GorilaServer(ParameterServer):
-    """A shard of the parameters, under AdaGrad. Its updates are counted, and so is what it dropped."""
+    """A shard of the parameters, under AdaGrad. It counts its updates and the gradients it dropped."""
 
     def __init__(self, shard: Shard, job: Job, limits: GradientLimits, path: Sequence[str] = ()) -> None:
         sys.path += [folder for folder in path if folder not in sys.path]
@@ -78,7 +80,7 @@ class GorilaServer(ParameterServer):
         self._limits = limits
 
     def push_unless_stale(self, gradients: Flat, version: int) -> tuple[int, int, float]:
-        """Update (0 if it was dropped), staleness, and the time after it."""
+        """Return the number of the update (0 if it was dropped), its staleness, and the time after it."""
         staleness = self._version - version
         if staleness > self._limits.staleness:
             return 0, staleness, time.monotonic()
@@ -86,20 +88,20 @@ class GorilaServer(ParameterServer):
         return applied.update, applied.staleness, applied.time_s
 
     def start_from(self, values: Flat, sums: Sequence[torch.Tensor] | None, version: int) -> None:
-        """Parameters after so many updates, and AdaGrad's sums of squares by then; None at the beginning."""
+        """Start from parameters after `version` updates, and AdaGrad's sums of squares; None at the beginning."""
         np.copyto(self._values.numpy(), values)
         for parameter, own in zip(self._parameters, sums or (), strict=bool(sums)):
             self._optimizer.state[parameter]["sum"].copy_(own)
         self._version = version
 
     def get(self) -> tuple[int, Flat]:
-        """Version and parameters, a copy."""
+        """Return the version and a copy of the parameters."""
         version, values = self.pull()
         return version, values.copy()
 
 
 class Outliers:
-    """Whether a loss is far from those before it."""
+    """A detector of losses that are far from earlier ones."""
 
     def __init__(self, deviations: float) -> None:
         self._deviations = deviations
@@ -107,7 +109,9 @@ class Outliers:
         self._count = 0
 
     def is_one(self, loss: float) -> bool:
-        """Whether it is; the running mean and variance take in every finite loss, or they would never follow a rise."""
+        """Return whether a loss is an outlier. Every finite loss updates the running mean and variance, so that they
+        can follow a rise.
+        """
         if not np.isfinite(loss):
             return True
         apart = loss - self._mean
@@ -120,7 +124,7 @@ class Outliers:
 
 
 class RemoteParameters:
-    """The parameters of a network, as servers have them. `version`: of the first server's that were last taken."""
+    """The parameters of a network on servers. `version`: the first server's, when they were last pulled."""
 
     def __init__(self, agent: DQN, servers: Sequence[PartServer]) -> None:
         self._shards, self._servers = [shard for shard, _ in servers], [server for _, server in servers]
@@ -130,7 +134,7 @@ class RemoteParameters:
 
     @torch.no_grad()
     def pull(self) -> list[int]:
-        """Take the newest. Returns the version of each server's."""
+        """Pull the newest parameters. Return the version of each server."""
         answers = ray_module().get([server.get.remote() for server in self._servers])
         self._bytes += sum(values.nbytes for _, values in answers)
         self.version = answers[0][0]
@@ -140,12 +144,12 @@ class RemoteParameters:
         return [version for version, _ in answers]
 
     def taken_bytes(self) -> int:
-        """Pulled and pushed since this was last asked."""
+        """Return the bytes pulled and pushed since the last call."""
         taken, self._bytes = self._bytes, 0
         return taken
 
     def push(self, versions: Sequence[int]) -> tuple[int, int, float]:
-        """The gradients there are. What the first server says of them."""
+        """Push the current gradients. Return the first server's answer."""
         gradients = [
             flattened([p.grad if p.grad is not None else torch.zeros_like(p) for p in own]) for own in self._parameters
         ]
@@ -156,20 +160,20 @@ class RemoteParameters:
 
 
 class _Gradients(torch.optim.SGD):
-    """In the place of the agent's optimizer: what a step would do is done by servers."""
+    """A replacement of the agent's optimizer: servers do the steps."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         return
 
 
 class GorilaLearner:
-    """Pulls, computes a gradient, pushes."""
+    """A learner: it pulls, computes a gradient, pushes."""
 
     def __init__(
         self, number: int, job: Job, layout: ApexLayout, limits: GradientLimits, servers: Sequence[PartServer],
         replay: Replay | Sequence[Any], life: tuple[int, int], path: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`replay` of its own, or the shards of a shared one; `life` as of actors."""
+        """Set up a learner. `replay` is its own, or the shards of a shared one; `life` is as for actors."""
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(1)
         assert job.reinforcement is not None
@@ -205,7 +209,7 @@ class GorilaLearner:
         for _ in range(num_updates):
             try:
                 updates.append(self.update())
-            except NothingToDraw:  # a new shard in the place of a lost one is being filled
+            except NothingToDraw:  # a new shard is being filled in the place of a lost one
                 time.sleep(EMPTY_S)
                 break
         return self.told(self._watch, len(updates), updates)
@@ -225,7 +229,7 @@ class GorilaLearner:
         return report
 
     def update(self) -> Update:
-        """One minibatch."""
+        """Process one minibatch."""
         begin = time.monotonic()
         versions = self._parameters.pull()
         if self._target_every and versions[0] // self._target_every != self._copied:
@@ -254,7 +258,7 @@ class GorilaLearner:
 
 
 class GorilaActor(Actor):
-    """An actor whose parameters come from the servers. ε falls with the steps of all actors, which the driver knows."""
+    """An actor with parameters from the servers. Its ε falls with the steps of all actors, which the driver knows."""
 
     def __init__(
         self, number: int, job: Job, layout: ApexLayout, servers: Sequence[PartServer], shards: Sequence[Any],
@@ -266,7 +270,7 @@ class GorilaActor(Actor):
         self._parameters = RemoteParameters(self._agent, servers)
 
     def act(self, num_steps: int, steps_so_far: int) -> Report:
-        """As `work`, with the ε of so many steps."""
+        """Make steps as `work`, with the ε after `steps_so_far` steps."""
         assert self._settings is not None
         self._epsilon = epsilon_at(self._settings, steps_so_far, 0)
         return self.work(num_steps)
@@ -277,12 +281,12 @@ class GorilaActor(Actor):
         self._published_s, self._since_refresh = time.monotonic(), 0
 
     def _priorities(self, transitions: Transitions) -> Array:
-        """All alike: replay is uniform."""
+        """Return equal priorities: replay is uniform."""
         return np.ones(len(transitions))
 
 
 class _OwnActor(Actor):
-    """The actor of a bundle: it acts by its learner's network, into its learner's replay."""
+    """The actor of a bundle: it uses its learner's network, and fills its learner's replay."""
 
     def __init__(self, number: int, job: Job, layout: ApexLayout, life: tuple[int, int], replay: Replay) -> None:
         super().__init__(number, job, layout, 1.0, [None], None, life)
@@ -295,7 +299,7 @@ class _OwnActor(Actor):
         self._epsilon = epsilon
 
     def _refresh(self) -> None:
-        """Its learner has pulled."""
+        """Do nothing: its learner has pulled."""
 
     def _priorities(self, transitions: Transitions) -> Array:
         return np.ones(len(transitions))
@@ -308,7 +312,7 @@ class _OwnActor(Actor):
 
 
 class Bundle:
-    """An actor, its replay and a learner, taking turns."""
+    """An actor, its replay and a learner in one process, taking turns."""
 
     def __init__(
         self, number: int, job: Job, layout: ApexLayout, limits: GradientLimits, servers: Sequence[PartServer],
@@ -332,10 +336,10 @@ class Bundle:
         return self._learner.describe()
 
     def replace_shard(self, number: int, shard: Any) -> None:
-        """There are none."""
+        """Do nothing: a bundle has no shards."""
 
     def act(self, num_steps: int, steps_so_far: int) -> Report:
-        """So many steps, and an update every `update_every` of them once there is enough in its replay."""
+        """Make `num_steps` steps, and an update every `update_every` of them once the replay is large enough."""
         watch = self._watch
         watch.begin()
         episodes: list[tuple[float, int]] = []

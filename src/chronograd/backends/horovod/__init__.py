@@ -1,7 +1,7 @@
-"""Horovod: gradients averaged by Gloo's all-reduce while backward runs, through its own optimizer and launcher.
+"""Horovod: Gloo's all-reduce averages gradients while backward runs, with Horovod's own optimizer and launcher.
 
-It runs in an environment of its own (chronograd.backends.horovod.build). `python -m chronograd.backends.horovod.rank
-RUN_DIR train|measure`, started by horovodrun, is one rank.
+It runs in a separate environment (chronograd.backends.horovod.build). horovodrun starts the ranks, each `python -m
+chronograd.backends.horovod.rank RUN_DIR train|measure`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def available() -> tuple[bool, str]:
 
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
-    """All ranks on the CPUs of this machine; with one rank it does what `single` does."""
+    """Plan all ranks on the CPUs of this machine; with one rank it equals `single`."""
     refuse_noise_scale(job)
     if job.cluster.device != "cpu" and environment.gpus():
         raise JobError(

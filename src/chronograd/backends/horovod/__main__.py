@@ -1,4 +1,6 @@
-"""`python -m chronograd.backends.horovod` builds Horovod in an environment of its own, once per PyTorch."""
+"""The command `python -m chronograd.backends.horovod`: it builds Horovod in a separate environment, once per
+PyTorch.
+"""
 
 import sys
 

@@ -1,13 +1,13 @@
-"""Horovod in an environment of its own: `python -m chronograd.backends.horovod` makes it, once per PyTorch.
+"""Horovod in a separate environment: `python -m chronograd.backends.horovod` makes it, once per PyTorch.
 
-Horovod's last release, 0.28.1 of 2023, is source code for the C++ and the build tools of its time. It is compiled
-against the PyTorch of the environment that runs the command, without a second copy: the new environment sees the
-packages of this one through a .pth file, and holds but Horovod and what it needs. All of it is in the user's cache:
+Horovod's last release, 0.28.1 of 2023, is source code for the C++ and the build tools of its time. We compile it
+against the PyTorch of the environment that runs the command. No second copy is needed: the new environment sees the
+packages of this one through a .pth file, and holds only Horovod and its requirements. All of it is in the user's cache:
 
     horovod/wheels/py311-torch2.14.1/        the wheel, 5 to 11 minutes of work on two cores
-    horovod/py311-torch2.14.1-1a2b3c4d/      the environment; the last part stands for the one that it sees
+    horovod/py311-torch2.14.1-1a2b3c4d/      the environment; the last part identifies the environment that it sees
 
-Horovod averages by Gloo, on the CPU: neither MPI nor a CUDA toolkit is asked for. See docs/decisions/horovod.md.
+Horovod averages with Gloo, on the CPU, so neither MPI nor a CUDA toolkit is needed. See docs/decisions/horovod.md.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from chronograd.errors import ChronogradError, RunError, install_command
 
 VERSION = "0.28.1"
 COMMAND = "python -m chronograd.backends.horovod"
-# Horovod's setup.py and CMake files need a setuptools with pkg_resources and a CMake that still knows their policies;
-# the rest is what Horovod imports.
+# Horovod's setup.py and CMake files need a setuptools with pkg_resources, and a CMake that still knows their policies.
+# Horovod imports the rest.
 TOOLS = ("setuptools>=77,<80", "wheel", "cmake==3.31.6", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi")
-# PyTorch's headers are C++20. The third keeps a CUDA build of PyTorch from asking for a CUDA toolkit.
+# PyTorch's headers need C++20. The third keeps a CUDA build of PyTorch from asking for a CUDA toolkit.
 MENDS = (
     ("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
     ("horovod/torch/CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
@@ -57,12 +57,14 @@ TAIL_LINES = 30
 
 
 def python() -> Path:
-    """The interpreter that has Horovod and sees the packages of this one; not there before the command has run."""
+    """Return the interpreter that has Horovod and sees the packages of this one. It exists after the command has
+    run.
+    """
     return _environment() / "bin" / "python"
 
 
 def is_built() -> bool:
-    """Whether the environment is whole, and made for this one as it is now."""
+    """Return whether the environment is complete, and was made for this one in its present state."""
     try:
         return (_environment() / READY).read_text() == seen_packages()
     except (OSError, importlib.metadata.PackageNotFoundError):
@@ -70,16 +72,16 @@ def is_built() -> bool:
 
 
 def build() -> Path:
-    """Make the environment, and the wheel if there is none for this PyTorch. Returns its interpreter.
+    """Make the environment, and the wheel if there is none for this PyTorch. Return its interpreter.
 
-    Raises RunError if there is no PyTorch or a step fails, with the end of what it printed.
+    Raises RunError if there is no PyTorch or a step fails, with the end of its output.
     """
     if sys.platform == "win32":
         raise RunError("Horovod does not run on Windows", "use backend=ddp")
     try:
         folder = _environment()
     except importlib.metadata.PackageNotFoundError:
-        raise RunError("Horovod is built against PyTorch, which is not here", install_command("torch")) from None
+        raise RunError("Horovod is built against PyTorch, which is not installed", install_command("torch")) from None
     if not is_built():
         _make_environment(folder)
         _pip("install", "--no-deps", str(_wheel() or _build_wheel()))
@@ -93,13 +95,13 @@ def _make_environment(folder: Path) -> None:
     _say(f"making {folder}")
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, symlinks=True, with_pip=True)
-    # Before the .pth file, or pip would find the tools of the other environment and leave them out.
+    # Before the .pth file, or pip would see the tools of the other environment and not install them.
     _pip("install", *TOOLS)
     (_site_packages() / SEEN).write_text(seen_packages())
 
 
 def _build_wheel() -> Path:
-    """Compile Horovod, and keep the wheel."""
+    """Compile Horovod and store the wheel."""
     _say(f"compiling Horovod {VERSION}: 5 to 11 minutes on two cores")
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="horovod-") as scratch:
@@ -125,11 +127,13 @@ def _build_wheel() -> Path:
 
 
 def mend(source: Path) -> None:
-    """Change what keeps Horovod's source from building here. Raises RunError if it is not the source we know."""
+    """Change the parts of Horovod's source that do not build here. Raises RunError if it is another source than we
+    know.
+    """
     for name, old, new in MENDS:
         text = (source / name).read_text()
         if old not in text:
-            raise RunError(f"{name} of Horovod {VERSION} has no {old!r}: it is another source than the one we know")
+            raise RunError(f"{name} of Horovod {VERSION} has no {old!r}: it is not the source that we know")
         (source / name).write_text(text.replace(old, new))
 
 
@@ -140,7 +144,7 @@ def _cache() -> Path:
 
 
 def _key() -> str:
-    """The Python and PyTorch that a wheel is for. Raises PackageNotFoundError."""
+    """Return the key of a wheel: Python and PyTorch. Raises PackageNotFoundError."""
     return f"py{sys.version_info.major}{sys.version_info.minor}-torch{importlib.metadata.version('torch')}"
 
 
@@ -157,7 +161,7 @@ def _wheel() -> Path | None:
 
 
 def seen_packages() -> str:
-    """Lines of the .pth file: where the packages of this environment are, and this one, which may be elsewhere."""
+    """Return the lines of the .pth file: the packages of this environment, and this package, which may be elsewhere."""
     folders = [str(Path(__file__).parents[3]), *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
@@ -173,7 +177,7 @@ def _pip(*arguments: str) -> None:
 
 
 def _run(what: str, command: Sequence[str | Path]) -> None:
-    """Raises RunError with the end of what the command printed."""
+    """Run a command. Raises RunError with the end of its output."""
     own = _environment() / "bin"
     environment = {**os.environ, **SWITCHES, "HOROVOD_CMAKE": str(own / "cmake")}
     environment["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -191,7 +195,7 @@ def _run(what: str, command: Sequence[str | Path]) -> None:
     )
     if done.returncode:
         tail = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-TAIL_LINES:])
-        raise RunError(f"{what} ended with exit status {done.returncode}; the end of what it printed:\n{tail}")
+        raise RunError(f"{what} ended with exit status {done.returncode}; the end of its output:\n{tail}")
 
 
 def _say(text: str) -> None:

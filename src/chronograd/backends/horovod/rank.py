@@ -22,7 +22,7 @@ from chronograd.train import worker
 from chronograd.train.rank_context import Communicator, RankContext
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 
-# What a rank knows itself by, and what horovodrun calls it.
+# Variables of a rank, and horovodrun's names for them.
 NAMES = {
     "RANK": "HOROVOD_RANK",
     "WORLD_SIZE": "HOROVOD_SIZE",
@@ -38,7 +38,7 @@ def communicator_of(job: Job, world_size: int) -> Communicator:
 class HorovodCommunicator(Communicator):
     """horovod.torch with its DistributedOptimizer, on the CPU.
 
-    HOROVOD_RANK, HOROVOD_SIZE and others, set by horovodrun, say where the ranks meet.
+    horovodrun sets HOROVOD_RANK, HOROVOD_SIZE and others, by which the ranks meet.
     """
 
     is_repeatable = False  # Horovod refuses a third backward without a step
@@ -58,8 +58,8 @@ class HorovodCommunicator(Communicator):
         self._hvd.shutdown()
 
     def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
-        """Weights of rank 0 for all. A new optimizer has no state yet, and that of a checkpoint is read by every rank:
-        hvd.broadcast_optimizer_state is left out, which would take a step to make one.
+        """Wrap the optimizer and share the weights of rank 0. A new optimizer has no state yet, and every rank reads
+        that of a checkpoint. So hvd.broadcast_optimizer_state is left out, which would take a step to create one.
         """
         hvd = self._hvd
         with WATCHDOG.waiting("broadcast of weights"):
@@ -86,9 +86,10 @@ class HorovodCommunicator(Communicator):
 
     @contextmanager
     def _apart(self, optimizer: Any) -> Iterator[None]:
-        """Horovod sends a gradient at the last of so many backward passes; within, one more is always to come.
+        """Keep Horovod from sending gradients: it sends at the last of a number of backward passes, and here one more
+        is always to come.
 
-        Contexts may be nested, as parts of a batch are in a step that exchanges nothing.
+        Contexts may be nested, like parts of a batch in a step without averaging.
         """
         before = self._is_apart
         self._is_apart = True
@@ -115,7 +116,7 @@ class HorovodCommunicator(Communicator):
 
 
 def _step_of(optimizer: Any) -> Any:
-    """The optimizer's step without another round of averages, which `settle` has waited for already."""
+    """Return the optimizer's step without another round of averages, because `settle` has already waited for them."""
     step = optimizer.step
 
     def step_only(closure: Any = None) -> Any:
@@ -126,7 +127,7 @@ def _step_of(optimizer: Any) -> Any:
 
 
 def main() -> int:
-    """Run one rank. Returns its exit status."""
+    """Run one rank. Return its exit status."""
     if NAMES["RANK"] not in os.environ:
         error = RunError("a rank of Horovod was started without horovodrun", "leave the launcher to the backend")
         print(f"Error: {error}", file=sys.stderr)

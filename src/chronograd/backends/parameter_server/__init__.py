@@ -1,11 +1,12 @@
-"""Asynchronous SGD over parameter servers, on Ray: J. Dean et al., Large scale distributed deep networks, 2012 (Downpour).
+"""Asynchronous SGD over parameter servers, on Ray: J. Dean et al., Large scale distributed deep networks, 2012
+(Downpour).
 
-`cluster.count` learners compute gradients, `communication.servers` servers hold the parameters and update them. A learner
-pulls parameters, computes the gradient of one minibatch, and pushes it; nobody waits for anybody else, so by then other
-learners may have updated those parameters: that many updates are its staleness.
+`cluster.count` learners compute gradients, `communication.servers` servers hold the parameters and update them. A
+learner pulls parameters, computes the gradient of one minibatch, and pushes it. Nobody waits, so other learners may
+have updated those parameters in the meantime: the number of these updates is the staleness.
 
-`training.batch` is the minibatch of one learner, and a step is one update by one learner. An epoch has as many updates,
-and the same samples, as with the backend `single`, whatever the number of learners.
+`training.batch` is the minibatch of one learner, and a step is one update by one learner. For any number of learners,
+an epoch has the same number of updates and the same samples as with the backend `single`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def available() -> tuple[bool, str]:
 
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
-    """One process, the driver; it starts a Ray of its own, or joins RAY_ADDRESS, and in it servers and learners.
+    """Plan one process, the driver. It starts a private Ray, or joins RAY_ADDRESS, and in it servers and learners.
 
-    `cluster.threads` are those of a learner.
+    `cluster.threads` are the threads of a learner.
     """
     refuse_noise_scale(job)
     for is_asked, what, instead in (

@@ -1,9 +1,9 @@
-"""What servers and learners of asynchronous SGD do. Plain classes; chronograd.backends.parameter_server.run makes Ray
-actors of them.
+"""Servers and learners of asynchronous SGD, as plain classes; chronograd.backends.parameter_server.run makes Ray actors
+of them.
 
-Parameters are shared out over servers as whole tensors, and travel as one flat float32 array per server. Each server
-counts its own updates, its version. A gradient carries the version of the parameters that it was computed on, server by
-server; the staleness of an update on a server is the number of updates that came in between.
+Whole tensors are distributed over servers, and travel as one flat float32 array per server. Each server counts its own
+updates, its version. A gradient carries the versions of the parameters on which it was computed, server by server. The
+staleness of an update on a server is the number of updates in between.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Flat = np.ndarray[Any, np.dtype[np.float32]]
 
 @dataclass(frozen=True)
 class Shard:
-    """The parameters of one server: their numbers in the optimizer, rising, and their shapes."""
+    """The parameters of one server: their numbers in the optimizer, ascending, and their shapes."""
 
     members: tuple[int, ...]
     shapes: tuple[torch.Size, ...]
@@ -48,19 +48,19 @@ class Shard:
         return sum(shape.numel() for shape in self.shapes)
 
     def pieces(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Views of a flat tensor, one per parameter."""
+        """Return views of a flat tensor, one per parameter."""
         parts = torch.split(flat, [shape.numel() for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 def shards(parameters: Sequence[torch.Tensor], count: int) -> list[Shard]:
-    """Parameters shared out over servers, the largest first, each to the server that has least so far.
+    """Distribute parameters over servers, the largest first, each to the server with the least so far.
 
-    Raises InputError for fewer parameters than servers, and for any that is not float32.
+    Raises InputError for fewer parameters than servers, and for a parameter that is not float32.
     """
     if len(parameters) < count:
         raise InputError(
-            f"communication.servers is {count}, and there are {how_many(len(parameters), 'parameters')} to share out",
+            f"communication.servers is {count}, and there are {how_many(len(parameters), 'parameters')} to distribute",
             "use fewer servers",
         )
     other = next((p.dtype for p in parameters if p.dtype != torch.float32), None)
@@ -76,12 +76,12 @@ def shards(parameters: Sequence[torch.Tensor], count: int) -> list[Shard]:
 
 
 def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """In the optimizer's own numbering."""
+    """Return the trained parameters in the optimizer's numbering."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def group_fields(optimizer: torch.optim.Optimizer, shard: Shard) -> list[dict[str, Any]]:
-    """The optimizer's groups as far as they are in a shard: `params` are places in it."""
+    """Return the optimizer's groups restricted to a shard: `params` are places in it."""
     groups, first = [], 0
     for group in optimizer.param_groups:
         numbers = range(first, first := first + len(group["params"]))
@@ -92,7 +92,7 @@ def group_fields(optimizer: torch.optim.Optimizer, shard: Shard) -> list[dict[st
 
 
 def flattened(tensors: Sequence[torch.Tensor]) -> Flat:
-    """One array on the CPU."""
+    """Return tensors as one array on the CPU."""
     flat: Flat = torch.cat([t.detach().reshape(-1) for t in tensors]).cpu().numpy()
     return flat
 
@@ -114,10 +114,10 @@ class Applied:
 
 
 class ParameterServer:
-    """One shard of the parameters and the optimizer over it. Gradients are applied in the order in which they come.
+    """One shard of the parameters and its optimizer. Gradients are applied in order of arrival.
 
-    The schedule's rate is that of the server's own version. Staleness-aware, it is divided by the staleness where that
-    is above 1: W. Zhang et al., arXiv 1511.05950.
+    The schedule uses the server's own version. In staleness-aware mode, the rate is divided by a staleness above 1: W.
+    Zhang et al., arXiv 1511.05950.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class ParameterServer:
         self._version = version
 
     def pull(self) -> tuple[int, Flat]:
-        """Version and parameters: the live array, which Ray copies before the next call."""
+        """Return version and parameters: the live array, which Ray copies before the next call."""
         return self._version, self._values.numpy()
 
     def push(self, gradients: Flat, unused: frozenset[int], version: int) -> Applied:
-        """Apply a gradient that was computed on `version`. `unused`: parameters that have none, which stay."""
+        """Apply a gradient that was computed on `version`. `unused`: parameters without a gradient, which stay."""
         staleness = self._version - version
         np.copyto(self._gradients.numpy(), gradients)
         for place, (parameter, piece) in enumerate(zip(self._parameters, self._pieces, strict=True)):
@@ -164,15 +164,15 @@ class ParameterServer:
         return Applied(self._version, staleness, time.monotonic())
 
     def optimizer_state(self) -> dict[int, dict[str, Any]]:
-        """By place in the shard."""
+        """Return the state by place in the shard."""
         state: dict[int, dict[str, Any]] = self._optimizer.state_dict()["state"]
         return state
 
 
 class GradientLearner:
-    """Computes gradients of minibatches on parameters that it pulls.
+    """A learner: it computes gradients of minibatches on parameters that it pulls.
 
-    Buffers, such as running means, are its own: servers do not have them.
+    Buffers, such as running means, belong to the learner: servers do not have them.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class GradientLearner:
         servers: Sequence[Any],
         path: Sequence[str],
     ) -> None:
-        """`servers` are handles of Ray actors; `path` is where the driver finds Python modules."""
+        """Set up a learner. `servers` are handles of Ray actors; `path` is where the driver searches Python modules."""
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(threads)
         if device == "cpu":
@@ -195,14 +195,14 @@ class GradientLearner:
         dataset = datasets.load(job.data, job.training.seed)
         self._memory = PeakMemory(place.device)
         self._step = TrainingStep(job, dataset, place, initial_weights)
-        self._step.num_steps = 0  # no step reads ahead: who takes the next minibatch is not known
+        self._step.num_steps = 0  # no step reads ahead, because any learner may take the next minibatch
         self._number, self._shards, self._servers, self._epoch = number, shards, servers, -1
         parameters = trained_parameters(self._step.optimizer)
         self._parameters = [[parameters[i] for i in shard.members] for shard in shards]
         self._landing = [torch.zeros(shard.size) for shard in shards]
 
     def describe(self) -> Start:
-        """Where it runs."""
+        """Return the place of this learner."""
         device = self._step.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else environment.processor_name()
         return Start(device=str(device), device_name=name, threads=torch.get_num_threads(), pid=os.getpid())
@@ -214,10 +214,10 @@ class GradientLearner:
         return {name: buffer.cpu().numpy() for name, buffer in self._step.network.named_buffers()}
 
     def learn(self, minibatch: int) -> StepLine:
-        """Pull, compute the gradient of a minibatch (a step's samples, counted from 0), push.
+        """Pull, compute the gradient of a minibatch (a step's samples, counted from 0), and push.
 
-        What came of it: number (counted from 1), staleness and time of the update are those of server 0; the loss is that on
-        the parameters that were pulled. Seconds until all servers had answered; on the device; until all had updated.
+        Number (counted from 1), staleness and time of the update are server 0's. The loss is that on the pulled
+        parameters. The seconds are: until all servers had answered; on the device; until all had updated.
         """
         epoch = minibatch // self._step.steps_per_epoch
         if epoch != self._epoch:
@@ -247,11 +247,11 @@ class GradientLearner:
         )
 
     def memory(self, step: int) -> MemoryLine:
-        """Its peak until a step."""
+        """Return the peak memory until a step."""
         return MemoryLine(step=step, memory_peak_bytes=self._memory.peak_bytes(), source=self._memory.source)
 
     def _pull(self) -> list[int]:
-        """Take the newest parameters. Returns the version of each server's."""
+        """Pull the newest parameters. Return the version of each server."""
         answers = self._answers([server.pull.remote() for server in self._servers])
         with torch.no_grad():
             for shard, landing, own, (_, values) in zip(
@@ -268,7 +268,7 @@ class GradientLearner:
         return self._answers([server.push.remote(*values) for server, *values in sent])
 
     def _answers(self, calls: Sequence[Any]) -> list[Any]:
-        """Of one call to each server. Raises RunError if a server is gone."""
+        """Return the answers to one call of each server. Raises RunError if a server is gone."""
         import ray
 
         answers = []

@@ -1,4 +1,4 @@
-"""Servers and learners as Ray actors, and the Ray they live in."""
+"""Servers and learners as Ray actors, and their Ray."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from chronograd.train.rank_context import RankContext, threads_per_rank
 from chronograd.train.step import TrainingStep
 from chronograd.words import how_many
 
-# A server that works answers within this, learners and servers have started within that.
+# Maximum time for an answer of a server, and for the start of learners and servers.
 ANSWER_S, START_S = 5.0, 600.0
-# Minibatches that a learner has been handed: while it works on one the next is there, so it never waits for the driver.
+# Minibatches in the queue of a learner: while it works on one, the next is there, so it never waits for the driver.
 HANDED_OUT = 2
-# Shared memory for what is sent: of each learner the parameters and a gradient, each in use and on its way.
+# Shared memory for messages: for each learner the parameters and a gradient, each once in use and once in transit.
 COPIES_PER_LEARNER = 4
 
 
 class ParameterServerGroup:
-    """The servers and learners of a job. Within `ray_session`; as a context it ends them."""
+    """The servers and learners of a job. Use it within `ray_session`; as a context manager it ends them."""
 
     def __init__(
         self, job: Job, place: RankContext, step: TrainingStep, parts: Sequence[Shard], initial_weights: Path | None
     ) -> None:
-        """Starts all and waits until they are ready; `starts` then says where each learner runs.
+        """Start all and wait until they are ready; `starts` then has the place of each learner.
 
         Args:
-            place: of the driver, where `step` has the network that they are to train.
-            parts: its parameters, shared out over the servers.
+            place: of the driver, where `step` has the network that they train.
+            parts: its parameters, distributed over the servers.
         """
         ray = ray_module()
 
@@ -68,7 +68,7 @@ class ParameterServerGroup:
         ]
         is_cuda = place.device.type == "cuda"
         learner = ray.remote(num_cpus=threads, num_gpus=int(is_cuda))(GradientLearner)
-        device = "cuda" if is_cuda else "cpu"  # Ray shows each learner its own GPU only
+        device = "cuda" if is_cuda else "cpu"  # Ray shows each learner only its own GPU
         self._learners = [
             learner.remote(number, job, initial_weights, device, threads, self._shards, self._servers, sys.path)
             for number in range(num_learners)
@@ -82,7 +82,7 @@ class ParameterServerGroup:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Actors that are asked to end would finish what they were handed; these are ended at once."""
+        """End all actors at once. A polite request would let them finish their queue."""
         ray = ray_module()
 
         for actor in (*self._learners, *self._servers):
@@ -91,7 +91,7 @@ class ParameterServerGroup:
     # -- what they hold ----------------------------------------------------------------------------------
 
     def load(self, step: TrainingStep, version: int) -> None:
-        """Give all the state of a network and its optimizer after `version` updates."""
+        """Load the state of a network and its optimizer after `version` updates into all."""
         parameters = trained_parameters(step.optimizer)
         state = step.optimizer.state_dict()["state"]
         for number, shard in enumerate(self._shards):
@@ -103,7 +103,7 @@ class ParameterServerGroup:
         self._version = version
 
     def fetch(self, step: TrainingStep, learner: int) -> None:
-        """Bring a network and its optimizer to the state of the servers, and to the buffers of a learner."""
+        """Copy the state of the servers, and the buffers of a learner, to a network and its optimizer."""
         parameters = trained_parameters(step.optimizer)
         state: dict[int, dict[str, Any]] = {}
         for number, shard in enumerate(self._shards):
@@ -128,9 +128,9 @@ class ParameterServerGroup:
     # -- work --------------------------------------------------------------------------------------------
 
     def updates(self, minibatches: Iterable[int]) -> Iterator[StepLine]:
-        """Have learners do minibatches; their updates in the order of server 0.
+        """Let learners process minibatches; yield their updates in the order of server 0.
 
-        Raises RunError that names an actor if it dies or raises, or nothing has come from it for `cluster.timeout_s`.
+        Raises RunError that names an actor if it dies, raises, or is silent for `cluster.timeout_s`.
         """
         ray = ray_module()
 
@@ -159,7 +159,7 @@ class ParameterServerGroup:
                 yield early.pop(self._version)
 
     def _hung(self, out: Sequence[tuple[int, int]]) -> RunError:
-        """The actor for which all wait. `out`: learners and the minibatches that they have."""
+        """Return the error that names the actor for which all wait. `out`: learners and their minibatches."""
         ray = ray_module()
         calls = [server.pull.remote() for server in self._servers]
         answered, _ = ray.wait(calls, num_returns=len(calls), timeout=ANSWER_S)
@@ -175,13 +175,13 @@ class ParameterServerGroup:
     # -- what they tell ----------------------------------------------------------------------------------
 
     def memory(self, step: int) -> list[MemoryLine]:
-        """The peak of each learner until a step."""
+        """Return the peak memory of each learner until a step."""
         return [self._of_learner(number, "memory", step) for number in range(len(self._learners))]
 
 
 @contextlib.contextmanager
 def session(job: Job, place: RankContext, parts: Sequence[Shard], run: RunDir) -> Iterator[None]:
-    """The Ray of a job: see `ray_session`."""
+    """Return the Ray session of a job: see `ray_session`."""
     learners, servers = job.cluster.count, job.communication.servers
     with ray_session(
         run.path,

@@ -1,4 +1,4 @@
-"""From the lines of learners to the record of a run of asynchronous SGD."""
+"""The record of a run of asynchronous SGD, from the lines of its learners."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PARTS = {
     "compute_s": "input to gradient of one minibatch on a learner, and copying the gradient from the device",
     "push_s": "a learner's wait until all servers have applied its gradient",
 }
-STALENESS = "updates that others made between a learner's pull and its own update, counted by server 0"
+STALENESS = "updates by others between a learner's pull and its own update, counted by server 0"
 LEARNER_PARTS = "an update is made of pull_s, compute_s and push_s of one learner, while the others work on theirs"
 
 
 def of_training(run: RunDir, job: Job, dataset: Dataset, stopped: str, trained_params: int, all_params: int) -> Record:
-    """As chronograd.train.result makes it, with what is an update's own."""
+    """Return a record like chronograd.train.result, with the figures of updates."""
     logs = run.logs()
     log = merged(logs.values())
     record = training_record(run, job, dataset.card, stopped, logs, log)
@@ -35,9 +35,9 @@ def of_training(run: RunDir, job: Job, dataset: Dataset, stopped: str, trained_p
         units={"step": "count", "loss": ""},
         source="training loss of each update's minibatch, on the parameters that its learner had pulled",
     )
-    told = f"time between updates, as the driver hears of them, {WITHOUT_WARMUP}"
+    told = f"time between updates, as the driver receives them, {WITHOUT_WARMUP}"
     record.put("step_time_s", Quantity.of_samples([line.needed("step_time_s") for line in later], "s", told))
-    source = f"parameters that the optimizer changes, of {all_params:,}"
+    source = f"trained parameters, out of {all_params:,}"
     record.put("trained_params", Quantity(value=trained_params, unit="count", source=source))
     _put_own(record, logs, job, lines, later)
     record.notes += dataset.notes
@@ -48,7 +48,7 @@ def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float 
     logs = run.logs()
     lines = [line for line in merged(logs.values()).last_attempt() if line.mode is not None]
     record = header(run, job, logs[0], f"updates of {job.network.name} on {job.data.name}, {_group(job)}")
-    method = "time from one update to the next on the clock of server 0; the mean is elapsed time over updates"
+    method = "time from one update to the next on the clock of server 0; the mean is elapsed time divided by updates"
     step_time = Quantity.of_samples([line.needed("step_time_s") for line in lines], "s", method)
     record.put("step_time_s", step_time)
     for name in STEP_PARTS:
@@ -56,7 +56,7 @@ def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float 
     for name, reason in result.NOT_MEASURED.items():
         record.put(name, Quantity.missing("s" if name.endswith("_s") else "1", reason))
     rate = None if not step_time.value else job.training.images_per_step / step_time.value
-    source = "minibatch over the time per update of all learners"
+    source = "minibatch divided by the time per update of all learners"
     record.put("throughput_samples_per_s", Quantity(value=rate, unit="sample/s", n=step_time.n, source=source))
     record.put("memory_peak_bytes", result.memory_quantity(logs))
     _put_own(record, logs, job, lines, lines)
@@ -68,7 +68,7 @@ def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float 
 def _put_own(
     record: Record, logs: Mapping[int, StepLog], job: Job, lines: Sequence[StepLine], settled: Sequence[StepLine]
 ) -> None:
-    """Staleness of all updates, the parts of the settled ones, and what to know about them."""
+    """Add the staleness of all updates, the parts of the settled ones, and notes on them."""
     staleness = [int(line.needed("staleness")) for line in lines]
     record.put("staleness", Quantity.of_samples(staleness, "update", STALENESS))
     for name, what in PARTS.items():

@@ -1,8 +1,8 @@
 """The driver of asynchronous SGD: `python -m chronograd.backends.parameter_server.run RUN_DIR train|measure`.
 
-It starts servers and learners on Ray, hands out the minibatches of the global order, each to the learner that is next to
-be idle, and follows the updates. Learners meet only at the end of an epoch, where the network is evaluated, with the
-parameters of the servers and the buffers of the learner that made the last update.
+It starts servers and learners on Ray, gives the minibatches of the global order to the next idle learners, and follows
+the updates. Learners meet only at the end of an epoch. There the network is evaluated, with the parameters of the
+servers and the buffers of the learner that made the last update.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OF_UPDATE = ("learner", "staleness", "pull_s", "compute_s", "push_s", "time_s")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the driver. Returns its exit status."""
+    """Run the driver. Return its exit status."""
     return run_rank(argv, _train, _measure, at_end=take_along)
 
 
@@ -56,7 +56,7 @@ def _train(run: RunDir, job: Job) -> None:
 
 
 def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
-    """Time updates after some of every learner for warm-up. The clock is that of server 0 throughout."""
+    """Time updates after a warm-up of every learner. All times are on the clock of server 0."""
     if asked.with_epochs:
         raise JobError("backend parameter_server times updates, not epochs without input", "leave out --epochs")
     timing, place = asked.timing, rank_context_from_environment(job)
@@ -87,12 +87,14 @@ def _weights(run: RunDir) -> Path | None:
 
 
 class LearnerLines(StepWriter):
-    """The steps file of learner 0, which has the run's events too, and those of the others: updates go to their learner's."""
+    """The steps files of the learners; learner 0's also has the run's events. Each update goes to its learner's
+    file.
+    """
 
     def __init__(self, run: RunDir, num_learners: int) -> None:
         super().__init__(run.steps_path(0))
         self._of_learner: list[StepWriter] = [self, *map(run.step_writer, range(1, num_learners))]
-        # One that was killed early has not written to all of them.
+        # A learner that was killed early has not written to all of them.
         attempt = max(writer.attempt for writer in self._of_learner)
         for writer in self._of_learner:
             writer.attempt = attempt
@@ -105,7 +107,7 @@ class LearnerLines(StepWriter):
             super().write(line)
 
     def write_each(self, lines: Sequence[Line]) -> None:
-        """One line into the file of each learner."""
+        """Write one line into the file of each learner."""
         for writer, line in zip(self._of_learner, lines, strict=True):
             writer.write(line)
 
@@ -121,9 +123,9 @@ class LearnerLines(StepWriter):
 
 
 class AsynchronousStep(TrainingStep):
-    """The network on the driver. A step of it is one update that a learner makes.
+    """The network on the driver. One step is an update by a learner.
 
-    Its parameters, optimizer state and buffers are those of the servers at the start of a run and after each epoch.
+    At the start of a run and after each epoch it has the servers' parameters, optimizer state and buffers.
     """
 
     group: ParameterServerGroup
@@ -134,7 +136,7 @@ class AsynchronousStep(TrainingStep):
         self._updates: Iterator[StepLine] = iter(())
 
     def run(self, index: int) -> dict[str, Any]:
-        """Wait for update `index`, counted from 0. Its parts are what its learner says of it."""
+        """Wait for update `index`, counted from 0. Its parts are those that its learner reports."""
         if index % self.steps_per_epoch == 0:
             if not self._is_loaded:
                 self.group.load(self, index)

@@ -1,7 +1,7 @@
-"""The state of a TensorFlow training step, into and out of a checkpoint (chronograd.train.checkpoint_folder).
+"""Save and restore the state of a TensorFlow training step (see chronograd.train.checkpoint_folder).
 
-model.safetensors has the torch network's names and layout, so whatever reads a checkpoint of a PyTorch run reads
-these. optimizer.safetensors has `<parameter>.<slot>` in that layout too. Never imports torch.
+model.safetensors has the torch network's names and layout, so every reader of PyTorch checkpoints can read it.
+optimizer.safetensors has `<parameter>.<slot>` in that layout, too. Never imports torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, Progress
 
 
 def save(folder: Path, step: TensorFlowStep, progress: Progress) -> Path:
-    """Write a checkpoint and forget all but the last two. Raises RunError if it cannot be written."""
+    """Write a checkpoint and remove all but the last two. Raises RunError if it cannot be written."""
     from safetensors.numpy import save_file
 
     files = {MODEL: step.network.weights(), OPTIMIZER: _slots(step)}
@@ -27,9 +27,9 @@ def save(folder: Path, step: TensorFlowStep, progress: Progress) -> Path:
 
 
 def restore(path: Path, step: TensorFlowStep) -> tuple[Progress, list[str]]:
-    """Bring network and optimizer to a checkpoint that the launching process found sound.
+    """Restore network and optimizer from a checkpoint that the launching process has checked.
 
-    The notes tell what is different here from where it was written. Raises FileFormatError if it is not of this job.
+    The notes state what differs here from where it was written. Raises FileFormatError if it is not of this job.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file

@@ -1,4 +1,4 @@
-"""Which jobs the TensorFlow backends take, and what their ranks run. Imports neither TensorFlow nor torch."""
+"""Checks of jobs for the TensorFlow backends, and the command of their ranks. Imports neither TensorFlow nor torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chronograd.job import GradientExchange, Job, Training
 from chronograd.measure import environment
 
 NEEDED = ("tensorflow", "keras", "torch", "safetensors", "psutil")
-# Fields of `training` that these backends do not follow; they take a job only where they have their default.
+# Fields of `training` that these backends do not support: they accept a job only with the default.
 NOT_TAKEN = (
     *("augmentation", "trainable", "parameter_groups", "accumulation", "ema_decay", "compile"),
     *("activation_checkpointing", "zero_stage", "noise_scale_every"),
@@ -22,21 +22,24 @@ PRECISIONS = ("fp32", "tf32")
 
 
 def is_there() -> tuple[bool, str]:
-    """Whether all that these backends need is installed. The launching process needs torch, the ranks do not."""
+    """Return whether all requirements of these backends are installed. The launching process needs torch, the ranks do
+    not.
+    """
     return installed(NEEDED, "tensorflow")
 
 
 def check(job: Job, all_reduce: Mapping[str, bool]) -> None:
-    """Refuse what these backends cannot do. Raises JobError.
+    """Refuse jobs that these backends cannot run. Raises JobError.
 
-    Args: all_reduce: values of `communication.all_reduce` that the backend takes, and whether each needs GPUs.
+    Args:
+        all_reduce: values of `communication.all_reduce` that the backend supports, and whether each needs GPUs.
     """
     _check_network(job)
     _check_training(job)
     chosen, communication = job.communication.all_reduce, job.communication
     if chosen not in all_reduce:
         raise JobError(
-            f"communication.all_reduce is {chosen}, which backend {job.backend} has not",
+            f"communication.all_reduce is {chosen}, which backend {job.backend} does not have",
             f"it has {', '.join(all_reduce)}",
         )
     if all_reduce[chosen] and not on_gpus(job):
@@ -46,7 +49,7 @@ def check(job: Job, all_reduce: Mapping[str, bool]) -> None:
         )
     if communication.compression != "none":
         raise JobError(
-            f"communication.compression is {communication.compression}, which backend {job.backend} has not",
+            f"communication.compression is {communication.compression}, which backend {job.backend} does not have",
             "write communication.compression=none",
         )
     if communication.bucket_bytes is not None and job.backend == "tf_mirrored":
@@ -58,23 +61,23 @@ def check(job: Job, all_reduce: Mapping[str, bool]) -> None:
     for field in ("servers", "staleness_aware"):
         if getattr(communication, field) != getattr(defaults, field):
             raise JobError(
-                f"communication.{field} is {getattr(communication, field)}, which is of parameter servers",
+                f"communication.{field} is {getattr(communication, field)}, which belongs to parameter servers",
                 "leave it out, or write backend=parameter_server",
             )
     if job.cluster.max_restarts:
         raise JobError(
-            f"cluster.max_restarts is {job.cluster.max_restarts}; backend {job.backend} is not restarted by itself",
+            f"cluster.max_restarts is {job.cluster.max_restarts}; backend {job.backend} does not restart by itself",
             "write cluster.max_restarts=0, and resume the run with `chronograd train --resume`",
         )
 
 
 def on_gpus(job: Job) -> bool:
-    """Whether the ranks of a job on this machine use GPUs."""
+    """Return whether the ranks of a job on this machine use GPUs."""
     return job.cluster.device != "cpu" and bool(environment.gpus())
 
 
 def worker(run: Path, arguments: Sequence[str], world_size: int) -> tuple[tuple[str, ...], int, dict[str, str]]:
-    """Command, number and environment of the ranks."""
+    """Return command, number and environment of the ranks."""
     command = (sys.executable, "-m", "chronograd.backends.tensorflow.worker", str(run.absolute()), *arguments)
     # Keras must not choose another library; TensorFlow's log is for errors.
     return command, world_size, {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -84,12 +87,12 @@ def _check_network(job: Job) -> None:
     name = job.network.name
     if name not in PORTS:
         raise JobError(
-            f"network {name} has no Keras port, and backend {job.backend} trains those that have one",
-            f"they are {', '.join(PORTS)}; other backends train any network",
+            f"network {name} has no Keras port, which backend {job.backend} needs",
+            f"networks with a port: {', '.join(PORTS)}; other backends train any network",
         )
     if job.network.options:
         raise JobError(
-            f"network.options is {job.network.options}; the Keras port of {name} follows no options",
+            f"network.options is {job.network.options}; the Keras port of {name} has no options",
             "leave network.options out; classes and image size come from the data",
         )
 

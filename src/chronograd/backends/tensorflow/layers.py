@@ -1,6 +1,6 @@
 """A Keras model built by a port, with the weights of the torch network. Needs TensorFlow.
 
-Torch has images as NCHW, kernels as OIHW and OI; Keras as NHWC, HWIO and IO.
+Torch stores images as NCHW, kernels as OIHW and OI; Keras as NHWC, HWIO and IO.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chronograd.backends.tensorflow.ports import Port
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
 
-# torch.nn.BatchNorm2d's own: the share of the newest batch in the running statistics, and epsilon.
+# Defaults of torch.nn.BatchNorm2d: the share of the newest batch in the running statistics, and epsilon.
 BATCH_NORM_SHARE = 0.1
 BATCH_NORM_EPSILON = 1e-5
 KERNEL_AXES = (2, 3, 1, 0)  # OIHW to HWIO
@@ -26,7 +26,9 @@ COUNTED = "num_batches_tracked"
 
 @dataclass(frozen=True)
 class PortedTensor:
-    """One tensor of the network: its name in the torch network, its variable, and how torch's axes become Keras's."""
+    """One tensor of the network: its name in the torch network, its variable, and the order of torch's axes in
+    Keras.
+    """
 
     name: str
     variable: Any
@@ -36,11 +38,11 @@ class PortedTensor:
         self.assign_to(self.variable, value)
 
     def assign_to(self, variable: Any, value: Array) -> None:
-        """`value`, in torch's layout, to a variable of the same shape."""
+        """Assign `value`, in torch's layout, to a variable of the same shape."""
         variable.assign(np.transpose(value, self.axes))
 
     def value(self, variable: Any = None) -> Array:
-        """In torch's layout; of another variable of the same shape where one is given."""
+        """Return the value in torch's layout; that of another variable of the same shape if given."""
         array = (self.variable if variable is None else variable).numpy()
         return np.ascontiguousarray(np.transpose(array, np.argsort(self.axes)))
 
@@ -50,9 +52,9 @@ class PortedNetwork:
     """A port with weights.
 
     Attributes:
-        model: from images (float32, NHWC) to logits, and then mean and variance of the batch of every batch norm.
+        model: from images (float32, NHWC) to logits, then mean and variance of the batch of every batch norm.
         trained: parameters; `running`: mean and variance of every batch norm, in the order of the model's outputs.
-        counted: how many batches each batch norm has seen, by name: kept by torch only.
+        counted: number of batches of each batch norm, by name; only torch stores it.
     """
 
     model: Any
@@ -61,7 +63,7 @@ class PortedNetwork:
     counted: dict[str, Array] = field(default_factory=dict)
 
     def run(self, images: Any, training: bool) -> tuple[Any, list[Any]]:
-        """Logits, and mean and variance of the batch of every batch norm."""
+        """Return logits, and mean and variance of the batch of every batch norm."""
         import tensorflow as tf
 
         logits, *statistics = tf.nest.flatten(self.model(images, training=training))
@@ -73,14 +75,14 @@ class PortedNetwork:
         self.counted = {name: np.array(weights[name]) for name in weights if name.endswith(COUNTED)}
 
     def weights(self) -> dict[str, Array]:
-        """Under torch's names, in its layout and order of axes."""
+        """Return the weights under torch's names, in its layout and order of axes."""
         return {**{t.name: t.value() for t in (*self.trained, *self.running)}, **self.counted}
 
 
 def build(port: Port, shape: Sequence[int], weights: Weights) -> PortedNetwork:
-    """A port for images of `shape` (channels, height, width). Call it within the strategy's scope.
+    """Build a port for images of `shape` (channels, height, width). Call it within the strategy's scope.
 
-    Weights that no layer asks for, and layers without weights, are errors of the port.
+    Unused weights, and layers without weights, are errors of the port.
     """
     import keras
 
@@ -98,9 +100,10 @@ def build(port: Port, shape: Sequence[int], weights: Weights) -> PortedNetwork:
 
 @cache
 def _batch_norm() -> Any:
-    """A layer that gives its output, and mean and unbiased variance of the batch, by which others update `running`.
+    """Return a layer that gives its output, and mean and unbiased variance of the batch, which update `running`
+    elsewhere.
 
-    Keras's own averages its running statistics with the biased variance, and each replica for itself.
+    Keras's own layer averages its running statistics with the biased variance, and separately on each replica.
     """
     import keras
     import tensorflow as tf
@@ -133,7 +136,7 @@ def _batch_norm() -> Any:
 
 
 class _KerasLayers:
-    """`ports.Layers` over Keras."""
+    """Keras layers with the interface `ports.Layers`."""
 
     def __init__(self, weights: Weights) -> None:
         import keras
@@ -147,7 +150,7 @@ class _KerasLayers:
     def conv(self, name: str, x: Any, stride: int = 1, padding: int = 0) -> Any:
         channels, _, height, width = self._weights[f"{name}.weight"].shape
         bias = f"{name}.bias" in self._weights
-        # TensorFlow's own padding is not that of torch where there is a stride.
+        # TensorFlow's own padding differs from torch's if there is a stride.
         y = self._keras.layers.ZeroPadding2D(padding)(x) if padding else x
         layer = self._keras.layers.Conv2D(channels, (height, width), stride, use_bias=bias, name=_layer_name(name))
         y = layer(y)
@@ -202,5 +205,5 @@ class _KerasLayers:
 
 
 def _layer_name(name: str) -> str:
-    """A graph of TensorFlow has names that begin with a letter."""
+    """Return a name for a graph of TensorFlow, where names begin with a letter."""
     return f"module_{name}".replace(".", "_")

@@ -15,7 +15,7 @@ from chronograd.train.epochs import train_epochs
 
 
 def train(step: TensorFlowStep, prepared: Prepared, run: RunDir, lines: StepWriter) -> Progress:
-    """Train to the job's epochs or target accuracy, from the checkpoint that was found, if there was one."""
+    """Train to the job's epochs or target accuracy, from the prepared checkpoint if there is one."""
     progress = _resume(step, prepared, lines)
     if prepared.loaded and step.ranks.is_rank_zero and progress.step == 0:
         lines.write(Weights(text=prepared.loaded))
@@ -42,7 +42,7 @@ def _resume(step: TensorFlowStep, prepared: Prepared, lines: StepWriter) -> Prog
 
 
 def _epoch(step: TensorFlowStep, lines: StepWriter, progress: Progress) -> tuple[float, float]:
-    """The steps of one epoch. Returns the mean loss over ranks and steps, and seconds."""
+    """Run the steps of one epoch. Return the mean loss over ranks and steps, and seconds."""
     loss_sum, last_s = 0.0, 0.0
     start = time.perf_counter()
     for index in range(progress.step, progress.step + step.steps_per_epoch):

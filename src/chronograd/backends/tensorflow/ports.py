@@ -1,10 +1,10 @@
-"""Keras ports: the architectures of some of our networks, said once more, layer by layer.
+"""Keras ports: the architectures of some of our networks, written again layer by layer.
 
-A port calls the methods of `Layers` with the names that the torch network's state dict has; channels, kernels and
-biases are those of the weights. Imports neither TensorFlow nor torch: a job is checked against the names in `PORTS`.
+A port calls the methods of `Layers` with the names of the torch network's state dict; channels, kernels and biases
+follow from the weights. Imports neither TensorFlow nor torch: a job is checked against the names in `PORTS`.
 
-LeNet-5 and small-cnn: see chronograd.models. CIFAR ResNets with parameter-free shortcuts, and ResNet-50:
-He et al. 2015, arXiv:1512.03385; torchvision's ResNet-50 has the stride in the 3x3 convolution ("version 1.5").
+LeNet-5 and small-cnn: see chronograd.models. CIFAR ResNets with parameter-free shortcuts, and ResNet-50: He et al.
+2015, arXiv:1512.03385; torchvision's ResNet-50 has the stride in the 3x3 convolution ("version 1.5").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ X = Any  # a symbolic tensor of images or features, channels last
 
 
 class Layers(Protocol):
-    """Layers under the names of the torch network's modules, whose weights they take."""
+    """Layers under the names of the torch network's modules, with their weights."""
 
     def conv(self, name: str, x: X, stride: int = 1, padding: int = 0) -> X: ...
 
@@ -29,16 +29,16 @@ class Layers(Protocol):
     def add(self, x: X, y: X) -> X: ...
 
     def max_pool(self, x: X, size: int, stride: int, padding: int = 0) -> X:
-        """Padding is with zeros: for what comes out of a ReLU."""
+        """Pool with zero padding, so only for the output of a ReLU."""
 
     def mean_pool(self, x: X) -> X:
-        """Over all pixels, to one row of channels per image."""
+        """Average over all pixels, to one row of channels per image."""
 
     def flatten(self, x: X) -> X:
-        """In the order of torch: channels, rows, columns."""
+        """Flatten in torch's order: channels, rows, columns."""
 
     def subsample(self, x: X, channels: int, stride: int) -> X:
-        """Every `stride`-th pixel, with channels of zeros on both sides up to `channels`."""
+        """Take every `stride`-th pixel, with channels of zeros on both sides up to `channels`."""
 
 
 Port = Callable[[Layers, X], X]
@@ -57,7 +57,7 @@ def small_cnn(net: Layers, x: X) -> X:
 
 
 def cifar_resnet(depth: int) -> Port:
-    """6n + 2 layers, widths 16, 32, 64."""
+    """Return a ResNet of 6n + 2 layers, widths 16, 32, 64."""
 
     def port(net: Layers, x: X) -> X:
         x = net.relu(net.batch_norm("bn1", net.conv("conv1", x, padding=1)))

@@ -1,14 +1,14 @@
-"""What a TensorFlow rank reads in place of torch: images, labels and weights as plain arrays in the run directory.
+"""Input of a TensorFlow rank without torch: images, labels and weights as plain arrays in the run directory.
 
     prepared/
         train.npy, test.npy     images as whole numbers, uint8, NHWC
         train_labels.npy        class numbers, or rows of probabilities
         test_labels.npy
         weights.safetensors     initial weights, under the torch network's names and in its layout
-        start.json              the data set's card and normalisation, and the checkpoint to go on from
+        start.json              the data set's card and normalisation, and the checkpoint to continue from
 
-`prepare` runs in the launching process, which has torch, and makes them, once; `read` in the ranks, which have not.
-They are removed once the run has its record.
+`prepare` writes them once, in the launching process, which has torch. `read` runs in the ranks, which do not have it.
+The files are removed once the run has its record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chronograd.data.images import Images
 
 Array = np.ndarray[Any, Any]
-# Images, so that a set that is read from files takes little memory.
+# Images at a time, so that a set in files takes little memory.
 WRITTEN_AT_ONCE = 256
 START = "start.json"
 
@@ -45,10 +45,10 @@ class Prepared:
     Attributes:
         train, test: uint8 of shape (N, H, W, C), mapped from their files.
         train_labels: int64 of shape (N,), or float32 probabilities of shape (N, K).
-        scale_C, shift_C: what a network sees is `pixel * scale - shift`.
+        scale_C, shift_C: the network gets `pixel * scale - shift`.
         weights: by the names of the torch network, in its layout.
-        loaded: what weights the job loaded, in words, or empty.
-        checkpoint: the folder to go on from, or None; `checkpoint_notes`: what was passed over on the way to it.
+        loaded: description of the weights that the job loaded, or empty.
+        checkpoint: the folder to continue from, or None; `checkpoint_notes`: newer checkpoints that were skipped.
     """
 
     card: DatasetCard
@@ -70,14 +70,14 @@ def folder(run: RunDir) -> Path:
 
 
 def prepare(job: Job, run: RunDir) -> None:
-    """Write what the ranks will read, and where they start: from the newest sound checkpoint if there is one.
+    """Write the input of the ranks, and their start: the newest sound checkpoint if there is one.
 
     Raises RunError where it cannot be written; as datasets.load, models.registry.build and newest_sound.
     """
     newest, notes = checkpoint_folder.newest_sound(run.checkpoints)
     target = folder(run)
     try:
-        if not (target / START).exists():  # written last: without it the rest may be cut off
+        if not (target / START).exists():  # written last: without it the rest may be incomplete
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir()
             start = _write(job, run, target)
@@ -91,7 +91,7 @@ def prepare(job: Job, run: RunDir) -> None:
 
 
 def read(run: RunDir) -> Prepared:
-    """What `prepare` has written; images stay in their files until they are asked for."""
+    """Read the files of `prepare`; images stay in their files until they are used."""
     from safetensors.numpy import load_file
 
     source = folder(run)
@@ -117,7 +117,7 @@ def read(run: RunDir) -> Prepared:
 
 
 def remove(run: RunDir) -> None:
-    """The data, when nobody will train on it again."""
+    """Remove the data when training is over."""
     shutil.rmtree(folder(run), ignore_errors=True)
 
 
@@ -139,7 +139,7 @@ def _write(job: Job, run: RunDir, target: Path) -> dict[str, Any]:
 
 
 def _write_weights(job: Job, run: RunDir, dataset: Dataset, path: Path) -> str:
-    """The weights that the PyTorch backends would start from. Returns what was loaded, in words."""
+    """Write the weights from which the PyTorch backends would start. Return a description of the loaded weights."""
     import torch
     from safetensors.torch import save_file
 
@@ -156,7 +156,9 @@ def _write_weights(job: Job, run: RunDir, dataset: Dataset, path: Path) -> str:
 
 
 def _write_images(path: Path, images: Images) -> None:
-    """In order, chunk by chunk; a full disk is then an error, where a mapped file would end the process."""
+    """Write images in order, chunk by chunk. A full disk then is an error; with a mapped file it would end the
+    process.
+    """
     channels, height, width = images.shape
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(images), height, width, channels)}
     samples = np.arange(len(images))

@@ -1,6 +1,6 @@
-"""Ranks tell each other their addresses: all go to rank 0 at MASTER_ADDR and MASTER_PORT, which tells everyone.
+"""A meeting of ranks to exchange addresses: all connect to rank 0 at MASTER_ADDR and MASTER_PORT, which tells everyone.
 
-TensorFlow wants one address per worker before it starts any, and a launcher gives one for all.
+TensorFlow needs the addresses of all workers before it starts any, and a launcher gives one for all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RETRY_S = 0.05
 
 
 def addresses(rank: int, world_size: int, master: tuple[str, int], timeout_s: float = TIMEOUT_S) -> list[str]:
-    """`host:port` of every rank; each rank's own port is free on its machine when this returns.
+    """Return `host:port` of every rank; each rank's own port is free on its machine at that time.
 
     A rank's host is the address by which rank 0 sees it. Raises RunError if not all have come in time.
     """
@@ -34,7 +34,7 @@ def addresses(rank: int, world_size: int, master: tuple[str, int], timeout_s: fl
             raise RunError(
                 f"rank {rank} of {world_size} did not meet the others at {master[0]}:{master[1]} "
                 f"within {timeout_s:g} s: {error}",
-                "all ranks must be able to reach that address; the end of the others' output may tell why they are missing",
+                "all ranks must be able to reach that address; the end of the other ranks' output may show why they are missing",
             ) from None
 
 
@@ -64,7 +64,7 @@ def _report(rank: int, master: tuple[str, int], port: int, timeout_s: float) -> 
         try:
             connection = socket.create_connection(master, timeout=timeout_s)
             break
-        except ConnectionRefusedError:  # rank 0 is not there yet
+        except ConnectionRefusedError:  # rank 0 does not listen yet
             if time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_S)

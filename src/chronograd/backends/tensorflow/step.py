@@ -1,6 +1,6 @@
 """One training step of a TensorFlow rank, over all replicas of its process.
 
-A step is one graph: forward, backward, all-reduce and update. Smaller graphs, with less in them, are there to be timed.
+A step is one graph: forward, backward, all-reduce and update. Smaller graphs, with fewer parts, exist for timing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Array = np.ndarray[Any, Any]
 class TensorFlowStep:
     """Network, optimizer and data of one process, and its steps.
 
-    A replica's gradient is that of the sum of its losses over the global batch, so that the sum over replicas is the
-    mean over the batch even where replicas have unequal shares. Running statistics of batch norm are the mean over
+    A replica computes the gradient of the sum of its losses divided by the global batch. The sum over replicas is
+    therefore the mean over the batch even if the shares are unequal. Running statistics of batch norm are the mean over
     replicas.
 
     Attributes:
-        network: the port; `slots`: what the optimizer keeps, by the names of parameters and slots.
+        network: the port; `slots`: the optimizer's state, by the names of parameters and slots.
         loss: mean over the samples of this process in the last step, before its update.
     """
 
@@ -71,42 +71,42 @@ class TensorFlowStep:
     # -- what is called ----------------------------------------------------------------------------------
 
     def gather(self, index: int) -> list[tuple[Array, Array]]:
-        """Images and labels of step `index`, counted from 0, for each replica of this process."""
+        """Return images and labels of step `index`, counted from 0, for each replica of this process."""
         samples = self.order.samples(index)
         mine = [samples[part] for part in self._parts]
         return [(self._data.train[chosen], self._data.train_labels[chosen]) for chosen in mine]
 
     def transfer(self, arrays: list[tuple[Array, Array]]) -> tuple[Any, Any]:
-        """As tensors, each on the device of its replica."""
+        """Return tensors, each on the device of its replica."""
         images, targets = ([pair[i] for pair in arrays] for i in (0, 1))
         return self._distributed(images), self._distributed(targets)
 
     def train(self, batch: tuple[Any, Any], index: int) -> None:
-        """Forward, backward, all-reduce and update."""
+        """Run forward, backward, all-reduce and update."""
         self.loss = self._mean(self._whole(*batch, self._numbers(index)))
         self.network.counted = {name: np.asarray(n + 1) for name, n in self.network.counted.items()}
 
     def run(self, index: int) -> None:
-        """All of step `index`, counted from 0."""
+        """Run all of step `index`, counted from 0."""
         WATCHDOG.at("input", index + 1)
         batch = self.transfer(self.gather(index))
         WATCHDOG.at("step", index + 1)
         self.train(batch, index)
 
     def no_sync(self, batch: tuple[Any, Any]) -> None:
-        """Forward and backward; replicas neither sum their gradients nor use them."""
+        """Run forward and backward; replicas neither sum nor use their gradients."""
         self._mean(self._apart(*batch)[0])
 
     def forward(self, batch: tuple[Any, Any]) -> None:
-        """Forward and loss alone."""
+        """Run forward and loss alone."""
         self._mean(self._forward(*batch))
 
     def update_by_nothing(self, index: int) -> None:
-        """The update alone, with gradients of zero: for timing, as it changes what the optimizer keeps."""
+        """Run the update alone, with zero gradients. For timing only, because it changes the optimizer's state."""
         self._update(self._numbers(index)).numpy()
 
     def evaluate(self) -> tuple[float, float]:
-        """Mean cross-entropy, without label smoothing, and accuracy on the test split, equal on every rank.
+        """Return mean cross-entropy, without label smoothing, and accuracy on the test split, equal on every rank.
 
         Chunks go to the processes in turn; one replica of each computes.
         """
@@ -139,7 +139,9 @@ class TensorFlowStep:
         return self._tf.zeros(())
 
     def _replica(self, images: Any, targets: Any) -> tuple[Any, list[Any], list[Any]]:
-        """Of one replica: the sum of its losses, its part of the gradient, and of the statistics of the batch."""
+        """Return for one replica: the sum of its losses, its part of the gradient, and of the statistics of the
+        batch.
+        """
         with self._tf.GradientTape() as tape:
             loss, statistics = self._loss(images, targets)
             part = loss / self.training.batch
@@ -151,7 +153,7 @@ class TensorFlowStep:
         return self._tf.reduce_sum(self._cross_entropy(logits, targets, self.training.label_smoothing)), statistics
 
     def _summed(self, values: list[Any], variables: list[Any]) -> list[Any]:
-        """Over all replicas, by the strategy's all-reduce."""
+        """Sum over all replicas, with the strategy's all-reduce."""
         if self.ranks.num_replicas == 1 or not values:
             return values
         return list(
@@ -184,7 +186,7 @@ class TensorFlowStep:
         return self._tf.cast(images, self._tf.float32) * self._scale_C - self._shift_C
 
     def _cross_entropy(self, logits: Any, targets: Any, smoothing: float) -> Any:
-        """Of class numbers, or of probabilities."""
+        """Return the cross-entropy for class numbers or probabilities."""
         num_classes = logits.shape[-1]
         if targets.shape.rank == 1:
             targets = self._tf.one_hot(targets, num_classes)
@@ -205,6 +207,6 @@ class TensorFlowStep:
         )
 
     def _mean(self, losses: Any) -> float:
-        """Mean over this process's samples, of sums per replica; reading it waits for the step."""
+        """Return the mean over this process's samples from sums per replica; reading it waits for the step."""
         sums = self._strategy.experimental_local_results(losses)
         return float(sum(float(s) for s in sums)) / self.rank_samples

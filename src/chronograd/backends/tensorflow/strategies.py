@@ -20,7 +20,7 @@ from chronograd.words import how_many
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where this process is among those of the job, and what it computes with.
+    """The place of this process in the job, and its devices.
 
     Attributes:
         rank, world_size: of processes.
@@ -28,7 +28,7 @@ class Ranks:
         strategy: TensorFlow's.
         device: `cpu` or `gpu`; `device_name`: the processor or the GPU.
         threads: CPU threads of one replica.
-        all_reduce: how gradients are summed, in words.
+        all_reduce: the algorithm that sums gradients, in words.
     """
 
     rank: int
@@ -46,11 +46,11 @@ class Ranks:
 
     @property
     def num_replicas(self) -> int:
-        """Of all processes together."""
+        """Return the number of replicas in all processes."""
         return int(self.strategy.num_replicas_in_sync)
 
     def sum(self, values: list[float]) -> list[float]:
-        """Over processes, and the same on each; it waits for all."""
+        """Sum over processes, with the same result on each; it waits for all."""
         if self.world_size == 1:
             return values
         import tensorflow as tf
@@ -65,27 +65,27 @@ class Ranks:
 
         def replica(tensor: Any) -> Any:
             context = tf.distribute.get_replica_context()
-            # The copy is on the replica's device, where an argument of a graph is on none.
+            # The copy is on the replica's device; an argument of a graph has no device.
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(tensor))
 
-        # A vector of any length, so that it is traced once.
+        # A vector of any length, so that TensorFlow traces it once.
         any_length = [tf.TensorSpec([None], tf.float64)]
         return tf.function(lambda t: self.strategy.run(replica, args=(t,)), any_length, autograph=False)
 
     def broadcast_from_rank0(self, number: int) -> int:
-        """Rank 0's number, on every rank."""
+        """Return rank 0's number on every rank."""
         return int(self.sum([float(number) if self.is_rank_zero else 0.0])[0])
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Wait until every process is here."""
         self.sum([0.0])
 
 
 def join(job: Job) -> Ranks:
-    """Devices set up and a strategy made, in a process of its own: TensorFlow allows it once.
+    """Set up devices and a strategy; TensorFlow allows it once in a process.
 
-    Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Raises InputError if GPUs are missing, RunError
-    if the ranks do not meet.
+    Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Raises InputError if GPUs are missing, RunError if
+    the ranks do not meet.
     """
     import tensorflow as tf
 
@@ -111,7 +111,9 @@ def join(job: Job) -> Ranks:
 
 
 def _set_threads(threads: int, replicas: int) -> None:
-    """Logical devices of a process share one pool; with one thread an operator runs in the thread that starts it."""
+    """Set the threads. Logical devices of a process share one pool; with one thread an operator runs in the thread that
+    starts it.
+    """
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads if threads == 1 else threads * replicas)
@@ -149,7 +151,7 @@ def _mirrored(job: Job, num_gpus: int) -> tuple[Any, str]:
         "nccl": tf.distribute.NcclAllReduce,
     }
     chosen = job.communication.all_reduce
-    if chosen == "auto":  # what TensorFlow itself chooses, said here so that the record can tell
+    if chosen == "auto":  # TensorFlow's own choice, made here so that the record has it
         chosen = "nccl" if num_gpus else "reduction_to_one_device"
     return tf.distribute.MirroredStrategy(devices, operations[chosen]()), chosen
 

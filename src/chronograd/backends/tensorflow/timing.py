@@ -1,8 +1,8 @@
-"""Timing the steps of a TensorFlow rank, after a warm-up, part by part.
+"""Timing of the steps of a TensorFlow rank, after a warm-up, part by part.
 
-A step is one graph and cannot be stopped between its parts. So each is followed by smaller graphs on the same batch:
-forward and backward without all-reduce and update, forward alone, the update alone. Backward is the difference of
-the first two; the exposed communication, as chronograd.measure.result takes it, what the step has beyond all of them.
+A step is one graph and cannot be stopped between its parts. So each step is followed by smaller graphs on the same
+batch: forward and backward without all-reduce and update, forward alone, the update alone. Backward is the difference
+of the first two. Exposed communication, as in chronograd.measure.result, is the time of the step beyond all of them.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def time_steps(step: TensorFlowStep, timing: Timing, write: Callable[[Line], Non
 
 
 def _round(step: TensorFlowStep, index: int) -> tuple[float, dict[str, Any], dict[str, Any] | None]:
-    """Step time; seconds by part; and the same of forward and backward without exchange, where there are several replicas."""
-    step.ranks.wait()  # as after a step that all have done together: what follows it here, each does alone
+    """Return the step time; seconds by part; and, with several replicas, the same for forward and backward without
+    communication.
+    """
+    step.ranks.wait()  # as after a joint step, because the following parts run on each rank alone
     input_s, arrays = _timed(lambda: step.gather(index))
     transfer_s, batch = _timed(lambda: step.transfer(arrays))
     if step.ranks.device == "cpu":  # a copy within main memory
@@ -53,7 +55,7 @@ def _round(step: TensorFlowStep, index: int) -> tuple[float, dict[str, Any], dic
     apart_s = _timed(lambda: step.no_sync(batch))[0] if step.ranks.num_replicas > 1 else None
     forward_s, _ = _timed(lambda: step.forward(batch))
     update_s, _ = _timed(lambda: step.update_by_nothing(index))
-    # Timed apart from the step, the two may come to more than the whole of it.
+    # Measured separately, the two may exceed the whole step.
     share = min(1.0, whole_s / (forward_s + update_s))
     forward_s, update_s = forward_s * share, update_s * share
     rest_s = max(0.0, whole_s - forward_s - update_s)

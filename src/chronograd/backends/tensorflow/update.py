@@ -1,4 +1,5 @@
-"""Update rules in TensorFlow, written as torch.optim has them: Keras's own scale momentum by the rate and differ in the last digits.
+"""Update rules in TensorFlow with the formulas of torch.optim: Keras's own scale momentum by the rate and differ in the
+last digits.
 
 Every rule changes one variable and its slots on one replica. Slots have torch's names.
 """
@@ -15,7 +16,7 @@ ADADELTA_EPSILON = 1e-6
 
 
 def slot_names(training: Training) -> tuple[str, ...]:
-    """What an optimizer keeps beside each parameter."""
+    """Return the names of the optimizer's state for each parameter."""
     if training.optimizer == "adamw":
         return "exp_avg", "exp_avg_sq"
     if training.optimizer == "adadelta":
@@ -24,14 +25,14 @@ def slot_names(training: Training) -> tuple[str, ...]:
 
 
 def numbers_of_step(training: Training, rate: float, step: int) -> tuple[float, float, float]:
-    """What a rule needs to know of step `step`, counted from 0: the rate, and AdamW's two corrections of bias."""
+    """Return the numbers of a rule for step `step`, counted from 0: the rate, and AdamW's two corrections of bias."""
     if training.optimizer != "adamw":
         return rate, 1.0, 1.0
     return rate, 1 - training.momentum ** (step + 1), 1 - ADAM_BETA2 ** (step + 1)
 
 
 def update(training: Training, variable: Any, gradient: Any, slots: Any, numbers: Any) -> None:
-    """One step of the job's optimizer on one variable; `numbers` are those of `numbers_of_step`, as a tensor."""
+    """Apply one step of the job's optimizer to one variable; `numbers` come from `numbers_of_step`, as a tensor."""
     import tensorflow as tf
 
     rate, correction1, correction2 = numbers[0], numbers[1], numbers[2]

@@ -1,6 +1,6 @@
-"""What one TensorFlow process runs: `python -m chronograd.backends.tensorflow.worker RUN_DIR train|measure`.
+"""The program of one TensorFlow process: `python -m chronograd.backends.tensorflow.worker RUN_DIR train|measure`.
 
-The options and what it leaves behind are those of chronograd.train.worker. Never imports torch.
+Its options and results are those of chronograd.train.worker. Never imports torch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from chronograd.train.watchdog import WATCHDOG
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one process. Returns its exit status."""
+    """Run one process. Return its exit status."""
     return run_rank(argv, _work, _work)
 
 
 def _work(run: RunDir, job: Job, asked: Measuring | None = None) -> None:
-    """Train, or measure what was asked for."""
+    """Train, or measure as asked."""
     if asked is not None and asked.with_epochs:
         raise JobError(f"backend {job.backend} times steps, not epochs without input", "leave out --epochs")
     rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
@@ -71,7 +71,7 @@ def _joined(run: RunDir, job: Job, lines: StepWriter, asked: Measuring | None) -
 def _trained_record(run: RunDir, job: Job, prepared: Prepared, step: TensorFlowStep, progress: Progress) -> Record:
     record = training_record(run, job, prepared.card, progress.stopped)
     count = sum(tensor.value().size for tensor in step.network.trained)
-    record.put("trained_params", Quantity(value=count, unit="count", source="parameters that the optimizer changes"))
+    record.put("trained_params", Quantity(value=count, unit="count", source="trained parameters"))
     record.notes += prepared.notes
     return record
 
@@ -83,7 +83,7 @@ def _measured_record(run: RunDir, job: Job, ranks: Ranks, asked: Measuring) -> R
 
 
 def _start(job: Job, prepared: Prepared, ranks: Ranks, lines: StepWriter) -> TensorFlowStep:
-    """The step of this process, and a line that says where it runs."""
+    """Return the step of this process, and write a line about its place."""
     lines.write(process.start(ranks.device, ranks.device_name, ranks.threads))
     return TensorFlowStep(job, prepared, ranks)
 
