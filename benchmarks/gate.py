@@ -10,7 +10,8 @@ all rounds. One job computes, and on a shared machine its runs differ by much; t
 of its own, and its runs differ by little.
 
 --simulate measures nothing: it draws runs whose spread is known, and prints how often the interval holds the true change, how often
-equal runs fail, and how often changes are found. With --write the table goes into docs/decisions/gate.md.
+equal runs fail, and how often changes are found; then the same for rounds of `compare jobs`, whose two runs share a part of their
+spread. With --write the tables go into docs/decisions/gate.md.
 """
 
 from __future__ import annotations
@@ -192,6 +193,44 @@ def simulation() -> str:
     return "\n".join(lines) + "\n"
 
 
+ROUNDS_BEGIN, ROUNDS_END = "<!-- rounds -->\n", "<!-- end of rounds -->"
+ROUNDS = (3, 5, 8)
+# Deviation of the log of a step time that both runs of a round share, and that of each run.
+SHARED = ((0.0, 0.05), (0.2, 0.05), (0.2, 0.02))
+
+
+def simulated_rounds(
+    rounds: int, shared: float, own: float, change: float, is_paired: bool
+) -> tuple[float, float, float]:
+    """Return the shares of `simulated`, of rounds."""
+    chance = np.random.default_rng(0)
+    conditions = [read_condition(f"step_time > {limit}%") for limit in LIMITS]
+    found = np.zeros(3)
+    for _ in range(SIMULATED):
+        logs = shared * chance.standard_normal((rounds, 1)) + own * chance.standard_normal((rounds, 2))
+        a, b = ([_run(0.1 * factor * float(np.exp(log)), 0.03) for log in column] for factor, column in
+                zip((1.0, 1.0 + change), logs.T, strict=True))  # fmt: skip
+        outcomes = [judge(condition, a, b, is_paired=is_paired) for condition in conditions]
+        found += (outcomes[0].low <= change <= outcomes[0].high, *(one.verdict == "fails" for one in outcomes))
+    inside, at_0, at_5 = found / SIMULATED
+    return inside, at_0, at_5
+
+
+def simulation_of_rounds() -> str:
+    """A table: a row for each number of rounds and setting, by pairs and by the spread between runs."""
+    heads = ["rounds", "shared", "of a run", "judged by", "95 % holds", "equal fail, > 0 %", "equal fail, > 5 %"]
+    heads += [f"+{100 * change:.0f} % fails, > 5 %" for change in CHANGES]
+    lines = [f"| {' | '.join(heads)} |", f"|{' ---: |' * len(heads)}"]
+    for rounds in ROUNDS:
+        for shared, own in SHARED:
+            for is_paired in (True, False):
+                shares = [*simulated_rounds(rounds, shared, own, 0.0, is_paired)]
+                shares += [simulated_rounds(rounds, shared, own, change, is_paired)[2] for change in CHANGES]
+                row = [str(rounds), f"{100 * shared:.0f} %", f"{100 * own:.0f} %", "pairs" if is_paired else "runs"]
+                lines.append(f"| {' | '.join([*row, *(f'{100 * x:.1f} %' for x in shares)])} |")
+    return "\n".join(lines) + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=24)
@@ -203,11 +242,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     arguments = parser.parse_args(argv)
     if arguments.simulate:
-        table = simulation()
-        print(table)
-        if arguments.write:
-            before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-            PAGE.write_text(before + BEGIN + table + END + rest.partition(END)[2], encoding="utf-8")
+        for begin, end, table in ((BEGIN, END, simulation()), (ROUNDS_BEGIN, ROUNDS_END, simulation_of_rounds())):
+            print(table)
+            if arguments.write:
+                before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+                PAGE.write_text(before + begin + table + end + rest.partition(end)[2], encoding="utf-8")
         return
     result: dict[str, Any] = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -88,6 +88,10 @@ def test_as_json(capsys):
         (["main.json", "slow.json", "--fail-if", "test_accuracy < -1%"], "has no test_accuracy"),
         (["main.json", "nowhere", "--fail-if", "step_time > 5%"], "no record at nowhere"),
         (["main.json", "slow.json", "--strict"], "--strict without a condition"),
+        (["main.json", "slow.json", "--paired"], "--paired without a condition"),
+        (["main.json", "slow.json", "--paired", "--fail-if", "step_time > 5%"], "3 or more: there are 1 and 1"),
+        (["jobs", "lenet5", "lenet5", "--rounds", "2"], "2 is not in the range"),
+        (["jobs", "lenet5", "lenet5", "--fail-if", "step_tim > 5%"], "did you mean step_time"),
     ],
 )
 def test_a_gate_that_cannot_judge_exits_with_2(capsys, arguments, message):

@@ -255,6 +255,58 @@ def test_a_change_that_is_large_enough_is_caught(runs, noise, change):
     assert alarms(np.random.default_rng(2), 500, runs, noise, noise, change, 5) > 0.9
 
 
+# -- rounds: the change of each pair ----------------------------------------------------------------------
+
+
+def pairs(*times):
+    return [[record(t) for t in side] for side in zip(*times, strict=True)]
+
+
+def paired(text, baseline, runs):
+    return judge(read_condition(text), baseline, runs, is_paired=True)
+
+
+def test_what_both_runs_of_a_round_share_cancels():
+    """The machine doubles its time from round to round; changes are 10, 12 and 14 %: t of 2 degrees of freedom is 4.303."""
+    sides = pairs((0.1, 0.110), (0.2, 0.224), (0.4, 0.456))
+    outcome = paired("step_time > 5%", *sides)
+    changes = np.log([1.10, 1.12, 1.14])
+    half = 4.302653 * changes.std(ddof=1) / math.sqrt(3)
+    assert (outcome.low, outcome.high) == pytest.approx(
+        (math.expm1(changes.mean() - half), math.expm1(changes.mean() + half))
+    )
+    assert outcome.verdict == "fails"  # from +7 to +17 %
+    assert paired("step_time > 10%", *sides).verdict == "cannot tell"
+    assert judged("step_time > 5%", *sides).high > 4  # without pairs: up to +400 %
+
+
+def test_a_difference_of_pairs_in_its_own_unit():
+    outcome = paired("step_time > 5 ms", *pairs((0.1, 0.110), (0.2, 0.212), (0.3, 0.314)))
+    assert (outcome.change, outcome.high - outcome.change) == pytest.approx((0.012, 4.302653 * 0.002 / math.sqrt(3)))
+    assert not outcome.is_assumed
+
+
+def test_two_rounds_or_odd_runs_are_no_pairs():
+    for times in ([(0.1, 0.1)] * 2, [(0.1, 0.1)]):
+        with pytest.raises(InputError, match="3 or more: there are"):
+            paired("step_time > 5%", *pairs(*times))
+    with pytest.raises(InputError, match="there are 4 and 3"):
+        paired("step_time > 5%", [record() for _ in range(4)], [record() for _ in range(3)])
+
+
+@pytest.mark.parametrize("rounds", [3, 5])
+@pytest.mark.parametrize("shared", [0.0, 0.3])
+def test_pairs_of_equal_jobs_seldom_fail_whatever_rounds_share(rounds, shared):
+    """The upper 2.5 % of a t distribution, within the error of 2000 gates."""
+    chance = np.random.default_rng(rounds)
+    failed = 0
+    for _ in range(2000):
+        drift = shared * chance.standard_normal((rounds, 1))
+        times = 0.1 * np.exp(drift + 0.05 * chance.standard_normal((rounds, 2)))
+        failed += paired("step_time > 0%", *pairs(*times)).verdict == "fails"
+    assert 0.015 < failed / 2000 < 0.035
+
+
 def test_a_figure_that_is_missing_is_an_error_and_never_a_pass():
     reason = Quantity.missing("1", "it was not evaluated")
     with pytest.raises(InputError, match=r"has no test_accuracy: it was not evaluated"):

@@ -86,6 +86,7 @@ def judge(
     conditions: Sequence[str],
     is_strict: bool = False,
     others: Sequence[Sequence[Record]] = (),
+    is_paired: bool = False,
 ) -> Answer[GateOutcome]:
     """A regression gate: each condition, such as `step_time > 5%`, on how runs changed against a baseline.
 
@@ -93,11 +94,12 @@ def judge(
         baseline, runs: one or more records each; repeats make the intervals narrower.
         is_strict: whether a condition that is too noisy to tell fails as well.
         others: further runs of the same jobs, in groups, which show how runs differ; see `joining.runs_beside`.
+        is_paired: the runs at one place of the two sides are of one round.
     Raises: InputError for a condition that cannot be read, or of a quantity that no record has.
     """
     known = sorted({name for record in (*baseline, *runs) for name in record.quantities})
     read = [gate.read_condition(text, known) for text in conditions]
-    outcomes = [gate.judge(condition, baseline, runs, others) for condition in read]
+    outcomes = [gate.judge(condition, baseline, runs, others, is_paired) for condition in read]
     failing = ("fails", "cannot tell") if is_strict else ("fails",)
     num_failed = sum(outcome.verdict in failing for outcome in outcomes)
     notes = [condition.warning for condition in read if condition.warning]

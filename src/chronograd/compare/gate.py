@@ -9,12 +9,14 @@ the next run will be: on a shared machine means of runs of one job deviated by 2
 let expect (standard error by blocks, 3.4 %). So a run counts as one sample, however many steps it has:
 
 - several runs of each, or other runs of the same jobs: the pooled spread between runs, with Student's t;
+- runs in rounds, one of each side in a round: the spread of the changes between the two runs of a round, with Student's t.
+  What both runs of a round share, such as a machine that is slow for a while, cancels;
 - otherwise (fewer than two degrees of freedom) nobody knows how runs differ: times and rates are assumed to deviate by
   BETWEEN_RUNS, or as their steps do if that is more. A pair of runs then proves only large changes;
 - memory of one run each is compared as it is; other figures without a spread are never judged from one run each.
 
 Percentages are compared as logarithms, differences as they are. Left out: drift from one side to the other, which no
-statistic of the two can tell from a change; so runs should take turns.
+statistic of the two can tell from a change; so runs should take turns, as those of `bench.rounds` do.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ BETWEEN_RUNS = 0.10
 TIMED_UNITS = {"s", "sample/s", "frame/s", "FLOP/s", "usd", "1/s"}
 TIMED_NAMES = {"mfu", "ppp"}
 ENOUGH = 3  # runs of each: with two, Student's t doubles the interval
+MIN_ROUNDS = (
+    3  # the changes of two rounds have one degree of freedom, and an interval of 12.7 standard errors to either side
+)
 # A step's spread stands for that of what is computed from it.
 SPREAD_OF = {"throughput_samples_per_s": "step_time_s", "achieved_flops_per_s": "step_time_s"}
 BETTER_HIGH = {"throughput_samples_per_s", "achieved_flops_per_s", "mfu", "ppp", "test_accuracy",
@@ -182,13 +187,20 @@ def judge(
     baseline: Sequence[Record],
     runs: Sequence[Record],
     others: Sequence[Sequence[Record]] = (),
+    is_paired: bool = False,
 ) -> ConditionOutcome:
     """Return the outcome of a condition.
 
     Args:
         others: further runs, in groups of one job on one machine: they show how runs of a group differ.
-    Raises: InputError where a record of the two sides has not the figure.
+        is_paired: the runs at one place of the two sides are of one round; `others` are not used then.
+    Raises: InputError where a record of the two sides has not the figure, or pairs are incomplete.
     """
+    if is_paired and not MIN_ROUNDS <= len(baseline) == len(runs):
+        raise InputError(
+            f"pairs need the same number of runs on each side, {MIN_ROUNDS} or more: there are {len(baseline)} and {len(runs)}",
+            "measure both jobs in turn with `chronograd compare jobs A B`",
+        )
     sides = [[_figure(condition, record) for record in side] for side in (baseline, runs)]
     unit = sides[0][0].unit
     values = [[_value(condition, q) for q in side] for side in sides]
@@ -200,9 +212,14 @@ def judge(
     between = _between_runs([*values, *beside])
     counts = [len(side) for side in values]
     told = f"{counts[0]} against {counts[1]} run{'s' if counts[1] > 1 else ''}"
-    if between is not None:
+    if is_paired:
+        changes = np.subtract(values[1], values[0])
+        single = float(np.std(changes, ddof=1)) / math.sqrt(2)
+        half = _quantile(len(changes) - 1) * single * math.sqrt(2 / len(changes))
+        told = f"{counts[0]} rounds of a run of each, by the spread of their changes"
+    elif between is not None:
         single, freedom = between
-        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * single * math.sqrt(sum(1 / n for n in counts))
+        half = _quantile(freedom) * single * math.sqrt(sum(1 / n for n in counts))
         more = sum(len(group) for group in beside)
         told += f", by their spread{f' and that of {more} other runs of the same job' if more else ''}"
     else:
@@ -222,7 +239,7 @@ def judge(
         seen=back(limit + sign * half) if math.isfinite(half) else math.inf,
         runs_needed=max(2, math.ceil(2 * (2 * single / limit) ** 2)) if is_wide else None,
         spread=told,
-        is_assumed=between is None,
+        is_assumed=between is None and not is_paired,
     )
 
 
@@ -274,6 +291,11 @@ def _deviation(found: Quantity) -> float | None:
     if found.std is not None:
         return found.std
     return None if found.low is None or found.high is None else (found.high - found.low) / (2 * Z80)
+
+
+def _quantile(freedom: int) -> float:
+    """Return the number of standard errors to either side of a mean that its interval spans, by Student's t."""
+    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
 
 
 def _between_runs(groups: Sequence[Sequence[float]]) -> tuple[float, int] | None:

@@ -1,13 +1,16 @@
-"""`compare A B`: two records next to each other, or a regression gate on what changed."""
+"""`compare A B`: two records next to each other, or a regression gate; `compare jobs`: two jobs, measured in turn and gated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
 
 from chronograd.errors import InputError
-from chronograd.verbs.kinds import PATH
+from chronograd.verbs.kinds import ABOVE_0, PATH, complete_jobs
 from chronograd.verbs.request import Request, Spelling
+from chronograd.verbs.screen import say
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -20,7 +23,7 @@ class Compare(Request):
 
     With --fail-if it is a regression gate: A is the baseline. Each may be several runs, as a folder or with commas between.
     A condition fails only if the 95 % interval of the change lies beyond its limit. One run of each proves only large changes, as
-    it does not show how runs differ: give three of each, or more. Exit status: 0 if no condition fails, 1 if one fails, 2 for
+    it does not show how runs differ: give three of each, or more, or let `compare jobs` measure them. Exit status: 0 if no condition fails, 1 if one fails, 2 for
     wrong input; what these runs cannot tell is 0, and 1 with --strict. NAME > LIMIT and NAME < LIMIT take
     per cent of the baseline or a difference: 'step_time > 20 ms', 'throughput < -5%', 'test_accuracy < -1 point'.
     """
@@ -37,20 +40,79 @@ class Compare(Request):
     """Exit status 1 if B changed like this against A, such as 'step_time > 5%'. May be given again."""
     strict: Annotated[bool, Spelling(aliases=("is_strict",))] = False
     """Also exit with 1 where these runs cannot tell (inconclusive)."""
+    paired: bool = False
+    """The runs of A and B took turns: the first of each are a pair, and so on. The gate judges the change of each pair."""
 
     def answer(self) -> Answer[Comparison | GateOutcome]:
         from chronograd.compare import answer, joining
         from chronograd.rundir import listing
 
         if not self.fail_if:
-            if self.strict:
-                raise InputError("--strict without a condition", "add --fail-if CONDITION")
+            for name in ("strict", "paired"):
+                if getattr(self, name):
+                    raise InputError(f"--{name} without a condition", "add --fail-if CONDITION")
             hint = "name one of them, or judge all with --fail-if"
             return answer.compare(*(listing.load(listing.one_run(side, hint=hint)) for side in (self.a, self.b)))
         baseline, changed = (list(listing.records(side, each_seed=True).values()) for side in (self.a, self.b))
         paths = [path for side in (self.a, self.b) for _, path in listing.runs(side, each_seed=True)]
-        others = joining.runs_beside(paths, [*baseline, *changed])
-        return answer.judge(baseline, changed, self.fail_if, self.strict, others)
+        others = [] if self.paired else joining.runs_beside(paths, [*baseline, *changed])
+        return answer.judge(baseline, changed, self.fail_if, self.strict, others, self.paired)
 
 
-REQUESTS = (Compare,)
+@dataclass(frozen=True, kw_only=True)
+class CompareJobs(Request):
+    """Measure two jobs in turn, round by round, and gate on the change of each round.
+
+    A is the baseline. A round measures both jobs once; every second round begins with B. What slows down both runs of a round
+    does not count as a change. The same command with the same --out continues after an interruption, and a larger --rounds adds
+    rounds. The exit status is that of `compare --fail-if`.
+    """
+
+    verb = "compare jobs"
+    examples = (
+        "chronograd compare jobs main.yaml change.yaml --rounds 5",
+        'chronograd compare jobs a.yaml b.yaml training.batch=64 --out runs/ab --fail-if "throughput < -5%"',
+    )
+
+    a: Annotated[Any, Spelling(metavar="A", is_argument=True, complete=complete_jobs)]
+    b: Annotated[Any, Spelling(metavar="B", is_argument=True, complete=complete_jobs)]
+    overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    rounds: Annotated[int, click.IntRange(3)] = 5
+    """Rounds: measurements of each job."""
+    fail_if: Annotated[tuple[str, ...], Spelling(metavar="CONDITION")] = ()
+    """As of compare; 'step_time > 5%' by default. May be given again."""
+    strict: Annotated[bool, Spelling(aliases=("is_strict",))] = False
+    """Also exit with 1 where these runs cannot tell (inconclusive)."""
+    steps: Annotated[int | None, click.IntRange(1), Spelling(aliases=("num_steps",))] = None
+    """Steps to time in a run: 30, in inference 200 batches."""
+    warmup: Annotated[int, click.IntRange(1)] = 5
+    """Steps before the clock starts."""
+    seconds: Annotated[float, ABOVE_0] = 60.0
+    """At most, for a run."""
+    out: Annotated[str | None, click.Path()] = None
+    """Folder of the runs, a/round-1, b/round-1 and so on; a new one in runs/ by default."""
+
+    def answer(self) -> Answer:
+        from chronograd import ask, job
+        from chronograd.bench.rounds import measure_rounds
+        from chronograd.compare import answer, gate
+
+        conditions = self.fail_if or (DEFAULT_CONDITION,)
+        for text in conditions:
+            gate.read_condition(text)  # before anything is measured
+        a, b = (
+            job.changed(one, self.overrides) if isinstance(one, job.Job) else ask.job_of(one, self.overrides)
+            for one in (self.a, self.b)
+        )
+        timing = {"num_steps": self.steps, "warmup": self.warmup, "seconds": self.seconds}
+        rounds = measure_rounds(a, b, self.rounds, out=self.out, say=say, **timing)
+        judged = answer.judge(rounds.a, rounds.b, conditions, self.strict, is_paired=True)
+        return replace(judged, data={**judged.data, "folder": str(rounds.folder), "rounds": len(rounds.a)})
+
+    def after(self, answer: Answer, as_json: bool) -> None:
+        if not as_json:
+            click.echo(f"runs: {answer.data['folder']}")
+
+
+DEFAULT_CONDITION = "step_time > 5%"
+REQUESTS = (Compare, CompareJobs)

@@ -1,0 +1,105 @@
+"""Two jobs measured in turn, round by round: what `compare jobs` runs before its gate."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from chronograd import job as jobs
+from chronograd.errors import FileFormatError, JobError, RunError
+from chronograd.files import filling, read_json, write_json
+from chronograd.job import Job
+from chronograd.launch import jobs as launched
+from chronograd.launch.jobs import PathLike
+from chronograd.record import Record
+from chronograd.rundir import DEFAULT_PARENT, RunDir, is_run_dir
+
+PLAN = "rounds.json"  # both jobs and how they are timed
+SIDES = ("a", "b")
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The records of both jobs, in order of their rounds, and the folder of their runs."""
+
+    folder: Path
+    a: list[Record]
+    b: list[Record]
+
+
+def measure_rounds(
+    a: Job,
+    b: Job,
+    rounds: int,
+    *,
+    out: PathLike | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    **timing: Any,
+) -> Rounds:
+    """Measure both jobs once in each round; every second round begins with b.
+
+    Runs that `out` holds already stay. A run gets its name once it is finished, so one that was interrupted is measured again.
+
+    Args:
+        out: the folder of all runs; a new one by default.
+        timing: as `jobs.measure` takes it.
+    Raises: JobError if `out` has rounds of other jobs or another timing, RunError if it holds something else; else as
+        `jobs.measure`.
+    """
+    both = {"a": jobs.scaled(a), "b": jobs.scaled(b)}
+    for one in both.values():
+        launched.check(one)
+    folder = _folder(out, {**{side: jobs.resolved(job) for side, job in both.items()}, "timing": timing})
+    records: dict[str, list[Record]] = {side: [] for side in SIDES}
+    for number in range(1, rounds + 1):
+        for side in SIDES if number % 2 else SIDES[::-1]:
+            path = folder / side / f"round-{number}"
+            if not is_run_dir(path):
+                say(f"round {number} of {rounds}: job {side.upper()}")
+                run = launched.measure(both[side], out=_aside(path), **timing)
+                _keep(run.path, path)
+            records[side].append(RunDir.open(path).record())
+    return Rounds(folder, records["a"], records["b"])
+
+
+def _folder(out: PathLike | None, plan: Mapping[str, Any]) -> Path:
+    """Return the folder of these rounds: the one that holds some of them already, or a new one."""
+    moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    folder = Path(out) if out is not None else DEFAULT_PARENT / f"{moment}-rounds-{secrets.token_hex(2)}"
+    try:
+        with filling(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not any(folder.iterdir()):
+                write_json(folder / PLAN, plan)
+    except OSError as error:
+        raise RunError(f"cannot measure rounds in {folder}: {error.strerror}", "name another with --out") from None
+    try:
+        before = read_json(folder / PLAN)
+    except FileNotFoundError:
+        raise RunError(f"{folder} is not empty and has no rounds", "name another folder with --out") from None
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"{folder / PLAN} is damaged: {error}", "name another folder with --out") from None
+    different = [name for name in plan if before.get(name) != plan[name]] if isinstance(before, dict) else list(plan)
+    if different:
+        what = " and ".join("the timing" if name == "timing" else f"job {name.upper()}" for name in different)
+        raise JobError(f"{folder} has rounds in which {what} was another", "name another folder with --out")
+    return folder
+
+
+def _aside(path: Path) -> Path:
+    """Return where a run is measured until it is finished: a new hidden folder beside."""
+    return path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+
+
+def _keep(measured: Path, path: Path) -> None:
+    """Give a finished run its name. Raises RunError where another process did so first."""
+    try:
+        measured.rename(path)
+    except OSError as error:
+        raise RunError(
+            f"cannot rename {measured} to {path}: {error.strerror}", "let only one command measure in this folder"
+        ) from None

@@ -1,0 +1,104 @@
+"""Two jobs measured in turn, for real: order, resuming, and the gate on their pairs."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chronograd
+from chronograd import job as jobs
+from chronograd.bench.rounds import PLAN, measure_rounds
+from chronograd.cli.main import main
+from chronograd.errors import JobError, RunError
+from chronograd.record import Record
+
+# B has eight times the samples of a step.
+TINY = {
+    "network": {"name": "lenet5"},
+    "data": {"name": "synthetic", "shape": [1, 28, 28], "classes": 10, "samples": 512},
+    "training": {"batch": 16},
+    "cluster": {"device": "cpu", "threads": 1},
+}
+TIMING = {"num_steps": 4, "warmup": 1}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Three rounds of a job and of one with more work, as the command line measures them."""
+    folder = tmp_path_factory.mktemp("rounds")
+    for name, batch in (("a", 16), ("b", 128)):
+        one = jobs.changed(jobs.from_dict(TINY), [f"training.batch={batch}"])
+        (folder / f"{name}.yaml").write_text(jobs.to_yaml(one))
+    command = ["compare", "jobs", str(folder / "a.yaml"), str(folder / "b.yaml"), "--rounds", "3"]
+    command += ["--steps", "4", "--warmup", "1", "--out", str(folder / "ab")]
+    return folder / "ab", command
+
+
+def test_rounds_take_turns_and_are_gated_as_pairs(measured, capsys):
+    """A step of B is never below a hundredth of A's, and seldom above: the interval is that of three changes, t = 4.303."""
+    folder, command = measured
+    assert main([*command, "--fail-if", "step_time > -99%", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    (condition,) = told["conditions"]
+    assert (told["folder"], told["rounds"], condition["verdict"]) == (str(folder), 3, "fails")
+    a, b = (
+        np.log([Record.load(folder / side / f"round-{number}").value("step_time_s") for number in (1, 2, 3)])
+        for side in "ab"
+    )
+    half = 4.302653 * np.std(b - a, ddof=1) / math.sqrt(3)
+    assert condition["low"] == pytest.approx(100 * math.expm1(np.mean(b - a) - half))
+    assert condition["high"] == pytest.approx(100 * math.expm1(np.mean(b - a) + half))
+    assert condition["spread_is_assumed"] is False
+    begun = sorted((json.loads(line)["time"], f"{side}{number}") for side in "ab" for number in (1, 2, 3)
+                   for line in (folder / side / f"round-{number}" / "steps.0.jsonl").read_text().splitlines()[:1])  # fmt: skip
+    assert [name for _, name in begun] == ["a1", "b1", "b2", "a2", "a3", "b3"]
+
+
+def test_it_continues_with_the_runs_that_are_missing(measured, capsys, tmp_path: Path):
+    folder, command = measured
+    main(command)
+    copy = shutil.copytree(folder, tmp_path / "ab")
+    kept = (copy / "a" / "round-1" / "record.json").read_bytes()
+    shutil.rmtree(copy / "b" / "round-2")
+    capsys.readouterr()
+    main([*command[:-1], str(copy), "--rounds", "4"])
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("round")]
+    assert said == ["round 2 of 4: job B", "round 4 of 4: job B", "round 4 of 4: job A"]
+    assert (copy / "a" / "round-1" / "record.json").read_bytes() == kept
+    assert {path.name for path in (copy / "b").iterdir()} == {f"round-{number}" for number in (1, 2, 3, 4)}
+
+
+def test_the_runs_can_be_judged_again(measured, capsys):
+    folder, command = measured
+    main([*command, "--json", "--fail-if", "throughput < -5%"])
+    first = json.loads(capsys.readouterr().out)["conditions"]
+    main(["compare", str(folder / "a"), str(folder / "b"), "--paired", "--json", "--fail-if", "throughput < -5%"])
+    (again,) = json.loads(capsys.readouterr().out)["conditions"]
+    assert again["spread"].endswith("by the spread of their changes")
+    if len(list((folder / "a").iterdir())) == 3:
+        assert first == [again]
+
+
+def test_python_measures_as_the_command_line_does(tmp_path: Path):
+    job = jobs.from_dict(TINY)
+    answer = chronograd.compare_jobs(job, job, "training.batch=8", rounds=3, out=str(tmp_path / "ab"), **TIMING)
+    assert answer.data["rounds"] == 3
+    assert [found["condition"] for found in answer.data["conditions"]] == ["step_time > 5%"]
+    assert json.loads((tmp_path / "ab" / PLAN).read_text())["b"]["training"]["batch"] == 8
+
+
+def test_other_jobs_and_other_folders_are_refused(tmp_path: Path):
+    job = jobs.from_dict(TINY)
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "ab" / PLAN).write_text(json.dumps({"a": jobs.resolved(job), "b": {}, "timing": TIMING}))
+    with pytest.raises(JobError, match="job B was another"):
+        measure_rounds(job, job, 3, out=tmp_path / "ab", **TIMING)
+    (tmp_path / "ab" / PLAN).rename(tmp_path / "ab" / "notes.txt")
+    with pytest.raises(RunError, match="is not empty and has no rounds"):
+        measure_rounds(job, job, 3, out=tmp_path / "ab", **TIMING)
+    assert [path.name for path in (tmp_path / "ab").iterdir()] == ["notes.txt"]
