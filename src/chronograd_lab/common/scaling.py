@@ -25,7 +25,7 @@ from chronograd.units import percent, quantity, seconds
 from chronograd.words import signed_percent
 from chronograd_lab.common.published_throughputs import base_row, correction, factor_shown, published
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import matching, plural, shown
+from chronograd_lab.common.rows import Difference, Spread, grouped, matching, mean, plural, shown, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Column, table
 
@@ -175,6 +175,57 @@ def here_table(rows: Sequence[Row], names: Mapping[str, Column]) -> Table:
         "exposed communication": lambda row: "" if row["world"] == 1 else shown(row["communication_exposed_s"], seconds, ""),
         "off by": error,
     }, text=len(names) + 1).without_empty_columns()  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Settings that were run in rounds against a base: differences of their steps, as shares of that of the base.
+
+    Attributes:
+        significant: number of settings whose step differs. `detectable`: the largest difference that the rounds cannot detect.
+    """
+
+    spreads: Mapping[str, Spread]
+    base: str
+
+    def of(self, name: str) -> Difference:
+        mean = self.spreads[self.base].mean
+        scaled = [
+            Spread(one.mean / mean, one.std and one.std / mean, one.n)
+            for one in (self.spreads[name], self.spreads[self.base])
+        ]
+        return scaled[0] - scaled[1]
+
+    @property
+    def significant(self) -> int:
+        return sum(self.of(name).is_seen for name in self.spreads)
+
+    @property
+    def detectable(self) -> float:
+        return max(self.of(name).detectable or 0.0 for name in self.spreads if name != self.base)
+
+
+def changes(rows: Sequence[Row], by: str, base: str) -> Changes:
+    return Changes({name: spread(own, "step_time_s") for name, own in grouped(rows, by).items()}, base)
+
+
+def rounds_table(rows: Sequence[Row], by: str, base: str, exposed: str, shown_as: Callable[[str], str] = str) -> Table:
+    """Steps of settings that were run in rounds. `exposed`: the column of exposed communication."""
+    own, found = grouped(rows, by), changes(rows, by, base)
+
+    def change(name: str) -> str:
+        if name == base:
+            return ""
+        one = found.of(name)
+        ends = "one round" if one.interval is None else " … ".join(map(signed_percent, one.interval))
+        return f"{signed_percent(one.mean)} ({ends})"
+
+    return table(own, {
+        by: shown_as, "step, mean of rounds": lambda name: seconds(found.spreads[name].mean),
+        "rounds": lambda name: ", ".join(seconds(row["step_time_s"]) for row in own[name]),
+        f"against {shown_as(base)}": change,
+        "exposed communication": lambda name: shown(mean(own[name], exposed), seconds, ""),
+    }).without_empty_columns()  # fmt: skip
 
 
 def last(rows: Sequence[Row], **wanted: Any) -> Row | None:

@@ -10,10 +10,11 @@ from chronograd.hardware import catalog
 from chronograd.measure import environment
 from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results
-from chronograd_lab.common.rows import Spread, matching
+from chronograd_lab.common.rows import matching
 from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.scaling import changes, rounds_table
 from chronograd_lab.common.study import Study
-from chronograd_lab.studies import all_reduce_algorithms
+from chronograd_lab.studies.all_reduce_algorithms import study as all_reduce_algorithms
 from chronograd_lab.studies.data_parallel import study as data_parallel
 from chronograd_lab.studies.horovod_scaling import study as horovod_scaling
 from chronograd_lab.studies.strong_and_weak import study as strong_and_weak
@@ -118,9 +119,14 @@ def test_choices_of_all_reduce_are_predicted_by_models_of_their_own() -> None:
     assert all(row["exchange_s"] == 0 for row in rows if row["world"] == 1)
 
 
-def test_a_difference_of_choices_is_stated_from_five_rounds_on_only() -> None:
-    auto, other = Spread.of([2.0, 2.01, 2.02, 2.0, 2.01]), Spread.of([1.0, 1.01, 1.0, 1.02, 1.01])
-    verdict = all_reduce_algorithms._verdict(auto, {"ring": other}, 5, 2)
-    assert verdict == "With 2 ranks AUTO takes 99.2 % more than RING."
-    fewer = all_reduce_algorithms._verdict(auto, {"ring": other}, 4, 2)
-    assert "no choice can be called the faster: of 4 rounds, fewer than the 5 that a statement needs" in fewer
+def test_settings_that_ran_in_rounds_stand_beside_their_base() -> None:
+    rounds = {"auto": [2.0, 2.01, 2.02], "ring": [1.0, 1.01, 1.0], "nccl": [2.01, 2.0, 2.03]}
+    rows = [{"choice": c, "step_time_s": s, "exposed_s": None} for c, steps in rounds.items() for s in steps]
+    found = changes(rows, "choice", "auto")
+    assert found.significant == 1
+    assert found.of("ring").mean == pytest.approx(3.01 / 6.03 - 1)
+    assert 0 < found.detectable < 0.02
+    table = rounds_table(rows, "choice", "auto", "exposed_s", str.upper)
+    assert table.columns == ["choice", "step, mean of rounds", "rounds", "against AUTO"]
+    assert table.rows[1][:3] == ["RING", "1 s", "1 s, 1.01 s, 1 s"]
+    assert table.rows[1][3].startswith("−50.1 % (−5")

@@ -10,26 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Table
 from chronograd.compare.scaling import Scaling
 from chronograd.figure import Figure, Series
 from chronograd.job import Job
 from chronograd.units import dollars, percent, seconds
 from chronograd.words import signed_percent
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, difference, grouped, matching, mean, shown, spread
+from chronograd_lab.common.rows import grouped, matching, shown
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.scaling import (
     COLORS,
     Sweep,
     against_ranks,
     by_world,
+    changes,
     cluster_sweeps,
     has_many,
     here_table,
     ideal,
     last,
     measured,
+    rounds_table,
     run_sweeps,
     scaling_job,
     series_of,
@@ -95,15 +96,12 @@ def values(results: Results) -> dict[str, Any]:
         backend: {kind: by_world(matching(rows["points"], series=name, kind=kind)) for kind in ("measured", "predicted")}
         for backend, name in HERE.items()
     }  # fmt: skip
-    switches = {name: spread(own, "step_time_s") for name, own in grouped(rows["switches"], "switch").items()}
-    changes = [difference(other, switches[BASE]) for name, other in switches.items() if name != BASE]
     return {
         **here,
         **{key(device): by_world(own) for device, own in grouped(_predicted(results), "series").items()},
         "servers": {f"n{row['gpus']}": row for row in rows["published"] if row["machine"].endswith("distributed")},
         "prices": {key(row["device"]): row for row in rows["prices"]},
-        "significant": sum(change.is_seen for change in changes),
-        "detectable": max(change.detectable or 0.0 for change in changes) / switches[BASE].mean,
+        "switches": changes(rows["switches"], "switch", BASE),
         "cores": results.environment.get("cores"),
     }
 
@@ -145,7 +143,7 @@ def blocks(results: Results) -> dict[str, Block]:
     if has_many(here):
         made["Here, on CPUs"] = Block(here_table(here, {"run": ("series", lambda name: name.removesuffix(", here"))}))
     if results.rows["switches"]:
-        made["Fusion and compression"] = Block(_switch_table(results.rows["switches"]))
+        made["Fusion and compression"] = Block(rounds_table(results.rows["switches"], "switch", BASE, "exposed_s"))
     return made
 
 
@@ -203,31 +201,6 @@ def _ideal(rows: Sequence[Row]) -> Block:
         }),
         Figure([against_ranks("times the throughput of one", lines, is_log=False)]),
     )  # fmt: skip
-
-
-def _switch_table(rows: Sequence[Row]) -> Table:
-    own = grouped(rows, "switch")
-    spreads = {name: spread(of, "step_time_s") for name, of in own.items()}
-
-    def ends(name: str) -> str:
-        steps = [row["step_time_s"] for row in own[name]]
-        return f"{seconds(min(steps))} … {seconds(max(steps))}"
-
-    return table(spreads, {
-        "setting": str, "step, mean of rounds": lambda name: seconds(spreads[name].mean), "rounds from … to": ends,
-        "against 64 MiB": lambda name: "" if name == BASE else _change(spreads[name], spreads[BASE]),
-        "exposed": lambda name: shown(mean(own[name], "exposed_s"), seconds, ""),
-        "rounds": lambda name: str(spreads[name].n),
-    })  # fmt: skip
-
-
-def _change(other: Spread, base: Spread) -> str:
-    """Mean change and its 95 % interval, as shares of the base."""
-    change = difference(other, base)
-    if change.interval is None:
-        return f"{signed_percent(change.mean / base.mean)}, one round"
-    low, high = (signed_percent(value / base.mean) for value in change.interval)
-    return f"{signed_percent(change.mean / base.mean)} ({low} … {high})"
 
 
 _PUBLISHED = {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000, "samples": 128_000}

@@ -1,0 +1,1 @@
+"""The all-reduce choices of tf.distribute, predicted and measured."""

@@ -1,0 +1,269 @@
+"""The all-reduce choices of tf.distribute, each predicted with its own model and measured where it runs: is AUTO best?
+
+One machine: NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice. Two: AUTO, RING, NCCL. What AUTO takes is read
+from TensorFlow's source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chronograd.answer import Table
+from chronograd.data.trace_job import trace_job
+from chronograd.figure import Bar, Bars, Figure, Lines
+from chronograd.hardware import catalog
+from chronograd.predict.carrying import Corrected
+from chronograd.predict.collectives import Topology, all_reduce_s, hierarchical_copy
+from chronograd.predict.prediction import predict
+from chronograd.predict.scaling import straggler_wait_s, topology_of
+from chronograd.predict.setting import setting_of
+from chronograd.units import seconds
+from chronograd_lab.common.published_throughputs import correction
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import grouped, matching
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.scaling import (
+    COLORS,
+    Sweep,
+    against_ranks,
+    by_world,
+    changes,
+    rounds_table,
+    run_sweeps,
+    scaling_job,
+    series_of,
+)
+from chronograd_lab.common.study import Study, table
+from chronograd_lab.common.written import Block
+
+CHOICES = {
+    "tf_mirrored": ("auto", "nccl", "hierarchical_copy", "reduction_to_one_device"),
+    "tf_multiworker": ("auto", "ring", "nccl"),
+}
+ONE, TWO = "tf_mirrored", "tf_multiworker"
+
+
+@dataclass(frozen=True)
+class Model:
+    """How an exchange is predicted: in words, as a formula, and its seconds for (bytes, topology)."""
+
+    words: str
+    formula: str
+    seconds: Callable[[float, Topology], float]
+
+
+def _ring(size: float, t: Topology) -> float:
+    return float(all_reduce_s("ring", size, t))
+
+
+def _two_hubs(size: float, t: Topology) -> float:
+    # Halves of two to four sit under one switch of a machine with two.
+    across = t.across if t.across is not None and t.on_node > (t.per_group or t.on_node) else t.intra
+    return hierarchical_copy(size, int(t.num_ranks), t.intra, across)
+
+
+def _to_one(size: float, t: Topology) -> float:
+    return float(all_reduce_s("reduce_to_one", size, t))
+
+
+def _through_hosts(size: float, t: Topology) -> float:
+    """TensorFlow's own ring: what crosses machines is copied to the host, sent by gRPC, and copied to the next GPU."""
+    inter, host = t.inter, t.intra
+    rate = 1 / (1 / inter.bandwidth_bytes_per_s + 2 / host.bandwidth_bytes_per_s)
+    staged = inter.model_copy(update={"bandwidth_bytes_per_s": rate, "latency_s": inter.latency_s + 2 * host.latency_s})
+    return float(all_reduce_s("ring", size, replace(t, inter=staged)))
+
+
+NCCL = Model("a ring: each GPU sends n-ths to the next", "2(n − 1) · α + 2(n − 1)/n · S/B", _ring)
+MODELS = {
+    "nccl": NCCL,
+    "hierarchical_copy": Model("two hubs, one for each half", "2(n/2 − 1) · (α + S/B) + 2(α + S/B')", _two_hubs),
+    "reduction_to_one_device": Model("all to one GPU and back, over its link", "2(n − 1) · (α + S/B)", _to_one),
+    "ring": Model(
+        "a ring through the hosts' memory",
+        "2(n − 1) · (α + 2α') + 2(n − 1)/n · S · (1/B + 2/B')",
+        _through_hosts,
+    ),
+}
+# What AUTO takes on GPUs; the page has the places in TensorFlow's source.
+AUTO = {ONE: "nccl", TWO: "ring"}
+
+
+def sweeps(settings: Settings) -> list[Sweep]:
+    """Each choice in every round here."""
+
+    def sweep(name: str, backend: str, choice: str) -> Sweep:
+        training = {"batch": settings["batch_per_rank"], "learning_rate": 0.01}
+        job = scaling_job(settings, backend, training, communication={"all_reduce": choice})
+        known = {"set": backend, "choice": choice, "place": "here"}
+        return Sweep(name, job, known=known, measured=settings["worlds"])
+
+    return [
+        sweep(f"{backend} {choice}, round {round_}", backend, choice)
+        for round_ in range(settings["rounds"])
+        for backend, choices in CHOICES.items()
+        for choice in choices
+    ]
+
+
+def predicted(settings: Settings) -> list[Row]:
+    """A step of every choice on GPUs: computation, the wait for the slowest, and the exchange, of which nothing is hidden.
+
+    TensorFlow packs all gradients into one message, which is complete when backward has ended.
+    """
+    device, link = settings["device"], settings["link"]
+    rows = []
+    for backend, choices in CHOICES.items():
+        for per_node in settings["predicted_worlds"]:
+            world = per_node if backend == ONE else 2 * per_node
+            cluster: dict[str, Any] = {"device": device, "link": link}
+            batch = settings["gpu_batch_per_rank"]
+            job = scaling_job(
+                {**settings, "network": settings["gpu_network"]}, "single", {"batch": batch}, "gpu_data", **cluster
+            )
+            trace, factor = trace_job(job), correction(device, settings["gpu_network"])
+            alone = predict(trace, job, shown=Corrected(factor(job)) if factor else None)
+            step = alone["step_time_s"]
+            compute_s = alone.value("step_time_s")
+            wait_s = straggler_wait_s(compute_s, world, setting_of(job).step_sigma_log)
+            size = sum(s.bytes.const for s in trace.storages if s.role == "gradient")
+            topology = topology_of(catalog.device(device), world, per_node, link)
+            for choice in choices:
+                taken = AUTO[backend] if choice == "auto" else choice
+                exchange_s = MODELS[taken].seconds(size, topology) if world > 1 else 0.0
+                step_s = compute_s + wait_s + exchange_s
+                own = {"set": backend, "choice": choice, "model": taken, "world": world, "nodes": world // per_node}
+                parts = {"compute_s": compute_s, "wait_s": wait_s, "exchange_s": exchange_s, "step_time_s": step_s}
+                interval = {"compute_low_s": step.low, "compute_high_s": step.high}
+                rows.append({**own, "bytes": size, **parts, **interval, "images_per_s": world * batch / step_s})
+    return rows
+
+
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    results = run_sweeps(runner, settings, sweeps(settings))
+    return replace(results, rows={**results.rows, "predicted": predicted(settings)})
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def values(results: Results) -> dict[str, Any]:
+    settings, rows = results.settings, results.rows["predicted"]
+    most = max(row["world"] for row in rows)
+    topology = topology_of(catalog.device(settings["device"]), most, None, settings["link"])
+    links = {"near": topology.intra, "across": topology.across or topology.intra, "far": topology.inter}
+    measured = {backend: _measured(results, backend) for backend in CHOICES}
+    return {
+        **{backend: _by_choice(matching(rows, set=backend)) for backend in CHOICES},
+        "behind": {backend: _behind(matching(rows, set=backend)) for backend in CHOICES},
+        "detectable": {backend: changes(own, "choice", "auto").detectable for backend, own in measured.items() if own},
+        "links": {name: link.bandwidth_bytes_per_s for name, link in links.items()},
+        "bytes": rows[0]["bytes"],
+        "compute": rows[0],
+    }
+
+
+def _by_choice(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    return {choice: by_world(own) for choice, own in grouped(rows, "choice").items()}
+
+
+def _behind(rows: Sequence[Row]) -> float:
+    """By how much the step of AUTO is longer than the shortest one, at most over the numbers of GPUs."""
+    return max(
+        min(row["step_time_s"] for row in own if row["choice"] == "auto") / min(row["step_time_s"] for row in own) - 1
+        for own in grouped(rows, "world").values()
+    )
+
+
+def _measured(results: Results, backend: str) -> list[Row]:
+    """Runs of a backend with the smallest number of several ranks."""
+    rows = matching(results.rows["points"], set=backend, kind="measured")
+    worlds = [row["world"] for row in rows if row["world"] > 1]
+    return matching(rows, world=min(worlds)) if worlds else []
+
+
+def blocks(results: Results) -> dict[str, Block]:
+    one, two = (matching(results.rows["predicted"], set=backend) for backend in CHOICES)
+    models = table(MODELS, {
+        "choice": _shown, "how": lambda name: MODELS[name].words, "exchange": lambda name: MODELS[name].formula,
+    }, text=3)  # fmt: skip
+    here = {backend: own for backend in CHOICES if (own := _measured(results, backend))}
+    named = {choice: _shown(choice) for choice in CHOICES[ONE][1:]}
+    return {
+        "One machine": Block(_table([row for row in one if row["choice"] != "auto"]), _figure(one, named)),
+        "Two machines": Block(_table(two), _figure(two, {"nccl": "NCCL", "ring": "RING = AUTO"})),
+        "How each is predicted": Block(models),
+        **{f"Here, on CPUs: {backend}": _here(own) for backend, own in here.items()},
+    }
+
+
+def _shown(choice: str) -> str:
+    """As TensorFlow writes it."""
+    names = {"hierarchical_copy": "HierarchicalCopy", "reduction_to_one_device": "ReductionToOneDevice"}
+    return names.get(choice, choice.upper())
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    return table(rows, {
+        "choice": lambda row: _shown(row["choice"]), "predicted as": lambda row: MODELS[row["model"]].words, "GPUs": "world",
+        "computation": ("compute_s", seconds), "wait for the slowest": ("wait_s", seconds),
+        "exchange": ("exchange_s", seconds), "step": ("step_time_s", seconds),
+        "images/s": ("images_per_s", "{:,.0f}".format),
+    }, text=2)  # fmt: skip
+
+
+def _figure(rows: Sequence[Row], named: Mapping[str, str]) -> Figure:
+    """Exchange and throughput of each choice; `named`: choices and their labels."""
+
+    def panel(title: str, label: str, column: str, unit: float, least: int) -> Lines:
+        series = [
+            series_of(name, [row for row in matching(rows, choice=choice) if row["world"] >= least], column, "predicted", color, unit)
+            for (choice, name), color in zip(named.items(), COLORS, strict=False)
+        ]  # fmt: skip
+        return against_ranks(label, series, title, is_log=False)
+
+    exchange = panel("Exchange of a step", "ms", "exchange_s", 1e-3, 2)
+    return Figure([exchange, panel("Throughput", "images/s", "images_per_s", 1.0, 1)])
+
+
+def _here(rows: Sequence[Row]) -> Block:
+    bars = []
+    for choice, own in grouped(rows, "choice").items():
+        steps = [1000 * row["step_time_s"] for row in own]
+        mean = sum(steps) / len(steps)
+        bars.append(Bar(_shown(choice), "measured", {"step": mean}, min(steps), max(steps), seconds(mean / 1000)))
+    figure = Figure([Bars("time per step, ms", "choice", bars)])
+    return Block(rounds_table(rows, "choice", "auto", "communication_exposed_s", _shown), figure)
+
+
+_GPUS = {
+    "device": "k80-gk210", "link": "ethernet-10g", "gpu_network": "resnet50-v1", "gpu_data": {"name": "fashion-mnist"},
+    "gpu_batch_per_rank": 64, "predicted_worlds": [1, 2, 4, 8],
+}  # fmt: skip
+_SMOKE = {
+    "network": "lenet5", "data": {"name": "synthetic", "shape": [1, 28, 28], "classes": 10, "samples": 64},
+    "batch_per_rank": 8, "worlds": [2], "rounds": 1, **_GPUS, "predicted_worlds": [1, 4], "steps": 2, "warmup": 1,
+}  # fmt: skip
+_LAPTOP = {
+    "network": "resnet18-cifar", "data": {"name": "cifar10", "samples": 1024}, "batch_per_rank": 16, "worlds": [1, 2],
+    "rounds": 2, **_GPUS, "steps": 5, "warmup": 2,
+}  # fmt: skip
+_PAPER = {
+    "network": "resnet50-v1", "data": {"name": "fashion-mnist"}, "batch_per_rank": 64, "worlds": [1, 2, 4, 8],
+    "rounds": 5, **_GPUS, "steps": 30, "warmup": 5,
+}  # fmt: skip
+_EVENING = {**_LAPTOP, "rounds": 5, "steps": 20, "warmup": 3}
+
+STUDY = Study(
+    name="all-reduce-algorithms",
+    question="Which all-reduce of tf.distribute is fastest on one machine and between machines, and does AUTO choose it?",
+    hypothesis="NCCL's rings on GPUs; without them a ring between workers; reducing to one device falls behind as ranks grow",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
+    conduct=conduct,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
+)
