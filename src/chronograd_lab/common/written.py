@@ -14,6 +14,10 @@ Further paragraphs stand above the figure.
 Figure: This is its caption.
 
 - This line stands below the takeaway.
+
+## Layers of *                       a section for each block of such a title that has none of its own
+
+It has {block.layers} layers.        `block`: the values of that block
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +55,11 @@ class ClaimError(ChronogradError):
 
 @dataclass(frozen=True)
 class Block:
-    """What a section shows."""
+    """What a section shows. `values`: known to its text alone, as `block`."""
 
     table: Table | None = None
     figure: Figure | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,15 +93,29 @@ def read_page(path: Path, values: Mapping[str, Any], blocks: Mapping[str, Block]
             page.highlights.append(Highlight(match[2], match[1], match[3] or ""))
         else:
             page.opening.append(text)
-    for title, body in zip(parts[::2], parts[1::2], strict=True):
-        page.sections.append(_section(title.strip(), _paragraphs(body, values, is_checked), blocks))
+    bodies = dict(zip(map(str.strip, parts[::2]), parts[1::2], strict=True))
+    for heading, body in bodies.items():
+        for title in _titles(heading, [name for name in blocks if name not in bodies]):
+            block = blocks.get(title, Block())
+            page.sections.append(
+                _section(title, _paragraphs(body, {**values, "block": block.values}, is_checked), block)
+            )
     if missing := blocks.keys() - {section.title for section in page.sections}:
         raise FileFormatError(f"{path} lacks the sections {sorted(missing)}")
     return page
 
 
-def _section(title: str, paragraphs: list[str], blocks: Mapping[str, Block]) -> Section:
-    block = blocks.get(title, Block())
+def _titles(heading: str, others: list[str]) -> list[str]:
+    """The titles that a heading stands for: itself, or with a `*` those of the other blocks that match.
+
+    >>> _titles("Layers of *", ["Times", "Layers of A", "Layers of B"])
+    ['Layers of A', 'Layers of B']
+    """
+    pattern = heading.replace("[", "[[]")
+    return [title for title in others if fnmatchcase(title, pattern)] if "*" in heading else [heading]
+
+
+def _section(title: str, paragraphs: list[str], block: Block) -> Section:
     lines = [text.removeprefix("- ") for text in paragraphs if text.startswith("- ")]
     captions = [text.removeprefix(CAPTION).strip() for text in paragraphs if text.startswith(CAPTION)]
     takeaway, *intro = [text for text in paragraphs if not text.startswith(("- ", CAPTION))] or [""]

@@ -47,6 +47,21 @@ def written(tmp_path: Path, text: str = PAGE) -> Path:
     return path
 
 
+def test_a_heading_with_a_star_stands_for_the_other_blocks_that_match(tmp_path: Path) -> None:
+    text = "It is so.\n\n## Layers of A\n\nA is special.\n\n## Layers of *\n\nclaim: block.layers > 1\n{block.layers} layers.\n"
+    blocks = {
+        f"Layers of {name}": Block(TABLE, values={"layers": n}) for name, n in {"B": 2, "A": 1, "C [1]": 3}.items()
+    }
+    page = read_page(written(tmp_path, text), {}, blocks)
+    assert [(section.title, section.takeaway) for section in page.sections] == [
+        ("Layers of A", "A is special."), ("Layers of B", "2 layers."), ("Layers of C [1]", "3 layers.")
+    ]  # fmt: skip
+    with pytest.raises(ClaimError, match="1 layers"):
+        read_page(written(tmp_path, text), {}, {**blocks, "Layers of D": Block(values={"layers": 1})})
+    with pytest.raises(FileFormatError, match="Times"):
+        read_page(written(tmp_path, text), {}, {**blocks, "Times": Block(TABLE)})
+
+
 def test_a_page_is_filled_in_with_its_table(tmp_path: Path) -> None:
     page = read_page(written(tmp_path), VALUES, {"Accuracy": Block(TABLE)})
     assert page.opening == ["Soft labels help. Alone it reaches 80.0 %."]
