@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Answer, Highlight, Section
+from chronograd.answer import Table
 from chronograd.clouds import comparing, field_map
 from chronograd.clouds.comparing import VENDORS, is_found, offered
-from chronograd.units import percent
-from chronograd.words import how_many
-from chronograd_lab.common.results import Results, Settings
-from chronograd_lab.common.rows import matching
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import grouped, matching
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import Study, listed
+from chronograd_lab.common.study import Study, listed, table
+from chronograd_lab.common.written import Block
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
@@ -28,77 +28,78 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     return runner.results(settings, rows=rows)
 
 
-def page(results: Results) -> Answer:
+def values(results: Results) -> dict[str, Any]:
+    """Which criteria and words are met, lengths of files, and what a move between vendors changes."""
     rows = results.rows
-    mapped, moved = field_map.field_map_section(rows["fields"]), _moves_section(rows["moves"])
-    files = _files_section(rows["files"])
-    criteria = comparing.comparison_sections(rows["offers"], rows["rented"])
     own = [row for row in rows["offers"] if row["platform"] in VENDORS]
-    missing = [row for row in own if not is_found(row)]
-    whole = [title for _, title, _ in comparing.CRITERIA if not matching(missing, criterion=title)]
-    offers = (
-        f"All four vendors offer something, by a source, in {', '.join(title.lower() for title in whole)}; of "
-        f"{len(own)} cells, {len(comparing.CRITERIA)} criteria of four vendors, {len(missing)} are “not found”."
+    fielded = {
+        word: [bool(row["paths"]) for row in of_word] for word, of_word in grouped(rows["fields"], "word").items()
+    }
+    lengths = {row["platform"]: _lines(row) for row in rows["files"]}
+    between = [row for row in rows["moves"] if row["from"] in VENDORS and row["to"] in VENDORS]
+    shares, options = (
+        [row["new_values"] / row["values"] for row in between],
+        [row["changed_options"] for row in between],
     )
-    overview = Section(
-        "What four vendors offer",
-        offers,
-        "Read in the vendors' software and documentation; “not found” says that no source was found, not that there is no such thing.",
-        table=listed(
-            ("criterion", *(offered(name).title for name in VENDORS)),
-            [[title, *(matching(own, criterion=title, platform=name)[0]["says"] for name in VENDORS)]
-             for _, title, _ in comparing.CRITERIA],
-            text=1 + len(VENDORS),
-        ),
-    )  # fmt: skip
-    words = len(field_map.WORDS)
-    highlights = [
-        Highlight("words with a field on every platform", f"{_fielded(rows['fields'])}", f"of {words}"),
-        Highlight("cells with a source", f"{sum(map(is_found, rows['offers']))}", f"of {len(rows['offers'])}"),
+    kinds = {name: len(of_name) for name, of_name in grouped(rows["rented"], "platform").items()}
+    return {
+        "offers": {
+            "whole": ", ".join(name.lower() for name, cells in grouped(own, "criterion").items() if all(map(is_found, cells))),
+            "cells": len(own), "criteria": len(own) // len(VENDORS), "missing": sum(not is_found(row) for row in own),
+            "sourced": sum(map(is_found, rows["offers"])), "all": len(rows["offers"]),
+        },
+        "words": {
+            "of": len(fielded), "num_everywhere": sum(map(all, fielded.values())), "num_nowhere": sum(not any(own) for own in fielded.values()),
+            "everywhere": ", ".join(field_map.WORDS[word] for word, own in fielded.items() if all(own)),
+            "nowhere": ", ".join(field_map.WORDS[word] for word, own in fielded.items() if not any(own)),
+        },
+        "shortest": min(lengths, key=lengths.__getitem__), "longest": max(lengths, key=lengths.__getitem__),
+        "least": min(lengths.values()), "most": max(lengths.values()),
+        "move": {"least": min(shares), "most": max(shares), "fewest": min(options), "options": max(options)},
+        "kinds": {"of": max(kinds, key=kinds.__getitem__), "most": max(kinds.values())},
+    }  # fmt: skip
+
+
+def blocks(results: Results) -> dict[str, Block]:
+    rows = results.rows
+    shown = {
+        "What four vendors offer": Block(_overview(rows["offers"])),
+        "One job on all": Block(_files(rows["files"])),
+        "The same thing in each platform's words": Block(field_map.field_map_section(rows["fields"]).table),
+        "What one must rewrite to move": Block(_moves(rows["moves"])),
+    }
+    for section in comparing.comparison_sections(rows["offers"], rows["rented"]):
+        cells = matching(rows["offers"], criterion=section.title)
+        shown[section.title] = Block(
+            section.table, values={"asks": section.intro, "found": sum(map(is_found, cells)), "of": len(cells)}
+        )
+    return shown
+
+
+def _overview(offers: Sequence[Row]) -> Table:
+    body = [
+        [title, *(matching(offers, criterion=title, platform=name)[0]["says"] for name in VENDORS)]
+        for _, title, _ in comparing.CRITERIA
     ]
-    sections = [overview, files, mapped, moved, *criteria]
-    return STUDY.answer(results, sections, highlights, [moved.takeaway, offers, mapped.takeaway])
+    return listed(("criterion", *(offered(name).title for name in VENDORS)), body, 1 + len(VENDORS))
 
 
-def _fielded(rows: Sequence[dict[str, Any]]) -> int:
-    """Words that every platform has a field for."""
-    return sum(all(row["paths"] for row in matching(rows, word=word)) for word in field_map.WORDS)
+def _lines(file: Row) -> int:
+    return len(file["text"].splitlines())
 
 
-def _files_section(files: Sequence[dict[str, Any]]) -> Section:
-    sizes = {row["platform"]: len(row["text"].splitlines()) for row in files}
-    least, most = (choose(sizes, key=sizes.__getitem__) for choose in (min, max))
-    body = [
-        [row["platform"], row["file"], f"{sizes[row['platform']]}", f"{len(row['values'])}", f"{row['arguments']}",
-         f"{len(row['options'])}"]
-        for row in files
-    ]  # fmt: skip
-    return Section(
-        "One job on all",
-        f"The same job takes {how_many(sizes[least], 'lines')} for {least} and {sizes[most]} for {most}.",
-        "ResNet-20 on digits, on one CPU machine, with data, output, checkpoints, a time limit, a secret, a variable and two tags. "
-        "What of it is an argument of the command is the same everywhere but for paths.",
-        table=listed(("platform", "file", "lines", "values", "arguments", "options of ours"), body, text=2),
-    )
+def _files(files: Sequence[Row]) -> Table:
+    return table(files, {
+        "platform": "platform", "file": "file", "lines": lambda row: str(_lines(row)), "values": lambda row: str(len(row["values"])),
+        "arguments": "arguments", "options of ours": lambda row: str(len(row["options"])),
+    }, text=2)  # fmt: skip
 
 
-def _moves_section(moves: Sequence[dict[str, Any]]) -> Section:
-    between = [row for row in moves if row["from"] in VENDORS and row["to"] in VENDORS]
-    shares = sorted(row["new_values"] / row["values"] for row in between)
-    options = sorted(row["changed_options"] for row in between)
-    body = [
-        [row["from"], row["to"], f"{row['new_lines']} of {row['lines']}", f"{row['new_values']} of {row['values']}",
-         f"{row['changed_options']}"]
-        for row in moves
-    ]  # fmt: skip
-    return Section(
-        "What one must rewrite to move",
-        f"From one vendor to another {percent(shares[0], 0)} to {percent(shares[-1], 0)} of the new file's values do not stand in the "
-        f"old one; in our command {options[0]} to {options[-1]} options are others.",
-        "Lines without their indentation and commas that the old file does not have in this order; values with a word that it does not "
-        "have; options of “chronograd launch” that are given otherwise, are new, or go.",
-        table=listed(("from", "to", "new lines", "new values", "options"), body, text=2),
-    )
+def _moves(moves: Sequence[Row]) -> Table:
+    return table(moves, {
+        "from": "from", "to": "to", "new lines": lambda row: f"{row['new_lines']} of {row['lines']}",
+        "new values": lambda row: f"{row['new_values']} of {row['values']}", "options": "changed_options",
+    }, text=2)  # fmt: skip
 
 
 _SIZE: Settings = {"job": field_map.EXAMPLE}
@@ -109,5 +110,7 @@ STUDY = Study(
     hypothesis="All say the same in other words, so that a table of fields is enough to move a job",
     sizes={"smoke": _SIZE, "laptop": _SIZE},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
 )
