@@ -82,9 +82,15 @@ class Study:
             return self.computed(results)
         if self.text is None or results.size != self.published:
             return self.plain(results)
-        values = {"settings": results.settings, **self.values(results)}
-        written = read_page(self.text, values, self.blocks(results), is_checked)
+        written = read_page(self.text, self._values(results), self.blocks(results), is_checked)
         return self.answer(results, written.sections, written.highlights, written.opening)
+
+    def _values(self, results: Results) -> Mapping[str, Any]:
+        """Raises InputError where results lack what a value is computed from, such as the least of no rows."""
+        try:
+            return {"settings": results.settings, **self.values(results)}
+        except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+            raise InputError(f"a value of the page cannot be computed ({error})") from error
 
     def plain(self, results: Results, reason: str = "") -> Answer:
         """Tables and figures without a text. `reason`: why there is none, by default that these are of another size."""
