@@ -238,6 +238,12 @@ class PlanResult:
         """The chosen setting, else the one that most probably keeps the goal."""
         return self.most_probable() if self.chosen is None else self.chosen
 
+    def of_rows(self, rows: np.ndarray) -> PlanResult:
+        """Return the same with these rows only, the chosen one among them."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        chosen = None if self.chosen is None else int(np.flatnonzero(rows == self.chosen)[0])
+        return replace(self, columns=columns, is_candidate=self.is_candidate[rows], chosen=chosen)
+
     def under(self, goal: Goal) -> PlanResult:
         """The same settings under another goal."""
         return _chosen(replace(self, goal=goal))
@@ -324,9 +330,15 @@ class Change:
 def changes(choices: PlanResult) -> list[Change]:
     """The tighter deadline and budget at which another setting is chosen, the looser deadline, and how many times as many
     steps the choice bears."""
-    goal, row = choices.goal, choices.chosen
-    if row is None:
+    if choices.chosen is None:
         return []
+    rows = np.flatnonzero(choices.is_candidate)  # nothing else is ever chosen, and they are few
+    found = _changes(choices.of_rows(rows))
+    return [one if one.row is None else replace(one, row=int(rows[one.row])) for one in found]
+
+
+def _changes(choices: PlanResult) -> list[Change]:
+    goal, row = choices.goal, choices.chosen
     found = []
     hours, dollars = (float(choices.quantile(name)[row]) for name in ("hours", "dollars"))
     tighter = choices.under(replace(goal, deadline_s=3600 * hours * (1 - 1e-9)))
