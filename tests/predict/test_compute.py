@@ -148,7 +148,7 @@ def test_a_job_in_graphs_runs_compiled_kernels_and_an_eager_optimizer() -> None:
     large, batch, v100 = linear_trace(), 1_000_000, catalog.device("v100")
     compiled, graphs = (step(large, how, f"training.batch={batch}") for how in ("true", "cuda-graphs"))
     assumed = calibration_for(v100, "fp32", mode="training", is_compiled=True)
-    share = assumed.columns()["bandwidth"][CLASSES.index("elementwise.forward")]
+    share = assumed.columns["bandwidth"][CLASSES.index("elementwise.forward")]
     copied_s = 2 * 4 * 1000 * batch / (v100.bandwidth_bytes_per_s * share)
     assert graphs["forward_s"] - compiled["forward_s"] == pytest.approx(copied_s)
     with pytest.raises(InputError, match="cuda-graphs, and cpu is no GPU"):

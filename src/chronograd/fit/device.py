@@ -86,7 +86,7 @@ class _FitProblem:
         self.pass_of = 2 * self.sample_of + self.work.class_index % 2
         self.issues = self._by_pass(self.work.issues)
         self.num_passes = (self.issues > 0).sum(axis=1)
-        self.rates = prior.columns()
+        self.rates = prior.columns
         present = [int(i) for i in np.unique(self.work.class_index[self.work.is_launched])]
         self.parameters: list[_Parameter] = []
         for name in _RATES:

@@ -7,6 +7,7 @@ data sheet with a wide interval. It is kept in the device's file, under `calibra
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, Type
 
 from chronograd.errors import FileFormatError, problems
 from chronograd.hardware.catalog import Device
+from chronograd.predict.derived import derived
 from chronograd.trace import KINDS, MATRIX_KINDS, PHASES, Index, one_of
 
 # Kinds of which members run at rates of their own, told by the operator's name.
@@ -113,6 +115,7 @@ class Calibration:
     processes: Index | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    @cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """Rates as arrays over CLASSES; a class never calibrated takes the defaults."""
         rates = [self.classes.get(name, ClassRate()) for name in CLASSES]
@@ -124,7 +127,7 @@ class Calibration:
         own = {name: self.sigma if name in seen else unseen for name in CLASSES} | self.class_sigma
         return np.array([own[name] for name in CLASSES])
 
-    @property
+    @cached_property
     def classes_seen(self) -> frozenset[str]:
         """Classes that what was measured had work of; rates of the others are the prior's."""
         return frozenset(self.provenance.get("classes_seen", ()))
@@ -161,6 +164,10 @@ def calibrations(device: Device) -> list[Calibration]:
 
     Classes that one never saw are those of the data sheet.
     """
+    return list(derived(device, "calibrations", lambda: _read_calibrations(device)))
+
+
+def _read_calibrations(device: Device) -> list[Calibration]:
     tables = (device.calibration or {}).get("settings", [])
     if not isinstance(tables, list | tuple):
         raise FileFormatError(f"calibration of {device.name}: settings is {tables!r:.80}, not a list", _AGAIN)

@@ -219,7 +219,7 @@ class Work:
 
     def terms(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> Terms:
         """What the seconds of each operator are made of."""
-        rates = rates or calibration.columns()
+        rates = rates or calibration.columns
         i = self.class_index
         share = rates["compute"][i]
         for name in SIZES:
@@ -307,9 +307,7 @@ def graph_input_seconds(input_bytes: float, calibration: Calibration) -> float:
     """What copying its inputs takes the device before a graph; nothing where there is none."""
     if calibration.graph_launch_s is None:
         return 0.0
-    return float(
-        2 * input_bytes / (calibration.bandwidth_bytes_per_s * calibration.columns()["bandwidth"][_ELEMENTWISE])
-    )
+    return float(2 * input_bytes / (calibration.bandwidth_bytes_per_s * calibration.columns["bandwidth"][_ELEMENTWISE]))
 
 
 def sigma_log(trace: Trace, times: np.ndarray, calibration: Calibration) -> float:
@@ -374,20 +372,25 @@ def update_seconds(trace: Trace, optimizer: str, calibration: Calibration) -> fl
     On a GPU the tensors of a step are batched into a few launches per elementary operator; on a CPU each
     parameter takes its own.
     """
-    frozen = set(trace.frozen)
-    trained = [t for n, t in trace.parameters().items() if n not in frozen]
-    size = sum(t.numel_at(1) * DTYPE_BYTES[t.dtype] for t in trained)
+    num_trained, size = derived(trace, "trained", lambda: _trained(trace))
     passes, operators = UPDATE_PASSES[optimizer]
-    launches = operators * update_launches(len(trained), calibration)
-    bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns()["bandwidth"][CLASSES.index("update.backward")]
+    launches = operators * update_launches(num_trained, calibration)
+    bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns["bandwidth"][CLASSES.index("update.backward")]
     return float(launches * calibration.update_launch_s + passes * size / bandwidth)
+
+
+def _trained(trace: Trace) -> tuple[int, int]:
+    """Number and bytes of the parameters that take a gradient."""
+    frozen = set(trace.frozen)
+    trained = [t for name, t in trace.parameters().items() if name not in frozen]
+    return len(trained), sum(t.numel_at(1) * DTYPE_BYTES[t.dtype] for t in trained)
 
 
 def average_seconds(trace: Trace, calibration: Calibration) -> float:
     """Time of one step of a running mean of parameters and buffers: both read, the mean written, in one operator."""
     state = [*trace.parameters().values(), *trace.buffers().values()]
     size = sum(t.numel_at(1) * DTYPE_BYTES[t.dtype] for t in state)
-    bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns()["bandwidth"][CLASSES.index("update.backward")]
+    bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns["bandwidth"][CLASSES.index("update.backward")]
     return float(update_launches(len(state), calibration) * calibration.update_launch_s + 3 * size / bandwidth)
 
 

@@ -186,7 +186,7 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
         settings = [_setting_distance(c, sheet, is_matrix) for _, c in lenders]
         near[is_matrix] = [board + setting for board, setting in zip(boards, settings, strict=True)]
         stands_in[is_matrix] = [mate and setting < _ALIKE for mate, setting in zip(is_mate, settings, strict=True)]
-    columns = [c.columns() for _, c in lenders]
+    columns = [c.columns for _, c in lenders]
     classes, spreads = dict(sheet.classes), {}
     for i, name in enumerate(CLASSES):
         family = name.partition(".")[0]

@@ -65,7 +65,7 @@ def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | No
     alone = operator_seconds(trace, batch, calibration)
     times = _with_host(trace, alone, work.is_launched, calibration)
     peak = np.where(work.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
-    launch_s = calibration.columns()["launch_s"][work.class_index] * work.is_launched
+    launch_s = calibration.columns["launch_s"][work.class_index] * work.is_launched
     # The host counts in a pass in which the device waits for it.
     issued = work.passes(work.issues)
     whole_s = host_seconds(issued, calibration)
