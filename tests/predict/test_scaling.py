@@ -113,6 +113,17 @@ def test_counts_may_be_an_array() -> None:
     np.testing.assert_allclose(together.exposed_s, [c.exposed_s for c in apart], rtol=1e-12, atol=1e-12)
 
 
+def test_batches_may_be_an_array() -> None:
+    trace, times = many_gradients([MIB, 25 * MIB, MIB]), np.array([1.0, 2.0, 3.0])
+    topology = Topology(np.array([1, 2, 8, 64]), 8, WIRE, WIRE)
+    several, backward_s = np.array([times, 9 * times[::-1]])[:, None], np.array([[6.0], [54.0]])
+    together = exchange(trace, several, backward_s, topology, "ring", 0.7)
+    apart = [exchange(trace, *one, topology, "ring", 0.7) for one in ((times, 6.0), (9 * times[::-1], 54.0))]
+    assert together.exposed_s.shape == (2, 4)
+    np.testing.assert_allclose(together.exposed_s, [c.exposed_s for c in apart], rtol=1e-12, atol=1e-12)
+    assert not np.allclose(*together.exposed_s)
+
+
 def test_topology_is_that_of_the_device_unless_something_else_is_named() -> None:
     v100 = catalog.device("v100")
     eight, nine = topology_of(v100, 8), topology_of(v100, 9)

@@ -1,7 +1,7 @@
 """Plan: what many settings would take, from one trace; and the largest batch that fits a device.
 
 A setting is a device, a number of devices, a batch per device and an all-reduce algorithm. Operator times depend on the
-device and the batch alone, so they are computed once for each pair; counts are evaluated as one array.
+device and the batch alone, so they are computed once for each pair; all counts and batches are evaluated as one array.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def evaluate(
                 memory[same] = footprint_of(trace, _with_count(base, n)).peak_bytes(part)
         fits[d] = needed_bytes(device, job.mode, memory)[0] <= device.memory_bytes
         for calibration, same in _by_calibration(base, job, counts):
-            ranks = _with_count(replace(base, calibration=calibration), count[same])
-            for b, samples in enumerate(batches):
-                setting = replace(ranks, batch_per_rank=samples)
-                times, alone = rank_work(trace, samples, setting)
-                spread[d, same, b] = sigma_log(trace, times, calibration)
-                for a, algorithm in enumerate(algorithms):
-                    parts = with_others(trace, times, alone, replace(setting, algorithm=algorithm))[0]
-                    step_s[d, same, b, a] = sum(parts.values())
+            ranks = _with_count(replace(base, calibration=calibration, batch_per_rank=batch[:, None]), count[same])
+            works = [rank_work(trace, samples, ranks) for samples in batches]
+            spread[d, same, :] = [sigma_log(trace, times, calibration) for times, _ in works]
+            times = np.array([times for times, _ in works])[:, None]
+            alone = {part: np.array([parts[part] for _, parts in works])[:, None] for part in works[0][1]}
+            for a, algorithm in enumerate(algorithms):
+                parts = with_others(trace, times, alone, replace(ranks, algorithm=algorithm))[0]
+                step_s[d, same, :, a] = np.transpose(sum(parts.values()))
     index = np.indices(shape)
 
     samples_per_step = count[index[1]] * batch[index[2]]

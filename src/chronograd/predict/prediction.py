@@ -122,13 +122,14 @@ def predict_step(trace: Trace, setting: Setting, factor: float = 1.0) -> Step:
 
 
 def with_others(
-    trace: Trace, times: np.ndarray, alone: dict[str, float], setting: Setting
+    trace: Trace, times: np.ndarray, alone: dict[str, Amount], setting: Setting
 ) -> tuple[dict[str, Amount], Communication, Amount, Amount]:
     """Seconds by part of a rank's step among others, its communication, and its waits for stragglers and for input.
 
     Args:
-        times, alone: of `rank_work`.
-        setting: the number of ranks in its topology is one or an array of them, and so is each of the results.
+        times, alone: of `rank_work`; of several batches with the shapes (batches, 1, operators) and (batches, 1).
+        setting: the number of ranks in its topology is one or an array of them, and so is each of the results. For several
+            batches its batch is an array (batches, 1), and results have the shape (batches, numbers of ranks).
     """
     num_ranks, overlap = setting.topology.num_ranks, setting.calibration.overlap
     zero_stage, input_rate = setting.job.training.zero_stage, setting.job.cluster.input_samples_per_s
@@ -169,7 +170,7 @@ def with_others(
 
 
 def _exchanged(
-    trace: Trace, times: np.ndarray, alone: dict[str, float], setting: Setting, longer: Amount = 1.0
+    trace: Trace, times: np.ndarray, alone: dict[str, Amount], setting: Setting, longer: Amount = 1.0
 ) -> Communication:
     """The exchange behind the last part of a batch, where a rank takes so many times longer than alone."""
     job, last_backward_s = setting.job, alone["backward_s"] / setting.job.training.accumulation

@@ -95,7 +95,8 @@ def exchange(
     """The gradient exchange of one step: each bucket waits for its last gradient and for the bucket before it.
 
     Args:
-        times: seconds of each operator; `backward_s` the whole backward pass, to which they are scaled.
+        times: seconds of each operator; `backward_s` the whole backward pass, to which they are scaled. For several batches
+            they have the shapes (batches, 1, operators) and (batches, 1), and results the shape (batches, numbers of ranks).
         overlap: share of the communication within a node that may run at the same time as backward, 0 to 1; see
             `slowed_by`.
         bucket_bytes: gradients exchanged together; see `buckets`. `sent_share`: of their bytes, where they are compressed.
@@ -105,21 +106,21 @@ def exchange(
     if not parts or np.max(topology.num_ranks) == 1:
         return Communication()
     is_backward = trace.columns["phase"] == PHASES.index("backward")
-    elapsed = np.cumsum(np.where(is_backward, times, 0.0))
-    share = elapsed / max(float(elapsed[-1]), 1e-30)
+    elapsed = np.cumsum(np.where(is_backward, times, 0.0), axis=-1)
+    share = elapsed / np.maximum(elapsed[..., -1:], 1e-30)
     found: list[Bucket] = []
     total: Amount = 0.0
     now: Amount = 0.0  # on the clock, when the link is free; `done` is how much of backward is done by then
     done: Amount = 0.0
     credit: Amount = 0.0
-    full = burst_s(topology)
+    full, latency_s = burst_s(topology), all_reduce_s(algorithm, 0.0, topology)
     for size, after in parts:
-        ready = share[min(after, len(share) - 1)] * backward_s
+        ready = share[..., min(after, len(is_backward) - 1)] * backward_s
         idle = np.maximum(ready - done, 0.0)
         start, done = now + idle, done + idle
         credit = np.minimum(full, credit + (idle if found else idle + rest_s))
         whole = all_reduce_s(algorithm, sent_share * size, topology)
-        at_once = np.minimum(credit, whole - all_reduce_s(algorithm, 0.0, topology))
+        at_once = np.minimum(credit, whole - latency_s)
         seconds, credit = whole - at_once, credit - at_once
         slowed = slowed_by(algorithm, sent_share * size, topology, overlap, seconds)
         done = np.minimum(done + (1 - slowed) * seconds, backward_s)

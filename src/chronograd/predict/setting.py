@@ -11,7 +11,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
 from chronograd.job import Job
 from chronograd.predict.calibration import GRAPH_LAUNCH_S, Calibration
-from chronograd.predict.collectives import Topology, algorithm_named
+from chronograd.predict.collectives import Amount, Topology, algorithm_named
 from chronograd.predict.relatives import calibration_for
 from chronograd.predict.scaling import USUAL_STEP_SIGMA_LOG, topology_of
 
@@ -25,7 +25,7 @@ _ZERO_BACKENDS = ("single", "ddp")
 class Setting:
     """Everything a prediction depends on beside the trace: a job, and what its names stand for.
 
-    Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's.
+    Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's, or arrays.
     `step_sigma_log`, `exchange_tensor_s` and `exchange_meeting_s` are those of `straggler_wait_s` and `upkeep_s`; `after_wait` how many times as long
     the same work takes on ranks that wait for each other, as measured between processes of one machine.
     """
@@ -35,7 +35,7 @@ class Setting:
     calibration: Calibration
     topology: Topology
     algorithm: str
-    batch_per_rank: int
+    batch_per_rank: Amount
     step_sigma_log: float
     exchange_tensor_s: float | None = None
     after_wait: float = 1.0
