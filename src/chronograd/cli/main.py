@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import functools
 import importlib
-import importlib.metadata
 import io
 import itertools
 import json
@@ -78,10 +77,15 @@ Completion of verbs, options, devices and networks, in bash (zsh, fish alike):
 @functools.cache
 def groups() -> dict[str, dict[str, str]]:
     """Return the verbs by group, with a line of help each: those of `GROUPS`, and those that other installed packages add."""
-    others = {
-        point.name.title(): dict(point.load().VERBS) for point in importlib.metadata.entry_points(group=ENTRY_POINTS)
-    }
-    return {**GROUPS, **others}
+    return {**GROUPS, **{name.title(): dict(module.VERBS) for name, module in _others().items()}}
+
+
+@functools.cache
+def _others() -> dict[str, ModuleType]:
+    """Return the packages that other wheels add, by the name of their group."""
+    from importlib.metadata import entry_points  # 20 ms, which the help of a verb does not need
+
+    return {point.name: point.load() for point in entry_points(group=ENTRY_POINTS)}
 
 
 def verbs() -> dict[str, str]:
@@ -95,8 +99,7 @@ def module_of(verb: str) -> str | None:
     if any(verb in group for group in GROUPS.values()):
         room = "verbs" if (Path(verbs_room.__path__[0]) / f"{name}.py").is_file() else "cli"
         return f"chronograd.{room}.{name}"
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    return next((f"{point.value}.{name}" for point in points if verb in point.load().VERBS), None)
+    return next((f"{other.__name__}.{name}" for other in _others().values() if verb in other.VERBS), None)
 
 
 def command_in(module: ModuleType) -> click.Command:
