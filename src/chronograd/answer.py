@@ -49,7 +49,7 @@ def as_json(value: Any) -> Any:
         pairs = [(one, getattr(value, one.name)) for one in fields(value)]
         return {one.name: as_json(own) for one, own in pairs if own is not None or one.metadata != IF_KNOWN}
     if isinstance(value, Mapping):
-        return {key: as_json(own) for key, own in value.items()}
+        return {str(key): as_json(own) for key, own in value.items()}
     return [as_json(own) for own in value] if isinstance(value, list | tuple) else value
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import IF_KNOWN, Answer, Column, Section, Table, as_json
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Lanes, Lines, Mark, Push, Role, Series, Span
 from chronograd.predict.speed import SpeedModel
 from chronograd.simulate.staleness import NO_TIME, NS, Duration, Learner, Updates
-from chronograd.units import percent, seconds
+from chronograd.units import percent
 from chronograd.words import how_many
 
 PULL, COMPUTE, PUSH = "pull", "compute", "push"
@@ -42,101 +43,135 @@ def learners(
 # -- staleness -------------------------------------------------------------------------------------
 
 
-def staleness_answer(updates: Updates, count: int, per_update: int = 1) -> Answer:
+@dataclass(frozen=True)
+class AppliedGradient:
+    """A gradient in an update: `index` counts those of its learner, `staleness` the updates since it read the weights."""
+
+    learner: int
+    index: int
+    time_s: float
+    staleness: int
+    update: int
+    pushed_s: float
+    read_s: float
+
+
+@dataclass(frozen=True)
+class StalenessShare:
+    """The number of gradients of a staleness, and their share of all."""
+
+    staleness: int
+    gradients: int
+    share: float
+
+
+@dataclass(frozen=True)
+class LearnerStaleness:
+    """The staleness of a learner's gradients; None if none was applied."""
+
+    learner: int
+    gradients: int
+    mean_staleness: float | None
+    max_staleness: int | None
+
+
+@dataclass(frozen=True)
+class SimulatedStaleness:
+    """The result of `simulate staleness`; `waiting` gradients arrived and are in no update yet."""
+
+    updates: list[AppliedGradient]
+    mean_staleness: float | None
+    updates_per_s: float | None
+    waiting: int
+    distribution: list[StalenessShare]
+    learners: list[LearnerStaleness]
+
+
+def staleness_answer(updates: Updates, count: int, per_update: int = 1) -> Answer[SimulatedStaleness]:
     """Every gradient of `count` learners with its staleness, and how staleness is spread.
 
     Args:
         per_update: gradients that an update takes in.
     """
-    data = _staleness_data(updates, count)
-    shown = data["updates"][:_MAX_ROWS]
-    rest = len(data["updates"]) - len(shown)
+    result = _staleness(updates, count)
+    rest = len(result.updates) - _MAX_ROWS
     gradients = Section(
-        title=f"{len(data['updates'])} gradients of {count} learner{'s' * (count > 1)}"
+        title=f"{len(result.updates)} gradients of {count} learner{'s' * (count > 1)}"
         + (f", {per_update} to an update" if per_update > 1 else ""),
-        takeaway=_staleness_takeaway(data),
+        takeaway=_staleness_takeaway(result),
         lines=[f"{updates.num_waiting} gradients arrived and wait for an update."] if updates.num_waiting else [],
-        figure=Figure([panel(updates, count)]) if data["updates"] else None,
-        table=Table(
-            ("applied", "gradient", "weights read", "staleness"),
-            [
-                [
-                    seconds(u["time_s"]),
-                    f"{u['index']} of learner {u['learner']}",
-                    seconds(u["read_s"]),
-                    str(u["staleness"]),
-                ]
-                for u in shown
-            ],
-            {0, 2, 3},
+        figure=Figure([panel(updates, count)]) if result.updates else None,
+        table=Table.of(
+            result.updates[:_MAX_ROWS],
+            (
+                Column("applied", "time_s", "s"),
+                Column("gradient", lambda one: f"{one.index} of learner {one.learner}"),
+                Column("weights read", "read_s", "s"),
+                Column("staleness", "staleness", format="d"),
+            ),
             [f"and {rest:,} more: --json has all"] if rest > 0 else [],
         ),
     )
     distribution = Section(
         title="How staleness is spread",
-        takeaway=_distribution_takeaway(data["distribution"]),
-        table=Table(
-            ("staleness", "gradients", "share"),
-            [[str(d["staleness"]), str(d["gradients"]), percent(d["share"])] for d in data["distribution"][:_MAX_ROWS]],
-            {0, 1, 2},
+        takeaway=_distribution_takeaway(result.distribution),
+        table=Table.of(
+            result.distribution[:_MAX_ROWS],
+            (
+                Column("staleness", "staleness", format="d"),
+                Column("gradients", "gradients", format="d"),
+                Column("share", "share", "1"),
+            ),
         ),
-        data=data["distribution"],
+        data=as_json(result.distribution),
     )
-    return Answer("Staleness of asynchronous SGD", sections=[gradients, distribution], data=data)
+    return Answer("Staleness of asynchronous SGD", sections=[gradients, distribution], result=result)
 
 
-def _staleness_data(updates: Updates, count: int) -> dict[str, Any]:
-    columns = {
-        "learner": updates.learner,
-        "index": updates.index,
-        "time_s": updates.applied_ns / NS,
-        "staleness": updates.staleness,
-        "update": updates.update,
-        "pushed_s": updates.pushed_ns / NS,
-        "read_s": updates.read_ns / NS,
-    }
-    return {
-        "updates": [
-            dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)
+def _staleness(updates: Updates, count: int) -> SimulatedStaleness:
+    columns = (updates.learner, updates.index, updates.applied_ns / NS, updates.staleness, updates.update,
+               updates.pushed_ns / NS, updates.read_ns / NS)  # fmt: skip
+    return SimulatedStaleness(
+        updates=[AppliedGradient(*row) for row in zip(*(column.tolist() for column in columns), strict=True)],
+        mean_staleness=_known(updates.mean),
+        updates_per_s=_known(updates.updates_per_s),
+        waiting=updates.num_waiting,
+        distribution=[
+            StalenessShare(value, number, number / len(updates.staleness)) for value, number in updates.distribution()
         ],
-        "mean_staleness": _known(updates.mean),
-        "updates_per_s": _known(updates.updates_per_s),
-        "waiting": updates.num_waiting,
-        "distribution": [
-            {"staleness": value, "gradients": number, "share": number / len(updates.staleness)}
-            for value, number in updates.distribution()
-        ],
-        "learners": [_learner(updates, number) for number in range(1, count + 1)],
-    }
+        learners=[_learner(updates, number) for number in range(1, count + 1)],
+    )
 
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _learner(updates: Updates, number: int) -> dict[str, Any]:
+def _learner(updates: Updates, number: int) -> LearnerStaleness:
     own = updates.of_learner(number)
     mean, most = (float(own.mean()), int(own.max())) if len(own) else (None, None)
-    return {"learner": number, "gradients": len(own), "mean_staleness": mean, "max_staleness": most}
+    return LearnerStaleness(number, len(own), mean, most)
 
 
-def _staleness_takeaway(data: dict[str, Any]) -> str:
-    if data["mean_staleness"] is None:
+def _staleness_takeaway(result: SimulatedStaleness) -> str:
+    if result.mean_staleness is None:
         return "No update was made, so nothing is known of staleness."
-    rate = "" if data["updates_per_s"] is None else f", {data['updates_per_s']:.4g} updates per second"
+    rate = "" if result.updates_per_s is None else f", {result.updates_per_s:.4g} updates per second"
     each = ", ".join(
-        f"learner {one['learner']} {one['mean_staleness']:.3g}"
-        for one in data["learners"][:_MAX_LEARNERS]
-        if one["mean_staleness"] is not None
+        f"learner {one.learner} {one.mean_staleness:.3g}"
+        for one in result.learners[:_MAX_LEARNERS]
+        if one.mean_staleness is not None
     )
-    return f"The mean staleness is {data['mean_staleness']:.4g}{rate}; {each}."
+    return f"The mean staleness is {result.mean_staleness:.4g}{rate}; {each}."
 
 
-def _distribution_takeaway(rows: Sequence[dict[str, Any]]) -> str:
+def _distribution_takeaway(rows: Sequence[StalenessShare]) -> str:
     if not rows:
         return "There is no gradient in an update."
-    usual = max(rows, key=lambda row: row["gradients"])
-    return f"The most frequent staleness is {usual['staleness']} ({percent(usual['share'])}), the largest {rows[-1]['staleness']}."
+    usual = max(rows, key=lambda row: row.gradients)
+    return (
+        f"The most frequent staleness is {usual.staleness} ({percent(usual.share)}), the largest {rows[-1].staleness}."
+    )
 
 
 def panel(updates: Updates, count: int, most_gradients: int = MAX_GRADIENTS, role: Role = "predicted") -> Lanes:
@@ -180,46 +215,70 @@ def _overlaps(updates: Updates) -> bool:
 # -- speed -----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class WorkerSpeeds:
+    """Steps per second by number of workers, and seconds to a target if its steps are known.
+
+    Attributes:
+        closed_form_workers: with which a step is shortest, whole or not; None if more would always be faster.
+    """
+
+    best_workers: int
+    closed_form_workers: float | None
+    steps_per_s: dict[int, float]
+    time_s: dict[int, float] | None = field(default=None, metadata=IF_KNOWN)
+
+
+@dataclass(frozen=True)
+class SimulatedSpeed:
+    """The result of `simulate speed`: of parameter servers, and of an all-reduce if asked for."""
+
+    mode: str
+    coefficients: tuple[float, ...]
+    batch: float | None
+    servers: int
+    by_servers: WorkerSpeeds
+    all_reduce: WorkerSpeeds | None
+
+    def as_data(self) -> dict[str, Any]:
+        own = {"mode": self.mode, "coefficients": self.coefficients, "batch": self.batch, "servers": self.servers}
+        return own | as_json(self.by_servers) | ({"all_reduce": self.all_reduce} if self.all_reduce else {})
+
+
 def speed_answer(
     model: SpeedModel, servers: int, counts: Sequence[int], steps: float | None = None, with_all_reduce: bool = False
-) -> Answer:
+) -> Answer[SimulatedSpeed]:
     """Steps per second by numbers of workers, and the best number of them.
 
     Args:
         counts: numbers of workers. steps: until a target, to say how long they take.
         with_all_reduce: beside it the same work and link without servers.
     """
-    data: dict[str, Any] = {
-        "mode": model.mode,
-        "coefficients": list(model.coefficients),
-        "batch": model.batch,
-        "servers": servers,
-        **_speeds(model, servers, counts, steps),
-    }
+    speeds = _speeds(model, servers, counts, steps)
+    reduced = _speeds(model.all_reduce(), servers, counts, steps) if with_all_reduce else None
     title = f"{model.mode}, {servers} server{'s' * (servers > 1)}" + (f", batch {model.batch:g}" if model.batch else "")
-    sections = [_speed_section(title, data, model.steps_per_s(1, servers))]
-    if with_all_reduce:
-        data["all_reduce"] = _speeds(model.all_reduce(), servers, counts, steps)
-        sections.append(_speed_section("all-reduce, no servers", data["all_reduce"], model.all_reduce().steps_per_s(1)))
-    return Answer("Speed by numbers of workers", sections=sections, data=data)
+    sections = [_speed_section(title, speeds, model.steps_per_s(1, servers))]
+    if reduced is not None:
+        sections.append(_speed_section("all-reduce, no servers", reduced, model.all_reduce().steps_per_s(1)))
+    result = SimulatedSpeed(model.mode, tuple(model.coefficients), model.batch, servers, speeds, reduced)
+    return Answer("Speed by numbers of workers", sections=sections, result=result)
 
 
-def _speeds(model: SpeedModel, servers: int, counts: Sequence[int], steps: float | None) -> dict[str, Any]:
-    speeds: dict[str, Any] = {
-        "best_workers": model.best_workers(servers, counts),
-        "closed_form_workers": model.closed_form(servers),
-        "steps_per_s": {str(w): float(f) for w, f in zip(counts, model.steps_per_s(counts, servers), strict=True)},
-    }
-    if steps is not None:
-        times_s = model.time_s(steps, counts, servers)
-        speeds["time_s"] = {str(w): float(t) for w, t in zip(counts, times_s, strict=True)}
-    return speeds
+def _speeds(model: SpeedModel, servers: int, counts: Sequence[int], steps: float | None) -> WorkerSpeeds:
+    def by_workers(values: Sequence[float]) -> dict[int, float]:
+        return {workers: float(value) for workers, value in zip(counts, values, strict=True)}
+
+    return WorkerSpeeds(
+        model.best_workers(servers, counts),
+        model.closed_form(servers),
+        by_workers(model.steps_per_s(counts, servers)),
+        None if steps is None else by_workers(model.time_s(steps, counts, servers)),
+    )
 
 
-def _speed_section(title: str, speeds: dict[str, Any], one: float) -> Section:
+def _speed_section(title: str, speeds: WorkerSpeeds, one: float) -> Section:
     """One model; speed-up is over `one`, the steps per second of one worker."""
-    best, exact, times = str(speeds["best_workers"]), speeds["closed_form_workers"], speeds.get("time_s", {})
-    by_workers: dict[str, float] = speeds["steps_per_s"]
+    best, exact, times, by_workers = speeds.best_workers, speeds.closed_form_workers, speeds.time_s, speeds.steps_per_s
     workers, rates = [float(w) for w in by_workers], list(by_workers.values())
     marks = [Mark("x", exact, "shortest step")] if exact is not None and workers[0] <= exact <= workers[-1] else []
     optimum = "more would always be faster" if exact is None else f"a step is shortest with exactly {exact:.2f}"
@@ -228,12 +287,14 @@ def _speed_section(title: str, speeds: dict[str, Any], one: float) -> Section:
         takeaway=f"The best of these numbers of workers is {best}: {by_workers[best]:.4g} steps/s, {by_workers[best] / one:.2f} times "
         f"those of one; {optimum}.",
         figure=Figure([Lines("workers", "steps/s", [Series("steps/s", "predicted", workers, rates)], marks)]),
-        table=Table(
-            ("workers", "steps/s", "speed-up", "time", ""),
-            [
-                [w, f"{f:.4g}", f"{f / one:.2f}", seconds(times[w]) if times else "", "best" * (w == best)]
-                for w, f in by_workers.items()
-            ],
-            {0, 1, 2, 3},
+        table=Table.of(
+            by_workers,
+            (
+                Column("workers", lambda w: w, format="d"),
+                Column("steps/s", lambda w: by_workers[w], format=".4g"),
+                Column("speed-up", lambda w: by_workers[w] / one, format=".2f"),
+                Column("time", lambda w: times and times[w], "s", empty=""),
+                Column("", lambda w: "best" * (w == best)),
+            ),
         ).without_empty_columns(),
     )

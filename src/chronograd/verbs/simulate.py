@@ -16,6 +16,7 @@ from chronograd.words import how_many
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.simulate.simulations import SimulatedSpeed, SimulatedStaleness
 
 
 def parse_span(text: str) -> tuple[int, ...]:
@@ -83,7 +84,7 @@ class SimulateStaleness(Request):
     picture: Annotated[Path | None, FILE] = None
     """Draw the first updates: .svg or .png."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[SimulatedStaleness]:
         from chronograd.simulate import staleness as model
         from chronograd.simulate.simulations import learners, staleness_answer
 
@@ -155,7 +156,7 @@ class SimulateSpeed(Request):
     all_reduce: bool = False
     """Compare with the same work and link without servers."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[SimulatedSpeed]:
         from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel
         from chronograd.simulate.simulations import speed_answer
 
