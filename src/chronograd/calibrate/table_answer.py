@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ MAX_LEFT_OUT = 5  # rows that are named with their reason in text
 _SETTING = ("precision", "mode", "channels_last", "is_compiled", "threads", "processes")
 
 
+@dataclass(frozen=True)
+class DeviceFit:
+    """The result of `fit device`: the setting that a device file gets, and by row why it was not fitted to."""
+
+    calibration: dict[str, Any]
+    left_out: dict[str, str]
+
+
 def fit_device(
     table: tables.ThroughputTable,
     device: Device,
@@ -29,7 +38,7 @@ def fit_device(
     seed: int = 0,
     out: Path | None = None,
     progress: Progress = lambda share, text: None,
-) -> Answer:
+) -> Answer[DeviceFit]:
     """Calibrate a device from a table of throughputs.
 
     Args:
@@ -55,8 +64,8 @@ def fit_device(
         ),
         data=[{"row": row, "reason": reason} for row, reason in joined.left_out.items()],
     )
-    data = {"calibration": setting, "left_out": joined.left_out}
-    return Answer(f"Calibration of {device.title}", sections=[section], data=data, notes=table.notes)
+    result = DeviceFit(setting, joined.left_out)
+    return Answer(f"Calibration of {device.title}", sections=[section], notes=table.notes, result=result)
 
 
 def described(table: tables.ThroughputTable, device: Device) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.errors import InputError
 from chronograd.figure import SERIES_COLORS, Figure, Lines, Series
 from chronograd.fit.batch_size import (
@@ -23,13 +23,93 @@ from chronograd.fit.batch_size import (
 )
 from chronograd.fit.speed import FittedSpeed, SpeedPoint, fit_speed, read_points
 from chronograd.forecast.learning_curves import Metric
-from chronograd.units import number, percent
+from chronograd.units import number, percent, whole_percent
 from chronograd.words import how_many
 
 MAX_BATCHES = 16  # of a table that nobody asked for
 
 
-def speed(sources: Sequence[Path], batch: float | None = None, pairs: Sequence[tuple[int, int]] = ()) -> Answer:
+@dataclass(frozen=True)
+class SpeedForecast:
+    """Steps per second with some workers and servers, with the 80 % interval."""
+
+    workers: int
+    servers: int
+    steps_per_s: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class FittedPoint:
+    """A measured speed, and the relative error of the model there."""
+
+    workers: int
+    servers: int
+    steps_per_s: float
+    error: float
+
+
+@dataclass(frozen=True)
+class SpeedFit:
+    """The result of `fit speed`: `coefficients` in seconds, each with its 80 % interval in `intervals`."""
+
+    mode: str
+    batch: float | None
+    coefficients: list[float]
+    intervals: list[tuple[float, float]]
+    points: list[FittedPoint]
+    forecasts: list[SpeedForecast]
+
+
+@dataclass(frozen=True)
+class StepsOfRun:
+    """Steps of a run to the target; None if it did not reach it.
+
+    Attributes:
+        is_counted: whether its learning rate needs the fewest steps at its batch.
+        measured_noise_scale: in samples, with the 80 % interval.
+    """
+
+    run: str
+    batch: int
+    learning_rate: float
+    steps: float | None
+    is_counted: bool
+    measured_noise_scale: float | None
+    measured_low: float | None
+    measured_high: float | None
+
+
+@dataclass(frozen=True)
+class StepsAtBatch:
+    """Steps to the target at a batch with the 80 % interval; `efficiency` is the fewest samples over those of this batch."""
+
+    batch: int
+    steps: float
+    low: float
+    high: float
+    epochs: float
+    efficiency: float
+
+
+@dataclass(frozen=True)
+class BatchFit:
+    """The result of `fit batch`: `noise_scale` is the critical batch, None if it is beyond the batches of the runs."""
+
+    noise_scale_from: str
+    min_steps: float
+    min_steps_interval: list[float]
+    min_samples: float
+    noise_scale: float | None
+    noise_scale_interval: list[float | None]
+    runs: list[StepsOfRun]
+    batches: list[StepsAtBatch]
+
+
+def speed(
+    sources: Sequence[Path], batch: float | None = None, pairs: Sequence[tuple[int, int]] = ()
+) -> Answer[SpeedFit]:
     """A speed model of parameter servers from runs or CSV files, and its forecast for pairs of workers and servers.
 
     Args:
@@ -41,42 +121,40 @@ def speed(sources: Sequence[Path], batch: float | None = None, pairs: Sequence[t
         raise InputError("--batch is for synchronous steps; runs of parameter_server are asynchronous", "leave it out")
     fitted = fit_speed([p.workers for p in points], [p.servers for p in points], [p.steps_per_s for p in points], batch)
     model = fitted.model
-    forecasts = []
-    for workers, servers in pairs:
-        low, high = map(float, fitted.interval(workers, servers))
-        value = model.steps_per_s(workers, servers)
-        forecasts.append({"workers": workers, "servers": servers, "steps_per_s": value, "low": low, "high": high})
-    data = {
-        "mode": model.mode,
-        "batch": batch,
-        "coefficients": list(model.coefficients),
-        "intervals": [list(pair) for pair in fitted.coefficient_intervals()],
-        "points": [
-            {"workers": p.workers, "servers": p.servers, "steps_per_s": p.steps_per_s, "error": float(e)}
+    forecasts = [SpeedForecast(*pair, model.steps_per_s(*pair), *map(float, fitted.interval(*pair))) for pair in pairs]
+    result = SpeedFit(
+        mode=model.mode,
+        batch=batch,
+        coefficients=list(model.coefficients),
+        intervals=fitted.coefficient_intervals(),
+        points=[
+            FittedPoint(p.workers, p.servers, p.steps_per_s, float(e))
             for p, e in zip(points, fitted.errors, strict=True)
         ],
-        "forecasts": forecasts,
-    }
+        forecasts=forecasts,
+    )
     said = [
-        f"{how_many(f['workers'], 'workers')}, {how_many(f['servers'], 'servers')}: {number(f['steps_per_s'])} steps/s "
-        f"({number(f['low'])} … {number(f['high'])})"
+        f"{how_many(f.workers, 'workers')}, {how_many(f.servers, 'servers')}: {number(f.steps_per_s)} steps/s "
+        f"({number(f.low)} … {number(f.high)})"
         for f in forecasts
     ]
     first, *others = [*said, _errors(fitted)]
-    coefficients = zip(model.coefficients, fitted.coefficient_intervals(), strict=True)
     section = Section(
         title=f"{model.mode.capitalize()} speed, {how_many(len(points), 'points')}",
         takeaway=first,
         lines=others,
         figure=Figure([_speed_panel(fitted, points)]),
         caption="Points: measured. Lines and bands: the fitted model, 80 % interval.",
-        table=Table(
-            ("coefficient", "seconds", "80 % interval"),
-            [[f"a{i}", f"{a:.4g}", f"{low:.4g} … {high:.4g}"] for i, (a, (low, high)) in enumerate(coefficients)],
-            {1},
+        table=Table.of(
+            enumerate(zip(result.coefficients, result.intervals, strict=True)),
+            (
+                Column("coefficient", lambda one: f"a{one[0]}"),
+                Column("seconds", lambda one: one[1][0], format=".4g"),
+                Column("80 % interval", lambda one: "{:.4g} … {:.4g}".format(*one[1][1])),
+            ),
         ),
     )
-    return Answer("Speed of parameter servers", sections=[section], data=data)
+    return Answer("Speed of parameter servers", sections=[section], result=result)
 
 
 def _errors(fitted: FittedSpeed) -> str:
@@ -103,7 +181,7 @@ def _speed_panel(fitted: FittedSpeed, points: Sequence[SpeedPoint]) -> Lines:
 
 def batch(
     sources: Sequence[Path], metric: Metric, target: float | None = None, batches: Sequence[int] | None = None
-) -> Answer:
+) -> Answer[BatchFit]:
     """Steps to a target by batch, from runs at several batches or from a noise scale that was measured.
 
     Args:
@@ -123,9 +201,9 @@ def batch(
         measured = next((run for run in runs if run.noise_scale.value is not None and run.batch in best), runs[0])
         at = measured.batch if measured.batch in best else next(iter(best))
         fitted, how = from_noise_scale(best[at][0], at, measured.noise_scale), "measured"
-    data = _batch_data(fitted, how, runs, best, batches or _around(fitted, list(best)))
-    sections = [_steps_section(data), _runs_section(data["runs"])]
-    return Answer("Steps to the target by batch", sections=sections, data=data)
+    result = _batch_fit(fitted, how, runs, best, batches or _around(fitted, list(best)))
+    sections = [_steps_section(result), _runs_section(result.runs)]
+    return Answer("Steps to the target by batch", sections=sections, result=result)
 
 
 def _around(fitted: FittedBatches, batches: Sequence[int]) -> list[int]:
@@ -137,39 +215,32 @@ def _around(fitted: FittedBatches, batches: Sequence[int]) -> list[int]:
     return [2**k for k in range(first, min(last, first + MAX_BATCHES - 1) + 1)]
 
 
-def _batch_data(
+def _batch_fit(
     fitted: FittedBatches,
     how: str,
     runs: Sequence[BatchRun],
     best: dict[int, tuple[float, float]],
     shown: Sequence[int],
-) -> dict[str, Any]:
+) -> BatchFit:
     model, samples = fitted.model, runs[0].samples
     lows, highs = fitted.steps_interval(shown)
-    return {
-        "noise_scale_from": how,
-        "min_steps": model.min_steps,
-        "min_steps_interval": list(fitted.min_steps_interval()),
-        "min_samples": model.min_samples,
-        "noise_scale": _finite(model.noise_scale),
-        "noise_scale_interval": [_finite(end) for end in fitted.noise_scale_interval()],
-        "runs": [
-            {
-                "run": run.name, "batch": run.batch, "learning_rate": run.learning_rate, "steps": run.steps,
-                "is_counted": best.get(run.batch, (0, None))[1] == run.learning_rate,
-                "measured_noise_scale": run.noise_scale.value,
-                "measured_low": run.noise_scale.low, "measured_high": run.noise_scale.high,
-            }
+    return BatchFit(
+        noise_scale_from=how,
+        min_steps=model.min_steps,
+        min_steps_interval=list(fitted.min_steps_interval()),
+        min_samples=model.min_samples,
+        noise_scale=_finite(model.noise_scale),
+        noise_scale_interval=[_finite(end) for end in fitted.noise_scale_interval()],
+        runs=[
+            StepsOfRun(run.name, run.batch, run.learning_rate, run.steps, best.get(run.batch, (0, None))[1] == run.learning_rate,
+                       run.noise_scale.value, run.noise_scale.low, run.noise_scale.high)
             for run in runs
         ],
-        "batches": [
-            {
-                "batch": size, "steps": model.steps(size), "low": float(low), "high": float(high),
-                "epochs": model.samples(size) / samples, "efficiency": model.efficiency(size),
-            }
+        batches=[
+            StepsAtBatch(size, model.steps(size), float(low), float(high), model.samples(size) / samples, model.efficiency(size))
             for size, low, high in zip(shown, lows, highs, strict=True)
         ],
-    }  # fmt: skip
+    )  # fmt: skip
 
 
 def _finite(value: float) -> float | None:
@@ -180,56 +251,64 @@ def _known(value: float | None, otherwise: str = "–") -> str:
     return otherwise if value is None else number(value)
 
 
-def _steps_section(data: dict[str, Any]) -> Section:
-    rows, ran = data["batches"], [run for run in data["runs"] if run["steps"] is not None]
-    low, high = data["noise_scale_interval"]
-    least, most = data["min_steps_interval"]
-    how = "from the steps" if data["noise_scale_from"] == "steps" else "as measured"
-    x, y, low_y, high_y = ([row[name] for row in rows] for name in ("batch", "steps", "low", "high"))
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _steps_section(fit: BatchFit) -> Section:
+    rows, ran = fit.batches, [run for run in fit.runs if run.steps is not None]
+    low, high = fit.noise_scale_interval
+    least, most = fit.min_steps_interval
+    how = "from the steps" if fit.noise_scale_from == "steps" else "as measured"
+    x, y, low_y, high_y = ([getattr(row, name) for row in rows] for name in ("batch", "steps", "low", "high"))
     model = Series("model", "predicted", x, y, low_y, high_y)
-    points = Series("runs", "measured", [run["batch"] for run in ran], [run["steps"] for run in ran])
+    points = Series("runs", "measured", [run.batch for run in ran], [run.steps for run in ran])
     return Section(
         title="Steps to the target by batch",
-        takeaway=f"Critical batch, {how}: {_known(data['noise_scale'], 'beyond the batches tried')} samples "
+        takeaway=f"Critical batch, {how}: {_known(fit.noise_scale, 'beyond the batches tried')} samples "
         f"({_known(low, '∞')} … {_known(high, '∞')}); the learning rate has to be chosen anew for each batch.",
         lines=[
-            f"Of any batch: fewest steps {data['min_steps']:,.0f} ({least:,.0f} … {most:,.0f}), fewest samples "
-            f"{data['min_samples']:,.0f}."
+            f"Of any batch: fewest steps {_whole(fit.min_steps)} ({_whole(least)} … {_whole(most)}), fewest samples "
+            f"{_whole(fit.min_samples)}."
         ],
         figure=Figure([Lines("global batch", "steps to the target", [model, points], log_x=True, log_y=True)]),
         caption="Line and band: the fitted model, 80 % interval. Points: runs. Both axes are logarithmic.",
-        table=Table(
-            ("batch", "steps", "80 % interval", "epochs", "efficiency"),
-            [
-                [f"{r['batch']:,}", f"{r['steps']:,.0f}", f"{r['low']:,.0f} … {r['high']:,.0f}", f"{r['epochs']:.3g}",
-                 percent(r["efficiency"], 0)]
-                for r in rows
-            ],
-            set(range(5)),
+        table=Table.of(
+            rows,
+            (
+                Column("batch", "batch", format=","),
+                Column("steps", "steps", format=_whole),
+                Column("80 % interval", lambda row: f"{_whole(row.low)} … {_whole(row.high)}", format=str),
+                Column("epochs", "epochs", format=".3g"),
+                Column("efficiency", "efficiency", format=whole_percent),
+            ),
             ("efficiency: the fewest samples that any batch needs, over those of this one",),
         ),
-    )  # fmt: skip
+    )
 
 
-def _runs_section(runs: Sequence[dict[str, Any]]) -> Section:
-    def row(run: dict[str, Any]) -> list[str]:
-        measured = _known(run["measured_noise_scale"])
-        if run["measured_noise_scale"] is not None:
-            measured += f" ({_known(run['measured_low'])} … {_known(run['measured_high'], '∞')})"
-        steps = "not reached" if run["steps"] is None else f"{run['steps']:,.0f}"
-        return [run["run"], f"{run['batch']:,}", f"{run['learning_rate']:g}", steps, measured,
-                "counts" if run["is_counted"] else ""]  # fmt: skip
+def _runs_section(runs: Sequence[StepsOfRun]) -> Section:
+    def measured(run: StepsOfRun) -> str:
+        if run.measured_noise_scale is None:
+            return "–"
+        return f"{number(run.measured_noise_scale)} ({_known(run.measured_low)} … {_known(run.measured_high, '∞')})"
 
-    num_reached = sum(run["steps"] is not None for run in runs)
-    num_counted = sum(run["is_counted"] for run in runs)
+    num_reached = sum(run.steps is not None for run in runs)
+    num_counted = sum(run.is_counted for run in runs)
     return Section(
         title=f"{len(runs)} run{'s' * (len(runs) > 1)}",
         takeaway=f"{num_reached} of {len(runs)} reached the target, and {num_counted} count: of each batch those of the "
         "learning rate with the fewest steps.",
-        table=Table(
-            ("run", "batch", "learning rate", "steps", "noise scale measured", ""),
-            [row(run) for run in runs],
-            {1, 2, 3},
+        table=Table.of(
+            runs,
+            (
+                Column("run", "run"),
+                Column("batch", "batch", format=","),
+                Column("learning rate", "learning_rate", format="g"),
+                Column("steps", "steps", format=_whole, empty="not reached"),
+                Column("noise scale measured", measured),
+                Column("", lambda run: "counts" if run.is_counted else ""),
+            ),
         ),
-        data=runs,
+        data=as_json(runs),
     )

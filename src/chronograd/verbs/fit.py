@@ -16,7 +16,10 @@ from chronograd.verbs.screen import progress
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.calibrate.table_answer import DeviceFit
+    from chronograd.fit.answer import BatchFit, SpeedFit
     from chronograd.fit.tables import ThroughputTable
+    from chronograd.forecast.forecasting import Forecast
     from chronograd.forecast.learning_curves import LearningCurve
     from chronograd.hardware.catalog import Device
 
@@ -90,7 +93,7 @@ class FitDevice(TableRequest):
     out: Annotated[Path | None, FILE] = None
     """Save the device file (.toml); a setting of the same device that is there already is kept."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[DeviceFit]:
         from chronograd.calibrate.table_answer import fit_device
 
         table, device = self.read()
@@ -120,7 +123,7 @@ class FitSpeed(Request):
     at: Annotated[tuple[Any, ...], PAIR, Spelling(metavar="W,P")] = ()
     """Workers and servers to forecast; may be repeated."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[SpeedFit]:
         from chronograd.fit.answer import speed
 
         return speed(self.sources, self.batch, list(self.at))
@@ -166,7 +169,7 @@ class FitLoss(Request):
     at: Annotated[tuple[float, ...], ABOVE_0] = ()
     """Forecast at a step; may be repeated."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[Forecast]:
         from chronograd.forecast import loss_answer
         from chronograd.forecast.forecast_answer import level
         from chronograd.forecast.forecasting import forecast
@@ -219,7 +222,7 @@ class FitBatch(Request):
     batches: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="B,B,...")] = None
     """Batches of the table; powers of two around the critical by default."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[BatchFit]:
         from chronograd.fit.answer import batch
 
         return batch(self.sources, self.metric, self.to, None if self.batches is None else list(self.batches))
