@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Section, Table, as_json
 from chronograd.doctor import software
 from chronograd.doctor.examine import can_start, examine
 from chronograd.doctor.finding import Finding, State
@@ -27,19 +27,25 @@ TITLES: dict[State, str] = {
 IN_WORDS = {"exchange": "waiting for gradients", "speed": "writing checkpoints"}
 
 
-def doctor(job: Job | None = None, hosts: str = "", out: str = "runs", everything: bool = False) -> Answer:
+@dataclass(frozen=True)
+class Examined:
+    """The result of `doctor`: every finding, and the backends and launchers that are available here."""
+
+    can_start: bool
+    seconds: float
+    findings: list[Finding]
+    backends: list[software.Availability]
+    launchers: list[software.Availability]
+
+
+def doctor(job: Job | None = None, hosts: str = "", out: str = "runs", everything: bool = False) -> Answer[Examined]:
     """Look at this machine, for a job or for any; the exit status is 1 if a run cannot start. As `examine`."""
     started = time.monotonic()
     findings = examine(job, hosts, out, everything)
     took_s, is_ready = time.monotonic() - started, can_start(findings)
-    data = {
-        "can_start": is_ready,
-        "seconds": took_s,
-        "findings": list(map(asdict, findings)),
-        "backends": software.backends(),
-        "launchers": software.launchers(),
-    }
-    return Answer("Before a run", sections=sections_of(findings, took_s), data=data, exit_status=0 if is_ready else 1)
+    result = Examined(is_ready, took_s, list(findings), software.backends(), software.launchers())
+    sections = sections_of(findings, took_s)
+    return Answer("Before a run", sections=sections, exit_status=0 if is_ready else 1, result=result)
 
 
 def sections_of(findings: Sequence[Finding], took_s: float) -> list[Section]:
@@ -55,7 +61,7 @@ def sections_of(findings: Sequence[Finding], took_s: float) -> list[Section]:
         if chosen:
             things = f"{len(chosen)} of {len(findings)} things that were looked at."
             table = Table(("", title.lower() if state != "absent" else "not here"), _rows(chosen))
-            sections.append(Section(title, f"{takeaway} {things}".strip(), table=table, data=list(map(asdict, chosen))))
+            sections.append(Section(title, f"{takeaway} {things}".strip(), table=table, data=as_json(chosen)))
             takeaway = ""
     return sections
 

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chronograd.backends import registry
 from chronograd.backends.horovod import build as horovod_build
@@ -133,41 +133,45 @@ def nccl(in_use: str) -> list[Finding]:
 # -- backends and launchers ----------------------------------------------------------------------------------
 
 
-def backends() -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Availability:
+    """Whether a backend or launcher can run here, and if not, why."""
+
+    name: str
+    available: bool
+    reason: str
+
+
+def backends() -> list[Availability]:
     """Every backend: whether it can run here, and if not, what it needs."""
-    found = []
-    for name in registry.names():
-        is_available, reason = registry.load(name).available()
-        found.append({"name": name, "available": is_available, "reason": reason})
-    return found
+    return [Availability(name, *registry.load(name).available()) for name in registry.names()]
 
 
-def launchers() -> list[dict[str, Any]]:
+def launchers() -> list[Availability]:
     """The same of launchers, by the commands that they call."""
     has_torch = find_spec("torch") is not None
     has_horovod, horovod_reason = registry.load("horovod").available()
     has_slurm, has_ray = shutil.which("sbatch") is not None, find_spec("ray") is not None
-    found = [
-        ("local", True, ""),
-        ("torchrun", has_torch, "" if has_torch else f"torch is not installed; {install_command('torch')}"),
-        ("horovodrun", has_horovod, horovod_reason),
-        ("slurm", has_slurm, "" if has_slurm else "sbatch is not on the PATH"),
-        ("ray", has_ray, "" if has_ray else f"ray is not installed; {install_command('ray')}"),
+    return [
+        Availability("local", True, ""),
+        Availability("torchrun", has_torch, "" if has_torch else f"torch is not installed; {install_command('torch')}"),
+        Availability("horovodrun", has_horovod, horovod_reason),
+        Availability("slurm", has_slurm, "" if has_slurm else "sbatch is not on the PATH"),
+        Availability("ray", has_ray, "" if has_ray else f"ray is not installed; {install_command('ray')}"),
     ]
-    return [{"name": name, "available": is_there, "reason": reason} for name, is_there, reason in found]
 
 
-def as_findings(what: str, rows: Sequence[dict[str, Any]]) -> list[Finding]:
+def as_findings(what: str, rows: Sequence[Availability]) -> list[Finding]:
     """Those that can run in one line, and one line for each that cannot."""
-    here = [row["name"] for row in rows if row["available"]]
+    here = [row.name for row in rows if row.available]
     found = [Finding("software", what, f"{', '.join(here)} can run here")] if here else []
     if what == "backends" and not here:
         to_do = install_command("torch")
         found.append(Finding("software", what, "none can run here", "obstacle", to_do))
     for row in rows:
-        if not row["available"]:
-            seen, _, to_do = row["reason"].partition("; ")
-            found.append(Finding("software", f"{what.removesuffix('s')} {row['name']}", seen, "absent", to_do))
+        if not row.available:
+            seen, _, to_do = row.reason.partition("; ")
+            found.append(Finding("software", f"{what.removesuffix('s')} {row.name}", seen, "absent", to_do))
     return found
 
 

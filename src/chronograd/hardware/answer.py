@@ -6,51 +6,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table
 from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Device, Link, Precision, Price, Source
 from chronograd.units import GIB, dollars, seconds, si
 from chronograd.words import how_many
 
-# fp64 is only on the page of one device: networks are not trained in it.
+# fp64 is left to the page of one device: networks are not trained in it.
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
-# A sentence names the fastest device in these.
+# Whose fastest device is named in a sentence.
 LEADING: tuple[Precision, ...] = ("fp32", "bf16")
 MOVED = (
-    "US dollars an hour of the whole instance, including the host unless it says GPU only. †: older than a year. `--json` has the "
+    "US dollars an hour of the whole instance, host included unless it says GPU only. †: more than a year ago. `--json` has the "
     "sources; `chronograd devices --prices --update FILE` takes newer ones."
 )
 
 
-def devices() -> Answer:
+def devices() -> Answer[list[Device]]:
     """List every device: memory, bandwidth, peaks and price."""
     known = catalog.devices()
     told = []
     for precision in LEADING:
         peak, first = max((d.peak_flops_per_s.get(precision, 0.0), d.name) for d in known)
         told.append(f"{first} has the highest {precision} peak, {si(peak, 'FLOP/s')}")
-    rows = [
-        [
-            d.name,
-            f"{d.memory_bytes / GIB:.0f} GiB",
-            si(d.bandwidth_bytes_per_s, "B/s", digits=4),
-            *(_tera(d.peak_flops_per_s.get(precision)) for precision in PRECISIONS),
-            _price_cell(d),
-            d.title,
-        ]
-        for d in known
-    ]
     section = Section(
         title="Devices",
         takeaway=f"{how_many(len(known), 'devices')}; {', '.join(told)}.",
-        table=Table(("name", "memory", "bandwidth", *PRECISIONS, "per hour", "device"), rows, set(range(1, 8))),
+        table=Table.of(known, _DEVICE),
         caption="Peaks in TFLOP/s. Price: the lowest for one device on demand, in whole instances; * without the host machine.\n"
         "`chronograd devices NAME` shows sources and dates.",
     )
-    return Answer("Devices", sections=[section], data=[d.model_dump(mode="json") for d in known])
+    return Answer("Devices", sections=[section], result=known)
 
 
-def device(name: str) -> Answer:
+def device(name: str) -> Answer[Device]:
     """Describe one device, with its sources and prices. Raises as `catalog.device`."""
     d = catalog.device(name)
     rows = [
@@ -82,25 +71,24 @@ def device(name: str) -> Answer:
         caption=d.note,
     )
     sections = [section, *_sources(d.source), *([_prices(known, d)] if (known := catalog.prices(d)) else [])]
-    return Answer(d.title, sections=sections, data=d.model_dump(mode="json"))
+    return Answer(d.title, sections=sections, result=d)
 
 
-def links() -> Answer:
+def links() -> Answer[list[Link]]:
     """List every link: latency and bandwidth."""
     known = catalog.links()
     fastest = max(known, key=lambda k: k.bandwidth_bytes_per_s)
-    rows = [[k.name, k.title, seconds(k.latency_s), si(k.bandwidth_bytes_per_s, "B/s", digits=4), k.per] for k in known]
     section = Section(
         title="Links",
         takeaway=f"{how_many(len(known), 'links')}; {fastest.name} has the highest bandwidth, "
         f"{si(fastest.bandwidth_bytes_per_s, 'B/s')} per {fastest.per}.",
-        table=Table(("name", "link", "latency", "bandwidth", "per"), rows, {2, 3}),
+        table=Table.of(known, _LINK),
         caption="Bandwidth in one direction, of one device or one node.",
     )
-    return Answer("Links", sections=[section], data=[k.model_dump(mode="json") for k in known])
+    return Answer("Links", sections=[section], result=known)
 
 
-def link(name: str) -> Answer:
+def link(name: str) -> Answer[Link]:
     """Describe one link, with its sources. Raises as `catalog.link`."""
     k: Link = catalog.link(name)
     rows = [
@@ -114,10 +102,10 @@ def link(name: str) -> Answer:
         table=Table(("property", "value"), rows),
         caption=k.note,
     )
-    return Answer(k.title, sections=[section, *_sources(k.source)], data=k.model_dump(mode="json"))
+    return Answer(k.title, sections=[section, *_sources(k.source)], result=k)
 
 
-def prices(name: str | None = None) -> Answer:
+def prices(name: str | None = None) -> Answer[list[Price]]:
     """List prices of one device, or of all. Raises as `catalog.prices`."""
     known = catalog.prices(name)
     if name is None:
@@ -136,41 +124,24 @@ def prices(name: str | None = None) -> Answer:
             section = replace(section, lines=others)
     else:
         section = Section("Prices", f"No price of {name} is known; state one as cluster.price_usd_per_hour.")
-    return Answer("Prices", sections=[section], data=data)
+    return Answer("Prices", sections=[section], data=data, result=known)
 
 
 def _without_price(priced: set[str]) -> list[str]:
-    """Describe the devices without a row in the table: priced under another name, or not at all."""
+    """The devices that no row of the table names: priced as another, or not at all."""
     rest = [d for d in catalog.devices() if d.name not in priced]
     under = [f"{d.name} as {d.priced_as.count:g} x {d.priced_as.device}" for d in rest if d.priced_as]
     without = [d.name for d in rest if not d.priced_as]
     return [
-        *([f"Priced under another name: {', '.join(under)}."] if under else []),
-        *([f"No price is known for: {', '.join(without)}."] if without else []),
+        *([f"Priced as another: {', '.join(under)}."] if under else []),
+        *([f"No price is known of: {', '.join(without)}."] if without else []),
     ]
 
 
 def _prices(known: Sequence[Price], of: Device | str | None) -> Section:
-    rows = [
-        [
-            p.device,
-            f"{p.vendor} {p.instance}{f', {p.region}' if p.region else ''}{', spot' * (p.kind == 'spot')}"
-            f"{'' if p.includes_host else ', GPU only'}",
-            f"{p.count:g}" + (f" to {p.most_devices:g}" if p.most_devices > p.count else ""),
-            "–" if p.vcpus is None else f"{p.vcpus:g}",
-            *(dollars(p.price_usd_per_hour), dollars(p.usd_per_device_hour)),
-            (p.date[:7] or "unknown") + ("†" if market.is_old(p) else ""),
-        ]
-        for p in known
-    ]
-    columns = ("device", "instance", "devices", "vCPUs", "hour", "each", "price of")
     # In 80 columns: for one device all but its name, for many the columns that compare them.
-    told_of = (1, 2, 3, 4, 5, 6) if of is not None else (0, 1, 2, 4, 6)
-    table = Table(
-        [columns[i] for i in told_of],
-        [[row[i] for i in told_of] for row in rows],
-        {j for j, i in enumerate(told_of) if i in (2, 3, 4, 5)},
-    )
+    left_out = {"device"} if of is not None else {"vCPUs", "each"}
+    table = Table.of(known, [column for column in _PRICE if column.name not in left_out])
     dates = sorted(p.date for p in known if p.date)
     between = f", of {dates[0]} to {dates[-1]}" if dates else ""
     told = f"{how_many(len(known), 'prices')} of {len({p.device for p in known})} devices{between}."
@@ -182,33 +153,76 @@ def _prices(known: Sequence[Price], of: Device | str | None) -> Section:
     return Section("Prices", told, table=table, caption=MOVED)
 
 
-def updated(path: Path) -> Answer:
+def updated(path: Path) -> Answer[list[Price]]:
     """Merge a price table into the user's own, and describe the result. Raises as `market.update_prices`."""
     rows, own = market.update_prices(path)
     latest = max(row.date for row in rows)
     section = _prices(rows, None)
     count = "1 price" if len(rows) == 1 else how_many(len(rows), "prices")
     told = f"Saved in {own}: {count} from {path}, the latest of {latest}. The latest price of each instance is used."
-    data = [row.model_dump(mode="json") for row in rows]
-    return Answer("Prices", sections=[replace(section, title="Newer prices", takeaway=told)], data=data)
+    return Answer("Prices", sections=[replace(section, title="Newer prices", takeaway=told)], result=rows)
 
 
 def _sources(sources: Sequence[Source]) -> list[Section]:
-    """Return a section with the sources of figures; nothing if there is no source."""
+    """Where figures are from; nothing where nothing is said of that."""
     if not sources:
         return []
-    rows = [[", ".join(s.of), s.tag, s.date, s.source] for s in sources]
     tags = [s.tag for s in sources for _ in s.of]
     counts = ", ".join(f"{tags.count(tag)} {tag}" for tag in dict.fromkeys(tags))
-    return [
-        Section("Sources", f"{len(tags)} figures: {counts}.", table=Table(("figures", "tag", "read", "source"), rows))
-    ]
+    return [Section("Sources", f"{len(tags)} figures: {counts}.", table=Table.of(sources, _SOURCE))]
 
 
-def _tera(flops_per_s: float | None) -> str:
-    return "–" if flops_per_s is None else f"{flops_per_s / 1e12:.4g}"
+def _rate(bytes_per_s: float) -> str:
+    return si(bytes_per_s, "B/s", digits=4)
 
 
-def _price_cell(d: Device) -> str:
+def _price_cell(d: Device) -> str | None:
     price = market.price_of(d)
-    return "–" if price is None else dollars(float(price.usd_per_hour(1))) + ("" if price.includes_host else "*")
+    return None if price is None else dollars(float(price.usd_per_hour(1))) + ("" if price.includes_host else "*")
+
+
+def _instance(p: Price) -> str:
+    signs = (
+        f"{f', {p.region}' if p.region else ''}{', spot' * (p.kind == 'spot')}{'' if p.includes_host else ', GPU only'}"
+    )
+    return f"{p.vendor} {p.instance}{signs}"
+
+
+def _peak(precision: Precision) -> Column:
+    return Column(precision, lambda d: d.peak_flops_per_s.get(precision), format=lambda peak: f"{peak / 1e12:.4g}")
+
+
+_DEVICE = (
+    Column("name", "name"),
+    Column("memory", "memory_bytes", format=lambda size: f"{size / GIB:.0f} GiB"),
+    Column("bandwidth", "bandwidth_bytes_per_s", format=_rate),
+    *map(_peak, PRECISIONS),
+    Column("per hour", _price_cell, format=str),
+    Column("device", "title"),
+)
+_LINK = (
+    Column("name", "name"),
+    Column("link", "title"),
+    Column("latency", "latency_s", "s"),
+    Column("bandwidth", "bandwidth_bytes_per_s", format=_rate),
+    Column("per", "per"),
+)
+_PRICE = (
+    Column("device", "device"),
+    Column("instance", _instance),
+    Column(
+        "devices",
+        lambda p: f"{p.count:g}" + (f" to {p.most_devices:g}" if p.most_devices > p.count else ""),
+        format=str,
+    ),
+    Column("vCPUs", "vcpus", format="g"),
+    Column("hour", "price_usd_per_hour", "usd"),
+    Column("each", "usd_per_device_hour", "usd"),
+    Column("price of", lambda p: (p.date[:7] or "unknown") + ("†" if market.is_old(p) else "")),
+)
+_SOURCE = (
+    Column("figures", lambda source: ", ".join(source.of)),
+    Column("tag", "tag"),
+    Column("read", "date"),
+    Column("source", "source"),
+)

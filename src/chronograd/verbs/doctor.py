@@ -12,6 +12,7 @@ from chronograd.verbs.screen import say
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.doctor.answer import Examined
     from chronograd.job import Job
 
 
@@ -39,7 +40,7 @@ class Doctor(Request):
     all: bool = False
     """Also backends and launchers that are not here and not asked for."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[Examined]:
         from chronograd import ask
         from chronograd.doctor.answer import doctor
         from chronograd.job import changed
