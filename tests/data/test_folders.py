@@ -117,7 +117,9 @@ def test_other_formats_are_no_pictures(tmp_path: Path, picture: Make) -> None:
     for kind in ("EPS", "ICO", "PCX"):
         whole.save(tmp_path / "x.jpg", kind)
         for read in (folders.header, lambda path: folders.decode(path, 10)):
-            with pytest.raises(FileFormatError, match=r"x\.jpg cannot be read: it is not a picture in JPEG, PNG, .*PPM"):
+            with pytest.raises(
+                FileFormatError, match=r"x\.jpg cannot be read: it is not a picture in JPEG, PNG, .*PPM"
+            ):
                 read(tmp_path / "x.jpg")
     for name in ("x.ppm", "x.pgm", "x.bmp", "x.tif", "x.webp"):
         whole.save(tmp_path / name)

@@ -67,7 +67,9 @@ def test_python_gets_the_same_answer() -> None:
     assert card.figure is not None
     assert len(card.figure.rows()) == 8
     largest = max(shown.data["classes"], key=lambda row: row["train_images"])
-    assert f"guessing {largest['name']} is right for {largest['test_images'] / 3.6:.1f} % of the test" in classes.takeaway
+    assert (
+        f"guessing {largest['name']} is right for {largest['test_images'] / 3.6:.1f} % of the test" in classes.takeaway
+    )
     assert pixels.takeaway == "With normalisation raw, pixels of 0 … 16 become 0 … 255."
     assert describe(data, data_set(data)).sections[0].figure is None
 

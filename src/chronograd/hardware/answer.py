@@ -17,7 +17,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 # Whose fastest device is named in a sentence.
 LEADING: tuple[Precision, ...] = ("fp32", "bf16")
 MOVED = (
-    "US dollars an hour of the whole instance, host included unless it says GPU only. †: more than a year ago. `--json` has the "
+    "US dollars an hour of the whole instance, including the host unless it says GPU only. †: older than a year. `--json` has the "
     "sources; `chronograd devices --prices --update FILE` takes newer ones."
 )
 
@@ -164,7 +164,7 @@ def updated(path: Path) -> Answer[list[Price]]:
 
 
 def _sources(sources: Sequence[Source]) -> list[Section]:
-    """Where figures are from; nothing where nothing is said of that."""
+    """Return a section with the sources of figures; nothing if there is no source."""
     if not sources:
         return []
     tags = [s.tag for s in sources for _ in s.of]
