@@ -76,8 +76,8 @@ def test_classes_of_a_picture(tmp_path: Path) -> None:
         assert {row["label"]: row["probability"] for row in by_exif}["red"] < 0.5
         assert post(server, "outside", body(left_red))[1]["classes"][0]["probability"] > 0.7
         for model, content, words in (
-            ("outside", b"no picture", "no picture that can be read"),
-            ("outside", body(left_red)[:60], "no picture that can be read"),
+            ("outside", b"no picture", "not a readable picture"),
+            ("outside", body(left_red)[:60], "not a readable picture"),
             ("wide", body(left_red), "not a classifier of square pictures"),
             ("m", body(left_red), "m takes no picture"),
             ("unknown", body(left_red), "has no preprocessing or classes"),

@@ -69,12 +69,12 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
         # Pixels as they are, of which the model makes what it likes.
         assert post(server, "inside", png(1))[1]["objects"] == answer["objects"]
         for model, body, query, words in (
-            ("outside", b"no picture", "", "no picture that can be read"),
-            ("outside", png(255)[:60], "", "no picture that can be read"),
+            ("outside", b"no picture", "", "not a readable picture"),
+            ("outside", png(255)[:60], "", "not a readable picture"),
             *(("outside", content, "", "it is not JPEG, PNG") for content in OTHERS),
             ("outside", png(255), "?least=2", "send a number from 0 to 1"),
             ("m", png(255), "", "m is no detection model"),
-            ("unknown", png(255), "", "does not say what is done to pixels"),
+            ("unknown", png(255), "", "has no metadata on the normalisation of pixels"),
         ):
             status, answer = post(server, model, body, query)
             assert (status, words in answer["error"]) == (400, True), answer

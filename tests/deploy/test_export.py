@@ -111,7 +111,7 @@ def test_a_file_that_computes_something_else_is_not_written(here: Path, capsys: 
     assert 8 < printed["parity"]["tightest"] < 11
     assert not (here / "differs.onnx").exists()
     assert main(["export", *line.split()]) == 1
-    assert "does not give what PyTorch gives" in capsys.readouterr().out
+    assert "does not agree with PyTorch" in capsys.readouterr().out
     assert exported(f"{line} --rtol 0.02", capsys)["file"] == "differs.onnx"
     assert (here / "differs.onnx").exists()
 
@@ -119,7 +119,7 @@ def test_a_file_that_computes_something_else_is_not_written(here: Path, capsys: 
 @pytest.mark.parametrize(
     ("name", "holds", "why"),
     [
-        ("Drops", False, "another answer each time: the network draws random numbers"),
+        ("Drops", False, "differently each time: the network draws random numbers"),
         ("ReadsBatch", False, "changes with its batch: the network reads the size of the batch"),
         ("Centred", True, "changes with its batch"),
         ("Small", True, ""),
@@ -132,7 +132,7 @@ def test_an_answer_that_pytorch_itself_does_not_repeat_is_named(
     line = ["export", f"{OWN}{name}", "--input", "1,8,8", "--classes", "4", "--onnx", "net.onnx"]
     assert main(line) == (0 if holds else 1)
     printed = " ".join(capsys.readouterr().out.split())
-    assert ("PyTorch gives the same samples" in printed or "PyTorch's answer to a sample" in printed) is bool(why)
+    assert ("PyTorch answers the same samples" in printed or "PyTorch's answer to a sample" in printed) is bool(why)
     assert why in printed
     assert (here / "net.onnx").exists() is holds
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_is_refused(here: Path, line: str, message: str, capsys: 
 
 def test_what_is_no_onnx_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"no protocol buffer")
-    with pytest.raises(ExportError, match=r"net\.onnx is no ONNX file"):
+    with pytest.raises(ExportError, match=r"net\.onnx is not an ONNX file"):
         read_graph(tmp_path / "net.onnx")
     with pytest.raises(InputError, match="2x8x8"):
         write_onnx(networks.Small().eval(), torch.zeros(2, 2, 8, 8), tmp_path / "net.onnx")

@@ -116,4 +116,4 @@ def test_refused_for_the_true_reason(
 def test_what_is_of_images_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, nets: str) -> None:
     for option in (["--int8", "dynamic"], ["--with-preprocessing"]):
         assert main(["export", f"{nets}:Vector", "--onnx", str(tmp_path / "net.onnx"), *option]) == 2
-        assert "inputs of its own" in capsys.readouterr().err
+        assert "has its own inputs" in capsys.readouterr().err

@@ -134,7 +134,7 @@ def test_a_server_that_has_ended_is_said() -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "https://h", "http://", "http://h/v2", "http://h:port", "ftp://h"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(InputError, match="is no address of a server"):
+    with pytest.raises(InputError, match="is not the address of a server"):
         load(url)
 
 
@@ -144,7 +144,7 @@ def test_our_server_is_loaded_and_the_records_are_kept(tmp_path: Path, capsys: p
     onnx_models.text(tmp_path / "words.onnx")
     with serving(tmp_path, CHRONOGRAD_TOKEN="secret") as server:
         assert main(["load", server.url, "--seconds", "0.1"]) == 2
-        assert "wants a token" in capsys.readouterr().err
+        assert "requires a token" in capsys.readouterr().err
         (tmp_path / "token").write_text("secret")
         common = ["--seconds", "0.5", "--warmup", "0.1", "--token-file", str(tmp_path / "token")]
         assert main(["load", server.url, *common]) == 2

@@ -32,9 +32,9 @@ def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
     ("names", "words"),
     [
         (["notes.txt"], "there is no model at"),
-        (["m@0.onnx"], "is no name of a model"),
-        (["m@new.onnx"], "is no name of a model"),
-        (["a model.onnx"], "is no name of a model"),
+        (["m@0.onnx"], "is not the name of a model"),
+        (["m@new.onnx"], "is not the name of a model"),
+        (["a model.onnx"], "is not the name of a model"),
         (["m.onnx", "m@1.onnx"], "version 1 of m is there twice"),
     ],
 )

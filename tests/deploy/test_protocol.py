@@ -165,7 +165,7 @@ def request(**changes: Any) -> bytes:
         (request(data=[1, 1e300]), "a number that FP32 cannot hold"),
         (request(data=[1, 10**400]), "a number that FP32 cannot hold"),
         (request(data=[1, "2"]), "has '2', which is no FP32"),
-        (request(datatype="BYTES", data=["a", "\ud800"]), "a string that is no text"),
+        (request(datatype="BYTES", data=["a", "\ud800"]), "a string that is not text"),
         (request(data=[1]), "has 1 elements, and its shape is \\[2\\]"),
         (request(data=[[1, 2]]), "has shape \\[1, 2\\]"),
         (request(data=[[1], [2, 3]]), "differ in length"),

@@ -53,7 +53,7 @@ def test_dynamic_makes_a_language_model_smaller(here: Path, capsys: pytest.Captu
 def test_words(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TRUST, "export", "mine", "--onnx", "mine.onnx", "--with-preprocessing", "--int8", "static"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "ONNX Runtime gives what PyTorch gives, within rtol 0.001 and atol 1e-05" in shown
+    assert "ONNX Runtime agrees with PyTorch within rtol 0.001 and atol 1e-05" in shown
     assert "With eight-bit weights a batch of 8 takes" in shown
     assert "accuracy goes from 9" in shown
 

@@ -207,7 +207,7 @@ def test_who_may_ask_without_a_token(server: Running) -> None:
         {"Origin": "null"},
     ):
         status, _, content = server.ask("POST", "/v2/repository/index", **headers)
-        assert (status, "is not of this machine" in json.loads(content)["error"]) == (403, True), headers
+        assert (status, "is not this machine" in json.loads(content)["error"]) == (403, True), headers
         assert server.ask("GET", "/v2/health/live", **headers)[0] == 200
     for headers in ({}, {"Host": "LOCALHOST:1"}, {"Host": "[::1]:8000", "Origin": "http://127.0.0.1:3000"}):
         assert server.ask("POST", "/v2/repository/index", **headers)[0] == 200

@@ -1,3 +1,3 @@
-"""From trained to served: networks as ONNX files, held against PyTorch; a server of them, load on it."""
+"""Deployment: networks as ONNX files, compared with PyTorch; a server for them, and load on it."""
 
-METADATA = "chronograd"  # the entry of a file in which export writes what a server has to know
+METADATA = "chronograd"  # the entry of a file in which export writes the server's settings

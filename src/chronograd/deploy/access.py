@@ -1,4 +1,4 @@
-"""Who may ask a server: addresses of this machine, and headers by which a browser tells for whom it asks."""
+"""Access to a server: addresses of this machine, and the headers by which a browser names the site behind a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine reach it.
+    """Return whether only processes of this machine can reach a host.
 
     >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("")
     (True, True, False, False)
@@ -24,10 +24,10 @@ def is_loopback(host: str) -> bool:
 
 
 def stranger(headers: Headers) -> str:
-    """The Host or Origin of a request that is not of this machine; empty where there is none.
+    """Return the Host or Origin of a request that does not belong to this machine; empty if there is none.
 
-    A page of any site can make a browser on this machine ask: it then sends the site as Origin, or, where the site has let its
-    own name point here (DNS rebinding), as Host.
+    A page of any site can make a browser on this machine send requests. The browser then sends the site as Origin. If the site
+    has pointed its own name here (DNS rebinding), it sends the site as Host.
 
     >>> stranger([(b"host", b"localhost:8000"), (b"origin", b"http://127.0.0.1:3000")])
     ''

@@ -1,4 +1,4 @@
-"""The objects that a detection model in ONNX finds in pictures."""
+"""Annotation: the objects that a detection model in ONNX detects in pictures."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from chronograd.errors import FileFormatError, InputError, require
 
 
 def finder(path: Path, least_score: float = MIN_DRAWN_SCORE) -> Find:
-    """Finds the objects in the file of a picture, as the server of the model does.
+    """Return a function that detects the objects in a picture file, like the server of the model.
 
-    Raises: InputError for a model that is no detector; FileFormatError as `model.load`; what it gives raises FileFormatError for
-    a file that is no picture.
+    Raises: InputError for a model that is not a detector; FileFormatError as `model.load`. The function raises FileFormatError
+    for a file that is not a picture.
     """
     for package in ("onnxruntime", "onnx"):
         require(package, "serve", "running an ONNX file")

@@ -1,4 +1,6 @@
-"""What clients of a server ask: the routes of the Open Inference Protocol over a repository of models, with limits and metrics."""
+"""The application of a server: the routes of the Open Inference Protocol over a repository of models, with limits and
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -52,23 +54,25 @@ T = TypeVar("T")
 R = TypeVar("R", Classifier, DetectorFormat)
 
 LOG = logging.getLogger("chronograd.serve")
-OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # what orchestrators ask, which have no token
-MAX_DECODERS = 4  # of pictures at a time; one takes up to 8 bytes for each of MAX_PIXELS
-RAN_AT = "chronograd.ran_at"  # of a request: processor time of this thread when its batch had run
+OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # requests of orchestrators, which have no token
+MAX_DECODERS = 4  # pictures at a time; one takes up to 8 bytes for each of MAX_PIXELS
+RAN_AT = "chronograd.ran_at"  # key of a request's state: processor time of this thread when its batch had run
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server takes on.
+    """The limits of the server.
 
     Attributes:
-        most_bytes: of the body of a request, packed or unpacked; `most_json_bytes`: of its JSON, which takes memory and time for
-            each value: 0.06 s a MiB, in which Python's reader lets no other thread work. A picture of 224 pixels takes 3 MiB. `most_held_bytes`: of all bodies, and of the pictures that are decoded, at a time.
-        most_waiting: bodies that wait to be read, where that takes long.
+        most_bytes: of the body of a request, packed or unpacked.
+        most_json_bytes: of its JSON, which takes memory and time for each value: 0.06 s a MiB. During that time Python's reader
+            lets no other thread work. A picture of 224 pixels takes 3 MiB.
+        most_held_bytes: of all bodies, and of the pictures being decoded, at a time.
+        most_waiting: bodies that wait to be read, if reading takes long.
         timeout_s: from the first byte of a request's body to its answer.
-        drain_s: the longest that requests are still taken after SIGTERM.
+        drain_s: maximum time for further requests after SIGTERM.
     """
 
     most_bytes: int = 64 * 2**20
@@ -97,7 +101,7 @@ class App:
         self._bodies = Aside(1, self.limits.most_waiting)
 
     def asgi(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-        """The application, behind the check of the token."""
+        """Return the application, behind the check of the token."""
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
         from starlette.routing import Route
@@ -136,12 +140,12 @@ class App:
         return guarded
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What whoever may not ask is told."""
+        """Return the refusal of a request without permission, or None."""
         if scope["path"] in OPEN_PATHS:
             return None
         if self.token is None:
             other = stranger(scope["headers"])
-            message = f"{other} is not of this machine; name it localhost, or serve with a token (--token-file)"
+            message = f"{other} is not this machine; name it localhost, or serve with a token (--token-file)"
             return self._error(message, 403) if other else None
         given = b" ".join(value for name, value in scope["headers"] if name == b"authorization")
         if hmac.compare_digest(_lower_scheme(given), b"bearer " + self.token.encode()):
@@ -236,7 +240,7 @@ class App:
     async def _metrics(self, request: Request) -> Response:
         for served in self.repository.all():
             self.metrics.waiting.labels(served.place.name, served.place.version).set(len(served.batcher))
-        self.metrics.loop_s.set(time.thread_time())  # of the thread that runs this, as all that is no model
+        self.metrics.loop_s.set(time.thread_time())  # of the thread that runs this, which does everything except models
         import prometheus_client
 
         content = prometheus_client.generate_latest(self.metrics.registry)
@@ -250,9 +254,9 @@ class App:
         return await self._counted(request, self._objects)
 
     async def _counted(self, request: Request, answer: Callable[[Request, float, Callable[[int], None]], Awaitable[Response]]) -> Response:  # fmt: skip
-        """The answer, or what is wrong with the request; counted and timed."""
+        """Return the answer, or the error of the request; count and time it."""
         self.last_request = started = time.monotonic()
-        place = Place("", "", Path())  # names that a client invents are no labels
+        place = Place("", "", Path())  # names that a client invents must not become labels
         try:
             place = self._asked(request).place  # before its body is read
             with self._holding() as hold:
@@ -281,7 +285,7 @@ class App:
             return read_request(plain, header_length, limits.most_json_bytes)
 
         asked = await self._read(read, bool(encoding) or is_long(body, header_length), started)
-        # Anew: it may have been replaced while the body came and was read. From here on nothing waits.
+        # Look it up again: it may have been replaced while the body arrived. From here on nothing waits.
         served = self._asked(request)
         check_inputs(asked.inputs, served.model.inputs)
         names = asked.names(served.model.output_names)
@@ -291,7 +295,7 @@ class App:
         return self._reply(content, headers=headers)
 
     async def _labels(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
-        """The likeliest classes of a picture, of a classifier."""
+        """Return the most likely classes of a picture, for a classifier."""
         served, classifier, picture = await self._read_by(Classifier.of, request, started, hold)
         done = await self._done(served, {classifier.input: picture}, [OUTPUT], started)
         place = served.place
@@ -300,10 +304,12 @@ class App:
 
     async def _read_by(self, of: Callable[[OnnxModel], R], request: Request, started: float,
                        hold: Callable[[int], None]) -> tuple[ServedModel, R, Any]:  # fmt: skip
-        """The model that is asked for, its reader of pictures from `of`, and the picture of the body as that reads it."""
+        """Return the requested model, its reader of pictures from `of`, and the picture of the body as read by it."""
         body = await self._body(request, hold, self.limits.most_bytes)
         served: ServedModel | None = None
-        while served is not (now := self._asked(request)):  # until it was not replaced while the picture was read
+        while served is not (
+            now := self._asked(request)
+        ):  # repeat if the model was replaced while the picture was read
             served, reader = now, of(now.model)
             left_s = self._left_s(started)
             with _in_time(left_s):
@@ -311,7 +317,7 @@ class App:
         return served, reader, picture
 
     async def _objects(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
-        """What a detection model finds in a picture."""
+        """Return the objects that a detection model detects in a picture."""
         least = _share(request.query_params.get("least"), MIN_ANSWERED_SCORE)
         served, detector, (picture, width, height) = await self._read_by(DetectorFormat.of, request, started, hold)
         done = await self._done(served, {detector.input: picture}, OUTPUTS, started)
@@ -329,7 +335,7 @@ class App:
         )
 
     async def _done(self, served: ServedModel, inputs: Mapping[str, Array], names: Sequence[str], started: float, timeout_s: float | None = None) -> Done:  # fmt: skip
-        """The outputs of a model. Raises ProtocolError where it has no time, or does not answer in time."""
+        """Return the outputs of a model. Raises ProtocolError if it has no time, or does not answer in time."""
         left_s = min(self._left_s(started), math.inf if timeout_s is None else timeout_s)
         with _in_time(left_s):
             done = await served.batcher.submit(inputs, names, left_s)
@@ -337,7 +343,7 @@ class App:
         return done
 
     async def _read(self, work: Callable[[], T], takes_long: bool, started: float) -> T:
-        """What is read from a body: beside the thread of all answers, one after another, if it takes long."""
+        """Read a body. If that takes long, use a thread next to the one that answers, one body after another."""
         if not takes_long:
             return work()
         left_s = self._left_s(started)
@@ -349,18 +355,16 @@ class App:
 
     @contextmanager
     def _holding(self) -> Iterator[Callable[[int], None]]:
-        """Count the bytes of a body among those that are held, until its request is answered. Threads may count too."""
+        """Count the bytes of a body as held until its request is answered. Threads may count, too."""
         own, is_over = 0, False
 
         def hold(count: int) -> None:
             nonlocal own
             with self._lock:
-                if is_over:  # for a thread that has taken too long
+                if is_over:  # a thread took too long
                     raise ProtocolError("the request has been answered", 504)
                 if self._held_bytes + count > self.limits.most_held_bytes:
-                    raise ProtocolError(
-                        "the server holds as many bytes of requests as it may; come again in 1 s", 503, 1
-                    )
+                    raise ProtocolError("the server holds the maximum of request bytes; try again in 1 s", 503, 1)
                 own += count
                 self._held_bytes += count
 
@@ -382,9 +386,7 @@ class App:
                 async for chunk in request.stream():
                     size += len(chunk)
                     if problem is None and size > limit:
-                        problem = ProtocolError(
-                            f"the body has more than {limit} bytes, the most that is taken{advice}", 413
-                        )
+                        problem = ProtocolError(f"the body has more than {limit} bytes, the maximum{advice}", 413)
                     if problem is None:
                         try:
                             hold(len(chunk))
@@ -392,20 +394,20 @@ class App:
                         except ProtocolError as error:
                             problem = error
                     if problem is not None:
-                        chunks.clear()  # what follows is dropped: most clients read no answer before they have sent all
+                        chunks.clear()  # the rest is dropped: most clients read no answer before they have sent everything
                         if size > 4 * limit:
                             break
         except TimeoutError:
-            raise ProtocolError(f"the body did not come within {self.limits.timeout_s:.3g} s", 408) from None
+            raise ProtocolError(f"the body did not arrive within {self.limits.timeout_s:.3g} s", 408) from None
         except ClientDisconnect:
-            raise ProtocolError("the client went away") from None
+            raise ProtocolError("the client closed the connection") from None
         if problem is not None:
             raise problem
         return b"".join(chunks)
 
 
 class Metrics:
-    """What is counted, for Prometheus."""
+    """Metrics for Prometheus."""
 
     def __init__(self) -> None:
         import prometheus_client
@@ -443,7 +445,7 @@ class Metrics:
 
 
 def _uncollected(work: Callable[[], T]) -> T:
-    """What the work gives. While it runs nobody looks for garbage: among millions of new lists that stops all threads."""
+    """Run the work without garbage collection: among millions of new lists, a collection stops all threads."""
     gc.disable()
     try:
         return work()
@@ -453,17 +455,17 @@ def _uncollected(work: Callable[[], T]) -> T:
 
 @contextmanager
 def _in_time(left_s: float) -> Iterator[None]:
-    """Turn a full queue, and the end of the time that is left, into what the client is told."""
+    """Turn a full queue, and the end of the remaining time, into errors for the client."""
     try:
         yield
     except QueueFull as error:
-        raise ProtocolError(f"{error}; come again in {error.retry_after_s} s", 503, error.retry_after_s) from None
+        raise ProtocolError(f"{error}; try again in {error.retry_after_s} s", 503, error.retry_after_s) from None
     except TimeoutError:
         raise ProtocolError(f"there was no answer within {left_s:.3g} s", 504) from None
 
 
 def _share(text: str | None, default: float) -> float:
-    """A number from 0 to 1 of a query. Raises ProtocolError."""
+    """Read a number from 0 to 1 from a query. Raises ProtocolError."""
     try:
         share = default if text is None else float(text)
     except ValueError:
@@ -474,6 +476,6 @@ def _share(text: str | None, default: float) -> float:
 
 
 def _lower_scheme(given: bytes) -> bytes:
-    """The value of an Authorization header with its scheme in small letters: RFC 9110, 11.1, has it in any case."""
+    """Return the value of an Authorization header with its scheme in lower case: RFC 9110, 11.1, allows any case."""
     scheme, blank, token = given.partition(b" ")
     return scheme.lower() + blank + token.lstrip(b" ")

@@ -1,4 +1,4 @@
-"""Work that would stop the thread of all answers, done in threads beside it; how much of it may wait is bounded."""
+"""Threads for work that would block the thread of all answers; the amount of waiting work is bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Aside:
     """Threads, and the work that waits for them.
 
     Args:
-        most_waiting: pieces of work that may wait, beyond which QueueFull is raised.
+        most_waiting: maximum number of waiting pieces of work; one more raises QueueFull.
     """
 
     def __init__(self, threads: int, most_waiting: int) -> None:
@@ -28,7 +28,9 @@ class Aside:
         self._count, self._lock = 0, Lock()
 
     async def run(self, work: Callable[[], T], timeout_s: float) -> T:
-        """What the work gives. What has no time left is not begun. Raises QueueFull, TimeoutError, and what the work raises."""
+        """Return the result of the work. Work with no time left does not start. Raises QueueFull, TimeoutError, and the work's
+        errors.
+        """
         if self._count >= self._most:
             raise QueueFull(self._count, RETRY_S)
         until = time.monotonic() + timeout_s
@@ -40,7 +42,7 @@ class Aside:
 
         self._add(1)
         future = self._pool.submit(timed)
-        future.add_done_callback(lambda _: self._add(-1))  # maybe long after a timeout: a thread cannot be stopped
+        future.add_done_callback(lambda _: self._add(-1))  # perhaps long after a timeout: a thread cannot be stopped
         async with asyncio.timeout(timeout_s):
             return await asyncio.wrap_future(future)
 

@@ -1,7 +1,8 @@
-"""Dynamic batching: requests that wait for a model are run together, and each gets its own rows back.
+"""Dynamic batching: requests that wait for a model run together, and each gets its own rows back.
 
-A batch is made of what waits when the model becomes free, so a request that comes alone is run at once. With `wait_s` the first of
-a batch waits for company, at most so long. Nothing here knows HTTP or ONNX Runtime: a model is a function of arrays.
+When the model becomes free, the waiting requests form a batch, so a single request runs at once. With `wait_s` the first
+request of a batch waits up to that time for others. This module does not know HTTP or ONNX Runtime: a model is a function of
+arrays.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ import numpy as np
 from chronograd.deploy.protocol import Array
 from chronograd.simulate.queueing import batch_sizes
 
-# Inputs by name, names of outputs → those outputs, in that order. Blocking; called in a thread.
+# Inputs by name, names of outputs → those outputs, in that order. Blocking; runs in a thread.
 Run = Callable[[Mapping[str, Array], Sequence[str]], Sequence[Array]]
 
-PROBE_S = 3.0  # about, for timing batches of growing size
+PROBE_S = 3.0  # approximate time for timing batches of growing size
 _SMOOTHING = 0.1  # weight of the newest batch in the mean time per request, for Retry-After
 
 
 class QueueFull(Exception):
-    """So many requests wait that one more is not taken. `retry_after_s`: when some of them will have been answered."""
+    """The queue is full. `retry_after_s`: estimated time until it has room."""
 
     def __init__(self, waiting: int, retry_after_s: int) -> None:
-        super().__init__(f"{waiting} requests wait already")
+        super().__init__(f"{waiting} requests are already waiting")
         self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
 class Done:
-    """Outputs of one request; how long it waited, how long its batch ran, and of how many rows."""
+    """Outputs of one request; its waiting time, and the time and rows of its batch."""
 
     outputs: dict[str, Array]
     queue_s: float
@@ -52,7 +53,7 @@ class _Item:
     inputs: Mapping[str, Array]
     names: Sequence[str]
     rows: int
-    form: tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes without rows: what must agree in a batch
+    form: tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes without rows, which must agree in a batch
     future: asyncio.Future[Done]
     arrived: float
 
@@ -61,11 +62,11 @@ class Batcher:
     """The queue before one model, and the tasks that empty it.
 
     Args:
-        most_rows: of a batch; 1 where requests are run one by one. A request of more rows is run by itself.
-        wait_s: the longest that a request waits for company while the model is free.
-        most_waiting: requests in the queue, beyond which QueueFull is raised.
-        instances: batches that are run at the same time.
-        observe: called after each batch with its rows and the seconds it ran.
+        most_rows: of a batch; 1 to run requests individually. A request with more rows runs alone.
+        wait_s: maximum time that a request waits for others while the model is free.
+        most_waiting: maximum number of requests in the queue; one more raises QueueFull.
+        instances: batches that run at the same time.
+        observe: called after each batch with its rows and seconds.
     """
 
     def __init__(self, run: Run, *, most_rows: int = 1, wait_s: float = 0.0, most_waiting: int = 256, instances: int = 1,
@@ -84,20 +85,20 @@ class Batcher:
         self._tasks = [asyncio.create_task(self._work()) for _ in range(instances)]
 
     def __len__(self) -> int:
-        """Requests that wait."""
+        """Return the number of waiting requests."""
         return len(self._waiting)
 
     async def submit(self, inputs: Mapping[str, Array], names: Sequence[str], timeout_s: float | None = None) -> Done:
-        """The outputs of these names. Raises QueueFull, TimeoutError, and whatever the model raises."""
+        """Return the outputs of these names. Raises QueueFull, TimeoutError, and the model's errors."""
         if self._is_closing:
-            raise RuntimeError("this model is being taken away")
+            raise RuntimeError("this model is being unloaded")
         if len(self._waiting) >= self._most_waiting:
             self._forget_cancelled()
         if len(self._waiting) >= self._most_waiting:
             left_s = len(self._waiting) * self._request_s / self._instances
             raise QueueFull(len(self._waiting), max(1, math.ceil(left_s)))
         rows = {array.shape[0] if array.ndim else 0 for array in inputs.values()}
-        # Inputs that differ in rows are for the model to judge, by themselves.
+        # Inputs with different numbers of rows run alone, and the model judges them.
         count = rows.pop() if len(rows) == 1 else 0
         form = tuple(sorted((name, array.shape[1:]) for name, array in inputs.items()))
         item = _Item(inputs, names, count, form, asyncio.get_running_loop().create_future(), time.perf_counter())
@@ -107,14 +108,14 @@ class Batcher:
             return await item.future
 
     async def close(self) -> None:
-        """Answer all that waits, then end; what is submitted afterwards raises RuntimeError."""
+        """Answer all waiting requests, then end; later submissions raise RuntimeError."""
         self._is_closing = True
         self._news.set()
         await asyncio.gather(*self._tasks)
         self._pool.shutdown()
 
     def _forget_cancelled(self) -> None:
-        """Requests whose client has given up take no place in the queue."""
+        """Remove requests of clients that have given up from the queue."""
         alive = [item for item in self._waiting if not item.future.done()]
         self._waiting.clear()
         self._waiting.extend(alive)
@@ -135,7 +136,9 @@ class Batcher:
             started = time.perf_counter()
             try:
                 results = await loop.run_in_executor(self._pool, self._run_batch, batch)
-            except Exception as error:  # a fault of ours: those who wait must know, and the next batch be run
+            except (
+                Exception
+            ) as error:  # our own fault: the waiting requests must get an error, and the next batch must run
                 results = [error] * len(batch)
             run_s = time.perf_counter() - started
             rows = sum(item.rows for item in batch)
@@ -151,7 +154,7 @@ class Batcher:
                     item.future.set_result(Done(result, started - item.arrived, run_s, rows))
 
     def _take(self, first: _Item) -> list[_Item]:
-        """The first request, if anybody still waits for it, and those behind it that fit into its batch, in their order."""
+        """Return the first request, if its client still waits, and the following ones that fit into its batch, in order."""
         if first.future.done():
             return []
         batch = [first]
@@ -176,7 +179,7 @@ class Batcher:
 
     async def _wait_for_company(self, batch: list[_Item]) -> None:
         until = batch[0].arrived + self.wait_s
-        # Where others wait that do not fit, they would wait longer for nothing.
+        # If the queue has requests that do not fit, waiting would only delay them.
         while sum(item.rows for item in batch) < self.most_rows and not self._is_closing and not self._waiting:
             left_s = until - time.perf_counter()
             if left_s <= 0:
@@ -190,7 +193,7 @@ class Batcher:
             self._add_fitting(batch)
 
     def _run_batch(self, batch: list[_Item]) -> list[dict[str, Array] | Exception]:
-        """Outputs of each request, or what it raised. In a thread."""
+        """Return the outputs of each request, or its error. Runs in a thread."""
         if len(batch) > 1:
             merged = self._run_merged(batch)
             if merged is not None:
@@ -204,7 +207,7 @@ class Batcher:
             return error
 
     def _run_merged(self, batch: list[_Item]) -> list[dict[str, Array] | Exception] | None:
-        """As `_run_batch`, of all at once; None where that fails, so that each is judged by itself."""
+        """Run all requests together as `_run_batch`; return None if that fails, so that each runs alone."""
         names = list(dict.fromkeys(name for item in batch for name in item.names))
         starts = np.cumsum([0, *(item.rows for item in batch)])
         try:
@@ -213,7 +216,7 @@ class Batcher:
         except Exception:
             return None
         if any(not array.ndim or len(array) != starts[-1] for array in outputs.values()):
-            self.most_rows = 1  # the rows of its outputs are not those of its inputs: never again
+            self.most_rows = 1  # the output rows do not match the input rows, so never merge again
             return None
         return [
             {name: outputs[name][start:end] for name in item.names}
@@ -222,7 +225,9 @@ class Batcher:
 
 
 def time_batches(run: Callable[[int], Any], most_rows: int, budget_s: float = PROBE_S) -> dict[int, float]:
-    """Seconds of a batch by its rows, the median of up to five after one of warm-up; as many sizes as the budget allows."""
+    """Return the seconds of a batch by its rows: the median of up to five after one warm-up, for the sizes within the
+    budget.
+    """
     times: dict[int, float] = {}
     sizes = batch_sizes(most_rows)
     started = time.perf_counter()
@@ -243,9 +248,9 @@ def time_batches(run: Callable[[int], Any], most_rows: int, budget_s: float = PR
 def why_not_merged(
     run: Callable[[Mapping[str, Array]], Sequence[Array]], one: Mapping[str, Array], other: Mapping[str, Array]
 ) -> str:
-    """Try two different rows by themselves and together: why their answers are not the same; empty where they are.
+    """Run two different rows alone and together; return why their answers differ, or an empty text if they agree.
 
-    They may differ by rounding, as kernels for other sizes sum in another order.
+    Rounding may differ, because kernels for other sizes sum in another order.
     """
     merged = {name: np.concatenate([one[name], other[name]]) for name in one}
     apart, together = [run(one), run(other)], run(merged)

@@ -1,7 +1,7 @@
-"""Classes of a picture, by a served classifier: a file of a picture in, class names with probabilities out. No torch.
+"""Classification of pictures by a served model: a picture file in, class names with probabilities out. No torch.
 
-The metadata of a file that `chronograd export` wrote hold the scale and shift of pixels and the names of the classes. A picture is
-decoded as `chronograd.data.folders` decodes those of a data set.
+The metadata of a file by `chronograd export` hold the scale and shift of pixels and the names of the classes. A picture is
+decoded like `chronograd.data.folders` decodes those of a data set.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MAX_CLASSES = 5  # in an answer
 
 @dataclass(frozen=True)
 class Classifier:
-    """How a model takes a picture, and the names of its classes.
+    """The picture format of a model, and the names of its classes.
 
     Attributes:
-        side: of the square that it takes. channels: 3 for RGB, 1 for grey.
-        top: the largest value of a pixel in the data set that it was trained on.
-        scale, shift: it takes `pixel * scale - shift`, per channel; None where it takes pixels (uint8).
+        side: of its square input. channels: 3 for RGB, 1 for grey.
+        top: the largest value of a pixel in its training data.
+        scale, shift: its input is `pixel * scale - shift`, per channel; None if it takes pixels (uint8).
     """
 
     input: str
@@ -40,14 +40,16 @@ class Classifier:
 
     @classmethod
     def of(cls, model: OnnxModel) -> Classifier:
-        """Raises ProtocolError for a model that is no classifier of pictures, or whose file lacks its preprocessing."""
+        """Return the classifier of a model. Raises ProtocolError for a model that does not classify pictures, or without
+        preprocessing in its file.
+        """
         name, about = model.path.stem, model.about
         shape = model.inputs[0].shape if len(model.inputs) == 1 else ()
         outputs = {spec.name: spec.shape for spec in model.outputs}
         is_of_pictures = len(shape) == 4 and shape[1] in (1, 3) and shape[2] == shape[3] > 0
         if not is_of_pictures or len(outputs.get(OUTPUT, ())) != 2:
             raise ProtocolError(
-                f"{name} takes no picture: it is not a classifier of square pictures with an output {OUTPUT}; send tensors"
+                f"{name} does not take pictures: it is not a classifier of square pictures with an output {OUTPUT}; send tensors"
             )
         pixels = about.get("preprocessing")
         try:
@@ -59,12 +61,12 @@ class Classifier:
                        [str(one) for one in about["classes"]])  # fmt: skip
         except (KeyError, TypeError, ValueError):
             raise ProtocolError(
-                f"{name} has no preprocessing or classes in its metadata, so it takes no pictures; "
+                f"{name} has no preprocessing or classes in its metadata, so it does not take pictures; "
                 "export it again with `chronograd export`, or send tensors"
             ) from None
 
     def read(self, content: bytes, hold: Callable[[int], None] = lambda count: None) -> Array:
-        """A file of a picture as the model takes it, with one row. Raises ProtocolError; `hold` is as for `pictures.read`."""
+        """Return a picture file as input of the model, with one row. Raises ProtocolError; `hold` is as for `pictures.read`."""
 
         def make(picture: Any) -> Array:
             from chronograd.data import folders  # imports Pillow
@@ -84,7 +86,7 @@ class Classifier:
         return np.ascontiguousarray(pixels_CHW * self.scale - self.shift, np.float32)[None]
 
     def labels(self, logits_K: Array) -> list[dict[str, Any]]:
-        """The likeliest classes with their probabilities, at most `MAX_CLASSES`, the likeliest first."""
+        """Return the classes with their probabilities, at most `MAX_CLASSES`, the most likely first."""
         exponents_K = np.exp(logits_K.astype(np.float64) - logits_K.max())
         probabilities_K = exponents_K / exponents_K.sum()
         best = np.argsort(-probabilities_K, kind="stable")[:MAX_CLASSES]

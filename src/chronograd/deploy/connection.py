@@ -1,4 +1,4 @@
-"""A connection to the server: uvicorn's protocol of HTTP/1.1, with the limits of time and memory that it does not have."""
+"""A connection to the server: uvicorn's HTTP/1.1 protocol with additional limits of time and memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-MAX_HEAD_BYTES = 64 * 2**10  # of a request: its line and headers; and of what comes after them and is no body
+MAX_HEAD_BYTES = 64 * 2**10  # of a request: its line and headers; and of bytes after them that are not a body
 
 
-_Protocol: Any = object  # of uvicorn, which not everybody has
+_Protocol: Any = object  # of uvicorn, which may not be installed
 
 
 def timed(base: Any, timeout_s: float) -> Any:
-    """A protocol of uvicorn that cuts off a client which stalls so long."""
+    """Return a protocol of uvicorn that closes the connection of a client that stalls for `timeout_s`."""
 
     class TimedProtocol(base):
         head_timer: asyncio.TimerHandle | None = None
@@ -35,7 +35,7 @@ def timed(base: Any, timeout_s: float) -> Any:
             self._time_head()
 
         def _time_head(self) -> None:
-            """Close the connection unless a head has come in time; while a request is answered nothing is waited for."""
+            """Close the connection unless a head arrives in time; while a request is being answered, no limit applies."""
             is_answering = self.cycle is not None and not self.cycle.response_complete
             if self.head_timer is None and not is_answering:
                 self.head_timer = self.loop.call_later(timeout_s, self.transport.close)
@@ -56,20 +56,22 @@ def timed(base: Any, timeout_s: float) -> Any:
 
 
 class Strict(_Protocol):
-    """uvicorn's protocol by httptools that ends a head without an end, drops trailers, and never changes to another protocol."""
+    """uvicorn's protocol with httptools that limits a head, drops trailers, and never changes to another protocol."""
 
     httptools: Any
     parser: Any
     is_in_head = False
     idle_bytes = 0  # since the last piece of a body, or the end of a head
-    again: bytes | None = None  # a head that asks for another protocol, without that
+    again: bytes | None = None  # a head that asks for another protocol, without that request
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.unanswered: deque[Any] = deque()  # cycles of requests, in the order in which they came
+        self.unanswered: deque[Any] = deque()  # cycles of requests, in order of arrival
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell all requests that nobody reads their answers: uvicorn tells the last, and others write to a closed connection."""
+        """Tell all requests that nobody reads their answers. uvicorn tells only the last, and the others write to a closed
+        connection.
+        """
         for cycle in self.unanswered:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -80,7 +82,7 @@ class Strict(_Protocol):
         self.is_in_head, self.idle_bytes = True, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.is_in_head:  # and is no trailer
+        if self.is_in_head:  # and is not a trailer
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -93,7 +95,7 @@ class Strict(_Protocol):
             return
         method = self.parser.get_method()
         if method == b"CONNECT":
-            raise ValueError("this is no proxy")
+            raise ValueError("this is not a proxy")
         lines = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
         lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
         self.again = b"\r\n".join([*lines, b"", b""])
@@ -115,12 +117,13 @@ class Strict(_Protocol):
             self.send_400_response("Invalid HTTP request received.")
             return
         if self.idle_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response(f"A request has at most {MAX_HEAD_BYTES} bytes beside its body.")
+            self.send_400_response(f"A request has at most {MAX_HEAD_BYTES} bytes in addition to its body.")
 
     def _feed(self, data: bytes) -> None:
-        """Let the parser read; where a head asks for another protocol (h2c, of Java's client), as if it did not.
+        """Let the parser read. If a head asks for another protocol (h2c, like Java's client), remove that request.
 
-        The parser believes that what follows is of the other protocol, and would take a body for the next request.
+        Otherwise the parser believes that the following bytes belong to the other protocol, and takes a body for the next
+        request.
         """
         while data:
             try:
@@ -130,12 +133,12 @@ class Strict(_Protocol):
                 assert self.again is not None
                 data, self.again = self.again + data[upgrade.args[0] :], None
                 self.parser = self.httptools.HttpRequestParser(self)
-                with suppress(AttributeError):  # of httptools before 0.6.3; as uvicorn sets it
+                with suppress(AttributeError):  # httptools before 0.6.3 lacks it; uvicorn sets it the same way
                     self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
 
 def strict(base: Any) -> Any:
-    """`base`, uvicorn's protocol by httptools, as a `Strict` one."""
+    """Return `base`, uvicorn's protocol with httptools, as a `Strict` one."""
     import httptools
 
     return type("StrictProtocol", (Strict, base), {"httptools": httptools})

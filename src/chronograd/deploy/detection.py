@@ -1,7 +1,7 @@
-"""Objects in a picture, by a served detection model: pixels in, boxes with labels and scores out. numpy and Pillow, no torch.
+"""Detection of objects by a served model: a picture in, boxes with labels and scores out. numpy and Pillow, no torch.
 
-What is done to pixels first, what the classes are called and how boxes are suppressed stands in the metadata of a file that
-`chronograd export` wrote. Scores (P, K + 1) have the background in column 0; boxes (P, 4) are corners in units of the picture.
+The metadata of a file by `chronograd export` state the normalisation of pixels, the names of the classes and the suppression of
+boxes. Scores (P, K + 1) have the background in column 0; boxes (P, 4) are corners in units of the picture.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from chronograd.deploy.protocol import Array, ProtocolError
 from chronograd.detect.formats import turn_of, upright
 
 OUTPUTS = ("scores", "boxes")
-BILINEAR = 2  # Pillow's Image.Resampling.BILINEAR, which is imported where pictures are read
-MIN_ANSWERED_SCORE = 0.3  # of what is told, where nobody asks for another
+BILINEAR = 2  # Pillow's Image.Resampling.BILINEAR; Pillow is imported only to read pictures
+MIN_ANSWERED_SCORE = 0.3  # default minimum score of an answered object
 
 
 @dataclass(frozen=True)
 class DetectorFormat:
-    """How a model takes a picture, and how its answer is read.
+    """The input format of a model, and the reading of its answer.
 
     Attributes:
-        scale, shift: it takes `pixel * scale - shift`, per channel; None where it takes pixels.
-        overlap: intersection over union with a likelier box of the same class, above which a box is left out. candidates: boxes of
-            each class that are looked at.
+        scale, shift: its input is `pixel * scale - shift`, per channel; None if it takes pixels.
+        overlap: a box with a larger intersection over union with a better box of its class is left out.
+        candidates: number of the best boxes of each class.
     """
 
     input: str
@@ -43,14 +43,16 @@ class DetectorFormat:
 
     @classmethod
     def of(cls, model: OnnxModel) -> DetectorFormat:
-        """Raises ProtocolError for a model that is none, or whose file does not say what it has to."""
+        """Return the format of a model. Raises ProtocolError for a model that is not a detector, or whose file lacks the
+        metadata.
+        """
         about = model.about
         pixels, suppression = about.get("preprocessing"), about.get("suppression")
         shape = model.inputs[0].shape if len(model.inputs) == 1 else ()
         is_of_pictures = len(shape) == 4 and shape[1] == 3 and min(shape[2:]) > 0
         if not is_of_pictures or not set(OUTPUTS) <= set(model.output_names):
             raise ProtocolError(
-                f"{model.path.stem} is no detection model: it has no outputs {' and '.join(OUTPUTS)} of a picture"
+                f"{model.path.stem} is not a detection model: it has no outputs {' and '.join(OUTPUTS)} of a picture"
             )
         try:
             assert pixels is not None
@@ -64,15 +66,15 @@ class DetectorFormat:
             )
         except (AssertionError, KeyError, TypeError, ValueError):
             raise ProtocolError(
-                f"{model.path.stem} does not say what is done to pixels, and to boxes; `chronograd export` writes it into a file"
+                f"{model.path.stem} has no metadata on the normalisation of pixels and the suppression of boxes; `chronograd export` writes it into a file"
             ) from None
         return cls(model.inputs[0].name, shape[2], shape[3], scale, shift, classes, overlap, candidates)
 
     def read(self, content: bytes, hold: Callable[[int], None] = lambda count: None) -> tuple[Array, int, int]:
-        """A file of a picture as the model takes it, upright, with one row; its width and height. Raises ProtocolError.
+        """Return a picture file as input of the model, upright, with one row; its width and height. Raises ProtocolError.
 
         Args:
-            hold: told of the bytes of its pixels before they are decoded, and less these once they are not needed.
+            hold: called with the bytes of its pixels before they are decoded, and with minus these when they are freed.
         """
 
         def make(picture: Any) -> tuple[Any, tuple[int, int]]:
@@ -86,7 +88,9 @@ class DetectorFormat:
         return np.ascontiguousarray(pixels_CHW * self.scale - self.shift, np.float32)[None], width, height
 
     def objects(self, scores_PC: Array, boxes_P4: Array, width: int, height: int, least: float = MIN_ANSWERED_SCORE) -> list[dict[str, Any]]:  # fmt: skip
-        """What is in a picture of this size, the likeliest first; boxes are left, top, right, bottom in its pixels."""
+        """Return the objects in a picture of this size, highest score first; boxes are left, top, right, bottom in its
+        pixels.
+        """
         rows = []
         size = np.array([width, height, width, height])
         for label in range(1, scores_PC.shape[1]):
@@ -103,7 +107,7 @@ class DetectorFormat:
 
 
 def suppressed(boxes_P4: Array, best: Array, most_overlap: float) -> list[int]:
-    """Of boxes by number, the best first, those that overlap with no better one by more."""
+    """Return the boxes, best first, that overlap no better box by more than `most_overlap`."""
     areas = np.clip(boxes_P4[:, 2:] - boxes_P4[:, :2], 0, None).prod(axis=1)
     chosen: list[int] = []
     while len(best):

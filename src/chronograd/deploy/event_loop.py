@@ -1,4 +1,4 @@
-"""The event loop of a server: uvloop where it is installed."""
+"""The event loop of a server: uvloop if it is installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the loop, for `asyncio.Runner`; None for asyncio's own."""
+    """Return the factory of the loop, for `asyncio.Runner`; None for asyncio's own."""
     try:
         import uvloop
     except ModuleNotFoundError:  # Windows has none

@@ -1,8 +1,7 @@
 """A PyTorch network as an ONNX file: exported with a batch of any size, loaded again, checked, and described.
 
-The graph is captured by torch.export. What a file says of the machine that wrote it (paths in stack traces) is taken out, and what
-whoever serves it has to know is put in: one entry `chronograd` of its metadata, JSON, with the network, its weights and what is done
-to a pixel.
+torch.export captures the graph. Traces of the machine (paths in stack traces) are removed. One entry `chronograd` is added to
+the metadata, JSON for the server, with the network, its weights and the normalisation of pixels.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from chronograd.deploy import METADATA
 from chronograd.errors import ExportError, InputError, require
 from chronograd.files import disk_full
 
-# The version of the operators that PyTorch 2.11 to 2.14 export to where nobody says.
+# The default version of the operators that PyTorch 2.11 to 2.14 export to.
 OPSET = 20
-# Those that its exporter has: torch.onnx._internal.exporter's TORCHLIB_OPSET, and ONNX_MAX_OPSET.
+# Versions that its exporter supports: torch.onnx._internal.exporter's TORCHLIB_OPSET, and ONNX_MAX_OPSET.
 OPSETS = (18, 23)
 BATCH = "batch"
-EXAMPLES = 2  # samples that a network is captured with
+EXAMPLES = 2  # samples for capturing a network
 _MAX_LETTERS = 300
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a graph. `shape` has a name where the size is any."""
+    """An input or output of a graph. `shape` has a name where the size is free."""
 
     name: str
     dtype: str
@@ -51,7 +50,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Graph:
-    """What an ONNX file says it is. `operators` counts its nodes by kind; `num_bytes` is with its external data."""
+    """The description of an ONNX file. `operators` counts its nodes by kind; `num_bytes` includes its external data."""
 
     opset: int
     inputs: tuple[Port, ...]
@@ -61,7 +60,7 @@ class Graph:
 
 
 def require_onnx() -> None:
-    """Raise MissingExtraError unless what exports and runs ONNX is installed."""
+    """Raise MissingExtraError unless the packages that export and run ONNX are installed."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require(package, "onnx", "ONNX")
 
@@ -77,15 +76,17 @@ def write_onnx(
 ) -> Graph:
     """Export a network, load the file again and check it.
 
-    Outputs are called as the network's attribute `output_names` says, `logits` where there is one, by their keys where the
-    network returns a mapping, else `output_0` and so on.
+    Outputs get the names of the network's attribute `output_names`. Without it, a single output is `logits`, a mapping gives
+    its keys, and others are `output_0` and so on.
 
     Args:
-        network: in evaluation mode; a `Called` for several tensors. example: `EXAMPLES` samples, of which only shape and type matter.
-        path: the file; more than 2 GB of weights lie beside it, in PATH.data.
-        about: what its metadata say.
-    Raises: InputError where the network does not run on such samples, ExportError, with the reason, where it cannot be
-        exported, its file does not pass the checker, or it takes no other batch than the example's.
+        network: in evaluation mode; a `Called` for several tensors. example: `EXAMPLES` samples, where only shape and type
+            matter.
+        path: the file; more than 2 GB of weights lie next to it, in PATH.data.
+        about: its metadata.
+
+    Raises: InputError if the network does not run on such samples; ExportError, with the reason, if it cannot be exported, its
+    file does not pass the checker, or it accepts only the example's batch.
     """
     require_onnx()
     import onnx
@@ -124,13 +125,13 @@ def write_onnx(
 
 
 def check_onnx(path: Path) -> None:
-    """Raise ExportError for a file that does not pass the checker of ONNX, which infers its shapes as well."""
+    """Raise ExportError for a file that does not pass the checker of ONNX, which also infers its shapes."""
     require_onnx()
     import onnx
 
     try:
         onnx.checker.check_model(str(path), full_check=True)
-    except Exception as error:  # the checker's own, and those of the shape inference that it asks
+    except Exception as error:  # the checker's own errors, and those of its shape inference
         raise ExportError(f"the graph is not valid: {first_line(error)}", _HINT) from error
 
 
@@ -138,14 +139,14 @@ _HINT = "docs/exporting.md lists networks that export, and why others do not"
 
 
 def read_graph(path: Path) -> Graph:
-    """Describe an ONNX file. Raises ExportError for what is none."""
+    """Describe an ONNX file. Raises ExportError for another file."""
     require_onnx()
     import onnx
 
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception as error:  # protobuf's, by whichever implementation it has
-        raise ExportError(f"{path.name} is no ONNX file: {first_line(error)}") from error
+    except Exception as error:  # protobuf's error, which depends on its implementation
+        raise ExportError(f"{path.name} is not an ONNX file: {first_line(error)}") from error
     opsets = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
     beside = path.with_name(path.name + ".data")
     weights = {one.name for one in model.graph.initializer}
@@ -159,7 +160,7 @@ def read_graph(path: Path) -> Graph:
 
 
 def metadata(path: Path) -> dict[str, Any]:
-    """What the metadata of a file say that `write_onnx` has written; empty for another's."""
+    """Return the metadata of a file by `write_onnx`; empty for another file."""
     require_onnx()
     import onnx
 
@@ -169,7 +170,7 @@ def metadata(path: Path) -> dict[str, Any]:
 
 
 def reason(error: BaseException) -> str:
-    """Why an export failed, in a line: what began it, and the line of the network's code; without the exporter's advice."""
+    """Return why an export failed, in a line: the cause, and the line of the network's code; without the exporter's advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     calls = _CALL.findall(str(error))
@@ -181,7 +182,7 @@ _CALL = re.compile(r'File "([^"]+)", line (\d+), in \w+\n +(.+)')
 
 
 def first_line(error: BaseException) -> str:
-    """Kind and first line of an error, and what follows where that ends with a colon."""
+    """Return kind and first line of an error, and the next one if that ends with a colon."""
     text = ""
     for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines():
         text = f"{text} {line.strip(' -')}".strip()
@@ -192,7 +193,7 @@ def first_line(error: BaseException) -> str:
 
 
 def flat(outputs: Any) -> list[Tensor]:
-    """The tensors that a network returns, in the order in which they are exported."""
+    """Return the tensors that a network returns, in the order of their export."""
     return [one for one in pytree.tree_leaves(outputs) if isinstance(one, Tensor)]
 
 
@@ -205,7 +206,7 @@ def _output_names(network: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
         if _runs_on_one(network, tensors):
             raise ExportError(
                 f"the network runs on a batch of 1 only; on {EXAMPLES} samples of {shape}: {first_line(error)}",
-                "take the size of the batch from tensors (x.shape[0]), not from numbers kept by the network",
+                "take the size of the batch from tensors (x.shape[0]), not from numbers stored in the network",
             ) from error
         raise InputError(
             f"the network cannot run on samples of {shape}: {first_line(error)}",
@@ -232,18 +233,22 @@ def _runs_on_one(network: nn.Module, tensors: Sequence[Tensor]) -> bool:
 
 
 def _check_graph(graph: Graph, opset: int, without_batch: Sequence[str] = ()) -> None:
-    """Raise ExportError where the exporter gave another graph than was asked for. `without_batch`: inputs whose first dimension is not the batch."""
+    """Raise ExportError if the exporter wrote another graph than requested.
+
+    Args:
+        without_batch: inputs whose first dimension is not the batch.
+    """
     if graph.opset != opset:
         raise ExportError(
-            f"opset {opset} was asked for, and the exporter could only write {graph.opset}",
+            f"opset {opset} was requested, and the exporter could only write {graph.opset}",
             f"write --opset {graph.opset}",
         )
     for port in (*graph.inputs, *graph.outputs):
         batch = port.shape if without_batch else port.shape[:1]
         if port.name not in without_batch and batch and all(isinstance(size, int) for size in batch):
             raise ExportError(
-                f"{port} has one size of batch only: what the network computes from its batch is fixed at {EXAMPLES}",
-                "take sizes of the batch from tensors (x.shape[0]), not from numbers or lists kept by the network",
+                f"{port} has one batch size only: values that the network computes from its batch are fixed at {EXAMPLES}",
+                "take sizes of the batch from tensors (x.shape[0]), not from numbers or lists stored in the network",
             )
 
 
@@ -257,7 +262,7 @@ def _port(value: Any) -> Port:
 
 
 def _nodes(model: Any) -> Iterator[Any]:
-    """All nodes, those of functions and of the branches of conditions among them."""
+    """Yield all nodes, including those of functions and of the branches of conditions."""
     waiting: list[Sequence[Any]] = [model.graph.node, *(function.node for function in model.functions)]
     while waiting:
         for node in waiting.pop():
@@ -267,7 +272,7 @@ def _nodes(model: Any) -> Iterator[Any]:
 
 
 def _tidy(model: Any, about: Mapping[str, Any]) -> None:
-    """Take out stack traces and notes of the exporter, and put in what `about` says."""
+    """Remove stack traces and notes of the exporter, and add the metadata `about`."""
     for part in (*_nodes(model), *model.graph.input, *model.graph.output, *model.graph.value_info):
         del part.metadata_props[:]
         part.doc_string = ""
@@ -280,7 +285,7 @@ def _tidy(model: Any, about: Mapping[str, Any]) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Neither warnings nor log: libraries speak of deprecations of their own, and print graphs that do not export."""
+    """Silence warnings and log: libraries warn about deprecations, and print graphs that do not export."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,6 @@
-"""What `export` does and says: an ONNX file of a network, held against PyTorch, and on request one of eight-bit weights."""
+"""The work and the answer of `export`: an ONNX file of a network, compared with PyTorch, and optionally one with eight-bit
+weights.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,15 @@ from chronograd.train.order import CHUNK
 from chronograd.units import memory, percent, seconds, upwards
 from chronograd.words import listed
 
-# Of each kind that PyTorch and ONNX Runtime are compared on: images, and rows of tokens, which take a thousand times as long.
+# Numbers for the comparison of PyTorch and ONNX Runtime: images, and rows of tokens, which take a thousand times as long.
 NUM_IMAGES, NUM_ROWS = 64, 4
-# What is left to whoever runs a detector's file.
+# Steps that the user of a detector's file has to do.
 SUPPRESSION = {"place": "outside", "score": MIN_CANDIDATE_SCORE, "overlap": MAX_OVERLAP, "candidates": CANDIDATES}
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """The file of eight-bit weights. `before` and `after` are None where the test split is not at hand."""
+    """The file with eight-bit weights. `before` and `after` are None if the test split is not available."""
 
     path: Path
     how: How
@@ -47,9 +49,9 @@ class Quantised:
 
     @property
     def changed(self) -> dict[str, float] | None:
-        """Answers that were right before only (`lost`) and that are right after only (`won`); None where answers are no classes.
+        """Return the answers that became wrong (`lost`) and right (`won`); None if answers are not classes.
 
-        `p`: how often a coin for each of them would fall as unevenly (McNemar's exact test).
+        `p`: the probability of such an uneven split by chance (McNemar's exact test).
         """
         if self.before is None or self.after is None or self.before.loss is None:
             return None
@@ -70,14 +72,15 @@ def export(
     atol: float = parities.ATOL,
     int8: How | None = None,
 ) -> Answer:
-    """Export a network and compare it with PyTorch on random samples and, where they are at hand, on those of its test split.
+    """Export a network and compare it with PyTorch on random samples and, if available, on those of its test split.
 
-    The file is written only where every value is within the tolerance; else the exit status is 1.
+    The file is written only if every value is within the tolerance; otherwise the exit status is 1.
 
     Args:
         with_preprocessing: the graph takes pixels as whole numbers and normalises them itself.
         num_samples: of each kind; `NUM_IMAGES` or `NUM_ROWS` by default.
-        int8: also write FILE-int8.onnx, and tell what it costs and gains.
+        int8: also write FILE-int8.onnx, and report its cost and gain.
+
     Raises: InputError, ExportError; MissingExtraError.
     """
     require_onnx()
@@ -89,7 +92,7 @@ def export(
         )
     if int8 is not None and source.own_inputs is not None:
         raise InputError(
-            f"--int8 needs images or text, and {source.name} takes inputs of its own", "export it without --int8"
+            f"--int8 needs images or text, and {source.name} has its own inputs", "export it without --int8"
         )
     preprocessing = source.preprocessing() if with_preprocessing else None
     network = source.network if preprocessing is None else Preprocessed(preprocessing, source.network)
@@ -109,15 +112,15 @@ def export(
         if parity.holds:
             if int8 is not None:
                 quantised = _quantised(source, aside, path, int8, preprocessing, samples[-1], max(batches))
-            for one in sorted(Path(folder).iterdir(), reverse=True):  # external data before what names it
+            for one in sorted(Path(folder).iterdir(), reverse=True):  # external data before the file that names it
                 os.replace(one, path.parent / one.name)
     return _answer(source, path, graph, parity, quantised, preprocessing)
 
 
 def _check(path: Path, opset: int, batches: Sequence[int], num_samples: int | None, rtol: float, atol: float) -> None:
-    """Raise InputError for what cannot be, before anything is built."""
+    """Raise InputError for invalid arguments, before anything is built."""
     if not path.absolute().parent.is_dir() or path.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder for it", "name a file in a folder that exists")
+        raise InputError(f"cannot write {path}: its folder does not exist", "name a file in a folder that exists")
     if not OPSETS[0] <= opset <= OPSETS[1]:
         raise InputError(f"opset is {opset}", f"PyTorch exports to {OPSETS[0]} … {OPSETS[1]}")
     if not batches or min(batches) < 1 or (num_samples is not None and num_samples < 1):
@@ -133,7 +136,7 @@ def _input_name(source: ExportSource, preprocessing: Preprocessing | None) -> st
 
 
 def _about(source: ExportSource, preprocessing: Preprocessing | None) -> dict[str, Any]:
-    """For whoever serves the file: where it is from, and what is to be done to a pixel first."""
+    """Return the metadata for the server of the file: its source, and the normalisation of pixels."""
     both = None if source.is_text else source.scale_shift()
     place = "inside" if preprocessing is not None else "outside"
     pixels = None if both is None else {"place": place, "scale": both[0], "shift": both[1], "top": source.top}
@@ -149,7 +152,7 @@ def _about(source: ExportSource, preprocessing: Preprocessing | None) -> dict[st
 
 
 def _without_folders(name: str) -> str:
-    """Where a file of a network or the pictures of a set lie here is nobody else's concern.
+    """Remove local folders of a network's file or a set's pictures, which do not concern others.
 
     >>> _without_folders("/home/me/nets.py:Small"), _without_folders("voc:~/VOC2007"), _without_folders("torchvision:resnet18")
     ('nets.py:Small', 'voc:VOC2007', 'torchvision:resnet18')
@@ -166,7 +169,7 @@ def _quantised(
     samples: Samples,
     batch: int,
 ) -> Quantised:
-    """Write the file of eight-bit weights beside the other, and measure both."""
+    """Write the file with eight-bit weights next to the other, and measure both."""
     out = aside.with_name(f"{path.stem}-int8{path.suffix or '.onnx'}")
     is_raw = preprocessing is not None
     calibration = source.train_input() if how == "static" else None
@@ -182,7 +185,7 @@ def _quantised(
 
 
 def score_of(source: ExportSource, path: Path, is_raw: bool = False) -> ModelScore:
-    """How right a file is on the test split, which is at hand."""
+    """Return the accuracy of a file on the test split, which is on disk."""
     assert source.dataset is not None
     test = source.test_input()
     if source.is_detector:
@@ -191,7 +194,7 @@ def score_of(source: ExportSource, path: Path, is_raw: bool = False) -> ModelSco
     return quantise.score(path, test, labels, is_raw, NUM_ROWS if source.is_text else CHUNK)
 
 
-# -- what is said ------------------------------------------------------------------------------------------
+# -- the answer --------------------------------------------------------------------------------------------
 
 
 def _answer(
@@ -207,7 +210,9 @@ def _answer(
         sections.insert(1, _int8_section(quantised, graph))
     notes = [] if source.dataset is not None else [f"compared on random inputs only: {source.why_no_data}"]
     if source.weights.startswith("initial"):
-        notes.append("the weights are initial ones: outputs near 0 say less than those of a trained network")
+        notes.append(
+            "the weights are initial ones: their outputs are near 0, so the comparison shows less than with a trained network"
+        )
     return Answer(
         title=f"{source.name} as ONNX",
         asked=[("weights", source.weights), ("tolerance", f"rtol {parity.rtol:g}, atol {parity.atol:g}")],
@@ -234,12 +239,12 @@ def _parity_section(parity: Parity) -> Section:
     if parity.failure:
         takeaway = f"ONNX Runtime fails on a graph that was exported and checked: {parity.failure}."
     elif parity.holds:
-        takeaway = f"ONNX Runtime gives what PyTorch gives, within {asked}; the tightest tolerance that holds is {_tightest(parity)}."
+        takeaway = f"ONNX Runtime agrees with PyTorch within {asked}; the tightest tolerance that holds is {_tightest(parity)}."
     else:
         beyond = sum(one.num_beyond for one in parity.differences)
         values = sum(one.num_values for one in parity.differences)
         takeaway = (
-            f"ONNX Runtime does not give what PyTorch gives: {beyond:,} of {values:,} values are beyond {asked}; what would "
+            f"ONNX Runtime does not agree with PyTorch: {beyond:,} of {values:,} values are beyond {asked}; what would "
             f"hold is {_tightest(parity)}."
         )
     rows = [
@@ -260,13 +265,13 @@ def _parity_section(parity: Parity) -> Section:
     columns = ("output", "inputs", "samples", "absolute", "relative", "ULP", "of tolerance", "same class", "holds")
     notes = [
         "absolute, relative, ULP: the largest of each; ULP counts steps from one float32 to the next, many near 0",
-        "of tolerance: what share of it would just hold",
+        "of tolerance: share of the allowed tolerance used",
     ]
     lines = [f"All samples in batches of {listed([str(one) for one in parity.batches])}."]
     lines += [f"{parity.unsteady}."] if parity.unsteady else []
     lines += [_as_rounding(one) for one in parity.differences if not one.holds and one.largest_output]
     return Section(
-        "ONNX Runtime beside PyTorch",
+        "ONNX Runtime and PyTorch",
         takeaway,
         table=Table(columns, rows, {2, 3, 4, 5, 6, 7}, notes, drop=(7, 2)).without_empty_columns() if rows else None,
         lines=list(filter(None, lines)),
@@ -275,7 +280,7 @@ def _parity_section(parity: Parity) -> Section:
 
 
 def _as_rounding(one: OutputDifference) -> str:
-    """Where an output is out of a tolerance only because it is large; else empty."""
+    """Return a sentence if an output exceeds a tolerance only because it is large; else an empty text."""
     share = one.largest_absolute / one.largest_output
     if one.tightest is None or share > parities.OF_ROUNDING:
         return ""
@@ -290,14 +295,14 @@ def _tightest(parity: Parity) -> str:
     if factor is None:
         return "none"
     if factor == 0:
-        return "none at all: they are equal"
+        return "zero: they are equal"
     return f"rtol {upwards(factor * parity.rtol)}, atol {upwards(factor * parity.atol)}"
 
 
 def _file_section(
     source: ExportSource, path: Path, graph: Graph, parity: Parity, preprocessing: Preprocessing | None
 ) -> Section:
-    written = f"{path} has" if parity.holds else f"{path} is not written; it would have"
+    written = f"{path} has" if parity.holds else f"{path} was not written; it would have"
     rows = [
         ("opset", str(graph.opset)),
         ("takes", "; ".join(map(str, graph.inputs))),
@@ -331,13 +336,13 @@ def _int8_section(one: Quantised, graph: Graph) -> Section:
         points = 100 * (one.after.accuracy - one.before.accuracy)
         name = "mAP" if one.before.loss is None else "accuracy"
         accuracies = [percent(score.accuracy, 2) for score in both]
-        takeaway += f"; {name} goes from {' to '.join(accuracies)} ({points:+.2f} points)"
+        takeaway += f"; {name} goes from {' to '.join(accuracies)} ({points:+.2f} percentage points)"
         rows.append((f"{name} on {one.before.num_samples:,}", *accuracies))
         losses = [f"{score.loss:.4f}" for score in both if score.loss is not None]
         if one.changed is not None:
             rows.append(("loss", *losses))
             lines.append(
-                "{lost:,} right answers are lost and {won:,} won; chance alone would be as uneven in {p:.0%} of cases.".format(
+                "{lost:,} right answers became wrong and {won:,} wrong ones right; chance alone would be as uneven in {p:.0%} of cases.".format(
                     **one.changed
                 )
             )
@@ -347,8 +352,8 @@ def _int8_section(one: Quantised, graph: Graph) -> Section:
         table=Table(("", "float32", "int8"), rows, {1, 2}),
         lines=[
             *lines,
-            f"Ratio of {speed.num_pairs} pairs of passes in turn, {speed.threads} threads: {speed.ratio:.2f}, the middle "
-            f"80 % {speed.ratio_low:.2f} … {speed.ratio_high:.2f}.",
+            f"Ratio of {speed.num_pairs} pairs of passes in turn, {speed.threads} threads: {speed.ratio:.2f}, 80 % "
+            f"interval {speed.ratio_low:.2f} … {speed.ratio_high:.2f}.",
         ],
     )
 

@@ -1,4 +1,4 @@
-"""What is exported: the network of a run with its trained weights, or one by name, and the samples that it was made for."""
+"""The source of an export: the network of a run with its trained weights, or one by name, and its samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chronograd.models.weights import load_pretrained
 from chronograd.rundir import RunDir
 from chronograd.train.inputs import InputSplit, input_of
 
-# Of the pixels of a set that is not at hand: all but `digits` have eight bits, and that one is always at hand.
+# The largest pixel value of a set that is not on disk: all but `digits` have eight bits, and `digits` is always available.
 TOP = 255
 CPU = torch.device("cpu")
 
@@ -36,9 +36,9 @@ class ExportSource:
     """A network with its weights, on the CPU and in evaluation mode.
 
     Attributes:
-        name: of the run or network, as the user wrote it. weights: what they are, in words.
-        dataset: what it was trained on, where that is on disk; else `why_no_data`.
-        network: a `Called` where it takes inputs of its own rather than samples of a data set.
+        name: of the run or network, as the user wrote it. weights: their description.
+        dataset: its training data, if on disk; else `why_no_data`.
+        network: a `Called` if it takes its own inputs rather than samples of a data set.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ExportSource:
 
     @property
     def own_inputs(self) -> Called | None:
-        """The network, where it takes inputs of its own."""
+        """Return the network if it takes its own inputs."""
         return self.network if isinstance(self.network, Called) else None
 
     @property
@@ -60,16 +60,16 @@ class ExportSource:
 
     @property
     def is_detector(self) -> bool:
-        """Whether it gives scores and boxes, before non-maximum suppression."""
+        """Return whether it returns scores and boxes, before non-maximum suppression."""
         return BOXES in getattr(self.network, "output_names", ())
 
     @property
     def top(self) -> int:
-        """The largest value of a pixel."""
+        """Return the largest value of a pixel."""
         return TOP if self.dataset is None else self.dataset.top
 
     def scale_shift(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """What the network sees is `pixel * scale - shift`, per channel; None where only the pixels of its set could tell."""
+        """Return scale and shift of the input, `pixel * scale - shift` per channel; None if they depend on missing pixels."""
         if self.own_inputs is not None:
             return None
         if self.dataset is not None:
@@ -78,23 +78,21 @@ class ExportSource:
         return None if kind == "own" else scale_shift(kind, (0.0,) * channels, (1.0,) * channels, TOP)
 
     def preprocessing(self) -> Preprocessing:
-        """Normalisation as a module. Raises InputError for text, and where it is not known."""
+        """Return the normalisation as a module. Raises InputError for text, and if it is unknown."""
         if self.own_inputs is not None:
-            raise InputError(
-                f"{self.name} takes inputs of its own, and no images of a data set", "leave preprocessing out"
-            )
+            raise InputError(f"{self.name} has its own inputs, and no images of a data set", "leave preprocessing out")
         if self.is_text:
-            raise InputError(f"{self.name} takes tokens, to which nothing is done first", "leave preprocessing out")
+            raise InputError(f"{self.name} takes tokens, which need no preprocessing", "leave preprocessing out")
         both = self.scale_shift()
         if both is None:
             raise InputError(
                 f"images of {self.job.data.name} are normalised by their own mean and deviation, and {self.why_no_data}",
-                "write data.normalisation=imagenet, or unit or raw, as the weights want it; or leave preprocessing out",
+                "write data.normalisation=imagenet, or unit or raw, as the weights need it; or leave preprocessing out",
             )
         return Preprocessing(*both)
 
     def random(self, count: int, preprocessing: Preprocessing | None, seed: int = 0) -> Samples:
-        """Normal numbers, whole ones of the range of a pixel, or tokens of the vocabulary, each as likely as any other."""
+        """Draw random samples: normal numbers, whole numbers in the range of a pixel, or uniform tokens of the vocabulary."""
         if self.own_inputs is not None:
             values = self.own_inputs.values(count, seed)
             return Samples("random", values, values)
@@ -110,7 +108,7 @@ class ExportSource:
         return Samples("random", fed, fed)
 
     def real(self, count: int, preprocessing: Preprocessing | None) -> Samples | None:
-        """The first of the test split; None where there are none at hand."""
+        """Return the first samples of the test split; None if it is not available."""
         if self.dataset is None:
             return None
         seen = self.test_input()
@@ -120,18 +118,18 @@ class ExportSource:
         return Samples(self.job.data.name, prepared if preprocessing is None else raw, prepared)
 
     def test_input(self) -> InputSplit:
-        """The test split as the network sees it. Of a data set that is at hand."""
+        """Return the test split as input of the network. The data set must be on disk."""
         assert self.dataset is not None
         return input_of(self.dataset.test, self.dataset, CPU)
 
     def train_input(self) -> InputSplit:
-        """The training split as the network sees it, not augmented. Of a data set that is at hand."""
+        """Return the training split as input of the network, not augmented. The data set must be on disk."""
         assert self.dataset is not None
         return input_of(self.dataset.train, self.dataset, CPU)
 
 
 class Preprocessing(nn.Module):
-    """From the whole numbers of a pixel to what a network sees, `pixel * scale - shift` per channel."""
+    """Normalisation of whole-numbered pixels to the network's input, `pixel * scale - shift` per channel."""
 
     scale: Tensor
     shift: Tensor
@@ -145,12 +143,12 @@ class Preprocessing(nn.Module):
         return pixels_NCHW.to(torch.float32) * self.scale - self.shift
 
     def reference(self, pixels_NCHW: Tensor) -> Tensor:
-        """The same by the function that training uses."""
+        """Return the same from the function that training uses."""
         return normalise(pixels_NCHW, self.scale.flatten(), self.shift.flatten())
 
 
 class Preprocessed(nn.Module):
-    """A network behind its preprocessing."""
+    """A network after its preprocessing."""
 
     def __init__(self, preprocessing: Preprocessing, network: nn.Module) -> None:
         super().__init__()
@@ -162,14 +160,14 @@ class Preprocessed(nn.Module):
 
 
 def of_run(run: RunDir, fields: Sequence[str] = ()) -> ExportSource:
-    """The network of a run with its newest weights; fields of its data may be changed, such as data.test_samples.
+    """Return the network of a run with its newest weights; fields of its data may change, such as data.test_samples.
 
     Raises: JobError for another field; as `load_pretrained` where the run has no sound checkpoint.
     """
     others = [field for field in fields if not field.strip().startswith("data.")]
     if others:
         raise JobError(
-            f"cannot change {others[0]!r} here: what is exported is the network of {run.path.name}",
+            f"cannot change {others[0]!r} here: `export` exports the network of {run.path.name}",
             "write data.FIELD=VALUE, such as data.test_samples=1000",
         )
     asked = jobs.changed(run.job(), fields) if fields else run.job()
@@ -177,7 +175,7 @@ def of_run(run: RunDir, fields: Sequence[str] = ()) -> ExportSource:
 
 
 def of_job(asked: Job, name: str) -> ExportSource:
-    """The network of a job with its initial weights, or those that `network.weights` names."""
+    """Return the network of a job with its initial weights, or those of `network.weights`."""
     return _source(asked, name, asked.network.weights, is_own=False)
 
 
@@ -195,22 +193,28 @@ def _source(asked: Job, name: str, weights: str | None, is_own: bool) -> ExportS
     loaded = f"initial weights of seed {asked.training.seed}"
     if weights is not None:
         loaded = load_pretrained(network, weights, asked.network.name).source
-        loaded = loaded.replace(weights, Path(weights).name)  # where it lies here is nobody else's concern
+        loaded = loaded.replace(weights, Path(weights).name)  # the local folder does not concern others
     network = network.requires_grad_(False).eval()
     if is_own_input:
         call = call_of(asked.network.name, network, asked.network.inputs)
         return ExportSource(
-            name, asked, Called(network, call).eval(), loaded, card, None, "no data set has inputs of this network"
+            name,
+            asked,
+            Called(network, call).eval(),
+            loaded,
+            card,
+            None,
+            "no data set has samples of this network's inputs",
         )
     dataset, why_not = _dataset(asked, is_own)
     return ExportSource(name, asked, network, loaded, card, dataset, why_not)
 
 
 def _dataset(asked: Job, is_own: bool) -> tuple[Dataset | None, str]:
-    """The data set of a job, or why there is none. What is drawn at random is only that of a run that was trained on it."""
+    """Return the data set of a job, or why there is none. A randomly drawn set counts only for a run that was trained on it."""
     name = asked.data.name
     if (name == "synthetic" or is_drawn(asked.data)) and not is_own:
-        return None, f"{name} is drawn at random, as random inputs are"
+        return None, f"{name} is drawn at random, like random inputs"
     if name in catalogue.sets():
         return None, catalogue.without_data(name).message
     try:

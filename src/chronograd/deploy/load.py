@@ -1,7 +1,7 @@
 """Load on a server of the Open Inference Protocol: latency and errors against the rate of requests, or the number of clients.
 
-Open loop: requests come at random times of a Poisson process, whether or not those before were answered, as from many users who do
-not know of each other. Closed loop: each connection sends its next request once it has the answer to the last.
+Open loop: requests come at random times of a Poisson process, whether or not earlier ones were answered, as from many
+independent users. Closed loop: each connection sends its next request after the answer to the last.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from chronograd.units import quantity, seconds
 from chronograd.words import listed
 
 Loop = Literal["open", "closed"]
-DISTINCT = 8  # requests that differ, sent in turn: a server that keeps answers for the same question is not measured
-MAX_CONNECTIONS = 1_000  # of the open loop; a request that would need more fails, and is counted
+DISTINCT = 8  # different requests, sent in turn, so that a cache of answers is not measured
+MAX_CONNECTIONS = 1_000  # of the open loop; a request beyond this number fails and is counted
 MAX_ANSWER_BYTES = 2**30
-LATE_SHARE, LATE_S = 0.1, 0.005  # of the median latency, and at least
+LATE_SHARE, LATE_S = 0.1, 0.005  # share of the median latency, and minimum
 
 
 @dataclass(frozen=True)
 class RequestOutcome:
-    """One request: when it was due and sent, in seconds since the start; its latency; why it failed, empty if it did not."""
+    """One request: due time and sending time, in seconds since the start; latency; reason of a failure, or empty."""
 
     due: float
     sent: float
@@ -59,7 +59,7 @@ class RequestOutcome:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of one rate, or of one number of connections, `level`, over `seconds` after the warm-up."""
+    """The outcomes of one rate, or of one number of connections, `level`, over `seconds` after the warm-up."""
 
     loop: Loop
     level: float
@@ -80,7 +80,7 @@ class Measured:
 
     @property
     def late_p99_s(self) -> float:
-        """How late requests were sent by this process: 99 % at most so much."""
+        """Return the delay of this process in sending requests: the 99th percentile."""
         return float(np.quantile([one.sent - one.due for one in self.outcomes], 0.99)) if self.outcomes else 0.0
 
     def quantities(self) -> dict[str, Quantity]:
@@ -106,7 +106,7 @@ class Measured:
 
 
 def _mean(latencies: Sequence[float], source: str) -> Quantity:
-    """With the 80 % interval of the mean, as far as latencies do not depend on each other; not that of a request."""
+    """Return the mean with its 80 % interval, assuming independent latencies; this is not the interval of a request."""
     if not latencies:
         return Quantity.missing("s", "no request was answered")
     mean, n = float(np.mean(latencies)), len(latencies)
@@ -116,11 +116,11 @@ def _mean(latencies: Sequence[float], source: str) -> Quantity:
 
 @dataclass(frozen=True)
 class Target:
-    """A model of a server, and how to reach it.
+    """A model of a server, and the way to reach it.
 
     Attributes:
-        messages: whole requests for inference, as they go over the wire, to be sent in turn.
-        server: its name and version, as it says them.
+        messages: whole requests for inference, as bytes for the wire, sent in turn.
+        server: its name and version, as it reports them.
     """
 
     url: str
@@ -133,14 +133,14 @@ class Target:
 
 
 class Connection:
-    """One connection of HTTP/1.1, kept open between requests."""
+    """One HTTP/1.1 connection that stays open between requests."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, message: bytes) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers (names in small letters) and body of the answer. Raises OSError, EOFError, ValueError."""
+        """Return status, headers (names in lower case) and body of the answer. Raises OSError, EOFError, ValueError."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(*self._address)
         reader, writer = self._streams
@@ -169,7 +169,7 @@ def _head(text: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = text.decode("latin-1").split("\r\n")
     protocol, _, rest = first.partition(" ")
     if not protocol.startswith("HTTP/1."):
-        raise ValueError(f"{first[:80]!r} is no answer of HTTP/1.1")
+        raise ValueError(f"{first[:80]!r} is not an HTTP/1.1 answer")
     pairs = (line.partition(":") for line in lines if line)
     return int(rest[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
@@ -201,12 +201,13 @@ def load(url: str, *, model: str | None = None, rates: Sequence[float] = (), con
 
     Args:
         url: such as `http://127.0.0.1:8000`.
-        model: its name; the only one that is served by default.
-        rates: requests per second of an open loop. `connections`: of a closed loop; one where neither is given.
+        model: its name; by default the only one of the server.
+        rates: requests per second of an open loop. `connections`: of a closed loop; one if neither is given.
         seconds_each: of each rate, after `warmup_s` that do not count.
-        rows: of each request, where the first axis of an input may have any length.
-        shapes: of inputs by name, all axes, where others may have any length too.
-        token: of the server. `timeout_s`: after which a request has failed.
+        rows: of each request, if the first axis of an input may have any length.
+        shapes: of inputs by name, all axes, if others may have any length, too.
+        token: of the server. `timeout_s`: a request fails after this time.
+
     Raises: InputError, RunError where the server cannot be reached.
     """
     levels: list[tuple[Loop, float]] = [("open", rate) for rate in rates]
@@ -217,8 +218,8 @@ def load(url: str, *, model: str | None = None, rates: Sequence[float] = (), con
 
 
 def _fine_loop() -> asyncio.AbstractEventLoop:
-    """An event loop that waits to the microsecond: epoll rounds up to milliseconds, by which requests would come in bunches."""
-    if not hasattr(selectors, "EpollSelector"):  # of Linux; others have finer clocks
+    """Return an event loop with microsecond timing: epoll rounds up to milliseconds, so requests would come in bunches."""
+    if not hasattr(selectors, "EpollSelector"):  # only Linux has it; other systems have finer clocks
         return asyncio.new_event_loop()
 
     class Selector(selectors.EpollSelector):
@@ -233,7 +234,7 @@ def _fine_loop() -> asyncio.AbstractEventLoop:
 
 @dataclass(frozen=True)
 class _Requests:
-    """What is sent: arguments as of `load`."""
+    """The requests to send: arguments as of `load`."""
 
     model: str | None
     rows: int
@@ -250,7 +251,7 @@ async def _load(
     times_s: tuple[float, float, float],
     say: Callable[[str], None],
 ) -> tuple[Target, list[Measured]]:
-    """`times_s`: of the warm-up, of what is measured, and after which a request has failed."""
+    """Send all requests. `times_s`: of the warm-up, of the measurement, and the time-out of a request."""
     warmup_s, seconds_each, timeout_s = times_s
     address, head = _address(url, token)
     connection = Connection(*address)
@@ -260,17 +261,17 @@ async def _load(
     except (OSError, EOFError, ValueError) as error:  # TimeoutError is an OSError
         raise RunError(
             f"no answer from {url}: {error or type(error).__name__}",
-            "is the server there? `chronograd serve` starts one",
+            "is the server running? `chronograd serve` starts one",
         ) from None
     finally:
         connection.close()
-        await asyncio.sleep(0)  # in which the loop lets go of it
+        await asyncio.sleep(0)  # so that the loop releases it
     measured = []
     for loop, level in levels:
         one = Measured(loop, level, seconds_each, [])
         say(f"{target.model}: {one.label}, {seconds(warmup_s + seconds_each)}")
         drive = _open_loop if loop == "open" else _closed_loop
-        with without_collection():  # tens of milliseconds, in which no answer would be read
+        with without_collection():  # a collection takes tens of milliseconds, in which no answer would be read
             outcomes = await drive(target, address, level, warmup_s + seconds_each, timeout_s, sent.seed)
         measured.append(Measured(loop, level, seconds_each, [o for o in outcomes if o.due >= warmup_s]))
     await asyncio.sleep(0)
@@ -278,7 +279,7 @@ async def _load(
 
 
 def arrivals(rate: float, until: float, seed: int) -> Iterator[float]:
-    """Seconds at which requests of an open loop are due: a Poisson process."""
+    """Yield the due times of an open loop, in seconds: a Poisson process."""
     random = np.random.default_rng(seed)
     due = random.exponential(1 / rate)
     while due < until:
@@ -297,7 +298,7 @@ async def _closed_loop(target: Target, address: tuple[str, int], level: float, u
             number += 1
             outcomes.append(await _one(connection, message, start, now, timeout_s, target))
             if outcomes[-1].problem:
-                await asyncio.sleep(0.01)  # a server that refuses connections is not asked without pause
+                await asyncio.sleep(0.01)  # pause after a refused connection
         connection.close()
 
     await asyncio.gather(*(client(number) for number in range(int(level))))
@@ -317,9 +318,11 @@ async def _open_loop(target: Target, address: tuple[str, int], level: float, unt
 
     for number, due in enumerate(arrivals(level, until, seed)):
         wait_s = start + due - time.perf_counter()
-        await asyncio.sleep(max(wait_s, 0))  # even where it is late: answers must be read
+        await asyncio.sleep(max(wait_s, 0))  # even if it is late, because answers must be read
         if len(tasks) >= MAX_CONNECTIONS:
-            outcomes.append(RequestOutcome(due, due, 0.0, f"{MAX_CONNECTIONS} requests wait for their answers already"))
+            outcomes.append(
+                RequestOutcome(due, due, 0.0, f"{MAX_CONNECTIONS} requests are already waiting for their answers")
+            )
         else:
             task = asyncio.create_task(client(due, target.messages[number % len(target.messages)]))
             tasks.add(task)
@@ -346,7 +349,7 @@ async def _one(connection: Connection, message: bytes, start: float, due: float,
 
 
 def _why_wrong(headers: Mapping[str, str], body: bytes, target: Target) -> str:
-    """What is wrong with an answer of status 200, without reading its numbers; empty if nothing is."""
+    """Return what is wrong with an answer of status 200, without reading its numbers; empty if nothing is."""
     if not body:
         return "empty answer"
     missing = [name for name in target.outputs if json.dumps(name).encode() not in body]
@@ -354,14 +357,16 @@ def _why_wrong(headers: Mapping[str, str], body: bytes, target: Target) -> str:
 
 
 def _address(url: str, token: str | None) -> tuple[tuple[str, int], str]:
-    """Host and port, and lines for the head of every request."""
+    """Return host and port, and the header lines of every request."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or 80
     except ValueError:
         parts, host, port = urlsplit(""), None, 0
     if parts.scheme != "http" or not host or parts.path.strip("/") or parts.query:
-        raise InputError(f"{url!r} is no address of a server", "write http://HOST:PORT, such as http://127.0.0.1:8000")
+        raise InputError(
+            f"{url!r} is not the address of a server", "write http://HOST:PORT, such as http://127.0.0.1:8000"
+        )
     if token is not None and not (token.isascii() and token.isprintable()):
         raise InputError("the token has characters that no HTTP header can have")
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -376,18 +381,18 @@ def _message(method: str, path: str, head: str, headers: Mapping[str, str] | Non
 
 
 async def _find(url: str, connection: Connection, head: str, sent: _Requests) -> Target:
-    """Ask the server what it serves, and make requests for it."""
+    """Ask the server for its models, and make requests for one."""
 
     async def ask(method: str, path: str) -> Any:
         status, _, body = await connection.ask(_message(method, path, head))
         if status == 401:
-            raise InputError(f"{url} wants a token", "--token-file FILE, the one that the server was started with")
+            raise InputError(f"{url} requires a token", "--token-file FILE, the one that the server was started with")
         try:
             data = json.loads(body)
         except ValueError:
-            raise InputError(f"{url}{path} is answered by {status} and no JSON", "is it an inference server?") from None
+            raise InputError(f"{url}{path} answers with {status} and no JSON", "is it an inference server?") from None
         if status != 200:
-            raise InputError(f"{url}{path} is answered by {status}: {str(data)[:200]}", "--model names another model")
+            raise InputError(f"{url}{path} answers with {status}: {str(data)[:200]}", "--model names another model")
         return data
 
     model = sent.model
@@ -411,10 +416,10 @@ async def _find(url: str, connection: Connection, head: str, sent: _Requests) ->
     for _ in range(DISTINCT):
         headers, body = write_request(_inputs(specs, sent.rows, sent.shapes, random), is_binary=sent.is_binary)
         messages.append(_message("POST", f"{path}/infer", head, headers, body))
-    # One is read whole, before any is timed.
+    # One answer is read completely before any is timed.
     status, answered, body = await connection.ask(messages[0])
     if status != 200:
-        raise InputError(f"a first request is answered by {status}: {body[:300].decode(errors='replace')}",
+        raise InputError(f"the server answers the first request with {status}: {body[:300].decode(errors='replace')}",
                          "--shape NAME=1,3,224,224 gives an input its shape, --model names another model")  # fmt: skip
     try:
         read_answer(body, answered.get(HEADER_LENGTH.lower()))
@@ -427,7 +432,7 @@ async def _find(url: str, connection: Connection, head: str, sent: _Requests) ->
 def _inputs(
     specs: Sequence[TensorSpec], rows: int, shapes: Mapping[str, Sequence[int]], random: np.random.Generator
 ) -> dict[str, Array]:
-    """Invented inputs of so many rows."""
+    """Return random inputs of `rows` rows."""
     for name in shapes:
         if name not in {spec.name for spec in specs}:
             raise InputError(f"there is no input {name!r}", f"inputs: {', '.join(spec.name for spec in specs)}")
@@ -440,15 +445,17 @@ def _inputs(
                 f"--shape {spec.name}={','.join(str(n) if n > 0 else '8' for n in shape)} gives them one",
             )
         if spec.datatype not in DATATYPES:
-            raise InputError(f"input {spec.name} is {spec.datatype}, which is not sent; known: {', '.join(DATATYPES)}")
+            raise InputError(
+                f"input {spec.name} is {spec.datatype}, which cannot be sent; known: {', '.join(DATATYPES)}"
+            )
         inputs[spec.name] = invented(spec.datatype, shape, random)
     return inputs
 
 
 def load_record(target: Target, measured: Measured) -> Record:
-    """What was measured at one rate, or with one number of connections."""
+    """Return the measurements at one rate, or with one number of connections."""
     is_open = measured.loop == "open"
-    method = "open loop, Poisson arrivals" if is_open else "closed loop, each connection sends when it is answered"
+    method = "open loop, Poisson arrivals" if is_open else "closed loop, each connection sends after its last answer"
     around = environment.environment()
     return Record(
         kind="measured",
@@ -463,7 +470,7 @@ def load_record(target: Target, measured: Measured) -> Record:
 
 
 def load_answer(target: Target, measured: Sequence[Measured]) -> Answer:
-    """Latency and errors by rate or connections, a record for each."""
+    """Return latency and errors by rate or connections, with a record for each."""
     records = {one.label: load_record(target, one) for one in measured}
     names = ("throughput_requests_per_s", "latency_mean_s", *MIN_COUNTS)
     rows = [
@@ -538,12 +545,12 @@ def _sentence(one: Measured, record: Record) -> str:
     ]
     failed = len(one.outcomes) - len(one.latencies)
     loss = f"{failed:,} of {len(one.outcomes):,} requests failed" if failed else "no request failed"
-    answered = f"{listed(known)} of the requests are answered; " if known else ""
+    answered = f"{listed(known)} of the requests got an answer; " if known else ""
     return f"At {one.label} {answered}{loss}."
 
 
 def _figure(measured: Sequence[Measured]) -> Figure | None:
-    """Percentiles against requests answered per second, a panel for each kind of loop."""
+    """Return percentiles against requests answered per second, with a panel for each kind of loop."""
     panels = []
     for loop in ("open", "closed"):
         own = [one for one in measured if one.loop == loop and one.latencies]

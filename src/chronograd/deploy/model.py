@@ -1,4 +1,4 @@
-"""A model in ONNX, ready to be run: what it takes and gives, and whether requests to it may be run together."""
+"""A model in ONNX, ready to run: its inputs and outputs, and whether its requests can be merged."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from chronograd.errors import FileFormatError
 from chronograd.simulate.queueing import GAIN, best_rows
 from chronograd.units import seconds
 
-MAX_MODEL_BYTES = 2**31  # what one file of Protocol Buffers can hold; larger models have external data
-ASSUMED = 8  # elements of an axis of any length, such as that of a text, when a model is tried
-Stamp = tuple[int, int, int] | None  # inode, size and time of change; None where there is no file
+MAX_MODEL_BYTES = 2**31  # maximum size of one Protocol Buffers file; larger models have external data
+ASSUMED = 8  # elements of an axis of any length, such as that of a text, in the trial of a model
+Stamp = tuple[int, int, int] | None  # inode, size and time of change; None if the file does not exist
 # Types of ONNX Runtime → datatypes of the protocol.
 _DATATYPES = {
     "tensor(bool)": "BOOL",
@@ -35,14 +35,14 @@ _DATATYPES = {
 
 @dataclass
 class OnnxModel:
-    """A session of ONNX Runtime with what it takes and gives.
+    """A session of ONNX Runtime with its inputs and outputs.
 
     Attributes:
         stamps: of its files when they were read.
         session: of ONNX Runtime.
-        most_rows: of a batch of several requests; 1 where each is run by itself, `why_alone` says why.
-        times: seconds of a batch by its rows, as it was timed when the model was loaded.
-        about: what `chronograd export` has written into the file; empty for another's.
+        most_rows: of a batch of several requests; 1 if each runs alone, for the reason in `why_alone`.
+        times: seconds of a batch by its rows, timed when the model was loaded.
+        about: metadata that `chronograd export` has written into the file; empty for another file.
     """
 
     path: Path
@@ -60,11 +60,11 @@ class OnnxModel:
         return [spec.name for spec in self.outputs]
 
     def is_on_disk(self) -> bool:
-        """Whether its files are still those that were read."""
+        """Return whether its files are unchanged since they were read."""
         return all(_stamp(path) == stamp for path, stamp in self.stamps.items())
 
     def run(self, inputs: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
-        """Outputs of these names. Raises ProtocolError where the model cannot do with these inputs."""
+        """Return the outputs of these names. Raises ProtocolError if the model cannot run with these inputs."""
         feeds = {name: _as_text(array, name) if array.dtype == object else array for name, array in inputs.items()}
         try:
             outputs: list[Array] = self.session.run(list(names), feeds)
@@ -73,9 +73,9 @@ class OnnxModel:
         return outputs
 
     def batching_words(self) -> str:
-        """Whether requests are merged, and what it brings or why not."""
+        """Describe whether requests are merged, and the gain, or the reason why not."""
         if self.most_rows == 1:
-            return f"one by one: {self.why_alone}"
+            return f"individually: {self.why_alone}"
         alone, merged = self.times.get(1), self.times.get(self.most_rows)
         gain = f", {seconds(merged)} where one takes {seconds(alone)}" if alone and merged else ""
         return f"up to {self.most_rows} together{gain}"
@@ -85,9 +85,10 @@ def load(path: Path, *, most_rows: int = 32, threads: int | None = None) -> Onnx
     """Read a model and try it.
 
     Args:
-        most_rows: of a batch of requests; fewer where they do as well, 1 where batches do not pay.
-        threads: of ONNX Runtime for one run; as many as there are cores by default.
-    Raises: FileFormatError for what is no model, or one that the protocol cannot serve.
+        most_rows: maximum of a batch of requests; fewer if they do as well, 1 if batches do not pay.
+        threads: of ONNX Runtime for one run; one for each core by default.
+
+    Raises: FileFormatError for a file that is not a model, or a model that the protocol cannot serve.
     """
     import onnxruntime
 
@@ -95,12 +96,12 @@ def load(path: Path, *, most_rows: int = 32, threads: int | None = None) -> Onnx
     content, data_files = _read(path)
     stamps = {path: stamp, **{one: _stamp(one) for one in data_files}}
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # what is wrong is raised; warnings are about speed on other devices
+    options.log_severity_level = 3  # errors raise; warnings are about speed on other devices
     if threads is not None:
         options.intra_op_num_threads = threads
     available = onnxruntime.get_available_providers()
     providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
-    # From memory, so that what was checked is what is run; by its name where further files lie beside it.
+    # From memory, so that the checked bytes run; by its path if it has further files.
     source = str(path) if data_files else content
     try:
         session = onnxruntime.InferenceSession(source, options, providers=providers)
@@ -123,7 +124,7 @@ def load(path: Path, *, most_rows: int = 32, threads: int | None = None) -> Onnx
 
 
 def _read(path: Path) -> tuple[bytes, list[Path]]:
-    """The bytes of a model, and the files that hold the rest of it: its external data, all in the model's folder.
+    """Return the bytes of a model, and the files of its external data, all in the model's folder.
 
     Raises: FileFormatError.
     """
@@ -140,7 +141,7 @@ def _read(path: Path) -> tuple[bytes, list[Path]]:
         if not proto.graph.node and not proto.graph.output:
             raise ValueError("it has no graph")
     except (DecodeError, ValueError) as error:
-        raise FileFormatError(f"{path} is no ONNX model, or not all of one: {error}") from None
+        raise FileFormatError(f"{path} is not an ONNX model, or incomplete: {error}") from None
     places = {entry.value for tensor in _tensors(proto) for entry in tensor.external_data if entry.key == "location"}
     folder = os.path.realpath(path.parent)
     for place in places:
@@ -150,7 +151,7 @@ def _read(path: Path) -> tuple[bytes, list[Path]]:
                 f"{path} has external data at {place!r}, outside its folder", "keep a model and its data in one folder"
             )
         if not os.path.isfile(real):
-            raise FileFormatError(f"{path} has external data at {place!r}, and there is no such file")
+            raise FileFormatError(f"{path} has external data at {place!r}, which does not exist")
     return content, [path.parent / place for place in sorted(places)]
 
 
@@ -163,7 +164,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 def _tensors(message: Any) -> Iterator[Any]:
-    """Every tensor of a model, however deep: initializers, attributes, those of graphs within and of functions."""
+    """Yield every tensor of a model at any depth: initializers, attributes, those of inner graphs and of functions."""
     from google.protobuf.message import Message
 
     waiting = [message]
@@ -196,7 +197,7 @@ def _specs(arguments: Sequence[Any], path: Path) -> list[TensorSpec]:
 
 
 def _why_no_rows(session: Any) -> str:
-    """Why the first axis is not one of independent rows by what the model declares; empty if it may be."""
+    """Return why the declared first axis cannot be one of independent rows; empty if it may be."""
     inputs, outputs = session.get_inputs(), session.get_outputs()
     for one in (*inputs, *outputs):
         if not one.shape or isinstance(one.shape[0], int):
@@ -205,7 +206,7 @@ def _why_no_rows(session: Any) -> str:
 
 
 def _try_batches(model: OnnxModel, most_rows: int) -> None:
-    """Find whether rows are independent, and the rows of a batch that is worth it, by running the model."""
+    """Run the model to determine whether rows are independent, and the best number of rows of a batch."""
     random = np.random.default_rng(0)
 
     def run(inputs: Mapping[str, Array]) -> list[Array]:
@@ -220,7 +221,7 @@ def _try_batches(model: OnnxModel, most_rows: int) -> None:
             lambda count: run({name: np.repeat(array, count, axis=0) for name, array in rows[0].items()}), most_rows
         )
     except ProtocolError as error:
-        model.why_alone = f"it could not be tried with invented inputs: {error}"
+        model.why_alone = f"it did not run with random inputs: {error}"
         return
     model.most_rows = best_rows(model.times)
     if model.most_rows == 1:
@@ -228,13 +229,13 @@ def _try_batches(model: OnnxModel, most_rows: int) -> None:
 
 
 def example(specs: Sequence[TensorSpec], random: np.random.Generator) -> dict[str, Array]:
-    """One row of invented inputs."""
+    """Return one row of random inputs."""
     shapes = {spec.name: (1, *(n if n >= 0 else ASSUMED for n in spec.shape[1:])) for spec in specs}
     return {spec.name: invented(spec.datatype, shapes[spec.name], random) for spec in specs}
 
 
 def _as_text(array: Array, name: str) -> Array:
-    """Strings as ONNX Runtime takes them."""
+    """Return strings in ONNX Runtime's form."""
     text = np.empty(array.shape, object)
     try:
         text.ravel()[:] = [value.decode() for value in array.ravel()]

@@ -1,4 +1,4 @@
-"""Whether ONNX Runtime gives what PyTorch gives: errors per output, over inputs of several kinds and batches of several sizes."""
+"""Parity of ONNX Runtime and PyTorch: errors per output, over inputs of several kinds and batches of several sizes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from chronograd.deploy.export import first_line, flat, require_onnx
 from chronograd.errors import ExportError
 
 Array = np.ndarray[Any, Any]
-# What PyTorch's tutorial of exporting asks: docs.pytorch.org, "Export a model to ONNX and run it with ONNX Runtime".
+# Tolerances of PyTorch's tutorial on exporting: docs.pytorch.org, "Export a model to ONNX and run it with ONNX Runtime".
 RTOL, ATOL = 1e-3, 1e-5
-# A lone sample, a few, and more than the network was captured with; what is left of the samples makes a batch of another size.
+# A single sample, a few, and more than the network was captured with. The remaining samples make a batch of another size.
 BATCHES = (1, 3, 8)
-# Errors of so much of the largest output are those of sums in float32 (steps of 1e-7), added up over some layers.
+# Errors of this share of the largest output come from sums in float32 (steps of 1e-7), added up over some layers.
 OF_ROUNDING = 1e-5
 # The output of a detector whose rows are places, not scores of classes.
 BOXES = "boxes"
-# How PyTorch's own answers to the same samples differ.
+# Ways in which PyTorch's own answers to the same samples differ.
 DRAWN = (
-    "PyTorch gives the same samples another answer each time: the network draws random numbers in evaluation, such as "
+    "PyTorch answers the same samples differently each time: the network draws random numbers in evaluation, such as "
     "F.dropout without training=self.training"
 )
 MIXED = (
@@ -38,9 +38,9 @@ MIXED = (
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples: `fed` to the graph, and as the network has `seen` them; the same where nothing is done to them inside.
+    """Some samples: `fed` to the graph, and as `seen` by the network; the same if the graph does not prepare them.
 
-    Each is a Tensor, or `Values` of a network with inputs of its own.
+    Each is a Tensor, or `Values` of a network with its own inputs.
     """
 
     kind: str
@@ -50,16 +50,16 @@ class Samples:
 
 @dataclass
 class OutputDifference:
-    """How far one output is from PyTorch's, over all samples of one kind in batches of all sizes.
+    """The difference of one output from PyTorch's, over all samples of one kind in batches of all sizes.
 
     Attributes:
-        num_values: values compared, `num_equal` of them the same bit for bit, `num_beyond` outside of the tolerance.
-        largest_absolute, largest_relative: of values that are finite in both, relative to PyTorch's where that is not 0.
-        largest_ulp: steps from one float32 to the next; near 0, where these are small, many of them are no harm.
-        largest_output: of PyTorch's, as far as it is finite. needed_atol: with which all values would just hold at this rtol.
-        tightest: factor on both tolerances at which all values would just hold; None where none would, as one is finite in one
-            of the two only.
-        num_same, num_rows: rows whose largest value is at the same place, of so many; for outputs with classes.
+        num_values: values compared; `num_equal` of them are equal bit for bit, `num_beyond` exceed the tolerance.
+        largest_absolute, largest_relative: over values that are finite in both; relative to PyTorch's where that is not 0.
+        largest_ulp: steps from one float32 to the next; near 0 these are small, a large number of them does no harm.
+        largest_output: PyTorch's largest finite value. needed_atol: the smallest at which all values pass with this rtol.
+        tightest: the smallest factor on both tolerances at which all values pass; None if none would, because one is finite
+            in one of the two only.
+        num_same, num_rows: rows with the largest value at the same place, and all rows; for outputs with classes.
     """
 
     output: str
@@ -83,11 +83,11 @@ class OutputDifference:
         return self.num_values > 0 and self.num_beyond == 0
 
     def add(self, expected: Array, given: Array) -> None:
-        """One batch: what PyTorch gave and what ONNX Runtime gave. Raises ExportError for outputs of different shapes."""
+        """Add one batch of PyTorch's and ONNX Runtime's values. Raises ExportError for outputs of different shapes."""
         if expected.shape != given.shape:
             raise ExportError(
                 f"{self.output} has shape {given.shape} in ONNX Runtime and {expected.shape} in PyTorch",
-                "what the network computes from its batch is fixed in the graph",
+                "values that the network computes from its batch are fixed in the graph",
             )
         if expected.ndim > 1 and self.output != BOXES:
             self.num_rows += math.prod(expected.shape[:-1])
@@ -121,9 +121,9 @@ class OutputDifference:
 
 @dataclass
 class Parity:
-    """All differences of a file; `failure` says how ONNX Runtime failed, where it did.
+    """All differences of a file. `failure` is the error of ONNX Runtime, if it failed.
 
-    `unsteady` is DRAWN or MIXED where PyTorch's own answers differ, which no file can follow.
+    `unsteady` is DRAWN or MIXED if PyTorch's own answers differ, which no file can reproduce.
     """
 
     rtol: float
@@ -140,7 +140,7 @@ class Parity:
 
     @property
     def tightest(self) -> float | None:
-        """The factor on the tolerance at which all would just hold; None where none would."""
+        """Return the smallest factor on the tolerance at which all values pass; None if none would."""
         factors = [one.tightest for one in self.differences]
         known = [one for one in factors if one is not None]
         return None if self.failure or not factors or len(known) < len(factors) else max(known)
@@ -155,12 +155,12 @@ def compare(
     rtol: float = RTOL,
     atol: float = ATOL,
 ) -> Parity:
-    """Run all samples through a file and through PyTorch, in batches of each size, the last one smaller.
+    """Run all samples through a file and through PyTorch, in batches of each size; the last one is smaller.
 
-    A value holds where |ONNX Runtime − PyTorch| is at most `atol + rtol · |PyTorch|`, as numpy.allclose has it.
+    A value passes if |ONNX Runtime − PyTorch| is at most `atol + rtol · |PyTorch|`, as in numpy.allclose.
 
     Args:
-        reference: the network, given what it sees of some samples, or the tensors of `Values` one after the other.
+        reference: the network, called with the `seen` part of samples, or with the tensors of `Values` as arguments.
     """
     parity = Parity(rtol, atol, tuple(batches), num_samples={one.kind: len(one.fed) for one in samples})
     try:
@@ -180,7 +180,7 @@ def compare(
                         difference.add(ours.numpy(), np.asarray(theirs))
     except ExportError as error:
         parity.failure = error.message
-    except Exception as error:  # ONNX Runtime's, of which each kind has a class of its own
+    except Exception as error:  # ONNX Runtime has a class for each kind of error
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         parity.failure = first_line(error)
@@ -212,9 +212,10 @@ def _tensors(part: Tensor | Values) -> tuple[Tensor, ...]:
 
 
 def session(path: Path) -> Any:
-    """An ONNX Runtime session on the CPU, whose threads sleep between calls and so leave the cores to whatever runs in turn.
+    """Return an ONNX Runtime session on the CPU. Its threads sleep between calls, so that the other side of a pair has the
+    cores.
 
-    It has as many threads as PyTorch.
+    It has the same number of threads as PyTorch.
     """
     require_onnx()
     import onnxruntime
@@ -227,7 +228,7 @@ def session(path: Path) -> Any:
 
 
 def data_of(parity: Parity) -> Mapping[str, Any]:
-    """For programs; what is not finite is null."""
+    """Return the differences as plain data; values that are not finite become null."""
     rows = []
     for one in parity.differences:
         row = {name: value for name, value in vars(one).items() if name not in ("rtol", "atol")}
@@ -245,13 +246,13 @@ def data_of(parity: Parity) -> Mapping[str, Any]:
 
 
 def _shares(apart: Array, allowed: Array) -> Array:
-    """How much of what is allowed each difference takes; none of nothing is 0."""
+    """Return the share of the tolerance that each difference uses; 0 for no difference and no tolerance."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(apart == 0, 0.0, apart / allowed)
 
 
 def _ordered(values: Array) -> Array:
-    """Whole numbers in the order of the floats, one apart where no float is between.
+    """Map floats to whole numbers in the same order; adjacent floats differ by one.
 
     >>> _ordered(np.float32([-0.0, 0.0, np.nextafter(np.float32(0), np.float32(1))])).tolist()
     [0, 0, 1]

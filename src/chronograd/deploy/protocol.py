@@ -1,8 +1,8 @@
-"""The Open Inference Protocol, version 2, over HTTP: requests read, answers written. JSON, and the extension for binary tensors.
+"""The Open Inference Protocol, version 2, over HTTP: read requests, write answers. JSON, and the extension for binary tensors.
 
-Pure: bytes in, arrays out, and back. Nothing here knows a server or ONNX Runtime.
+Pure: bytes in, arrays out, and back. This module does not know a server or ONNX Runtime.
 
-Source: KServe's "Open Inference Protocol", Triton's "Binary Tensor Data Extension", as `tritonclient.http` speaks them.
+Source: KServe's "Open Inference Protocol", Triton's "Binary Tensor Data Extension", as used by `tritonclient.http`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Names of the protocol → types of numpy. BYTES are strings, of any length each. BF16 is not here: numpy has no such type.
+# Names of the protocol → types of numpy. BYTES are strings of any length. BF16 is missing: numpy has no such type.
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
@@ -38,11 +38,11 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 }
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_AXES = 32
-MAX_TENSORS = 1_000  # of a request; more are no use of any model, and each costs more than its bytes
-BINARY_ADVICE = ": send binary data, of which more is taken"
-LONG_BYTES = 256 * 2**10  # of JSON, which is read in some 10 ms
+MAX_TENSORS = 1_000  # no model needs more, and each costs more than its bytes
+BINARY_ADVICE = ": send binary data, which may be larger"
+LONG_BYTES = 256 * 2**10  # of JSON, which takes some 10 ms to read
 _NUMBERS = {"b": (bool,), "u": (int,), "i": (int,), "f": (int, float), "O": (str,)}
-# What changes the meaning of a request and is not done here: refused, so that nobody takes the answer for another.
+# Parameters that change the meaning of a request and are not supported: refused, so that nobody misreads the answer.
 _REFUSED = {
     "shared_memory_region": "shared memory",
     "classification": "classification",
@@ -51,7 +51,7 @@ _REFUSED = {
 
 
 class ProtocolError(Exception):
-    """A request that cannot be answered as it is. `status` is that of HTTP, `retry_after_s` when to come again."""
+    """A request that cannot be answered. `status` is the HTTP status, `retry_after_s` the time to wait before another try."""
 
     def __init__(self, message: str, status: int = 400, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class TensorSpec:
 
 
 def invented(datatype: str, shape: Sequence[int], random: np.random.Generator) -> Array:
-    """Values of a tensor: numbers around 0; whole ones 0 or 1, which are in every vocabulary."""
+    """Return random values of a tensor: numbers around 0; whole numbers 0 or 1, which every vocabulary has."""
     dtype = DATATYPES[datatype]
     if dtype.kind == "f":
         return random.standard_normal(shape).astype(dtype)
@@ -83,12 +83,12 @@ def invented(datatype: str, shape: Sequence[int], random: np.random.Generator) -
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """What is asked of a model.
+    """A request to a model.
 
     Attributes:
-        outputs: names in the order asked for, each with whether it goes out as binary; None where none are named: all.
-        is_binary: how outputs go out that are not named.
-        timeout_s: after which the client does not want the answer.
+        outputs: requested names in order, each with whether it is sent as binary; None for all.
+        is_binary: how other outputs are sent.
+        timeout_s: the client does not want the answer after this time.
     """
 
     inputs: dict[str, Array]
@@ -98,7 +98,7 @@ class InferenceRequest:
     timeout_s: float | None = None
 
     def names(self, known: Sequence[str]) -> list[str]:
-        """The outputs to compute, of those that a model has. Raises ProtocolError for one that it has not."""
+        """Return the outputs to compute, out of those of the model. Raises ProtocolError for an unknown one."""
         if self.outputs is None:
             return list(known)
         for name in self.outputs:
@@ -108,14 +108,14 @@ class InferenceRequest:
 
 
 def json_bytes(body: bytes, header_length: str | None) -> int:
-    """How many bytes of a body are JSON. Raises ProtocolError.
+    """Return the number of bytes of a body that are JSON. Raises ProtocolError.
 
     Args:
-        header_length: the HTTP header HEADER_LENGTH, which says it; None where all are.
+        header_length: the HTTP header HEADER_LENGTH, which states it; None if all are JSON.
     """
     if header_length is None:
         return len(body)
-    # int() takes more than digits: signs, spaces, underscores.
+    # int() accepts more than digits: signs, spaces, underscores.
     if not (header_length.isascii() and header_length.isdigit()) or len(header_length) > 18:
         raise ProtocolError(f"{HEADER_LENGTH} is {_short(header_length)}; send the bytes of JSON as a number")
     end = int(header_length)
@@ -125,13 +125,13 @@ def json_bytes(body: bytes, header_length: str | None) -> int:
 
 
 def is_long(body: bytes, header_length: str | None = None) -> bool:
-    """Whether reading a body takes long: much JSON, or strings, which are read one by one. Raises ProtocolError."""
+    """Return whether a body takes long to read: much JSON, or strings, which are read individually. Raises ProtocolError."""
     end = json_bytes(body, header_length)
     return end > LONG_BYTES or (len(body) > LONG_BYTES and any(mark in body[:end] for mark in (b"BYTES", b"\\")))
 
 
 def read_request(body: bytes, header_length: str | None = None, most_json_bytes: int | None = None) -> InferenceRequest:
-    """Read the body of an inference request, of which `json_bytes` are JSON. Raises ProtocolError for whatever is wrong with it."""
+    """Read the body of an inference request, with `json_bytes` bytes of JSON. Raises ProtocolError for any error in it."""
     end = json_bytes(body, header_length)
     if most_json_bytes is not None and end > most_json_bytes:
         raise ProtocolError(f"the body has {end} bytes of JSON; at most {most_json_bytes} are read{BINARY_ADVICE}", 413)
@@ -180,7 +180,7 @@ def read_request(body: bytes, header_length: str | None = None, most_json_bytes:
 
 
 def check_load(body: bytes) -> None:
-    """Raise ProtocolError where a request to load a model asks for anything but its own files."""
+    """Raise ProtocolError if a request to load a model asks for anything but the model's own files."""
     data = _object(_read_json(body), "the request") if body else {}
     for name in _parameters(data, "the request"):
         if name == "config" or name.startswith("file:"):
@@ -190,7 +190,7 @@ def check_load(body: bytes) -> None:
 
 
 def check_inputs(inputs: Mapping[str, Array], specs: Sequence[TensorSpec]) -> None:
-    """Hold inputs against those of a model: names, datatypes, shapes. Raises ProtocolError."""
+    """Check inputs against those of a model: names, datatypes, shapes. Raises ProtocolError."""
     known = {spec.name: spec for spec in specs}
     for name in inputs:
         if name not in known:
@@ -213,7 +213,7 @@ def check_inputs(inputs: Mapping[str, Array], specs: Sequence[TensorSpec]) -> No
 def write_request(
     inputs: Mapping[str, Array], *, is_binary: bool, outputs: Sequence[str] = ()
 ) -> tuple[dict[str, str], bytes]:
-    """Headers and body of an inference request, all tensors as binary or all as JSON. For clients."""
+    """Return headers and body of an inference request, with all tensors as binary or all as JSON. For clients."""
     data: dict[str, Any] = {"inputs": []}
     chunks: list[bytes] = []
     for name, array in inputs.items():
@@ -228,9 +228,9 @@ def write_request(
 def write_answer(
     model: str, version: str, request: InferenceRequest, outputs: Mapping[str, Array]
 ) -> tuple[dict[str, str], bytes]:
-    """Headers and body of the answer to a request: the outputs that it asked for, in its order.
+    """Return headers and body of the answer to a request: the requested outputs in its order.
 
-    Raises: ProtocolError where JSON was asked for and cannot say a value.
+    Raises: ProtocolError if the request asked for JSON, which cannot express a value.
     """
     data: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id:
@@ -242,7 +242,7 @@ def write_answer(
 
 
 def read_answer(body: bytes, header_length: str | None = None) -> dict[str, Array]:
-    """The outputs of an answer, by name: of the same form as the inputs of a request. Raises ProtocolError."""
+    """Return the outputs of an answer by name; they have the form of a request's inputs. Raises ProtocolError."""
     end = len(body) if header_length is None else int(header_length)
     data = _object(_read_json(body[:end]), "the answer")
     as_request = {"inputs": data.get("outputs")}
@@ -251,7 +251,7 @@ def read_answer(body: bytes, header_length: str | None = None) -> dict[str, Arra
 
 
 def decompressed(body: bytes, encoding: str, most_bytes: int, advice: str = "") -> bytes:
-    """A body as it was before `Content-Encoding`. Raises ProtocolError for another encoding, a broken or too long body."""
+    """Undo the `Content-Encoding` of a body. Raises ProtocolError for another encoding, a broken or too long body."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return body
@@ -270,7 +270,7 @@ def decompressed(body: bytes, encoding: str, most_bytes: int, advice: str = "") 
 
 
 def datatype_of(array: Array) -> str:
-    """The protocol's name of an array's type. Raises ProtocolError where it has none."""
+    """Return the protocol's name of an array's type. Raises ProtocolError if it has none."""
     for name, dtype in DATATYPES.items():
         if dtype == array.dtype:
             return name
@@ -283,7 +283,7 @@ def _read_json(text: bytes) -> Any:
     except RecursionError:
         raise ProtocolError("the JSON is nested too deeply") from None
     except ValueError as error:
-        raise ProtocolError(f"the body is no JSON: {_cut(str(error))}") from None
+        raise ProtocolError(f"the body is not JSON: {_cut(str(error))}") from None
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:
@@ -313,7 +313,7 @@ def _parameters(item: dict[str, Any], what: str) -> dict[str, Any]:
     parameters = {} if parameters is None else _object(parameters, f"parameters of {what}")
     for name, text in _REFUSED.items():
         if parameters.get(name):
-            raise ProtocolError(f"{what} asks for {text} ({name}), which is not served here")
+            raise ProtocolError(f"{what} asks for {text} ({name}), which this server does not support")
     return parameters
 
 
@@ -325,7 +325,7 @@ def _flag(parameters: dict[str, Any], name: str, default: bool) -> bool:
 
 
 def _timeout_s(parameters: dict[str, Any]) -> float | None:
-    timeout = parameters.get("timeout")  # microseconds, as Triton takes them
+    timeout = parameters.get("timeout")  # microseconds, as in Triton
     if timeout is None or timeout == 0:
         return None
     if type(timeout) is not int or not 0 < timeout < 2**63:
@@ -334,7 +334,7 @@ def _timeout_s(parameters: dict[str, Any]) -> float | None:
 
 
 def _shape(item: dict[str, Any], name: str) -> tuple[str, tuple[int, ...], int]:
-    """Datatype, shape and number of elements of a tensor."""
+    """Return datatype, shape and number of elements of a tensor."""
     datatype, shape = item.get("datatype"), item.get("shape")
     if not isinstance(datatype, str) or datatype not in DATATYPES:
         raise ProtocolError(f"datatype of input {_short(name)} is {_short(datatype)}; known: {', '.join(DATATYPES)}")
@@ -347,7 +347,7 @@ def _shape(item: dict[str, Any], name: str) -> tuple[str, tuple[int, ...], int]:
 
 
 def _of_json(data: Any, name: str, datatype: str, shape: tuple[int, ...], count: int) -> Array:
-    """A tensor from numbers in a list, flat or nested as its shape is."""
+    """Return a tensor from numbers in a list, flat or nested like its shape."""
     if not isinstance(data, list):
         raise ProtocolError(f"data of input {_short(name)} is {_short(data)}; send a list")
     flat, lengths = data, [len(data)]
@@ -365,7 +365,7 @@ def _of_json(data: Any, name: str, datatype: str, shape: tuple[int, ...], count:
     for kind in set(map(type, flat)):
         if kind not in _NUMBERS[dtype.kind]:
             one = next(value for value in flat if type(value) is kind)
-            raise ProtocolError(f"data of input {_short(name)} has {_short(one)}, which is no {datatype}")
+            raise ProtocolError(f"data of input {_short(name)} has {_short(one)}, which is not a {datatype}")
     try:
         if dtype.kind == "O":
             array = np.empty(count, object)
@@ -378,12 +378,12 @@ def _of_json(data: Any, name: str, datatype: str, shape: tuple[int, ...], count:
     except (OverflowError, FloatingPointError):
         raise ProtocolError(f"data of input {_short(name)} has a number that {datatype} cannot hold") from None
     except UnicodeEncodeError:  # half of a surrogate pair
-        raise ProtocolError(f"data of input {_short(name)} has a string that is no text") from None
+        raise ProtocolError(f"data of input {_short(name)} has a string that is not text") from None
     return _shaped(array, name, shape)
 
 
 def _of_binary(data: memoryview, name: str, datatype: str, shape: tuple[int, ...], count: int) -> Array:
-    """A tensor from its elements in row-major order, little-endian."""
+    """Return a tensor from its elements in row-major order, little-endian."""
     dtype = DATATYPES[datatype]
     if dtype.kind == "O":
         array = np.empty(count if count <= len(data) // 4 else 0, object)
@@ -399,19 +399,19 @@ def _of_binary(data: memoryview, name: str, datatype: str, shape: tuple[int, ...
     if dtype.kind == "b" and np.frombuffer(data, np.uint8).max() > 1:
         raise ProtocolError(f"input {_short(name)} of BOOL has a byte that is neither 0 nor 1")
     array = np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype, copy=False)
-    # Kernels may read whole vectors, which must begin at a multiple of their element; bytes behind JSON begin anywhere.
+    # Kernels may read whole vectors, which must begin at a multiple of their element; bytes after JSON begin anywhere.
     return _shaped(array if array.flags.aligned else array.copy(), name, shape)
 
 
 def _shaped(array: Array, name: str, shape: tuple[int, ...]) -> Array:
     try:
         return array.reshape(shape)
-    except ValueError as error:  # such as lengths whose product is 0, and beyond what numpy can count without the 0
+    except ValueError as error:  # such as lengths with product 0 that numpy cannot count without the 0
         raise ProtocolError(f"input {_short(name)} cannot be read: {_cut(str(error))}") from None
 
 
 def _strings(data: memoryview, name: str, count: int) -> list[bytes]:
-    """Strings, each behind its length in four bytes."""
+    """Return strings, each preceded by its length in four bytes."""
     strings: list[bytes] = []
     offset = 0
     while offset < len(data):
@@ -429,7 +429,7 @@ def _strings(data: memoryview, name: str, count: int) -> list[bytes]:
 
 
 def _tensor(name: str, array: Array, is_binary: bool, chunks: list[bytes]) -> dict[str, Any]:
-    """A tensor of a message; its bytes, if it is binary, are appended to `chunks`."""
+    """Return a tensor of a message; append its bytes to `chunks` if it is binary."""
     tensor: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
     if is_binary:
         chunk = _binary(array)
@@ -440,7 +440,9 @@ def _tensor(name: str, array: Array, is_binary: bool, chunks: list[bytes]) -> di
         tensor["data"] = [_text(value, name) for value in array.ravel()]
         return tensor
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ProtocolError(f"{name} has values that are not finite, which JSON cannot say: ask for binary data", 422)
+        raise ProtocolError(
+            f"{name} has values that are not finite, which JSON cannot express: ask for binary data", 422
+        )
     tensor["data"] = array.ravel().tolist()
     return tensor
 
@@ -457,7 +459,7 @@ def _text(value: Any, name: str) -> str:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
         raise ProtocolError(
-            f"{name} has bytes that are no text, which JSON cannot say: ask for binary data", 422
+            f"{name} has bytes that are not text, which JSON cannot express: ask for binary data", 422
         ) from None
 
 
@@ -469,7 +471,7 @@ def _message(data: dict[str, Any], chunks: list[bytes]) -> tuple[dict[str, str],
 
 
 def _short(value: Any) -> str:
-    """A value as a message shows it; of a long one its kind and beginning, without writing out all of it."""
+    """Return a value for a message; of a long one only kind and beginning, without formatting all of it."""
     if isinstance(value, dict):
         return f"an object of {len(value)} fields"
     if isinstance(value, list) and (len(value) > 8 or any(isinstance(one, list | dict | str) for one in value)):

@@ -1,7 +1,8 @@
-"""An ONNX file with eight-bit weights: how much smaller it is, how much faster, and what it costs in accuracy.
+"""An ONNX file with eight-bit weights: its size, its speed, and its cost in accuracy.
 
-static    also activations, to ranges that training samples show; for convolutions
-dynamic   activations to the range of each batch; matrix products only, for language models
+static    also activations, in ranges measured on training samples; for convolutions
+
+dynamic   activations in the range of each batch; matrix products only, for language models
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ from chronograd.train.order import CHUNK
 
 Array = np.ndarray[Any, Any]
 How = Literal["static", "dynamic"]
-# Training samples that show the ranges of activations, the first of a fixed shuffle, and how many at a time.
+# Training samples that determine the ranges of activations, the first of a fixed shuffle, and the batch size.
 CALIBRATION, CALIBRATION_BATCH = 256, 32
-# Operators that only a graph with eight-bit arithmetic has.
+# Operators that occur only in a graph with eight-bit arithmetic.
 OF_INTEGERS = ("QuantizeLinear", "DynamicQuantizeLinear")
-# Pairs of passes in turn: so many before the clock, at least and at most so many with it, no new one after so many seconds.
+# Pairs of passes in turn: warm-up, minimum and maximum with the clock; no new pair starts after this number of seconds.
 WARMUP, MIN_PAIRS, MAX_PAIRS, SECONDS = 3, 10, 200, 5.0
 
 
 @dataclass(frozen=True)
 class ModelScore:
-    """Accuracy and mean cross-entropy over some samples; of text each token is one.
+    """Accuracy and mean cross-entropy over some samples; each token of text is a sample.
 
-    Of a detector mean average precision by the 11-point metric, and no loss. `is_right_N`: which answers are right; empty there.
+    For a detector: mean average precision by the 11-point metric, and no loss. `is_right_N`: which answers are right; empty for
+    a detector.
     """
 
     accuracy: float
@@ -53,7 +55,9 @@ class ModelScore:
 
 @dataclass(frozen=True)
 class Speed:
-    """Passes of two files in turn, in one process. `ratio` is time of the second over the first, with its middle 80 %."""
+    """Passes of two files in turn, in one process. `ratio` is the time of the second divided by the first, with its 80 %
+    interval.
+    """
 
     batch: int
     threads: int
@@ -66,14 +70,15 @@ class Speed:
 
 
 def quantise(path: Path, out: Path, how: How, calibration: InputSplit | None = None, is_raw: bool = False) -> int:
-    """Write a file with eight-bit weights, and return how many operators it has of them.
+    """Write a file with eight-bit weights, and return its number of eight-bit operators.
 
-    Weights take seven of the eight bits, one scale per channel: processors without VNNI add pairs of products in sixteen bits,
-    which eight would overflow (ONNX Runtime, Quantize ONNX models).
+    Weights use seven of the eight bits, with one scale per channel. Processors without VNNI add pairs of products in sixteen
+    bits, which would overflow with eight (ONNX Runtime, Quantize ONNX models).
 
     Args:
-        calibration: training samples, for `static`. is_raw: the graph takes them as they are, not prepared.
-    Raises: InputError for `static` without samples, and where nothing was there to quantise.
+        calibration: training samples, for `static`. is_raw: the graph takes raw samples and prepares them itself.
+
+    Raises: InputError for `static` without samples, and if there is nothing to quantise.
     """
     require_onnx()
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
@@ -81,7 +86,7 @@ def quantise(path: Path, out: Path, how: How, calibration: InputSplit | None = N
 
     if how == "static" and calibration is None:
         raise InputError(
-            "static quantisation needs samples of the training data, which is not at hand",
+            "static quantisation needs samples of the training data, which is not available",
             "name a data set that is on disk, or write --int8 dynamic",
         )
     with quiet(), TemporaryDirectory() as folder:
@@ -100,14 +105,14 @@ def quantise(path: Path, out: Path, how: How, calibration: InputSplit | None = N
     if not count:
         out.unlink()
         raise InputError(
-            f"nothing in {path.name} is quantised by the {how} way: it has no product with constant weights",
+            f"nothing in {path.name} can be quantised with {how}: it has no product with constant weights",
             f"write --int8 {'static' if how == 'dynamic' else 'dynamic'}",
         )
     return count
 
 
 def score(path: Path, samples: InputSplit, labels: Array, is_raw: bool = False, chunk: int = CHUNK) -> ModelScore:
-    """Run a file over labelled samples, all of them. `labels`: classes (N,), or the next token of each position (N, T)."""
+    """Run a file over all labelled samples. `labels`: classes (N,), or the next token of each position (N, T)."""
     loss, is_right = 0.0, []
     for numbers, (outputs, *_) in _outputs(path, samples, is_raw, chunk):
         targets = labels[numbers].reshape(-1)
@@ -123,7 +128,7 @@ def score(path: Path, samples: InputSplit, labels: Array, is_raw: bool = False, 
 def precision(
     path: Path, samples: InputSplit, dataset: Dataset, is_raw: bool = False, chunk: int = CALIBRATION_BATCH
 ) -> ModelScore:
-    """Run a detector's file over annotated pictures; suppression comes behind it."""
+    """Run a detector's file over annotated pictures, then suppress boxes."""
     assert dataset.annotated is not None
     found = [
         detections(torch.from_numpy(scores), torch.from_numpy(boxes))
@@ -136,7 +141,7 @@ def precision(
 
 
 def _outputs(path: Path, samples: InputSplit, is_raw: bool, chunk: int) -> Iterator[tuple[Array, list[Array]]]:
-    """The numbers of some samples, and what a file gives for them, until all have been."""
+    """Yield the numbers of some samples, and a file's outputs for them, for all samples."""
     running = session(path)
     port = running.get_inputs()[0].name
     for start in range(0, len(samples), chunk):
@@ -145,7 +150,7 @@ def _outputs(path: Path, samples: InputSplit, is_raw: bool, chunk: int) -> Itera
 
 
 def fed(samples: InputSplit, numbers: Array, is_raw: bool) -> Array:
-    """What a graph is given of some samples."""
+    """Return the input of a graph for some samples."""
     raw = samples.gather(numbers)
     return np.asarray((raw if is_raw else samples.prepare(raw)).numpy())
 
@@ -164,7 +169,9 @@ def race(first: Path, second: Path, batch: Array, seconds: float = SECONDS) -> S
 
 
 class Turns(NamedTuple):
-    """Seconds of each call of two functions in turn, processor seconds of all its threads, and cores that other processes used."""
+    """Seconds of each call of two functions in turn, processor seconds of all its threads, and cores that other processes
+    used.
+    """
 
     first_s: Array
     second_s: Array
@@ -174,10 +181,10 @@ class Turns(NamedTuple):
 
 
 def in_turn(first: Callable[[], Any], second: Callable[[], Any], seconds: float = SECONDS) -> Turns:
-    """Time each call of two functions, called in turn, each pair in the other order than the one before.
+    """Time each call of two functions, called in turn; each pair reverses the order of the previous one.
 
-    Threads that spin while they wait use processor time as if they worked. On cores that others use too, wall time is that of the
-    slowest thread; processor time is then nearer to what a call takes.
+    Threads that spin while they wait use processor time as if they worked. If other processes use the cores, the wall time is
+    that of the slowest thread, and processor time is closer to the cost of a call.
     """
     calls = (first, second)
     times: tuple[list[float], list[float]] = ([], [])
@@ -202,7 +209,7 @@ def in_turn(first: Callable[[], Any], second: Callable[[], Any], seconds: float 
 
 
 class _Batches:
-    """Batches of training samples, one after the other; of the form of ONNX Runtime's CalibrationDataReader."""
+    """Batches of training samples in order, with the interface of ONNX Runtime's CalibrationDataReader."""
 
     def __init__(self, port: str, samples: InputSplit, is_raw: bool) -> None:
         chosen = np.random.RandomState(0).permutation(len(samples))[:CALIBRATION]

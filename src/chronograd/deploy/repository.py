@@ -1,4 +1,4 @@
-"""The models of a server: found in files and folders, in versions, loaded anew without a request being dropped."""
+"""The models of a server: files and folders, versions, and reloading without dropping a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chronograd.deploy.batching import Batcher
 from chronograd.deploy.protocol import ProtocolError
 from chronograd.errors import ChronogradError, InputError
 
-_FILE = "model.onnx"  # of a version, in the layout of folders that Triton reads: NAME/VERSION/model.onnx
+_FILE = "model.onnx"  # of a version, in Triton's layout of folders: NAME/VERSION/model.onnx
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -38,11 +38,11 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Settings:
-    """How models are loaded and run.
+    """Settings for loading and running models.
 
     Attributes:
-        most_rows: of a batch; 1 for none. `wait_s`, `most_waiting`, `instances`: as of Batcher.
-        threads: of one run; None for as many as there are cores.
+        most_rows: of a batch; 1 for no batching. `wait_s`, `most_waiting`, `instances`: as of Batcher.
+        threads: of one run; None for one for each core.
     """
 
     most_rows: int = 32
@@ -53,12 +53,12 @@ class Settings:
 
 
 def find(arguments: Iterable[Path]) -> list[Place]:
-    """Models by files and folders, each version once, in the order of their names and versions.
+    """Search models in files and folders, each version once, ordered by name and version.
 
-    A file is NAME.onnx, which is version 1, or NAME@VERSION.onnx. A folder holds such files, or versions as
-    VERSION/model.onnx of a model that is named like the folder, or folders of such models.
+    A file is NAME.onnx, which is version 1, or NAME@VERSION.onnx. A folder holds such files, or versions VERSION/model.onnx of
+    a model with the name of the folder, or folders of such models.
 
-    Raises: InputError for what is none of these, or the same version twice.
+    Raises: InputError for anything else, or the same version twice.
     """
     places: dict[tuple[str, int], Place] = {}
     for argument in arguments:
@@ -72,7 +72,7 @@ def find(arguments: Iterable[Path]) -> list[Place]:
             other = places.setdefault((place.name, int(place.version)), place)
             if other.path != place.path:
                 raise InputError(
-                    f"version {place.version} of {place.name} is there twice: {other.path} and {place.path}",
+                    f"version {place.version} of {place.name} exists twice: {other.path} and {place.path}",
                     f"number them: {place.name}@2.onnx",
                 )
     return [places[key] for key in sorted(places)]
@@ -83,7 +83,7 @@ def _of_file(path: Path) -> Place:
     if not at:
         name, version = version, "1"
     if path.suffix != ".onnx" or not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
-        raise InputError(f"{path} is no name of a model", "NAME.onnx or NAME@VERSION.onnx, such as digits@2.onnx")
+        raise InputError(f"{path} is not the name of a model", "NAME.onnx or NAME@VERSION.onnx, such as digits@2.onnx")
     return Place(name, version, path)
 
 
@@ -101,15 +101,15 @@ def _versions(folder: Path) -> list[Place]:
     paths = [path for path in folder.glob(f"*/{_FILE}") if _VERSION.fullmatch(path.parent.name)]
     name = folder.resolve().name
     if paths and not _NAME.fullmatch(name):
-        raise InputError(f"{folder} is no name of a model", "use letters, digits, and . _ - between them")
+        raise InputError(f"{folder} is not the name of a model", "use letters, digits, and . _ - between them")
     return [Place(name, path.parent.name, path) for path in paths]
 
 
 class Repository:
-    """Models by name and version. To be made and used in one event loop.
+    """Models by name and version. Create and use it in one event loop.
 
     Args:
-        observe: called with a place, and rows and seconds of each batch that was run.
+        observe: called with a place, and rows and seconds of each batch.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class Repository:
         return [one for versions in self._served.values() for one in versions.values()]
 
     def versions(self, name: str) -> list[str]:
-        """Those that are served, the lowest first."""
+        """Return the served versions, the lowest first."""
         return sorted(self._served.get(name, ()), key=int)
 
     def get(self, name: str, version: str | None = None) -> ServedModel:
-        """A version of a model, the highest by default. Raises ProtocolError, of status 404."""
+        """Return a version of a model, the highest by default. Raises ProtocolError with status 404."""
         versions = self._served.get(name)
         if not versions:
             known = ", ".join(sorted(self._served)[:20])
@@ -141,7 +141,7 @@ class Repository:
         return one
 
     async def load(self) -> None:
-        """Load all models. Raises ChronogradError for the first that cannot be."""
+        """Load all models. Raises ChronogradError for the first one that fails."""
         problems = await self.reload()
         if problems:
             raise problems[0]
@@ -149,10 +149,10 @@ class Repository:
             raise InputError("there is no model to serve")
 
     async def reload(self, name: str | None = None) -> list[ChronogradError]:
-        """Look at the files again, of one model or of all; load what is new or has changed, drop what is gone.
+        """Check the files of one model or of all again: load new and changed ones, drop removed ones.
 
-        A new model takes over once it is loaded; the old one answers what waits for it. One that cannot be loaded is in
-        the list of problems, and what was served before goes on. A model that was unloaded comes back by its name only.
+        A new model takes over once it is loaded; the old one answers its waiting requests. A model that cannot be loaded is in
+        the list of problems, and the old one continues. An unloaded model comes back only by its name.
         """
         async with self._lock:
             try:
@@ -178,14 +178,14 @@ class Repository:
             return problems
 
     async def unload(self, name: str) -> None:
-        """Serve a model no more; what waits for it is answered. Raises ProtocolError, of status 404."""
+        """Stop serving a model after answering its waiting requests. Raises ProtocolError with status 404."""
         self.get(name)
         async with self._lock:
             self._unloaded.add(name)
             await self._replace({name: {}})
 
     async def close(self) -> None:
-        """Answer all that waits, and end."""
+        """Answer all waiting requests, and end."""
         async with self._lock:
             await self._replace({name: {} for name in self._served})
 
@@ -205,7 +205,7 @@ class Repository:
         return ServedModel(place, model, batcher)
 
     async def _replace(self, by_name: dict[str, dict[str, ServedModel]]) -> None:
-        """Put new versions in place of those before, at once; then let those that are gone finish."""
+        """Replace old versions by new ones at once; then let the old ones finish."""
         before = {id(one): one for name in by_name for one in self._served.get(name, {}).values()}
         for name, versions in by_name.items():
             if versions:

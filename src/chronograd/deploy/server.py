@@ -1,4 +1,4 @@
-"""A server of models in ONNX: where it listens, how it starts, and an end without a lost request. What it answers is in `app`."""
+"""A server of models in ONNX: its address, its start, and its end without a lost request. Its answers are in `app`."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     import uvicorn
 
 LOG = logging.getLogger("chronograd.serve")
-QUIET_S = 5.0  # after SIGTERM, without a request: by then an orchestrator has told all who would send one
+QUIET_S = 5.0  # without a request after SIGTERM: by then an orchestrator has informed all clients
 QUIET_ON_INTERRUPT_S = 1.0  # after SIGINT, from a terminal
-HANDSHAKE_S = 0.1  # for connections that are being made when the server stops listening
-LINGER_S = 1.0  # that a connection without a request is left open when the server no longer listens
+HANDSHAKE_S = 0.1  # for connections that are being opened when the server stops listening
+LINGER_S = 1.0  # that an idle connection stays open after the server has stopped listening
 KEEP_ALIVE_S = 75
-_SO_ATTACH_FILTER = 26  # of Linux; the socket module has no name for it
+_SO_ATTACH_FILTER = 26  # Linux; the socket module has no name for it
 
 
 def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
-    """A server that on SIGTERM goes on answering until nobody asks any more, and then ends with 0."""
+    """Return a server that after SIGTERM answers until no requests come, and then ends with status 0."""
     import uvicorn
 
     class HttpServer(uvicorn.Server):
@@ -50,7 +50,7 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
             started()
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            if app.is_draining:  # asked a second time
+            if app.is_draining:  # the second request to end
                 self.should_exit = self.force_exit = True
             app.is_draining = True
             self.drain_from = time.monotonic()
@@ -70,7 +70,7 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
             await asyncio.sleep(HANDSHAKE_S)
             for server in self.servers:
                 server.close()
-            # Whoever has just connected is about to ask; answers close their connections, so few are left.
+            # New connections are about to send a request. Answers close their connections, so few remain.
             until = time.monotonic() + LINGER_S
             while self.server_state.connections and time.monotonic() < until and not self.force_exit:
                 await asyncio.sleep(0.02)
@@ -81,8 +81,8 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
         http=timed(_http_protocol(), app.limits.timeout_s),
         lifespan="off",
         ws="none",
-        log_config=None,  # lines go where those of chronograd.serve go
-        log_level="error",  # below it a line for each malformed request: whoever sends them would fill the log
+        log_config=None,  # use the log of chronograd.serve
+        log_level="error",  # a lower level logs each malformed request, so a client could fill the log
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
@@ -92,7 +92,7 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
 
 
 def _http_protocol() -> Any:
-    """httptools; h11, which is strict by itself, where it is not installed."""
+    """Return httptools, or h11, which is strict by itself, if httptools is not installed."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ModuleNotFoundError:
@@ -103,15 +103,15 @@ def _http_protocol() -> Any:
 
 
 def _take_no_more(listening: socket.socket) -> None:
-    """Make a socket that listens drop requests for new connections, where the system can.
+    """Make a listening socket drop requests for new connections, if the system can.
 
-    Connections that are complete but not accepted would be reset when it is closed, with what they have sent. After this
-    there are none: who connects now gets no answer, asks again after a second, and is then refused.
-    Source: Linux, Documentation/networking/filter.rst; the filter of a TCP socket sees the segment from its header on.
+    Closing it resets connections that are complete but not accepted, and loses what they have sent. After this there are none:
+    new clients get no answer, try again after a second, and are then refused. Source: Linux,
+    Documentation/networking/filter.rst; the filter of a TCP socket sees the segment from its header on.
     """
     if sys.platform != "linux":
         return
-    # Load byte 13, the flags; if SYN is set, keep nothing of the segment, else all.
+    # Load byte 13, the flags; if SYN is set, drop the segment, else pass all of it.
     code = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in code))
     with suppress(OSError):
@@ -122,13 +122,14 @@ def _take_no_more(listening: socket.socket) -> None:
 
 def serve(paths: Sequence[Path], *, host: str = "127.0.0.1", port: int = 8000, token: str | None = None,
           settings: Settings | None = None, limits: Limits | None = None, started: Callable[[Answer], None] = lambda _: None) -> None:  # fmt: skip
-    """Serve models until SIGTERM or SIGINT. SIGHUP loads anew what has changed.
+    """Serve models until SIGTERM or SIGINT. SIGHUP reloads changed models.
 
     Args:
         paths: as of `repository.find`.
-        port: 0 for any that is free.
-        token: that clients send; needed unless `host` is of this machine only.
-        started: called with what is served and where, once requests are taken.
+        port: 0 for any free port.
+        token: that clients send; required unless `host` belongs to this machine only.
+        started: called with the models and the address, once the server accepts requests.
+
     Raises: InputError, FileFormatError, MissingExtraError.
     """
     for package in ("onnxruntime", "onnx", "starlette", "uvicorn", "prometheus_client"):
@@ -152,7 +153,7 @@ async def _serve(paths: Sequence[Path], sock: socket.socket, token: str | None, 
     repository = Repository(paths, settings, metrics.observe)
     await repository.load()
     gc.collect()
-    gc.freeze()  # what is there now stays: looking through it again would stop all answers for tens of milliseconds
+    gc.freeze()  # present objects stay: scanning them again would stop all answers for tens of milliseconds
     app = App(repository, limits, metrics, token)
     server = _uvicorn_server(app, lambda: started(_answer(repository, sock)))
     tasks: set[asyncio.Task[None]] = set()
@@ -190,13 +191,13 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
             sock.bind(address)
         except OSError as error:
             raise InputError(
-                f"cannot listen on {host} port {port}: {error.strerror}", "take another port, or 0 for any that is free"
+                f"cannot listen on {host} port {port}: {error.strerror}", "choose another port, or 0 for any free one"
             ) from None
         yield sock
 
 
 def _answer(repository: Repository, sock: socket.socket) -> Answer:
-    """What is served, and where."""
+    """Return an answer with the served models and the address."""
     host, port = sock.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     served = repository.all()

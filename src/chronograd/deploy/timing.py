@@ -1,8 +1,8 @@
-"""What a server of an ONNX file takes on this machine: batches in ONNX Runtime, and requests that meet no other in the server.
+"""Timing of a server of an ONNX file on this machine: batches in ONNX Runtime, and separate requests in the server.
 
-How batches grow with their rows, and how single ones differ, is timed in ONNX Runtime alone. Requests one after another tell what a batch
-of one takes in the server, and what the thread that reads and writes works for each, by its own processor time. What finds all idle takes
-longer, and so requests come after pauses too.
+The time of batches by their rows, and its spread, is measured in ONNX Runtime alone. Requests one after another give the time
+of a batch of one in the server. They also give the processor time of the thread that reads and writes. A request to an idle
+server takes longer, so some requests come after pauses.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from chronograd.simulate.queueing import Server, batch_sizes
 from chronograd.simulate.server import Served, measured_header
 from chronograd.units import seconds
 
-EACH_S = 0.6  # for the batches of one size, and at least so many:
+EACH_S = 0.6  # for the batches of one size, and minimum number:
 MIN_BATCHES = 12
-PAUSES_S = (0.003, 0.01, 0.03, 0.1)  # before requests that find all idle
+PAUSES_S = (0.003, 0.01, 0.03, 0.1)  # before requests to an idle server
 RARE_REQUESTS = 25  # after pauses of about each length
-RARE_SHARE = 0.3  # of the time that they may keep the server busy, so that half of them meet none
-LONE_S, LONE_REQUESTS = 1.5, 20  # for requests that follow each other, at least
-_FACTORS = 200  # quantiles of how times of the same batch differ
+RARE_SHARE = 0.3  # maximum load of the server by them, so that half of them meet no other request
+LONE_S, LONE_REQUESTS = 1.5, 20  # minimum for requests one after another
+_FACTORS = 200  # quantiles of the spread of times of the same batch
 
 
 class Cores(NamedTuple):
-    """The core that a server is bound to, and that of its client."""
+    """The core of a server, and that of its client."""
 
     server: int
     client: int
 
 
 def own_cores() -> Cores | None:
-    """A core for a server and one for its client; None where there are no two, or processes cannot be bound."""
+    """Return a core for a server and one for its client; None without two cores, or if processes cannot be bound."""
     if not hasattr(os, "sched_setaffinity") or environment.cores() < 2:
         return None
     return Cores(*sorted(os.sched_getaffinity(0))[:2])
@@ -59,11 +59,12 @@ def own_cores() -> Cores | None:
 
 def served_here(path: Path, options: Server, most_rows: int, threads: int | None, say: Callable[[str], None] = lambda _: None,
                 cores: Cores | None = None) -> Served:  # fmt: skip
-    """A model as `chronograd serve` would serve it here.
+    """Return the timing of a model as `chronograd serve` would serve it here.
 
     Args:
-        options: what does not depend on the model. most_rows, threads: as of the server.
-        cores: that server and client have to themselves; None where they share all there are.
+        options: settings that do not depend on the model. most_rows, threads: as of the server.
+        cores: reserved for server and client; None if they share all cores.
+
     Raises: FileFormatError as `model.load`; MissingExtraError.
     """
     for package in ("onnxruntime", "onnx", "starlette", "uvicorn", "prometheus_client"):
@@ -73,7 +74,7 @@ def served_here(path: Path, options: Server, most_rows: int, threads: int | None
     with bound(cores and cores.server):
         model = models.load(path, most_rows=most_rows, threads=threads)
         times, factors = batch_times(model)
-    say("timing requests that meet no other")
+    say("timing separate requests")
     requests = request_times(model, threads, times[1], cores)
     slower = requests.run_s / times[1] / float(np.mean(factors))
     batch_s = {rows: slower * batch_s for rows, batch_s in times.items()}
@@ -87,17 +88,17 @@ def served_here(path: Path, options: Server, most_rows: int, threads: int | None
         versions=around["versions"],
         provenance=Provenance(
             predicted_from=f"batches of up to {model.most_rows} rows, {seconds(times[1])} of one and {seconds(batch_s[1])} in a server, "
-            f"and requests beside them, {seconds(requests.loop_s + travel_s)} each; measured here",
+            f"and separate requests, {seconds(requests.loop_s + travel_s)} each; measured here",
             date=around["created"],
             environment=around,
         ),
-        notes=[] if model.most_rows > 1 else [f"requests are run one by one: {model.why_alone}"],
+        notes=[] if model.most_rows > 1 else [f"requests run individually: {model.why_alone}"],
     )
     return Served(header.title, server, header)
 
 
 def batch_times(model: models.OnnxModel) -> tuple[dict[int, float], list[float]]:
-    """Seconds of a batch by its rows, the median, and how single times differ from it: factors, each as likely as the other."""
+    """Return the median seconds of a batch by its rows, and the spread of single times: equally likely factors."""
     random = np.random.default_rng(0)
     one = models.example(model.inputs, random)
     times: dict[int, float] = {}
@@ -118,12 +119,12 @@ def batch_times(model: models.OnnxModel) -> tuple[dict[int, float], list[float]]
 
 
 class Requests(NamedTuple):
-    """Seconds of requests that meet no other.
+    """Seconds of requests that meet no other request.
 
     Attributes:
-        run_s: the mean of their batches, in the server. lone_s: the median from a request to its answer, of one after another.
-        loop_s: that the thread which reads and writes works for one. answer_s: of it, after the batch.
-        wake_s: more of `lone_s`, by the pause before.
+        run_s: the mean of their batches, in the server. lone_s: the median from a request to its answer, one after another.
+        loop_s: work of the thread that reads and writes, for one request. answer_s: its part after the batch.
+        wake_s: increase of `lone_s`, by the pause before.
     """
 
     run_s: float
@@ -134,7 +135,9 @@ class Requests(NamedTuple):
 
 
 def request_times(model: models.OnnxModel, threads: int | None, alone_s: float, cores: Cores | None = None) -> Requests:
-    """Send requests to a server of a model, one after another and far apart. `alone_s`: a batch of one row without it, about."""
+    """Send requests to a server of a model, one after another with long pauses. `alone_s`: approximate time of a batch of
+    one row without the server.
+    """
     (place,) = find([model.path])
     options = ["--batch", "1", *(() if threads is None else ("--threads", str(threads)))]
     shapes = {spec.name: [1, *(n if n > 0 else models.ASSUMED for n in spec.shape[1:])] for spec in model.inputs}
@@ -160,8 +163,12 @@ def request_times(model: models.OnnxModel, threads: int | None, alone_s: float, 
 
 
 class Runs(NamedTuple):
-    """Of a model in a server: how many batches it ran, in how many seconds, of how many rows; and seconds that the server's thread which
-    reads and writes has worked, for all models, and those of them from the end of a batch until its answers are written."""
+    """Counters of a model in a server.
+
+    Attributes:
+        batches, seconds, rows: of the model's batches.
+        loop_s: of the thread that reads and writes, for all models; `answer_s`: the part of it after a batch.
+    """
 
     batches: float
     seconds: float
@@ -173,17 +180,18 @@ class Runs(NamedTuple):
         return Runs(*(now - then for now, then in zip(self, before, strict=True)))
 
 
-_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # of this machine: past any proxy
+# without a proxy, because the server is on this machine
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 def largest_batch(url: str, model: str) -> int:
-    """Rows of the largest batch that a server makes of a model, as it found when it loaded it."""
+    """Return the rows of the largest batch that a server makes of a model, as determined at loading."""
     with _open(f"{url}/v2/models/{model}") as answer:
         return int(json.load(answer)["parameters"]["most_rows"])
 
 
 def runs(url: str, model: str) -> Runs:
-    """What a server's metrics say of a model since it began."""
+    """Return a server's counters of a model since its start."""
     with _open(f"{url}/metrics") as answer:
         text = answer.read().decode()
     own = rf'^chronograd_(\w+?)(?:{{model="{re.escape(model)}",[^\n}}]*}})? (\S+)$'
@@ -194,7 +202,7 @@ def runs(url: str, model: str) -> Runs:
 
 @contextmanager
 def bound(core: int | None) -> Iterator[None]:
-    """Let this thread, and those that it starts, run on one core only."""
+    """Run this thread, and those that it starts, on one core only."""
     if core is None:
         yield
         return
@@ -208,11 +216,13 @@ def bound(core: int | None) -> Iterator[None]:
 
 @contextmanager
 def serving(*arguments: str | Path, core: int | None = None) -> Iterator[str]:
-    """`chronograd serve` with these arguments in a process of its own, at a port that is free, on one core if given; its address."""
+    """Run `chronograd serve` with these arguments in a separate process, at a free port, on one core if given; yield its
+    address.
+    """
     command = [sys.executable, "-m", "chronograd", "serve", *map(str, arguments), "--port", "0", "--json"]
     environment = {name: value for name, value in os.environ.items() if name != "CHRONOGRAD_TOKEN"}
     with (
-        tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads would fill, and stop the server
+        tempfile.TemporaryFile("w+") as errors,  # an unread pipe would fill up and stop the server
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
     ):
         try:
