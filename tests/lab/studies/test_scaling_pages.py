@@ -131,7 +131,7 @@ def test_horovod_efficiency_batch_and_nodes() -> None:
 
 def test_horovod_here_and_its_switches() -> None:
     here = section(HOROVOD, "Here")
-    for name, text in (("horovod, here", "Horovod"), ("ddp, here", "DDP")):
+    for name, text in (("horovod, here", "Horovod"), ("ddp, here", "(DDP)")):
         alone, two = (one(HOROVOD, series=name, world=n, kind="measured") for n in (1, 2))
         assert f"{text} gives {2 * alone['step_time_s'] / two['step_time_s']:.2f} times" in here.takeaway
         for n, row in ((1, alone), (2, two)):
@@ -323,7 +323,7 @@ def test_data_parallel_on_one_gpu_has_the_copies_and_the_error_of_each_precision
 def test_data_parallel_has_ideal_and_published_speed_ups_in_its_plot() -> None:
     figure = section(PARALLEL, "Table 1").figure
     assert figure is not None
-    labels = {series.label: series for series in figure.panels[0].series}
+    labels = {series.label: series for series in figure.panels[0].series}  # type: ignore[union-attr]
     assert set(labels["ideal, 4 GPUs"].y) == {4}
     assert labels["published: 4 × l4"].y == [PUBLIC_SPEED_UP["speed_up"]]
 

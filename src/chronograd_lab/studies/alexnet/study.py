@@ -78,7 +78,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _layers(rows: list[Row]) -> Table:
-    def text(value: object) -> str:
+    def text(value: float | None) -> str:
         return shown(value, str, "")
 
     columns: dict[str, Any] = {

@@ -172,10 +172,11 @@ def _by_choice(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
 
 def _behind(rows: Sequence[Row]) -> float:
     """By how much the step of AUTO is longer than the shortest one, at most over the numbers of GPUs."""
-    return max(
-        min(row["step_time_s"] for row in own if row["choice"] == "auto") / min(row["step_time_s"] for row in own) - 1
-        for own in grouped(rows, "world").values()
-    )
+    slower = []
+    for own in grouped(rows, "world").values():
+        auto_s = next(row["step_time_s"] for row in own if row["choice"] == "auto")
+        slower.append(float(auto_s / min(row["step_time_s"] for row in own) - 1))
+    return max(slower)
 
 
 def _measured(results: Results, backend: str) -> list[Row]:
