@@ -20,7 +20,7 @@ from chronograd.predict.collectives import Topology, all_reduce_s, hierarchical_
 from chronograd.predict.prediction import predict
 from chronograd.predict.scaling import straggler_wait_s, topology_of
 from chronograd.predict.setting import setting_of
-from chronograd.units import seconds
+from chronograd.units import percent, seconds
 from chronograd_lab.common.published_throughputs import correction
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import grouped, matching
@@ -44,6 +44,7 @@ CHOICES = {
     "tf_multiworker": ("auto", "ring", "nccl"),
 }
 ONE, TWO = "tf_mirrored", "tf_multiworker"
+STRATEGIES = {ONE: "MirroredStrategy", TWO: "MultiWorkerMirroredStrategy"}
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def values(results: Results) -> dict[str, Any]:
     measured = {backend: _measured(results, backend) for backend in CHOICES}
     return {
         **{backend: _by_choice(matching(rows, set=backend)) for backend in CHOICES},
-        "behind": {backend: _behind(matching(rows, set=backend)) for backend in CHOICES},
+        "behind": {backend: max(row["behind"] for row in own) for backend, own in grouped(_auto(rows), "set").items()},
         "detectable": {backend: changes(own, "choice", "auto").detectable for backend, own in measured.items() if own},
         "links": {name: link.bandwidth_bytes_per_s for name, link in links.items()},
         "bytes": rows[0]["bytes"],
@@ -170,13 +171,14 @@ def _by_choice(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
     return {choice: by_world(own) for choice, own in grouped(rows, "choice").items()}
 
 
-def _behind(rows: Sequence[Row]) -> float:
-    """By how much the step of AUTO is longer than the shortest one, at most over the numbers of GPUs."""
-    slower = []
-    for own in grouped(rows, "world").values():
-        auto_s = next(row["step_time_s"] for row in own if row["choice"] == "auto")
-        slower.append(float(auto_s / min(row["step_time_s"] for row in own) - 1))
-    return max(slower)
+def _auto(rows: Sequence[Row]) -> list[Row]:
+    """Steps of AUTO, each with that of the fastest choice for the same GPUs, and by how much it is longer."""
+    auto = []
+    for row in matching(rows, choice="auto"):
+        fastest = min(matching(rows, set=row["set"], world=row["world"]), key=lambda other: other["step_time_s"])
+        behind = row["step_time_s"] / fastest["step_time_s"] - 1
+        auto.append({**row, "fastest": fastest, "behind": behind})
+    return auto
 
 
 def _measured(results: Results, backend: str) -> list[Row]:
@@ -196,9 +198,14 @@ def blocks(results: Results) -> dict[str, Block]:
     return {
         "One machine": Block(_table([row for row in one if row["choice"] != "auto"]), _figure(one, named)),
         "Two machines": Block(_table(two), _figure(two, {"nccl": "NCCL", "ring": "RING = AUTO"})),
+        "Is AUTO best?": Block(table(_auto(results.rows["predicted"]), {
+            "strategy": lambda row: STRATEGIES[row["set"]], "AUTO is": lambda row: _shown(row["model"]), "GPUs": "world",
+            "step": ("step_time_s", seconds), "step of the fastest": lambda row: seconds(row["fastest"]["step_time_s"]),
+            "behind": lambda row: percent(row["behind"], 0),
+        }, text=2)),
         "How each is predicted": Block(models),
         **{f"Here, on CPUs: {backend}": _here(own) for backend, own in here.items()},
-    }
+    }  # fmt: skip
 
 
 def _shown(choice: str) -> str:
