@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from chronograd.measure.layer_times import LayerTime, LayerTimes, LayerTiming, P
 from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies import layer_timing as study
-from chronograd_lab.studies.layer_timing import NOT_MEASURED, STUDY
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.layer_timing import study
+from chronograd_lab.studies.layer_timing.study import NOT_MEASURED, STUDY
+
+PAGE = Path(__file__).parents[3] / "docs" / "studies" / "layer-timing" / "results.json"
 
 
 def timing(median: float) -> LayerTiming:
@@ -99,9 +103,7 @@ def test_smoke_size_without_a_gpu(tmp_path: Path) -> None:
     assert len(results.notes) == 2
     (row,) = results.rows["passes"]
     assert row["network"] == "resnet8"
-    assert f"{100 * row['synchronised_s'] / row['whole_s']:.0f} %" in page.summary[0]
-    share = row["products_s"] / row["with_product_s"]
-    assert f"the sum is {100 * share:.0f} %" in page.summary[2]
+    assert not {"Events between the layers", "Why they differ on a GPU"} & {s.title for s in page.sections}
     layers = results.rows["layers"]
     assert sum(r["synchronised_s"] for r in layers if r["product"]) == pytest.approx(row["with_product_s"])
     assert sum(r["product_s"] or 0 for r in layers) == pytest.approx(row["products_s"])
@@ -112,19 +114,21 @@ def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
     results = conducted(tmp_path, tmp_path / "gpu.json", trace(tmp_path / "trace.json"))
     assert results.notes == []
     page = STUDY.page(results)
-    sums, events, queues, hosts, products, predicted, *layers = page.sections
+    found = study.values(results)
+    sums, events, queues, _, products, predicted, *layers = page.sections
     place = "NVIDIA H100 80GB HBM3, fp32, batch 1"
-    assert f"on {place} the layers, waited for one by one, add up to 150 % of the whole pass" in sums.takeaway
+    assert found["sums"]["H100_fp32_1"] == {k: pytest.approx(1.5) for k in ("least", "most", "last")} | {"where": place}
     assert sums.table is not None
     assert ["small", place, "1 ms", "800 µs", "1.5 ms", "900 µs", "450 µs", "800 µs", "900 µs"] in [
         list(r) for r in sums.table.rows
     ]
     assert not any(NOT_MEASURED in row for row in sums.table.rows)
-    assert "more than the whole pass in 0 of 1 passes." in events.takeaway
-    assert "4 kernels" in queues.takeaway
-    assert "107 % of that" in queues.takeaway  # 48 of 45 µs
+    assert (events.title, found["between"]["above"], found["between"]["of"]) == ("Events between the layers", 0, 1)
+    assert queues.title == "Why they differ on a GPU"
+    assert found["queue"]["kernels"] == 4
+    assert found["queue"]["share"] == pytest.approx(48 / 45)
     # Batch 1 and 32 of a small network: its kernels take less than the host that asks for them.
-    assert "In 2 of 2 rows (batch 1 and 32)" in hosts.takeaway
+    assert found["host"] == {"longer": 2, "of": 2}
     assert products.table is not None
     assert ["small", place, "450 µs", "900 µs", "50 %", "1 ms", "45 %"] in [list(r) for r in products.table.rows]
     for section, label in ((products, "ms, matrix product alone"), (predicted, "ms, predicted")):
@@ -135,25 +139,51 @@ def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
     row = next(list(r) for r in predicted.table.rows if r[0] == "small")
     assert row[2:6] == ["1 ms", "800 µs", "−20 %", "1.90 ×"]
     assert layers[-1].title == f"Layers of small on {place}"
-    assert "60 % of the time of the layers is in 1 of 2: conv" in layers[-1].takeaway
+    longest = study.blocks(results)[layers[-1].title].values
+    assert longest == {"share": pytest.approx(0.6), "count": 1, "of": 2, "names": "conv"}
     assert render_html(page).startswith("<!doctype html>")
 
 
 def test_events_between_layers_may_add_up_to_more_than_the_whole() -> None:
     """A host that needs 0.95 of 1 ms leaves gaps, which events time."""
-    row = study._pass_row(of_a_gpu())
+    row = study._pass_row(of_a_gpu()) | {"predicted_s": None}
     slow = row | {"network": "deep", "issued_s": 9.5e-4, "unsynchronised_s": 2.2e-3}
-    (section,) = study._events_sections([row, slow])
-    assert section.takeaway.startswith(
-        "The times between events add up to more than the whole pass in 1 of 2 passes, by up to 2.20 times: 2.2 ms against 1 ms in deep"
-    )
-    assert section.table is not None
-    assert list(section.table.rows[1])[2:] == ["1 ms", "950 µs", "95 %", "2.2 ms", "220 %"]
-    assert study._events_sections([row | {"device": "cpu"}]) == []
+    published = Results.load(PAGE)
+    results = replace(published, rows={**published.rows, "passes": [published.rows["passes"][0], row, slow]})
+    between = study.values(results)["between"]
+    assert (between["above"], between["of"], between["most"]["network"]) == (1, 2, "deep")
+    assert between["most"]["share"] == pytest.approx(2.2)
+    table = study.blocks(results)["Events between the layers"].table
+    assert table is not None
+    assert list(table.rows[1])[2:] == ["1 ms", "950 µs", "95 %", "2.2 ms", "220 %"]
+
+
+@pytest.mark.parametrize(
+    ("field", "factor", "sentence"),
+    [
+        ("synchronised_s", 0.6, "On a GPU, the times of the layers add up to more than the whole pass"),
+        ("products_s", 3, "The way around is to time the matrix product"),
+        ("unsynchronised_s", 0.5, "The times between events add up to more"),
+    ],
+)
+def test_other_times_do_not_support_the_page(field: str, factor: float, sentence: str) -> None:
+    published = Results.load(PAGE)
+    for row in published.rows["passes"]:
+        row[field] *= factor
+    with pytest.raises(ClaimError, match=sentence):
+        STUDY.page(published)
+
+
+def test_results_without_a_gpu_have_tables() -> None:
+    published = Results.load(PAGE)
+    rows = {**published.rows, "queues": [], "passes": [r for r in published.rows["passes"] if r["device"] == "cpu"]}
+    page = STUDY.page_or_plain(replace(published, rows=rows))
+    assert "a value of the page cannot be computed" in page.opening()[1]
+    assert page.sections[0].table is not None
 
 
 def test_each_way_of_timing_has_a_colour_and_a_name_in_the_legend() -> None:
-    figure = study._sums_section([study._pass_row(of_a_gpu())], []).figure
+    figure = study._sums([study._pass_row(of_a_gpu())], []).figure
     assert figure is not None
     (panel,) = figure.panels
     assert isinstance(panel, Bars)

@@ -1,0 +1,1 @@
+"""Times of single layers beside that of the whole pass."""
