@@ -137,7 +137,9 @@ def test_only_results_of_the_published_size_have_a_text(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\{time.all:time\} of a page is None"):
         unknown.page(results)
     assert unknown.page_or_plain(results).opening()[1].startswith("They lack a value that the published page states")
-    without_rows = replace(study, values=lambda results: {**VALUES, "least": min(results.rows["empty"])})
+    without_rows = replace(
+        study, values=lambda results: {**VALUES, "least": min(r["s"] for r in results.rows["empty"])}
+    )
     with pytest.raises(InputError, match="a value of the page cannot be computed"):
         without_rows.page(replace(results, rows={"empty": []}))
     plain = without_rows.page_or_plain(replace(results, rows={"empty": []}))

@@ -72,8 +72,8 @@ def test_ceilings_are_those_of_the_data_sheet(laptop: Results) -> None:
             ]
             assert found == pytest.approx([share * rate for rate in rates], abs=0.51)
     page = STUDY.page(laptop)
-    rates = {name: round(own["rate"]) for name, own in study.values(laptop)["board"].items()}
-    assert rates == {"VGG_16": 282, "VGG_19": 222, "GoogLeNet": 2758, "ResNet_50": 1131}
+    board = {name: round(own["rate"]) for name, own in study.values(laptop)["board"].items()}
+    assert board == {"VGG_16": 282, "VGG_19": 222, "GoogLeNet": 2758, "ResNet_50": 1131}
     table = page.sections[0].table
     assert table is not None
     assert table.rows[0] == ["VGG-16", "board, boost", "8.73", "1.77 ms", "564", "3.54 ms", "282"]

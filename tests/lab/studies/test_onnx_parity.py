@@ -79,7 +79,7 @@ def made_results() -> Results:
         (WEIGHT, "", "", "7 values beyond"))]  # fmt: skip
     exact = {"output": "logits", "size": 2.0, "varies": 1.0, "largest": {PYTORCH: 1e-6, RUNTIME: 2e-6, APART: 2.5e-6},
              "runtime_nearer": 0.4, "pytorch_nearer": 0.5}  # fmt: skip
-    rows = {
+    rows: dict[str, list[Row]] = {
         "files": [file, {**file, "network": "B"}],
         "checks": checks,
         "parity": [made("A", 0.01, 2e-7), made("A", 0.02, 4e-7, batch=8), made("B", 0.25, 3e-5)],

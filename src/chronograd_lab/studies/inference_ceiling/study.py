@@ -20,7 +20,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -333,13 +333,16 @@ def _reached_table(reached: Sequence[Row]) -> Table:
     def per_second(row: Row, time_s: float) -> str:
         return f"{row['batch'] / time_s:,.0f}"
 
+    def by_paleo(of_ppp: int) -> Callable[[Row], str]:
+        return lambda row: per_second(row, row["paleo"][of_ppp][1])
+
     return table(reached, {
         "network": "network", "batch": ("batch", str),
         "at peak": lambda row: per_second(row, FLOPS_PER_MAC * row["macs"] / row["peak"]),
         "predicted": lambda row: per_second(row, row["seconds"]),
         "80 % interval": lambda row: f"{per_second(row, row['high'])} … {per_second(row, row['low'])}",
         "of peak": lambda row: percent(_share(row), 0), "PPP": lambda row: percent(row["ppp"], 0),
-        **{f"PALEO at {ppp:g}": lambda row, i=i: per_second(row, row["paleo"][i][1]) for i, ppp in enumerate(_PALEO_PPP)},
+        **{f"PALEO at {ppp:g}": by_paleo(i) for i, ppp in enumerate(_PALEO_PPP)},
     })  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from chronograd.answer import Table
 from chronograd.errors import ChronogradError, FileFormatError
 from chronograd.explain.queue import queue_of
-from chronograd.figure import Bar, Bars, Figure, Lines, Series
+from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
 from chronograd.hardware import catalog
 from chronograd.measure import layer_times
 from chronograd.measure.layer_times import LayerTimes
@@ -46,6 +46,7 @@ SUMS = {
 }
 # A colour for each way of timing.
 PALETTE = dict(zip(SUMS.values(), ("accent", "grey", "vermilion", "orange", "green", "purple"), strict=True))
+ROLES: dict[str, Role] = {"predicted_s": "predicted"}
 NOT_MEASURED = "not measured"
 # Of the layers that take longest, at most so many are named.
 _NAMED = 5
@@ -251,7 +252,7 @@ def _sums(passes: Sequence[Row], predicted: Sequence[Row]) -> Block:
 
 
 def _bar(row: Row, column: str, length: float) -> Bar:
-    name, role = SUMS[column], "predicted" if column == "predicted_s" else "measured"
+    name, role = SUMS[column], ROLES.get(column, "measured")
     ends = (row.get(f"{column.removesuffix('_s')}_{end}_s") for end in ("low", "high"))
     low, high = (None if end is None else end / length for end in ends)
     return Bar(f"{row['network']}, {name}", role, {name: row[column] / length}, low, high, seconds(row[column]))

@@ -439,10 +439,14 @@ def _named(row: Row) -> str:
     return f"{row['network']}, {row['output']}"
 
 
+def _largest(who: str, errors: Row) -> str:
+    return f"{errors[who]:.1e}"
+
+
 def _errors(rows: Sequence[Row]) -> Table:
     return table(rows, {
         "network and output": _named, "largest output": ("size", "{:.3g}".format),
-        **{who: lambda row, who=who: f"{row['largest'][who]:.1e}" for who in (PYTORCH, RUNTIME, APART)},
+        **{who: ("largest", partial(_largest, who)) for who in (PYTORCH, RUNTIME, APART)},
         "PyTorch nearer": lambda row: percent(row["pytorch_nearer"], 0), "ONNX Runtime nearer": lambda row: percent(row["runtime_nearer"], 0),
     })  # fmt: skip
 
