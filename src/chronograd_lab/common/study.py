@@ -13,6 +13,7 @@ from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.errors import InputError, NotFoundError
+from chronograd.figure import Figure, Picture, PictureRow, Pictures
 from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.rows import plural
 from chronograd_lab.common.runner import StudyRunner
@@ -187,6 +188,15 @@ def _cell(item: Any, of: Column) -> str:
 def listed(columns: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1, notes: Sequence[str] = ()) -> Table:
     """Finished rows; the first `text` columns hold text, the others numbers."""
     return Table(columns, rows, set(range(text, len(columns))), notes)
+
+
+def pictures_shown(results: Results) -> Figure:
+    """Pictures in rows by their names, `ROW/TITLE`; a title that is a number is not shown."""
+    rows: dict[str, list[Picture]] = {}
+    for name, png in results.pictures.items():
+        row, _, title = name.rpartition("/")
+        rows.setdefault(row, []).append(Picture("" if title.isdigit() else title, png))
+    return Figure([Pictures([PictureRow(row, shown) for row, shown in rows.items()])])
 
 
 def _shown(value: object, key: str = "") -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.answer import Table
-from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures
+from chronograd.figure import Figure, Lines
 from chronograd.job import Augmentation, Job
 from chronograd.units import number
 from chronograd.words import how_many
@@ -20,7 +20,7 @@ from chronograd_lab.common.arms import Arm, accuracy_table, curves_of, job_of, m
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import Spread, distinct, grouped, matching, spread
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import NotRun, Study, listed, table
+from chronograd_lab.common.study import NotRun, Study, listed, pictures_shown, table
 from chronograd_lab.common.written import Block
 
 # Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
@@ -142,19 +142,11 @@ def blocks(results: Results) -> dict[str, Block]:
         "gain of cutout, percentage points": ("gain", "{:+.2f}".format),
     }  # fmt: skip
     return {
-        "Before and after": Block(figure=_pictures(results)),
+        "Before and after": Block(figure=pictures_shown(results)),
         **{network: _curves(results, network) for network in networks},
         "Why": Block(table(overfitting(results), why, text=2)),
         "Beside the paper": Block(_published(results, networks)),
     }
-
-
-def _pictures(results: Results) -> Figure:
-    shown = dict.fromkeys(name.split("/")[0] for name in results.pictures)
-    grid = [
-        PictureRow(arm, [Picture("", results.pictures[f"{arm}/{i}"]) for i in range(NUM_PICTURES)]) for arm in shown
-    ]
-    return Figure([Pictures(grid)])
 
 
 def _curves(results: Results, network: str) -> Block:

@@ -19,13 +19,13 @@ from typing import Any
 from chronograd.answer import Table
 from chronograd.data import datasets
 from chronograd.errors import InputError
-from chronograd.figure import Bar, Bars, Figure, Lines, Picture, PictureRow, Pictures
+from chronograd.figure import Bar, Bars, Figure, Lines
 from chronograd.job import Job
 from chronograd_lab.common.arms import Arm, Trained, curves_of, job_of, mean_curve, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import Spread, distinct, grouped, matching, spread
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import Study, listed
+from chronograd_lab.common.study import Study, listed, pictures_shown
 from chronograd_lab.common.weights import weights_file
 from chronograd_lab.common.written import Block
 
@@ -219,7 +219,7 @@ def blocks(results: Results) -> dict[str, Block]:
     if controls:
         shown["What the first network is worth"] = Block(_precisions(results, [TUNED, *controls], related))
     if results.pictures:
-        shown["What it finds in a picture of each class"] = Block(figure=_found(results))
+        shown["What it finds in a picture of each class"] = Block(figure=pictures_shown(results))
     ranked = sorted(PUBLISHED, key=lambda name: -PUBLISHED[name])
     return {
         **shown,
@@ -249,14 +249,6 @@ def _related(results: Results) -> Figure:
             own = precision(results, stage, name)
             bars.append(Bar(f"{name}, {word}", "measured", {stage: 100 * own.mean}, 100 * own.low, 100 * own.high))
     return Figure([Bars("average precision, %", "class", bars, {stage: COLORS[stage] for stage in (ALL, TUNED)})])
-
-
-def _found(results: Results) -> Figure:
-    grid: dict[str, list[Picture]] = {}
-    for name, png in results.pictures.items():
-        label, _, title = name.partition("/")
-        grid.setdefault(label, []).append(Picture(title, png))
-    return Figure([Pictures([PictureRow(label, pictures) for label, pictures in grid.items()])])
 
 
 def _learning(results: Results) -> Figure:

@@ -17,7 +17,7 @@ import numpy as np
 from chronograd.answer import Table
 from chronograd.data import datasets
 from chronograd.errors import InputError
-from chronograd.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, png_base64
+from chronograd.figure import Figure, Lines, Mark, png_base64
 from chronograd.job import Data, Job
 from chronograd.rundir import RunDir
 from chronograd.train.methods import teacher
@@ -26,7 +26,7 @@ from chronograd_lab.common.arms import Arm, accuracy_table, curves_of, job_of, m
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import grouped, matching, signed, spread, unresolved, upper
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import Study, listed, table
+from chronograd_lab.common.study import Study, listed, pictures_shown, table
 from chronograd_lab.common.weights import PRETRAINING, source_weights
 from chronograd_lab.common.written import Block, key
 
@@ -219,7 +219,7 @@ def blocks(results: Results) -> dict[str, Block]:
         ),
     }
     if results.pictures:
-        shown["The target"] = Block(figure=_samples_shown(results))
+        shown["The target"] = Block(figure=pictures_shown(results))
     return shown | {
         **{upper(case["name"]): Block(_arms(case)) for case in found[:3]},
         "Time": Block(_times(found), Figure([_times_shown(results, case) for case in found])),
@@ -269,13 +269,6 @@ def _at_lowest_rate(results: Results, case: Row) -> list[tuple[float, float]]:
     rate = min(row["rate"] for row in matching(case["rows"], mode=FINE))
     series = mean_curve(results.curves, f"{case['name']}: {arm_name(FINE, rate)}", "epoch")
     return [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
-
-
-def _samples_shown(results: Results) -> Figure:
-    grid: dict[str, list[Picture]] = {}
-    for name, png in results.pictures.items():
-        grid.setdefault(name.rpartition("/")[0], []).append(Picture("", png))
-    return Figure([Pictures([PictureRow(name, pictures) for name, pictures in grid.items()])])
 
 
 def _arms(case: Row) -> Table:
