@@ -198,16 +198,6 @@ def unresolved(accuracy: float, test_images: int) -> float:
     return float(1.96 * (2 * accuracy * (1 - accuracy) / test_images) ** 0.5)
 
 
-def is_apart(a: Spread, b: Spread) -> bool:
-    """Whether repeats bear it that two means differ."""
-    return difference(a, b).is_seen
-
-
-def points_apart(a: Spread, b: Spread) -> str:
-    """The difference of two accuracies in words, with its interval."""
-    return difference(a, b).points()
-
-
 def _signed(points: float) -> str:
     return f"{'+' if points >= 0 else '−'}{abs(points):.1f}"
 

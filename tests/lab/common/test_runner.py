@@ -16,7 +16,7 @@ from chronograd.job import Job, from_dict
 from chronograd.rundir import RunDir
 from chronograd_lab.common.arms import Arm, accuracy_table, mean_curve, split_seed
 from chronograd_lab.common.results import Results
-from chronograd_lab.common.rows import Spread, is_apart, spread
+from chronograd_lab.common.rows import Spread, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import SIZES, settings_of
 from chronograd_lab.studies import find, studies
@@ -74,10 +74,10 @@ def test_seeds_and_spreads() -> None:
     a, b = spread(rows, arm="a"), spread(rows, arm="b")
     assert (a.mean, a.std, a.n) == (pytest.approx(0.6), pytest.approx(0.1), 3)
     assert (b.std, b.low, b.high) == (None, 0.9, 0.9)
-    assert not is_apart(a, b)
+    assert not (a - b).is_seen
     # 0.3 apart; the standard error of the difference is √(0.01/3 + 0.01/3) = 0.082.
-    assert is_apart(a, Spread(0.9, 0.1, 3))
-    assert not is_apart(a, Spread(0.75, 0.1, 3))
+    assert (a - Spread(0.9, 0.1, 3)).is_seen
+    assert not (a - Spread(0.75, 0.1, 3)).is_seen
     with pytest.raises(ValueError, match="no row"):
         spread(rows, arm="c")
     table = accuracy_table(rows, {"augmentation": "arm"})

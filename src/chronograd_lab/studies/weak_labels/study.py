@@ -21,7 +21,7 @@ from chronograd.train.order import class_shares
 from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, Trained, job_of, points, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, grouped, is_apart, matching, spread
+from chronograd_lab.common.rows import Spread, grouped, matching, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import NotRun, Study, listed, table
 from chronograd_lab.common.written import Block
@@ -196,7 +196,7 @@ def _losses(results: Results) -> Table:
     for p in (p for p in after if p > 0):
         text = PUBLISHED_LOSS[p][0] if p in PUBLISHED_LOSS else "–"
         lost = [100 * (s[0.0].mean - s[p].mean) for s in (before, after)]
-        apart = "one seed" if after[p].std is None else "yes" if is_apart(after[0.0], after[p]) else "no"
+        apart = "one seed" if after[p].std is None else "yes" if (after[0.0] - after[p]).is_seen else "no"
         row = [f"{100 * p:g} %", *(f"{points:.2f}" for points in lost), apart, text]
         body.append([*row, published_verdict(p, lost[1])])
     columns = ["labels replaced", "lost before", "lost after", "more than seeds differ", "published", "here is"]
