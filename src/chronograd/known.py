@@ -15,9 +15,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from scipy.special import ndtr
-
 from chronograd.job import Job, Training
+from chronograd.record import normal_probability
 
 # Of a result without a published spread: between seeds, and between implementations of one recipe.
 SPREAD = 0.003
@@ -114,7 +113,7 @@ class KnownResult:
         (True, True)
         """
         spread = math.hypot(SPREAD, self.std or 0.0)
-        return float(ndtr((self.accuracy - target) / spread))
+        return float(normal_probability((self.accuracy - target) / spread))
 
 
 @dataclass(frozen=True)

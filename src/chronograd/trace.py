@@ -253,18 +253,21 @@ class Trace:
 
     def parameters(self) -> dict[str, Tensor]:
         """Parameters by name, each storage once: tied weights are counted where they come first."""
-        return self._by_role("parameter")
+        return self._named["parameter"]
 
     def buffers(self) -> dict[str, Tensor]:
-        return self._by_role("buffer")
+        return self._named["buffer"]
 
-    def _by_role(self, role: str) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+    @cached_property
+    def _named(self) -> dict[str, dict[str, Tensor]]:
+        """Parameters and buffers by name; of the tensors of one storage the first."""
+        found: dict[str, dict[str, Tensor]] = {"parameter": {}, "buffer": {}}
         seen: set[int] = set()
         for t in self.tensors:
-            if t.name and self.storages[t.storage].role == role and t.storage not in seen:
+            role = self.storages[t.storage].role
+            if t.name and role in found and t.storage not in seen:
                 seen.add(t.storage)
-                found[t.name] = t
+                found[role][t.name] = t
         return found
 
     @cached_property

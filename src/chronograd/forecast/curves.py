@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 Array = NDArray[np.float64]
 
@@ -154,6 +153,8 @@ def fit_curve(family: str, k: Array, values: Array, weights: Array, near: Array 
     starts = [near] if near is not None else sorted(_starts(family, k, values, weights), key=cost)[:3]
     tolerance = 1e-6 if near is not None else 1e-12
     stop = {"xtol": tolerance, "ftol": tolerance, "gtol": tolerance, "max_nfev": MAX_EVALUATIONS}
+    from scipy.optimize import least_squares  # importing it takes longer than most answers
+
     found = [least_squares(residuals, p, bounds=(0, np.inf), x_scale="jac", **stop).x for p in starts]
     return np.asarray(min([*starts, *found], key=cost))
 

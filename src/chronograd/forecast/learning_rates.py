@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from chronograd.forecast.curves import Array
 from chronograd.forecast.schedule import Schedule
@@ -119,6 +118,8 @@ def _fitted(
             1.0 if begun is None else (1 - least * (1 - form[0])) / max(float(form[0]), SAME)
         )  # 1 where it is seen first
         return np.asarray(least + (top - least) * form)
+
+    from scipy.optimize import least_squares  # importing it takes longer than most answers
 
     best = (np.inf, first, float(steps[-1]))
     for times in (1.0, 1.5, 3.0, 10.0):

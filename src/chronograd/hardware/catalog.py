@@ -160,6 +160,9 @@ class Device(_CatalogueEntry):
     calibration: dict[str, Any] | None = None
     provenance: dict[str, Any] = Field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def peak(self, precision: Precision = "fp32") -> float:
         """Return the peak FLOP/s in a precision. Raises InputError if the device has no such arithmetic.
 

@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from chronograd.errors import InputError
 from chronograd.hardware.catalog import Price
 from chronograd.known import KnownResult
 from chronograd.plan.renting import KINDS, STARTUP_SIGMA, Rented, billed
 from chronograd.predict.batch_size import steps_factor
-from chronograd.record import Z80
+from chronograd.record import Z80, normal_probability, normal_quantile
 
 # Nodes and weights by which a price that is not sure is averaged over (Gauss-Hermite).
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
@@ -181,7 +180,7 @@ class PlanResult:
         asked = self.goal.confidence / max(1.0 if self.effort.reached is None else self.effort.reached, 1e-12)
         if asked >= 1:
             return np.full(len(self.columns[name]), math.inf)
-        return self.at(name, float(ndtri(asked)))
+        return self.at(name, float(normal_quantile(asked)))
 
     def pareto_front(self) -> list[int]:
         """Rows than which none is both faster and cheaper, the fastest first."""
@@ -314,7 +313,7 @@ def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
                 whole = np.floor(paid / step + 1e-9) * step
                 limit = np.minimum(limit, np.where(whole >= columns["minimum_h"], whole, 0.0))
             z = (np.log(limit) - np.log(columns["hours"])) / np.maximum(columns["sigma_hours"], 1e-12)
-        keeps += weight * ndtr(z)
+        keeps += weight * normal_probability(z)
     return keeps
 
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.hardware.catalog import Device, Precision
@@ -26,7 +25,7 @@ from chronograd.plan.rows import Row, setting_row
 from chronograd.plan.search import Search, search
 from chronograd.predict.notes import only_layout
 from chronograd.predict.prediction import tokens_of_sample
-from chronograd.record import Z80
+from chronograd.record import Z80, normal_probability
 from chronograd.trace import Trace
 from chronograd.units import chance, dollars, percent, quantity, seconds
 
@@ -61,7 +60,7 @@ def serve(
     columns = rented.columns
     step_s, rate, price = (columns[n] for n in ("step_time_s", "throughput_samples_per_s", "price_usd_per_hour"))
     bound = math.inf if latency_s is None else latency_s
-    probability = ndtr((np.log(bound) - np.log(step_s)) / np.maximum(columns["sigma_log"], 1e-9))
+    probability = normal_probability((np.log(bound) - np.log(step_s)) / np.maximum(columns["sigma_log"], 1e-9))
     per_sample = price / 3600 / rate
     is_kept = columns["fits"] & ~columns["is_outlier"] & (probability >= confidence)
     # What has no price comes last; of equal prices per sample what answers sooner.

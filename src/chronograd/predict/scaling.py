@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.special import ndtri
 
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
 from chronograd.job import Cluster
 from chronograd.predict.collectives import Amount, Topology, all_reduce_s, broadcast
 from chronograd.predict.derived import derived
+from chronograd.record import normal_quantile
 from chronograd.trace import KINDS, PHASES, Trace
 
 # Of PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early, then 25 MiB.
@@ -265,7 +265,7 @@ def straggler_wait_s(step_s: Amount, num_ranks: Amount, sigma_log: float) -> Amo
     >>> straggler_wait_s(1.0, 1, 0.1), round(straggler_wait_s(1.0, 64, 0.1), 3)
     (0.0, 0.263)
     """
-    largest = ndtri((num_ranks - 0.375) / (num_ranks + 0.25))
+    largest = normal_quantile((num_ranks - 0.375) / (num_ranks + 0.25))
     wait = step_s * np.expm1(sigma_log * largest)
     return wait if np.ndim(wait) else float(wait)
 
