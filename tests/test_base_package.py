@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -29,8 +31,16 @@ from chronograd.rundir import RunDir
 ROOT = Path(__file__).parent.parent
 JOB = str(ROOT / "examples" / "digits.yaml")
 
+# The questions of the README.
+QUESTIONS = re.findall(r"^\$ chronograd (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
 # Command lines that the base package does, by the files that `folder` makes.
 DONE = [
+    *QUESTIONS,
+    "count resnet20",
+    "count vit_small_patch16_224 --json",
+    "count --list",
+    "predict resnet50 --on v100",
+    "plan inference torchvision:resnet18 --on t4",
     "--help",
     "--version",
     *(f"{verb} --help" for verb in verbs()),
@@ -61,8 +71,11 @@ DONE = [
 ]
 # Command lines that need an extra.
 REFUSED = {
-    "count resnet20": "torch",
-    "count torchvision:resnet18": "torch",
+    "count resnet20 --classes 100": "torch",
+    "count torchvision:resnet18 --input 3,64,64": "vision",
+    "count torchvision:resnext101_64x4d": "vision",
+    "plan timm:resnet26": "timm",
+    "count my_net.py:Net": "torch",
     "count JOB": "torch",
     "predict JOB --on v100": "torch",
     "predict JOB --on v100 --json": "torch",
@@ -78,7 +91,8 @@ REFUSED = {
     "label run data.samples=10 --out labels.npz": "torch",
     "export resnet20 --onnx net.onnx": "onnx",
     "validate times.csv --device rtx3090 --precision amp --layout nhwc --phase inference": "torch",
-    "fit device times.csv --device rtx3090 --precision amp --layout nhwc --phase inference": "torch",
+    "fit device times.csv --device rtx3090 --precision amp --layout nhwc --phase inference": "timm",
+    "judge others.csv --on v100": "timm",
     "data digits": "vision",
     "serve net.onnx": "serve",
     "run": "report",
@@ -127,13 +141,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "walls.csv").write_text("network,nodes,wall\nnet,1,100\nnet,2,60\nnet,3,50\n")
     times = [f"resnet18,{size},{batch},{size * batch / 1e4}" for size in (96, 128, 160, 192) for batch in (8, 16, 32)]
     (path / "times.csv").write_text("\n".join(["network,size,batch,step_time_ms", *times]))
+    (path / "others.csv").write_text("network,size,batch,step_time_ms\nresnet26,224,8,100\nresnet26,224,16,180\n")
     return path
 
 
 def run_lines(python: str | Path, folder: Path, blocked: Sequence[str], **variables: str) -> dict[str, Ended]:
     """Every command line in one process of `python`, where the packages in `blocked` cannot be imported."""
     lines = [*DONE, *REFUSED]
-    words = [[JOB if word == "JOB" else word for word in line.split()] for line in lines]
+    words = [[JOB if word == "JOB" else word for word in shlex.split(line)] for line in lines]
     done = subprocess.run(
         [str(python), "-c", DRIVER, json.dumps([list(blocked), words])],
         capture_output=True,
@@ -240,10 +255,15 @@ def test_the_command_is_installed(base_python: Path, tmp_path: Path) -> None:
     command = base_python.parent / "chronograd"
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which would name this checkout
     done = subprocess.run(
-        [command, "count", "resnet20"], env=own, capture_output=True, text=True, cwd=tmp_path, check=False
+        [command, "count", "resnet20", "--classes", "100"],
+        env=own,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
     )
     assert done.returncode == 3
     assert done.stderr == (
-        "Error: this use of `chronograd count` needs torch, which is not installed\n"
+        "Error: counting resnet20 with other options, image sizes or classes than usual needs torch, which is not installed\n"
         "  To fix: pip install 'chronograd[torch]'\n"
     )

@@ -33,3 +33,14 @@ def test_importing_the_package_reads_no_metadata() -> None:
     code = "import sys, chronograd; chronograd.__version__; print('importlib.metadata' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_plan_imports_neither_torch_nor_scipy() -> None:
+    """Importing scipy.optimize and scipy.special took a third of the time of an answer."""
+    code = (
+        "import sys; from chronograd.cli.main import main; status = main(sys.argv[1:]); "
+        "sys.exit(status or ', '.join({'torch', 'scipy'} & {*sys.modules}) or None)"
+    )
+    words = ["plan", "resnet50", "--data", "imagenet", "--to", "75%", "--budget", "50"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -292,10 +292,10 @@ def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]
         return None
     if (trace := _trace_of(network)) is not None:
         return None if trace.takes_images or trace.takes_tokens else []
-    library, _ = names.split(network)
     shape = given.get("input")
-    if library == "zoo" or (shape is not None and len(shape) == 3):
+    if names.known(network) is not None or (shape is not None and len(shape) == 3):
         return None
+    names.require_library(network)
     from chronograd.models import registry
 
     spec = registry.spec(network)
@@ -392,13 +392,14 @@ def _text(network: str, name: str, shape: Sequence[int] | None, classes: int | N
 
 def _own(network: str, known_shape: Sequence[int] | None = None) -> tuple[tuple[int, ...], int | None]:
     """Shape of a sample and number of classes that a network expects. Raises InputError where it does not say."""
-    library, name = names.split(network)
     if (trace := _trace_of(network)) is not None:
         classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) in (2, 3)]
         return tuple(size.const for size in trace.input_shapes[0][1:]), classes[0] if classes else None
-    if library == "zoo":
-        shape, num_classes = names.zoo()[name].shape, names.zoo()[name].classes
+    shape: tuple[int, ...]
+    if (inside := names.known(network)) is not None:
+        shape, num_classes = inside.shape, inside.classes
     else:
+        names.require_library(network)
         from chronograd.models import registry
 
         spec = registry.spec(network)

@@ -13,7 +13,7 @@ import numpy as np
 
 from chronograd.calibrate.workers import Progress
 from chronograd.count.cached import cached_trace
-from chronograd.errors import ChronogradError, InputError
+from chronograd.errors import ChronogradError, InputError, MissingExtraError
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.fit.tables import ThroughputRow, ThroughputTable, shuffled
 from chronograd.hardware.catalog import Device
@@ -82,6 +82,8 @@ def _timed(table: ThroughputTable, row: ThroughputRow) -> TimedRow | str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trace = cached_trace(name, input_shape=shape, mode=mode, channels_last=table.channels_last)
+    except MissingExtraError:  # of all rows, not of this one
+        raise
     except ChronogradError as error:
         return error.message.splitlines()[0][:160]
     known = row.params_m

@@ -1,6 +1,6 @@
-"""Traces by the name of a network, kept on disk: made once per version of torch, its library and this code.
+"""Traces by the name of a network: of the package, else from the user's cache, else counted.
 
-Where a trace is kept, torch is not imported, which takes seconds.
+Only counting imports torch, which takes seconds. The cache holds a trace for one version of torch, its library and this code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import platformdirs
 
-from chronograd.count import packed
+from chronograd.count import packaged, packed
 from chronograd.files import as_asked, write_aside
 from chronograd.inputs import is_reference
 from chronograd.models import names
@@ -25,12 +25,14 @@ from chronograd.trace import VERSION, Trace
 
 
 def cached_trace(reference: str, options: dict[str, Any] | None = None, **settings: Any) -> Trace:
-    """`trace_network`, kept in the user's cache folder (XDG_CACHE_HOME). A damaged file is made again.
+    """Return what `trace_network` returns: a trace of the package where one fits, else one from the cache folder (XDG_CACHE_HOME).
 
-    A function of the user's is traced each time: what it is made of may have changed. Arguments and errors as of
-    `chronograd.count.network.trace_network`.
+    A network that the user wrote is traced each time, because its code may have changed. A damaged file is replaced. Arguments and
+    errors are those of `chronograd.count.network.trace_network`; MissingExtraError where torch or the library is missing.
     """
     names.check(reference)
+    if (inside := packaged.find(reference, options, settings)) is not None:
+        return inside
     library, _ = names.split(reference)
     if library == "function" or any(is_reference(word) for word in settings.get("inputs", ())):
         return _traced(reference, options, settings)
@@ -51,6 +53,7 @@ def cached_trace(reference: str, options: dict[str, Any] | None = None, **settin
 
 
 def _traced(reference: str, options: dict[str, Any] | None, settings: dict[str, Any]) -> Trace:
+    names.require_library(reference)
     from chronograd.count.network import trace_network
 
     return trace_network(reference, options, **settings)

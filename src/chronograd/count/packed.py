@@ -23,8 +23,17 @@ _AMOUNTS = ("macs", "vector_flops", "read_bytes", "written_bytes")
 
 def pack(trace: Trace) -> bytes:
     """Raises ValueError for a trace whose attributes are no plain data."""
+    body = zlib.compress(marshal.dumps(tables(trace)), 1)
+    return _HEAD + zlib.crc32(body).to_bytes(4, "little") + body
+
+
+def tables(trace: Trace) -> tuple[Any, ...]:
+    """Return a trace as plain data: amounts and shapes, each once, the plain fields, and rows that point to them.
+
+    Raises: ValueError for a trace whose attributes are no plain data.
+    """
     amounts, shapes = _Once(tuple), _Once(lambda shape: tuple(tuple(size) for size in shape))
-    data = (
+    data: tuple[Any, ...] = (
         {name: _plain(getattr(trace, name)) for name in _PLAIN},
         [shapes.number(shape) for shape in trace.input_shapes],
         [(amounts.number(s.bytes), s.role, s.birth, s.death) for s in trace.storages],
@@ -35,8 +44,7 @@ def pack(trace: Trace) -> bytes:
             for o in trace.operators
         ],
     )  # fmt: skip
-    body = zlib.compress(marshal.dumps((amounts.values, shapes.values, *data)), 1)
-    return _HEAD + zlib.crc32(body).to_bytes(4, "little") + body
+    return amounts.values, shapes.values, *data
 
 
 def unpack(raw: bytes) -> Trace:
@@ -45,10 +53,11 @@ def unpack(raw: bytes) -> Trace:
     if head != _HEAD or zlib.crc32(body).to_bytes(4, "little") != checksum:
         raise ValueError("it is no packed trace, or it is damaged")
     with without_collection():
-        return _unpacked(marshal.loads(zlib.decompress(body)))
+        return of_tables(marshal.loads(zlib.decompress(body)))
 
 
-def _unpacked(data: Any) -> Trace:
+def of_tables(data: Any) -> Trace:
+    """Return the trace of which `tables` made plain data."""
     amount_rows, shape_rows, plain, input_shapes, storages, tensors, operators = data
     amounts = [Affine(const, per_sample) for const, per_sample in amount_rows]
     shapes = [tuple(Affine(const, per_sample) for const, per_sample in shape) for shape in shape_rows]
@@ -58,7 +67,7 @@ def _unpacked(data: Any) -> Trace:
         storages=[Storage(amounts[size], role, birth, death) for size, role, birth, death in storages],
         tensors=[Tensor(storage, shapes[shape], dtype, name) for storage, shape, dtype, name in tensors],
         operators=[
-            Operator(phase, kind, name, module, call, ins, outs, attributes,
+            Operator(phase, kind, name, module, call, tuple(ins), tuple(outs), attributes,
                      amounts[macs], amounts[flops], amounts[read], amounts[written], forward)
             for phase, kind, name, module, call, ins, outs, attributes, macs, flops, read, written, forward in operators
         ],

@@ -13,7 +13,7 @@ from chronograd import job as jobs
 from chronograd.answer import Answer
 from chronograd.ask import samples_of
 from chronograd.data.trace_job import trace_job
-from chronograd.errors import ChronogradError, InputError, NotFoundError
+from chronograd.errors import ChronogradError, InputError, MissingExtraError, NotFoundError
 from chronograd.fit.tables import ThroughputRow, precision_of, read_table
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, parse_on, with_ranks
@@ -206,11 +206,15 @@ def _of_table(
     ]
     cases: list[Judged] = []
     left_out: list[tuple[str, str]] = []
+    missing: MissingExtraError | None = None
     for row in table.rows[:MAX_ROWS]:
         try:
             cases.append(_of_row(row, stated, table.mode, table.layout is not None))
         except ChronogradError as error:
             left_out.append((row.key, error.message.splitlines()[0]))
+            missing = error if isinstance(error, MissingExtraError) else missing
+    if missing is not None and not cases:
+        raise missing
     if len(table.rows) > MAX_ROWS:
         left_out.append(
             (f"{len(table.rows) - MAX_ROWS} rows", f"the first {MAX_ROWS} are judged; give a shorter table")

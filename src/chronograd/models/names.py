@@ -1,7 +1,8 @@
 """Names of networks, without importing torch: to check one before seconds pass, to list them, to complete one.
 
-Names of the zoo, with what their samples are, stand in `zoo.csv`, which a test holds to the registry. Those of torchvision and
-timm are read from the source of the installed package, where functions are decorated by `register_model`.
+`zoo.csv` lists the networks of the zoo with the shape of their samples. `libraries.csv` does so for the networks of torchvision and
+timm whose traces are part of this package. Tests compare both files with the registry. All other names of torchvision and timm are
+read from the source of the installed library, where functions are decorated by `register_model`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronograd import trust
 from chronograd.answer import Answer, Section, Table
-from chronograd.errors import InputError, NotFoundError
+from chronograd.errors import EXTRAS, InputError, NotFoundError, install_command, require
 from chronograd.words import how_many
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class ZooName:
     name: str
     shape: tuple[int, ...]
     classes: int | None
-    paper: str
+    paper: str = ""
 
 
 def split(reference: str) -> tuple[str, str]:
@@ -69,21 +70,45 @@ def resolved(reference: str) -> str:
     if ":" in reference or "/" in reference or reference in zoo():
         return reference
     name = reference.partition(".")[0]
+    packed = (library for library in LIBRARIES if f"{library}:{reference}" in packaged())
     having = (library for library in LIBRARIES if (name if library == "timm" else reference) in of_library(library))
-    return next((f"{library}:{reference}" for library in having), reference)
+    return next((f"{library}:{reference}" for library in (*packed, *having)), reference)
 
 
 @cache
 def zoo() -> dict[str, ZooName]:
-    """Networks of the zoo by name."""
-    text = (resources.files("chronograd.models") / "zoo.csv").read_text(encoding="utf-8")
+    """Return the networks of the zoo by name."""
+    return _listed_in("zoo.csv")
+
+
+@cache
+def packaged() -> dict[str, ZooName]:
+    """Return the networks of torchvision and timm whose traces are part of this package, by names such as `timm:vgg16`."""
+    return _listed_in("libraries.csv")
+
+
+def _listed_in(file: str) -> dict[str, ZooName]:
+    text = (resources.files("chronograd.models") / file).read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {
         row["name"]: ZooName(
-            row["name"], tuple(map(int, row["shape"].split("x"))), int(row["classes"] or 0) or None, row["paper"]
+            row["name"],
+            tuple(map(int, row["shape"].split("x"))),
+            int(row["classes"] or 0) or None,
+            row.get("paper", ""),
         )
         for row in rows
     }
+
+
+def known(reference: str) -> ZooName | None:
+    """Return the samples and classes of a network that this package knows without its library; None for any other.
+
+    >>> known("resnet152").shape, known("my_net.py:MyNet")
+    ((3, 224, 224), None)
+    """
+    name = resolved(reference)
+    return zoo().get(name) or packaged().get(name)
 
 
 @cache
@@ -104,10 +129,16 @@ def of_library(library: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def usable(library: str) -> list[str]:
+    """Return the names of a library, in order: all where it is installed, else those whose traces are part of this package."""
+    prefix = f"{library}:"
+    return sorted(of_library(library) or (one.removeprefix(prefix) for one in packaged() if one.startswith(prefix)))
+
+
 def listed() -> Answer:
-    """Every name: the zoo with its samples, and the libraries that are installed."""
+    """Return every name: the zoo with its samples, and the networks of the libraries."""
     rows: list[dict[str, Any]] = [{**asdict(one), "shape": list(one.shape)} for one in zoo().values()]
-    libraries = {library: sorted(of_library(library)) for library in LIBRARIES}
+    libraries = {library: usable(library) for library in LIBRARIES}
     return Answer(
         "Networks",
         sections=[
@@ -124,7 +155,11 @@ def listed() -> Answer:
                 data=rows,
             ),
             *(
-                Section(f"{library}:NAME", ", ".join(own) or f"{library} is not installed.", data=[{"name": n} for n in own])
+                Section(
+                    f"{library}:NAME",
+                    ", ".join(own) + ("" if of_library(library) else f". {library} is not installed; {install_command(EXTRAS[library])} adds its other networks."),
+                    data=[{"name": n} for n in own],
+                )
                 for library, own in libraries.items()
             ),
         ],
@@ -157,8 +192,30 @@ def check(reference: str) -> None:
     library, name = split(reference)
     if library == "function":
         trust.check(reference)
-    if library == "zoo" and name not in zoo():
-        raise NotFoundError("network", name, {*zoo(), *(one for other in LIBRARIES for one in of_library(other))}, LIST)
-    known = of_library(library) if library in LIBRARIES else ()
-    if known and name.partition(".")[0] not in known:
-        raise NotFoundError(f"{library} network", name, known, LIST)
+    if known(reference) is not None:
+        return
+    if library == "zoo":
+        raise _unknown(name)
+    all_names = of_library(library) if library in LIBRARIES else ()
+    if all_names and name.partition(".")[0] not in all_names:
+        raise NotFoundError(f"{library} network", name, all_names, LIST)
+
+
+def require_library(reference: str) -> None:
+    """Raise MissingExtraError where torch, or the library that a network is from, is not installed. Imports neither."""
+    library, _ = split(reference)
+    purpose = f"counting {reference}"
+    if known(reference) is not None:
+        purpose += " with other options, image sizes or classes than usual"
+    for package in ("torch", library) if library in LIBRARIES else ("torch",):
+        require(package, EXTRAS.get(library, "torch"), purpose)
+
+
+def _unknown(name: str) -> NotFoundError:
+    """Return the error for a name without a library that nobody has; a library that is not installed may have it."""
+    names = {*zoo(), *(one.partition(":")[2] for one in packaged())}
+    error = NotFoundError("network", name, names.union(*map(of_library, LIBRARIES)), LIST)
+    missing = [library for library in LIBRARIES if not of_library(library)]
+    if missing:
+        error.hint += f"; for all networks of {' and '.join(missing)}: {install_command('timm')}"
+    return error

@@ -195,6 +195,6 @@ def complete_jobs(_: click.Context, __: click.Parameter, begun: str) -> list[Com
         known = [*names.zoo(), *(f"{library}:" for library in names.LIBRARIES)]
     else:
         is_known = library in names.LIBRARIES
-        known = [f"{library}:{name}" for name in sorted(names.of_library(library))] if is_known else []
+        known = [f"{library}:{name}" for name in names.usable(library)] if is_known else []
     matching = [CompletionItem(name) for name in known if name.startswith(begun)]
     return [*matching, CompletionItem(begun, type="file")]

@@ -1,0 +1,114 @@
+"""Traces that are part of this package: of the zoo, and of the networks of torchvision and timm that people ask for most.
+
+A question about one of these networks needs neither torch nor the library. `models/traces` has one file per network, compressed with
+xz: the first line lists the settings of each trace, and each further line is one trace, column by column. The traces of a network
+repeat most of each other's text, so compressing them together takes little more space than one of them.
+`python tools/traces.py` writes the files, and tests compare every trace with a fresh count.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from chronograd.count.packed import of_tables, tables
+from chronograd.files import without_collection, write_aside
+from chronograd.models import names
+from chronograd.trace import Trace
+
+FOLDER = resources.files("chronograd.models") / "traces"
+# Every other setting of `trace_network` has to be the default one.
+VARIED = ("input_shape", "num_classes", "mode", "channels_last")
+_DEFAULTS: dict[str, Any] = {
+    "mode": "training",
+    "channels_last": False,
+    "inputs": (),
+    "batch_dim": 0,
+    "loss": "cross_entropy",
+    "fixed_batch": None,
+    "input_dtype": None,
+    "param_dtype": "fp32",
+}
+_SEPARATORS = (",", ":")
+
+
+def find(reference: str, options: dict[str, Any] | None, settings: dict[str, Any]) -> Trace | None:
+    """Return the packaged trace that answers a question to `trace_network`; None where no packaged trace does."""
+    if options or (wanted := _varied(reference, settings)) is None:
+        return None
+    for variant, read in _variants(reference):
+        if variant == wanted:
+            trace = read()
+            trace.network = reference
+            return trace
+    return None
+
+
+def settings_of(reference: str) -> list[dict[str, Any]]:
+    """Return the settings of all packaged traces of a network, as arguments of `trace_network`."""
+    return [variant for variant, _ in _variants(reference)]
+
+
+def write(folder: Path, reference: str, traces: Sequence[tuple[dict[str, Any], Trace]]) -> None:
+    """Write the traces of a network, each with its settings, in place of those that the folder has."""
+    lines: list[Any] = [[variant for variant, _ in traces], *(_columns(trace) for _, trace in traces)]
+    text = "\n".join(json.dumps(line, separators=_SEPARATORS) for line in lines)
+    packed = lzma.compress(text.encode(), check=lzma.CHECK_CRC32, preset=9 | lzma.PRESET_EXTREME)
+    write_aside(folder / _file(reference), packed)
+
+
+def _varied(reference: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the settings that tell traces of a network apart; None for a network or a setting that has no packaged trace."""
+    network = names.known(reference)
+    if network is None:
+        return None
+    shape = tuple(settings.get("input_shape") or network.shape)
+    stated = {
+        key: value for key, value in settings.items() if value is not None and key not in ("input_shape", "num_classes")
+    }
+    if len(shape) == 1 and stated.get("input_dtype") == "int64":  # the type of tokens
+        del stated["input_dtype"]
+    full = {**_DEFAULTS, **stated, "inputs": tuple(stated.get("inputs", ()))}
+    if any(full[key] != _DEFAULTS.get(key) for key in full if key not in VARIED):
+        return None
+    classes = network.classes and (settings.get("num_classes") or network.classes)
+    return {
+        "input_shape": list(shape),
+        "num_classes": classes,
+        "mode": full["mode"],
+        "channels_last": full["channels_last"],
+    }
+
+
+def _variants(reference: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield the settings of each trace of a network and a function that reads the trace."""
+    path = FOLDER / _file(names.resolved(reference))
+    if not path.is_file():
+        return
+    head, *lines = lzma.decompress(path.read_bytes()).split(b"\n")
+    for variant, line in zip(json.loads(head), lines, strict=True):
+        yield variant, lambda line=line: _of_columns(line)
+
+
+def _file(reference: str) -> str:
+    return f"{reference.replace(':', '-')}.xz"
+
+
+def _columns(trace: Trace) -> list[Any]:
+    """Return the tables of a trace with each column of rows together: it compresses a quarter better."""
+    amounts, shapes, plain, inputs, *rows = tables(trace)
+    return [amounts, shapes, plain, inputs, *(list(zip(*table, strict=True)) for table in rows)]
+
+
+def _of_columns(line: bytes) -> Trace:
+    with without_collection():
+        amounts, shapes, plain, inputs, *columns = json.loads(line)
+        return of_tables((amounts, shapes, plain, inputs, *(_rows(table) for table in columns)))
+
+
+def _rows(columns: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    return zip(*columns, strict=True)
