@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,6 +15,10 @@ import pytest
 import chronograd
 
 ROOT = Path(__file__).parent.parent
+# Texts that read a checkout if there is one, and say nothing to a person.
+ALLOWED = {
+    "src/chronograd_lab/exercises/pages.py: docs/studies",
+}
 
 
 @pytest.mark.parametrize("package", ["chronograd", "chronograd_lab"])
@@ -44,3 +50,44 @@ def test_a_plan_imports_neither_torch_nor_scipy() -> None:
     words = ["plan", "resnet50", "--data", "imagenet", "--to", "75%", "--budget", "50"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# Paths of files, as text for a person names them.
+PATH = re.compile(r"\b(?:docs|examples|benchmarks|tests|tools)/[\w./-]*\w")
+# Folders of other people's sites and repositories begin like ours.
+ELSEWHERE = re.compile(r"[\w.-]+\.(?:com|io|org)/\S*|content/\S*")
+
+
+def messages_in(path: Path) -> list[str]:
+    """Return the text that a program of ours can print: string literals outside docstrings of functions that are no command."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):  # the docstrings of commands and of requests are their help
+        is_command = isinstance(node, ast.FunctionDef) and "command" in "".join(map(ast.unparse, node.decorator_list))
+        is_request = isinstance(node, ast.ClassDef) and "verb =" in ast.unparse(node)
+        if is_command or is_request:
+            assert isinstance(node, ast.FunctionDef | ast.ClassDef)
+            silent -= {id(child.value) for child in node.body if isinstance(child, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent
+    ]
+
+
+@pytest.mark.parametrize("package", ["chronograd", "chronograd_lab"])
+def test_no_message_names_a_file_that_an_installed_package_lacks(package: str) -> None:
+    """Help and hints named examples/digits.yaml and pages of docs/, which a wheel does not have."""
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "src" / package).rglob("*.py")
+        for text in messages_in(path)
+        for name in PATH.findall(ELSEWHERE.sub("", text))
+    }
+    assert sorted(found - ALLOWED) == []
+
+
+def test_a_message_with_such_a_file_is_seen(tmp_path: Path) -> None:
+    code = 'def f():\n    """See docs/no.md."""\n    raise InputError("x", f"see docs/data.md of {y}")\n'
+    (tmp_path / "one.py").write_text(code)
+    assert [PATH.findall(text) for text in messages_in(tmp_path / "one.py")] == [[], ["docs/data.md"]]

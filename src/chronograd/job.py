@@ -711,7 +711,7 @@ def parse_on(text: str) -> tuple[int, str]:
     return int(match[1] or 1), name if name.endswith(".toml") else name.lower()
 
 
-_EXAMPLE = "examples/digits.yaml is a whole job file; `chronograd run --schema` prints every field"
+_EXAMPLE = "`chronograd run --print-config` prints a whole job file, and `chronograd run --schema` every field"
 
 
 def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def test_any_inputs_are_exported_and_agree(
 
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
-    [("Decides", "x.sum() > 0", "docs/exporting.md"), ("One", "a batch of 1 only", "x.shape[0]")],
+    [("Decides", "x.sum() > 0", "does not branch on values"), ("One", "a batch of 1 only", "x.shape[0]")],
 )
 def test_refused_for_the_true_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, nets: str, name: str, message: str, hint: str

@@ -112,15 +112,15 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
     directory, which all nodes must see, with the script that was submitted.
 
     \b
-    chronograd launch examples/digits.yaml --on slurm --dry-run backend=ddp cluster.count=2
-    chronograd launch examples/digits.yaml --on slurm --time 01:00:00 --wait
-    chronograd launch examples/digits.yaml --on slurm --sweep training.learning_rate=0.05,0.1,0.2
-    chronograd launch examples/digits.yaml --on ray --address 10.0.0.5:6379 --sweep training.batch=32,64
+    chronograd launch job.yaml --on slurm --dry-run backend=ddp cluster.count=2
+    chronograd launch job.yaml --on slurm --time 01:00:00 --wait
+    chronograd launch job.yaml --on slurm --sweep training.learning_rate=0.05,0.1,0.2
+    chronograd launch job.yaml --on ray --address 10.0.0.5:6379 --sweep training.batch=32,64
     chronograd launch --status runs/mine
     chronograd launch --resume runs/mine --time 02:00:00
-    chronograd launch kubernetes examples/digits.yaml --image lab/chronograd:0.1 --dry-run
+    chronograd launch kubernetes job.yaml --image lab/chronograd:0.1 --dry-run
     chronograd launch job.yaml --plan plan.json --image lab/chronograd:0.1 --out rendered
-    chronograd launch skypilot examples/digits.yaml --image lab/chronograd:0.1 --out rendered --submit
+    chronograd launch skypilot job.yaml --image lab/chronograd:0.1 --out rendered --submit
     """
     if words and where is None and action is None and words[0] in CLUSTERS:
         where, words = words[0], words[1:]

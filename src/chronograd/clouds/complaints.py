@@ -32,7 +32,8 @@ def check(platform: CloudPlatform, asked: Submission) -> None:
     if told:
         what = told[0] if len(told) == 1 else f"{len(told)} things are wrong\n  " + "\n  ".join(told)
         raise InputError(
-            f"{platform.title} could not run this: {what}", f"docs/platforms.md says what {platform.title} takes"
+            f"{platform.title} could not run this: {what}",
+            f"`chronograd platforms --full` shows the instance types and the required options of {platform.title}",
         )
 
 

@@ -123,7 +123,8 @@ def _imagenet(text: str) -> Listing:
     for part in ("train", "val"):
         if not (root / part).is_dir():
             raise InputError(
-                f"{root} has no folder {part}", "ImageNet is train/nXXXXXXXX/*.JPEG and val; see docs/data.md"
+                f"{root} has no folder {part}",
+                "ImageNet is train/nXXXXXXXX/*.JPEG, and val with the same folders or with the labels of ILSVRC 2012",
             )
     notes: list[str] = []
     train = _classes(root / "train", notes)

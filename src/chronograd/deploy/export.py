@@ -135,7 +135,7 @@ def check_onnx(path: Path) -> None:
         raise ExportError(f"the graph is not valid: {first_line(error)}", _HINT) from error
 
 
-_HINT = "docs/exporting.md lists networks that export, and why others do not"
+_HINT = "rewrite what the message names: an ONNX graph does not branch on values, and has the operators of ONNX only"
 
 
 def read_graph(path: Path) -> Graph:

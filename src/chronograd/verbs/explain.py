@@ -29,7 +29,7 @@ class Explain(Request):
         "chronograd explain runs/one runs/two",
         "chronograd explain trace.rank0.json trace.rank1.json",
         "chronograd explain profiles/",
-        "chronograd explain docs/hpc-report.csv",
+        "chronograd explain walls.csv",
     )
 
     runs: Annotated[tuple[Path, ...], click.Path(path_type=Path), Spelling(metavar="RUN...", is_argument=True)]

@@ -26,7 +26,7 @@ class JobFrom(Request):
 
     verb = "job from"
     examples = (
-        "chronograd launch sagemaker examples/digits.yaml --out rendered ...",
+        "chronograd launch sagemaker job.yaml --out rendered ...",
         "chronograd job from rendered/sagemaker.json --out digits.yaml",
     )
     is_verbatim = True

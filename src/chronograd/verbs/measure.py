@@ -47,12 +47,12 @@ class Measure(_Timing):
 
     verb = "measure"
     examples = (
-        "chronograd measure examples/digits.yaml",
-        "chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --steps 50",
-        "chronograd measure scaling examples/digits.yaml backend=ddp --world 1,2,4 --scaling strong,weak",
-        "chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --hosts node1,node2",
+        "chronograd measure job.yaml",
+        "chronograd measure job.yaml backend=ddp cluster.count=2 --steps 50",
+        "chronograd measure scaling job.yaml backend=ddp --world 1,2,4 --scaling strong,weak",
+        "chronograd measure job.yaml backend=ddp cluster.count=2 --hosts node1,node2",
         "chronograd measure resnet18 --inference --batch 8",
-        "chronograd measure batches examples/digits.yaml --batches 32,128,512",
+        "chronograd measure batches job.yaml --batches 32,128,512",
         "chronograd measure layers torchvision:googlenet --batch 8 --precision fp32",
     )
 
@@ -82,7 +82,7 @@ class MeasureScaling(_Timing):
     """Time a job's steps on growing numbers of ranks: one run each, and a table with the prediction."""
 
     verb = "measure scaling"
-    examples = ("chronograd measure scaling examples/digits.yaml backend=ddp --world 1,2,4 --scaling strong,weak",)
+    examples = ("chronograd measure scaling job.yaml backend=ddp --world 1,2,4 --scaling strong,weak",)
 
     world: Annotated[tuple[int, ...], COUNTS] = (1, 2)
     """Numbers of ranks, such as 1,2,4."""
@@ -129,7 +129,7 @@ class MeasureBatches(_Timing):
     """Time whole epochs at growing batches, until memory is full."""
 
     verb = "measure batches"
-    examples = ("chronograd measure batches examples/digits.yaml --batches 32,128,512",)
+    examples = ("chronograd measure batches job.yaml --batches 32,128,512",)
 
     batches: Annotated[tuple[int, ...], COUNTS]
     """Batch sizes, such as 32,128,512."""

@@ -80,12 +80,12 @@ class Predict(_OnDevices):
 
     verb = "predict"
     examples = (
-        "chronograd predict examples/digits.yaml --on 8xV100",
+        "chronograd predict job.yaml --on 8xV100",
         "chronograd predict resnet50 --on v100 --precision fp16 --inference --batch 1,8,64",
         "chronograd predict gpt2-small --on a100 --precision bf16 --batch 8",
         "chronograd predict resnet50 --on v100 --measured-on rtx3090=234/s",
         "chronograd predict job.yaml --trace net.json.gz --on h100 --json",
-        "chronograd predict scaling examples/digits.yaml strong --on v100",
+        "chronograd predict scaling job.yaml strong --on v100",
         "chronograd predict server resnet50 --rate 200 --p99 50ms --on t4 --precision fp16",
     )
 
@@ -216,7 +216,7 @@ class PredictScaling(_OnDevices):
     """Predict steps over numbers of devices: speed-up, efficiency, and the parts of a step."""
 
     verb = "predict scaling"
-    examples = ("chronograd predict scaling examples/digits.yaml --kind weak --on v100 --counts 1,2,4,8,16",)
+    examples = ("chronograd predict scaling job.yaml --kind weak --on v100 --counts 1,2,4,8,16",)
 
     kind: Annotated[Literal["strong", "weak"], Spelling(("--kind", "--scaling"), aliases=("scaling",))] = "strong"
     """strong: one global batch for all; weak: the same batch for each device."""

@@ -35,8 +35,8 @@ class Train(JobRequest):
 
     verb = "train"
     examples = (
-        "chronograd train examples/digits.yaml",
-        "chronograd train examples/digits.yaml training.epochs=20 --out runs/mine",
+        "chronograd train job.yaml",
+        "chronograd train job.yaml training.epochs=20 --out runs/mine",
         "chronograd train --resume runs/mine",
         "chronograd train --resume runs/mine training.epochs=40",
     )

@@ -13,12 +13,12 @@ from chronograd.cli import common
 @click.option("--exercise", "number", type=click.Choice(["1", "2", "3"]), required=True, help="Which set of problems.")
 @click.option("--id", "author", metavar="NAME", required=True, help="Whose it is; names of files begin with it.")
 @click.option("--out", type=common.FILE, help="The archive; NAME_hwN.zip by default.")
-@click.option("--studies", type=common.FOLDER, help="Results of studies; docs/studies or studies by default.")
+@click.option("--studies", type=common.FOLDER, help="Results of studies; studies by default.")
 @common.json_option
 def command(number: str, author: str, out: Path | None, studies: Path | None, as_json: bool) -> None:
     """Write a notebook for each problem, executed, with its data.
 
-    Answers are sections of studies and of concept pages; see docs/exercises.md. The folder of studies has NAME/results.json, or
+    Answers are sections of studies and of concept pages; `chronograd study list` shows the studies. The folder of studies has NAME/results.json, or
     NAME-SIZE/results.json as `study run` makes it. What is not there is said in its place.
 
     \b
@@ -35,7 +35,7 @@ def command(number: str, author: str, out: Path | None, studies: Path | None, as
     folder = studies or next((path for path in STUDIES if path.is_dir()), None)
     if folder is None or not folder.is_dir():
         raise InputError(
-            f"{folder or 'docs/studies'} is no folder",
+            f"{folder or 'studies'} is no folder",
             "name one with results of studies: --studies DIR; `study run` makes them",
         )
     written = hand_in(exercise, author, Library(folder), out)

@@ -94,7 +94,7 @@ def test_problems_that_nothing_answers_say_so(tmp_path: Path, capsys: pytest.Cap
     ("arguments", "message"),
     [
         (["--exercise", "1", "--id", "../me"], "id '../me' stands in names of files"),
-        (["--exercise", "1", "--id", "me"], "docs/studies is no folder"),
+        (["--exercise", "1", "--id", "me"], "studies is no folder"),
         (["--exercise", "1", "--id", "me", "--studies", "none"], "none is no folder"),
         (["--exercise", "4", "--id", "me"], "'4' is not one of"),
     ],
