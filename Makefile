@@ -4,6 +4,7 @@
 # make slowest  those of make test, docs/slowest-tests.md anew; fails where one takes too long: on a machine that does nothing else
 # make check  format, lint, types, layers, the report on the house, docs
 # make words  sentences over 30 words, docstrings that begin with a clause, words that have a plainer one
+# make docs   the documentation site, in build/site: links are checked, code blocks run; EXTERNAL=1 checks links to other sites, too
 # make house  lines by room, long functions, names used twice, imports against the layers; fails above tools/house.toml
 # make onnx serve  what exports, and what serves and its client (Triton's), into .venv: their tests run then, too
 # make atari  gymnasium and Atari games into .venv: the tests of agents run then, too
@@ -49,6 +50,11 @@ house: install
 
 words: install
 	@$(BIN)/python tools/words.py
+
+docs: install
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python -m pytest tests/test_docs.py
+	$(BIN)/python tools/site/build.py $(if $(EXTERNAL),--external)
 
 backends: tensorflow ray horovod
 

@@ -36,8 +36,29 @@ def test_links_lead_to_files(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
+# Pages whose blocks run: `console` shows what its commands print, `python` runs by itself.
+RUNNING = [
+    ROOT / "README.md",
+    ROOT / "docs" / "README.md",
+    ROOT / "docs" / "tutorial.md",
+    *(ROOT / "docs").glob("guides/*.md"),
+]
+
+
+def shown_commands() -> list[tuple[Path, str, str]]:
+    """Return page, command and shown output for each command of a `console` block."""
+    found = []
+    for page in sorted(RUNNING):
+        for block in blocks(page, "console"):
+            for part in block.split("$ chronograd ")[1:]:
+                line, _, shown = part.partition("\n")
+                found.append((page, line, shown))
+    return found
+
+
 def commands() -> list[str]:
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    lines += [f"chronograd {line}" for _, line, _ in shown_commands()]
     return sorted({line.partition("#")[0].strip() for line in lines if line.startswith("chronograd ")})
 
 
@@ -55,26 +76,52 @@ def test_commands_in_the_documents_parse(line: str) -> None:
     found.make_context(verb, arguments, parent=root)
 
 
+@pytest.mark.parametrize(
+    ("page", "line", "shown"),
+    shown_commands(),
+    ids=[f"{page.stem}-{line.split()[0]}" for page, line, _ in shown_commands()],
+)
+def test_a_page_shows_what_its_commands_print(
+    page: Path, line: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line of three dots stands for lines that the page leaves out."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(market, "today", lambda: date(2026, 11, 22))  # prices age
+    assert main(shlex.split(line)) == 0
+    printed = capsys.readouterr().out
+    for piece in re.split(r"^\.\.\.$", shown, flags=re.M):
+        assert piece.strip(), f"{line} shows nothing"
+        assert piece.strip() in printed
+        printed = printed.partition(piece.strip())[2]
+
+
+def test_the_readme_asks_three_questions() -> None:
+    assert sum(page == ROOT / "README.md" for page, _, _ in shown_commands()) == 3
+
+
+PYTHON_BLOCKS = [(page, block) for page in sorted(RUNNING) if page.parent != ROOT for block in blocks(page, "python")]
+
+
+@pytest.mark.parametrize(("page", "block"), PYTHON_BLOCKS, ids=[page.stem for page, _ in PYTHON_BLOCKS])
+def test_the_python_of_a_page_runs(
+    page: Path, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip()
+
+
 @pytest.mark.slow
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its `sh` blocks; what its `console` blocks print is compared above."""
     monkeypatch.chdir(tmp_path)
-    for block in blocks(ROOT / "docs" / "tutorial.md", "sh"):
-        for line in block.splitlines():
-            assert main(shlex.split(line)[1:]) == 0, line
-            assert capsys.readouterr().out.strip(), line
-
-
-def test_the_readme_shows_what_its_commands_print(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(market, "today", lambda: date(2026, 11, 22))  # prices age
-    asked = [block.removeprefix("$ ").partition("\n") for block in blocks(ROOT / "README.md", "console")]
-    assert len(asked) == 3
-    for line, _, lines in asked:
-        assert main(shlex.split(line)[1:]) == 0
-        assert lines.strip(), f"{line} shows nothing"
-        assert lines.strip() in capsys.readouterr().out
+    lines = [line for block in blocks(ROOT / "docs" / "tutorial.md", "sh") for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("chronograd ")]
+    assert len(commands) >= 7
+    for line in commands:
+        assert main(shlex.split(line)[1:]) == 0, line
+        assert capsys.readouterr().out.strip(), line
 
 
 def test_every_verb_has_json_and_help() -> None:

@@ -141,3 +141,10 @@ def test_a_chart_of_characters() -> None:
     assert drawn[10] == " 0 │━"
     assert drawn[2] == "   │        ━░░"
     assert drawn[12].split() == ["0", "epoch", "10"]
+
+
+def test_the_ends_of_a_chart_are_rounded() -> None:
+    """A fraction of an epoch has three digits; a step is printed in full."""
+    for last, end in ((14.24856927, "14.2"), (1_234_567, "1,234,567"), (1234.5, "1,234")):
+        drawn = text_chart(Lines("epoch", "y", [Series("seen", "measured", [0, last], [0, 1])], []), width=40)
+        assert drawn.splitlines()[-2].split() == ["0", "epoch", end]

@@ -53,7 +53,7 @@ def text_chart(lines: Lines, width: int = WIDTH, height: int = HEIGHT) -> str:
             put(x, float(np.interp(at, *_points(series))), PREDICTED)
     places = {0: labels[0], height // 2: labels[1], height - 1: labels[2]}
     body = [f"{places.get(y, ''):>{margin}} │{''.join(signs).rstrip()}" for y, signs in enumerate(grid)]
-    ends = f"{first:,.10g}", f"{lines.x_label} {last:,.10g}"
+    ends = _short(first), f"{lines.x_label} {_short(last)}"
     axis = [f"{'':>{margin}} └{'─' * columns}", f"{'':>{margin}}  {ends[0]}{ends[1]:>{columns - len(ends[0])}}"]
     return "\n".join([*body, *axis, _legend(drawn, levels, margin)])
 
@@ -71,6 +71,11 @@ def _known(series: Series) -> Array:
     bounds = [_points(series, bound)[1] for bound in (series.low, series.high) if bound]
     shown = [np.clip(bound, middle.min() - spread - 1e-9, middle.max() + spread + 1e-9) for bound in bounds]
     return np.concatenate([middle, *shown])
+
+
+def _short(value: float) -> str:
+    """Return a number for an end of the axis: steps and epochs in full, fractions with three digits."""
+    return f"{round(value):,}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _range(values: list[Array]) -> tuple[float, float]:
