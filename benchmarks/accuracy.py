@@ -30,6 +30,8 @@ import numpy as np
 
 from benchmarks.reasons import reason
 from benchmarks.sources import Row
+from chronograd.figure import Bar, Bars, Figure
+from chronograd.report import plots
 
 SOURCES = (
     "timm",
@@ -159,98 +161,196 @@ def print_table(result: dict[str, Any]) -> None:
     print(f"80 % intervals cover {percent(share, 0)} in the mean of {count} rows (aim 75 to 88 %)")
 
 
-# What a reader asks first, and of which rows the answer is made: how their titles begin or what is in them.
+# What a reader asks first: the question, the rows that answer it, and whether it is one of the five lines at the top.
 _QUESTIONS = (
-    ("a network never timed, from 25 others on its GPU", r"timm, .*rtx3090.*: fit on 25 rows"),
-    ("a network never timed, from 25 others on its CPU, compiled", r"timm, .*12700h"),
-    ("a network never timed, on a CPU after `chronograd calibrate`", r"cores, .*24 unseen.*at the pace"),
-    ("the same, small images, batch 1 to 64, eager and compiled", r"cores, .*six small.*at the pace"),
-    ("a GPU never timed, from its data sheet and other GPUs", r"NVIDIA.*left out|CNNs|NeuSight: each"),
-    ("a chip never timed, an H200, each kind of network", r"GPUs timed here: nothing of the chip"),
-    ("a GPU after `chronograd calibrate`, an H200", r"GPUs timed here: chronograd calibrate"),
-    ("more GPUs, to 64, from a few placements of fewer", r"TensorFlow|Pollux"),
+    ("an unseen network on a GPU, from 25 timed networks", r"timm, .*rtx3090.*: fit on 25 rows", True),
+    ("an unseen network on a CPU, compiled, from 25 timed networks", r"timm, .*12700h", False),
+    ("an unseen network on a CPU after `chronograd calibrate`", r"cores, .*24 unseen.*at the pace", True),
+    ("the same for small images, batch 1 to 64", r"cores, .*six small.*at the pace", False),
+    ("a GPU without timings, from its data sheet and other GPUs", r"NVIDIA.*left out|CNNs|NeuSight: each", True),
+    ("a new chip without timings (an H200), all kinds of network", r"GPUs timed here: nothing of the chip", True),
+    ("the H200 after `chronograd calibrate`", r"GPUs timed here: chronograd calibrate", False),
+    ("up to 64 GPUs, from timings on a few", r"TensorFlow|Pollux", True),
 )
 
 
-def answers(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The table that the page opens with: for each of the questions from which mean error to which, with bias and coverage."""
+def asked(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows that answer each question; a question without rows is left out."""
+    found = {question: [r for r in rows if re.search(pattern, title(r))] for question, pattern, _ in _QUESTIONS}
+    return {question: own for question, own in found.items() if own}
 
-    def span(values: Sequence[float | None], say: Callable[[float], str]) -> str:
-        known = sorted(value for value in values if value is not None)
-        return " to ".join(dict.fromkeys(say(value) for value in (known[0], known[-1]))) if known else ""
 
-    found = []
-    for question, pattern in _QUESTIONS:
-        own = [r for r in rows if re.search(pattern, title(r))]
-        if own:
-            columns = (
-                span([r["mape"] for r in own], percent),
-                span([r.get("bias") for r in own], signed),
-                span([r["coverage80"] for r in own], lambda value: percent(value, 0)),
-                f"{sum(r['n'] for r in own):,}",
+def span(values: Sequence[float | None], show: Callable[[float], str]) -> str:
+    """Return the least and the largest value, such as "7.3 % to 13.4 %"; one value if they are equal."""
+    known = sorted(value for value in values if value is not None)
+    return " to ".join(dict.fromkeys(show(value) for value in (known[0], known[-1]))) if known else ""
+
+
+def expectations(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines at the top of the page: how far off predictions are on average, and nine of ten of them at most."""
+    first = {question for question, _, is_first in _QUESTIONS if is_first}
+    lines = []
+    for question, own in asked(rows).items():
+        if question in first:
+            mean, most = (span([r[key] for r in own], lambda v: percent(v, 0)) for key in ("mape", "p90_ape"))
+            lines.append(
+                f"- **{question[0].upper()}{question[1:]}**: {mean} off on average, nine of ten within {most}."
             )
-            found.append(f"| {question} | {' | '.join(columns)} |")
+    return lines
+
+
+def picture(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Draw the error below which half and nine tenths of the cases lie, for each question; rows weigh by their cases."""
+    bars = []
+    for question, own in asked(rows).items():
+        cases = [r["n"] for r in own]
+        half, most = (
+            100 * float(np.average([r[key] for r in own], weights=cases)) for key in ("median_ape", "p90_ape")
+        )
+        note = f"{half:.0f} % and {most:.0f} %"
+        bars.append(
+            Bar(
+                question.replace("`", ""),
+                "measured",
+                {"half of the cases": half, "nine of ten": most - half},
+                note=note,
+            )
+        )
+    colors = {"half of the cases": "blue", "nine of ten": "sky"}
+    return Figure([Bars("error of a predicted time, %", "", bars, colors)])
+
+
+def answers(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the table of all questions: the span of mean error, bias and coverage over the rows of each."""
+    found = []
+    for question, own in asked(rows).items():
+        columns = (
+            span([r["mape"] for r in own], percent),
+            span([r.get("bias") for r in own], signed),
+            span([r["coverage80"] for r in own], lambda value: percent(value, 0)),
+            f"{sum(r['n'] for r in own):,}",
+        )
+        found.append(f"| {question} | {' | '.join(columns)} |")
     return ["| what is predicted | mean error | bias | 80 % covers | n |", "|---|---:|---:|---:|---:|", *found]
 
 
+# The parts of the page: a heading, what its tables show, and how the titles of its sources begin.
+_KINDS = (
+    (
+        "Unseen networks",
+        "The device is known. Each prediction is of a network that took no part in the calibration.",
+        ("timm", "CIFAR", "an EPYC"),
+    ),
+    (
+        "GPUs without timings",
+        "Each GPU is left out in turn and predicted from its data sheet and from other GPUs, unless a table states otherwise.",
+        ("NVIDIA", "GPUs timed here", "CNNs", "NeuSight"),
+    ),
+    ("More GPUs", "Timings on a few GPUs predict those on more.", ("TensorFlow", "Pollux", "PALEO")),
+    ("Single operators", "Matrix products, convolutions and all-reduces instead of whole networks.", ("DeepBench",)),
+    ("Other tables", "", ("",)),
+)
+
+
 def page(result: dict[str, Any]) -> str:
-    """docs/accuracy.md from saved results: what was predicted from what, errors, coverage, the worst and why."""
+    """Return docs/accuracy.md from saved results: what to expect, then the tables of each kind, collapsed."""
     rows = result["rows"]
     is_old = any(r.get("bias") is None for r in rows)
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items() if k != "chronograd")
     text = [
         "# Accuracy",
         "",
-        "How far to trust a time that is predicted, held against measured ones that it was not fitted to:",
+        "How far is a predicted time from a measured one? We compare predictions with published and own measurements that took no",
+        "part in the fit:",
+        "",
+        *expectations(rows),
+        "",
+        "![Errors of predicted times](accuracy.svg)",
+        "",
+        "The dark bar ends at the error of the median case, the light bar at the error that nine of ten cases stay below. A new chip is",
+        "the weak spot: run `chronograd calibrate` on it before you trust a number.",
+        "",
+        "## By question",
         "",
         *answers(rows),
         "",
-        "Errors are |predicted / measured − 1| of a time; *bias* is the mean with its sign, above 0 where times are predicted too long.",
-        "*80 % covers* is the share of measured values inside the predicted interval, which should be 80 %.",
+        "An error is |predicted / measured − 1| of a time. *Bias* is the mean with its sign: above 0, predicted times are too long.",
+        "*80 % covers* is the share of measured values inside the predicted interval; it should be 80 %.",
         "",
-        "## Every rule",
+        "## All rules",
         "",
-        "Calibration rows are chosen by seed alone; nothing knows a model or a family. *90 % below* is what nine cases of ten stay below.",
+        "A rule states which rows calibrate and which are predicted. Rows that calibrate are chosen by seed alone; no rule depends on a",
+        "network or a family.",
         "",
-        "| " + " | ".join(COLUMNS) + " |",
-        "|---|---|" + "---:|" * (len(COLUMNS) - 2),
-        *("| " + " | ".join(marked(r)) + " |" for r in rows),
-        "",
-        *verdicts(rows),
-        *(["Rows without a bias are of an older version's predictor, and were not made again.", ""] if is_old else []),
-        *since(result)[:-1],
+        *collapsed(
+            f"{len(rows)} rules, one line each",
+            [
+                "*90 % below* is the error that nine of ten cases stay below.",
+                "",
+                "| " + " | ".join(COLUMNS) + " |",
+                "|---|---|" + "---:|" * (len(COLUMNS) - 2),
+                *("| " + " | ".join(marked(r)) + " |" for r in rows),
+                "",
+                *verdicts(rows),
+                *(["Rows without a bias were made by an older version and not made again.", ""] if is_old else []),
+            ],
+        ),
+        *collapsed("Changes since the last version", since(result)),
     ]
-    reasons = {""}  # one of several sources is said of the first
-    for source in dict.fromkeys(r["source"] for r in rows):
-        group = [r for r in rows if r["source"] == source]
-        text += ["", f"## {source}", ""]
-        for note in dict.fromkeys(r["note"] for r in group if r["note"]):
-            text += [f"{note}.".replace("..", "."), ""]
-        for r in group:
-            seeds = ", ".join(percent(e) for e in r["by_seed"])
-            if seeds:
-                text.append(f"- {r['rule']}: by seed {seeds}")
-        if any(r["by_seed"] for r in group):
-            text.append("")
-        for r in group:
-            text += breakdown(r)
-        worst = ", ".join(f"{name} {ratio:.2f}" for name, ratio in group[-1]["worst_cases"][:8])
-        text += [f"Furthest off (predicted / measured, {group[-1]['rule']}): {worst}."]
-        if reason(source) not in reasons:
-            text += ["", *textwrap.wrap(reason(source), 118, break_long_words=False, break_on_hyphens=False)]
-            reasons.add(reason(source))
+    reasons = {""}  # one that explains several sources is printed once
+    left = list(dict.fromkeys(r["source"] for r in rows))
+    for kind, intro, starts in _KINDS:
+        sources = [source for source in left if source.startswith(starts)]
+        left = [source for source in left if source not in sources]
+        if sources:
+            text += [f"## {kind}", "", *([intro, ""] if intro else [])]
+        for source in sources:
+            text += collapsed(source, tables(source, [r for r in rows if r["source"] == source], reasons))
     text += [
-        "",
         "## How this page is made",
         "",
         "```sh",
         "python -m benchmarks.accuracy --page docs/accuracy.md --from benchmarks/results/accuracy.json",
         "```",
         "",
-        f"writes it from saved results ({result['date']}; {versions}); `python -m benchmarks.accuracy --measured DIR`",
-        "makes the results anew from tables of the same file names under DIR.",
+        f"writes the page and its figure from saved results ({result['date']}; {versions}). `python -m benchmarks.accuracy --measured DIR`",
+        "makes the results again from tables of the same file names under DIR.",
     ]
     return "\n".join(text) + "\n"
+
+
+def collapsed(summary: str, lines: Sequence[str]) -> list[str]:
+    """Return lines that a reader opens by a click."""
+    return [
+        "<details>",
+        f"<summary>{summary}</summary>",
+        "",
+        *"\n".join(lines).strip().splitlines(),
+        "",
+        "</details>",
+        "",
+    ]
+
+
+def tables(source: str, group: Sequence[dict[str, Any]], reasons: set[str]) -> list[str]:
+    """Return the tables of a source, its worst cases and, unless it is among `reasons`, why it is not better."""
+    text = []
+    for note in dict.fromkeys(r["note"] for r in group if r["note"]):
+        text += [f"{note}.".replace("..", "."), ""]
+    for r in group:
+        seeds = ", ".join(percent(e) for e in r["by_seed"])
+        if seeds:
+            text.append(f"- {r['rule']}: by seed {seeds}")
+    if any(r["by_seed"] for r in group):
+        text.append("")
+    for r in group:
+        text += breakdown(r)
+    worst = ", ".join(f"{name} {ratio:.2f}" for name, ratio in group[-1]["worst_cases"][:8])
+    text += [f"Furthest off (predicted / measured, {group[-1]['rule']}): {worst}."]
+    if reason(source) not in reasons:
+        text += ["", *textwrap.wrap(reason(source), 118, break_long_words=False, break_on_hyphens=False)]
+        reasons.add(reason(source))
+    return text
 
 
 # An interval of 80 % that is as wide as it should be covers so much.
@@ -342,7 +442,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.page is not None:
         if options.saved is None:
             parser.error("--page needs --from RESULTS.json")
-        options.page.write_text(page(json.loads(options.saved.read_text(encoding="utf-8"))), encoding="utf-8")
+        result = json.loads(options.saved.read_text(encoding="utf-8"))
+        options.page.write_text(page(result), encoding="utf-8")
+        plots.save(picture(result["rows"]), options.page.with_suffix(".svg"))
         return 0
     if options.measured is None or not options.measured.is_dir():
         parser.error(f"--measured must be a folder of tables, and is {options.measured}")

@@ -163,10 +163,11 @@ def pages_of(entry: str) -> list[str]:
 
 
 def add_toctree(page: str, pages: list[str], caption: str = "") -> set[str]:
-    lines = ["```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), "", *(f"/{p}" for p in pages)]
+    lines = ["```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), ""]
+    lines += [p.replace("<", "</") if "<" in p else f"/{p}" for p in pages]
     with (SOURCE / f"{page}.md").open("a", encoding="utf-8") as file:
         file.write("\n".join(["", *lines, "```", ""]))
-    return set(pages)
+    return {p.rpartition("<")[2].rstrip(">") for p in pages}
 
 
 def schemas_page() -> str:

@@ -11,6 +11,8 @@ myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 4  # links such as planning.md#prices work on GitHub and here
 suppress_warnings = ["myst.header"]  # a page made of parts may start at the second level
 
+smartquotes = False  # --option stays --option
+maximum_signature_line_length = 78
 default_role = "code"  # docstrings are Markdown: one backtick means code
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
