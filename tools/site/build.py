@@ -108,11 +108,13 @@ def write(path: Path, place: Path) -> None:
 
 
 def for_site(text: str, path: Path, place: Path) -> str:
-    """Return the text of a page for the site. Code blocks stay as they are."""
-    parts = re.split(r"(^```.*?^```)", text, flags=re.M | re.S)
-    return "".join(
-        part if part.startswith("```") else _LINK.sub(functools.partial(_link, path, place), part) for part in parts
-    )
+    """Return the text of a page for the site: its links, and no line break between a number and %. Code stays as it is."""
+    parts = re.split(r"(^```.*?^```|^#[^\n]*$)", text, flags=re.M | re.S)
+    return "".join(part if part.startswith(("```", "#")) else _prose(part, path, place) for part in parts)
+
+
+def _prose(text: str, path: Path, place: Path) -> str:
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", _LINK.sub(functools.partial(_link, path, place), text))
 
 
 def _link(path: Path, place: Path, match: re.Match[str]) -> str:
