@@ -20,7 +20,7 @@ ALL_WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE =
 LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or vendors
 
-.PHONY: run test test-all slowest check house words format install backends tensorflow ray onnx horovod serve atari vendors clean
+.PHONY: run test test-all slowest check house words docs format install backends tensorflow ray onnx horovod serve atari vendors clean
 .DEFAULT_GOAL := run
 
 install:
