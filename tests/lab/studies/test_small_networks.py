@@ -21,7 +21,7 @@ from chronograd_lab.studies.small_networks.study import (
     STUDY,
     TUNED,
     Found,
-    Setting,
+    HeadSetup,
     accuracy_with_stored,
     cause_job,
     causes,
@@ -46,7 +46,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     results = STUDY.conduct(lab, settings)
     stages = [(row["network"], row["stage"]) for row in results.rows["runs"]]
     assert stages == [("small CNN", SCRATCH), ("ResNet-8", HEAD), ("ResNet-8", TUNED)]
-    tried = [Setting.of(row) for row in results.rows["causes"]]
+    tried = [HeadSetup.of(row) for row in results.rows["causes"]]
     assert sorted(tried, key=str) == sorted(causes(settings), key=str)
     by_setting = dict(zip(tried, results.rows["causes"], strict=True))
     good = right(settings)
@@ -67,7 +67,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
 
 
 def test_right_is_changed_in_one_thing_at_a_time() -> None:
-    assert Setting("imagenet", "stored", 128, 1.0) == GOOD
+    assert HeadSetup("imagenet", "stored", 128, 1.0) == GOOD
     assert GOOD.wrongs(GOOD) == []
     tried = one_wrong(LAPTOP)
     assert [len(s.wrongs(GOOD)) for s in tried] == [1] * len(tried)
@@ -80,11 +80,11 @@ def test_every_setting_is_tried_once() -> None:
     assert len(grid(LAPTOP)) == 3 * 2 * 2
     # 3 ranges at 3 sizes; statistics, rate and trunk at 128; of the grid what the first do not have; two untrained trunks
     assert len(tried) == 9 + 3 + (12 - 3) + 2
-    assert grid(LAPTOP)[-1] == Setting("raw", "batch", 32, 0.001)
+    assert grid(LAPTOP)[-1] == HeadSetup("raw", "batch", 32, 0.001)
 
 
 def test_a_cause_becomes_a_job() -> None:
-    job = cause_job(LAPTOP, Setting("raw", "batch", 32, 0.001), "weights.tar")
+    job = cause_job(LAPTOP, HeadSetup("raw", "batch", 32, 0.001), "weights.tar")
     assert (job.data.normalisation, job.data.image_size) == ("raw", 32)
     assert (job.training.trainable, job.training.frozen_norm) == ("head", "batch")
     assert (job.training.optimizer, job.training.learning_rate) == ("adadelta", 0.001)
@@ -96,7 +96,7 @@ def test_a_cause_becomes_a_job() -> None:
 
 
 def made_up(
-    accuracy: dict[Setting, float], mismatched: float = 0.1, tuned: float = 0.1, restored: float = 0.2
+    accuracy: dict[HeadSetup, float], mismatched: float = 0.1, tuned: float = 0.1, restored: float = 0.2
 ) -> Results:
     """Results of the laptop size: settings that are not named have 0.4, of two seeds half a point apart."""
     found: list[dict[str, Any]] = []
@@ -159,12 +159,12 @@ def test_values_and_tables_of_made_up_results() -> None:
         (replace(GOOD, image_size=32, normalisation="raw"), 0.38, "Batch statistics in training and test undo part"),
         (replace(GOOD, image_size=32, normalisation="unit", rate=0.001), 0.1, "4 of 12 settings end at chance"),
     ],
-    ids=lambda value: value.name if isinstance(value, Setting) else None,
+    ids=lambda value: value.name if isinstance(value, HeadSetup) else None,
 )
-def test_other_accuracies_do_not_support_a_sentence(setting: Setting, accuracy: float, sentence: str) -> None:
+def test_other_accuracies_do_not_support_a_sentence(setting: HeadSetup, accuracy: float, sentence: str) -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["causes"]:
-        if Setting.of(row) == setting:
+        if HeadSetup.of(row) == setting:
             row["accuracy"] = accuracy + 0.001 * row["seed"]
     with pytest.raises(ClaimError, match=sentence):
         STUDY.page(results)

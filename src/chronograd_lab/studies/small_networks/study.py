@@ -70,7 +70,7 @@ def _job(settings: Settings, network: str, weights: str | None, data: Row, epoch
 
 
 @dataclass(frozen=True)
-class Setting:
+class HeadSetup:
     """How a head is trained on a frozen trunk. The learning rate is that of Adadelta."""
 
     normalisation: str
@@ -85,10 +85,10 @@ class Setting:
         return f"{self.normalisation}, {self.norm}, {self.image_size}, {self.rate:g}{trunk}"
 
     @classmethod
-    def of(cls, row: Row) -> Setting:
+    def of(cls, row: Row) -> HeadSetup:
         return cls(*(row[name] for name in ("normalisation", "norm", "image_size", "rate", "is_pretrained")))
 
-    def wrongs(self, right: Setting) -> list[str]:
+    def wrongs(self, right: HeadSetup) -> list[str]:
         """What differs from another setting, in words."""
         wrongs = {
             f"input {RANGES[self.normalisation]}": self.normalisation != right.normalisation,
@@ -104,13 +104,13 @@ def _square(side: int) -> str:
     return f"{side}×{side}"
 
 
-def right(settings: Settings) -> Setting:
+def right(settings: Settings) -> HeadSetup:
     """The first input range, stored statistics, the largest images, the highest rate."""
     own = settings["diagnosis"]
-    return Setting(own["normalisations"][0], "stored", max(own["image_sizes"]), max(own["rates"]))
+    return HeadSetup(own["normalisations"][0], "stored", max(own["image_sizes"]), max(own["rates"]))
 
 
-def one_wrong(settings: Settings) -> list[Setting]:
+def one_wrong(settings: Settings) -> list[HeadSetup]:
     """The right setting with one thing changed."""
     own, good = settings["diagnosis"], right(settings)
     return [
@@ -122,18 +122,18 @@ def one_wrong(settings: Settings) -> list[Setting]:
     ]
 
 
-def grid(settings: Settings) -> list[Setting]:
+def grid(settings: Settings) -> list[HeadSetup]:
     """Every input range, statistics and rate at the smallest images, where all is wrong that can be."""
     own = settings["diagnosis"]
     return [
-        Setting(normalisation, norm, min(own["image_sizes"]), rate)
+        HeadSetup(normalisation, norm, min(own["image_sizes"]), rate)
         for norm in own["norms"]
         for normalisation in own["normalisations"]
         for rate in own["rates"]
     ]
 
 
-def causes(settings: Settings) -> list[Setting]:
+def causes(settings: Settings) -> list[HeadSetup]:
     """All settings that are tried, each once; the long ones first."""
     own, good = settings["diagnosis"], right(settings)
     sizes = [replace(good, normalisation=n, image_size=s) for n in own["normalisations"] for s in own["image_sizes"]]
@@ -143,7 +143,7 @@ def causes(settings: Settings) -> list[Setting]:
     return sorted(tried, key=lambda s: (-s.image_size, s.norm != "batch"))
 
 
-def cause_job(settings: Settings, setting: Setting, weights: str) -> Job:
+def cause_job(settings: Settings, setting: HeadSetup, weights: str) -> Job:
     own = settings["diagnosis"]
     data = {"image_size": setting.image_size, "normalisation": setting.normalisation, "skip": own.get("skip", 0)}
     return _job(
@@ -245,11 +245,11 @@ class Found:
     def mark(self) -> Mark:
         return Mark("y", 100 * self.chance, "chance")
 
-    def settings(self) -> list[Setting]:
-        return list(dict.fromkeys(map(Setting.of, self.rows)))
+    def settings(self) -> list[HeadSetup]:
+        return list(dict.fromkeys(map(HeadSetup.of, self.rows)))
 
-    def accuracy(self, setting: Setting, column: str = "accuracy") -> Spread:
-        return Spread.of([row[column] for row in self.rows if Setting.of(row) == setting])
+    def accuracy(self, setting: HeadSetup, column: str = "accuracy") -> Spread:
+        return Spread.of([row[column] for row in self.rows if HeadSetup.of(row) == setting])
 
     def limit(self) -> float:
         """Chance and two standard errors of so many test images."""
@@ -375,7 +375,7 @@ def _together(results: Results, found: Found) -> Table:
     own = results.settings["diagnosis"]
     side = min(own["image_sizes"])
     body = [
-        [RANGES[n], norm, *(found.accuracy(Setting(n, norm, side, rate)).percent() for rate in own["rates"])]
+        [RANGES[n], norm, *(found.accuracy(HeadSetup(n, norm, side, rate)).percent() for rate in own["rates"])]
         for n in own["normalisations"]
         for norm in own["norms"]
     ]
