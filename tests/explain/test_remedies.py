@@ -73,7 +73,7 @@ def test_what_hides_behind_backward_is_predicted_of_a_network_that_is_known(tmp_
     from chronograd.job import from_dict
     from chronograd.predict.collectives import Topology
     from chronograd.predict.prediction import rank_work
-    from chronograd.predict.scaling import exchange
+    from chronograd.predict.scaling import Packing, exchange
     from chronograd.predict.setting import setting_of
     from chronograd.record import JobHeader
 
@@ -94,7 +94,7 @@ def test_what_hides_behind_backward_is_predicted_of_a_network_that_is_known(tmp_
     def exposed_s(bandwidth: float, share: float) -> float:
         link = Link(name="x", title="x", latency_s=0.0, bandwidth_bytes_per_s=bandwidth)
         topology = Topology(2, 1, link, link)
-        return float(exchange(trace, times, backward_s, topology, "ring", 1.0, 200_000, share).exposed_s)
+        return float(exchange(trace, times, backward_s, topology, "ring", 1.0, Packing(200_000, share)).exposed_s)
 
     bandwidth = min(np.geomspace(1e5, 1e9, 4001), key=lambda b: abs(exposed_s(b, 1.0) - wait_s))
     assert after_s == pytest.approx(STEP - wait_s + exposed_s(bandwidth, 0.5), rel=0.01)

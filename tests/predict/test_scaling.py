@@ -16,6 +16,7 @@ from chronograd.predict.prediction import predict
 from chronograd.predict.scaling import (
     REPLICA_OPERATOR_S,
     REPLICA_TENSOR_S,
+    Packing,
     buckets,
     exchange,
     input_stall_s,
@@ -71,8 +72,8 @@ def test_buckets_of_another_size_and_compressed_gradients() -> None:
     assert buckets(trace, 64 * MIB) == [(26 * MIB, 1)]
     assert buckets(trace, 1) == [(MIB, 0), (25 * MIB, 1)]
     two = Topology(2, 8, WIRE, WIRE)
-    assert exchange(trace, times, 30.0, two, "ring", bucket_bytes=64 * MIB).exposed_s == 26.0
-    assert exchange(trace, times, 30.0, two, "ring", bucket_bytes=64 * MIB, sent_share=0.5).exposed_s == 13.0
+    assert exchange(trace, times, 30.0, two, "ring", packing=Packing(64 * MIB)).exposed_s == 26.0
+    assert exchange(trace, times, 30.0, two, "ring", packing=Packing(64 * MIB, 0.5)).exposed_s == 13.0
 
 
 def test_between_nodes_of_cpus_only_the_work_of_the_cores_slows_backward() -> None:

@@ -17,7 +17,7 @@ from chronograd.explain.evidence import Evidence
 from chronograd.hardware.catalog import Link
 from chronograd.predict.collectives import Topology
 from chronograd.predict.prediction import rank_work
-from chronograd.predict.scaling import exchange
+from chronograd.predict.scaling import Packing, exchange
 from chronograd.predict.setting import setting_of
 from chronograd.trace import Trace
 
@@ -41,9 +41,8 @@ class Exchange:
         used = link or self.link
         topology = Topology(self.world, 1, used, used)
         behind_s = longer * self.backward_s
-        return float(
-            exchange(self.trace, self.times, behind_s, topology, "ring", 1.0, self.bucket_bytes, sent_share).exposed_s
-        )
+        packing = Packing(self.bucket_bytes, sent_share)
+        return float(exchange(self.trace, self.times, behind_s, topology, "ring", 1.0, packing).exposed_s)
 
 
 def exchange_of(run: Evidence) -> Exchange | None:

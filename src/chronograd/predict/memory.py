@@ -201,19 +201,25 @@ def footprint(
     table[2, -1], table[4, -1] = trained_bytes, 0.0
     table[3] = OPTIMIZER_STATES[optimizer] * trained_bytes
     if zero_stage and world_size > 1:
-        # Ranks gather weights and reduce gradients in the precision of the work.
-        whole = _largest_unit_bytes(trace) / (2 if is_half else 1) if zero_stage > 1 else 0
-        for part, stage in ((3, 1), (2, 2), (0, 3)):
-            if zero_stage >= stage:
-                has_unit = part == 2 or (part == 0 and not is_half)
-                table[part] = _shared(table[part], world_size, whole if has_unit else 0)
-        if zero_stage >= 3:
-            copies = _shared(copies, world_size, whole)
+        copies = _share_out(trace, table, copies, world_size, zero_stage, is_half)
     table[_PART_OF_ROLE["activation"]] += copies
     if has_average and is_training:
         state = (*trace.parameters().values(), *trace.buffers().values())
         table[3] += sum((np.array(trace.storages[t.storage].bytes) for t in state), np.zeros(2))
     return Footprint(table)
+
+
+def _share_out(
+    trace: Trace, table: np.ndarray, copies: np.ndarray, world_size: int, zero_stage: int, is_half: bool
+) -> np.ndarray:
+    """Share the parts of a table out over the ranks, as a stage of ZeRO does; return the half copies of weights, shared as well."""
+    # Ranks gather weights and reduce gradients in the precision of the work.
+    whole = _largest_unit_bytes(trace) / (2 if is_half else 1) if zero_stage > 1 else 0
+    for part, stage in ((3, 1), (2, 2), (0, 3)):
+        if zero_stage >= stage:
+            has_unit = part == 2 or (part == 0 and not is_half)
+            table[part] = _shared(table[part], world_size, whole if has_unit else 0)
+    return _shared(copies, world_size, whole) if zero_stage >= 3 else copies
 
 
 def footprint_of_job(trace: Trace, job: Job, world_size: int | None = None) -> Footprint:

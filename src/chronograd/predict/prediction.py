@@ -35,6 +35,7 @@ from chronograd.predict.roofline import Roofline, roofline
 from chronograd.predict.scaling import (
     Bucket,
     Communication,
+    Packing,
     crowding,
     exchange,
     gather_exposed_s,
@@ -181,8 +182,10 @@ def _exchanged(
         setting.topology,
         setting.algorithm,
         setting.calibration.overlap,
-        job.communication.bucket_bytes or (HOROVOD_BUCKET_BYTES if job.backend == "horovod" else None),
-        0.5 if job.communication.compression == "fp16" else 1.0,
+        Packing(
+            job.communication.bucket_bytes or (HOROVOD_BUCKET_BYTES if job.backend == "horovod" else None),
+            0.5 if job.communication.compression == "fp16" else 1.0,
+        ),
         rest_s=longer * (sum(alone.values()) - last_backward_s),
     )
 

@@ -63,6 +63,19 @@ class Communication:
         return sum(bucket.size_bytes for bucket in self.buckets)
 
 
+@dataclass(frozen=True)
+class Packing:
+    """How gradients are packed into messages.
+
+    Attributes:
+        bucket_bytes: gradients exchanged together; see `buckets`.
+        sent_share: of their bytes, where they are compressed.
+    """
+
+    bucket_bytes: int | None = None
+    sent_share: float = 1.0
+
+
 def buckets(trace: Trace, bucket_bytes: int | None = None) -> list[tuple[int, int]]:
     """(bytes, operator id after which it is complete) of each bucket, in the order gradients become ready.
 
@@ -88,8 +101,7 @@ def exchange(
     topology: Topology,
     algorithm: str,
     overlap: float = 1.0,
-    bucket_bytes: int | None = None,
-    sent_share: float = 1.0,
+    packing: Packing = Packing(),
     rest_s: Amount = np.inf,
 ) -> Communication:
     """The gradient exchange of one step: each bucket waits for its last gradient and for the bucket before it.
@@ -99,10 +111,9 @@ def exchange(
             they have the shapes (batches, 1, operators) and (batches, 1), and results the shape (batches, numbers of ranks).
         overlap: share of the communication within a node that may run at the same time as backward, 0 to 1; see
             `slowed_by`.
-        bucket_bytes: gradients exchanged together; see `buckets`. `sent_share`: of their bytes, where they are compressed.
         rest_s: time between the end of backward and the next, in which a link gets its burst back.
     """
-    parts = derived(trace, ("buckets", bucket_bytes), lambda: buckets(trace, bucket_bytes))
+    parts = derived(trace, ("buckets", packing.bucket_bytes), lambda: buckets(trace, packing.bucket_bytes))
     if not parts or np.max(topology.num_ranks) == 1:
         return Communication()
     is_backward = trace.columns["phase"] == PHASES.index("backward")
@@ -119,10 +130,10 @@ def exchange(
         idle = np.maximum(ready - done, 0.0)
         start, done = now + idle, done + idle
         credit = np.minimum(full, credit + (idle if found else idle + rest_s))
-        whole = all_reduce_s(algorithm, sent_share * size, topology)
+        whole = all_reduce_s(algorithm, packing.sent_share * size, topology)
         at_once = np.minimum(credit, whole - latency_s)
         seconds, credit = whole - at_once, credit - at_once
-        slowed = slowed_by(algorithm, sent_share * size, topology, overlap, seconds)
+        slowed = slowed_by(algorithm, packing.sent_share * size, topology, overlap, seconds)
         done = np.minimum(done + (1 - slowed) * seconds, backward_s)
         now = start + seconds
         found.append(Bucket(size, start, seconds))

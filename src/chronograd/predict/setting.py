@@ -67,22 +67,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
 
     Raises NotFoundError and InputError for names and precisions, and for what is not predicted.
     """
-    if job.training.trainable == "head":
-        raise InputError(
-            "training.trainable is head: a network of which only the last layer is trained is not predicted yet",
-            "measure it, or predict it with training.trainable=all, which is an upper bound",
-        )
-    if job.backend == "parameter_server":
-        raise InputError(
-            "backend is parameter_server, whose workers do not wait for one another: a synchronous step is predicted",
-            "fit its speed from runs with `chronograd fit speed`, see what more workers do with `chronograd simulate "
-            "speed`, or predict backend=ddp",
-        )
-    if job.training.zero_stage and job.backend not in _ZERO_BACKENDS:
-        raise InputError(
-            f"training.zero_stage is {job.training.zero_stage}; backend {job.backend} has the whole state on every device",
-            f"write training.zero_stage=0, or backend={' or '.join(_ZERO_BACKENDS)}",
-        )
+    _check_is_predicted(job)
     cluster = job.cluster
     device = device or catalog.device(cluster.device)
     calibration = calibration_for(
@@ -127,6 +112,26 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         float(measured.get("after_wait", 1.0)),
         meeting_s,
     )
+
+
+def _check_is_predicted(job: Job) -> None:
+    """Raise InputError for a job whose step is not predicted."""
+    if job.training.trainable == "head":
+        raise InputError(
+            "training.trainable is head: a network of which only the last layer is trained is not predicted yet",
+            "measure it, or predict it with training.trainable=all, which is an upper bound",
+        )
+    if job.backend == "parameter_server":
+        raise InputError(
+            "backend is parameter_server, whose workers do not wait for one another: a synchronous step is predicted",
+            "fit its speed from runs with `chronograd fit speed`, see what more workers do with `chronograd simulate "
+            "speed`, or predict backend=ddp",
+        )
+    if job.training.zero_stage and job.backend not in _ZERO_BACKENDS:
+        raise InputError(
+            f"training.zero_stage is {job.training.zero_stage}; backend {job.backend} has the whole state on every device",
+            f"write training.zero_stage=0, or backend={' or '.join(_ZERO_BACKENDS)}",
+        )
 
 
 def _seconds_of(measured: Mapping[str, Any], name: str) -> float | None:
