@@ -37,8 +37,8 @@ def fit(path: Path, fails_at: int | None = None, **options: Any) -> None:
 
     data = TensorDataset(torch.randn(48, 4), torch.randint(0, 2, (48,)))
     trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[RecordCallback(path, warmup=1, what_if=False)], **options,
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[RecordCallback(path, warmup=1, what_if=False)], **{"devices": 1, **options},
     )  # fmt: skip
     trainer.fit(Module(), DataLoader(data, 8), DataLoader(data, 16))
 
@@ -59,6 +59,14 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
     record = RunDir.open(tmp_path / "run").record()
     assert record["step_time_s"].n == 3
     assert record.value("throughput_samples_per_s") == pytest.approx(24 / record.value("step_time_s"))
+
+
+def test_two_ranks_share_a_step(tmp_path: Path) -> None:
+    """Each rank takes every second batch of 8: three steps of an epoch, each of 16 samples."""
+    fit(tmp_path / "run", devices=2, strategy="ddp_fork")
+    record = RunDir.open(tmp_path / "run").record()
+    assert (record.world, record["step_time_s"].n) == (2, 5)
+    assert record.value("throughput_samples_per_s") == pytest.approx(16 / record.value("step_time_s"))
 
 
 def test_a_trainer_that_raises_leaves_its_record(tmp_path: Path) -> None:
