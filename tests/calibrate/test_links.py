@@ -17,7 +17,7 @@ from chronograd.calibrate.links_worker import STACK, WORKING, stack, working
 from chronograd.cli.main import main
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
-from chronograd.predict.collectives import all_gather, broadcast, reduce_scatter, ring
+from chronograd.predict.collectives import Topology, all_gather, broadcast, reduce_scatter, ring
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,15 @@ def test_alpha_and_beta_are_found_again(collective: str, formula: object) -> Non
     assert found.latency_s == pytest.approx(20e-6, rel=1e-6)
     assert found.bandwidth_bytes_per_s == pytest.approx(5e9, rel=1e-6)
     assert found.error < 1e-9
+
+
+def test_costs_of_an_exchange_are_found_again() -> None:
+    """3 µs for each gradient and buffer, and 40 µs for each of two meetings, beside what the link needs at α = 0, B = 1 GB/s."""
+    link = catalog.Link(name="one", title="1 GB/s", latency_s=0.0, bandwidth_bytes_per_s=1e9)
+    sent = [(one.gradient_bytes + one.buffer_bytes) / 1e9 for one in (STACK, WORKING)]  # of two ranks: all of it, once
+    copies = [3e-6 * (one.gradients + one.buffers) for one in (STACK, WORKING)]
+    seconds = [2e-3 + sent[0] + copies[0], 2e-3, 9e-3 + sent[1] + copies[1] + 2 * 40e-6, 9e-3]
+    assert links.exchange_costs(seconds, Topology(2, 2, link, link)) == pytest.approx((3e-6, 40e-6))
 
 
 def timed_behind_a_bucket(sizes: Sequence[int], burst: float) -> list[TimedCollective]:

@@ -35,6 +35,13 @@ def test_intervals_hold_what_noise_hides() -> None:
     assert 0.65 <= np.mean(held) <= 0.97
 
 
+def test_refits_deviate_as_the_mean_of_the_points_does() -> None:
+    """Four timings of one pair, 5 % off either way, and one coefficient: the deviation is 5 % over the root of three."""
+    found = fit_speed([1] * 4, [1] * 4, np.exp([0.05, -0.05, 0.05, -0.05]), draws=4000)
+    assert (found.draws[:, 1:] == 0).all()
+    assert np.log(found.draws[:, 0]).std() == pytest.approx(0.05 / 3**0.5, rel=0.05)
+
+
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(InputError, match="5 points"):
         fit_speed([1, 2, 4, 8], [1, 1, 1, 1], [1, 1, 1, 1], batch=32)

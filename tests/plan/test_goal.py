@@ -63,6 +63,13 @@ class TestByHand:
         taken = {budget: found(rows, effort, Goal(budget)).chosen for budget in (29, 31, 37)}
         assert taken == {29: None, 31: 1, 37: 2}
 
+    def test_beyond_the_largest_known_batch(self) -> None:
+        """At four times that batch: twice the samples, and an 80 % interval from as many to four times as many."""
+        effort = SamplesToTarget(3.6e6, 100, 0.0, largest_batch=200)
+        steps, sigma = effort.steps(np.array([100, 200, 800]))
+        assert steps == pytest.approx([36000, 18000, 9000])
+        assert np.exp(1.2816 * sigma) == pytest.approx([1, 1, 2])
+
     def test_without_noise_more_workers_only_cost_more(self) -> None:
         """36,000 steps whatever the batch: 10 h and 30 dollars on 1, 10 h and 60 on 2."""
         rows, effort = table([1, 2], [1.0, 1.0]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE)

@@ -59,3 +59,20 @@ def test_adadelta_is_its_formula() -> None:
         u = rho * u + (1 - rho) * change**2
         weight -= change
         assert net.weight.item() == pytest.approx(weight, rel=1e-5)
+
+
+def test_rmsprop_is_its_formula() -> None:
+    """Mnih et al. 2015: m = ρ m + (1 - ρ) g; v = ρ v + (1 - ρ) g²; step rate · g / √(v - m² + 0.01), with ρ = 0.95."""
+    training = Training.model_validate(
+        {"optimizer": "rmsprop", "learning_rate": 0.1, "momentum": 0.95, "weight_decay": 0.0}
+    )
+    net = nn.Linear(1, 1, bias=False)
+    optimizer = make_optimizer(net, training)
+    set_rate(optimizer, training, 0, 10)
+    weight, m, v = net.weight.item(), 0.0, 0.0
+    for gradient in (0.5, -2.0, 1.0):
+        net.weight.grad = torch.tensor([[gradient]])
+        optimizer.step()
+        m, v = 0.95 * m + 0.05 * gradient, 0.95 * v + 0.05 * gradient**2
+        weight -= 0.1 * gradient / (v - m**2 + 0.01) ** 0.5
+        assert net.weight.item() == pytest.approx(weight, rel=1e-5)

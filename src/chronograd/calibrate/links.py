@@ -83,21 +83,25 @@ def measure_exchange(link: Link, world: int = 2, seconds: float = 2.0) -> tuple[
         broadcast of buffers) in a step that computes, from steps of layers that do, less the former: ranks do not arrive
         together, and whoever waits for a message is woken late, which collectives one after the other do not show.
     """
+    results = _run(world, ("module", "module_apart", "working", "working_apart"), [4 * world], seconds / 2)
+    slowest = [float(np.median(np.max([r["rows"][i]["seconds"] for r in results], axis=0))) for i in range(4)]
+    return exchange_costs(slowest, Topology(world, world, link, link))
+
+
+def exchange_costs(seconds: Sequence[float], topology: Topology) -> tuple[float, float]:
+    """Return what `measure_exchange` does.
+
+    Args:
+        seconds: steps of many small layers with and without their exchange, then of layers that compute, with and without.
+    """
     from chronograd.calibrate.links_worker import STACK, WORKING, Stack
 
-    results = _run(world, ("module", "module_apart", "working", "working_apart"), [4 * world], seconds / 2)
-    topology = Topology(world, world, link, link)
-
-    def beside(stack: Stack, first: int) -> float:
-        whole, apart = (
-            float(np.median(np.max([result["rows"][i]["seconds"] for result in results], axis=0)))
-            for i in (first, first + 1)
-        )
+    def beside(stack: Stack, whole: float, apart: float) -> float:
         sent = all_reduce_s("ring", stack.gradient_bytes, topology) + buffers_s(stack.buffer_bytes, topology)
         return whole - apart - float(sent)
 
-    tensor_s = max(0.0, beside(STACK, 0)) / (STACK.gradients + STACK.buffers)
-    rest_s = beside(WORKING, 2) - tensor_s * (WORKING.gradients + WORKING.buffers)
+    tensor_s = max(0.0, beside(STACK, *seconds[:2])) / (STACK.gradients + STACK.buffers)
+    rest_s = beside(WORKING, *seconds[2:]) - tensor_s * (WORKING.gradients + WORKING.buffers)
     return tensor_s, max(0.0, rest_s) / 2
 
 
