@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -171,6 +172,33 @@ def test_a_full_queue_says_when_to_come_again() -> None:
     answers = asyncio.run(held(model, waiting, most_waiting=3))
     assert [isinstance(answer, QueueFull) for answer in answers] == [False, False, False, True, True]
     assert answers[3].retry_after_s >= 1
+
+
+def test_two_instances_empty_the_queue_twice_as_fast() -> None:
+    """Ten requests wait, each takes as long as the one before them did, and two run at a time."""
+    model, took = Doubling(), list[float]()
+
+    async def go() -> int:
+        batcher = Batcher(model, most_waiting=10, instances=2, observe=lambda rows, run_s: took.append(run_s))
+        model.may_run.clear()
+        first = asyncio.create_task(batcher.submit(rows(0), ["y"]))
+        await asyncio.sleep(0.4)
+        model.may_run.set()
+        await first
+        model.may_run.clear()
+        tasks = [asyncio.create_task(batcher.submit(rows(i), ["y"])) for i in range(2)]
+        await asyncio.sleep(0.02)
+        tasks += [asyncio.create_task(batcher.submit(rows(i), ["y"])) for i in range(10)]
+        await asyncio.sleep(0.02)
+        with pytest.raises(QueueFull) as full:
+            await batcher.submit(rows(1), ["y"])
+        model.may_run.set()
+        await asyncio.gather(*tasks)
+        await batcher.close()
+        return full.value.retry_after_s
+
+    retry_after_s = asyncio.run(go())
+    assert retry_after_s == math.ceil(10 * took[0] / 2) > 1
 
 
 def test_who_gives_up_leaves_the_queue() -> None:
