@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from chronograd import api, ask
+from chronograd.data import datasets
 from chronograd.models import weights
 
 
@@ -27,6 +28,18 @@ def test_a_folder_of_few_pictures_is_fine_tuned(tmp_path: Path, monkeypatch: pyt
     assert fresh.job.network.weights is None
     assert "network.weights=torchvision" in fresh.notes[0]
     assert ask.ask("torchvision:resnet18", short=data, can_download=True).job.network.weights == "torchvision"
+
+
+def test_an_epoch_of_very_few_pictures_has_four_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate shrinks with the batch: 0.01 at 64."""
+    for i in range(40):
+        (tmp_path / f"imgs/{i % 2}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / f"imgs/{i % 2}/{i}.png")
+    monkeypatch.setattr(weights, "is_cached", lambda reference: True)
+    job = ask.ask("torchvision:resnet18", short={"data": f"folder:{tmp_path / 'imgs'}"}).job
+    pictures = datasets.card(job.data).train_size
+    assert (job.training.batch, pictures // job.training.batch) == (pictures // 4, 4)
+    assert job.training.learning_rate == pytest.approx(0.01 * job.training.batch / 64, abs=1e-6)
 
 
 def test_the_optimizer_of_the_family_is_the_default_and_is_stated() -> None:
