@@ -10,6 +10,7 @@ import pytest
 
 from chronograd.cli.main import main
 from chronograd.record import STEP_PARTS
+from chronograd.rundir import RunDir
 
 JOB = """
 network: {name: "tiny_networks:plain"}
@@ -97,10 +98,11 @@ def test_a_run_that_reached_its_target_is_not_extended(capsys: pytest.CaptureFix
 
 def test_measure_two_ranks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["backend=ddp", "cluster.count=2", "--steps", "6", "--warmup", "2", "--launcher", "local", "--json"]
-    assert main(["measure", "job.yaml", *arguments]) == 0
+    assert main(["measure", "job.yaml", *arguments, "--out", "runs/two"]) == 0
     record = json.loads(capsys.readouterr().out)
     quantities = record["quantities"]
     assert quantities["step_time_s"]["n"] == 6
+    assert RunDir.open("runs/two").read_steps(0).steps[0].step == 3  # after two of warm-up
     assert record["cluster"]["count"] == 2
     # The convolution forward and for its weights (the image takes no gradient), the linear layer three times; 32 samples a rank.
     flops = 2 * 32 * (2 * 8 * 8 * 8 * 9 + 3 * 128 * 10)

@@ -31,11 +31,13 @@ def test_steps_parts_and_pauses(tmp_path: Path) -> None:
         events.pause()
         time.sleep(0.05)
         events.go_on()
+        time.sleep(0.006)  # loads the next batch
     events.end()
     events.end()
     record = RunDir.open(tmp_path / "run").record()
     assert record["step_time_s"].n == 3
     assert record.value("forward_s") >= 0.004
+    assert record.value("input_s") >= 0.006
     assert record.value("step_time_s") < 0.05
     assert record.value("throughput_samples_per_s") == pytest.approx(8 / record.value("step_time_s"))
 

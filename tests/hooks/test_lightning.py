@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from chronograd.measure.user_loop import LoopRecorder
 from chronograd.rundir import RunDir
 
 lightning = pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def fit(path: Path, fails_at: int | None = None, **options: Any) -> None:
+def fit(path: Path, fails_at: int | None = None, validated: list[float] | None = None, **options: Any) -> None:
     from chronograd.hooks.lightning import RecordCallback
 
     class Module(lightning.LightningModule):  # type: ignore[name-defined, misc]
@@ -31,6 +35,8 @@ def fit(path: Path, fails_at: int | None = None, **options: Any) -> None:
 
         def validation_step(self, batch: Any, number: int) -> None:
             self.network(batch[0])
+            if validated is not None:
+                validated.append(time.perf_counter())
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 0.1)
@@ -59,6 +65,24 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
     record = RunDir.open(tmp_path / "run").record()
     assert record["step_time_s"].n == 3
     assert record.value("throughput_samples_per_s") == pytest.approx(24 / record.value("step_time_s"))
+
+
+def test_validation_is_out_of_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch of validation falls into a pause of the recording."""
+    pauses, validated = list[tuple[float, float]](), list[float]()
+    real = LoopRecorder.pause
+
+    @contextmanager
+    def pause(self: LoopRecorder) -> Iterator[None]:
+        begin = time.perf_counter()
+        with real(self):
+            yield
+        pauses.append((begin, time.perf_counter()))
+
+    monkeypatch.setattr(LoopRecorder, "pause", pause)
+    fit(tmp_path / "run", validated=validated, num_sanity_val_steps=0)
+    assert len(validated) == 6  # three batches in each of two epochs
+    assert all(any(begin < moment < end for begin, end in pauses) for moment in validated)
 
 
 def test_two_ranks_share_a_step(tmp_path: Path) -> None:

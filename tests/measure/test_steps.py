@@ -13,6 +13,7 @@ import torch
 
 from chronograd.measure.result import Method, Timing, achieved_flops, step_quantities
 from chronograd.measure.steps import time_steps
+from chronograd.record import Quantity
 from chronograd.rundir import Line, StepLine
 
 METHOD = Method("step clock", "part clock")
@@ -160,3 +161,8 @@ def test_achieved_rate_is_flops_over_time() -> None:
     time_s = step_quantities({0: [line(1)]}, 1, METHOD)["step_time_s"]
     assert achieved_flops(time_s, 6e9).value == pytest.approx(6e9 / 0.3)
     assert "were not given" in achieved_flops(time_s, None).reason
+
+
+def test_the_lowest_rate_is_that_of_the_longest_step() -> None:
+    rate = achieved_flops(Quantity(value=0.2, unit="s", low=0.1, high=0.4), 6e9)
+    assert (rate.low, rate.value, rate.high) == pytest.approx((1.5e10, 3e10, 6e10))

@@ -29,6 +29,7 @@ from chronograd.figure import (
     png_base64,
 )
 from chronograd.report.plots import _colors, _number, draw, svg, svgs_of_page
+from chronograd.report.svg import standalone
 
 
 def measured(label, x, y, bar=0.5, **fields):
@@ -275,3 +276,11 @@ def test_colours_of_parts_are_in_the_palette() -> None:
     from chronograd.report.plots import COLORS
 
     assert set(_PART_COLORS.values()) <= COLORS.keys()
+
+
+def test_drawings_side_by_side_have_a_gap_and_wrap_within_the_width() -> None:
+    """Two of 300 points fit a row of 640, the third begins the next: a gap of 14 between, 12 around."""
+    drawing = '<svg viewBox="0 0 300 100"></svg>'
+    joined = standalone([drawing] * 3)
+    assert re.findall(r' x="(\d+)" y="(\d+)"', joined) == [("12", "12"), ("326", "12"), ("12", "126")]
+    assert 'viewBox="0 0 638 238"' in joined
