@@ -112,8 +112,6 @@ class KnownResult:
         >>> result.probability(0.75) > 0.99, result.probability(0.78) < 0.01
         (True, True)
         """
-        from scipy.special import ndtr  # takes a fifth of a second, which a prediction does not need
-
         spread = math.hypot(SPREAD, self.std or 0.0)
         return float(normal_probability((self.accuracy - target) / spread))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import nn
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table
 from chronograd.count.layers import layers as counted_layers
 from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
@@ -28,7 +28,7 @@ from chronograd.predict.relatives import calibration_for
 from chronograd.trace import CONV_KINDS, Operator, Trace
 from chronograd.train.rank_context import RankContext, rank_context_from_environment
 from chronograd.train.step import AUTOCAST, DTYPES, autocast, set_matrix_arithmetic
-from chronograd.units import percent, seconds, si
+from chronograd.units import percent, seconds, whole_percent
 from chronograd.words import kind_name, time_unit
 
 Say = Callable[[str], None]
@@ -238,14 +238,16 @@ def _pass_s(trace: Trace, batch: int, calibration: Calibration) -> float:
 # -- what is said ----------------------------------------------------------------------------------
 
 
-def layers_answer(times: LayerTimes) -> Answer:
+def layers_answer(times: LayerTimes) -> Answer[LayerTimes]:
     """Layers as a table, their sums beside the whole pass, and what was predicted."""
     title = (
         f"Layers of {times.network} on {times.device_name}, batch {times.batch}, {times.precision}, "
         f"{times.repeats} passes of each kind"
     )
     notes = [] if times.predicted_s is not None else [f"not predicted: {times.why_not}"]
-    return Answer(title, sections=[sums_section(times), layers_section(times)], data=times.to_json(), notes=notes)
+    return Answer(
+        title, sections=[sums_section(times), layers_section(times)], data=times.to_json(), notes=notes, result=times
+    )
 
 
 def sums_section(times: LayerTimes) -> Section:
@@ -280,19 +282,15 @@ def sums_section(times: LayerTimes) -> Section:
         title="The whole pass and the sums over its layers",
         takeaway=sums_sentence(times),
         figure=Figure([Bars(unit, "what is timed", bars, {"time": "accent"})]),
-        table=Table(
-            ("what is timed", "median", "lowest tenth", "highest tenth", "of the whole pass"),
-            [
-                [
-                    label,
-                    seconds(value),
-                    "" if spread is None else seconds(spread.low),
-                    "" if spread is None else seconds(spread.high),
-                    percent(value / whole_s, 0),
-                ]
-                for label, value, spread in rows
-            ],
-            {1, 2, 3, 4},
+        table=Table.of(
+            rows,
+            (
+                Column("what is timed", lambda row: row[0]),
+                Column("median", lambda row: row[1], "s"),
+                Column("lowest tenth", lambda row: row[2] and row[2].low, "s", empty=""),
+                Column("highest tenth", lambda row: row[2] and row[2].high, "s", empty=""),
+                Column("of the whole pass", lambda row: row[1] / whole_s, format=whole_percent),
+            ),
         ),
     )
 
@@ -316,31 +314,30 @@ def layers_section(times: LayerTimes) -> Section:
     longest = max(times.layers, key=lambda layer: layer.synchronised_s)
     share = longest.synchronised_s / sum(layer.synchronised_s for layer in times.layers)
 
-    def product(layer: LayerTime) -> str:
-        one = layer.product
-        if one is None:
-            return ""
-        size = f"{one.m:,} × {one.n:,} × {one.k:,}"
-        return f"{one.groups} × ({size})" if one.groups > 1 else size
-
-    rows = [
-        [
-            layer.label,
-            kind_name(layer.kind),
-            si(layer.flops, "FLOP") if layer.flops else "",
-            seconds(layer.synchronised_s),
-            seconds(layer.unsynchronised_s),
-            product(layer),
-            "" if layer.product_s is None else seconds(layer.product_s),
-            "" if layer.predicted_s is None else seconds(layer.predicted_s),
-        ]
-        for layer in times.layers
-    ]
-    columns = ("layer", "kind", "FLOPs", "waited for", "not waited for", "product m × n × k", "product", "predicted")
     on = f" Predicted for {times.predicted_on}." if times.predicted_on else ""
     return Section(
         title="Layers",
         takeaway=f"{longest.label} takes longest, {seconds(longest.synchronised_s)}, {percent(share, 0)} of what was waited for.",
         intro=f"Medians of {times.repeats} passes; FLOPs are 2 per MAC, and those of all other arithmetic.{on}",
-        table=Table(columns, rows, set(range(2, len(columns))), drop=(5, 1, 2)).without_empty_columns(),
+        table=Table.of(times.layers, _LAYER, drop=("product m × n × k", "kind", "FLOPs")).without_empty_columns(),
     )
+
+
+def _product(layer: LayerTime) -> str:
+    one = layer.product
+    if one is None:
+        return ""
+    size = f"{one.m:,} × {one.n:,} × {one.k:,}"
+    return f"{one.groups} × ({size})" if one.groups > 1 else size
+
+
+_LAYER = (
+    Column("layer", "label"),
+    Column("kind", lambda layer: kind_name(layer.kind)),
+    Column("FLOPs", lambda layer: layer.flops or None, "FLOP", empty=""),
+    Column("waited for", "synchronised_s", "s"),
+    Column("not waited for", "unsynchronised_s", "s"),
+    Column("product m × n × k", _product, format=str),
+    Column("product", "product_s", "s", empty=""),
+    Column("predicted", "predicted_s", "s", empty=""),
+)

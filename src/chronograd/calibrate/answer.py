@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table
 from chronograd.calibrate import link_rows, links, machine
 from chronograd.calibrate.scoring import score_shipped, with_time_left
 from chronograd.calibrate.tables import validate as validate_table
@@ -14,7 +15,7 @@ from chronograd.calibrate.workers import Progress
 from chronograd.figure import Figure, Lines, Series
 from chronograd.fit.tables import ThroughputTable as Throughputs
 from chronograd.hardware import catalog
-from chronograd.hardware.catalog import Device
+from chronograd.hardware.catalog import Device, Link
 from chronograd.launch import hosts as host_list
 from chronograd.units import percent, seconds, si
 from chronograd.words import how_many, signed_percent
@@ -29,7 +30,7 @@ def calibrate(
     layouts: Sequence[str] = ("nchw",),
     out: Path | None = None,
     progress: Progress = lambda share, text: None,
-) -> Answer:
+) -> Answer[Device]:
     """Measure this machine, keep it as the device `local` and, of a CPU, its loopback link.
 
     Args:
@@ -43,36 +44,38 @@ def calibrate(
     return calibrated(device)
 
 
-def calibrated(device: Device) -> Answer:
+def calibrated(device: Device) -> Answer[Device]:
     """What was measured of a device, for each way of running."""
     settings: list[dict[str, Any]] = (device.calibration or {})["settings"]
-    rows = [
-        (
-            s["precision"],
-            "nhwc" if s.get("channels_last") else "nchw",
-            s["mode"],
-            str(s["processes"]),
-            str(s["threads"]),
-            si(s["peak_flops_per_s"], "FLOP/s"),
-            si(s["bandwidth_bytes_per_s"], "B/s"),
-            f"{1e6 * (s['classes']['elementwise.forward'][s['rates'].index('launch_s')] + s['host_launch_s']):.1f} µs",
-            percent(s["provenance"]["error_in_sample"]),
-            percent(s["provenance"]["error_left_out"]),
-        )
-        for s in settings
-    ]
-    columns = ("precision", "layout", "mode", "ranks", "threads", "peak reached", "bandwidth reached", "per operator",
-               "error, fitted blocks", "error, blocks left out")  # fmt: skip
     best = max(settings, key=lambda s: float(s["peak_flops_per_s"]))
     worst = max(float(s["provenance"]["error_left_out"]) for s in settings)
     section = Section(
         title=f"local: {device.title}",
         takeaway=f"{si(best['peak_flops_per_s'], 'FLOP/s')} reached in {best['precision']} on {how_many(best['threads'], 'threads')}; times "
         f"of blocks that were left out of the fit deviate by {percent(worst)} at most.",
-        table=Table(columns, rows, set(range(3, 10))),
+        table=Table.of(settings, _SETTING),
         caption=f"saved to {catalog.user_device_path('local')}",
     )
-    return Answer("This machine", sections=[section], data=device.model_dump(mode="json"))
+    return Answer("This machine", sections=[section], result=device)
+
+
+@dataclass(frozen=True)
+class MeasuredLinks:
+    """The result of `calibrate links`: every timed collective, what was fitted to each, and the link from the all-reduces."""
+
+    rows: list[links.TimedCollective]
+    fits: list[links.Fit]
+    link: Link | None
+
+
+@dataclass(frozen=True)
+class ReadLink:
+    """The result of `calibrate links FILE`: a link from measured rows of a kind, and its median relative error on them."""
+
+    link: Link
+    rows: int
+    kind: str
+    error: float
 
 
 def calibrate_links(
@@ -83,7 +86,7 @@ def calibrate_links(
     hosts: str | None = None,
     name: str = links.LOOPBACK,
     progress: Progress = lambda share, text: None,
-) -> Answer:
+) -> Answer[MeasuredLinks]:
     """Time collectives between processes, and keep what was fitted to the all-reduces as a link.
 
     Args:
@@ -110,15 +113,11 @@ def calibrate_links(
     return Answer(
         title="Links of this machine" if hosts is None else f"Link {name}",
         sections=[_fits_section(fits, saved), _timed_section(rows)],
-        data={
-            "rows": [vars(row) for row in rows],
-            "fits": [vars(fit) for fit in fits],
-            "link": None if link is None else link.model_dump(mode="json"),
-        },
+        result=MeasuredLinks(rows, fits, link),
     )
 
 
-def link_from_rows(path: Path, name: str, like: str = link_rows.LIKE) -> Answer:
+def link_from_rows(path: Path, name: str, like: str = link_rows.LIKE) -> Answer[ReadLink]:
     """A link from rows that somebody measured, kept under its name.
 
     Raises: InputError for a name of the catalogue; as `link_rows.link_from` and `links.check_name`.
@@ -131,19 +130,15 @@ def link_from_rows(path: Path, name: str, like: str = link_rows.LIKE) -> Answer:
         title=f"Link {name}",
         takeaway=f"{seconds(link.latency_s)} per message and {si(link.bandwidth_bytes_per_s, 'B/s')}, from {found.rows} "
         f"{found.kind}, which it repeats within {percent(found.error)} in the median.",
-        table=Table(
-            ("link", "latency α", "bandwidth 1/β"),
-            [(name, seconds(link.latency_s), si(link.bandwidth_bytes_per_s, "B/s", digits=4))],
-            {1, 2},
-        ),
+        table=Table.of([link], _LINK),
         caption=f"{link.source[0].source}\nsaved to {saved}: cluster.intra_link={name} within a machine, cluster.link={name} between",
     )
-    data = {"link": link.model_dump(mode="json"), "rows": found.rows, "kind": found.kind, "error": found.error}
+    result = ReadLink(link, found.rows, found.kind, found.error)
     notes = [] if found.message_bytes is None else [
         f"the rows are of {si(found.message_bytes, 'B')}: messages of a quarter to four times a row's size came out "
         "9 % off in the mean, all others 16 %, in DeepBench's all-reduces; DistributedDataParallel sends 26 MB at a time"
     ]  # fmt: skip
-    return Answer(f"Link {name}", sections=[section], data=data, notes=notes)
+    return Answer(f"Link {name}", sections=[section], notes=notes, result=result)
 
 
 def _fits_section(fits: Sequence[links.Fit], saved: str) -> Section:
@@ -152,20 +147,7 @@ def _fits_section(fits: Sequence[links.Fit], saved: str) -> Section:
         title="Links",
         takeaway=f"{first.collective}: {seconds(first.latency_s)} per message and {si(first.bandwidth_bytes_per_s, 'B/s')}, "
         f"which is off by {percent(first.error)} in the median.",
-        table=Table(
-            ("fitted", "latency α", "bandwidth 1/β", "at once", "median error"),
-            [
-                (
-                    fit.collective,
-                    seconds(fit.latency_s),
-                    si(fit.bandwidth_bytes_per_s, "B/s"),
-                    si(fit.burst_bytes, "B"),
-                    percent(fit.error),
-                )
-                for fit in fits
-            ],
-            {1, 2, 3, 4},
-        ),
+        table=Table.of(fits, _FIT),
         caption=saved,
     )
 
@@ -184,16 +166,50 @@ def _timed_section(rows: Sequence[links.TimedCollective]) -> Section:
         takeaway=f"The highest bus bandwidth is {si(fastest.busbw, 'B/s')}, of {fastest.collective} of {si(fastest.bytes, 'B')} "
         f"over {how_many(fastest.world, 'processes')}.",
         figure=Figure([Lines("bytes", "seconds", series, log_x=True, log_y=True)]),
-        table=Table(
-            ("collective", "processes", "size", "time", "80 % interval", "n", "algbw", "busbw"),
-            [
-                (row.collective, str(row.world), si(row.bytes, "B"), seconds(row.seconds),
-                 f"{seconds(row.low)} … {seconds(row.high)}", str(row.n), si(row.algbw, "B/s"), si(row.busbw, "B/s"))
-                for row in rows
-            ],
-            {1, 2, 3, 4, 5, 6, 7},
-        ),
-    )  # fmt: skip
+        table=Table.of(rows, _TIMED),
+    )
+
+
+_SETTING = (
+    Column("precision", "precision"),
+    Column("layout", lambda s: "nhwc" if s.get("channels_last") else "nchw"),
+    Column("mode", "mode"),
+    Column("ranks", "processes", format="d"),
+    Column("threads", "threads", format="d"),
+    Column("peak reached", "peak_flops_per_s", "FLOP/s"),
+    Column("bandwidth reached", "bandwidth_bytes_per_s", "B/s"),
+    Column("per operator", lambda s: _launch_s(s), format=lambda launch_s: f"{1e6 * launch_s:.1f} µs"),
+    Column("error, fitted blocks", lambda s: s["provenance"]["error_in_sample"], "1"),
+    Column("error, blocks left out", lambda s: s["provenance"]["error_left_out"], "1"),
+)
+_LINK = (
+    Column("link", "name"),
+    Column("latency α", "latency_s", "s"),
+    Column("bandwidth 1/β", "bandwidth_bytes_per_s", format=lambda rate: si(rate, "B/s", digits=4)),
+)
+_FIT = (
+    Column("fitted", "collective"),
+    Column("latency α", "latency_s", "s"),
+    Column("bandwidth 1/β", "bandwidth_bytes_per_s", "B/s"),
+    Column("at once", "burst_bytes", format=lambda size: si(size, "B")),
+    Column("median error", "error", "1"),
+)
+_TIMED = (
+    Column("collective", "collective"),
+    Column("processes", "world", format="d"),
+    Column("size", "bytes", format=lambda size: si(size, "B")),
+    Column("time", "seconds", "s"),
+    Column("80 % interval", lambda row: f"{seconds(row.low)} … {seconds(row.high)}", format=str),
+    Column("n", "n", format="d"),
+    Column("algbw", "algbw", "B/s"),
+    Column("busbw", "busbw", "B/s"),
+)
+
+
+def _launch_s(setting: dict[str, Any]) -> float:
+    """Return the least time of an operator: of the device and of the host."""
+    device_s = setting["classes"]["elementwise.forward"][setting["rates"].index("launch_s")]
+    return float(device_s + setting["host_launch_s"])
 
 
 def validate(table: Throughputs, device: Device, *, shipped: bool = False, **options: Any) -> Answer:
@@ -229,8 +245,6 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
 
 def _validation_sections(name: str, how: str, scores: dict[str, Any]) -> list[Section]:
     """All rows, by family, and those furthest off. `how` is said of the first."""
-    names = ("median_ape", "p90_ape", "worst", "coverage80")
-    header = ("mean error", "bias", "median", "90 % are below", "worst", "80 % interval covers")
     families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MAX_FAMILIES]
     largest, worst = families[0], scores["worst_rows"][0]
     return [
@@ -239,48 +253,39 @@ def _validation_sections(name: str, how: str, scores: dict[str, Any]) -> list[Se
             takeaway=f"Predicted times are off by {percent(scores['mape'])} on average (bias {signed_percent(scores['bias'])}) and "
             f"{percent(scores['median_ape'])} in the median.",
             lines=[how],
-            table=Table(
-                header,
-                [
-                    [
-                        percent(scores["mape"]),
-                        signed_percent(scores["bias"]),
-                        *(percent(scores[column]) for column in names),
-                    ]
-                ],
-                set(range(6)),
-            ),
+            table=Table.of([scores], _SCORES),
             caption="Errors are of the predicted time, as shares of the measured one; bias is their mean with the sign.",
         ),
         Section(
             title="By family",
             takeaway=f"{largest[0]}, the largest family, is off by {percent(largest[1]['mape'])} on average "
             f"(bias {signed_percent(largest[1]['bias'])}).",
-            table=Table(
-                ("family", "rows", "mean error", "bias"),
-                [
-                    (family_name, str(family["n"]), percent(family["mape"]), signed_percent(family["bias"]))
-                    for family_name, family in families
-                ],
-                {1, 2, 3},
-            ),
+            table=Table.of([{"family": name} | family for name, family in families], _FAMILY),
         ),
         Section(
             title="Furthest off",
             takeaway=f"{worst['model']} at {worst['image_size']} is predicted to take {worst['predicted_over_measured']:.2f} "
             "times as long as measured.",
-            table=Table(
-                ("furthest off", "size", "predicted / measured", "time by operator"),
-                [
-                    (
-                        row["model"],
-                        str(row["image_size"]),
-                        f"{row['predicted_over_measured']:.2f}",
-                        ", ".join(f"{kind} {percent(share)}" for kind, share in row["share_by_family"].items()),
-                    )
-                    for row in scores["worst_rows"]
-                ],
-                {1, 2},
-            ),
+            table=Table.of(scores["worst_rows"], _WORST),
         ),
     ]
+
+
+_ERROR = (Column("mean error", "mape", "1"), Column("bias", "bias", format=signed_percent))
+_SCORES = (
+    *_ERROR,
+    Column("median", "median_ape", "1"),
+    Column("90 % are below", "p90_ape", "1"),
+    Column("worst", "worst", "1"),
+    Column("80 % interval covers", "coverage80", "1"),
+)
+_FAMILY = (Column("family", "family"), Column("rows", "n", format="d"), *_ERROR)
+_WORST = (
+    Column("furthest off", "model"),
+    Column("size", "image_size", format="d"),
+    Column("predicted / measured", "predicted_over_measured", format=".2f"),
+    Column(
+        "time by operator",
+        lambda row: ", ".join(f"{kind} {percent(share)}" for kind, share in row["share_by_family"].items()),
+    ),
+)

@@ -143,8 +143,6 @@ def fit_curve(family: str, k: Array, values: Array, weights: Array, near: Array 
     """
     if family == LAST:
         return np.array([0.0, 0.0, values[-1]])
-    from scipy.optimize import least_squares  # takes 0.15 s, which a plan without a curve does not need
-
     def residuals(p: Array) -> Array:
         return weights * (evaluate(family, k, p) - values)
 

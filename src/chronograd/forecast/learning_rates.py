@@ -108,8 +108,6 @@ def _fitted(
     shape: Callable[[Array], Array], most_left: float, steps: Array, after: Array, begun: float | None = None
 ) -> tuple[float, float, float]:
     """Largest error, begin and end of a shape between a rate of 1 and a least rate, or from where it `begun` to the least."""
-    from scipy.optimize import least_squares  # takes 0.15 s, which a plan without a curve does not need
-
     first, span = float(steps[0]), float(steps[-1] - steps[0])
 
     def curve(p: Array) -> Array:

@@ -160,7 +160,7 @@ def updated(path: Path) -> Answer[list[Price]]:
     section = _prices(rows, None)
     count = "1 price" if len(rows) == 1 else how_many(len(rows), "prices")
     told = f"Saved in {own}: {count} from {path}, the latest of {latest}. The latest price of each instance is used."
-    return Answer("Prices", sections=[replace(section, title="Newer prices", takeaway=told)], result=rows)
+    return Answer("Prices", sections=[replace(section, title="Newer prices", takeaway=told)], result=list(rows))
 
 
 def _sources(sources: Sequence[Source]) -> list[Section]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chronograd.answer import Section, Table
+from chronograd.answer import Column, Section, Table
 from chronograd.figure import Figure, Lines, Series
 from chronograd.record import Layer, Record
-from chronograd.units import percent, quantity, seconds, si
+from chronograd.units import percent, quantity, seconds, si, whole_percent
 from chronograd.words import device, listed
 
 _TERA = 1e12
@@ -27,22 +27,8 @@ def roofline_section(record: Record, measured: Record | None = None) -> Section:
         figure=Figure([_plot(points, layers, peak, bandwidth, measured)]) if points and peak and bandwidth else None,
         caption="Each point is a layer, coloured by what takes longest at the peak rates. The dashed line is the roof: "
         "bandwidth × FLOPs per byte, at most the peak. Both axes are logarithmic.",
-        table=Table(
-            (
-                "layer",
-                "kind",
-                "FLOPs",
-                "bytes",
-                "FLOPs per byte",
-                "ceiling",
-                "predicted",
-                "share of ceiling",
-                "bound",
-                "time to win",
-            ),
-            [_row(r) for r in sorted(layers, key=lambda r: -r.time_to_win_s)],
-            {2, 3, 4, 5, 6, 7, 9},
-            drop=(3, 4, 2, 1),
+        table=Table.of(
+            sorted(layers, key=lambda r: -r.time_to_win_s), _LAYER, drop=("bytes", "FLOPs per byte", "FLOPs", "kind")
         ),
         takeaway=_takeaway(record, layers),
     )
@@ -86,19 +72,18 @@ def _plot(
     return Lines("FLOPs per byte", "TFLOP/s", series, log_x=True, log_y=True)
 
 
-def _row(r: Layer) -> list[str]:
-    return [
-        r.name,
-        r.kind,
-        si(r.flops, "FLOP"),
-        si(r.bytes, "B"),
-        f"{r.intensity_flops_per_byte:.3g}",
-        seconds(r.ceiling_s),
-        seconds(r.time_s),
-        percent(r.share_of_ceiling, 0),
-        r.bound,
-        seconds(r.time_to_win_s),
-    ]
+_LAYER = (
+    Column("layer", "name"),
+    Column("kind", "kind"),
+    Column("FLOPs", "flops", "FLOP"),
+    Column("bytes", "bytes", format=lambda size: si(size, "B")),
+    Column("FLOPs per byte", "intensity_flops_per_byte", format=".3g"),
+    Column("ceiling", "ceiling_s", "s"),
+    Column("predicted", "time_s", "s"),
+    Column("share of ceiling", "share_of_ceiling", format=whole_percent),
+    Column("bound", "bound"),
+    Column("time to win", "time_to_win_s", "s"),
+)
 
 
 def _takeaway(record: Record, layers: Sequence[Layer]) -> str:

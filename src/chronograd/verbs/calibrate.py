@@ -13,6 +13,8 @@ from chronograd.verbs.screen import progress
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.calibrate.answer import MeasuredLinks, ReadLink
+    from chronograd.hardware.catalog import Device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Calibrate(Request):
     out: Annotated[Path | None, FILE] = None
     """Also save the device file (.toml)."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[Device]:
         from chronograd.calibrate.answer import calibrate
 
         with progress("calibrating") as report:
@@ -74,7 +76,7 @@ class CalibrateLinks(Request):
     name: str | None = None
     """With --hosts and --from: what the link is called, such as ethernet-here; no name of the catalogue."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[MeasuredLinks | ReadLink]:
         from chronograd.calibrate import answer, link_rows, links
 
         if self.rows is not None:

@@ -12,6 +12,7 @@ from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.hardware.catalog import Device, Link, Price
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class Devices(Request):
     update: Annotated[Path | None, FILE] = None
     """With --prices: a CSV file of newer prices, to be kept in the data folder."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[Device | Link | list[Device] | list[Link] | list[Price]]:
         from chronograd.hardware import answer
 
         if self.links and self.prices:
