@@ -265,7 +265,7 @@ def use_record(record: Record) -> None:
 def use_summary(summary: Any) -> None:
     """What `chronograd records` shows of it."""
     listing._row(summary), listing._job_words(summary), listing._device_words(summary)
-    json.dumps(listing._entry(summary), allow_nan=False)
+    json.dumps(as_json(summary), allow_nan=False)
 
 
 def _record_seeds() -> list[bytes]:

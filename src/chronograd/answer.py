@@ -118,13 +118,15 @@ class Table:
         rows: Iterable[Any],
         columns: Sequence[Column],
         notes: Sequence[str] = (),
+        *,
         drop: Sequence[str] = (),
+        details: Sequence[str] = (),
         most: int = 0,
     ) -> Table:
         """Return the table of some rows, such as those of a result.
 
         Args:
-            drop: names of columns, the least important first.
+            drop, details: as the fields of a table, by the names of the columns.
         """
         names = [column.name for column in columns]
         return cls(
@@ -133,7 +135,8 @@ class Table:
             {i for i, column in enumerate(columns) if column.unit or column.format},
             notes,
             [names.index(name) for name in drop],
-            most=most,
+            [names.index(name) for name in details],
+            most,
         )
 
     def blocks(self, most: int) -> list[Table]:

@@ -6,9 +6,8 @@ Records of several devices stand side by side. What does not fit into a device's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table
 from chronograd.figure import Role, Series
 from chronograd.record import ASSUMED, DOES_NOT_FIT, QUANTITIES, ROUGH, STEP_PARTS, Record
 from chronograd.units import percent, quantity
@@ -76,9 +75,8 @@ _MAX_BESIDE = 3  # devices side by side; more stand below each other
 _MIN_SHARE = 0.005  # of a step, for a part to be worth a word
 
 
-def record_answer(*records: Record) -> Answer:
-    """Records of any kind, one or side by side. As data: the records themselves, or the one there is."""
-    data: list[Any] = [record.model_dump(mode="json") for record in records]
+def record_answer(*records: Record) -> Answer[Record | list[Record]]:
+    """Records of any kind, one or side by side. The result is a list of them, or the one there is."""
     is_one = len(records) == 1
     notes = [
         (r.title, note) for r in records for note in r.notes if not note.startswith((DOES_NOT_FIT, ROUGH, ASSUMED))
@@ -87,21 +85,20 @@ def record_answer(*records: Record) -> Answer:
         title=records[0].title if is_one else how_many(len(records), "records"),
         sections=[record_section(records[0]) if is_one else records_section(records)],
         records=named((record.title, record) for record in records),
-        data=data[0] if is_one else data,
         notes=list(dict.fromkeys(note if is_one else f"{title}: {note}" for title, note in notes)),
+        result=records[0] if is_one else list(records),
     )
 
 
 def record_section(record: Record) -> Section:
     """Every quantity of a record in a table, those that matter first; those that are asked for first in a sentence."""
     names = _names([record])
-    table = Table(
-        ("quantity", "value", "80 % interval", "n", "± deviation", "source"),
-        [_row(record, name) for name in names],
-        {1, 2, 3, 4},
+    table = Table.of(
+        [(name, record[name]) for name in names],
+        _QUANTITY,
         _price_notes([record]),
-        drop=(4, 3),
-        details=(5,),
+        drop=("± deviation", "n"),
+        details=("source",),
         most=_num_main([record]),
     )
     return Section(
@@ -170,11 +167,14 @@ def _told(record: Record) -> set[str]:
     return own - {"step_time_s"} if "latency_s" in own else own
 
 
-def _row(record: Record, name: str) -> list[str]:
-    q = record[name]
-    deviation = "" if q.std is None else quantity(q.std, q.unit)
-    count = "" if q.n is None else str(q.n)
-    return [quantity_name(name), quantity(q.value, q.unit), interval(q), count, deviation, q.source or q.reason]
+_QUANTITY = (
+    Column("quantity", lambda pair: quantity_name(pair[0])),
+    Column("value", lambda pair: quantity(pair[1].value, pair[1].unit), format=str),
+    Column("80 % interval", lambda pair: interval(pair[1]), format=str),
+    Column("n", lambda pair: pair[1].n, format="d", empty=""),
+    Column("± deviation", lambda pair: "" if pair[1].std is None else quantity(pair[1].std, pair[1].unit), format=str),
+    Column("source", lambda pair: pair[1].source or pair[1].reason),
+)
 
 
 def _takeaway(record: Record) -> str:

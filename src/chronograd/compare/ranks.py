@@ -69,7 +69,7 @@ def _limits(*bounds: float | None) -> str:
 def _table(rows: Sequence[Row], names: Sequence[str], notes: Sequence[str]) -> Table:
     columns = [_COLUMNS[name] for name in names]
     drop = [_COLUMNS[name].name for name in _DROP if name in names]
-    return Table.of(rows, columns, notes, drop).without_empty_columns()
+    return Table.of(rows, columns, notes, drop=drop).without_empty_columns()
 
 
 def table_of(rows: Sequence[Row], with_communication: bool = True) -> Table:

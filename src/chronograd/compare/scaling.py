@@ -206,6 +206,32 @@ def check_scaling(worlds: Sequence[int], scalings: Sequence[str]) -> None:
         )
 
 
+@dataclass(frozen=True)
+class PredictedRanks:
+    """A number of devices, as predicted; `speed_up` and `efficiency` are over one device."""
+
+    count: int
+    nodes: int
+    batch_per_rank: int
+    step_time_s: float | None
+    throughput_samples_per_s: float
+    communication_exposed_s: float | None
+    usd_per_million_samples: float | None
+    speed_up: float | None
+    efficiency: float | None
+
+
+@dataclass(frozen=True)
+class PredictedScaling:
+    """The result of `predict scaling` for one device; `mode` is strong or weak."""
+
+    network: str
+    device: str
+    mode: str
+    rows: list[PredictedRanks]
+    notes: list[str] = field(default_factory=list)
+
+
 def predict_scaling(
     trace: Trace,
     jobs: Sequence[Job],
@@ -213,7 +239,7 @@ def predict_scaling(
     scaling: Scaling,
     samples: int | None = None,
     **options: Any,
-) -> Answer:
+) -> Answer[PredictedScaling | list[PredictedScaling]]:
     """Return the answer of `predict scaling`: each job on growing numbers of devices.
 
     Args:
@@ -223,33 +249,33 @@ def predict_scaling(
     Raises: InputError for another scaling or no counts; JobError where a rank would have no sample.
     """
     check_scaling(worlds, [scaling])
-    sections, data = [], []
+    sections, tables = [], []
     for job in jobs:
         ladder = Ladder(job, trace, samples)
         points = ladder.predicted(worlds, scaling, **options)
         title = f"{scaling.capitalize()} scaling of {trace.network} on {job.cluster.device}"
         rows = [_predicted_row(ladder.at(point.world, scaling), point) for point in points]
         sections.append(throughput_section(title, [point.model_dump() for point in points], with_communication=True))
-        data.append({"network": trace.network, "device": job.cluster.device, "mode": scaling, "rows": rows})
-    return Answer(f"{scaling} scaling", sections=sections, data=data if len(data) > 1 else data[0])
+        tables.append(PredictedScaling(trace.network, job.cluster.device, scaling, rows))
+    return Answer(f"{scaling} scaling", sections=sections, result=tables if len(tables) > 1 else tables[0])
 
 
-def _predicted_row(job: Job, point: ScalingRow) -> dict[str, Any]:
+def _predicted_row(job: Job, point: ScalingRow) -> PredictedRanks:
     setting = setting_of(job)
     price = price_of(job, setting.device)
     assert point.throughput_samples_per_s is not None
     usd = None if price is None else price[0] * point.world / 3600 / point.throughput_samples_per_s * 1e6
-    return {
-        "count": point.world,
-        "nodes": setting.nodes,
-        "batch_per_rank": setting.batch_per_rank,
-        "step_time_s": point.step_time_s,
-        "throughput_samples_per_s": point.throughput_samples_per_s,
-        "communication_exposed_s": point.communication_exposed_s,
-        "usd_per_million_samples": usd,
-        "speed_up": point.speed_up,
-        "efficiency": point.efficiency,
-    }
+    return PredictedRanks(
+        count=point.world,
+        nodes=setting.nodes,
+        batch_per_rank=setting.batch_per_rank,
+        step_time_s=point.step_time_s,
+        throughput_samples_per_s=point.throughput_samples_per_s,
+        communication_exposed_s=point.communication_exposed_s,
+        usd_per_million_samples=usd,
+        speed_up=point.speed_up,
+        efficiency=point.efficiency,
+    )
 
 
 def _line(job: Job, record: Record) -> str:

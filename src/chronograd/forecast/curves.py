@@ -143,6 +143,7 @@ def fit_curve(family: str, k: Array, values: Array, weights: Array, near: Array 
     """
     if family == LAST:
         return np.array([0.0, 0.0, values[-1]])
+
     def residuals(p: Array) -> Array:
         return weights * (evaluate(family, k, p) - values)
 

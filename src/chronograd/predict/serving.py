@@ -24,7 +24,7 @@ def predict_batches(
     jobs: Sequence[Job],
     batches: Sequence[int],
     shown_of: Callable[[Job], Shown | None] = lambda job: None,
-) -> Answer:
+) -> Answer[list[Record]]:
     """A predicted record of each job, of which each is one device, at each batch.
 
     Args:
@@ -43,13 +43,12 @@ def predict_batches(
         of_job = [predict(trace, one, shown=shown_of(one)) for one in asked]
         sections.append(_section(of_job))
         records += of_job
-    data = [record.model_dump(mode="json") for record in records]
     notes = [note for record in records for note in record.notes if not note.startswith(DOES_NOT_FIT)]
     return Answer(
         f"{trace.network} in inference",
         sections=sections,
         records=named((record.title, record) for record in records),
-        data=data,
+        result=records,
         notes=list(dict.fromkeys(notes)),
     )
 

@@ -113,6 +113,9 @@ def _expanded(path: Path) -> list[Path]:
 # -- the list -----------------------------------------------------------------------------------------------
 
 
+_NO_RECORD = {"title": "", "created": "", "job": {}, "cluster": {}, "backend": "", "quantities": {}}
+
+
 @dataclass(frozen=True)
 class RunSummary:
     """One row of a listing: a run directory or a record file. `problem` says why it could not be read."""
@@ -121,6 +124,12 @@ class RunSummary:
     record: Record | None = None
     job: JobHeader = field(default_factory=JobHeader)
     problem: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        entry = {"path": str(self.path), "state": self.state, "problem": self.problem, **_NO_RECORD}
+        if self.record is not None:
+            entry |= self.record.model_dump(mode="json", include=set(_NO_RECORD))
+        return {**entry, "job": self.job}
 
     @property
     def state(self) -> str:
@@ -177,7 +186,7 @@ def listing(
         table=Table(COLUMNS, [_row(summary) for summary in rows], {6, 7, 8, 9}, drop=(4, 5, 3, 7)),
         lines=[f"{summary.path.name} is damaged: {summary.problem}" for summary in rows if summary.problem],
     )
-    return Answer("Records", sections=[section], data=[_entry(summary) for summary in rows])
+    return Answer("Records", sections=[section], result=rows)
 
 
 def _counted(rows: Sequence[RunSummary]) -> str:
@@ -221,13 +230,3 @@ def _job_words(summary: RunSummary) -> str:
 
 def _has(text: str, wanted: str | None) -> bool:
     return wanted is None or wanted.lower() in text.lower()
-
-
-_NO_RECORD = {"title": "", "created": "", "job": {}, "cluster": {}, "backend": "", "quantities": {}}
-
-
-def _entry(summary: RunSummary) -> dict[str, Any]:
-    entry = {"path": str(summary.path), "state": summary.state, "problem": summary.problem, **_NO_RECORD}
-    if summary.record is not None:
-        entry |= summary.record.model_dump(mode="json", include=set(_NO_RECORD))
-    return {**entry, "job": summary.job.model_dump(mode="json")}

@@ -135,12 +135,35 @@ class _Level:
     bounds: Sequence[Latencies] = field(default=())
 
 
-def server_answer(served: Sequence[Served], asked: ServerDemand) -> Answer:
+@dataclass(frozen=True)
+class ServedLoad:
+    """The result of `predict server` for one device.
+
+    Attributes:
+        batch_s: seconds of a batch, by its rows. `loop_s`, `travel_s`: of a request, in the server and on the way.
+        knee_requests_per_s: where the mean latency is twice that of a lone request.
+        within_p99_requests_per_s: the highest rate that keeps the 99th percentile asked for; None if none was.
+        load: latencies at several rates. `records`: one for each rate asked for.
+    """
+
+    title: str
+    most_rows: int
+    batch_s: dict[int, float]
+    loop_s: float
+    travel_s: float
+    knee_requests_per_s: float
+    most_requests_per_s: float
+    within_p99_requests_per_s: float | None
+    load: list[dict[str, Any]]
+    records: list[Record]
+
+
+def server_answer(served: Sequence[Served], asked: ServerDemand) -> Answer[list[ServedLoad]]:
     """Latency at the rates that are asked about, and against load, of each.
 
     Without rates, the records are at the knee of each.
     """
-    sections, records, data, notes = list[Section](), list[Record](), list[dict[str, Any]](), list[str]()
+    sections, records, loads, notes = list[Section](), list[Record](), list[ServedLoad](), list[str]()
     for one in served:
         at_knee, most = knee(one.server), None if asked.p99_s is None else most_within(one.server, asked.p99_s)
         levels = [_level(one, rate, asked, most) for rate in asked.rates or ((asked.replicas or 1) * at_knee,)]
@@ -150,26 +173,26 @@ def server_answer(served: Sequence[Served], asked: ServerDemand) -> Answer:
         sections.append(_load_section(one, at_knee, most, asked))
         records += own
         notes += [note for note in one.header.notes if note not in notes]
-        data.append(
-            {
-                "title": one.title,
-                "most_rows": one.server.most_rows,
-                "batch_s": {str(rows): s for rows, s in one.server.batch_s.items()},
-                "loop_s": one.server.loop_s,
-                "travel_s": one.server.travel_s,
-                "knee_requests_per_s": at_knee,
-                "most_requests_per_s": one.server.most_per_s,
-                "within_p99_requests_per_s": most,
-                "load": list(sections[-1].data),
-                "records": [record.model_dump(mode="json") for record in own],
-            }
+        loads.append(
+            ServedLoad(
+                title=one.title,
+                most_rows=one.server.most_rows,
+                batch_s=dict(one.server.batch_s),
+                loop_s=one.server.loop_s,
+                travel_s=one.server.travel_s,
+                knee_requests_per_s=at_knee,
+                most_requests_per_s=one.server.most_per_s,
+                within_p99_requests_per_s=most,
+                load=list(sections[-1].data),
+                records=own,
+            )
         )
     return Answer(
         title=f"{served[0].header.job.network.name} behind a server",
         sections=sections,
         records=named((record.title, record) for record in records),
-        data=data,
         notes=[*notes, NOT_COUNTED],
+        result=loads,
     )
 
 

@@ -242,7 +242,7 @@ class SimulatedSpeed:
 
     def as_data(self) -> dict[str, Any]:
         own = {"mode": self.mode, "coefficients": self.coefficients, "batch": self.batch, "servers": self.servers}
-        return own | as_json(self.by_servers) | ({"all_reduce": self.all_reduce} if self.all_reduce else {})
+        return {**own, **as_json(self.by_servers)} | ({"all_reduce": self.all_reduce} if self.all_reduce else {})
 
 
 def speed_answer(

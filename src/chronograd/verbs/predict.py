@@ -18,12 +18,12 @@ from chronograd.verbs.screen import waiting
 if TYPE_CHECKING:
     from chronograd.answer import Answer
     from chronograd.ask import Asked
-    from chronograd.compare.scaling import Scaling
+    from chronograd.compare.scaling import PredictedScaling, Scaling
     from chronograd.job import Job
     from chronograd.predict.carrying import Shown
     from chronograd.record import Record
     from chronograd.simulate.queueing import Server
-    from chronograd.simulate.server import Served
+    from chronograd.simulate.server import Served, ServedLoad
     from chronograd.trace import Trace
 
 Places = Annotated[tuple[str, ...], Spelling(metavar="[COUNTx]DEVICE", complete=complete_devices)]
@@ -101,7 +101,7 @@ class Predict(_OnDevices):
     out: Annotated[Path | None, FILE] = None
     """Save the record (.json)."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[Record | list[Record]]:
         from chronograd.job import changed
 
         asked = self.asked(takes_batches=True, can_download=True)
@@ -117,13 +117,15 @@ class Predict(_OnDevices):
                 return self._of_batches(trace, jobs, batches, measured)
             return self._of_jobs(asked, trace, jobs, measured)
 
-    def _of_batches(self, trace: Trace, jobs: Sequence[Job], batches: Sequence[int], measured: Any) -> Answer:
+    def _of_batches(
+        self, trace: Trace, jobs: Sequence[Job], batches: Sequence[int], measured: Any
+    ) -> Answer[Record | list[Record]]:
         from chronograd.predict.answer import shown_of
         from chronograd.predict.serving import predict_batches
 
         return predict_batches(trace, jobs, batches, shown_of(trace, measured, self._traced_again))
 
-    def _of_jobs(self, asked: Asked, trace: Trace, jobs: Sequence[Job], measured: Any) -> Answer:
+    def _of_jobs(self, asked: Asked, trace: Trace, jobs: Sequence[Job], measured: Any) -> Answer[Record | list[Record]]:
         from chronograd.data.decoding import counted_input
         from chronograd.job import from_dict
         from chronograd.predict.answer import predict_jobs
@@ -223,7 +225,7 @@ class PredictScaling(_OnDevices):
     counts: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="LIST")] = (1, 2, 4, 8)
     """Numbers of devices."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[PredictedScaling | list[PredictedScaling]]:
         asked = self.asked(can_download=True)
         if asked.job.mode == "inference":
             raise InputError("in inference each device works by itself", "ask `predict` without scaling")
@@ -234,7 +236,7 @@ class PredictScaling(_OnDevices):
 
 
 def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Scaling, samples: int | None,
-           options: dict[str, Any]) -> Answer:  # fmt: skip
+           options: dict[str, Any]) -> Answer[PredictedScaling | list[PredictedScaling]]:  # fmt: skip
     """Return the points of a scaling table, each with the input of its own machines, and a note of each that waits for it."""
     from chronograd.compare.scaling import Ladder, predict_scaling
     from chronograd.data.decoding import counted_input
@@ -249,19 +251,22 @@ def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Sc
         return limited
 
     answer = predict_scaling(trace, jobs, counts, scaling, samples, paced=paced, **options)
-    tables = answer.data if isinstance(answer.data, list) else [answer.data]
-    for job, table in zip(jobs, tables, strict=True):
+    tables = answer.result if isinstance(answer.result, list) else [answer.result]
+    for i, job in enumerate(jobs):
         settings = [Ladder(job).at(count, scaling) for count in counts]
         keys = [(there.cluster.device, there.cluster.count, there.training.batch) for there in settings]
         notes = dict.fromkeys(waits[key] for key in keys if key in waits)
-        table["notes"] = [
-            f"{listed([str(key[1]) for key in keys if waits.get(key) == note])} × {job.cluster.device}: {note}"
-            for note in notes
-        ]
-    notes_of_all = [note for table in tables for note in table["notes"]]
+        tables[i] = replace(
+            tables[i],
+            notes=[
+                f"{listed([str(key[1]) for key in keys if waits.get(key) == note])} × {job.cluster.device}: {note}"
+                for note in notes
+            ],
+        )
+    notes_of_all = [note for table in tables for note in table.notes]
     if any("limited by its input" in note for note in notes_of_all):
         notes_of_all.append("computation is the whole step of one device, its wait for its own host included")
-    return replace(answer, notes=notes_of_all)
+    return replace(answer, notes=notes_of_all, data=None, result=tables if len(tables) > 1 else tables[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,7 +299,7 @@ class PredictServer(CountedRequest):
     out: Annotated[Path | None, FILE] = None
     """Save the record (.json)."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[list[ServedLoad]]:
         from chronograd.simulate import server
         from chronograd.simulate.queueing import Server
 
