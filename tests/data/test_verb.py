@@ -90,7 +90,7 @@ def test_the_page_shows_four_pictures_of_two_classes(
 ) -> None:
     out = tmp_path / "new" / "card.html"
     words = ("synthetic", f"shape=[{channels},6,5]", "classes=3", "samples=60", "--out", out)
-    assert f"wrote {out}" in run(capsys, *words)
+    assert f"saved {out}" in run(capsys, *words)
     page = out.read_text()
     loaded = datasets.load(Data(name="synthetic", shape=(channels, 6, 5), classes=3, samples=60))
     found = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", page)

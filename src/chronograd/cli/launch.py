@@ -243,7 +243,7 @@ def _render(
         said = {"platform": platform, "file": path and str(path), "text": made.text, "lines": lines}
         common.print_json({**said, "answer": answer} if submit else said)
         return
-    common.echo(made.text if path is None else f"wrote {path}", nl=path is not None)
+    common.echo(made.text if path is None else f"saved {path}", nl=path is not None)
     for line in lines:
         common.echo(line, err=True)
 

@@ -84,7 +84,7 @@ class Count(Request):
 
     def after(self, answer: Answer, as_json: bool) -> None:
         if self.out is not None and not as_json:
-            click.echo(f"trace saved to {self.out}")
+            click.echo(f"saved {self.out}")
 
     def _counted(self) -> tuple[Trace, int, str | None]:
         """Return the trace, the batch of a rank, and the optimizer, both of the job where there is one."""

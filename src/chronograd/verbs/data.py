@@ -39,7 +39,7 @@ class DataSet(Request):
     name: Annotated[str | None, Spelling(metavar="[NAME]", is_argument=True)] = None
     fields: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     out: Annotated[Path | None, FILE] = None
-    """Write a page with sample images."""
+    """Save a page with sample images."""
     download: bool = False
     """First fetch a set with boxes into its folder: VOC, Open Images."""
     most: Annotated[int | None, click.IntRange(1)] = None
@@ -76,7 +76,7 @@ class DataSet(Request):
 
     def after(self, answer: Answer, as_json: bool) -> None:
         if not as_json and isinstance(answer.data, dict) and "page" in answer.data:
-            click.echo(f"wrote {self.out}")
+            click.echo(f"saved {self.out}")
 
 
 def data_of(name: str, fields: Sequence[str]) -> Data:

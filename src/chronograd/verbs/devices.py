@@ -32,7 +32,7 @@ class Devices(Request):
     prices: bool = False
     """Prices instead of devices."""
     update: Annotated[Path | None, FILE] = None
-    """With --prices: a CSV file of newer prices, to be kept in the data folder."""
+    """With --prices: a CSV file of newer prices, to be saved in the data folder."""
 
     def answer(self) -> Answer[Device | Link | list[Device] | list[Link] | list[Price]]:
         from chronograd.hardware import answer

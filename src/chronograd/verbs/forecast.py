@@ -56,7 +56,7 @@ class ForecastLog(Request):
     pace: Annotated[float | None, ABOVE_0, Spelling(metavar="SECONDS", aliases=("pace_s",))] = None
     """Of an epoch or step, where the log has no times."""
     out: Annotated[Path | None, FILE] = None
-    """Also write a page (.html)."""
+    """Also save a page (.html)."""
 
     def answer(self) -> Answer[LogForecast]:
         from chronograd.forecast import forecast_answer
@@ -83,7 +83,7 @@ class ForecastLog(Request):
             click.echo()
             click.echo(printable(text_chart(answer.sections[0].figure.panels[0])))  # type: ignore[union-attr, arg-type]
         if self.out is not None:
-            click.echo(f"wrote {self.out}", err=as_json)
+            click.echo(f"saved {self.out}", err=as_json)
 
 
 REQUESTS = (ForecastLog,)

@@ -33,7 +33,7 @@ class JobFrom(Request):
 
     file: Annotated[Path, FILE, Spelling(metavar="FILE", is_argument=True)]
     out: Annotated[Path | None, FILE] = None
-    """Write the job file there."""
+    """Save the job file there."""
 
     def answer(self) -> Answer:
         from chronograd import job as jobs
@@ -51,7 +51,7 @@ class JobFrom(Request):
         return Answer(f"The job of {self.file}", sections=[section], data=opened.as_data(), notes=lines)
 
     def summary(self, answer: Answer) -> Sequence[str]:
-        for line in [*([f"wrote the job to {self.out}"] if self.out is not None else []), *answer.notes]:
+        for line in [*([f"saved the job to {self.out}"] if self.out is not None else []), *answer.notes]:
             say(line)
         return [] if self.out is not None else answer.sections[0].lines
 

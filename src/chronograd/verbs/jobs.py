@@ -42,7 +42,7 @@ class JobRequest(Request):
     classes: Annotated[int | None, click.IntRange(2), Spelling(aliases=("num_classes",))] = None
     """Number of classes."""
     save_job: Annotated[Path | None, FILE] = None
-    """Write the job (.yaml)."""
+    """Save the job (.yaml)."""
     print_config: bool = False
     """Print the resolved job and stop; nothing is started."""
 
@@ -81,7 +81,7 @@ class JobRequest(Request):
 
             with as_asked(self.save_job):
                 write_aside(self.save_job, job.to_yaml(asked.job, is_whole=False))
-            click.echo(f"wrote the job to {self.save_job}", err=True)
+            click.echo(f"saved the job to {self.save_job}", err=True)
         if self.print_config:
             from chronograd.errors import printable
 

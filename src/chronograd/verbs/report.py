@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportRuns(Request):
-    """Write a page about RUNs: run directories, record files or folders of them, predicted and measured.
+    """Save a page about RUNs: run directories, record files or folders of them, predicted and measured.
 
     Answers that another verb saved with --save, such as a plan, a forecast or a regression gate, stand before them; from Python
     also answers themselves.
@@ -32,7 +32,7 @@ class ReportRuns(Request):
     out: Annotated[Path | None, FILE] = None
     """The page; report.html by default, in Python none."""
     notebook: Annotated[Any, Spelling(flag_value=True)] = None
-    """Also write an executed notebook next to the page; in Python its path."""
+    """Also save an executed notebook next to the page; in Python its path."""
 
     def answer(self) -> Answer:
         from chronograd.answer import Answer, join
@@ -73,7 +73,7 @@ class ReportRuns(Request):
     def summary(self, answer: Answer) -> Sequence[str]:
         lines = [f"{section.title}: {section.takeaway}" for section in answer.sections]
         files = [answer.data[name] for name in ("page", "notebook") if answer.data[name]]
-        return [*lines, *(f"note: {note}" for note in answer.notes), *(f"wrote {path}" for path in files)]
+        return [*lines, *(f"note: {note}" for note in answer.notes), *(f"saved {path}" for path in files)]
 
 
 REQUESTS = (ReportRuns,)

@@ -56,7 +56,7 @@ class Train(JobRequest):
     seeds: Annotated[int | None, click.IntRange(2)] = None
     """Train once per seed; the record has mean and deviation."""
     tensorboard: bool = False
-    """Also write TensorBoard events, as the run goes on."""
+    """Also save TensorBoard events, as the run goes on."""
 
     def answer(self) -> Answer:
         from chronograd.watch.events import has_events, write_events

@@ -16,7 +16,7 @@ from chronograd.cli import common
 @click.option("--studies", type=common.FOLDER, help="Results of studies; studies by default.")
 @common.json_option
 def command(number: str, author: str, out: Path | None, studies: Path | None, as_json: bool) -> None:
-    """Write a notebook for each problem, executed, with its data.
+    """Save a notebook for each problem, executed, with its data.
 
     Answers are sections of studies and of concept pages; `chronograd study list` shows the studies. The folder of studies has NAME/results.json, or
     NAME-SIZE/results.json as `study run` makes it. What is not there is said in its place.
@@ -44,4 +44,4 @@ def command(number: str, author: str, out: Path | None, studies: Path | None, as
         return
     for note in written.notes:
         common.echo(f"note: {note}")
-    common.echo(f"wrote {out}: {', '.join(written.notebooks)}")
+    common.echo(f"saved {out}: {', '.join(written.notebooks)}")
