@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -15,10 +16,12 @@ from chronograd.hardware import billing, catalog, egress, market
 from chronograd.hardware.catalog import Price
 from chronograd.hardware.instances import catalogue, clouds
 from chronograd.job import Job, from_dict
+from chronograd.plan import rows as shown
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, choose
-from chronograd.plan.place_advice import beside, place_rows
+from chronograd.plan.place_advice import _nodes, beside, place_rows
 from chronograd.plan.places import Places
 from chronograd.plan.renting import KINDS, rent
+from chronograd.plan.rows import OfferedPrice, RunOption
 
 V100, T4, A100 = (catalog.device(name) for name in ("v100", "t4", "a100-40"))
 DEVICES = [V100, T4, A100]
@@ -227,9 +230,25 @@ class TestWhatNoPriceTurnsRound:
             assert one.chosen is None or (name, round(least(one), 6)) in listed
 
 
+OPTION = RunOption(
+    device="t4", count=4, batch_per_device=64, precision="fp32", channels_last=False, compile=False, activation_checkpointing="none",
+    param_dtype="fp32", algorithm="ring", vendor="AWS", instance="n1-standard-16:NVIDIA_TESLA_T4:2", region="us-east-2",
+    prices="spot", usd_per_hour=11.56, price=OfferedPrice(11.56, 8, 64, True, "2026-11-01", False, 0.1, "vendor", "a list"), machines=1,
+    step_time_s=1.0, throughput_samples_per_s=256.0, is_input_bound=False, memory_bytes=1e9, may_not_fit=None, startup_s=0.0,
+    steps=1e4, hours=1.2, hours_interval=[1.0, 1.5], dollars=14.0, dollars_interval=[12.0, 17.0], probability=0.9, cloud="aws",
+    platform="sagemaker", moving_usd=0.0,
+)  # fmt: skip
+
+
+def test_an_option_in_words() -> None:
+    assert shown.devices(OPTION) == "4 × t4"
+    assert shown.hourly(OPTION) == "$11.56 an hour for all 8 GPUs"
+    assert shown.hourly(replace(OPTION, count=8)) == "$11.56 an hour"
+    assert _nodes(replace(OPTION, machines=2)) == "2 × n1-standard-16 + 2 t4"
+
+
 def test_beside_the_fastest_the_cheapest_is_named() -> None:
-    place = {"cloud": "aws", "region": "us-east-2", "prices": "spot", "hours": 1.2}
-    fast, cheap, dear = ({**place, "dollars": dollars} for dollars in (56.0, 14.0, 70.0))
+    fast, cheap, dear = (replace(OPTION, dollars=dollars) for dollars in (56.0, 14.0, 70.0))
     assert beside(fast, [dear, cheap]).startswith("the cheapest of those below, aws in us-east-2, spot")
     assert beside(fast, [dear, cheap]).endswith("costs $14.00, 75 % less")
     assert beside(cheap, [fast, dear]).startswith("the next best, aws")

@@ -3,56 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from chronograd.answer import Section, Table
+from chronograd.answer import Column, Section, Table, as_json
 from chronograd.figure import Figure, Lines, Series
 from chronograd.known import KnownResult
 from chronograd.plan import rows as shown
 from chronograd.plan.goal import PlanResult, SamplesToTarget
 from chronograd.plan.renting import OWN, VCPUS_PER_DEVICE
-from chronograd.plan.rows import Row
+from chronograd.plan.rows import GoalPlan, PlanOptions, RunOption
 from chronograd.units import chance, dollars, number, percent, seconds
 from chronograd.words import how_many, listed
 
 
 def goal_sections(
-    what: str, choices: PlanResult, data: Mapping[str, Any], most: int, assumed: Sequence[str]
+    what: str, choices: PlanResult, plan: GoalPlan[RunOption], most: int, assumed: Sequence[str]
 ) -> list[Section]:
     """The advice with a table of at most `most` settings, and what would change it.
 
     Args:
         what: the network and its data. assumed: of the job, in words.
     """
-    chosen = data["chosen"]
-    takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in advice_lines(choices, data, assumed))
-    rows = _few(data["front"], [row for row in data["options"].values() if row], most)
+    chosen = plan.chosen
+    takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in advice_lines(choices, plan, assumed))
+    rows = _few(plan.front, [row for row in vars(plan.options).values() if row], most)
     has_chance = has_limits(choices)
     signs = {
         "*": chosen,
-        "f": data["options"]["fastest"],
-        "b": data["options"]["balanced"],
-        "c": data["options"]["cheapest"],
+        "f": plan.options.fastest,
+        "b": plan.options.balanced,
+        "c": plan.options.cheapest,
     }
     advice = Section(
         title=title(what, choices),
         takeaway=takeaway,
         lines=lines,
-        figure=_front_figure(data["front"], chosen) if rows else None,
-        table=Table(
-            (*shown.CELLS, "time", "cost", *(["chance"] if has_chance else []), ""),
-            [
-                (
-                    *shown.cells(r),
-                    short_time(r["hours"]),
-                    dollars(r["dollars"]),
-                    *([chance(r["probability"])] if has_chance else []),
-                    "".join(sign for sign, one in signs.items() if one is not None and r == one),
-                )
-                for r in rows
-            ],
-            {3, 4, 5} if has_chance else {3, 4},
+        figure=_front_figure(plan.front, chosen) if rows else None,
+        table=Table.of(
+            rows,
+            (
+                *shown.COLUMNS,
+                Column("time", "hours", format=short_time),
+                Column("cost", "dollars", "usd"),
+                *([Column("chance", "probability", format=chance)] if has_chance else []),
+                Column("", lambda r: "".join(sign for sign, one in signs.items() if one is not None and r == one)),
+            ),
             [
                 *(["*: the advice; f, b, c: the fastest, balanced and cheapest that keep the goal."] if chosen else []),
                 *(
@@ -63,9 +58,9 @@ def goal_sections(
                 *shown.notes(rows),
             ],
         ),
-        data=data["front"],
+        data=as_json(plan.front),
     )
-    return [advice, *change_section(choices, data)]
+    return [advice, *change_section(choices, plan)]
 
 
 def title(what: str, choices: PlanResult, where: str = "") -> str:
@@ -99,42 +94,42 @@ def beyond_lines(effort: SamplesToTarget) -> list[str]:
     ]
 
 
-def change_section(choices: PlanResult, data: Mapping[str, Any]) -> list[Section]:
+def change_section(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[Section]:
     """What would change the choice, if there is one."""
-    changed = [f"{line[0].upper()}{line[1:]}." for line in _changes(choices, data)]
+    changed = [f"{line[0].upper()}{line[1:]}." for line in _changes(choices, plan)]
     if not changed:
         return []
     count = (
-        f"We compared {how_many(data['candidates'], 'offers')} in {how_many(data['evaluated'], 'settings')}. For {data['front_size']} of them, no other "
+        f"We compared {how_many(plan.candidates, 'offers')} in {how_many(plan.evaluated, 'settings')}. For {plan.front_size} of them, no other "
         "offer is both faster and cheaper."
     )
     return [Section("What would change it", changed[0], lines=[*changed[1:], count])]
 
 
-def _few(front: Sequence[Row], options: Sequence[Row], most: int) -> list[Row]:
+def _few(front: Sequence[RunOption], options: Sequence[RunOption], most: int) -> list[RunOption]:
     """At most `most` rows of the front, evenly, with its ends, and the options, which may lie beside it."""
     step = max(1, -(-(len(front) - 1) // max(most - 2 - len(options), 1)))
     some = [row for i, row in enumerate(front) if i % step == 0 or i == len(front) - 1]
     for row in options:
         if row not in some:
             some.append(row)
-    return sorted(some, key=lambda row: row["hours"])
+    return sorted(some, key=lambda row: row.hours)
 
 
-def _front_figure(rows: Sequence[Row], chosen: Row | None) -> Figure:
+def _front_figure(rows: Sequence[RunOption], chosen: RunOption | None) -> Figure:
     """Dollars against hours: settings that none beats in both, and the one to take."""
     groups = [("none is faster and cheaper", rows, ""), ("taken", [chosen] if chosen else [], "vermilion")]
     series = [
-        Series(label, "predicted", [r["hours"] for r in own], [r["dollars"] for r in own], color=color, is_scatter=True)
+        Series(label, "predicted", [r.hours for r in own], [r.dollars for r in own], color=color, is_scatter=True)
         for label, own, color in groups
-        if own and all(math.isfinite(r["hours"]) for r in own)
+        if own and all(math.isfinite(r.hours) for r in own)
     ]
     return Figure([Lines("hours", "US dollars", series, log_x=True, log_y=True)])
 
 
-def advice_lines(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence[str]) -> list[str]:
+def advice_lines(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequence[str]) -> list[str]:
     """What to rent, what it takes, the alternatives and the assumptions; or by how much the goal is missed."""
-    goal, chosen, best = choices.goal, data["chosen"], data["likeliest"]
+    goal, chosen, best = choices.goal, plan.chosen, plan.likeliest
     sure = percent(goal.confidence, 0)
     if best is None:
         return [
@@ -142,14 +137,14 @@ def advice_lines(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence
             "devices with --on, or state a price in the job"
         ]
     if chosen is None:
-        return _missed(choices, data, assumed)
+        return _missed(choices, plan, assumed)
     why = "the fastest" if goal.is_for_speed else "the cheapest"
     takes = (
-        f"{seconds(3600 * chosen['hours'])} ({limits_of(chosen['hours_interval'], seconds, 3600)}) and "
-        f"{dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)})"
+        f"{seconds(3600 * chosen.hours)} ({limits_of(chosen.hours_interval, seconds, 3600)}) and "
+        f"{dollars(chosen.dollars)} ({limits_of(chosen.dollars_interval, dollars)})"
     )
-    how = f"{_name(chosen)}, at batch {chosen['batch_per_device']} each in {shown.way(chosen)}{_reduced(chosen)}"
-    probability = f"{chance(chosen['probability'])} probability" if has_limits(choices) else ""
+    how = f"{_name(chosen)}, at batch {chosen.batch_per_device} each in {shown.way(chosen)}{_reduced(chosen)}"
+    probability = f"{chance(chosen.probability)} probability" if has_limits(choices) else ""
     if choices.effort.reached is None:
         first = [
             f"no accuracy is promised: whether {choices.effort.source} reach {100 * (choices.effort.target or 0):.4g} % is not known",
@@ -163,83 +158,85 @@ def advice_lines(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence
         ]
     return [
         *first,
-        options_line(data["options"]),
-        assumed_line(choices, data, chosen, assumed),
-        *grounds(choices, data, chosen),
+        options_line(plan.options),
+        assumed_line(choices, plan, chosen, assumed),
+        *grounds(choices, plan, chosen),
     ]
 
 
-def _missed(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence[str]) -> list[str]:
-    goal, best, effort = choices.goal, data["likeliest"], choices.effort
+def _missed(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequence[str]) -> list[str]:
+    goal, best, effort, missing = choices.goal, plan.likeliest, choices.effort, plan.missing
+    assert best is not None
+    assert missing is not None
     if effort.reached is not None and effort.reached < goal.confidence:
         most = "at most " if effort.beyond else ""
         return [
             f"whatever you rent, the probability that the target is reached at all is {most}{chance(effort.reached)}",
             *beyond_lines(effort),
-            assumed_line(choices, data, best, assumed),
-            *(line for line in grounds(choices, data, best) if line.startswith("to the target")),
+            assumed_line(choices, plan, best, assumed),
+            *(line for line in grounds(choices, plan, best) if line.startswith("to the target")),
         ]
     lines = [
         f"no option meets the goal with {percent(goal.confidence, 0)} probability: the most probable is {_name(best)}, with "
-        f"{chance(best['probability'])}{condition(effort)}",
+        f"{chance(best.probability)}{condition(effort)}",
         *beyond_lines(effort),
     ]
-    deadline_h, budget = data["missing"]["deadline_h"], data["missing"]["budget_usd"]
+    deadline_h, budget = missing["deadline_h"], missing["budget_usd"]
     limits = [f"deadline of {seconds(3600 * deadline_h)}"] if deadline_h is not None else []
     limits += [f"budget of {dollars(budget)}"] if budget is not None else []
     lines += [f"it would take a {limit}, with the other limit as it is" for limit in limits]
-    return [*lines, assumed_line(choices, data, best, assumed), *grounds(choices, data, best)]
+    return [*lines, assumed_line(choices, plan, best, assumed), *grounds(choices, plan, best)]
 
 
-def _reduced(row: Row) -> str:
-    return "" if row["algorithm"] == "ring" else f" with {row['algorithm'].replace('_', ' ')} all-reduce"
+def _reduced(row: RunOption) -> str:
+    return "" if row.algorithm == "ring" else f" with {row.algorithm.replace('_', ' ')} all-reduce"
 
 
-def options_line(options: Mapping[str, Row | None]) -> str:
+def options_line(options: PlanOptions[RunOption]) -> str:
     """The fastest, the balanced and the cheapest that keep the goal, in one line."""
     named: dict[str, list[str]] = {}
-    for name, row in options.items():
+    for name, row in vars(options).items():
         if row is not None:
-            text = f"{shown.devices(row)} {shown.vendor(row)}, {short_time(row['hours'])}, {dollars(row['dollars'])}"
+            text = f"{shown.devices(row)} {shown.vendor(row)}, {short_time(row.hours)}, {dollars(row.dollars)}"
             named.setdefault(text, []).append(name)
     return "; ".join(f"{listed(names)}: {text}" for text, names in named.items())
 
 
-def assumed_line(choices: PlanResult, data: Mapping[str, Any], row: Row, assumed: Sequence[str]) -> str:
+def assumed_line(choices: PlanResult, plan: GoalPlan[RunOption], row: RunOption, assumed: Sequence[str]) -> str:
     """Every assumption that an answer rests on."""
     parts = list(assumed)
-    if row["startup_s"]:
-        parts.append(f"{seconds(row['startup_s'])} to start a machine")
-    decoding, price = data["decoding"], row["price"]
+    if row.startup_s:
+        parts.append(f"{seconds(row.startup_s)} to start a machine")
+    decoding, price = plan.decoding, row.price
     if decoding is not None:
-        cores = "" if price["vcpus_of_instance"] else f", {VCPUS_PER_DEVICE:g} virtual CPUs a device"
-        parts.append(f"{decoding['per_vcpu']:g} images/s decoded by each virtual CPU{cores}")
-    if row["prices"] == "spot":
-        parts.append(f"{data['spot']['per_hour']:g} interruptions of a spot node per hour")
+        cores = "" if price.vcpus_of_instance else f", {VCPUS_PER_DEVICE:g} virtual CPUs a device"
+        parts.append(f"{decoding.per_vcpu:g} images/s decoded by each virtual CPU{cores}")
+    if row.prices == "spot":
+        parts.append(f"{plan.spot.per_hour:g} interruptions of a spot node per hour")
     if choices.effort.largest_batch is None:
         parts.append(_by_batch(choices.effort))
     return f"assumed: {'; '.join(parts)}" if parts else "nothing is assumed"
 
 
-def grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str]:
+def grounds(choices: PlanResult, plan: GoalPlan[RunOption], row: RunOption) -> list[str]:
     """Where the price is from, what the way of running gains, whether the input binds, what the target takes."""
-    price = row["price"]
-    old = ", more than a year old: ask again" if price["is_older_than_a_year"] else ""
-    source = price["source"].partition(";")[0].partition(", as read")[0]
-    dated = f"of {price['date'] or 'no known date'}{old} ({source}; {price['tag']})"
-    lines = [] if row["vendor"] == OWN else [f"the price is {dated}"]
-    gains = [f"{gain['times_as_fast']:.1f} times as fast as in {gain['than']}" for gain in data["gains"]
-             if gain["times_as_fast"] >= 1.05]  # fmt: skip
+    price = row.price
+    old = ", more than a year old: ask again" if price.is_older_than_a_year else ""
+    source = price.source.partition(";")[0].partition(", as read")[0]
+    dated = f"of {price.date or 'no known date'}{old} ({source}; {price.tag})"
+    lines = [] if row.vendor == OWN else [f"the price is {dated}"]
+    gains = [f"{gain.times_as_fast:.1f} times as fast as in {gain.than}" for gain in plan.gains
+             if gain.times_as_fast >= 1.05]  # fmt: skip
     if gains:
         lines.append(f"in {shown.way(row)} the devices are {listed(gains)}")
-    faster = min(data["gains"], key=lambda gain: gain["times_as_fast"], default=None)
-    if faster is not None and faster["times_as_fast"] < 0.8 and faster["precision"] != row["precision"]:
+    faster = min(plan.gains, key=lambda gain: gain.times_as_fast, default=None)
+    if faster is not None and faster.times_as_fast < 0.8 and faster.precision != row.precision:
         lines.append(
-            f"in {faster['than']} the devices would be {1 / faster['times_as_fast']:.1f} times as fast: search it with --precisions"
+            f"in {faster.than} the devices would be {1 / faster.times_as_fast:.1f} times as fast: search it with --precisions"
         )
-    if row["is_input_bound"]:
+    if row.is_input_bound:
         lines.append(
-            f"decoding on the host limits the speed to {row['throughput_samples_per_s']:,.0f} images/s: decode on the GPU, or store "
+            f"decoding on the host limits the speed to {row.throughput_samples_per_s:,.0f} images/s: decode on the GPU, or store "
             "smaller images (--decode 0 leaves it out)"
         )
     lines.append(f"to the target: {choices.effort.source}; {_by_batch(choices.effort)}")
@@ -262,10 +259,10 @@ def _by_batch(effort: SamplesToTarget) -> str:
     return f"gradient noise scale {scale} samples"
 
 
-def _changes(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
+def _changes(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[str]:
     lines = []
-    for at, change in enumerate(data["changes"]):
-        what, value, then = change["what"], change["value"], change["then"]
+    for at, change in enumerate(plan.changes):
+        what, value, then = change.what, change.value, change.then
         if what == "steps":
             lines.append(f"the limits still allow {value:,.{2 if value < 10 else 0}f} times the training steps")
             continue
@@ -276,21 +273,20 @@ def _changes(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
         other = (
             f"no option is likely to keep it ({percent(choices.goal.confidence, 0)})"
             if then is None
-            else f"then {_name(then)}, {seconds(3600 * then['hours'])}, {dollars(then['dollars'])}"
+            else f"then {_name(then)}, {seconds(3600 * then.hours)}, {dollars(then.dollars)}"
         )
         lines.append(f"a {what} {side} {limit}: {other}")
     return lines
 
 
-def _name(row: Row) -> str:
+def _name(row: RunOption) -> str:
     """What is rented: devices, vendor, instance, kind of price and dollars an hour."""
-    if row["vendor"] == OWN:
-        return f"{shown.devices(row)} at the job's {dollars(row['usd_per_hour'])} an hour"
-    machines = f"{row['machines']} × " if row["machines"] > 1 else ""
-    region = f" in {row['region']}" if row["region"] else ""
+    if row.vendor == OWN:
+        return f"{shown.devices(row)} at the job's {dollars(row.usd_per_hour)} an hour"
+    machines = f"{row.machines} × " if row.machines > 1 else ""
+    region = f" in {row.region}" if row.region else ""
     return (
-        f"{shown.devices(row)} from {row['vendor']} ({machines}{row['instance']}{region}, {row['prices']}, "
-        f"{shown.hourly(row)})"
+        f"{shown.devices(row)} from {row.vendor} ({machines}{row.instance}{region}, {row.prices}, {shown.hourly(row)})"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.errors import InputError
 from chronograd.hardware import billing
 from chronograd.hardware.catalog import Device, Precision
@@ -24,7 +24,22 @@ from chronograd.plan.open_answer import ranked_by, unknown_sections, with_epochs
 from chronograd.plan.place_advice import not_planned, place_row, place_rows, place_sections
 from chronograd.plan.places import Places
 from chronograd.plan.renting import KINDS, Decoding, rent
-from chronograd.plan.rows import Row, setting_row
+from chronograd.plan.rows import (
+    EpochOption,
+    GoalPlan,
+    ListedRecipe,
+    PlanChange,
+    PlannedEffort,
+    PlannedSetting,
+    PlanOptions,
+    PricedSetting,
+    PriceOutlier,
+    RunOption,
+    SettingList,
+    UnknownEffort,
+    WayGain,
+    setting_row,
+)
 from chronograd.plan.search import Search, devices_of, search
 from chronograd.plan.settings import with_whole_batches
 from chronograd.predict.notes import only_layout
@@ -57,7 +72,7 @@ def list_settings(
     kinds: Sequence[Kind] = ("on-demand",),
     decoding: Decoding | None = None,
     global_batch: int | None = None,
-) -> Answer:
+) -> Answer[SettingList]:
     """Of every number of every device the setting with the cheapest sample; those without a price after them, the fastest first.
 
     Args:
@@ -79,9 +94,9 @@ def list_settings(
     _, first = np.unique(np.stack([columns["device"], columns["count"]])[:, fitting], axis=1, return_index=True)
     best = fitting[np.sort(first)]
 
-    def row(i: int) -> Row:
+    def row(i: int) -> PricedSetting:
         usd = None if np.isnan(per_sample[i]) else float(per_sample[i] * 1e6)
-        return {**setting_row(found, columns, rented.offers, i), "usd_per_million_samples": usd}
+        return PricedSetting(**setting_row(found, columns, rented.offers, i), usd_per_million_samples=usd)
 
     listed = [row(i) for i in best[:most]]
     fastest = max(fitting, key=lambda i: columns["throughput_samples_per_s"][i], default=None)
@@ -93,26 +108,23 @@ def list_settings(
         takeaway=_settings_takeaway(listed, None if fastest is None else row(fastest)),
         lines=[*warnings, f"{num_fit:,} settings fit, of {len(found.columns['fits']):,}."],
         table=_settings_table(listed),
-        data=listed,
+        data=as_json(listed),
     )
-    data = {
-        "settings": listed,
-        "evaluated": len(found.columns["fits"]),
-        "fit": num_fit,
-        "too_large_for_the_data": num_too_large,
-        "assumed": [*rough, *only_layout(job, found.traces.values())],
-    }
+    assumed = [*rough, *only_layout(job, found.traces.values())]
+    result = SettingList(listed, len(found.columns["fits"]), num_fit, num_too_large, assumed)
     notes = [*_left_out(num_too_large, samples), *_not_searched(found, job, rented.without_host)]
-    return Answer(f"Settings for {found.network}", sections=[section], data=data, notes=notes)
+    return Answer(f"Settings for {found.network}", sections=[section], notes=notes, result=result)
 
 
-def _settings_table(rows: Sequence[Row]) -> Table:
-    cells = [
-        (*shown.cells(r), f"{r['throughput_samples_per_s']:,.0f}", f"{r['memory_bytes'] / GIB:.1f}", _per_million(r))
-        for r in rows
-    ]
+def _settings_table(rows: Sequence[PricedSetting]) -> Table:
     notes = [*shown.notes(rows), "GiB: memory of one device. Per M: dollars for a million samples."]
-    return Table((*shown.CELLS, "samples/s", "GiB", "per M"), cells, {3, 4, 5}, notes)
+    columns = (
+        *shown.COLUMNS,
+        Column("samples/s", "throughput_samples_per_s", format=",.0f"),
+        Column("GiB", "memory_bytes", format=lambda size: f"{size / GIB:.1f}"),
+        Column("per M", "usd_per_million_samples", "usd"),
+    )
+    return Table.of(rows, columns, notes)
 
 
 def _searched(
@@ -138,30 +150,25 @@ def _searched(
     return Search(columns, whole.devices, whole.ways, whole.algorithms, whole.traces, whole.job), num_too_large
 
 
-def _per_million(row: Row) -> str:
-    usd = row["usd_per_million_samples"]
-    return "–" if usd is None else dollars(usd)
-
-
-def _settings_takeaway(rows: Sequence[Row], fastest: Row | None) -> str:
+def _settings_takeaway(rows: Sequence[PricedSetting], fastest: PricedSetting | None) -> str:
     if fastest is None:
         return "No setting fits in memory; try smaller batches, or other devices."
 
-    def told(row: Row) -> str:
-        rate = quantity(row["throughput_samples_per_s"], "sample/s")
-        usd = row["usd_per_million_samples"]
+    def told(row: PricedSetting) -> str:
+        rate = quantity(row.throughput_samples_per_s, "sample/s")
+        usd = row.usd_per_million_samples
         return f"{rate}, {'no price' if usd is None else f'{dollars(usd)} per million samples'}"
 
-    if not rows or rows[0]["usd_per_million_samples"] is None:
+    if not rows or rows[0].usd_per_million_samples is None:
         return f"No setting that fits has a price; the fastest is {_name(fastest)}: {told(fastest)}."
     if rows[0] == fastest:
         return f"{_name(fastest)} is the cheapest and the fastest: {told(fastest)}."
     return f"The cheapest is {_name(rows[0])}: {told(rows[0])}; the fastest is {_name(fastest)}: {told(fastest)}."
 
 
-def _name(row: Row) -> str:
-    whose = f", {shown.vendor(row)}" if row["vendor"] else ""
-    return f"{shown.devices(row)}, batch {row['batch_per_device']} each, {shown.way(row).short}{whose}"
+def _name(row: PlannedSetting) -> str:
+    whose = f", {shown.vendor(row)}" if row.vendor else ""
+    return f"{shown.devices(row)}, batch {row.batch_per_device} each, {shown.way(row).short}{whose}"
 
 
 def reach_goal(
@@ -183,7 +190,7 @@ def reach_goal(
     places: Places | None = None,
     global_batch: int | None = None,
     assumed: Sequence[str] = (),
-) -> Answer:
+) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption]]:
     """The setting to take for a goal: hours and dollars of every setting that no other beats in both, and what would change
     the choice. Where the epochs are unknown, prices of an epoch and no choice.
 
@@ -203,7 +210,7 @@ def reach_goal(
     else:
         choices = choose(rented, effort, goal, spot)
 
-    def row(i: int) -> Row:
+    def row(i: int) -> Any:
         plain = _choice(found, choices, i)
         plain = plain if places is None else place_row(plain, choices, i)
         return with_epochs(plain, choices, i, effort) if isinstance(effort, Unknown) else plain
@@ -213,17 +220,22 @@ def reach_goal(
     warnings = [] if taken is None else shown.warnings(row(taken), rough)
     what = f"{found.network} on {job.data.name.partition(':')[0]}"
     outliers = [_outlier(offer, choices) for offer in _outliers(choices)]
-    data: dict[str, Any] = {
+    among: dict[str, Any] = {}
+    if places is not None:
+        among = {"places": [row(i) for i in place_rows(choices, places, kinds)], "not_planned": places.without_price(),
+                 "network": job.network.name, "dataset": job.data.name, "moving": places}  # fmt: skip
+    plan: GoalPlan[Any] = GoalPlan(
         **_choice_data(found, choices, effort, row),
-        "goal": {"budget_usd": goal.budget_usd, "deadline_s": goal.deadline_s, "confidence": goal.confidence},
-        "effort": _effort_data(effort),
-        "other_recipes": [_recipe(one) for one in choices.effort.others],
-        "assumed": [*assumed, *rough, *only_layout(job, found.traces.values())],
-        "decoding": None if decoding is None else vars(decoding),
-        "spot": vars(spot),
-        "too_large_for_the_data": num_too_large,
-        "outliers": outliers,
-    }
+        goal=goal,
+        effort=_effort_data(effort),
+        other_recipes=[_recipe(one) for one in choices.effort.others],
+        assumed=[*assumed, *rough, *only_layout(job, found.traces.values())],
+        decoding=decoding,
+        spot=spot,
+        too_large_for_the_data=num_too_large,
+        outliers=outliers,
+        **among,
+    )
     notes = [
         *([effort.note] if isinstance(effort, SamplesToTarget) and effort.note else []),
         *_left_out(num_too_large, samples),
@@ -232,26 +244,22 @@ def reach_goal(
     ]
     if isinstance(effort, Unknown):
         notes.append(NOT_COUNTED)
-        sections = unknown_sections(what, effort, goal, data, most, assumed)
-        return Answer(f"Goal of {found.network}", sections=_warned(sections, warnings), data=data, notes=notes)
-    if places is None:
+        sections = unknown_sections(what, effort, goal, plan, most, assumed)
+    elif places is None:
         notes.append(NOT_COUNTED)
-        sections = goal_sections(what, choices, data, most, assumed)
+        sections = goal_sections(what, choices, plan, most, assumed)
     else:
-        data["places"] = [row(i) for i in place_rows(choices, places, kinds)]
-        data["not_planned"] = places.without_price()
-        data |= {"network": job.network.name, "dataset": job.data.name, "moving": places.as_data()}
         notes += [*not_planned(places, kinds), NOT_COUNTED_AT_PLACES]
-        sections = place_sections(what, choices, data, places, spot, assumed)
-    return Answer(f"Goal of {found.network}", sections=_warned(sections, warnings), data=data, notes=notes)
+        sections = place_sections(what, choices, plan, places, spot, assumed)
+    return Answer(f"Goal of {found.network}", sections=_warned(sections, warnings), notes=notes, result=plan)
 
 
 def _choice_data(
-    found: Search, choices: PlanResult, effort: SamplesToTarget | Unknown, row: Callable[[int], Row]
+    found: Search, choices: PlanResult, effort: SamplesToTarget | Unknown, row: Callable[[int], Any]
 ) -> dict[str, Any]:
     """The choice, the settings beside it, and what would change it."""
 
-    def maybe(i: int | None) -> Row | None:
+    def maybe(i: int | None) -> Any:
         return None if i is None else row(i)
 
     is_unknown, chosen, taken = isinstance(effort, Unknown), choices.chosen, choices.taken
@@ -267,10 +275,10 @@ def _choice_data(
         "front": front,
         "front_size": len(front),
         "chosen": None if is_unknown else maybe(chosen),
-        "options": {name: maybe(i) for name, i in options.items()},
+        "options": PlanOptions(**{name: maybe(i) for name, i in options.items()}),
         "likeliest": None if is_unknown else maybe(choices.most_probable()),
-        "gains": [{"times_as_fast": times, "than": str(way), **vars(way)} for way, times in gains],
-        "changes": [{"what": c.what, "value": c.value, "then": maybe(c.row)} for c in other],
+        "gains": [WayGain(times, str(way), **vars(way)) for way, times in gains],
+        "changes": [PlanChange(c.what, c.value, maybe(c.row)) for c in other],
         "missing": missing(choices) if chosen is None else None,
     }
 
@@ -290,28 +298,25 @@ def _verdict(effort: SamplesToTarget | Unknown, chosen: int | None) -> str:
     return "run" if effort.reached is None else "rent"
 
 
-def _effort_data(effort: SamplesToTarget | Unknown) -> dict[str, Any]:
+def _effort_data(effort: SamplesToTarget | Unknown) -> PlannedEffort | UnknownEffort:
     if isinstance(effort, Unknown):
-        near = [_recipe(one) for one in effort.neighbours]
-        return {"samples": None, "target": effort.target, "probability_of_target": None, "source": effort.reason,
-                "neighbours": near}  # fmt: skip
+        return UnknownEffort(None, effort.target, None, effort.reason, [_recipe(one) for one in effort.neighbours])
     is_open = effort.reached is None or (effort.target is not None and effort.beyond)
-    return {
-        "samples": effort.samples,
-        "batch": effort.reference_batch,
-        "sigma_log": effort.sigma_log,
-        "probability_of_target": None if is_open else min(effort.reached or 0.0, MAX_PROBABLE),
-        "target": effort.target,
-        "beyond": list(effort.beyond),
-        "noise_scale": None if effort.largest_batch else list(effort.noise_scale),
-        "largest_batch": effort.largest_batch,
-        "source": effort.source,
-    }
+    return PlannedEffort(
+        samples=effort.samples,
+        batch=effort.reference_batch,
+        sigma_log=effort.sigma_log,
+        probability_of_target=None if is_open else min(effort.reached or 0.0, MAX_PROBABLE),
+        target=effort.target,
+        beyond=list(effort.beyond),
+        noise_scale=None if effort.largest_batch else list(effort.noise_scale),
+        largest_batch=effort.largest_batch,
+        source=effort.source,
+    )
 
 
-def _recipe(result: KnownResult) -> Row:
-    return {"network": result.networks[0], "recipe": result.name, "epochs": result.epochs, "accuracy": result.accuracy,
-            "source": result.source}  # fmt: skip
+def _recipe(result: KnownResult) -> ListedRecipe:
+    return ListedRecipe(result.networks[0], result.name, result.epochs, result.accuracy, result.source)
 
 
 def _outliers(choices: PlanResult) -> list[int]:
@@ -320,33 +325,32 @@ def _outliers(choices: PlanResult) -> list[int]:
     return sorted({int(i) for i in columns["offer"][columns["is_outlier"] & columns["fits"]]})
 
 
-def _outlier(number: int, choices: PlanResult) -> Row:
+def _outlier(number: int, choices: PlanResult) -> PriceOutlier:
     offer = choices.offers[number]
-    return {"device": offer.device, "vendor": offer.vendor, "instance": offer.instance, "prices": offer.kind,
-            "usd_per_device_hour": offer.usd_per_device_hour, "date": offer.date, "source": offer.source,
-            "reason": billing.price_note(offer)}  # fmt: skip
+    return PriceOutlier(offer.device, offer.vendor, offer.instance, offer.kind, offer.usd_per_device_hour, offer.date, offer.source,
+                        billing.price_note(offer))  # fmt: skip
 
 
-def _low_prices(outliers: Sequence[Row]) -> list[str]:
+def _low_prices(outliers: Sequence[PriceOutlier]) -> list[str]:
     notes = [
-        f"Not recommended because of the price per device and hour: {o['device']} at {o['vendor']} ({o['prices']}). {o['reason']}"
+        f"Not recommended because of the price per device and hour: {o.device} at {o.vendor} ({o.prices}). {o.reason}"
         for o in outliers[:3]
     ]
     return [*notes, *([f"Not recommended for the same reason: {len(outliers) - 3} more."] if len(outliers) > 3 else [])]
 
 
-def _choice(found: Search, choices: PlanResult, i: int) -> Row:
+def _choice(found: Search, choices: PlanResult, i: int) -> RunOption:
     c = choices.columns
-    return {
+    return RunOption(
         **setting_row(found, c, choices.offers, i),
-        "startup_s": float(3600 * c["startup_h"][i]),
-        "steps": float(c["steps"][i]),
-        "hours": float(c["hours"][i]),
-        "hours_interval": list(choices.interval("hours", i)),
-        "dollars": float(c["dollars"][i]),
-        "dollars_interval": list(choices.interval("dollars", i)),
-        "probability": min(float(c["probability"][i]), MAX_PROBABLE),
-    }
+        startup_s=float(3600 * c["startup_h"][i]),
+        steps=float(c["steps"][i]),
+        hours=float(c["hours"][i]),
+        hours_interval=list(choices.interval("hours", i)),
+        dollars=float(c["dollars"][i]),
+        dollars_interval=list(choices.interval("dollars", i)),
+        probability=min(float(c["probability"][i]), MAX_PROBABLE),
+    )
 
 
 def _left_out(count: int, samples: int) -> list[str]:

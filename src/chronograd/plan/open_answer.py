@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import fields
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.plan import rows as shown
 from chronograd.plan.advice import recipe, short_time
 from chronograd.plan.effort import OutOfReach, Unknown
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget
 from chronograd.plan.renting import billed
-from chronograd.plan.rows import Row
+from chronograd.plan.rows import EpochOption, GoalPlan, NoPlan, RunOption, RunTime, UnknownEffort
 from chronograd.units import dollars, seconds
 from chronograd.words import listed
 
@@ -25,23 +25,18 @@ def ranked_by(effort: Unknown) -> SamplesToTarget:
     return SamplesToTarget(math.sqrt(FEW * MANY) * effort.samples, effort.batch, reached=None, target=effort.target)
 
 
-def out_of_reach(what: str, effort: OutOfReach, goal: Goal) -> Answer:
+def out_of_reach(what: str, effort: OutOfReach, goal: Goal) -> Answer[NoPlan]:
     """The answer "no" to a target, with its reason."""
     section = Section(
         title=f"{what} to {100 * effort.target:.4g} %",
         takeaway=f"No: {100 * effort.target:.4g} % is out of reach, whatever you rent; {effort.reason}.",
         lines=["If you know a training that reaches it, state its epochs: --epochs-to-target N."],
     )
-    data = {
-        "verdict": "out of reach",
-        "chosen": None,
-        "goal": vars(goal),
-        "effort": {"samples": None, "target": effort.target, "probability_of_target": 0.0, "source": effort.reason},
-    }
-    return Answer(f"Goal of {what}", sections=[section], data=data)
+    result = NoPlan("out of reach", None, goal, UnknownEffort(None, effort.target, 0.0, effort.reason))
+    return Answer(f"Goal of {what}", sections=[section], result=result)
 
 
-def with_epochs(row: Row, choices: PlanResult, i: int, effort: Unknown) -> Row:
+def with_epochs(row: RunOption, choices: PlanResult, i: int, effort: Unknown) -> EpochOption:
     """A row with the time and cost of an epoch, and of few and many epochs with start-up, in place of those of a run."""
     one = {name: column[i] for name, column in choices.columns.items()}
     epoch_h = float(one["step_time_s"] * math.ceil(effort.samples / (one["count"] * one["batch_per_rank"])) / 3600)
@@ -49,47 +44,41 @@ def with_epochs(row: Row, choices: PlanResult, i: int, effort: Unknown) -> Row:
     epoch_h *= slow
     price = float(one["price_usd_per_hour"])
 
-    def run(epochs: int) -> dict[str, float]:
+    def run(epochs: int) -> RunTime:
         hours = epochs * epoch_h
         whole = float(one["startup_h"]) + hours
-        return {"hours": whole, "dollars": price * float(billed(whole, one))}
+        return RunTime(whole, price * float(billed(whole, one)))
 
-    kept = {key: value for key, value in row.items() if key not in RUN_FIELDS}
-    return {
-        **kept,
-        "epoch_hours": epoch_h,
-        "epoch_dollars": price * epoch_h,
-        f"epochs_{FEW}": run(FEW),
-        f"epochs_{MANY}": run(MANY),
-    }
-
-
-RUN_FIELDS = ("steps", "hours", "hours_interval", "dollars", "dollars_interval", "probability")
+    names = {own.name for own in fields(EpochOption)}
+    same = {name: value for name, value in vars(row).items() if name in names}
+    return EpochOption(
+        **same, epoch_hours=epoch_h, epoch_dollars=price * epoch_h, epochs_30=run(FEW), epochs_300=run(MANY)
+    )
 
 
 def unknown_sections(
-    what: str, effort: Unknown, goal: Goal, data: dict[str, Any], most: int, assumed: Sequence[str]
+    what: str, effort: Unknown, goal: Goal, plan: GoalPlan[EpochOption], most: int, assumed: Sequence[str]
 ) -> list[Section]:
     """Time and price of an epoch, a range for few to many epochs, near networks with recipes, and how to state the epochs.
 
     Args:
-        data: of the answer; at most `most` rows of its `front` are in the table.
+        plan: of the answer; at most `most` rows of its `front` are in the table.
     """
-    options, front = data["options"], data["front"]
+    options, front = plan.options, plan.front
     rows = front[:: max(1, -(-len(front) // most))]
     to = "" if effort.target is None else f" to {100 * effort.target:.4g} %"
     lines = []
-    if rows:
-        cheapest, fastest = options["cheapest"], options["fastest"]
+    cheapest, fastest = options.cheapest, options.fastest
+    if cheapest is not None and fastest is not None:
         lines.append(
             f"an epoch takes {_epoch(fastest)} at the fastest, and {_epoch(cheapest)} at the cheapest"
             if cheapest != fastest
             else f"an epoch takes {_epoch(cheapest)}"
         )
-        few, many = cheapest[f"epochs_{FEW}"], cheapest[f"epochs_{MANY}"]
+        few, many = cheapest.epochs_30, cheapest.epochs_300
         lines.append(
-            f"{FEW} to {MANY} epochs there take {short_time(few['hours'])} to {short_time(many['hours'])} and cost "
-            f"{dollars(few['dollars'])} to {dollars(many['dollars'])}"
+            f"{FEW} to {MANY} epochs there take {short_time(few.hours)} to {short_time(many.hours)} and cost "
+            f"{dollars(few.dollars)} to {dollars(many.dollars)}"
         )
         lines += [_within(goal, cheapest, fastest)] if goal.budget_usd or goal.deadline_s else []
     if assumed:
@@ -99,23 +88,17 @@ def unknown_sections(
             f"known recipes of near networks: {listed([f'{one.networks[0]} by {recipe(one)}' for one in effort.neighbours])}"
         )
     lines.append("state the epochs with --epochs-to-target N, or give a log of yours with --curve FILE")
-    table = Table(
-        (*shown.CELLS, "epoch", "cost", f"{FEW} epochs", f"{MANY} epochs"),
-        [
-            (
-                *shown.cells(r),
-                short_time(r["epoch_hours"]),
-                dollars(r["epoch_dollars"]),
-                *(
-                    f"{short_time(r[k]['hours'])}, {dollars(r[k]['dollars'])}"
-                    for k in (f"epochs_{FEW}", f"epochs_{MANY}")
-                ),
-            )
-            for r in rows
-        ],
-        {3, 4, 5, 6},
+    table = Table.of(
+        rows,
+        (
+            *shown.COLUMNS,
+            Column("epoch", "epoch_hours", format=short_time),
+            Column("cost", "epoch_dollars", "usd"),
+            Column(f"{FEW} epochs", "epochs_30", format=_run),
+            Column(f"{MANY} epochs", "epochs_300", format=_run),
+        ),
         shown.notes(rows),
-        drop=(1, 5),
+        drop=("price of", f"{FEW} epochs"),
     )
     return [
         Section(
@@ -123,26 +106,30 @@ def unknown_sections(
             takeaway=f"Unknown: {effort.reason}. Nothing is recommended; prices per epoch follow.",
             lines=[f"{line[0].upper()}{line[1:]}." for line in lines],
             table=table if rows else None,
-            data=front,
+            data=as_json(front),
         )
     ]
 
 
-def _epoch(row: Row) -> str:
-    return f"{seconds(3600 * row['epoch_hours'])} and {dollars(row['epoch_dollars'])} on {shown.devices(row)} {shown.vendor(row)}"
+def _run(run: RunTime) -> str:
+    return f"{short_time(run.hours)}, {dollars(run.dollars)}"
 
 
-def _within(goal: Goal, cheapest: Row, fastest: Row) -> str:
+def _epoch(row: EpochOption) -> str:
+    return f"{seconds(3600 * row.epoch_hours)} and {dollars(row.epoch_dollars)} on {shown.devices(row)} {shown.vendor(row)}"
+
+
+def _within(goal: Goal, cheapest: EpochOption, fastest: EpochOption) -> str:
     """State the number of epochs that the budget and the deadline allow."""
     parts = []
     if goal.budget_usd is not None:
-        rest = goal.budget_usd - cheapest["startup_s"] / 3600 * cheapest["usd_per_hour"]
+        rest = goal.budget_usd - cheapest.startup_s / 3600 * cheapest.usd_per_hour
         parts.append(
-            f"{dollars(goal.budget_usd)} pay for {max(0, int(rest / cheapest['epoch_dollars'])):,} epochs at the cheapest"
+            f"{dollars(goal.budget_usd)} pay for {max(0, int(rest / cheapest.epoch_dollars)):,} epochs at the cheapest"
         )
     if goal.deadline_s is not None:
-        rest_h = (goal.deadline_s - fastest["startup_s"]) / 3600
+        rest_h = (goal.deadline_s - fastest.startup_s) / 3600
         parts.append(
-            f"{seconds(goal.deadline_s)} are enough for {max(0, int(rest_h / fastest['epoch_hours'])):,} epochs at the fastest"
+            f"{seconds(goal.deadline_s)} are enough for {max(0, int(rest_h / fastest.epoch_hours)):,} epochs at the fastest"
         )
     return "; ".join(parts)

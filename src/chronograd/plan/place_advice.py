@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from chronograd.answer import Section, Table
+from chronograd.answer import Column, Section, Table, as_json
 from chronograd.hardware.instances import catalogue, clouds
 from chronograd.hardware.market import Kind
 from chronograd.plan import rows as shown
@@ -25,14 +25,14 @@ from chronograd.plan.advice import (
 from chronograd.plan.goal import PlanResult, Spot
 from chronograd.plan.places import Places
 from chronograd.plan.renting import KINDS
-from chronograd.plan.rows import Row
+from chronograd.plan.rows import GoalPlan, RunOption
 from chronograd.units import chance, dollars, percent, quantity, seconds
 
 
-def place_row(row: Row, choices: PlanResult, i: int) -> Row:
+def place_row(row: RunOption, choices: PlanResult, i: int) -> RunOption:
     """A row with its cloud, the platform that `launch` renders it for, and what moving costs."""
-    cloud = row["vendor"].lower()
-    return {**row, "cloud": cloud, "platform": clouds()[cloud], "moving_usd": float(choices.columns["moving_usd"][i])}
+    cloud = row.vendor.lower()
+    return replace(row, cloud=cloud, platform=clouds()[cloud], moving_usd=float(choices.columns["moving_usd"][i]))
 
 
 def place_rows(choices: PlanResult, places: Places, kinds: Sequence[Kind]) -> list[int]:
@@ -50,33 +50,32 @@ def place_rows(choices: PlanResult, places: Places, kinds: Sequence[Kind]) -> li
 
 
 def place_sections(
-    what: str, choices: PlanResult, data: Mapping[str, Any], places: Places, spot: Spot, assumed: Sequence[str]
+    what: str, choices: PlanResult, plan: GoalPlan[RunOption], places: Places, spot: Spot, assumed: Sequence[str]
 ) -> list[Section]:
     """The advice with the best of each cloud and kind of price, and what would change it."""
-    chosen, rows = data["chosen"], data["places"]
+    chosen, rows = plan.chosen, plan.places or []
     is_promised = chosen is not None and choices.effort.reached is not None
-    lines = _advice(choices, data, places, spot, assumed) if is_promised else advice_lines(choices, data, assumed)
+    lines = _advice(choices, plan, places, spot, assumed) if is_promised else advice_lines(choices, plan, assumed)
     takeaway, *rest = (f"{line[0].upper()}{line[1:]}." for line in lines)
-    table = Table(
-        ("at", "rent", "devices", "time", "cost", "moving", "chance"),
+    table = Table.of(
+        rows,
+        (
+            Column("at", _at),
+            Column("rent", lambda r: f"{_nodes(r)}{' spot' * (r.prices == 'spot')}"),
+            Column("devices", shown.devices),
+            Column("time", "hours", format=short_time),
+            Column("cost", "dollars", "usd"),
+            Column("moving", lambda r: r.moving_usd or None, "usd"),
+            Column("chance", lambda r: f"{chance(r.probability)}{' *' if r == chosen else ''}"),
+        ),
         [
-            (
-                _at(r),
-                f"{_nodes(r)}{' spot' * (r['prices'] == 'spot')}",
-                shown.devices(r),
-                short_time(r["hours"]),
-                dollars(r["dollars"]),
-                dollars(r["moving_usd"]) if r["moving_usd"] else "–",
-                f"{chance(r['probability'])}{' *' if r == chosen else ''}",
-            )
-            for r in rows
+            *(["*: the advice."] if chosen else []),
+            "Moving is in the cost. Of each cloud, on demand and as spot, the best.",
         ],
-        {3, 4, 5},
-        [*(["*: the advice."] if chosen else []), "Moving is in the cost. Of each cloud, on demand and as spot, the best."],
-        drop=(2,),
-    )  # fmt: skip
+        drop=("devices",),
+    )
     heading = title(what, choices, f" at {', '.join(places.names)}")
-    return [Section(heading, takeaway, lines=rest, table=table, data=rows), *change_section(choices, data)]
+    return [Section(heading, takeaway, lines=rest, table=table, data=as_json(rows)), *change_section(choices, plan)]
 
 
 def not_planned(places: Places, kinds: Sequence[Kind]) -> list[str]:
@@ -95,78 +94,75 @@ def not_planned(places: Places, kinds: Sequence[Kind]) -> list[str]:
 
 
 def _advice(
-    choices: PlanResult, data: Mapping[str, Any], places: Places, spot: Spot, assumed: Sequence[str]
+    choices: PlanResult, plan: GoalPlan[RunOption], places: Places, spot: Spot, assumed: Sequence[str]
 ) -> list[str]:
-    chosen = data["chosen"]
-    others = [r for r in data["places"] if r != chosen and r["probability"] >= choices.goal.confidence]
+    chosen = plan.chosen
+    assert chosen is not None
+    others = [r for r in plan.places or [] if r != chosen and r.probability >= choices.goal.confidence]
     lines = [
         f"rent {_nodes(chosen)} ({shown.devices(chosen)}) of {_where(chosen)}, {shown.hourly(chosen)}, for "
-        f"{seconds(3600 * chosen['hours'])}: {dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)}); "
+        f"{seconds(3600 * chosen.hours)}: {dollars(chosen.dollars)} ({limits_of(chosen.dollars_interval, dollars)}); "
         f"{_moving(chosen, places)}; {beside(chosen, others)}",
-        f"train at batch {chosen['batch_per_device']} each in {shown.way(chosen)}; it takes "
-        f"{limits_of(chosen['hours_interval'], seconds, 3600)} and meets the goal with {chance(chosen['probability'])}{condition(choices.effort)}",
+        f"train at batch {chosen.batch_per_device} each in {shown.way(chosen)}; it takes "
+        f"{limits_of(chosen.hours_interval, seconds, 3600)} and meets the goal with {chance(chosen.probability)}{condition(choices.effort)}",
         *beyond_lines(choices.effort),
-        assumed_line(choices, data, chosen, assumed),
+        assumed_line(choices, plan, chosen, assumed),
     ]
-    if chosen["prices"] == "spot":
-        longer = float(spot.slow_down(chosen["machines"])) - 1
+    if chosen.prices == "spot":
+        longer = float(spot.slow_down(chosen.machines)) - 1
         lines.append(
             f"interruptions are assumed at {spot.per_hour:g} an hour and node, a checkpoint every {spot.checkpoint_s / 60:g} min and "
             f"{spot.restart_s / 60:g} min to start again: {percent(longer, 1)} longer"
         )
-    return [*lines, *grounds(choices, data, chosen)]
+    return [*lines, *grounds(choices, plan, chosen)]
 
 
-def _moving(row: Row, places: Places) -> str:
+def _moving(row: RunOption, places: Places) -> str:
     if places.data_in is None:
         return "moving data is not in it (--data-in)"
-    if not row["moving_usd"]:
+    if not row.moving_usd:
         return (
             f"moving costs nothing, as the data is in {places.data_in}"
-            if row["cloud"] == places.data_in
+            if row.cloud == places.data_in
             else "moving is free"
         )
     home = f"{places.data_in} {places.region}".rstrip()
     return (
-        f"{dollars(row['moving_usd'])} of it moves {quantity(places.data_bytes, 'B')} from {home} and "
+        f"{dollars(row.moving_usd)} of it moves {quantity(places.data_bytes, 'B')} from {home} and "
         f"{quantity(places.back_bytes, 'B')} of checkpoints back"
     )
 
 
-def beside(chosen: Row, others: Sequence[Row]) -> str:
+def beside(chosen: RunOption, others: Sequence[RunOption]) -> str:
     """What else keeps the goal: the cheapest of them where it is cheaper, else the next best."""
     if not others:
         return "no other option that was searched there meets the goal"
-    cheapest = min(others, key=lambda row: float(row["dollars"]))
-    is_cheaper = cheapest["dollars"] < chosen["dollars"]
+    cheapest = min(others, key=lambda row: float(row.dollars))
+    is_cheaper = cheapest.dollars < chosen.dollars
     other = cheapest if is_cheaper else others[0]
-    times = other["dollars"] / chosen["dollars"]
+    times = other.dollars / chosen.dollars
     more = (
         f"{percent(abs(times - 1), 0)} {'less' if is_cheaper else 'more'}"
         if times < 2
         else f"{times:.3g} times as much"
     )
     return (
-        f"the {'cheapest of those below' if is_cheaper else 'next best'}, {_where(other)}, takes {short_time(other['hours'])} and "
-        f"costs {dollars(other['dollars'])}, {more}"
+        f"the {'cheapest of those below' if is_cheaper else 'next best'}, {_where(other)}, takes {short_time(other.hours)} and "
+        f"costs {dollars(other.dollars)}, {more}"
     )
 
 
-def _at(row: Row) -> str:
-    return f"{row['cloud']} {row['region'] or ''}".rstrip()
+def _at(row: RunOption) -> str:
+    return f"{row.cloud} {row.region or ''}".rstrip()
 
 
-def _where(row: Row) -> str:
-    region = f" in {row['region']}" if row["region"] else ""
-    return f"{row['cloud']}{region}, {row['prices']}"
+def _where(row: RunOption) -> str:
+    region = f" in {row.region}" if row.region else ""
+    return f"{row.cloud}{region}, {row.prices}"
 
 
-def _nodes(row: Row) -> str:
-    """Nodes and what they are, with the device where the name of the machine has none.
-
-    >>> _nodes({"machines": 2, "instance": "n1-standard-16:NVIDIA_TESLA_T4:2", "device": "t4", "count": 4})
-    '2 × n1-standard-16 + 2 t4'
-    """
-    machine, sign, _ = row["instance"].partition(":")
-    with_device = f" + {row['count'] // row['machines']} {row['device']}" if sign else ""
-    return f"{row['machines']} × {machine}{with_device}"
+def _nodes(row: RunOption) -> str:
+    """Return the nodes and what they are, with the device if the name of the machine has none: `2 × n1-standard-16 + 2 t4`."""
+    machine, sign, _ = row.instance.partition(":")
+    with_device = f" + {row.count // row.machines} {row.device}" if sign else ""
+    return f"{row.machines} × {machine}{with_device}"

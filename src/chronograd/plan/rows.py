@@ -3,23 +3,285 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from chronograd.answer import IF_KNOWN, Column
 from chronograd.hardware import market
 from chronograd.hardware.catalog import Price
+from chronograd.hardware.market import Kind
+from chronograd.plan.goal import Goal, Spot
+from chronograd.plan.places import Places
+from chronograd.plan.renting import Decoding
 from chronograd.plan.search import Search
 from chronograd.plan.ways import Way
 from chronograd.predict.memory import may_not_fit
 from chronograd.units import dollars
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True)
+class OfferedPrice:
+    """The price of an instance, and its source; `sigma_log` is the deviation of its logarithm, assumed from its age."""
+
+    usd_per_hour_of_instance: float
+    devices_of_instance: float
+    vcpus_of_instance: float | None
+    includes_host: bool
+    date: str
+    is_older_than_a_year: bool
+    sigma_log: float
+    tag: str
+    source: str
 
 
-def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Sequence[Price], i: int) -> Row:
-    """What a row of `renting.rent` stands for: the setting, what it is rented as, and the date and source of the price."""
+@dataclass(frozen=True, kw_only=True)
+class PlannedSetting:
+    """A setting and what it is rented as: how its steps are run, their speed and memory. The offer is None without a price.
+
+    Attributes:
+        prices: on-demand or spot. `usd_per_hour`: of all machines. `price`: of one instance.
+        is_input_bound: decoding on the host limits the speed.
+        may_not_fit: a warning, or None.
+    """
+
+    device: str
+    count: int
+    batch_per_device: int
+    precision: str
+    channels_last: bool
+    compile: bool | str
+    activation_checkpointing: str
+    param_dtype: str
+    algorithm: str
+    vendor: str | None
+    instance: str | None
+    region: str | None
+    prices: str | None
+    usd_per_hour: float | None
+    price: OfferedPrice | None
+    machines: int
+    step_time_s: float
+    throughput_samples_per_s: float
+    is_input_bound: bool
+    memory_bytes: float
+    may_not_fit: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedSetting(PlannedSetting):
+    """A setting of a list, with the price of a million samples."""
+
+    usd_per_million_samples: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RentedSetting(PlannedSetting):
+    """A setting with an offer; `startup_s` is the time until the machines train."""
+
+    vendor: str
+    instance: str
+    prices: str
+    usd_per_hour: float
+    price: OfferedPrice
+    startup_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOption(RentedSetting):
+    """A setting for a whole run, with its time and cost and their 80 % intervals; `hours` include the start-up.
+
+    Attributes:
+        probability: of meeting the goal.
+        cloud, platform: for a choice among clouds, with the cost of moving the data there.
+    """
+
+    steps: float
+    hours: float
+    hours_interval: list[float]
+    dollars: float
+    dollars_interval: list[float]
+    probability: float
+    cloud: str | None = field(default=None, metadata=IF_KNOWN)
+    platform: str | None = field(default=None, metadata=IF_KNOWN)
+    moving_usd: float | None = field(default=None, metadata=IF_KNOWN)
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """Time and cost of a run of some epochs, start-up included."""
+
+    hours: float
+    dollars: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochOption(RentedSetting):
+    """A setting where the epochs to the target are unknown: an epoch, and runs of 30 and of 300 epochs."""
+
+    cloud: str | None = field(default=None, metadata=IF_KNOWN)
+    platform: str | None = field(default=None, metadata=IF_KNOWN)
+    moving_usd: float | None = field(default=None, metadata=IF_KNOWN)
+    epoch_hours: float
+    epoch_dollars: float
+    epochs_30: RunTime
+    epochs_300: RunTime
+
+
+AnyOption = TypeVar("AnyOption", RunOption, EpochOption)
+
+
+@dataclass(frozen=True)
+class PlanOptions(Generic[AnyOption]):
+    """The options that meet the goal; None if none does."""
+
+    fastest: AnyOption | None
+    balanced: AnyOption | None
+    cheapest: AnyOption | None
+
+
+@dataclass(frozen=True)
+class WayGain:
+    """How many times as fast the choice is as another way of running the same devices."""
+
+    times_as_fast: float
+    than: str
+    precision: str
+    channels_last: bool
+    compile: bool | str
+    activation_checkpointing: str
+    param_dtype: str
+
+
+@dataclass(frozen=True)
+class PlanChange(Generic[AnyOption]):
+    """A limit that would change the choice: `what` at `value` (hours, dollars, or times as many steps), and the choice then."""
+
+    what: str
+    value: float
+    then: AnyOption | None
+
+
+@dataclass(frozen=True)
+class ListedRecipe:
+    """A published recipe with its epochs and accuracy."""
+
+    network: str
+    recipe: str
+    epochs: float
+    accuracy: float
+    source: str
+
+
+@dataclass(frozen=True)
+class PriceOutlier:
+    """An offer that is never recommended, as its price is far below that of its peers."""
+
+    device: str
+    vendor: str
+    instance: str
+    prices: str
+    usd_per_device_hour: float
+    date: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlannedEffort:
+    """The training that a target takes: samples at a batch, and the probability that it is reached; None if unknown.
+
+    Attributes:
+        beyond: parts of the recipe that a job cannot state.
+        largest_batch: up to it batches need no extra epochs; else `noise_scale` decides.
+    """
+
+    samples: float
+    batch: int
+    sigma_log: float
+    probability_of_target: float | None
+    target: float | None
+    beyond: list[str]
+    noise_scale: list[float] | None
+    largest_batch: int | None
+    source: str
+
+
+@dataclass(frozen=True)
+class UnknownEffort:
+    """A target whose epochs are unknown, or that is out of reach; `source` states why, `neighbours` are known recipes."""
+
+    samples: None
+    target: float | None
+    probability_of_target: float | None
+    source: str
+    neighbours: list[ListedRecipe] | None = field(default=None, metadata=IF_KNOWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalPlan(Generic[AnyOption]):
+    """The result of `plan` for a goal.
+
+    Attributes:
+        verdict: rent; run (no promise of accuracy); missed; or unknown, if the epochs are.
+        front: the settings that no other beats in both time and cost.
+        chosen: the setting to take. `likeliest`: the one that most probably meets the goal.
+        gains: over other ways of running the same devices. `changes`: limits that would change the choice.
+        missing: the least deadline and budget that an option meets; None if the goal is met.
+        places: for a choice among clouds, the best of each; `moving` has what is moved there.
+    """
+
+    verdict: str
+    evaluated: int
+    offers: int
+    candidates: int
+    front: list[AnyOption]
+    front_size: int
+    chosen: AnyOption | None
+    options: PlanOptions[AnyOption]
+    likeliest: AnyOption | None
+    gains: list[WayGain]
+    changes: list[PlanChange[AnyOption]]
+    missing: dict[str, float | None] | None
+    goal: Goal
+    effort: PlannedEffort | UnknownEffort
+    other_recipes: list[ListedRecipe]
+    assumed: list[str]
+    decoding: Decoding | None
+    spot: Spot
+    too_large_for_the_data: int
+    outliers: list[PriceOutlier]
+    places: list[AnyOption] | None = field(default=None, metadata=IF_KNOWN)
+    not_planned: dict[str, dict[Kind, list[str]]] | None = field(default=None, metadata=IF_KNOWN)
+    network: str | None = field(default=None, metadata=IF_KNOWN)
+    dataset: str | None = field(default=None, metadata=IF_KNOWN)
+    moving: Places | None = field(default=None, metadata=IF_KNOWN)
+
+
+@dataclass(frozen=True)
+class NoPlan:
+    """The result of `plan` for a target that is out of reach, whatever is rented."""
+
+    verdict: str
+    chosen: None
+    goal: Goal
+    effort: UnknownEffort
+
+
+@dataclass(frozen=True)
+class SettingList:
+    """The result of `plan` without a goal: settings by the price of a sample."""
+
+    settings: list[PricedSetting]
+    evaluated: int
+    fit: int
+    too_large_for_the_data: int
+    assumed: list[str]
+
+
+def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Sequence[Price], i: int) -> dict[str, Any]:
+    """Return the fields of a `PlannedSetting` for a row of `renting.rent`: the setting, what it is rented as, and the date and source of the price."""
     way = search.ways[columns["way"][i]]
     number = int(columns["offer"][i])
     device = search.devices[columns["device"][i]]
@@ -39,17 +301,17 @@ def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Seque
     }
 
 
-def warnings(row: Row, rough: Sequence[str]) -> list[str]:
+def warnings(row: PlannedSetting, rough: Sequence[str]) -> list[str]:
     """Return the warnings that come before the figures of a setting: rough times, and memory that may not suffice.
 
     Args:
         rough: see `Search.rough`.
     """
     lines = [f"{text[0].upper()}{text[1:]}." for text in rough]
-    return [*lines, f"{devices(row)} {row['may_not_fit']}."] if row["may_not_fit"] else lines
+    return [*lines, f"{devices(row)} {row.may_not_fit}."] if row.may_not_fit else lines
 
 
-def _offer(offer: Price | None, usd_per_hour: float) -> Row:
+def _offer(offer: Price | None, usd_per_hour: float) -> dict[str, Any]:
     if offer is None:
         return dict.fromkeys(("vendor", "instance", "region", "prices", "usd_per_hour", "price"))
     return {
@@ -58,68 +320,60 @@ def _offer(offer: Price | None, usd_per_hour: float) -> Row:
         "region": offer.region or None,
         "prices": offer.kind,
         "usd_per_hour": usd_per_hour,
-        "price": {
-            "usd_per_hour_of_instance": offer.price_usd_per_hour,
-            "devices_of_instance": offer.count,
-            "vcpus_of_instance": offer.vcpus,
-            "includes_host": offer.includes_host,
-            "date": offer.date,
-            "is_older_than_a_year": market.is_old(offer),
-            "sigma_log": market.sigma_log(offer),
-            "tag": offer.tag,
-            "source": offer.source,
-        },
+        "price": OfferedPrice(
+            offer.price_usd_per_hour,
+            offer.count,
+            offer.vcpus,
+            offer.includes_host,
+            offer.date,
+            market.is_old(offer),
+            market.sigma_log(offer),
+            offer.tag,
+            offer.source,
+        ),
     }
 
 
-def devices(row: Row) -> str:
-    """
-    >>> devices({"count": 8, "device": "a100-40"})
-    '8 × a100-40'
-    """
-    return f"{row['count']} × {row['device']}"
+def devices(row: PlannedSetting) -> str:
+    """Return the number and name of the devices, such as `8 × a100-40`."""
+    return f"{row.count} × {row.device}"
 
 
-def hourly(row: Row) -> str:
-    """The price per hour, with the number of GPUs that it is for if the setting leaves some of them idle.
-
-    >>> row = {"count": 4, "machines": 1, "usd_per_hour": 11.56, "price": {"devices_of_instance": 8}}
-    >>> hourly(row), hourly({**row, "count": 8})
-    ('$11.56 an hour for all 8 GPUs', '$11.56 an hour')
-    """
-    rented = row["machines"] * row["price"]["devices_of_instance"]
-    return f"{dollars(row['usd_per_hour'])} an hour{f' for all {rented:g} GPUs' if rented > row['count'] else ''}"
+def hourly(row: RentedSetting) -> str:
+    """Return the price per hour, with the number of GPUs that it is for if the setting leaves some of them idle."""
+    rented = row.machines * row.price.devices_of_instance
+    return f"{dollars(row.usd_per_hour)} an hour{f' for all {rented:g} GPUs' if rented > row.count else ''}"
 
 
-def way(row: Row) -> Way:
+def way(row: PlannedSetting) -> Way:
     """How its steps are run."""
-    return Way(*(row[field.name] for field in fields(Way)))
+    return Way(*(getattr(row, one.name) for one in fields(Way)))
 
 
-def vendor(row: Row) -> str:
+def vendor(row: PlannedSetting) -> str:
     """Whose offer it is, shortly; a spot price says so."""
-    return "" if row["vendor"] is None else f"{row['vendor']}{' spot' if row['prices'] == 'spot' else ''}"
+    return "" if row.vendor is None else f"{row.vendor}{' spot' if row.prices == 'spot' else ''}"
 
 
-def price_month(row: Row) -> str:
+def price_month(row: PlannedSetting) -> str:
     """The month in which a price held; † where that is more than a year ago."""
-    if row["price"] is None:
+    if row.price is None:
         return "–"
-    return f"{row['price']['date'][:7] or 'unknown'}{'†' if row['price']['is_older_than_a_year'] else ''}"
+    return f"{row.price.date[:7] or 'unknown'}{'†' if row.price.is_older_than_a_year else ''}"
 
 
-def cells(row: Row) -> tuple[str, str, str]:
-    """What is rented, when its price held, and how it is run: the first columns of a table of settings."""
-    return f"{devices(row)} {vendor(row)}".rstrip(), price_month(row), f"{way(row).short}, {row['batch_per_device']}"
+# What is rented, when its price held, and how it is run: the first columns of a table of settings.
+COLUMNS = (
+    Column("rent", lambda row: f"{devices(row)} {vendor(row)}".rstrip()),
+    Column("price of", lambda row: price_month(row)),
+    Column("run in, batch", lambda row: f"{way(row).short}, {row.batch_per_device}"),
+)
 
 
-CELLS = ("rent", "price of", "run in, batch")
-
-
-def notes(rows: Sequence[Row]) -> list[str]:
+def notes(rows: Sequence[PlannedSetting]) -> list[str]:
     """What the signs in these columns mean, where they are used."""
-    told = ["Batch is that of one device; NHWC: channels-last." if any(row["channels_last"] for row in rows) else
+    told = ["Batch is that of one device; NHWC: channels-last." if any(row.channels_last for row in rows) else
             "Batch is that of one device."]  # fmt: skip
-    if any(row["price"] and row["price"]["is_older_than_a_year"] for row in rows):
+    if any(row.price and row.price.is_older_than_a_year for row in rows):
         told.append("†: a price of more than a year ago; its interval is wider.")
     return told

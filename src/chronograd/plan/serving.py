@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.hardware.catalog import Device, Precision
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
 from chronograd.plan import rows as shown
 from chronograd.plan.goal import MAX_PROBABLE
 from chronograd.plan.renting import Rented, rent
-from chronograd.plan.rows import Row, setting_row
+from chronograd.plan.rows import PlannedSetting, setting_row
 from chronograd.plan.search import Search, search
 from chronograd.predict.notes import only_layout
 from chronograd.predict.prediction import tokens_of_sample
@@ -33,6 +33,36 @@ NOT_COUNTED = (
     "Not counted: the network between who asks and the device, queues, decoding, and hours in which nobody asks."
 )
 MAX_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSetting(PlannedSetting):
+    """A setting that answers batches: their latency with the 80 % interval, and the probability that the bound is kept."""
+
+    latency_s: float
+    latency_interval_s: list[float]
+    probability: float
+    usd_per_million_samples: float | None
+    usd_per_million_tokens: float | None
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """The result of `plan inference`: the cheapest setting of each number of each device that keeps the latency.
+
+    Attributes:
+        fit: settings that fit in memory, of all that were `evaluated`. `kept`: those that keep the latency.
+        fastest: the setting with the least latency, whatever it costs.
+    """
+
+    settings: list[ServingSetting]
+    evaluated: int
+    fit: int
+    kept: int
+    latency_s: float | None
+    confidence: float
+    fastest: ServingSetting | None
+    assumed: list[str]
 
 
 def serve(
@@ -47,7 +77,7 @@ def serve(
     most: int = MAX_SHOWN,
     precisions: Sequence[Precision] = (),
     kinds: Sequence[Kind] = ("on-demand",),
-) -> Answer:
+) -> Answer[ServingPlan]:
     """Of every number of every device the cheapest setting per sample that keeps the latency, the cheapest first.
 
     Args:
@@ -76,94 +106,90 @@ def serve(
     soonest = _row(found, rented, int(fitting[np.argmin(step_s[fitting])]), tokens) if len(fitting) else None
     rough = found.rough(int(columns["setting"][best[0]])) if len(best) else []
     one_layout = only_layout(job, found.traces.values())
-    data: dict[str, Any] = {
-        "settings": listed,
-        "evaluated": len(found.columns["fits"]),
-        "fit": int(found.columns["fits"].sum()),
-        "kept": len(np.unique(columns["setting"][kept])),
-        "latency_s": latency_s,
-        "confidence": confidence,
-        "fastest": soonest,
-        "assumed": [*rough, *one_layout],
-    }
+    result = ServingPlan(
+        settings=listed,
+        evaluated=len(found.columns["fits"]),
+        fit=int(found.columns["fits"].sum()),
+        kept=len(np.unique(columns["setting"][kept])),
+        latency_s=latency_s,
+        confidence=confidence,
+        fastest=soonest,
+        assumed=[*rough, *one_layout],
+    )
     without = [f"Not offered: {', '.join(rented.without_host)}, of which only prices without the host are known."]
     return Answer(
         f"Inference of {found.network}",
-        sections=[_section(found, data, rough, tokens)],
-        data=data,
+        sections=[_section(found, result, rough, tokens)],
         notes=[*one_layout, *(without if rented.without_host else []), NOT_COUNTED],
+        result=result,
     )
 
 
-def _row(found: Search, rented: Rented, i: int, tokens: int | None) -> Row:
+def _row(found: Search, rented: Rented, i: int, tokens: int | None) -> ServingSetting:
     columns = rented.columns
     latency_s, spread = float(columns["step_time_s"][i]), math.exp(Z80 * columns["sigma_log"][i])
     usd = float(columns["usd_per_sample"][i] * 1e6)
-    return {
+    return ServingSetting(
         **setting_row(found, columns, rented.offers, i),
-        "latency_s": latency_s,
-        "latency_interval_s": [latency_s / spread, latency_s * spread],
-        "probability": min(float(columns["probability"][i]), MAX_PROBABLE),
-        "usd_per_million_samples": None if math.isnan(usd) else usd,
-        "usd_per_million_tokens": None if math.isnan(usd) or tokens is None else usd / tokens,
-    }
+        latency_s=latency_s,
+        latency_interval_s=[latency_s / spread, latency_s * spread],
+        probability=min(float(columns["probability"][i]), MAX_PROBABLE),
+        usd_per_million_samples=None if math.isnan(usd) else usd,
+        usd_per_million_tokens=None if math.isnan(usd) or tokens is None else usd / tokens,
+    )
 
 
-def _section(found: Search, data: dict[str, Any], rough: Sequence[str], tokens: int | None) -> Section:
-    rows, bound = data["settings"], data["latency_s"]
+def _section(found: Search, plan: ServingPlan, rough: Sequence[str], tokens: int | None) -> Section:
+    rows, bound = plan.settings, plan.latency_s
     limit = "any latency" if bound is None else f"an answer within {seconds(bound)}"
     unit = "token" if tokens is not None else "sample"
     cost = f"usd_per_million_{unit}s"
     return Section(
         title=f"{found.network}: {limit}",
-        takeaway=_takeaway(data, unit),
+        takeaway=_takeaway(plan, unit),
         lines=[
             *(shown.warnings(rows[0], rough) if rows else []),
-            f"{data['kept']:,} settings keep it, of {data['fit']:,} that fit and {data['evaluated']:,} in all."
+            f"{plan.kept:,} settings keep it, of {plan.fit:,} that fit and {plan.evaluated:,} in all."
             if bound is not None
-            else f"{data['fit']:,} settings fit, of {data['evaluated']:,}.",
+            else f"{plan.fit:,} settings fit, of {plan.evaluated:,}.",
         ],
-        table=Table(
-            (*shown.CELLS, "latency", "samples/s", "chance", "per M"),
-            [
-                (
-                    *shown.cells(r),
-                    seconds(r["latency_s"]),
-                    f"{r['throughput_samples_per_s']:,.0f}",
-                    chance(r["probability"]),
-                    "–" if r[cost] is None else dollars(r[cost]),
-                )
-                for r in rows
-            ],
-            {3, 4, 5, 6},
+        table=Table.of(
+            rows,
+            (
+                *shown.COLUMNS,
+                Column("latency", "latency_s", "s"),
+                Column("samples/s", "throughput_samples_per_s", format=",.0f"),
+                Column("chance", "probability", format=chance),
+                Column("per M", cost, "usd"),
+            ),
             [*shown.notes(rows), f"Per M: dollars for a million {unit}s. Chance: that a batch is answered in time."],
         ),
-        data=rows,
+        data=as_json(rows),
     )
 
 
-def _takeaway(data: dict[str, Any], unit: str) -> str:
-    def told(row: Row) -> str:
-        low, high = row["latency_interval_s"]
-        usd = row[f"usd_per_million_{unit}s"]
-        whose = f", {shown.vendor(row)}" if row["vendor"] else ""
+def _takeaway(plan: ServingPlan, unit: str) -> str:
+    def told(row: ServingSetting) -> str:
+        low, high = row.latency_interval_s
+        usd = getattr(row, f"usd_per_million_{unit}s")
+        whose = f", {shown.vendor(row)}" if row.vendor else ""
         return (
-            f"{shown.devices(row)}, batch {row['batch_per_device']} each, {shown.way(row).short}{whose}: "
-            f"{seconds(row['latency_s'])} ({seconds(low)} … {seconds(high)}), "
-            f"{quantity(row['throughput_samples_per_s'], 'sample/s')}, "
+            f"{shown.devices(row)}, batch {row.batch_per_device} each, {shown.way(row).short}{whose}: "
+            f"{seconds(row.latency_s)} ({seconds(low)} … {seconds(high)}), "
+            f"{quantity(row.throughput_samples_per_s, 'sample/s')}, "
             f"{'no price' if usd is None else f'{dollars(usd)} per million {unit}s'}"
         )
 
-    bound, soonest = data["latency_s"], data["fastest"]
+    bound, soonest = plan.latency_s, plan.fastest
     if soonest is None:
         return "No setting fits in memory; try smaller batches, or other devices."
-    if not data["settings"]:
+    if not plan.settings and bound is None:
+        return f"Nothing is recommended: every price is far below those of its peers; the fastest is {told(soonest)}."
+    if not plan.settings:
         return (
-            f"Nothing answers within {seconds(bound)} with {percent(data['confidence'], 0)} probability; the fastest is "
-            f"{told(soonest)}, which keeps it with {chance(soonest['probability'])}."
+            f"Nothing answers within {seconds(bound or 0.0)} with {percent(plan.confidence, 0)} probability; the fastest is "
+            f"{told(soonest)}, which keeps it with {chance(soonest.probability)}."
         )
-    best = data["settings"][0]
-    sure = (
-        "" if bound is None else f"; it answers within {seconds(bound)} with {chance(best['probability'])} probability"
-    )
+    best = plan.settings[0]
+    sure = "" if bound is None else f"; it answers within {seconds(bound)} with {chance(best.probability)} probability"
     return f"The cheapest is {told(best)}{sure}."

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from chronograd.job import Job
     from chronograd.plan.largest import BatchPlan
     from chronograd.plan.places import Places
+    from chronograd.plan.rows import EpochOption, GoalPlan, NoPlan, RunOption, SettingList
+    from chronograd.plan.serving import ServingPlan
 
 
 def parse_precisions(text: str) -> tuple[str, ...]:
@@ -101,7 +103,7 @@ class PlanInference(_Search):
     batches: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="LIST")] = tuple(2**k for k in range(9))
     """Batches per device."""
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[ServingPlan]:
         from chronograd.plan.answer import devices_of
         from chronograd.plan.renting import KINDS
         from chronograd.plan.serving import serve
@@ -220,7 +222,7 @@ class Plan(_Search):
     def has_goal(self) -> bool:
         return any(limit is not None for limit in (self.to, self.budget, self.deadline, self.platforms))
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption] | NoPlan | SettingList | ServingPlan]:
         from chronograd.ask import name_of
         from chronograd.data.datasets import card
         from chronograd.plan.effort import OutOfReach, effort_of
@@ -245,7 +247,7 @@ class Plan(_Search):
         assumed = asked.for_a_plan(has_epochs=bool(self.epochs_to_target or self.curve))
         return self._reached(job, settings, {"effort": effort, "goal": goal, "assumed": assumed})
 
-    def _of_inference(self) -> Answer:
+    def _of_inference(self) -> Answer[ServingPlan]:
         """The answer about a job file in inference: that of `plan inference`. Raises InputError for options of training."""
         of_training = {"--to": self.to, "--budget": self.budget, "--deadline": self.deadline, "--curve": self.curve,
                        "--epochs-to-target": self.epochs_to_target, "--noise-scale": self.noise_scale,
@@ -279,7 +281,7 @@ class Plan(_Search):
             "global_batch": job.training.batch if is_stated else None,
         }  # fmt: skip
 
-    def _listed(self, job: Job, settings: dict[str, Any]) -> Answer:
+    def _listed(self, job: Job, settings: dict[str, Any]) -> Answer[SettingList]:
         from chronograd.plan.answer import devices_of, list_settings
 
         _clouds(job, self.platforms, self.data_in, self.data_size)
@@ -289,7 +291,9 @@ class Plan(_Search):
             say("trying settings")
             return list_settings(traces, job, devices, **settings)
 
-    def _reached(self, job: Job, settings: dict[str, Any], goal: dict[str, Any]) -> Answer:
+    def _reached(
+        self, job: Job, settings: dict[str, Any], goal: dict[str, Any]
+    ) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption]]:
         from chronograd.plan.answer import devices_of, reach_goal
         from chronograd.plan.goal import Spot
         from chronograd.predict.memory import checkpoint_bytes
