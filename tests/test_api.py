@@ -119,6 +119,7 @@ def test_the_page_about_python_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         exec(code, {})
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("v100: ")
+    assert any(re.fullmatch(r"\d+ x (v100|t4), batch \d+: \d+\.\d ms", line) for line in printed)
     assert printed[-1] == "61706 416520"
 
 
@@ -139,6 +140,17 @@ def test_a_notebook_displays_an_answer_as_html() -> None:
     assert len(plain) < 500
     assert title == "<h3>Work of resnet8</h3>"
     assert '<td style="text-align: left">parameters</td><td style="text-align: right">75,290</td>' in done.stdout
+
+
+def test_results_have_the_fields_of_the_json_with_types() -> None:
+    trace = str(INPUTS / "net.json.gz")
+    counted = chronograd.count(trace)
+    assert counted.result.layers[0].params == counted.data["layers"][0]["params"]
+    options = chronograd.plan(str(INPUTS / "job.yaml"), trace=trace, on=["v100", "t4"], budget=10.0).result.options
+    assert options.cheapest.dollars <= options.fastest.dollars
+    found = chronograd.compare(INPUTS / "measured-1", INPUTS / "measured-2").result
+    assert found.quantities[0].ratio == found.b[found.quantities[0].name].value / found.a[found.quantities[0].name].value
+    assert inspect.signature(chronograd.compare).return_annotation == "Answer[Comparison | GateOutcome]"
 
 
 def test_help_and_the_signature_of_a_room_are_those_of_its_verb() -> None:

@@ -44,6 +44,9 @@ def _section(request: type[Request], group: str) -> str:
     options = [param for param in params.values() if isinstance(param, click.Option) and not param.hidden]
     if options:
         lines += ["| option | value | default | |", "|---|---|---|---|", *map(_row, options), ""]
+    result = request.answer.__annotations__["return"]
+    if result != "Answer":
+        lines += [f"Result in Python: `{result.removeprefix('Answer[').removesuffix(']')}`.", ""]
     if request.examples:
         lines += ["```console", *request.examples, "```", ""]
     return "\n".join(lines)
