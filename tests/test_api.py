@@ -149,7 +149,9 @@ def test_results_have_the_fields_of_the_json_with_types() -> None:
     options = chronograd.plan(str(INPUTS / "job.yaml"), trace=trace, on=["v100", "t4"], budget=10.0).result.options
     assert options.cheapest.dollars <= options.fastest.dollars
     found = chronograd.compare(INPUTS / "measured-1", INPUTS / "measured-2").result
-    assert found.quantities[0].ratio == found.b[found.quantities[0].name].value / found.a[found.quantities[0].name].value
+    assert (
+        found.quantities[0].ratio == found.b[found.quantities[0].name].value / found.a[found.quantities[0].name].value
+    )
     assert inspect.signature(chronograd.compare).return_annotation == "Answer[Comparison | GateOutcome]"
 
 
