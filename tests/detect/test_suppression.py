@@ -53,6 +53,11 @@ def test_classes_do_not_suppress_each_other_and_background_is_no_object() -> Non
     assert detections(torch.tensor([[1.0, 0.0, 0.0]]), boxes[:1]).labels_D.tolist() == []
 
 
+def test_a_score_at_the_least_is_left_out() -> None:
+    seen = detections(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.rand(2, 4), least_score=0.5)
+    assert seen.scores_D.tolist() == [0.75]
+
+
 def test_torchvision_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.ops", None)
     with pytest.raises(MissingExtraError, match=r"\[vision\]"):
