@@ -1,4 +1,4 @@
-"""Staleness: the smoke size through every step to a page, and what is said of runs whose gap is known."""
+"""Staleness: the smoke size through every step to a page, closed forms, and runs whose gap is known."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from chronograd_lab.common import parameter_servers as runs_of
 from chronograd_lab.common.parameter_servers import replayed, simulated, total_variation
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies import staleness as study
-from chronograd_lab.studies.staleness import STUDY
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.staleness import study
+from chronograd_lab.studies.staleness.study import STUDY
+
+PUBLISHED = Path(__file__).parents[3] / "docs" / "studies" / "staleness" / "results.json"
 
 SIMULATED = ["Two learners, by hand", "How staleness grows with learners", "n-softsync", "One slow learner"]
 COUNTED = ["Simulated, and counted on parameter servers", "Updates per second", "A run over time"]
@@ -55,28 +58,34 @@ def test_without_ray_the_simulated_part_stands_and_says_so(without_ray: Results)
     assert page.sections[-1].table.rows == [["Nothing was counted on parameter servers: ray not installed."]]
 
 
-def test_simulated_sections_say_what_closed_forms_say(without_ray: Results) -> None:
-    exercise, alike, softsync, slow = (s.takeaway for s in STUDY.page(without_ray).sections[:4])
-    assert exercise == (
-        "Learner 1 has 0, 0, 1, 0 and learner 2 has 2, 2; the mean is 0.83. Did learner 1 push at 5 s too, it would come "
-        "first, and the last gradient of learner 2 would have 3."
-    )
-    assert "Of 4 learners 99.9 % of gradients have 3 exactly" in alike
-    shares = {
-        r["staleness"]: r["share"]
-        for r in without_ray.rows["alike"]
-        if (r["times"], r["learners"]) == ("exponential", 4)
-    }
-    geometric = {s: 0.25 * 0.75**s for s in range(200)}
-    assert total_variation(shares, geometric) < 0.03
+def test_simulated_staleness_follows_closed_forms(without_ray: Results) -> None:
+    exercise = study._updates(without_ray.curves["exercise"])
+    assert [exercise.of_learner(one).tolist() for one in (1, 2)] == [[0, 0, 1, 0], [2, 2]]
+    fixed, random = (study._shares(without_ray, times)[4] for times in ("fixed", "exponential"))
+    assert fixed[3] == pytest.approx(0.999, abs=0.0005)
+    assert total_variation(random, {s: 0.25 * 0.75**s for s in range(200)}) < 0.03
     for row in without_ray.rows["softsync"]:
         assert row["mean"] == pytest.approx(row["n"] * 3 / 4, rel=0.03)
-    assert "0.75 for n = 1" in softsync
     for row in without_ray.rows["slow"]:
         assert row["slow"] == pytest.approx(3 * row["factor"], rel=0.06)
         assert row["others"] == pytest.approx(2 + 1 / row["factor"], rel=0.06)
         assert row["mean"] == pytest.approx(3, rel=0.01)
-    assert "over all gradients it stays" in slow
+
+
+def test_values_of_the_published_results() -> None:
+    values = study.values(Results.load(PUBLISHED))
+    assert values["exercise"] == {"mean": pytest.approx(5 / 6), "tied": 3, "of_1": "0, 0, 1, 0", "of_2": "2, 2"}
+    assert values["first"]["run"] == "2 learners, 1 server"
+    assert values["stalest"] == {"counted": 6, "simulated_with_the_gap": 43}
+    assert values["drawn"]["updates"] == runs_of.DRAWN
+
+
+def test_servers_that_count_what_is_simulated_at_once_do_not_support_the_page() -> None:
+    results = Results.load(PUBLISHED)
+    for row in results.rows["runs"]:
+        row["mean"] = row["mean_at_once"]
+    with pytest.raises(ClaimError, match="reads weights right after each push gives"):
+        STUDY.page(results)
 
 
 def told(learners: int, outside: float, updates: int = 4000) -> list[Row]:

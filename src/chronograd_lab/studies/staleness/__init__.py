@@ -1,0 +1,1 @@
+"""Staleness of gradients in asynchronous SGD, simulated and counted on parameter servers."""
