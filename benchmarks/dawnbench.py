@@ -28,7 +28,7 @@ from chronograd.count.network import trace_network
 from chronograd.hardware import catalog
 from chronograd.plan.goal import Goal, SamplesToTarget, choose
 from chronograd.plan.renting import PHOTOGRAPHS, rent
-from chronograd.plan.search import search
+from chronograd.plan.search import SearchSpace, search
 
 SAMPLES, TARGET = 1_281_167, 75.0
 INSTANCE = "p3.16xlarge"
@@ -79,7 +79,7 @@ def predicted(entry: Entry, epochs: float) -> dict[str, float]:
     )
     devices = [catalog.device("v100")]
     trace = trace_network("torchvision:resnet50")
-    found = search(trace, job, devices, [entry.count], BATCHES, ("ring", "hierarchical"))
+    found = search(trace, job, SearchSpace(devices, [entry.count], BATCHES, ("ring", "hierarchical")))
     effort = SamplesToTarget(epochs * SAMPLES, 256, noise_scale=ENDLESS)
     choices = choose(rent(found.columns, devices, job, ("on-demand",), PHOTOGRAPHS), effort, Goal())
     (offer,) = (i for i, one in enumerate(choices.offers) if one.instance == INSTANCE)

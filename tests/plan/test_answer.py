@@ -15,12 +15,13 @@ from chronograd.figure import Bars, Lines
 from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Price
 from chronograd.job import Job, Training, from_dict
-from chronograd.plan.answer import devices_of, list_settings, reach_goal
+from chronograd.plan.answer import list_settings, reach_goal
 from chronograd.plan.effort import OutOfReach, Unknown, effort_of, of_epochs
 from chronograd.plan.goal import Goal, SamplesToTarget
 from chronograd.plan.largest import Edge, Probe, Trial, find_edge, largest_batches
 from chronograd.plan.open_answer import out_of_reach
-from chronograd.plan.renting import Decoding
+from chronograd.plan.renting import Decoding, RentalTerms
+from chronograd.plan.search import SearchSpace, devices_of
 from chronograd.report.terminal import render_terminal
 
 TRACE = trace_network("lenet5")
@@ -37,14 +38,14 @@ def job(price: float | None = None) -> Job:
 
 
 def test_settings_name_the_cheapest_and_the_fastest_of_all_that_fit() -> None:
-    answer = list_settings(TRACE, job(2.0), DEVICES, [1, 4], [32, 64], samples=SAMPLES)
+    answer = list_settings(TRACE, job(2.0), SearchSpace(DEVICES, [1, 4], [32, 64], samples=SAMPLES))
     rows = answer.as_data()["settings"]
     cheapest = min(rows, key=lambda row: row["usd_per_million_samples"])
     fastest = max(rows, key=lambda row: row["throughput_samples_per_s"])
     for row in (cheapest, fastest):
         assert f"{row['count']} × {row['device']}, batch {row['batch_per_device']} each" in answer.sections[0].takeaway
     assert sorted((row["device"], row["count"]) for row in rows) == [("t4", 1), ("t4", 4), ("v100", 1), ("v100", 4)]
-    short = list_settings(TRACE, job(2.0), DEVICES, [1, 4], [32, 64], samples=SAMPLES, most=1)
+    short = list_settings(TRACE, job(2.0), SearchSpace(DEVICES, [1, 4], [32, 64], samples=SAMPLES), most=1)
     assert short.sections[0].takeaway == answer.sections[0].takeaway
     assert short.as_data() == {
         "settings": rows[:1],
@@ -53,7 +54,7 @@ def test_settings_name_the_cheapest_and_the_fastest_of_all_that_fit() -> None:
         "too_large_for_the_data": 0,
         "assumed": answer.notes[-1:],
     }
-    nothing = list_settings(TRACE, job(), DEVICES, [1], [10**9], samples=SAMPLES)
+    nothing = list_settings(TRACE, job(), SearchSpace(DEVICES, [1], [10**9], samples=SAMPLES))
     assert nothing.sections[0].takeaway.startswith("No setting fits in memory")
 
 
@@ -71,7 +72,9 @@ def test_devices_without_a_name_are_gpus_that_are_rented_out_and_have_the_precis
 
 def test_a_goal_says_what_to_rent_first_and_shows_the_front() -> None:
     effort = of_epochs(10, 1000, 32)
-    answer = reach_goal(TRACE, job(2.0), DEVICES, [1, 2], [32], samples=SAMPLES, effort=effort, goal=Goal(50.0, 3600.0))
+    answer = reach_goal(
+        TRACE, job(2.0), SearchSpace(DEVICES, [1, 2], [32], samples=SAMPLES), effort=effort, goal=Goal(50.0, 3600.0)
+    )
     section, changing = answer.sections
     chosen = answer.as_data()["chosen"]
     assert section.takeaway.startswith(f"Rent {chosen['count']} × {chosen['device']} ")
@@ -84,7 +87,9 @@ def test_a_goal_says_what_to_rent_first_and_shows_the_front() -> None:
     pareto_front, taken = panel.series
     assert list(pareto_front.x) == [row["hours"] for row in section.rows()]
     assert (list(taken.x), list(taken.y)) == ([chosen["hours"]], [chosen["dollars"]])
-    missed = reach_goal(TRACE, job(2.0), DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal(deadline_s=1e-3))
+    missed = reach_goal(
+        TRACE, job(2.0), SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=effort, goal=Goal(deadline_s=1e-3)
+    )
     assert missed.sections[0].takeaway.startswith(
         "No option meets the goal with 80 % probability: the most probable is "
     )
@@ -95,13 +100,15 @@ def test_the_title_says_what_reaches_what_and_the_noise_scale_only_where_it_deci
     known = effort_of(JOB_ON_IMAGENET, SAMPLES, target=0.75)
     assert isinstance(known, SamplesToTarget)
     told = reach_goal(
-        TRACE, JOB_ON_IMAGENET, DEVICES, [1], [32], samples=SAMPLES, effort=known, goal=Goal(1e9)
+        TRACE, JOB_ON_IMAGENET, SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=known, goal=Goal(1e9)
     ).sections[0]
     assert told.title == "lenet5 on imagenet to 75 %: at most $1,000,000,000.00"
     assert "need no extra epochs" in " ".join(told.lines)
     assert "noise scale" not in " ".join(told.lines)
     assumed = of_epochs(10, 1000, 32)
-    guessed = reach_goal(TRACE, job(), DEVICES, [1], [32], samples=SAMPLES, effort=assumed, goal=Goal(1e9)).sections[0]
+    guessed = reach_goal(
+        TRACE, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=assumed, goal=Goal(1e9)
+    ).sections[0]
     assert guessed.title == "lenet5 on digits: at most $1,000,000,000.00"
     assert "gradient noise scale 256 (64 … 1,024) samples" in guessed.lines[-1]
 
@@ -120,7 +127,9 @@ def test_without_a_basis_nothing_is_recommended() -> None:
     assert not asked.has_epochs
     effort = effort_of(asked.job, 1_281_167, target=0.69, has_epochs=asked.has_epochs)
     assert isinstance(effort, Unknown)
-    answer = reach_goal(TRACE, job(2.0), DEVICES, [1, 2], [32], samples=1_281_167, effort=effort, goal=Goal(50.0))
+    answer = reach_goal(
+        TRACE, job(2.0), SearchSpace(DEVICES, [1, 2], [32], samples=1_281_167), effort=effort, goal=Goal(50.0)
+    )
     section, data = answer.sections[0], answer.as_data()
     assert (data["verdict"], data["chosen"], data["effort"]["samples"]) == ("unknown", None, None)
     assert section.takeaway.startswith("Unknown: no published recipe of torchvision:googlenet")
@@ -134,21 +143,23 @@ def test_without_a_basis_nothing_is_recommended() -> None:
 def test_a_run_whose_accuracy_nobody_knows_promises_none() -> None:
     effort = effort_of(job(), 1437, target=0.97)
     assert isinstance(effort, SamplesToTarget)
-    answer = reach_goal(TRACE, job(2.0), DEVICES, [1], [32], samples=1437, effort=effort, goal=Goal(50.0))
+    answer = reach_goal(TRACE, job(2.0), SearchSpace(DEVICES, [1], [32], samples=1437), effort=effort, goal=Goal(50.0))
     assert answer.as_data()["verdict"] == "run"
     assert answer.sections[0].takeaway.startswith("No accuracy is promised")
 
 
 def test_a_stated_global_batch_stays() -> None:
-    answer = list_settings(TRACE, job(2.0), DEVICES, [1, 2, 8], [32], samples=SAMPLES, global_batch=2048)
+    answer = list_settings(TRACE, job(2.0), SearchSpace(DEVICES, [1, 2, 8], [32], samples=SAMPLES, global_batch=2048))
     assert {row["count"] * row["batch_per_device"] for row in answer.as_data()["settings"]} == {2048}
     with pytest.raises(InputError, match="does not divide"):
-        list_settings(TRACE, job(2.0), DEVICES, [8], [32], samples=SAMPLES, global_batch=100)
+        list_settings(TRACE, job(2.0), SearchSpace(DEVICES, [8], [32], samples=SAMPLES, global_batch=100))
 
 
 def test_no_probability_above_95_per_cent_and_never_100() -> None:
     effort = of_epochs(1, 1000, 32)
-    answer = reach_goal(TRACE, job(), DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal(1e9, 1e9))
+    answer = reach_goal(
+        TRACE, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=effort, goal=Goal(1e9, 1e9)
+    )
     assert max(row["probability"] for row in answer.as_data()["front"]) == 0.95
     assert "100 %" not in render_terminal(answer)
 
@@ -157,10 +168,7 @@ def test_the_advice_fits_eighty_columns_and_says_what_its_price_is() -> None:
     answer = reach_goal(
         TRACE,
         job(),
-        devices_of(job(), []),
-        [1, 2, 4, 8],
-        [32, 64],
-        samples=SAMPLES,
+        SearchSpace(devices_of(job(), []), [1, 2, 4, 8], [32, 64], samples=SAMPLES),
         effort=of_epochs(10, 10**6, 32),
         goal=Goal(50.0),
     )
@@ -178,10 +186,17 @@ def test_the_advice_fits_eighty_columns_and_says_what_its_price_is() -> None:
 
 def test_of_settings_that_wait_for_the_same_input_the_one_that_could_be_faster_is_listed() -> None:
     slow = Decoding(1.0, 1.0, 1.0)
-    answer = list_settings(TRACE, job(2.0), DEVICES[:1], [1], [32, 64, 128], samples=SAMPLES, decoding=slow)
+    answer = list_settings(
+        TRACE,
+        job(2.0),
+        SearchSpace(DEVICES[:1], [1], [32, 64, 128], samples=SAMPLES),
+        RentalTerms(("on-demand",), slow),
+    )
     (row,) = answer.as_data()["settings"]
     assert row["is_input_bound"]
-    (own,) = list_settings(TRACE, job(2.0), DEVICES[:1], [1], [32, 64, 128], samples=SAMPLES).as_data()["settings"]
+    (own,) = list_settings(TRACE, job(2.0), SearchSpace(DEVICES[:1], [1], [32, 64, 128], samples=SAMPLES)).as_data()[
+        "settings"
+    ]
     assert row["batch_per_device"] == own["batch_per_device"] == 128
 
 
@@ -194,7 +209,12 @@ def test_cores_that_are_assumed_are_said_to_be(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(market, "offers", lambda device: [one])
         effort, goal = of_epochs(1, 1000, 32), Goal(1e6)
         answer = reach_goal(
-            TRACE, job(), DEVICES[:1], [1], [32], samples=SAMPLES, effort=effort, goal=goal, decoding=slow
+            TRACE,
+            job(),
+            SearchSpace(DEVICES[:1], [1], [32], samples=SAMPLES),
+            effort=effort,
+            goal=goal,
+            terms=RentalTerms(decoding=slow),
         )
         return " ".join(answer.sections[0].lines)
 
@@ -206,7 +226,7 @@ def test_cores_that_are_assumed_are_said_to_be(monkeypatch: pytest.MonkeyPatch) 
 def test_an_old_price_is_marked_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def table_of(today: date) -> list[str]:
         monkeypatch.setattr(market, "today", lambda: today)
-        answer = list_settings(TRACE, job(), DEVICES, [1], [32], samples=SAMPLES)
+        answer = list_settings(TRACE, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES))
         assert answer.sections[0].table is not None
         return [row[1] for row in answer.sections[0].table.rows]
 
@@ -215,14 +235,14 @@ def test_an_old_price_is_marked_in_its_row(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_was_not_searched_is_said() -> None:
-    compiler, layout = list_settings(TRACE, job(), DEVICES, [1], [32], samples=SAMPLES).notes
+    compiler, layout = list_settings(TRACE, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES)).notes
     assert "torch.compile" in compiler
     assert layout.startswith("Memory layout NCHW only")
     both = [TRACE, trace_network("lenet5", channels_last=True)]
-    (note,) = list_settings(both, job(), DEVICES, [1], [32], samples=SAMPLES).notes
+    (note,) = list_settings(both, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES)).notes
     assert "torch.compile" in note
     p4 = [*DEVICES, catalog.device("p4")]
-    assert "Not offered: p4" in list_settings(TRACE, job(), p4, [1], [32], samples=SAMPLES).notes[-1]
+    assert "Not offered: p4" in list_settings(TRACE, job(), SearchSpace(p4, [1], [32], samples=SAMPLES)).notes[-1]
 
 
 def test_an_effort_is_what_was_told_before_what_the_job_says() -> None:
@@ -275,14 +295,16 @@ def test_no_probability_covers_an_accuracy_of_a_recipe_that_a_job_cannot_state()
     effort = effort_of(ask.job_of("resnet50", short={"data": "imagenet"}, target=0.75), SAMPLES, target=0.75)
     assert isinstance(effort, SamplesToTarget)
     asked = JOB_ON_IMAGENET
-    answer = reach_goal(TRACE, asked, DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal(1e9))
+    answer = reach_goal(TRACE, asked, SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=effort, goal=Goal(1e9))
     section, data = answer.sections[0], answer.as_data()
     assert section.takeaway.endswith("with at least 80 % probability if the run reaches the published accuracy.")
     assert any(
         line.endswith("which a job cannot state: a run without them may end below 75 %.") for line in section.lines
     )
     assert (data["effort"]["probability_of_target"], data["effort"]["beyond"][1]) == (None, "blur pooling")
-    without_limits = reach_goal(TRACE, asked, DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal())
+    without_limits = reach_goal(
+        TRACE, asked, SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=effort, goal=Goal()
+    )
     table = without_limits.sections[0].table
     assert table is not None
     assert "chance" not in table.columns
@@ -297,6 +319,6 @@ def test_a_low_price_is_reported_with_its_own_median(monkeypatch: pytest.MonkeyP
 
     offers = [row("A", 0.1, "spot"), *(row(vendor, 3.0, "on-demand") for vendor in "BCD")]
     monkeypatch.setattr(market, "offers", lambda *_: offers)
-    answer = reach_goal(TRACE, job(), [catalog.device("v100")], [1], [32], samples=SAMPLES, effort=of_epochs(10, 1000, 32),
+    answer = reach_goal(TRACE, job(), SearchSpace([catalog.device("v100")], [1], [32], samples=SAMPLES), effort=of_epochs(10, 1000, 32),
                         goal=Goal(50.0))  # fmt: skip
     assert any("v100 at A (spot). $0.10 is below 1/5 of the on-demand median, $3.00" in note for note in answer.notes)

@@ -13,8 +13,8 @@ from chronograd.errors import InputError
 from chronograd.hardware import billing, catalog, market
 from chronograd.hardware.catalog import Price
 from chronograd.job import Job, from_dict
-from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
-from chronograd.plan.renting import KINDS, rent
+from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, changes, choose, missing
+from chronograd.plan.renting import KINDS, Spot, rent
 
 EXACT = 0.0
 V100 = catalog.device("v100")

@@ -17,10 +17,10 @@ from chronograd.hardware.catalog import Price
 from chronograd.hardware.instances import catalogue, clouds
 from chronograd.job import Job, from_dict
 from chronograd.plan import rows as shown
-from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, choose
+from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, choose
 from chronograd.plan.place_advice import _nodes, beside, place_rows
 from chronograd.plan.places import Places
-from chronograd.plan.renting import KINDS, rent
+from chronograd.plan.renting import KINDS, Spot, rent
 from chronograd.plan.rows import OfferedPrice, RunOption
 
 V100, T4, A100 = (catalog.device(name) for name in ("v100", "t4", "a100-40"))

@@ -10,7 +10,7 @@ from chronograd.count.network import trace_network
 from chronograd.data.trace_job import trace_layouts
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
-from chronograd.plan.search import search
+from chronograd.plan.search import SearchSpace, search
 from chronograd.plan.settings import largest_batch
 from chronograd.plan.ways import Way, ways_of
 from chronograd.predict.prediction import predict_step
@@ -56,15 +56,23 @@ def test_what_a_job_states_is_kept(traces: list[Trace]) -> None:
     assert ways(traces, "a100-40", **{**pinned, "compile": "cuda-graphs"}) == {"fp32 NHWC graphs"}
     pure = {**pinned, "precision": "bf16", "param_dtype": "bf16"}
     assert ways(traces, "a100-40", **pure) == {"pure bf16 NHWC"}
-    of_graphs = search(traces, job_of(**pinned, compile="cuda-graphs"), [catalog.device("a100-40")], [1], [1])
-    compiled = search(traces, job_of(**pinned, compile=True), [catalog.device("a100-40")], [1], [1])
+    of_graphs = search(
+        traces, job_of(**pinned, compile="cuda-graphs"), SearchSpace([catalog.device("a100-40")], [1], [1], ("ring",))
+    )
+    compiled = search(
+        traces, job_of(**pinned, compile=True), SearchSpace([catalog.device("a100-40")], [1], [1], ("ring",))
+    )
     assert [str(way) for way in of_graphs.ways] == ["fp32 channels-last in CUDA graphs"]
     assert of_graphs.columns["step_time_s"][0] < 0.7 * compiled.columns["step_time_s"][0]
     assert ways(traces[:1], "a100-40", precision="tf32") == {"tf32", "tf32 +ckpt"}
-    found = search(traces, job_of(**pinned), [catalog.device("a100-40")], [1], [32], precisions=["fp32", "bf16"])
+    found = search(
+        traces,
+        job_of(**pinned),
+        SearchSpace([catalog.device("a100-40")], [1], [32], ("ring",), precisions=["fp32", "bf16"]),
+    )
     assert {str(way) for way in found.ways} == {"fp32 channels-last", "bf16 channels-last"}
     with pytest.raises(InputError, match="k80 has no bf16"):
-        search(traces, job_of(precision="bf16"), [catalog.device("k80")], [1], [32])
+        search(traces, job_of(precision="bf16"), SearchSpace([catalog.device("k80")], [1], [32], ("ring",)))
 
 
 def test_compiled_is_searched_where_compiled_code_was_calibrated(traces: list[Trace]) -> None:
@@ -78,7 +86,7 @@ def test_compiled_is_searched_where_compiled_code_was_calibrated(traces: list[Tr
 
 def test_rows_are_what_a_single_prediction_gives(traces: list[Trace]) -> None:
     job, devices = job_of(), [catalog.device(name) for name in NAMES]
-    found = search(traces, job, devices, [1, 4], [16, 2**15])
+    found = search(traces, job, SearchSpace(devices, [1, 4], [16, 2**15], ("ring",)))
     assert {way.precision for way in found.ways} == {"bf16", "fp16", "fp32"}
     assert len(
         {
@@ -100,12 +108,12 @@ def test_rows_are_what_a_single_prediction_gives(traces: list[Trace]) -> None:
 
 
 def test_checkpointing_is_tried_where_memory_is_short(traces: list[Trace]) -> None:
-    roomy = search(traces, job_of(), [catalog.device("v100")], [1], [16])
+    roomy = search(traces, job_of(), SearchSpace([catalog.device("v100")], [1], [16], ("ring",)))
     assert {way.activation_checkpointing for way in roomy.ways} == {"none"}
     most = max(largest_batch(trace, job_of(precision="fp16")).batch for trace in traces)
     large = int(1.1 * most)
     devices = [catalog.device("v100"), catalog.device("a100-80")]
-    tight = search(traces, job_of(), devices, [1], [16, large], precisions=["fp16"])
+    tight = search(traces, job_of(), SearchSpace(devices, [1], [16, large], ("ring",), precisions=["fp16"]))
     again = [w for w, way in enumerate(tight.ways) if way.activation_checkpointing == "blocks"]
     of_again = np.isin(tight.columns["way"], again)
     assert set(tight.columns["device"][of_again].tolist()) == {0}
@@ -115,7 +123,7 @@ def test_checkpointing_is_tried_where_memory_is_short(traces: list[Trace]) -> No
 
 
 def test_what_a_way_gains_is_the_ratio_of_the_steps(traces: list[Trace]) -> None:
-    found = search(traces, job_of(), [catalog.device("a100-40")], [1], [512])
+    found = search(traces, job_of(), SearchSpace([catalog.device("a100-40")], [1], [512], ("ring",)))
     row = next(i for i, w in enumerate(found.columns["way"]) if found.ways[w] == Way("bf16", channels_last=True))
     slower = dict(found.times_as_slow(row))
     assert {str(way) for way in slower} == {"fp32", "tf32 channels-last", "bf16"}

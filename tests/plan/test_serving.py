@@ -14,6 +14,7 @@ from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.count.network import trace_network
 from chronograd.hardware import catalog
+from chronograd.plan.search import SearchSpace
 from chronograd.plan.serving import serve
 from chronograd.predict.prediction import predict
 
@@ -44,7 +45,7 @@ def test_the_cheapest_that_keeps_the_latency_is_what_a_search_by_hand_finds() ->
             found.append((late_s, (record.value("cost_usd_per_million_samples"), device.name, batch)))
     bound = statistics.median(late_s for late_s, _ in found)  # one that half of them keep
     expected = [setting for late_s, setting in found if late_s <= bound]
-    data = serve(TRACE, JOB, DEVICES, [1], BATCHES, latency_s=bound, confidence=confidence).data
+    data = serve(TRACE, JOB, SearchSpace(DEVICES, [1], BATCHES), latency_s=bound, confidence=confidence).data
     usd, device_name, batch = min(expected)
     best = data["settings"][0]
     assert (best["device"], best["batch_per_device"]) == (device_name, batch)
@@ -54,14 +55,16 @@ def test_the_cheapest_that_keeps_the_latency_is_what_a_search_by_hand_finds() ->
 
 def test_a_longer_latency_is_never_dearer() -> None:
     costs = [
-        serve(TRACE, JOB, DEVICES, [1, 8], BATCHES, latency_s=bound).data["settings"][0]["usd_per_million_samples"]
+        serve(TRACE, JOB, SearchSpace(DEVICES, [1, 8], BATCHES), latency_s=bound).data["settings"][0][
+            "usd_per_million_samples"
+        ]
         for bound in (0.05, 0.2, 1.0, None)
     ]
     assert sorted(costs, reverse=True) == costs
 
 
 def test_what_nothing_keeps_is_said_with_the_fastest() -> None:
-    answer = serve(TRACE, JOB, DEVICES, [1], BATCHES, latency_s=1e-7)
+    answer = serve(TRACE, JOB, SearchSpace(DEVICES, [1], BATCHES), latency_s=1e-7)
     assert answer.data["settings"] == []
     assert answer.sections[0].takeaway.startswith(
         "Nothing answers within 100 ns with 80 % probability; the fastest is "

@@ -22,6 +22,7 @@ from chronograd.plan.advice import recipe
 from chronograd.plan.answer import list_settings, reach_goal
 from chronograd.plan.effort import of_epochs, of_result, unknown
 from chronograd.plan.goal import Goal
+from chronograd.plan.search import SearchSpace
 from chronograd.plan.serving import serve
 from chronograd.plan.settings import evaluate, largest_batch
 from chronograd.predict.prediction import predict, predict_step
@@ -50,13 +51,17 @@ class Recurrent(nn.Module):
 def answers(network: nn.Module) -> list[Answer]:
     """Of the four questions of `plan`: settings, a goal, a goal whose epochs are unknown, and inference."""
     traced, job = trace(network, [(12, 32)]), job_of()
-    of_goal: dict[str, Any] = {"samples": SAMPLES, "goal": Goal(budget_usd=20.0)}
+    of_goal: dict[str, Any] = {"goal": Goal(budget_usd=20.0)}
     inference = jobs.changed(job, ["mode=inference"])
     return [
-        list_settings(traced, job, [V100], [1], [64], samples=SAMPLES),
-        reach_goal(traced, job, [V100], [1], [64], effort=of_epochs(3, SAMPLES, 64), **of_goal),
-        reach_goal(traced, job, [V100], [1], [64], effort=unknown(job, SAMPLES, 0.9), **of_goal),
-        serve(trace(network, [(12, 32)], mode="inference"), inference, [V100], [1], [64]),
+        list_settings(traced, job, SearchSpace([V100], [1], [64], samples=SAMPLES)),
+        reach_goal(
+            traced, job, SearchSpace([V100], [1], [64], samples=SAMPLES), effort=of_epochs(3, SAMPLES, 64), **of_goal
+        ),
+        reach_goal(
+            traced, job, SearchSpace([V100], [1], [64], samples=SAMPLES), effort=unknown(job, SAMPLES, 0.9), **of_goal
+        ),
+        serve(trace(network, [(12, 32)], mode="inference"), inference, SearchSpace([V100], [1], [64])),
     ]
 
 
@@ -77,9 +82,9 @@ def test_a_plan_says_that_its_choice_may_not_fit() -> None:
     found = largest_batch(traced, job)
     assert found.start_at < found.batch
     for batch, is_told in ((found.start_at, False), (found.batch, True)):
-        options: dict[str, Any] = {"samples": 10**9, "effort": of_epochs(1, 10**9, batch), "goal": Goal(budget_usd=1e6)}
-        goal = reach_goal(traced, job, [V100], [1], [batch], **options)
-        listed = list_settings(traced, job, [V100], [1], [batch], samples=10**9)
+        options: dict[str, Any] = {"effort": of_epochs(1, 10**9, batch), "goal": Goal(budget_usd=1e6)}
+        goal = reach_goal(traced, job, SearchSpace([V100], [1], [batch], samples=10**9), **options)
+        listed = list_settings(traced, job, SearchSpace([V100], [1], [batch], samples=10**9))
         for answer, row in ((goal, goal.as_data()["chosen"]), (listed, listed.as_data()["settings"][0])):
             lines = [line for line in answer.sections[0].lines if "may not fit" in line]
             assert len(lines) == is_told

@@ -12,18 +12,16 @@ import numpy as np
 from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.errors import InputError
 from chronograd.hardware import billing
-from chronograd.hardware.catalog import Device, Precision
-from chronograd.hardware.market import Kind
 from chronograd.job import Job
 from chronograd.known import KnownResult
 from chronograd.plan import rows as shown
 from chronograd.plan.advice import goal_sections
 from chronograd.plan.effort import Unknown
-from chronograd.plan.goal import MAX_PROBABLE, Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.goal import MAX_PROBABLE, Goal, PlanResult, SamplesToTarget, changes, choose, missing
 from chronograd.plan.open_answer import ranked_by, unknown_sections, with_epochs
 from chronograd.plan.place_advice import not_planned, place_row, place_rows, place_sections
 from chronograd.plan.places import Places
-from chronograd.plan.renting import KINDS, Decoding, rent
+from chronograd.plan.renting import ANY_TERMS, ON_DEMAND, RentalTerms, rent
 from chronograd.plan.rows import (
     EpochOption,
     GoalPlan,
@@ -40,16 +38,13 @@ from chronograd.plan.rows import (
     WayGain,
     setting_row,
 )
-from chronograd.plan.search import Search, devices_of, search
+from chronograd.plan.search import Search, SearchSpace, search
 from chronograd.plan.settings import with_whole_batches
 from chronograd.predict.notes import only_layout
 from chronograd.trace import Trace
 from chronograd.units import GIB, dollars, quantity
 from chronograd.words import how_many, listed
 
-__all__ = ["devices_of", "list_settings", "reach_goal"]
-
-ALGORITHMS = ("ring", "tree")  # of which NCCL chooses
 MAX_SHOWN = 8  # rows of a table
 NOT_COUNTED = "Not counted: evaluation, storage, and whether the vendor has such an instance free."
 NOT_COUNTED_AT_PLACES = (
@@ -61,28 +56,17 @@ NOT_COUNTED_AT_PLACES = (
 def list_settings(
     traces: Trace | Sequence[Trace],
     job: Job,
-    devices: Sequence[Device],
-    counts: Sequence[int],
-    batches: Sequence[int],
-    algorithms: Sequence[str] = ALGORITHMS,
+    space: SearchSpace,
+    terms: RentalTerms = ON_DEMAND,
     most: int = MAX_SHOWN,
-    *,
-    samples: int,
-    precisions: Sequence[Precision] = (),
-    kinds: Sequence[Kind] = ("on-demand",),
-    decoding: Decoding | None = None,
-    global_batch: int | None = None,
 ) -> Answer[SettingList]:
     """Of every number of every device the setting with the cheapest sample; those without a price after them, the fastest first.
 
     Args:
-        traces, devices, counts, batches, algorithms, precisions: see `search`. most: settings to list.
-        samples: training samples in an epoch; settings of a larger global batch are left out.
-        kinds, decoding: see `rent`. global_batch: of all devices, instead of `batches`.
+        traces: see `search`. most: settings to list.
     """
-    find = partial(search, traces, job, devices, algorithms=algorithms, precisions=precisions)
-    found, num_too_large = _searched(find, counts, batches, samples, global_batch)
-    rented = rent(found.columns, devices, job, kinds, decoding)
+    found, num_too_large = _searched(traces, job, space)
+    rented = rent(found.columns, space.devices, job, terms.kinds, terms.decoding)
     columns = rented.columns
     per_sample = columns["price_usd_per_hour"] / 3600 / columns["throughput_samples_per_s"]
     # Of settings that wait for the same input, the one that could be faster; what differs by rounding only is the same.
@@ -112,7 +96,7 @@ def list_settings(
     )
     assumed = [*rough, *only_layout(job, found.traces.values())]
     result = SettingList(listed, len(found.columns["fits"]), num_fit, num_too_large, assumed)
-    notes = [*_left_out(num_too_large, samples), *_not_searched(found, job, rented.without_host)]
+    notes = [*_left_out(num_too_large, space), *_not_searched(found, job, rented.without_host)]
     return Answer(f"Settings for {found.network}", sections=[section], notes=notes, result=result)
 
 
@@ -127,27 +111,28 @@ def _settings_table(rows: Sequence[PricedSetting]) -> Table:
     return Table.of(rows, columns, notes)
 
 
-def _searched(
-    find: Callable[..., Search], counts: Sequence[int], batches: Sequence[int], samples: int, global_batch: int | None
-) -> tuple[Search, int]:
+def _searched(traces: Trace | Sequence[Trace], job: Job, space: SearchSpace) -> tuple[Search, int]:
     """The search less settings of a larger global batch than the samples, and their number.
 
     Raises: InputError where a global batch is stated that no number of devices divides.
     """
+    global_batch = space.global_batch
     if global_batch is not None:
-        able = [count for count in counts if global_batch % count == 0]
+        able = [count for count in space.counts if global_batch % count == 0]
         if not able:
             raise InputError(
-                f"batch {global_batch} does not divide by {listed([str(count) for count in counts], 'or')} devices",
+                f"batch {global_batch} does not divide by {listed([str(count) for count in space.counts], 'or')} devices",
                 "choose other numbers with --counts, or another --batch",
             )
-        counts, batches = able, sorted({global_batch // count for count in able})
-    whole = find(counts=counts, batches=batches)
-    columns, num_too_large = with_whole_batches(whole.columns, samples)
+        space = replace(space, counts=able, batches=sorted({global_batch // count for count in able}))
+    whole = search(traces, job, space)
+    columns, num_too_large = whole.columns, 0
+    if space.samples is not None:
+        columns, num_too_large = with_whole_batches(columns, space.samples)
     if global_batch is not None:
         is_stated = columns["count"] * columns["batch_per_rank"] == global_batch
         columns, num_too_large = {name: column[is_stated] for name, column in columns.items()}, 0
-    return Search(columns, whole.devices, whole.ways, whole.algorithms, whole.traces, whole.job), num_too_large
+    return replace(whole, columns=columns), num_too_large
 
 
 def _settings_takeaway(rows: Sequence[PricedSetting], fastest: PricedSetting | None) -> str:
@@ -174,47 +159,27 @@ def _name(row: PlannedSetting) -> str:
 def reach_goal(
     traces: Trace | Sequence[Trace],
     job: Job,
-    devices: Sequence[Device],
-    counts: Sequence[int],
-    batches: Sequence[int],
-    algorithms: Sequence[str] = ALGORITHMS,
-    most: int = MAX_SHOWN,
-    *,
-    samples: int,
+    space: SearchSpace,
     effort: SamplesToTarget | Unknown,
     goal: Goal,
-    spot: Spot | None = None,
-    kinds: Sequence[Kind] = KINDS,
-    precisions: Sequence[Precision] = (),
-    decoding: Decoding | None = None,
-    places: Places | None = None,
-    global_batch: int | None = None,
+    terms: RentalTerms = ANY_TERMS,
     assumed: Sequence[str] = (),
+    most: int = MAX_SHOWN,
 ) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption]]:
     """The setting to take for a goal: hours and dollars of every setting that no other beats in both, and what would change
     the choice. Where the epochs are unknown, prices of an epoch and no choice.
 
     Args:
-        traces, devices, counts, batches, algorithms, precisions: see `search`. most: rows of the table.
-        samples: training samples in an epoch; settings of a larger global batch are left out.
-        effort: what the target takes. spot: interruptions. kinds, decoding, places: see `rent`.
-        global_batch: of all devices, instead of `batches`.
+        traces: see `search`. most: rows of the table.
+        effort: what the target takes.
         assumed: what the user did not state of the job, in words.
     """
-    spot = spot or Spot()
-    find = partial(search, traces, job, devices, algorithms=algorithms, precisions=precisions)
-    found, num_too_large = _searched(find, counts, batches, samples, global_batch)
-    rented = rent(found.columns, devices, job, kinds, decoding, places)
-    if isinstance(effort, Unknown):
-        choices = choose(rented, ranked_by(effort), Goal(confidence=goal.confidence), spot)
-    else:
-        choices = choose(rented, effort, goal, spot)
-
-    def row(i: int) -> Any:
-        plain = _choice(found, choices, i)
-        plain = plain if places is None else place_row(plain, choices, i)
-        return with_epochs(plain, choices, i, effort) if isinstance(effort, Unknown) else plain
-
+    places = terms.places
+    found, num_too_large = _searched(traces, job, space)
+    rented = rent(found.columns, space.devices, job, terms.kinds, terms.decoding, places)
+    limits = Goal(confidence=goal.confidence) if isinstance(effort, Unknown) else goal
+    choices = choose(rented, ranked_by(effort) if isinstance(effort, Unknown) else effort, limits, terms.spot)
+    row: Callable[[int], Any] = partial(_goal_row, found, choices, places, effort)
     taken = choices.taken
     rough = [] if taken is None else found.rough(int(choices.columns["setting"][taken]))
     warnings = [] if taken is None else shown.warnings(row(taken), rough)
@@ -222,7 +187,7 @@ def reach_goal(
     outliers = [_outlier(offer, choices) for offer in _outliers(choices)]
     among: dict[str, Any] = {}
     if places is not None:
-        among = {"places": [row(i) for i in place_rows(choices, places, kinds)], "not_planned": places.without_price(),
+        among = {"places": [row(i) for i in place_rows(choices, places, terms.kinds)], "not_planned": places.without_price(),
                  "network": job.network.name, "dataset": job.data.name, "moving": places}  # fmt: skip
     plan: GoalPlan[Any] = GoalPlan(
         **_choice_data(found, choices, effort, row),
@@ -230,28 +195,35 @@ def reach_goal(
         effort=_effort_data(effort),
         other_recipes=[_recipe(one) for one in choices.effort.others],
         assumed=[*assumed, *rough, *only_layout(job, found.traces.values())],
-        decoding=decoding,
-        spot=spot,
+        decoding=terms.decoding,
+        spot=terms.spot,
         too_large_for_the_data=num_too_large,
         outliers=outliers,
         **among,
     )
     notes = [
         *([effort.note] if isinstance(effort, SamplesToTarget) and effort.note else []),
-        *_left_out(num_too_large, samples),
+        *_left_out(num_too_large, space),
         *_low_prices(outliers),
         *_not_searched(found, job, choices.without_host),
     ]
     if isinstance(effort, Unknown):
-        notes.append(NOT_COUNTED)
         sections = unknown_sections(what, effort, goal, plan, most, assumed)
     elif places is None:
-        notes.append(NOT_COUNTED)
         sections = goal_sections(what, choices, plan, most, assumed)
     else:
-        notes += [*not_planned(places, kinds), NOT_COUNTED_AT_PLACES]
-        sections = place_sections(what, choices, plan, places, spot, assumed)
+        notes += not_planned(places, terms.kinds)
+        sections = place_sections(what, choices, plan, places, terms.spot, assumed)
+    notes.append(NOT_COUNTED if places is None or isinstance(effort, Unknown) else NOT_COUNTED_AT_PLACES)
     return Answer(f"Goal of {found.network}", sections=_warned(sections, warnings), notes=notes, result=plan)
+
+
+def _goal_row(
+    found: Search, choices: PlanResult, places: Places | None, effort: SamplesToTarget | Unknown, i: int
+) -> Any:
+    plain: Any = _choice(found, choices, i)
+    plain = plain if places is None else place_row(plain, choices, i)
+    return with_epochs(plain, choices, i, effort) if isinstance(effort, Unknown) else plain
 
 
 def _choice_data(
@@ -353,12 +325,12 @@ def _choice(found: Search, choices: PlanResult, i: int) -> RunOption:
     )
 
 
-def _left_out(count: int, samples: int) -> list[str]:
+def _left_out(count: int, space: SearchSpace) -> list[str]:
     """A sentence on settings that are left out, where there are any."""
     settings = "1 setting" if count == 1 else how_many(count, "settings")
     return (
-        [f"Left out: {settings} of a global batch larger than the {how_many(samples, 'training samples')}."]
-        if count
+        [f"Left out: {settings} of a global batch larger than the {how_many(space.samples, 'training samples')}."]
+        if count and space.samples
         else []
     )
 

@@ -21,7 +21,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.hardware.catalog import Price
 from chronograd.known import KnownResult
-from chronograd.plan.renting import KINDS, STARTUP_SIGMA, Rented, billed
+from chronograd.plan.renting import KINDS, STARTUP_SIGMA, USUAL_SPOT, Rented, Spot, billed
 from chronograd.predict.batch_size import steps_factor
 from chronograd.record import Z80, normal_probability, normal_quantile
 
@@ -108,35 +108,6 @@ class Goal:
     def is_for_speed(self) -> bool:
         """Return True where there is only a budget, so the fastest is asked for; else it is the cheapest."""
         return self.deadline_s is None and self.budget_usd is not None
-
-
-@dataclass(frozen=True)
-class Spot:
-    """Interruptions of spot instances: of one node per hour, and what each costs: work since a checkpoint, and the start.
-
-    They come at random, at any moment equally, and one of a node stops all. The defaults are assumed; vendors publish no rates
-    that hold.
-
-    Attributes:
-        checkpoint_s: between checkpoints. restart_s: until it trains again: a machine, the start, reading the checkpoint.
-    """
-
-    per_hour: float = 0.05
-    checkpoint_s: float = 600.0
-    restart_s: float = 300.0
-
-    def slow_down(self, nodes: Any) -> Any:
-        """Expected wall time over time without interruptions.
-
-        exp(λ restart) · (exp(λ checkpoint) - 1) / (λ checkpoint), with λ interruptions of all nodes a second; a restart may be
-        interrupted too. Leaves out: writing checkpoints. Source: Daly 2006, eq. 20, with no time to write.
-
-        >>> round(float(Spot(per_hour=1, checkpoint_s=1200, restart_s=300).slow_down(2)), 3)
-        1.679
-        """
-        rate = np.maximum(np.asarray(self.per_hour * nodes / 3600, dtype=float), 1e-300)
-        with np.errstate(over="ignore"):
-            return np.exp(rate * self.restart_s) * np.expm1(rate * self.checkpoint_s) / (rate * self.checkpoint_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +219,7 @@ class PlanResult:
         return _chosen(replace(self, goal=goal))
 
 
-def choose(rented: Rented, effort: SamplesToTarget, goal: Goal, spot: Spot = Spot()) -> PlanResult:
+def choose(rented: Rented, effort: SamplesToTarget, goal: Goal, spot: Spot = USUAL_SPOT) -> PlanResult:
     """Choose one of the settings with their offers.
 
     With a deadline it is the cheapest that keeps the goal with its confidence, with only a budget the fastest, with neither the

@@ -22,9 +22,9 @@ from chronograd.plan.advice import (
     short_time,
     title,
 )
-from chronograd.plan.goal import PlanResult, Spot
+from chronograd.plan.goal import PlanResult
 from chronograd.plan.places import Places
-from chronograd.plan.renting import KINDS
+from chronograd.plan.renting import KINDS, Spot
 from chronograd.plan.rows import GoalPlan, RunOption
 from chronograd.units import chance, dollars, percent, quantity, seconds
 

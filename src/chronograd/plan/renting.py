@@ -63,6 +63,56 @@ def billed(hours: Any, columns: Mapping[str, Any]) -> Any:
     return np.ceil(np.maximum(hours, columns["minimum_h"]) / step - 1e-9) * step
 
 
+@dataclass(frozen=True)
+class Spot:
+    """Interruptions of spot instances: of one node per hour, and what each costs: work since a checkpoint, and the start.
+
+    They come at random, at any moment equally, and one of a node stops all. The defaults are assumed; vendors publish no rates
+    that hold.
+
+    Attributes:
+        checkpoint_s: between checkpoints. restart_s: until it trains again: a machine, the start, reading the checkpoint.
+    """
+
+    per_hour: float = 0.05
+    checkpoint_s: float = 600.0
+    restart_s: float = 300.0
+
+    def slow_down(self, nodes: Any) -> Any:
+        """Expected wall time over time without interruptions.
+
+        exp(λ restart) · (exp(λ checkpoint) - 1) / (λ checkpoint), with λ interruptions of all nodes a second; a restart may be
+        interrupted too. Leaves out: writing checkpoints. Source: Daly 2006, eq. 20, with no time to write.
+
+        >>> round(float(Spot(per_hour=1, checkpoint_s=1200, restart_s=300).slow_down(2)), 3)
+        1.679
+        """
+        rate = np.maximum(np.asarray(self.per_hour * nodes / 3600, dtype=float), 1e-300)
+        with np.errstate(over="ignore"):
+            return np.exp(rate * self.restart_s) * np.expm1(rate * self.checkpoint_s) / (rate * self.checkpoint_s)
+
+
+USUAL_SPOT = Spot()
+
+
+@dataclass(frozen=True)
+class RentalTerms:
+    """How settings are rented.
+
+    Attributes:
+        kinds: of prices. decoding: of the input on the host; None where nothing is decoded while training.
+        places: clouds to rent at; None for every vendor. spot: interruptions of spot instances.
+    """
+
+    kinds: Sequence[Kind] = KINDS
+    decoding: Decoding | None = None
+    places: Places | None = None
+    spot: Spot = USUAL_SPOT
+
+
+ANY_TERMS, ON_DEMAND = RentalTerms(), RentalTerms(("on-demand",))
+
+
 @dataclass(frozen=True, eq=False)
 class Rented:
     """Settings by offer: one row for each setting and each offer of its device, and one without a price where there is none.

@@ -12,9 +12,9 @@ from chronograd.answer import IF_KNOWN, Column
 from chronograd.hardware import market
 from chronograd.hardware.catalog import Price
 from chronograd.hardware.market import Kind
-from chronograd.plan.goal import Goal, Spot
+from chronograd.plan.goal import Goal
 from chronograd.plan.places import Places
-from chronograd.plan.renting import Decoding
+from chronograd.plan.renting import Decoding, Spot
 from chronograd.plan.search import Search
 from chronograd.plan.ways import Way
 from chronograd.predict.memory import may_not_fit

@@ -18,6 +18,28 @@ from chronograd.predict.setting import setting_of
 from chronograd.record import ROUGH
 from chronograd.trace import Trace
 
+ALGORITHMS = ("ring", "tree")  # of which NCCL chooses
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The settings to search.
+
+    Attributes:
+        devices: see `devices_of`. counts: numbers of devices. batches: samples per step of one device.
+        algorithms: of the all-reduce. precisions: see `ways_of`.
+        global_batch: samples per step of all devices, instead of `batches`.
+        samples: training samples in an epoch; settings of a larger global batch are left out.
+    """
+
+    devices: Sequence[Device]
+    counts: Sequence[int]
+    batches: Sequence[int]
+    algorithms: Sequence[str] = ALGORITHMS
+    precisions: Sequence[Precision] = ()
+    global_batch: int | None = None
+    samples: int | None = None
+
 
 @dataclass(frozen=True, eq=False)
 class Search:
@@ -83,28 +105,21 @@ def devices_of(job: Job, names: Sequence[str], precisions: Sequence[Precision] =
     ]
 
 
-def search(
-    traces: Trace | Sequence[Trace],
-    job: Job,
-    devices: Sequence[Device],
-    counts: Sequence[int],
-    batches: Sequence[int],
-    algorithms: Sequence[str] = ("ring",),
-    precisions: Sequence[Precision] = (),
-) -> Search:
-    """Every setting of a search; see `ways_of` for what is searched beside the arguments.
+def search(traces: Trace | Sequence[Trace], job: Job, space: SearchSpace) -> Search:
+    """Evaluate every setting of a space; see `ways_of` for what is searched beside it.
 
     Args:
         traces: of the job's network, one of each layout to be searched.
-        devices, counts, batches, algorithms: see `settings.evaluate`. precisions: see `ways_of`.
     Raises: InputError as `settings.evaluate`, and for a device without any of the precisions.
     """
     by_layout = {one.channels_last: one for one in ([traces] if isinstance(traces, Trace) else traces)}
     on: dict[Way, list[int]] = {}
-    for index, one in enumerate(devices):
-        ways = list(ways_of(job, one, list(by_layout.values()), precisions))
+    for index, one in enumerate(space.devices):
+        ways = list(ways_of(job, one, list(by_layout.values()), space.precisions))
         if not ways:
-            one.peak(precisions[0] if precisions else job.training.precision)  # raises, and says what it has
+            one.peak(
+                space.precisions[0] if space.precisions else job.training.precision
+            )  # raises, and says what it has
         for way in ways:
             on.setdefault(way, []).append(index)
     tables: dict[Way, dict[str, np.ndarray]] = {}
@@ -114,9 +129,11 @@ def search(
             short = set(plain["device"][~plain["fits"]].tolist())
             indices = [index for index in indices if index in short]
         if indices:
-            own = [devices[index] for index in indices]
-            table = evaluate(by_layout[way.channels_last], way.of(job), own, counts, batches, algorithms)
+            own = [space.devices[index] for index in indices]
+            table = evaluate(
+                by_layout[way.channels_last], way.of(job), own, space.counts, space.batches, space.algorithms
+            )
             tables[way] = {**table, "device": np.array(indices)[table["device"]]}
     columns = {name: np.concatenate([table[name] for table in tables.values()]) for name in next(iter(tables.values()))}
     columns["way"] = np.repeat(np.arange(len(tables)), [len(table["device"]) for table in tables.values()])
-    return Search(columns, devices, list(tables), algorithms, by_layout, job)
+    return Search(columns, space.devices, list(tables), space.algorithms, by_layout, job)

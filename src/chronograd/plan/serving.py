@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from chronograd.answer import Answer, Column, Section, Table, as_json
-from chronograd.hardware.catalog import Device, Precision
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
 from chronograd.plan import rows as shown
 from chronograd.plan.goal import MAX_PROBABLE
 from chronograd.plan.renting import Rented, rent
 from chronograd.plan.rows import PlannedSetting, setting_row
-from chronograd.plan.search import Search, search
+from chronograd.plan.search import Search, SearchSpace, search
 from chronograd.predict.notes import only_layout
 from chronograd.predict.prediction import tokens_of_sample
 from chronograd.record import Z80, normal_probability
@@ -68,25 +67,22 @@ class ServingPlan:
 def serve(
     traces: Trace | Sequence[Trace],
     job: Job,
-    devices: Sequence[Device],
-    counts: Sequence[int],
-    batches: Sequence[int],
+    space: SearchSpace,
+    kinds: Sequence[Kind] = ("on-demand",),
     *,
     latency_s: float | None = None,
     confidence: float = 0.8,
     most: int = MAX_SHOWN,
-    precisions: Sequence[Precision] = (),
-    kinds: Sequence[Kind] = ("on-demand",),
 ) -> Answer[ServingPlan]:
     """Of every number of every device the cheapest setting per sample that keeps the latency, the cheapest first.
 
     Args:
-        traces, devices, counts, batches, precisions: see `search`; batches are those of one device. kinds: see `rent`.
+        traces: see `search`; nothing is reduced between the devices of the space. kinds: see `rent`.
         latency_s: of a batch, at most; None where any will do. confidence: how surely it is to be kept.
         most: settings to list.
     """
-    found = search(traces, job, devices, counts, batches, ("ring",), precisions)
-    rented = rent(found.columns, devices, job, kinds)
+    found = search(traces, job, replace(space, algorithms=("ring",)))
+    rented = rent(found.columns, space.devices, job, kinds)
     columns = rented.columns
     step_s, rate, price = (columns[n] for n in ("step_time_s", "throughput_samples_per_s", "price_usd_per_hour"))
     bound = math.inf if latency_s is None else latency_s

@@ -31,11 +31,20 @@ from chronograd.verbs.request import Spelling
 from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from chronograd.answer import Answer
+    from chronograd.ask import Asked
+    from chronograd.hardware.catalog import Device
+    from chronograd.hardware.market import Kind
     from chronograd.job import Job
+    from chronograd.plan.effort import Unknown
+    from chronograd.plan.goal import Goal, SamplesToTarget
     from chronograd.plan.largest import BatchPlan
     from chronograd.plan.places import Places
+    from chronograd.plan.renting import RentalTerms
     from chronograd.plan.rows import EpochOption, GoalPlan, NoPlan, RunOption, SettingList
+    from chronograd.plan.search import SearchSpace
     from chronograd.plan.serving import ServingPlan
 
 
@@ -104,8 +113,8 @@ class PlanInference(_Search):
     """Batches per device."""
 
     def answer(self) -> Answer[ServingPlan]:
-        from chronograd.plan.answer import devices_of
         from chronograd.plan.renting import KINDS
+        from chronograd.plan.search import SearchSpace, devices_of
         from chronograd.plan.serving import serve
 
         job = replace(self, mode="inference").asked(can_download=True).job
@@ -114,8 +123,8 @@ class PlanInference(_Search):
         with waiting("counting the work of the network") as say:
             traces = self.traced_layouts(job)
             say("trying settings")
-            return serve(traces, job, devices, self.counts, self.batches, latency_s=self.latency, kinds=kinds,
-                         confidence=self.confidence, most=self.most, precisions=self.precisions)  # fmt: skip
+            space = SearchSpace(devices, self.counts, self.batches, precisions=self.precisions)
+            return serve(traces, job, space, kinds, latency_s=self.latency, confidence=self.confidence, most=self.most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,16 +245,14 @@ class Plan(_Search):
         if self.latency is not None:
             raise InputError("--latency is of inference, and the job trains", "add --inference")
         samples, name = card(job.data).train_size, name_of(job.network.name)
-        settings = self._settings(asked, samples)
         if not self.has_goal:
-            return self._listed(job, settings)
+            return self._listed(asked, samples)
         goal = Goal(self.budget, self.deadline, self.confidence)
         effort = effort_of(job, samples, target=self.to, epochs=self.epochs_to_target, noise=self.noise_scale, network=name,
                            curve=None if self.curve is None else Path(self.curve), has_epochs=asked.has_epochs)  # fmt: skip
         if isinstance(effort, OutOfReach):
             return out_of_reach(f"{name} on {job.data.name.partition(':')[0]}", effort, goal)
-        assumed = asked.for_a_plan(has_epochs=bool(self.epochs_to_target or self.curve))
-        return self._reached(job, settings, {"effort": effort, "goal": goal, "assumed": assumed})
+        return self._reached(asked, samples, effort, goal)
 
     def _of_inference(self) -> Answer[ServingPlan]:
         """The answer about a job file in inference: that of `plan inference`. Raises InputError for options of training."""
@@ -267,48 +274,61 @@ class Plan(_Search):
             shared["batches"] = self.batches
         return PlanInference(**shared).answer()
 
-    def _settings(self, asked: Any, samples: int) -> dict[str, Any]:
+    def _space(self, asked: Asked, samples: int, devices: Sequence[Device]) -> SearchSpace:
+        from chronograd.plan.search import SearchSpace
+
+        is_stated = self.batches is None and "training.batch" in asked.stated
+        return SearchSpace(
+            devices,
+            self.counts,
+            self.batches or (16, 32, 64, 128, 256, 512),
+            self.algorithms,
+            self.precisions,
+            asked.job.training.batch if is_stated else None,
+            samples,
+        )
+
+    def _terms(self, job: Job, places: Places | None = None) -> RentalTerms:
         from chronograd.data.decoding import decoding_of
-        from chronograd.plan.renting import KINDS
+        from chronograd.plan.renting import KINDS, RentalTerms, Spot
+
+        kinds = [kind for kind in KINDS if self.prices in ("both", kind)]
+        usual: Sequence[Kind] = KINDS if self.has_goal else ("on-demand",)
+        spot = Spot(self.interruptions, 60 * self.checkpoint_every)
+        return RentalTerms(kinds or usual, decoding_of(job, self.decode), places, spot)
+
+    def _listed(self, asked: Asked, samples: int) -> Answer[SettingList]:
+        from chronograd.plan.answer import list_settings
+        from chronograd.plan.search import devices_of
 
         job = asked.job
-        kinds = [kind for kind in KINDS if self.prices in ("both", kind)]
-        is_stated = self.batches is None and "training.batch" in asked.stated
-        return {
-            "counts": self.counts, "batches": self.batches or (16, 32, 64, 128, 256, 512), "algorithms": self.algorithms,
-            "most": self.most, "samples": samples, "precisions": self.precisions, "decoding": decoding_of(job, self.decode),
-            "kinds": kinds or (list(KINDS) if self.has_goal else ["on-demand"]),
-            "global_batch": job.training.batch if is_stated else None,
-        }  # fmt: skip
-
-    def _listed(self, job: Job, settings: dict[str, Any]) -> Answer[SettingList]:
-        from chronograd.plan.answer import devices_of, list_settings
-
         _clouds(job, self.platforms, self.data_in, self.data_size)
-        devices = devices_of(job, self.on, self.precisions)
+        space = self._space(asked, samples, devices_of(job, self.on, self.precisions))
         with waiting("counting the work of the network") as say:
             traces = self.traced_layouts(job)
             say("trying settings")
-            return list_settings(traces, job, devices, **settings)
+            return list_settings(traces, job, space, self._terms(job), self.most)
 
     def _reached(
-        self, job: Job, settings: dict[str, Any], goal: dict[str, Any]
+        self, asked: Asked, samples: int, effort: SamplesToTarget | Unknown, goal: Goal
     ) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption]]:
-        from chronograd.plan.answer import devices_of, reach_goal
-        from chronograd.plan.goal import Spot
+        from chronograd.plan.answer import reach_goal
+        from chronograd.plan.search import devices_of
         from chronograd.predict.memory import checkpoint_bytes
 
+        job = asked.job
         clouds = _clouds(job, self.platforms, self.data_in, self.data_size)
         devices = devices_of(job, self.on, self.precisions)
         if clouds is not None:
             devices = clouds.of_devices(devices)
+        space = self._space(asked, samples, devices)
+        assumed = asked.for_a_plan(has_epochs=bool(self.epochs_to_target or self.curve))
         with waiting("counting the work of the network") as say:
             traces = self.traced_layouts(job)
             say("trying settings")
             if clouds is not None:
                 clouds = replace(clouds, back_bytes=self.checkpoints_back * checkpoint_bytes(traces[0], job))
-            spot = Spot(self.interruptions, 60 * self.checkpoint_every)
-            return reach_goal(traces, job, devices, **settings, **goal, spot=spot, places=clouds)
+            return reach_goal(traces, job, space, effort, goal, self._terms(job, clouds), assumed, self.most)
 
 
 def _placed(job: Job, place: str) -> Job:
