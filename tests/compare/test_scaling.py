@@ -12,7 +12,7 @@ from chronograd.compare.scaling import Ladder, Scaling, predict_scaling
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError, JobError
 from chronograd.hardware import market
-from chronograd.predict.prediction import predict
+from chronograd.predict.prediction import StepModel, predict
 from chronograd.predict.setting import setting_of
 from chronograd.record import Quantity, Record
 
@@ -49,7 +49,7 @@ def test_strong_and_weak_scaling() -> None:
     hours = strong[3]["step_time_s"] / 3600
     expected = float(price.usd_per_hour(8)) * hours / 2048 * 1e6
     assert strong[3]["usd_per_million_samples"] == pytest.approx(expected)
-    weak = rows(job(count=8), [1, 8, 16, 64], "weak", algorithm="hierarchical")
+    weak = rows(job(count=8), [1, 8, 16, 64], "weak", model=StepModel("hierarchical"))
     assert {row["batch_per_rank"] for row in weak} == {256}
     efficiencies = [row["efficiency"] for row in weak]
     assert efficiencies == sorted(efficiencies, reverse=True)
@@ -128,10 +128,10 @@ def test_weak_scaling_keeps_the_batch_of_a_rank_measured_as_predicted() -> None:
 def test_scaling_by_paleo_is_its_own() -> None:
     """AlexNet v2 over 20 Gbit/s with batch 2048 is 3.71 times as fast on 8 K80s (PALEO's released code)."""
     k80 = job(device="k80", per_node=1, link="ethernet-10g")
-    (row,) = rows(k80, [8], algorithm="tree", ppp=(0.62, 1.0))
+    (row,) = rows(k80, [8], model=StepModel("tree", (0.62, 1.0)))
     # Twice 10 Gbit/s by a PPP of 2 is not allowed, so the exchange takes twice as long: 3365.3 / (423.3 + 2 · 482.9).
     assert row["speed_up"] == pytest.approx(3365.3 / (3365.3 / 3.7133 + 482.9), rel=1e-3)
-    record = predict(TRACE, job(device="k80"), ppp=(0.62, 1.0))
+    record = predict(TRACE, job(device="k80"), StepModel(ppp=(0.62, 1.0)))
     assert record.value("step_time_s") == pytest.approx(3.3653, abs=5e-5)
     assert record["step_time_s"].source.startswith("PALEO")
 

@@ -10,7 +10,7 @@ from chronograd import job as jobs
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError
 from chronograd.figure import Lanes, Lines
-from chronograd.predict.answer import on_devices, predict_jobs
+from chronograd.predict.answer import on_devices, predict_jobs, shown_of
 from chronograd.predict.prediction import predict
 from chronograd.predict.speed import OPTIMUS_RESNET50
 from chronograd.quantities import record_section
@@ -96,7 +96,7 @@ def test_what_a_measurement_showed_is_carried_over() -> None:
     seen.put("step_time_s", Quantity(value=2 * seen.value("step_time_s"), unit="s"))
     elsewhere = on_devices(JOB, ["h100"])
     forward_s = [
-        predict_jobs(TRACE, elsewhere, measured=record).as_data()["quantities"]["forward_s"]["value"]
+        predict_jobs(TRACE, elsewhere, shown=shown_of(TRACE, record)).as_data()["quantities"]["forward_s"]["value"]
         for record in (None, seen)
     ]
     spread = float(predict(TRACE, JOB).provenance.sigma_log or 0)

@@ -14,9 +14,9 @@ from chronograd.count.network import trace_network
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd.predict.answer import predict_jobs, shown_by
+from chronograd.predict.answer import predict_jobs, shown_by, shown_of
 from chronograd.predict.carrying import Corrected, Shown
-from chronograd.predict.prediction import predict
+from chronograd.predict.prediction import StepModel, predict
 from chronograd.record import Z80, Quantity, Record
 from chronograd.trace import Trace
 
@@ -145,7 +145,7 @@ def test_the_pace_of_the_input_is_that_of_the_corrected_step(trace: Trace, job: 
         return jobs.changed(job, [f"cluster.input_samples_per_s={128 / (2 * step_s)}"]), "limited by its input"
 
     plain = predict(trace, job, shown=Corrected(1.5)).value("step_time_s")
-    record = predict(trace, job, shown=Corrected(1.5), paced=paced)
+    record = predict(trace, job, StepModel(paced=paced), shown=Corrected(1.5))
     assert seen == [plain]
     assert record.value("step_time_s") == pytest.approx(2 * plain)
     assert record.notes[-1] == "limited by its input"
@@ -190,7 +190,7 @@ def test_a_record_of_other_work_is_held_against_a_trace_of_its_own(
 def test_other_options_are_another_network(trace: Trace, job: Job) -> None:
     record = measured(trace, jobs.changed(job, ["network.options={width: 2}"]), 1.3)
     with pytest.raises(InputError, match=r"resnet20 with network.options \{'width': 2\}, and the job has \{\}"):
-        predict_jobs(trace, [job], measured=record)
+        predict_jobs(trace, [job], shown=shown_of(trace, record))
 
 
 def test_a_record_of_small_images_tells_of_large_ones(

@@ -12,6 +12,7 @@ from chronograd.errors import InputError
 from chronograd.job import Job, changed, resolved
 from chronograd.launch import jobs
 from chronograd.measure import environment
+from chronograd.predict.prediction import StepModel
 from chronograd.record import Provenance, Record, RecordedCluster, ScalingRow
 from chronograd.trace import Trace
 
@@ -65,7 +66,7 @@ def measure_scaling(
         points += ladder.measured(worlds, scaling, measure, say)
         if trace is not None:
             try:
-                points += ladder.predicted(worlds, scaling, paced=paced)
+                points += ladder.predicted(worlds, scaling, model=StepModel(paced=paced))
             except InputError as error:
                 notes.append(f"not predicted: {error.message}")
     record = _record(job, worlds, threads, list(dict.fromkeys(notes)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from chronograd.answer import Answer
 from chronograd.compare.ranks import throughput_section
@@ -18,7 +18,7 @@ from chronograd.errors import InputError, MissingExtraError, RunError
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, steps_per_epoch
 from chronograd.predict.carrying import Corrected
-from chronograd.predict.prediction import predict, price_of
+from chronograd.predict.prediction import USUAL_MODEL, StepModel, predict, price_of
 from chronograd.predict.setting import setting_of
 from chronograd.record import Record, ScalingRow
 from chronograd.trace import Trace
@@ -67,13 +67,12 @@ class Ladder:
         worlds: Sequence[int],
         scaling: Scaling,
         factor: Callable[[Job], float | None] | None = None,
-        **options: Any,
+        model: StepModel = USUAL_MODEL,
     ) -> list[ScalingRow]:
         """Points from the trace, each beside one rank, which need not be among them.
 
         Args:
             factor: by how much to correct the time of each job, taken whole.
-            options: of `predict`, such as `algorithm`.
         Raises: InputError where a device or link is not known.
         """
         trace = self.trace
@@ -81,7 +80,7 @@ class Ladder:
 
         def make(job: Job) -> Record:
             correction = factor(job) if factor else None
-            return predict(trace, job, shown=None if correction is None else Corrected(correction), **options)
+            return predict(trace, job, model, shown=None if correction is None else Corrected(correction))
 
         first = self._point(self.at(1, scaling), scaling, "predicted", make)
         return [self._point(self.at(world, scaling), scaling, "predicted", make, first) for world in worlds]
@@ -238,21 +237,20 @@ def predict_scaling(
     worlds: Sequence[int],
     scaling: Scaling,
     samples: int | None = None,
-    **options: Any,
+    model: StepModel = USUAL_MODEL,
 ) -> Answer[PredictedScaling | list[PredictedScaling]]:
     """Return the answer of `predict scaling`: each job on growing numbers of devices.
 
     Args:
         jobs: one for each device; strong scaling keeps its global batch, weak scaling the batch of a rank.
         samples: training samples in an epoch, for the time and cost of the training.
-        options: of `predict`, such as `algorithm`.
     Raises: InputError for another scaling or no counts; JobError where a rank would have no sample.
     """
     check_scaling(worlds, [scaling])
     sections, tables = [], []
     for job in jobs:
         ladder = Ladder(job, trace, samples)
-        points = ladder.predicted(worlds, scaling, **options)
+        points = ladder.predicted(worlds, scaling, model=model)
         title = f"{scaling.capitalize()} scaling of {trace.network} on {job.cluster.device}"
         rows = [_predicted_row(ladder.at(point.world, scaling), point) for point in points]
         sections.append(throughput_section(title, [point.model_dump() for point in points], with_communication=True))

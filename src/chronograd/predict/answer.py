@@ -13,7 +13,7 @@ from chronograd.hardware import catalog
 from chronograd.job import Job, changed, check_backend, from_dict, parse_on, with_ranks
 from chronograd.predict.carrying import Shown, way_of
 from chronograd.predict.layers import roofline_section
-from chronograd.predict.prediction import Pace, in_mode, predict, predict_step, tokens_of_sample
+from chronograd.predict.prediction import USUAL_MODEL, StepModel, in_mode, predict, predict_step, tokens_of_sample
 from chronograd.predict.setting import setting_of
 from chronograd.quantities import record_answer
 from chronograd.record import ASSUMED, Record
@@ -24,35 +24,22 @@ from chronograd.units import seconds
 def predict_jobs(
     trace: Trace,
     jobs: Sequence[Job],
+    model: StepModel = USUAL_MODEL,
     *,
     samples: int | None = None,
-    algorithm: str | None = None,
-    ppp: tuple[float, float] | None = None,
-    depth: int | None = None,
+    shown: Callable[[Job], Shown | None] = lambda job: None,
     with_layers: bool = False,
-    measured: Record | Callable[[Job], Shown] | None = None,
-    traced: Callable[[Job], Trace] | None = None,
-    paced: Pace | None = None,
     has_epochs: bool = True,
     assumed: Sequence[str] = (),
 ) -> Answer:
     """A predicted record of each job.
 
     Args:
-        samples, algorithm, ppp, depth, paced, has_epochs: see `predict`.
+        samples, has_epochs: see `predict`. shown: what the network of each job showed elsewhere; see `shown_of`.
         assumed: what the user did not state, in words; every record notes it first.
         with_layers: say how close each layer comes to what the device can do, instead of every quantity.
-        measured: of the same network on another device, a record or what `of_figure` returns; what it showed there is
-            carried over.
-        traced: counts the job of a measured record; see `shown_by`.
     """
-    shown = shown_of(trace, measured, traced)
-
-    records = [
-        predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, shown=shown(job), paced=paced,
-                has_epochs=has_epochs)
-        for job in jobs
-    ]  # fmt: skip
+    records = [predict(trace, job, model, samples=samples, shown=shown(job), has_epochs=has_epochs) for job in jobs]
     if assumed:
         for record in records:
             record.notes.insert(0, f"{ASSUMED}, because you did not state it: {'; '.join(assumed)}")
@@ -80,7 +67,11 @@ def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
 def shown_of(
     trace: Trace, measured: Record | Callable[[Job], Shown] | None, traced: Callable[[Job], Trace] | None = None
 ) -> Callable[[Job], Shown | None]:
-    """What the network of each job showed elsewhere, or nothing. Arguments and errors as of `shown_by`."""
+    """What the network of each job showed elsewhere, or nothing. Arguments and errors as of `shown_by`.
+
+    Args:
+        measured: of the same network on another device, a record or what `of_figure` returns.
+    """
     if measured is None:
         return lambda job: None
     if isinstance(measured, Record):

@@ -72,6 +72,26 @@ Pace = Callable[[Job, float], tuple[Job, str] | None]
 
 
 @dataclass(frozen=True)
+class StepModel:
+    """How a step is predicted.
+
+    Attributes:
+        algorithm: of the all-reduce; see `setting_of`.
+        ppp: PALEO's percents of peak for computation and communication; its formulas are used then.
+        paced: what the step has to wait for beside the devices.
+        depth: of the modules in the table `layers`; see `roofline`.
+    """
+
+    algorithm: str | None = None
+    ppp: tuple[float, float] | None = None
+    paced: Pace | None = None
+    depth: int | None = None
+
+
+USUAL_MODEL = StepModel()
+
+
+@dataclass(frozen=True)
 class Step:
     """A predicted step: seconds by part, communication and memory of one rank.
 
@@ -250,14 +270,11 @@ def paleo_step(trace: Trace, setting: Setting, ppp: float, ppp_comm: float) -> S
 def predict(
     trace: Trace,
     job: Job,
+    model: StepModel = USUAL_MODEL,
     *,
     samples: int | None = None,
-    algorithm: str | None = None,
     device: Device | None = None,
-    ppp: tuple[float, float] | None = None,
-    depth: int | None = None,
     shown: Shown | None = None,
-    paced: Pace | None = None,
     has_epochs: bool = True,
 ) -> Record:
     """A predicted record of a job.
@@ -265,12 +282,8 @@ def predict(
     Args:
         trace: the job's network.
         samples: training samples in an epoch; without it epochs, run and cost are missing.
-        algorithm: of the all-reduce; see `setting_of`.
         device: instead of the job's `cluster.device`.
-        ppp: PALEO's percents of peak for computation and communication; its formulas are used then.
-        depth: of the modules in the table `layers`; see `roofline`.
         shown: what the network showed elsewhere, to be carried here.
-        paced: what the step has to wait for beside the devices.
         has_epochs: whether the job's epochs have a basis; without, run and cost are missing.
 
     Intervals are the 80 % intervals of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up,
@@ -280,50 +293,19 @@ def predict(
     """
     job = in_mode(scaled(job), trace.mode)
     is_training = job.mode == "training"
-    setting = setting_of(job, algorithm, device)
+    setting = setting_of(job, model.algorithm, device)
     steps = None if samples is None or not is_training else steps_per_epoch(samples, job.training.batch)
-    if ppp is None:
-        step = predict_step(trace, setting)
-    else:
-        assumed = replace(from_datasheet(setting.device), origin=f"PALEO (PPP {ppp[0]:g} and {ppp[1]:g}), no")
-        setting = replace(
-            setting, calibration=assumed, job=changed(job, ["training.precision=fp32"]), step_sigma_log=0.0
-        )
-        step = paleo_step(trace, setting, *ppp)
-    factor, sigma = (1.0, step.sigma_log) if shown is None else shown.onto(step.sigma_log, way_of(job, setting.device))
-    if ppp is not None:
-        step = replace(step, parts=_corrected(step.parts, factor))
-    elif factor != 1:
-        step = predict_step(trace, setting, factor)
-    if paced is not None and (found := paced(job, step.seconds)) is not None:
-        record = predict(
-            trace,
-            found[0],
-            samples=samples,
-            algorithm=algorithm,
-            device=device,
-            ppp=ppp,
-            depth=depth,
-            shown=shown,
-            has_epochs=has_epochs,
-        )
+    setting, step, factor = _step_by(model, trace, setting, shown)
+    if model.paced is not None and (found := model.paced(job, step.seconds)) is not None:
+        alone = replace(model, paced=None)
+        record = predict(trace, found[0], alone, samples=samples, device=device, shown=shown, has_epochs=has_epochs)
         record.notes.append(found[1])
         return record
     # Where the batch does not divide by the ranks, the largest share sets the pace, and the others are smaller.
     images = job.training.images_per_step
     step = replace(step, flops=step.flops * images // (setting.batch_per_rank * setting.count))
-    name = f"{setting.count} × {setting.device.title}" if setting.count > 1 else setting.device.title
-    record = Record(
-        kind="predicted",
-        title=f"{trace.network} on {name}" + ("" if is_training else f", inference at batch {images}"),
-        job=resolved(job),
-        cluster=_cluster(setting),
-        backend=job.backend,
-        versions={"chronograd": __version__, **trace.versions},
-        provenance=_provenance(setting, step, trace, sigma),
-        notes=list(trace.notes),
-    )
-    likely = likely_by(f"{setting.calibration.origin} calibration", sigma)
+    record = _without_quantities(trace, job, setting, step)
+    likely = likely_by(f"{setting.calibration.origin} calibration", step.sigma_log)
     _put_step(record, setting, step, likely, images)
     tokens = tokens_of_sample(trace)
     if tokens is not None:
@@ -336,8 +318,44 @@ def predict(
     record.notes += notes_of(setting, step.memory, shown, factor, record.value("mfu"))
     if step.kinds:
         record.tables.by_kind = step.kinds
-        _put_roofline(record, roofline(trace, setting.batch_per_rank, setting.calibration, depth))
+        _put_roofline(record, roofline(trace, setting.batch_per_rank, setting.calibration, model.depth))
     return record
+
+
+def _without_quantities(trace: Trace, job: Job, setting: Setting, step: Step) -> Record:
+    """The record of a predicted step, before its quantities are put in."""
+    name = f"{setting.count} × {setting.device.title}" if setting.count > 1 else setting.device.title
+    of_inference = f", inference at batch {job.training.images_per_step}" if job.mode == "inference" else ""
+    return Record(
+        kind="predicted",
+        title=f"{trace.network} on {name}{of_inference}",
+        job=resolved(job),
+        cluster=_cluster(setting),
+        backend=job.backend,
+        versions={"chronograd": __version__, **trace.versions},
+        provenance=_provenance(setting, step, trace),
+        notes=list(trace.notes),
+    )
+
+
+def _step_by(model: StepModel, trace: Trace, setting: Setting, shown: Shown | None) -> tuple[Setting, Step, float]:
+    """A step by a model, corrected by what the network showed elsewhere; its setting, as PALEO has it; and the correction."""
+    ppp, way = model.ppp, way_of(setting.job, setting.device)
+    if ppp is None:
+        step = predict_step(trace, setting)
+    else:
+        assumed = replace(from_datasheet(setting.device), origin=f"PALEO (PPP {ppp[0]:g} and {ppp[1]:g}), no")
+        in_fp32 = changed(setting.job, ["training.precision=fp32"])
+        setting = replace(setting, calibration=assumed, job=in_fp32, step_sigma_log=0.0)
+        step = paleo_step(trace, setting, *ppp)
+    if shown is None:
+        return setting, step, 1.0
+    factor, sigma = shown.onto(step.sigma_log, way)
+    if ppp is not None:
+        step = replace(step, parts=_corrected(step.parts, factor))
+    elif factor != 1:
+        step = predict_step(trace, setting, factor)
+    return setting, replace(step, sigma_log=sigma), factor
 
 
 def _corrected(parts: dict[str, float], factor: float) -> dict[str, float]:
@@ -491,13 +509,13 @@ def _cluster(setting: Setting) -> RecordedCluster:
     )
 
 
-def _provenance(setting: Setting, step: Step, trace: Trace, sigma: float) -> Provenance:
+def _provenance(setting: Setting, step: Step, trace: Trace) -> Provenance:
     c = setting.calibration
     return Provenance(
         predicted_from=f"trace of {trace.network} ({how_many(len(trace.operators), 'operators')}), {c.origin} calibration of "
         f"{setting.device.name}",
         calibration=c.provenance or {"origin": c.origin},
-        sigma_log=sigma,
+        sigma_log=step.sigma_log,
         interval="middle 80 % of a log-normal",
         peak_flops_per_s=c.peak_flops_per_s,
         precision=c.precision,

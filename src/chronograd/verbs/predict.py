@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chronograd.compare.scaling import PredictedScaling, Scaling
     from chronograd.job import Job
     from chronograd.predict.carrying import Shown
+    from chronograd.predict.prediction import Pace, StepModel
     from chronograd.record import Record
     from chronograd.simulate.queueing import Server
     from chronograd.simulate.server import Served, ServedLoad
@@ -55,11 +56,13 @@ class _OnDevices(CountedRequest):
             catalog.device(one.cluster.device)
         return jobs
 
-    def options(self) -> dict[str, Any]:
-        """Return the all-reduce and PALEO's percents, as `predict_jobs` takes them."""
+    def step_model(self, paced: Pace, depth: int | None = None) -> StepModel:
+        """Return how a step is predicted: the all-reduce, PALEO's percents, and what it waits for."""
+        from chronograd.predict.prediction import StepModel
+
         is_paleo = self.model == "paleo"
         algorithm = self.algorithm or ("tree" if is_paleo else None)
-        return {"algorithm": algorithm, "ppp": (self.ppp, self.ppp_comm) if is_paleo else None}
+        return StepModel(algorithm, (self.ppp, self.ppp_comm) if is_paleo else None, paced, depth)
 
     def samples(self, asked: Asked, job: Job) -> int | None:
         """Return the training samples of an epoch; None where no data set is known."""
@@ -128,7 +131,7 @@ class Predict(_OnDevices):
     def _of_jobs(self, asked: Asked, trace: Trace, jobs: Sequence[Job], measured: Any) -> Answer[Record | list[Record]]:
         from chronograd.data.decoding import counted_input
         from chronograd.job import from_dict
-        from chronograd.predict.answer import predict_jobs
+        from chronograd.predict.answer import predict_jobs, shown_of
 
         known: dict[str, Any] = (
             {}
@@ -139,8 +142,8 @@ class Predict(_OnDevices):
                 "assumed": list(asked.assumed.values()),
             }
         )
-        answer = predict_jobs(trace, jobs, **known, depth=self.depth, with_layers=self.layers, measured=measured,
-                              traced=self._traced_again, paced=counted_input, **self.options())  # fmt: skip
+        model, shown = self.step_model(counted_input, self.depth), shown_of(trace, measured, self._traced_again)
+        answer = predict_jobs(trace, jobs, model, **known, shown=shown, with_layers=self.layers)
         first = next(iter(answer.records.values()))
         if self.timeline is not None:  # of the job as predicted, with the input that it waits for
             from chronograd.files import save_json
@@ -232,11 +235,11 @@ class PredictScaling(_OnDevices):
         jobs = self.jobs(asked.job)
         with waiting("counting the work of the network"):
             trace = self.traced(jobs[0])
-        return scaled(trace, jobs, self.counts, self.kind, self.samples(asked, jobs[0]), self.options())
+        return scaled(trace, jobs, self.counts, self.kind, self.samples(asked, jobs[0]), self.step_model)
 
 
 def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Scaling, samples: int | None,
-           options: dict[str, Any]) -> Answer[PredictedScaling | list[PredictedScaling]]:  # fmt: skip
+           step_model: Callable[[Pace], StepModel]) -> Answer[PredictedScaling | list[PredictedScaling]]:  # fmt: skip
     """Return the points of a scaling table, each with the input of its own machines, and a note of each that waits for it."""
     from chronograd.compare.scaling import Ladder, predict_scaling
     from chronograd.data.decoding import counted_input
@@ -250,7 +253,7 @@ def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Sc
             waits[job.cluster.device, job.cluster.count, job.training.batch] = limited[1]
         return limited
 
-    answer = predict_scaling(trace, jobs, counts, scaling, samples, paced=paced, **options)
+    answer = predict_scaling(trace, jobs, counts, scaling, samples, step_model(paced))
     tables = answer.result if isinstance(answer.result, list) else [answer.result]
     for i, job in enumerate(jobs):
         settings = [Ladder(job).at(count, scaling) for count in counts]

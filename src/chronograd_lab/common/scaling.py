@@ -19,6 +19,7 @@ from chronograd.hardware.catalog import Price
 from chronograd.job import Job, changed, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
+from chronograd.predict.prediction import StepModel
 from chronograd.record import Record
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.units import percent, quantity, seconds
@@ -99,7 +100,9 @@ def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep])
         is_predicted = not job.backend.startswith("tf_")
         worlds = [*sweep.predicted] or [point.world for point in points if point.kind == "measured" and is_predicted]
         try:
-            points += ladder.predicted(worlds, sweep.scaling, sweep.factor, algorithm=sweep.algorithm) if worlds else []
+            points += (
+                ladder.predicted(worlds, sweep.scaling, sweep.factor, StepModel(sweep.algorithm)) if worlds else []
+            )
         except InputError as error:
             runner.say(f"{sweep.name}: not predicted: {error.message}")
         rows += [{"series": sweep.name, **point.model_dump(), **sweep.known} for point in points]
