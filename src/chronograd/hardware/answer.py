@@ -78,11 +78,12 @@ def links() -> Answer[list[Link]]:
     """List every link: latency and bandwidth."""
     known = catalog.links()
     fastest = max(known, key=lambda k: k.bandwidth_bytes_per_s)
+    rows = [[k.name, k.title, seconds(k.latency_s), _rate(k.bandwidth_bytes_per_s), k.per] for k in known]
     section = Section(
         title="Links",
         takeaway=f"{how_many(len(known), 'links')}; {fastest.name} has the highest bandwidth, "
         f"{si(fastest.bandwidth_bytes_per_s, 'B/s')} per {fastest.per}.",
-        table=Table.of(known, _LINK),
+        table=Table(("name", "link", "latency", "bandwidth", "per"), rows, {2, 3}),
         caption="Bandwidth in one direction, of one device or one node.",
     )
     return Answer("Links", sections=[section], result=known)
@@ -169,7 +170,8 @@ def _sources(sources: Sequence[Source]) -> list[Section]:
         return []
     tags = [s.tag for s in sources for _ in s.of]
     counts = ", ".join(f"{tags.count(tag)} {tag}" for tag in dict.fromkeys(tags))
-    return [Section("Sources", f"{len(tags)} figures: {counts}.", table=Table.of(sources, _SOURCE))]
+    table = Table(("figures", "tag", "read", "source"), [[", ".join(s.of), s.tag, s.date, s.source] for s in sources])
+    return [Section("Sources", f"{len(tags)} figures: {counts}.", table=table)]
 
 
 def _rate(bytes_per_s: float) -> str:
@@ -200,13 +202,6 @@ _DEVICE = (
     Column("per hour", _price_cell, format=str),
     Column("device", "title"),
 )
-_LINK = (
-    Column("name", "name"),
-    Column("link", "title"),
-    Column("latency", "latency_s", "s"),
-    Column("bandwidth", "bandwidth_bytes_per_s", format=_rate),
-    Column("per", "per"),
-)
 _PRICE = (
     Column("device", "device"),
     Column("instance", _instance),
@@ -219,10 +214,4 @@ _PRICE = (
     Column("hour", "price_usd_per_hour", "usd"),
     Column("each", "usd_per_device_hour", "usd"),
     Column("price of", lambda p: (p.date[:7] or "unknown") + ("†" if market.is_old(p) else "")),
-)
-_SOURCE = (
-    Column("figures", lambda source: ", ".join(source.of)),
-    Column("tag", "tag"),
-    Column("read", "date"),
-    Column("source", "source"),
 )

@@ -22,22 +22,6 @@ from chronograd.plan.open_answer import ranked_by, unknown_sections, with_epochs
 from chronograd.plan.place_advice import not_planned, place_row, place_rows, place_sections
 from chronograd.plan.places import Places
 from chronograd.plan.renting import ANY_TERMS, ON_DEMAND, RentalTerms, rent
-from chronograd.plan.rows import (
-    EpochOption,
-    GoalPlan,
-    ListedRecipe,
-    PlanChange,
-    PlannedEffort,
-    PlannedSetting,
-    PlanOptions,
-    PricedSetting,
-    PriceOutlier,
-    RunOption,
-    SettingList,
-    UnknownEffort,
-    WayGain,
-    setting_row,
-)
 from chronograd.plan.search import Search, SearchSpace, search
 from chronograd.plan.settings import with_whole_batches
 from chronograd.predict.notes import only_layout
@@ -59,7 +43,7 @@ def list_settings(
     space: SearchSpace,
     terms: RentalTerms = ON_DEMAND,
     most: int = MAX_SHOWN,
-) -> Answer[SettingList]:
+) -> Answer[shown.SettingList]:
     """Of every number of every device the setting with the cheapest sample; those without a price after them, the fastest first.
 
     Args:
@@ -78,9 +62,9 @@ def list_settings(
     _, first = np.unique(np.stack([columns["device"], columns["count"]])[:, fitting], axis=1, return_index=True)
     best = fitting[np.sort(first)]
 
-    def row(i: int) -> PricedSetting:
+    def row(i: int) -> shown.PricedSetting:
         usd = None if np.isnan(per_sample[i]) else float(per_sample[i] * 1e6)
-        return PricedSetting(**setting_row(found, columns, rented.offers, i), usd_per_million_samples=usd)
+        return shown.PricedSetting(**shown.setting_row(found, columns, rented.offers, i), usd_per_million_samples=usd)
 
     listed = [row(i) for i in best[:most]]
     fastest = max(fitting, key=lambda i: columns["throughput_samples_per_s"][i], default=None)
@@ -95,12 +79,12 @@ def list_settings(
         data=as_json(listed),
     )
     assumed = [*rough, *only_layout(job, found.traces.values())]
-    result = SettingList(listed, len(found.columns["fits"]), num_fit, num_too_large, assumed)
+    result = shown.SettingList(listed, len(found.columns["fits"]), num_fit, num_too_large, assumed)
     notes = [*_left_out(num_too_large, space), *_not_searched(found, job, rented.without_host)]
     return Answer(f"Settings for {found.network}", sections=[section], notes=notes, result=result)
 
 
-def _settings_table(rows: Sequence[PricedSetting]) -> Table:
+def _settings_table(rows: Sequence[shown.PricedSetting]) -> Table:
     notes = [*shown.notes(rows), "GiB: memory of one device. Per M: dollars for a million samples."]
     columns = (
         *shown.COLUMNS,
@@ -135,11 +119,11 @@ def _searched(traces: Trace | Sequence[Trace], job: Job, space: SearchSpace) -> 
     return replace(whole, columns=columns), num_too_large
 
 
-def _settings_takeaway(rows: Sequence[PricedSetting], fastest: PricedSetting | None) -> str:
+def _settings_takeaway(rows: Sequence[shown.PricedSetting], fastest: shown.PricedSetting | None) -> str:
     if fastest is None:
         return "No setting fits in memory; try smaller batches, or other devices."
 
-    def told(row: PricedSetting) -> str:
+    def told(row: shown.PricedSetting) -> str:
         rate = quantity(row.throughput_samples_per_s, "sample/s")
         usd = row.usd_per_million_samples
         return f"{rate}, {'no price' if usd is None else f'{dollars(usd)} per million samples'}"
@@ -151,7 +135,7 @@ def _settings_takeaway(rows: Sequence[PricedSetting], fastest: PricedSetting | N
     return f"The cheapest is {_name(rows[0])}: {told(rows[0])}; the fastest is {_name(fastest)}: {told(fastest)}."
 
 
-def _name(row: PlannedSetting) -> str:
+def _name(row: shown.PlannedSetting) -> str:
     whose = f", {shown.vendor(row)}" if row.vendor else ""
     return f"{shown.devices(row)}, batch {row.batch_per_device} each, {shown.way(row).short}{whose}"
 
@@ -165,7 +149,7 @@ def reach_goal(
     terms: RentalTerms = ANY_TERMS,
     assumed: Sequence[str] = (),
     most: int = MAX_SHOWN,
-) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption]]:
+) -> Answer[shown.GoalPlan[shown.RunOption] | shown.GoalPlan[shown.EpochOption]]:
     """The setting to take for a goal: hours and dollars of every setting that no other beats in both, and what would change
     the choice. Where the epochs are unknown, prices of an epoch and no choice.
 
@@ -189,7 +173,7 @@ def reach_goal(
     if places is not None:
         among = {"places": [row(i) for i in place_rows(choices, places, terms.kinds)], "not_planned": places.without_price(),
                  "network": job.network.name, "dataset": job.data.name, "moving": places}  # fmt: skip
-    plan: GoalPlan[Any] = GoalPlan(
+    plan: shown.GoalPlan[Any] = shown.GoalPlan(
         **_choice_data(found, choices, effort, row),
         goal=goal,
         effort=_effort_data(effort),
@@ -247,10 +231,10 @@ def _choice_data(
         "front": front,
         "front_size": len(front),
         "chosen": None if is_unknown else maybe(chosen),
-        "options": PlanOptions(**{name: maybe(i) for name, i in options.items()}),
+        "options": shown.PlanOptions(**{name: maybe(i) for name, i in options.items()}),
         "likeliest": None if is_unknown else maybe(choices.most_probable()),
-        "gains": [WayGain(times, str(way), **vars(way)) for way, times in gains],
-        "changes": [PlanChange(c.what, c.value, maybe(c.row)) for c in other],
+        "gains": [shown.WayGain(times, str(way), **vars(way)) for way, times in gains],
+        "changes": [shown.PlanChange(c.what, c.value, maybe(c.row)) for c in other],
         "missing": missing(choices) if chosen is None else None,
     }
 
@@ -270,11 +254,13 @@ def _verdict(effort: SamplesToTarget | Unknown, chosen: int | None) -> str:
     return "run" if effort.reached is None else "rent"
 
 
-def _effort_data(effort: SamplesToTarget | Unknown) -> PlannedEffort | UnknownEffort:
+def _effort_data(effort: SamplesToTarget | Unknown) -> shown.PlannedEffort | shown.UnknownEffort:
     if isinstance(effort, Unknown):
-        return UnknownEffort(None, effort.target, None, effort.reason, [_recipe(one) for one in effort.neighbours])
+        return shown.UnknownEffort(
+            None, effort.target, None, effort.reason, [_recipe(one) for one in effort.neighbours]
+        )
     is_open = effort.reached is None or (effort.target is not None and effort.beyond)
-    return PlannedEffort(
+    return shown.PlannedEffort(
         samples=effort.samples,
         batch=effort.reference_batch,
         sigma_log=effort.sigma_log,
@@ -287,8 +273,8 @@ def _effort_data(effort: SamplesToTarget | Unknown) -> PlannedEffort | UnknownEf
     )
 
 
-def _recipe(result: KnownResult) -> ListedRecipe:
-    return ListedRecipe(result.networks[0], result.name, result.epochs, result.accuracy, result.source)
+def _recipe(result: KnownResult) -> shown.ListedRecipe:
+    return shown.ListedRecipe(result.networks[0], result.name, result.epochs, result.accuracy, result.source)
 
 
 def _outliers(choices: PlanResult) -> list[int]:
@@ -297,13 +283,13 @@ def _outliers(choices: PlanResult) -> list[int]:
     return sorted({int(i) for i in columns["offer"][columns["is_outlier"] & columns["fits"]]})
 
 
-def _outlier(number: int, choices: PlanResult) -> PriceOutlier:
+def _outlier(number: int, choices: PlanResult) -> shown.PriceOutlier:
     offer = choices.offers[number]
-    return PriceOutlier(offer.device, offer.vendor, offer.instance, offer.kind, offer.usd_per_device_hour, offer.date, offer.source,
+    return shown.PriceOutlier(offer.device, offer.vendor, offer.instance, offer.kind, offer.usd_per_device_hour, offer.date, offer.source,
                         billing.price_note(offer))  # fmt: skip
 
 
-def _low_prices(outliers: Sequence[PriceOutlier]) -> list[str]:
+def _low_prices(outliers: Sequence[shown.PriceOutlier]) -> list[str]:
     notes = [
         f"Not recommended because of the price per device and hour: {o.device} at {o.vendor} ({o.prices}). {o.reason}"
         for o in outliers[:3]
@@ -311,10 +297,10 @@ def _low_prices(outliers: Sequence[PriceOutlier]) -> list[str]:
     return [*notes, *([f"Not recommended for the same reason: {len(outliers) - 3} more."] if len(outliers) > 3 else [])]
 
 
-def _choice(found: Search, choices: PlanResult, i: int) -> RunOption:
+def _choice(found: Search, choices: PlanResult, i: int) -> shown.RunOption:
     c = choices.columns
-    return RunOption(
-        **setting_row(found, c, choices.offers, i),
+    return shown.RunOption(
+        **shown.setting_row(found, c, choices.offers, i),
         startup_s=float(3600 * c["startup_h"][i]),
         steps=float(c["steps"][i]),
         hours=float(c["hours"][i]),

@@ -320,18 +320,9 @@ def _offer(offer: Price | None, usd_per_hour: float) -> dict[str, Any]:
         "region": offer.region or None,
         "prices": offer.kind,
         "usd_per_hour": usd_per_hour,
-        "price": OfferedPrice(
-            offer.price_usd_per_hour,
-            offer.count,
-            offer.vcpus,
-            offer.includes_host,
-            offer.date,
-            market.is_old(offer),
-            market.sigma_log(offer),
-            offer.tag,
-            offer.source,
-        ),
-    }
+        "price": OfferedPrice(offer.price_usd_per_hour, offer.count, offer.vcpus, offer.includes_host, offer.date,
+                              market.is_old(offer), market.sigma_log(offer), offer.tag, offer.source),
+    }  # fmt: skip
 
 
 def devices(row: PlannedSetting) -> str:
