@@ -11,6 +11,7 @@ from tests.explain.written import write_run
 from tests.report.conftest import everything, measured, predicted
 
 from chronograd import job as jobs
+from chronograd.answer import as_json
 from chronograd.cli.main import main
 from chronograd.count.layers import summary
 from chronograd.explain.answer import disturbances
@@ -65,7 +66,7 @@ def test_a_run_is_forecast_with_its_schedule_as_fit_loss_does_it(
             lines.write(Epoch(step=10 * epoch, epoch=epoch, train_loss=loss, **told))
     of_run = forecast_from_half(run.path)
     assert main(["fit", "loss", str(run.path), "--fraction", "0.5", "--json"]) == 0
-    assert of_run.data() == json.loads(capsys.readouterr().out)
+    assert as_json(of_run) == json.loads(capsys.readouterr().out)
     assert (of_run.until, of_run.ahead) == (6, 9)  # the rate falls at once, and after epoch 9 again
 
 
