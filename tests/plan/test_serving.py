@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from chronograd.cli.main import main
 from chronograd.count.network import trace_network
 from chronograd.hardware import catalog
 from chronograd.plan.search import SearchSpace
-from chronograd.plan.serving import serve
+from chronograd.plan.serving import _takeaway, serve
 from chronograd.predict.prediction import predict
 
 TRACE = trace_network("resnet20", mode="inference")
@@ -70,6 +71,13 @@ def test_what_nothing_keeps_is_said_with_the_fastest() -> None:
         "Nothing answers within 100 ns with 80 % probability; the fastest is "
     )
     assert answer.data["fastest"]["batch_per_device"] == 1
+
+
+def test_without_a_latency_only_outliers_leave_nothing_to_recommend() -> None:
+    result = serve(TRACE, JOB, DEVICES, [1], BATCHES).result
+    assert result.fastest is not None
+    said = _takeaway(replace(result, settings=[]), "sample")
+    assert said.startswith("Nothing is recommended: every price is far below those of its peers; the fastest is 1 × ")
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ def test_a_prediction_leaves_a_trace_as_it_was(tmp_path: Path) -> None:
     trace = loaded(tmp_path)
     fields = set(vars(trace))
     predict(trace, JOB)
-    assert vars(trace).keys() - fields <= {"columns", "operator_names", "params", "trained_params"}
+    assert vars(trace).keys() - fields <= {"columns", "operator_names", "params", "trained_params", "_named"}
     assert trace == loaded(tmp_path)
 
 
