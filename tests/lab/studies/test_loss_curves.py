@@ -15,8 +15,9 @@ from chronograd.report.html import render_html
 from chronograd_lab.common.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies import loss_curves
-from chronograd_lab.studies.loss_curves import (
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.loss_curves import study
+from chronograd_lab.studies.loss_curves.study import (
     BEST,
     FRACTIONS,
     HELD,
@@ -42,9 +43,8 @@ def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "CHRONOGRAD_MEASURED" in results.notes[0]
     results.save(tmp_path / "results.json")
     page = STUDY.page(Results.load(tmp_path / "results.json"))
-    titles = ["When it will have converged", "A kind that no published run has", "When it will reach a target"]
-    assert [s.title for s in page.sections][:3] == titles
-    assert "not at hand" in page.sections[1].takeaway
+    titles = ["When it will have converged", "When it will reach a target"]
+    assert [s.title for s in page.sections][:2] == titles
     assert render_html(page).startswith("<!doctype html>")
 
 
@@ -70,17 +70,12 @@ def test_forecasts_of_a_known_curve() -> None:
 def test_the_interval_of_an_unseen_kind_is_told_from_other_sources() -> None:
     """Forecasts of `a` are off by a factor of 2, those of `b` by 1.1: each source gets the factor of the other."""
     rows = [unseen("a", 100, 200) for _ in range(5)] + [unseen("b", 110, 100) for _ in range(20)]
-    assert loss_curves._factor([row for row in rows if row["source"] == "a"]) == pytest.approx(2)
-    assert loss_curves._factor([row for row in rows if row["source"] == "b"]) == pytest.approx(1.1)
-    assert loss_curves._factor(rows) == pytest.approx(
-        2
-    )  # sources weigh the same, so the worse half is beyond four in five
-    assert not loss_curves._is_within(rows[0], 1.1)
-    assert loss_curves._is_within(rows[-1], 2)
-    results = Results("loss-curves", "laptop", {}, {"convergence": [], "unseen": rows})
-    table = loss_curves._unseen_section(results).table
-    assert table is not None
-    assert [row[4:] for row in table.rows] == [["1.10", "0 %"], ["2.00", "100 %"]]
+    assert study._factor([row for row in rows if row["source"] == "a"]) == pytest.approx(2)
+    assert study._factor([row for row in rows if row["source"] == "b"]) == pytest.approx(1.1)
+    assert study._factor(rows) == pytest.approx(2)  # sources weigh the same, so the worse half is beyond four in five
+    assert not study._is_within(rows[0], 1.1)
+    assert study._is_within(rows[-1], 2)
+    assert [row[4:] for row in study._unseen_table(rows).rows] == [["1.10", "0 %"], ["2.00", "100 %"]]
 
 
 def unseen(source: str, said: float, true: float) -> Row:
@@ -88,46 +83,37 @@ def unseen(source: str, said: float, true: float) -> Row:
     return {**row, "error": abs(said - true) / (true - 40), "is_covered": False}
 
 
-def test_what_the_page_says_of_unseen_kinds() -> None:
+def test_values_of_unseen_kinds() -> None:
     results = Results.load(PAGE)
-    own = [row for row in results.rows["convergence"] if row["method"] == OURS and row["source"].startswith(OWN)]
-    rows = [*own, *results.rows["unseen"]]
-    assert {row["source"] for row in results.rows["unseen"]} >= {
-        HELD,
-        "ResNets at a constant rate",
-        "DAWNBench, CIFAR10",
-    }
-    page = STUDY.page(results)
-    half = float(np.median([row["error"] for row in rows if row["fraction"] == 0.5]))
-    given = float(np.mean([row["is_covered"] for row in rows]))
-    assert f"off by {100 * half:.0f} % half-way" in page.sections[1].takeaway
-    assert f"as given holds {100 * given:.0f} times" in page.sections[1].takeaway
-    seen = [row for row in results.rows["convergence"] if row["fraction"] == 0.5 and row["method"] == OURS
-            and not row["source"].startswith(OWN) and row["source"] != HELD]  # fmt: skip
-    known, new = page.highlights
-    assert known.value == f"{100 * np.median([row['error'] for row in seen]):.0f} % off"
-    assert new.value == f"{100 * half:.0f} % off"
-    covered = [
-        row["is_covered"]
-        for row in results.rows["convergence"]
-        if row["method"] == OURS and row["source"].startswith("DAWN")
-    ]
-    covered += [
-        row["is_covered"]
-        for row in results.rows["convergence"]
-        if row["method"] == OURS and row["source"].startswith("ResNets")
-    ]
-    assert (
-        f"{100 * np.mean(covered):.0f} times in a hundred of kinds that published runs have"
-        in page.sections[-1].takeaway
-    )
+    values = study.values(results)
+    ours = [row for row in results.rows["convergence"] if row["method"] == OURS]
+    rows = [*(row for row in ours if row["source"].startswith(OWN)), *results.rows["unseen"]]
+    held_back = {HELD, "ResNets at a constant rate", "DAWNBench, CIFAR10"}
+    assert {row["source"] for row in results.rows["unseen"]} >= held_back
+    half = [row["error"] for row in rows if row["fraction"] == 0.5]
+    assert values["unseen"]["with_the_schedule"] == pytest.approx(np.median(half))
+    assert values["unseen"]["covered"] == pytest.approx(np.mean([row["is_covered"] for row in rows]))
+    seen = [row for row in ours if not row["source"].startswith(OWN) and row["source"] != HELD]
+    half = [row["error"] for row in seen if row["fraction"] == 0.5]
+    assert values["seen"]["with_the_schedule"] == pytest.approx(np.median(half))
+    assert values["seen"]["covered"] == pytest.approx(np.mean([row["is_covered"] for row in seen]))
     within: dict[str, list[bool]] = {}
     for source in {row["source"] for row in rows}:
-        factor = loss_curves._factor([row for row in rows if row["source"] != source])
-        within[source] = [loss_curves._is_within(row, factor) for row in rows if row["source"] == source]
-    shares = [100 * np.mean(own) for own in within.values()]
-    told = f"holds {100 * np.mean([one for own in within.values() for one in own]):.0f}, by source {min(shares):.0f} to {max(shares):.0f}."
-    assert told in page.sections[1].takeaway
+        factor = study._factor([row for row in rows if row["source"] != source])
+        within[source] = [study._is_within(row, factor) for row in rows if row["source"] == source]
+    shares = [np.mean(own) for own in within.values()]
+    assert values["unseen"]["held"] == pytest.approx(np.mean([one for own in within.values() for one in own]))
+    assert (values["unseen"]["least_held"], values["unseen"]["most_held"]) == (min(shares), max(shares))
+
+
+def test_sources_that_optimus_forecasts_better_do_not_support_the_page() -> None:
+    results = Results.load(PAGE)
+    for row in results.rows["convergence"]:
+        if row["method"] == OPTIMUS and row["source"] == HELD:
+            row["error"] = 0.0
+    assert study.values(results)["worse"]["convergence"] == HELD
+    with pytest.raises(ClaimError, match="never worse than Optimus"):
+        STUDY.page(results)
 
 
 @pytest.mark.skipif(measured_folder() is None, reason="published curves are not at hand (CHRONOGRAD_MEASURED)")
@@ -147,4 +133,4 @@ def test_published_runs_half_way() -> None:
 
 
 def test_the_same_names_for_runs_and_sources() -> None:
-    assert loss_curves._own("resnet8, constant, nothing/seed-3") == f"{OWN}, nothing"
+    assert study._own("resnet8, constant, nothing/seed-3") == f"{OWN}, nothing"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.answer import Table
 from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.forecast.convergence import CONVERGED, converged_at, forecast_convergence
 from chronograd.forecast.curves import LAST
@@ -25,13 +26,14 @@ from chronograd.forecast.published_curves import PublishedCurves, published, wei
 from chronograd.forecast.schedule import Schedule
 from chronograd.job import Job
 from chronograd.record import INTERVAL
-from chronograd.words import first_sentence, how_many
+from chronograd.units import percent
 from chronograd_lab.common.arms import Arm, job_of, split_seed, train_arms
 from chronograd_lab.common.published_runs import HELD_BACK, PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import distinct, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed
+from chronograd_lab.common.written import Block, key
 
 FRACTIONS = (0.25, 0.5, 0.75)
 OURS, UNTOLD, OPTIMUS, BEST = "with the schedule", "with the end only", "Optimus", "best family"
@@ -185,55 +187,68 @@ def _shown(curve: LearningCurve) -> dict[str, list[float | None]]:
     return columns
 
 
-def page(results: Results) -> Answer:
-    rows = results.rows["convergence"]
+def values(results: Results) -> dict[str, Any]:
+    rows, unseen = results.rows["convergence"], _of_unseen(results)
     seen = [row for row in rows if not _is_unseen(row["source"])]
-    highlights = []
-    unseen = _of_unseen(results)
-    for label, own in (("kinds that published runs have", seen), ("kinds that none of them has", unseen)):
-        errors = _errors(own, 0.5, OURS)
-        if len(errors):
-            detail = f"median of {how_many(len(errors), 'curves')}"
-            medians = [100 * np.median(_errors(of, 0.5, OURS)) for of in grouped(own, "source").values()]
-            detail += f", by source {min(medians):.0f} to {max(medians):.0f} %"
-            if own is seen:
-                detail += f"; Optimus' form {100 * np.median(_errors(own, 0.5, OPTIMUS)):.0f} %"
-            highlights.append(
-                Highlight(f"remaining epochs half-way, {label}", f"{100 * np.median(errors):.0f} % off", detail)
-            )
-    unseen_section = _unseen_section(results)
-    sections = [
-        _table_section(
-            rows,
-            "When it will have converged",
-            "convergence",
-            "The run has converged when its value, as a median of three, has come within 2 % of its whole fall of the level at its end. "
-            "Forecasts are made from the points up to a quarter, half and three quarters of the way there; errors are over the "
-            "epochs that really remained, medians with the 90th percentile. No run of the same team, depth or network is "
-            "asked. A method that says never is taken at the planned end. With the last value, all has been reached now.",
-        ),
-        unseen_section,
-        _table_section(
-            results.rows["target"],
-            "When it will reach a target",
-            "a target",
-            "The target is the value at convergence, known beforehand, as an accuracy to be reached is.",
-        ),
-        _example_section(results),
-        _interval_section(rows),
-    ]
-    converged, target = (f"{first_sentence(sections[i].takeaway)[0]}." for i in (0, 2))
-    return replace(STUDY.answer(results, sections, highlights), summary=[converged, unseen_section.takeaway, target])
+    new = [row for row in rows if _is_unseen(row["source"])]
+    held = [_held(own, factor) for _, own, factor in _factors(unseen)]
+    within = [_is_within(row, factor) for _, own, factor in _factors(unseen) for row in own]
+    return {
+        "convergence": _half_way(rows), "target": _half_way(results.rows["target"]),
+        "seen": _half_way(seen) | {"covered": _covered(seen)},
+        "unseen": _half_way(unseen) | {"covered": _covered(unseen), "factor": _factor(unseen), "held": float(np.mean(within)),
+                                       "least_held": min(held), "most_held": max(held)},
+        "new": {"covered": _covered(new)},
+        "worse": {kind: ", ".join(_worse(results.rows[kind])) for kind in ("convergence", "target")},
+        "followed": {"inside": float(np.mean([_inside(c) for c in _drawn(results).values()])), "curves": len(_drawn(results))},
+    }  # fmt: skip
+
+
+def _half_way(rows: Sequence[Row]) -> dict[str, Any]:
+    """Median error by method, how many curves there are, and the medians of the sources by our method."""
+    medians = {key(method): _median(rows, 0.5, method) for method in distinct(rows, "method")}
+    sources = [_median(own, 0.5, OURS) for own in grouped(rows, "source").values()]
+    return {**medians, "n": len(_errors(rows, 0.5, OURS)), "least": min(sources), "most": max(sources)}
+
+
+def _errors(rows: Sequence[Row], fraction: float, method: str) -> list[float]:
+    return [row["error"] for row in matching(rows, fraction=fraction, method=method)]
+
+
+def _median(rows: Sequence[Row], fraction: float, method: str) -> float:
+    return float(np.median(_errors(rows, fraction, method)))
+
+
+def _covered(rows: Sequence[Row]) -> float:
+    """Share of our forecasts whose interval holds the epoch of convergence."""
+    return float(np.mean([row["is_covered"] for row in matching(rows, method=OURS)]))
+
+
+def _worse(rows: Sequence[Row]) -> list[str]:
+    """Sources of which the median error of our method is above that of Optimus' form after any fraction, in whole percents."""
+
+    def percents(own: Sequence[Row], fraction: float, method: str) -> int:
+        return round(100 * _median(own, fraction, method))
+
+    return [
+        source for source, own in _by_source(rows).items()
+        if any(percents(own, f, OURS) > percents(own, f, OPTIMUS) for f in FRACTIONS if _errors(own, f, OURS))
+    ]  # fmt: skip
+
+
+def _is_unseen(source: str) -> bool:
+    """Whether no published run of such a kind is used for the forecasts."""
+    return source in UNSEEN or source.startswith(OWN)
 
 
 def _of_unseen(results: Results) -> list[Row]:
-    """Our forecasts of curves of a kind that no published run that was asked has: our own, those held back, and whole sources."""
+    """Our forecasts of kinds that no published run has: own runs, those held back, and whole sources."""
     own = [row for row in matching(results.rows["convergence"], method=OURS) if row["source"].startswith(OWN)]
     return [*own, *results.rows.get("unseen", [])]
 
 
 def _factor(rows: Sequence[Row]) -> float:
-    """By what factor a forecast of an unseen kind is off, either way, four times in five; each source weighs the same."""
+    """The factor by which a forecast of an unseen kind is off, either way, four times in five; each source weighs the same."""
     logs, weights = [], []
     for own in grouped(rows, "source").values():
         logs += [abs(math.log(row["true"] / row["said"])) for row in own]
@@ -241,116 +256,88 @@ def _factor(rows: Sequence[Row]) -> float:
     return math.exp(weighted_quantiles(np.array(logs), np.array(weights), (INTERVAL[1] - INTERVAL[0],))[0])
 
 
+def _factors(rows: Sequence[Row]) -> list[tuple[str, list[Row], float]]:
+    """Each source, its rows, and the factor from all other sources."""
+    return [
+        (source, own, _factor([row for row in rows if row["source"] != source]))
+        for source, own in grouped(rows, "source").items()
+    ]
+
+
 def _is_within(row: Row, factor: float) -> bool:
     return bool(max(row["now"], row["said"] / factor) <= row["true"] <= row["said"] * factor)
 
 
-def _unseen_section(results: Results) -> Section:
-    rows, body, wide, shares = _of_unseen(results), [], [], []
-    sources = grouped(rows, "source")
-    if len(sources) < 2:
-        return Section(
-            "A kind that no published run has", "It takes the published curves to tell: they were not at hand."
-        )
-    for source, own in sources.items():
-        factor = _factor([row for row in rows if row["source"] != source])
-        within = [_is_within(row, factor) for row in own]
-        wide += within
-        shares.append(100 * float(np.mean(within)))
-        as_given = float(np.mean([row["is_covered"] for row in own]))
-        body.append([source, str(len(own)), f"{100 * np.median(_errors(own, 0.5, OURS)):.0f} %", f"{100 * as_given:.0f} %",
-                     f"{factor:.2f}", f"{100 * np.mean(within):.0f} %"])  # fmt: skip
-    given = 100 * float(np.mean([row["is_covered"] for row in rows]))
-    return Section(
-        "A kind that no published run has",
-        f"Of a kind that no published run has, the remaining epochs are off by {100 * np.median(_errors(rows, 0.5, OURS)):.0f} % half-way, in the "
-        f"median, and the 80 % interval as given holds {given:.0f} times in a hundred; one that goes a factor of {_factor(rows):.2f} either way "
-        f"holds {100 * np.mean(wide):.0f}, by source {min(shares):.0f} to {max(shares):.0f}.",
-        intro="Our own runs are on a twenty-fifth of the data of the published ones; ResNet-50 is of a kind that the ResNets at a constant "
-        "rate have not; of the others, no run of the whole source is asked. The factor is from the other sources, each weighing the "
-        "same: four in five of their forecasts are within it, of the epoch of convergence.",
-        table=listed(["curves", "forecasts", "error half-way", "interval as given holds", "factor, from the others", "interval of that factor holds"], body),
-    )  # fmt: skip
+def _held(rows: Sequence[Row], factor: float) -> float:
+    return float(np.mean([_is_within(row, factor) for row in rows]))
 
 
-def _errors(rows: Sequence[Row], fraction: float, method: str, source: str | None = None) -> np.ndarray:
-    """Of one source, or of all."""
-    asked = matching(rows, fraction=fraction, method=method)
-    return np.array([row["error"] for row in asked if source in (None, row["source"])])
+def blocks(results: Results) -> dict[str, Block]:
+    made = {"When it will have converged": Block(_error_table(results.rows["convergence"]))}
+    if len(distinct(unseen := _of_unseen(results), "source")) > 1:
+        made["A kind that no published run has"] = Block(_unseen_table(unseen))
+    made["When it will reach a target"] = Block(_error_table(results.rows["target"]))
+    if drawn := _drawn(results):
+        made["Forecasts half-way"] = Block(figure=Figure([_panel(name, columns) for name, columns in drawn.items()]))
+    made["80 % interval"] = Block(_interval_table(results.rows["convergence"]))
+    return made
 
 
-def _table_section(rows: Sequence[Row], title: str, until: str, intro: str) -> Section:
+def _by_source(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of each source, and all of them."""
+    return {**grouped(rows, "source"), "all": list(rows)}
+
+
+def _error_table(rows: Sequence[Row]) -> Table:
     body = []
-    for source in (*distinct(rows, "source"), None):
-        for fraction in FRACTIONS:
-            errors = [_errors(rows, fraction, method, source) for method in METHODS]
-            if len(errors[0]):
-                cells = [f"{100 * np.median(e):.0f} ({100 * np.quantile(e, 0.9):.0f})" for e in errors]
-                body.append([source or "all", f"{100 * fraction:.0f} %", str(len(errors[0])), *cells])
-    half = {method: float(np.median(_errors(rows, 0.5, method))) for method in METHODS}
-    theirs = 3 + METHODS.index(OPTIMUS)
-    worse = [f"{row[0]} after {row[1]}" for row in body if float(row[3].split()[0]) > float(row[theirs].split()[0])]
-    never = f"worse than Optimus' form: {', '.join(worse)}" if worse else "never worse than Optimus' form in the median"
-    return Section(
-        title,
-        f"Half-way, the median error of the remaining epochs to {until} is {100 * half[OURS]:.0f} % with the schedule, "
-        f"{100 * half[UNTOLD]:.0f} % if only its end is told, {100 * half[OPTIMUS]:.0f} % by Optimus' form and {100 * half[LAST]:.0f} % by "
-        f"the last value; {never}.",
-        intro=intro,
-        table=listed(["curves", "seen", "n", *(f"{m}, %" for m in METHODS)], body),
-    )
+    for (source, own), fraction in itertools.product(_by_source(rows).items(), FRACTIONS):
+        errors = [_errors(own, fraction, method) for method in METHODS]
+        if errors[0]:
+            cells = [f"{100 * np.median(e):.0f} ({100 * np.quantile(e, 0.9):.0f})" for e in errors]
+            body.append([source, f"{100 * fraction:.0f} %", str(len(errors[0])), *cells])
+    return listed(["curves", "seen", "n", *(f"{m}, %" for m in METHODS)], body)
 
 
-def _example_section(results: Results) -> Section:
-    panels, said = [], []
-    for name, columns in results.curves.items():
-        if "forecast_step" not in columns:
-            continue
-        known = {key: [value or 0.0 for value in values] for key, values in columns.items()}
-        steps, low, high = (known[f"forecast_{key}"] for key in ("step", "low", "high"))
-        series = [
-            Series("measured", "measured", known["epoch"], known["seen"], is_joined=True),
-            Series("forecast", "predicted", steps, known["forecast_value"], low, high),
-        ]
-        told = split_seed(name.removesuffix(", accuracy"))[0]
-        marks = [Mark("x", steps[0], "forecast from here")]
-        panels.append(Lines("epoch", "test error", series, marks, log_y=True, title=told.replace("_", "-")))
-        followed = np.interp(steps, known["epoch"], known["seen"])
-        inside = (np.array(low) <= followed) & (followed <= np.array(high))
-        said.append(float(np.mean(inside)))
-    return Section(
-        "Forecasts half-way",
-        f"{100 * np.mean(said):.0f} % of what followed lies in the 80 % interval of the forecasts, over {how_many(len(said), 'curves')}."
-        if said
-        else "No run of this size has points enough before it is half-way.",
-        intro="Test errors, of one seed each. Beyond the next drop of the rate, and where it is annealed, levels fall as they "
-        "did in published runs, whose training sets are 25 times as large and more.",
-        figure=Figure(panels) if panels else None,
-        table=None if panels else Table(["note"], [["more epochs are needed"]]),
-    )
-
-
-def _interval_section(rows: Sequence[Row]) -> Section:
-    asked, body = matching(rows, method=OURS), []
-    for source in (*distinct(rows, "source"), None):
-        covered = [row["is_covered"] for row in asked if source in (None, row["source"])]
-        body.append([source or "all", str(len(covered)), f"{100 * np.mean(covered):.0f} %"])
-    known = [row["is_covered"] for row in asked if not _is_unseen(row["source"])]
-    new = [row["is_covered"] for row in asked if _is_unseen(row["source"])]
-    told = [
-        f"{100 * np.mean(covered):.0f} times in a hundred of kinds that {whose}"
-        for covered, whose in ((known, "published runs have"), (new, "none of them has")) if covered
+def _unseen_table(rows: Sequence[Row]) -> Table:
+    body = [
+        [source, str(len(own)), percent(_median(own, 0.5, OURS), 0), percent(_covered(own), 0), f"{factor:.2f}",
+         percent(_held(own, factor), 0)]
+        for source, own, factor in _factors(rows)
     ]  # fmt: skip
-    return Section(
-        "80 % interval",
-        f"The 80 % interval of our forecasts held the epoch of convergence {', and '.join(told)}.",
-        table=listed(["curves", "forecasts", "inside"], body),
-    )
+    columns = ["curves", "forecasts", "error half-way", "interval as given holds", "factor, from the others"]
+    return listed([*columns, "interval of that factor holds"], body)
 
 
-def _is_unseen(source: str) -> bool:
-    """Whether no published run that is asked is of such a kind."""
-    return source in UNSEEN or source.startswith(OWN)
+def _interval_table(rows: Sequence[Row]) -> Table:
+    by_source = _by_source(matching(rows, method=OURS)).items()
+    body = [[source, str(len(own)), percent(_covered(own), 0)] for source, own in by_source]
+    return listed(["curves", "forecasts", "inside"], body)
+
+
+def _drawn(results: Results) -> dict[str, dict[str, list[float]]]:
+    """Curves with a forecast, by the name of their run."""
+    return {
+        name: {column: [value or 0.0 for value in values] for column, values in columns.items()}
+        for name, columns in results.curves.items()
+        if "forecast_step" in columns
+    }
+
+
+def _panel(name: str, columns: Mapping[str, list[float]]) -> Lines:
+    steps, value, low, high = (columns[f"forecast_{part}"] for part in ("step", "value", "low", "high"))
+    series = [
+        Series("measured", "measured", columns["epoch"], columns["seen"], is_joined=True),
+        Series("forecast", "predicted", steps, value, low, high),
+    ]
+    title = split_seed(name.removesuffix(", accuracy"))[0].replace("_", "-")
+    return Lines("epoch", "test error", series, [Mark("x", steps[0], "forecast from here")], log_y=True, title=title)
+
+
+def _inside(columns: Mapping[str, list[float]]) -> float:
+    """Share of a curve's later points that lie in the interval of the forecast."""
+    followed = np.interp(columns["forecast_step"], columns["epoch"], columns["seen"])
+    low, high = (np.array(columns[f"forecast_{end}"]) for end in ("low", "high"))
+    return float(np.mean((low <= followed) & (followed <= high)))
 
 
 _SCHEDULES = {
@@ -379,5 +366,7 @@ STUDY = Study(
     hypothesis="A falling curve extrapolates where the learning rate is constant; where the rate falls, its schedule decides",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    computed=page,
+    text=Path(__file__).with_name("page.md"),
+    values=values,
+    blocks=blocks,
 )
