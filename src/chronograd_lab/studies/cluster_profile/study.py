@@ -1,4 +1,4 @@
-"""Cluster profile: what a run on 1, 2 and 3 nodes of a CPU cluster takes in real, user and system time, and why.
+"""Cluster profile: real, user and system time of a run on 1, 2 and 3 nodes of a CPU cluster, and the reasons.
 
 The way of the Horovod examples for Keras: Adadelta, its rate times the number of ranks, the epochs divided by it, the batch
 of a rank kept. Nodes are those of SLURM; where there is none, or too small a one, processes of this machine stand in.
@@ -58,7 +58,7 @@ PUBLISHED_NETWORK = "torchvision:resnet50"
 
 
 def job(settings: Settings, name: str, nodes: int) -> Job:
-    """One network on so many nodes, a rank each."""
+    """One network on `nodes` nodes, with one rank each."""
     own = settings["networks"][name]
     cluster = {"device": "cpu", "count": nodes, "per_node": 1}
     cluster |= {name: settings[name] for name in ("threads", "price_usd_per_hour")}
@@ -398,8 +398,8 @@ _LAPTOP = {
 STUDY = Study(
     name="cluster-profile",
     question="What does training on 1, 2 and 3 CPU nodes take in real, user and system time, and what do more nodes gain?",
-    hypothesis="Epochs divided by the nodes divide the work, so the time should fall even where speed does not grow; user "
-    "time is above real time by the threads that are at work",
+    hypothesis="Dividing the epochs by the nodes divides the work, so the time falls even if the speed does not grow. User time "
+    "exceeds real time because several threads work",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
     text=Path(__file__).with_name("page.md"),

@@ -1,4 +1,4 @@
-"""Images per second that a device's peak allows, what is reached of it, and which losses lie between.
+"""Images per second that a device's peak allows, the share of it that is reached, and the losses.
 
     at peak           FLOPs / peak, 2 FLOPs per MAC
     clocks            what the board's power and its schedulers leave of the peak (`relatives.fed`)
@@ -67,7 +67,7 @@ _NVIDIA = Path("nvidia_deeplearningexamples") / "resnet50.csv"
 _QUARTERS = 4
 
 
-# -- what is counted and predicted -----------------------------------------------------------------
+# -- conduct: counts and predictions -----------------------------------------------------------------
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
@@ -99,7 +99,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _devices(settings: Settings) -> list[Device]:
-    """Of the catalogue, not of the user's own; at the smallest size one in so many."""
+    """Devices of the catalogue without the user's own; every n-th of them at the smallest size."""
     known = [device for device in catalog.devices() if not catalog.user_device_path(device.name).exists()]
     return sorted(known, key=lambda device: (device.kind, device.peak("fp32")))[:: settings["one_device_in"]]
 
@@ -150,7 +150,7 @@ def _losses(network: str, trace: Trace, batch: int, device: str, precision: Any,
 
 
 def _on(device: Device, traces: dict[str, Trace], batch: int) -> list[Row]:
-    """The ceiling in each arithmetic that a network may run in, and what is predicted of it."""
+    """The ceiling in each precision that a network may run in, and the predicted throughput."""
     rows = []
     for precision in ("fp32", "fp16"):
         peak = device.peak_flops_per_s.get(precision)
@@ -169,7 +169,7 @@ def _on(device: Device, traces: dict[str, Trace], batch: int) -> list[Row]:
     return rows
 
 
-# -- what others measured --------------------------------------------------------------------------
+# -- conduct: published timings --------------------------------------------------------------------------
 
 
 def _measured() -> tuple[dict[str, list[Row]], list[str]]:
@@ -287,7 +287,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _share(row: Row) -> float:
-    """Of peak: FLOPs over the time, over the peak."""
+    """Share of the peak: FLOPs over the time, over the peak."""
     return float(FLOPS_PER_MAC * row["macs"] / row["seconds"] / row["peak"])
 
 
@@ -433,8 +433,8 @@ _SMOKE = {
 STUDY = Study(
     name="inference-ceiling",
     question="How many images per second does a device's peak allow, and why is it not reached?",
-    hypothesis="A K80 promises some hundreds of images per second for VGG and ten times as many for GoogLeNet; launches, memory and "
-    "small sizes take most of it at batch 1",
+    hypothesis="A K80 promises some hundreds of images per second for VGG and ten times as many for GoogLeNet. At batch 1, launches, "
+    "memory and small sizes take most of it",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
     text=Path(__file__).with_name("page.md"),

@@ -38,7 +38,7 @@ from chronograd_lab.common.written import Block, key
 COLORS = ("accent", "vermilion", "green", "purple", "orange", "teal", "rose", "brown")
 SUMS = {
     "whole_s": "whole pass",
-    "issued_s": "host asks for it",
+    "issued_s": "host launches it",
     "synchronised_s": "layers, waited for",
     "unsynchronised_s": "layers, not waited for",
     "products_s": "matrix products alone",
@@ -48,12 +48,12 @@ SUMS = {
 PALETTE = dict(zip(SUMS.values(), ("accent", "grey", "vermilion", "orange", "green", "purple"), strict=True))
 ROLES: dict[str, Role] = {"predicted_s": "predicted"}
 NOT_MEASURED = "not measured"
-# Of the layers that take longest, at most so many are named.
+# The page names at most this number of the longest layers.
 _NAMED = 5
 _VENDORS = ("Intel", "AMD", "NVIDIA", "Tesla", "GeForce", "Quadro", "AWS")
 
 
-# -- what is timed ---------------------------------------------------------------------------------
+# -- conduct ---------------------------------------------------------------------------------------
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
@@ -242,12 +242,12 @@ def _sums(passes: Sequence[Row], predicted: Sequence[Row]) -> Block:
             [row["network"], f"{row['title']}, fp32, batch {row['batch']}", *[NOT_MEASURED] * 5, seconds(row["pass_s"]), NOT_MEASURED]
             for row in predicted
         ]  # fmt: skip
-    columns = ("network", "where", *SUMS.values(), "one of several in the queue")
+    columns = ("network", "where", *SUMS.values(), "one of several queued passes")
     panels = []
     for place, own in grouped(passes, "place").items():
         unit, length = time_unit([row["whole_s"] for row in own])
         bars = [_bar(row, column, length) for row in own for column in SUMS if row[column] is not None]
-        panels.append(Bars(f"{unit}, {_short_place(place)}", "what is timed", bars, PALETTE))
+        panels.append(Bars(f"{unit}, {_short_place(place)}", "measurement", bars, PALETTE))
     return Block(listed(columns, body, 2), Figure(panels))
 
 
@@ -264,7 +264,7 @@ def _share_of(column: str, whole: str = "whole_s") -> Callable[[Row], str]:
 
 def _events(on_gpu: Sequence[Row]) -> Table:
     return table(on_gpu, {
-        "network": "network", "where": "place", "whole pass": ("whole_s", seconds), "host asks for it": ("issued_s", seconds),
+        "network": "network", "where": "place", "whole pass": ("whole_s", seconds), "host launches it": ("issued_s", seconds),
         "host, of the pass": _share_of("issued_s"), "between events": ("unsynchronised_s", seconds),
         "of the pass": _share_of("unsynchronised_s"),
     }, text=2)  # fmt: skip
@@ -282,7 +282,7 @@ def _queues(queues: Sequence[Row]) -> Block:
         table(queues, {
             "trace": ("trace", _short), "kernels": ("kernels", "{:,}".format), "host": ("host_s", seconds), "device": ("device_s", seconds),
             "together": ("together_s", seconds), "one by one": ("one_by_one_s", seconds),
-            "of together": _share_of("one_by_one_s", "together_s"), "in the queue, median": ("delay_s", seconds),
+            "one by one, of together": _share_of("one_by_one_s", "together_s"), "in the queue, median": ("delay_s", seconds),
         }),
         Figure([Bars("% of the time together", "trace", bars, colors)]),
     )  # fmt: skip
@@ -298,7 +298,7 @@ def _hosts(predicted: Sequence[Row]) -> Table:
 
 
 def _short(name: str) -> str:
-    """Of a file's name what tells it from others."""
+    """The part of a file's name that distinguishes it from others."""
     for ending in (".gz", ".json", ".trace", ".pt"):
         name = name.removesuffix(ending)
     return name.replace("__", ", ").replace("_", " ")
@@ -370,7 +370,7 @@ _SMOKE = {**_LAPTOP, "networks": ["resnet8"], "repeats": 2, "warmup": 1}
 STUDY = Study(
     name="layer-timing",
     question="Why do the times of single layers not add up to the whole forward pass on a GPU, and how can layers be timed without that?",
-    hypothesis="Waiting for the device after each layer adds what its queue hides; matrix products timed by themselves need no waiting",
+    hypothesis="Waiting for the device after each layer adds the time that its queue hides. Matrix products timed by themselves need no waiting",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
     text=Path(__file__).with_name("page.md"),

@@ -1,7 +1,7 @@
 """ONNX: is an exported network the same network, and to which precision do PyTorch and ONNX Runtime agree?
 
 Every network goes the way of `chronograd export`: captured with a dummy input, written, loaded again, checked, run in ONNX Runtime.
-What both give is held against each other and against the same network in float64, which is nearer to the truth than either.
+The outputs of both are compared with each other and with those of the same network in float64, which are nearer to the truth.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from chronograd.deploy.quantise import Turns
 
 PYTORCH, RUNTIME, APART = "PyTorch, off float64", "ONNX Runtime, off float64", "off each other"
-COLORS = {PYTORCH: "orange", RUNTIME: "accent"}
+ERRORS = {PYTORCH: "error of PyTorch", RUNTIME: "error of ONNX Runtime", APART: "difference of the two"}
+COLORS = {ERRORS[PYTORCH]: "orange", ERRORS[RUNTIME]: "accent"}
 TABLES = ("files", "checks", "times", "parity", "exact", "objects", "int8")
 # A network whose outputs differ by less than this between inputs, as a share of the largest, does not look at them.
 SAME_FOR_ALL = 1e-4
@@ -48,7 +49,7 @@ SPARE = 0.25
 SOUND, HALF, EDGE, WEIGHT = "as exported", "cut in half", "an edge renamed", "one tensor of weights 1 % larger"
 
 
-# -- what is done with a network -------------------------------------------------------------------
+# -- conduct ------------------------------------------------------------------------------------------
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
@@ -347,7 +348,7 @@ def blocks(results: Results) -> dict[str, Block]:
         shown["The same objects?"] = Block(
             table(rows["objects"], {
                 "network": "network", "pictures": ("pictures", "{:,}".format), "objects": ("objects", "{:,}".format),
-                "the same": ("same", "{:,}".format), "corners apart": ("apart", "{:.1e}".format),
+                "the same in both": ("same", "{:,}".format), "corners differ by": ("apart", "{:.1e}".format),
                 "mAP, 11-point": lambda row: percent(row["map"], 2),
             })
         )  # fmt: skip
@@ -385,7 +386,7 @@ def _files(rows: Sequence[Row]) -> Table:
 def _checked(rows: Sequence[Row]) -> Table:
     return table(rows, {
         "file": "fault", "onnx.load": lambda row: row["load"] or "fine", "onnx.checker, with shapes": lambda row: row["checker"] or "fine",
-        "ONNX Runtime beside PyTorch": lambda row: row["parity"] or "matches",
+        "outputs, compared with PyTorch": lambda row: row["parity"] or "matches",
     }, text=4)  # fmt: skip
 
 
@@ -446,14 +447,18 @@ def _largest(who: str, errors: Row) -> str:
 def _errors(rows: Sequence[Row]) -> Table:
     return table(rows, {
         "network and output": _named, "largest output": ("size", "{:.3g}".format),
-        **{who: ("largest", partial(_largest, who)) for who in (PYTORCH, RUNTIME, APART)},
+        **{name: ("largest", partial(_largest, who)) for who, name in ERRORS.items()},
         "PyTorch nearer": lambda row: percent(row["pytorch_nearer"], 0), "ONNX Runtime nearer": lambda row: percent(row["runtime_nearer"], 0),
     })  # fmt: skip
 
 
 def _errors_shown(rows: Sequence[Row]) -> Figure:
     bars = [
-        Bar(f"{_named(row)}: {who.partition(',')[0]}", "measured", {who: 1e6 * row["largest"][who] / row["size"]})
+        Bar(
+            f"{_named(row)}: {who.partition(',')[0]}",
+            "measured",
+            {ERRORS[who]: 1e6 * row["largest"][who] / row["size"]},
+        )
         for row in rows
         for who in (PYTORCH, RUNTIME)
     ]
@@ -516,8 +521,8 @@ _SMOKE: dict[str, Any] = {
 STUDY = Study(
     name="onnx-parity",
     question="Is a network exported to ONNX the same network, and to which precision do ONNX Runtime and PyTorch agree?",
-    hypothesis="Both compute in float32 and round differently, so outputs agree to some 1e-6 of their size and not bit for bit; weights "
-    "of eight bits cost a fraction of a point of accuracy",
+    hypothesis="Both compute in float32 and round differently, so outputs agree to some 1e-6 of their size and not bit for bit. Weights "
+    "of eight bits cost a fraction of a percentage point of accuracy",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
     text=Path(__file__).with_name("page.md"),

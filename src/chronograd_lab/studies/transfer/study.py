@@ -1,6 +1,6 @@
 """Transfer: pretrained weights fine-tuned, or kept as a fixed feature extractor under a new last layer, or not used.
 
-A fixed trunk is run over each image once; what is trained is the last layer on the features that were kept.
+The layers of a fixed trunk run over each image once. The last layer is trained on the stored features.
 J. Yosinski et al., How transferable are features in deep neural networks?, arXiv 1411.1792; the schedule of three drops
 is that of the recipes `fine-tuning` and `feature-extraction`.
 """
@@ -283,8 +283,8 @@ def _times(found: Sequence[Row]) -> Table:
     return table(found, {
         "": "name", "fine-tuned, per epoch": lambda case: seconds(case["fine"]["epoch_time_s"]),
         "last layer, per epoch": lambda case: seconds(case["head"]["epoch_time_s"]),
-        "times as fast": ("faster_epoch", "{:,.1f}".format), "whole, times as fast": ("faster", "{:,.1f}".format),
-        "points": lambda case: signed(-case["gain"]),
+        "last layer, times as fast": ("faster_epoch", "{:,.1f}".format), "whole training, times as fast": ("faster", "{:,.1f}".format),
+        "percentage points": lambda case: signed(-case["gain"]),
     })  # fmt: skip
 
 
@@ -344,8 +344,8 @@ _PAPER = {
 STUDY = Study(
     name="transfer",
     question="Pretrained weights: fine-tune all of them, or keep them and train the last layer only?",
-    hypothesis="Fine-tuning at a low rate is more accurate, the more so the farther the source is from the target; a "
-    "fixed feature extractor is much faster and enough where they are near or images are few",
+    hypothesis="Fine-tuning at a low rate is more accurate, above all if the source is far from the target. Training the last "
+    "layer only is much faster, and enough if they are near or images are few",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
     text=Path(__file__).with_name("page.md"),
