@@ -239,7 +239,7 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
     timed_s = sum((line.step_time_s or 0) * (line.num_steps or 0) for line in lines)
     assert 0 < timed_s < 1.01 * record.value("training_time_s")
     assert record.value("agents_parameter_age_updates") > 0
-    assert any("What the agent does" in section.takeaway for section in report([("run", run.path)]).sections)
+    assert any("Play of the trained agent" in section.takeaway for section in report([("run", run.path)]).sections)
     if algorithm == "gorila":
         assert record["staleness"].n
         assert any(note.startswith("gradients dropped") for note in record.notes)

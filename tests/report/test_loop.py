@@ -35,13 +35,15 @@ def test_a_quiet_machine_gives_an_error_alone(loop: Loop) -> None:
 def test_another_pace_than_at_calibration_is_told_with_what_it_explains(loop: Loop) -> None:
     loop.pace = {1: 1.2}
     words = prediction_words(loop, 1)
-    assert "1.20 times as slow as when calibrated" in words
+    assert "1.20 times as slow as at calibration" in words
     assert words.endswith("without which it is +8.0 %")
 
 
 def test_a_host_that_took_the_processors_voids_the_comparison(loop: Loop) -> None:
     loop.pace, loop.taken = {1: 1.2, 2: 1.2}, {1: 0.02, 2: 0.29}
     words = prediction_words(loop, 2)
-    assert "−50.0 %, which says nothing, as the host of this virtual machine took 29 % of the processors' time" in words
+    assert (
+        "−50.0 %, which means nothing here: the host of this virtual machine took 29 % of the processors' time" in words
+    )
     assert "calibrated" not in words
     assert "says nothing" not in prediction_words(loop, 1)

@@ -73,7 +73,7 @@ def test_as_many_replicas_as_a_bound_takes() -> None:
 
 def test_a_bound_that_nothing_keeps_is_said() -> None:
     (section, _) = server_answer([SERVED], ServerDemand((10.0,), SERVED.server.lone_s / 2)).sections
-    assert "No number of servers keeps 99 % within" in section.takeaway
+    assert "No number of servers answers 99 % within" in section.takeaway
     assert "a lone request takes" in section.takeaway
 
 
@@ -93,7 +93,7 @@ def test_more_than_it_can_do_is_refused_or_waits_for_ever_longer() -> None:
     answer = server_answer([slow], ServerDemand((rate,)))
     (record,) = answer.records.values()
     assert record.value("throughput_requests_per_s") == pytest.approx(rate / 2, rel=0.03)
-    assert "find the queue full and are refused" in answer.sections[0].takeaway
+    assert "are refused because the queue is full" in answer.sections[0].takeaway
 
 
 def test_a_replica_is_one_device() -> None:

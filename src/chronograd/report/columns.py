@@ -1,8 +1,8 @@
-"""A table in as many columns as a terminal has: no line is wider, and no word is broken.
+"""A table in the columns of a terminal: no line is wider, and no word is broken.
 
-What is too wide is first wrapped at blanks: text, and long headings. What then does not fit is left out, a column at a time,
-the least important first; of a table whose columns are alike none is, and they stand in blocks below one another. All of it
-can be had in full, where lines may become longer than the terminal.
+Wide text and long headings are first wrapped at blanks. Columns that still do not fit are left out, the least important first.
+If the columns of a table are alike, none is left out, and they stand in blocks below one another. In full, all of the table is
+printed, and lines may be longer than the terminal.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from chronograd.answer import Table
 from chronograd.words import tight
 
 GAP = 2  # blanks between columns
-TEXT = 24  # letters that a column of text keeps at least, where it has so many; a third of a narrow screen
+TEXT = 24  # minimum letters of a text column, if the text is that long; a third of a narrow screen
 
 
 @dataclass(frozen=True)
 class LaidOut:
-    """Lines of a table, of which the first `head` are its headings; and what of it was left out."""
+    """Lines of a table, the first `head` of them headings; and the parts that were left out."""
 
     lines: list[str]
     head: int
@@ -30,7 +30,7 @@ class LaidOut:
 
 
 def lay_out(table: Table, width: int, in_full: bool = False) -> LaidOut:
-    """A table in lines of at most `width` letters; in full it has every row and column, and may be wider."""
+    """Lay out a table in lines of at most `width` letters; in full it has every row and column, and may be wider."""
     if table.is_stacked:
         return _stacked(table, width, in_full)
     rows = table.rows if in_full or not table.most else table.rows[: table.most]
@@ -52,7 +52,7 @@ def lay_out(table: Table, width: int, in_full: bool = False) -> LaidOut:
 
 
 def _stacked(table: Table, width: int, in_full: bool) -> LaidOut:
-    """In as few blocks as fit, with an empty line between them."""
+    """Lay out a table in the smallest number of blocks, with an empty line between them."""
     for most in range(len(table.columns) - 1, 0, -1):
         blocks = [lay_out(block, width, in_full) for block in table.blocks(most)]
         lines = [line for block in blocks for line in ("", *block.lines)][1:]
@@ -63,7 +63,7 @@ def _stacked(table: Table, width: int, in_full: bool) -> LaidOut:
 
 @dataclass(frozen=True)
 class _Column:
-    """A heading, and how many letters its column takes at most and at least. Numbers are not wrapped."""
+    """A heading, and the maximum and minimum letters of its column. Numbers are not wrapped."""
 
     heading: str
     is_right: bool
@@ -82,7 +82,7 @@ class _Column:
 
 
 def _widths(columns: Sequence[_Column], width: int) -> list[int] | None:
-    """Letters of each column; None where they do not fit. The widest gives way first."""
+    """Return the letters of each column; None if they do not fit. The widest column shrinks first."""
     space = width - GAP * (len(columns) - 1)
     if sum(column.least for column in columns) > space:
         return None
@@ -94,7 +94,7 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int] | None:
 
 
 def _rows(cells: Sequence[str], columns: Sequence[_Column], widths: Sequence[int], bottom: bool = False) -> list[str]:
-    """The lines of one row. Headings stand at the bottom of theirs."""
+    """Return the lines of one row. Headings are aligned at the bottom."""
     blocks = [wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
     height = max(map(len, blocks), default=1)
     lines = []
@@ -110,9 +110,9 @@ def _rows(cells: Sequence[str], columns: Sequence[_Column], widths: Sequence[int
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Text in lines of at most `width` letters, broken at blanks only, and not between a number and its unit.
+    """Wrap text in lines of at most `width` letters, only at blanks, and not between a number and its unit.
 
-    A word that is longer has a line of its own. Lines begin as those of the text do, and what is wrapped `indent` further.
+    A longer word has its own line. Lines keep the indentation of the text, and continued lines have `indent` more.
 
     >>> wrapped("a step takes 12 ms on one device", 13)
     ['a step takes', '12 ms on one', 'device']
@@ -134,11 +134,11 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     return [line.replace(_HARD, " ") for line in lines]
 
 
-_HARD = "\u00a0"  # a blank at which no line ends
+_HARD = "\u00a0"  # a blank without a line break
 
 
 def _words(text: str) -> list[str]:
-    """What stays together: words, a number and its unit, and what is quoted for copying where it is short."""
+    """Return the pieces that stay together: words, a number with its unit, and short quoted text for copying."""
     quoted = [
         part.replace(" ", _HARD) if i % 2 and len(part) <= TEXT else part for i, part in enumerate(text.split("`"))
     ]

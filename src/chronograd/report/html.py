@@ -1,4 +1,4 @@
-"""Renders an `Answer` as one HTML file that needs no network, no server and no script."""
+"""An `Answer` as one HTML file that needs no network, no server and no script."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ try:
 except ImportError:
     raise MissingExtraError("jinja2", "report", "writing a page") from None
 
-# A longer table is cut in the page; the embedded JSON has every row.
+# The page cuts a longer table; the embedded JSON has every row.
 MAX_ROWS = 500
-LONGEST_LINE = 56  # letters in a cell or an answer that is not wrapped
+LONGEST_LINE = 56  # letters in a cell or an answer without wrapping
 
 
 def render_html(page: Answer) -> str:
-    """The page as text. Everything that comes from records or names is escaped."""
+    """Return the page as text. All text from records and names is escaped."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -48,7 +48,7 @@ def render_html(page: Answer) -> str:
 
 
 def is_long(text: str) -> bool:
-    """Whether a cell is prose, which is wrapped, and not a value or a name, which are kept whole."""
+    """Return whether a cell is prose, which is wrapped, and not a value or a name, which are not."""
     return any(len(line) > LONGEST_LINE for line in text.splitlines())
 
 
@@ -89,7 +89,7 @@ def _cell(value: Any) -> str:
 
 
 def _record(name: str, record: Record) -> dict[str, Any]:
-    """What a figure rests on, for the last section."""
+    """Return the provenance of a figure, for the last section."""
     return {
         "name": name,
         "title": record.title,
@@ -104,7 +104,7 @@ def _record(name: str, record: Record) -> dict[str, Any]:
 
 
 def _groups(records: Mapping[str, Record]) -> list[list[str]]:
-    """One row for records that differ in their count of devices only."""
+    """Group records that differ only in their number of devices, one row each."""
     groups: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for name, record in records.items():
         versions = "\n".join(f"{k} {v}" for k, v in record.versions.items()) or "–"
@@ -126,7 +126,7 @@ def _groups(records: Mapping[str, Record]) -> list[list[str]]:
 
 
 def _flat(prefix: str, data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Nested data as dotted names and short text."""
+    """Flatten nested data to dotted names and short text."""
     rows: list[tuple[str, str]] = []
     for key, value in data.items():
         name = f"{prefix}.{key}"
@@ -139,7 +139,7 @@ def _flat(prefix: str, data: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _embedded(page: Answer) -> Markup:
-    """Records and plotted data as JSON that cannot end its script element."""
+    """Return records and plotted data as JSON that cannot end its script element."""
     sections: Sequence[dict[str, Any]] = [
         {"title": s.title, "takeaway": s.takeaway, "data": list(s.rows())} for s in page.sections
     ]
@@ -149,7 +149,7 @@ def _embedded(page: Answer) -> Markup:
 
 
 def write_page(page: Answer, out: Path, with_notebook: bool = False) -> list[Path]:
-    """Write a page, and an executed notebook beside it; returns the files. Raises InputError if the page cannot be written."""
+    """Write a page, and optionally an executed notebook next to it; return the files. Raises InputError if that fails."""
     text = render_html(page)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The picture of processes over time, drawn from its panel; `predict.simulations` makes panels of asynchronous SGD.
+"""The picture of processes over time, drawn from its panel; `simulate.simulations` makes panels of asynchronous SGD.
 
-`plots` calls it with axes of matplotlib; nothing here imports that.
+`plots` calls it with axes of matplotlib, which this module does not import.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Any
 from chronograd.figure import Lanes
 
 _KEY = "above a push: its staleness; in a bar: the version it is computed on"
-# Points: of a lane, of the title above, the server and the axis below; of a letter at 7 pt.
+# Points: height of a lane; height of title, server and axis together; width of a letter at 7 pt.
 _LANE, _BELOW, _LETTER = 25.0, 74.0, 4.2
-_BAR, _TOP = 0.4, -0.14  # of a lane: height of a bar, and its upper edge
+_BAR, _TOP = 0.4, -0.14  # in lanes: height of a bar, and its upper edge
 
 
 def parts(panel: Lanes) -> list[str]:
-    """In the order of a cycle."""
+    """Return the parts in the order of a cycle."""
     found = {span.part for span in panel.spans}
     return [part for part in panel.colors if part in found]
 
 
 def faces(panel: Lanes, colors: Mapping[str, str]) -> dict[str, Any]:
-    """Part → colour and strength."""
+    """Return colour and opacity of each part."""
     return {part: (colors[panel.colors[part]], 0.42 if panel.role == "predicted" else 1.0) for part in parts(panel)}
 
 
 def height(panel: Lanes) -> float:
-    """Points, without a legend."""
+    """Return the height in points, without a legend."""
     return _BELOW + _LANE * len(panel.lanes)
 
 
 def draw(axes: Any, panel: Lanes, colors: Mapping[str, str], width: float) -> None:
-    """Bars of what learners do, behind them a line down from each push to the server's versions.
+    """Draw bars of the learners' work, and behind them a line from each push down to the server's versions.
 
-    Numbers over bars are staleness, those below the server's line its versions, as many as have room. Without versions there is
+    Numbers over bars are staleness, those below the server's line its versions, where there is room. Without versions there is
     no server.
     """
     end = max([at for at, _ in panel.versions] or [span.end for span in panel.spans])
@@ -51,7 +51,7 @@ def draw(axes: Any, panel: Lanes, colors: Mapping[str, str], width: float) -> No
         if span.note and (span.end - span.start) * points_per_x > _LETTER * (len(span.note) + 1.5):
             axes.annotate(span.note, (span.start, span.lane + _TOP + _BAR / 2), (3, 0), textcoords="offset points",
                           va="center", fontsize=6.5, color=noted, zorder=3)  # fmt: skip
-    free = [-math.inf] * len(panel.lanes)  # points from the left where a lane's next number has room
+    free = [-math.inf] * len(panel.lanes)  # for each lane, points from the left from where the next number has room
     for push in panel.pushes:
         axes.vlines(push.at, push.lane + _TOP, server, color=colors["muted"], linewidth=0.5, alpha=0.55, zorder=1.5)
         middle, half = push.at * points_per_x, _LETTER * len(str(push.staleness)) / 2
@@ -72,7 +72,7 @@ def draw(axes: Any, panel: Lanes, colors: Mapping[str, str], width: float) -> No
 
 
 def _draw_server(axes: Any, panel: Lanes, server: float, points_per_x: float, colors: Mapping[str, str]) -> None:
-    """Its line, a dot for each version, a hollow one for a push that waits for its update."""
+    """Draw the server's line, a dot for each version, and a hollow dot for a push that waits for its update."""
     axes.axhline(server, color=colors["muted"], linewidth=0.9, zorder=1.6)
     applied = {at for at, _ in panel.versions}
     waiting = [push.at for push in panel.pushes if push.at not in applied]
@@ -83,7 +83,7 @@ def _draw_server(axes: Any, panel: Lanes, server: float, points_per_x: float, co
 
 
 def _number_versions(axes: Any, panel: Lanes, server: float, points_per_x: float, color: str) -> None:
-    """Of versions at one instant the last; those that would touch the one before are left out."""
+    """Number the versions: the last one at an instant, without those that would touch the previous number."""
     latest = {0.0: panel.versions[0][1] - 1, **dict(panel.versions)}
     free = -math.inf
     for at, version in latest.items():

@@ -1,4 +1,4 @@
-"""The page of a whole loop on one job: what was counted, predicted, measured, trained, forecast and planned."""
+"""The page of a whole loop on one job: count, prediction, measurement, training, forecast and plan."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from chronograd.report.runs import asked, highlight
 from chronograd.units import dollars, percent, quantity
 from chronograd.words import first_sentence, listed, processes, signed_percent
 
-# Of the pace at calibration: what is nearer to it is no reason for anything.
+# Relative to the speed at calibration: a smaller difference explains nothing.
 OTHER_PACE = 1.08
-# Of the processors' time: where the host takes more of it, a step is no longer that of the machine that was predicted.
+# Share of the processors' time: if the host takes more, the measured step is not that of the predicted machine.
 TAKEN = 0.05
 
 
 @dataclass
 class Loop:
-    """What the loop has found so far. Filled stage by stage, by number of processes where there are several.
+    """The results of the loop so far. Stages fill it in, by number of processes where several were used.
 
     Attributes:
-        plan: of the job itself on other devices; where that is not worth renting one, `rented` is the plan of a job that is.
-        met: what `explain` found in a measurement that no prediction knows of, such as a busy host; empty if nothing.
-        pace: how many times as long as at calibration one piece of work took while it was measured.
-        taken: share of the processors' time that the host of this virtual machine took while it was measured.
+        plan: of the job on other devices. If the job is too small for renting, `rented` is the plan of a larger one.
+        met: findings of `explain` in a measurement that predictions do not know, such as a busy host; empty if none.
+        pace: time of a piece of work during the measurement, divided by its time at calibration.
+        taken: share of the processors' time that the host of this virtual machine took during the measurement.
     """
 
     job: Job
@@ -54,7 +54,7 @@ class Loop:
 
 
 def page_of(loop: Loop) -> Answer:
-    """The report of a loop."""
+    """Return the report of a loop."""
     assert loop.trained is not None
     single, measured = loop.predicted[1], loop.measured[1]
     training = training_section(loop.trained, loop.forecast)
@@ -94,7 +94,7 @@ def _summary(loop: Loop, training: Section, planned: Section) -> list[str]:
 
 
 def _how_good(loop: Loop) -> str:
-    """How far the predicted steps are off; where no measurement can be held against one, that alone."""
+    """Return the error of the predicted steps; if no measurement can be compared with one, state only that."""
     worlds = sorted(loop.predicted.keys() & loop.measured.keys())
     void = [n for n in worlds if is_void(loop, n)]
     whys = {n: f" ({'; '.join(reasons)})" if (reasons := _reasons(loop, n)) else "" for n in worlds}
@@ -103,7 +103,7 @@ def _how_good(loop: Loop) -> str:
     if void:
         taken = listed([percent(loop.taken[n], 0) for n in void])
         sentence += (
-            f"The step of {listed([processes(n) for n in void])} cannot be held against its prediction: the host of this "
+            f"The step of {listed([processes(n) for n in void])} cannot be compared with its prediction: the host of this "
             f"virtual machine took {taken} of the processors' time."
         )
     return sentence.strip()
@@ -118,31 +118,31 @@ def _to_rent(loop: Loop, planned: Section) -> str:
 
 
 def _step(predicted: Record, measured: Record) -> Highlight:
-    """The step of one process as measured, beside its prediction."""
+    """Return the measured step of one process, with its prediction."""
     own, was = (quantity(record.value("step_time_s"), "s") for record in (measured, predicted))
     return Highlight("step time", own, f"predicted {was}; n = {measured['step_time_s'].n}, {processes(1)}")
 
 
 def _rented(loop: Loop) -> Highlight:
-    """What to rent, and what it costs."""
+    """Return the machine to rent, and its cost."""
     if loop.rented is None:
         cheapest = min(loop.plan, key=lambda r: math.inf if r["cost_usd"].value is None else r.value("cost_usd"))
         return highlight(cheapest, "cost_usd", "cheapest rented run")
     chosen = loop.rented.data["chosen"]
     if chosen is None:
-        return Highlight(loop.rented.sections[0].title, "nothing", "that keeps the goal")
+        return Highlight(loop.rented.sections[0].title, "nothing", "that meets the goal")
     detail = f"{chosen['count']} × {chosen['device']}, {quantity(3600 * chosen['hours'], 's')}"
     return Highlight(loop.rented.sections[0].title, dollars(chosen["dollars"]), detail)
 
 
 def _with_what_was_met(section: Section, met: dict[int, str]) -> Section:
-    """What a prediction is held against was not quiet: that belongs into the same sentence as its error."""
+    """Add to a sentence on an error that the measurement was not quiet."""
     words = [f"with {processes(n)}, {what}" for n, what in met.items() if what]
     return replace(section, takeaway=f"{section.takeaway} While measuring {'; '.join(words)}.") if words else section
 
 
 def prediction_words(loop: Loop, world: int) -> str:
-    """A step as predicted and as measured, and how far apart they are."""
+    """Return the predicted and the measured step, and their difference, in words."""
     predicted, measured = (
         quantity(group[world].value("step_time_s"), "s") for group in (loop.predicted, loop.measured)
     )
@@ -150,20 +150,20 @@ def prediction_words(loop: Loop, world: int) -> str:
 
 
 def _error_words(loop: Loop, world: int) -> str:
-    """The error of a predicted step, never without what `explain` found in the measurement."""
+    """Return the error of a predicted step, together with the findings of `explain` in the measurement."""
     error, why = _error(loop, world)
     if not why:
         return error
-    return f"{error}, which says nothing, as {why}" if is_void(loop, world) else f"{error}, but {why}"
+    return f"{error}, which means nothing here: {why}" if is_void(loop, world) else f"{error}, but {why}"
 
 
 def is_void(loop: Loop, world: int) -> bool:
-    """Whether a measured step cannot be held against its prediction: it did not have the processors to itself."""
+    """Return whether a measured step cannot be compared with its prediction, because other programs used the processors."""
     return loop.taken.get(world, 0.0) > TAKEN
 
 
 def _error(loop: Loop, world: int) -> tuple[str, str]:
-    """The error of a predicted step, and what speaks for another cause than the prediction; empty if nothing."""
+    """Return the error of a predicted step, and evidence for another cause than the prediction; empty if none."""
     step = next(d for d in subtract(loop.measured[world], loop.predicted[world]) if d.name == "step_time_s")
     words = "; ".join(_reasons(loop, world))
     if not is_void(loop, world) and _is_other_pace(pace := loop.pace.get(world, 1.0)):
@@ -173,14 +173,14 @@ def _error(loop: Loop, world: int) -> tuple[str, str]:
 
 
 def _reasons(loop: Loop, world: int) -> list[str]:
-    """What speaks for another cause of an error than the prediction."""
+    """Return evidence for another cause of an error than the prediction."""
     words = [loop.met[world]] if loop.met.get(world) else []
     if is_void(loop, world):
         taken = percent(loop.taken[world], 0)
         words.append(f"the host of this virtual machine took {taken} of the processors' time meanwhile")
     elif _is_other_pace(pace := loop.pace.get(world, 1.0)):
         slower = f"{pace:.2f} times as slow" if pace > 1 else f"{1 / pace:.2f} times as fast"
-        words.append(f"the machine ran {slower} as when calibrated")
+        words.append(f"the machine ran {slower} as at calibration")
     return words
 
 

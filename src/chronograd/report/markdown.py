@@ -1,4 +1,4 @@
-"""Writes an `Answer` as Markdown: a README.md with one drawing per section beside it, as GitHub shows them."""
+"""An `Answer` as Markdown: a README.md and one drawing per section, as GitHub shows them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from chronograd.report.svg import standalone
 
 
 def write_markdown(page: Answer, folder: Path) -> list[Path]:
-    """Write README.md and its drawings; returns what was written, README.md first.
+    """Write README.md and its drawings; return the files, README.md first.
 
-    The same page gives the same bytes. Files of other names in the folder are left alone.
-    Raises: MissingExtraError if there is a figure to draw and no matplotlib.
+    The same page gives the same bytes. Files with other names in the folder stay.
+
+    Raises: MissingExtraError if there is a figure to draw and matplotlib is not installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawings: dict[str, str] = {}
@@ -46,7 +47,7 @@ def _text(page: Answer, drawings: Sequence[str]) -> str:
 
 
 def head(page: Answer) -> str:
-    """Title, subtitle, what was learned, and the highlights."""
+    """Return title, subtitle, summary, and the highlights."""
     blocks = [f"# {heading(page.title)}"]
     if page.subtitle:
         blocks.append(markdown(page.subtitle))
@@ -63,7 +64,7 @@ def head(page: Answer) -> str:
 
 
 def settings(page: Answer) -> list[str]:
-    """What was asked for, which stands last."""
+    """Return the settings of the question, which stand last."""
     return ["## Settings", table(Table(("setting", ""), page.asked))] if page.asked else []
 
 
@@ -77,7 +78,7 @@ def _section(section: Section, drawing: str) -> list[str]:
 
 
 def below(section: Section) -> list[str]:
-    """What stands under a drawing: caption, table with notes, takeaway."""
+    """Return the parts below a drawing: caption, table with notes, takeaway."""
     blocks = [markdown(section.caption)] if section.caption else []
     if section.table is not None and section.table.rows:
         blocks.append(table(section.table))
@@ -96,12 +97,12 @@ def _cell(text: str) -> str:
 
 
 def heading(text: str) -> str:
-    """Text of one line."""
+    """Return text of one line."""
     return markdown(" ".join(text.split()))
 
 
 def markdown(text: str) -> str:
-    r"""Text that no Markdown, HTML or formula is read from.
+    r"""Escape text so that it contains no Markdown, HTML or formula.
 
     >>> print(markdown("a|b <i> $1 to $2 snake_case"))
     a\|b &lt;i&gt; \$1 to \$2 snake\_case

@@ -1,4 +1,4 @@
-"""Writes an `Answer` as an executed notebook to work in: its records lie in a file beside it, and can be asked about again."""
+"""An `Answer` as an executed notebook: its records lie in a file next to it, and its cells can ask again."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _ASK_TEXT = "## Ask again\n\nChange the batch, the device or any field of the jo
 
 
 def write_notebook(page: Answer, path: str | Path) -> None:
-    """Run the notebook of a page and write it, and NAME.json beside it, which it reads. Raises RunError if a cell fails."""
+    """Run the notebook of a page and write it, and NAME.json next to it, which it reads. Raises RunError if a cell fails."""
     path = Path(path)
     data = save_beside(page, path)
     execute(_cells(page, data), path, page.title)
 
 
 def save_beside(page: Answer, path: Path) -> Path:
-    """Write what the notebook of a page reads: NAME.json, whose path is returned, and drawings that are no data."""
+    """Write the input of the notebook of a page: NAME.json, whose path is returned, and drawings that are not data."""
     data = path.with_suffix(".json")
     page.save(data)
     for number, section in enumerate(page.sections):
@@ -72,7 +72,7 @@ def save_beside(page: Answer, path: Path) -> Path:
 
 
 def execute(cells: list[Any], path: Path, title: str) -> None:
-    """Run the cells in the folder of a notebook and write it with what they put out. Raises RunError if a cell fails."""
+    """Run the cells in the folder of a notebook and write it with their output. Raises RunError if a cell fails."""
     notebook = _v4.new_notebook(cells=cells, metadata={"language_info": {"name": "python"}})
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
@@ -88,8 +88,8 @@ def execute(cells: list[Any], path: Path, title: str) -> None:
 
 
 def _kernel(folder: Path) -> AsyncKernelManager:
-    """ipykernel in the interpreter that runs this, reached by sockets in a folder where the system has them."""
-    # Without folders of kernels, none that is registered for another interpreter can be found.
+    """Return an ipykernel in this interpreter, connected by sockets in a folder if the system supports them."""
+    # Without folders of kernels, no kernel of another interpreter can be used.
     kernels = KernelSpecManager(kernel_dirs=[])
     return AsyncKernelManager(
         kernel_name="python3",
@@ -112,7 +112,7 @@ def _cells(page: Answer, data: Path) -> list[Any]:
 
 
 def section_cells(number: int, section: Section, data: Path, level: int = 2) -> list[Any]:
-    """The cells of one section of the page that lies in a file; `level` is that of its heading."""
+    """Return the cells of one section of a page in a file; `level` is that of its heading."""
     cells = [text_cell(f"{'#' * level} {heading(section.title)}\n\n{markdown(section.intro)}".strip())]
     if section.figure is not None:
         cells.append(code_cell(f"plots.draw(page.sections[{number}].figure)"))
@@ -124,12 +124,12 @@ def section_cells(number: int, section: Section, data: Path, level: int = 2) -> 
 
 
 def _drawing(data: Path, number: int) -> Path:
-    """The file of a drawing that is no data."""
+    """Return the file of a drawing that is not data."""
     return data.with_name(f"{data.stem}-{number + 1}.svg")
 
 
 def _asking(page: Answer) -> list[Any]:
-    """A cell in which a changed batch predicts again; none where no record has a job that can be predicted here."""
+    """Return a cell that predicts again with a changed batch; none if no record has a job that can be predicted here."""
     for name, record in page.records.items():
         try:
             job = from_dict(record.job.model_dump())

@@ -1,7 +1,7 @@
-"""Draws a `Figure` with matplotlib, as SVG for a page or as a matplotlib figure for a notebook.
+"""Drawings of a `Figure` with matplotlib, as SVG for a page or as a matplotlib figure for a notebook.
 
-The SVG is deterministic, keeps its text as text, and names its colours as CSS variables (`--c-accent`) that a
-page may set for dark grounds; standing alone it falls back to the light ones.
+The SVG is deterministic, keeps its text as text, and names its colours as CSS variables (`--c-accent`), which a page may set
+for dark mode. A standalone drawing uses the light colours.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ except ImportError:
     raise MissingExtraError("matplotlib", "report", "drawing plots") from None
 
 COLORS = {name: light for name, (light, _) in PALETTE.items()}
-# Widths in points: 1 pt of the drawing is about 1.4 px on the page, so that text of 8.5 pt reads as 12 px.
-WIDE, HALF = 620.0, 280.0  # a wide one has a variant as narrow as half, for small screens
+# Widths in points: 1 pt of the drawing is about 1.4 px on the page, so text of 8.5 pt looks like 12 px.
+WIDE, HALF = 620.0, 280.0  # a wide one has a variant of half the width, for small screens
 MANY_POINTS = 40
-MANY_BARS = 12  # a joined series of more points has a band in place of bars, a predicted one a line without points
-LABEL_LETTER, HANDLE = 4.9, 26.0  # points of a legend: the width of a letter, and what stands before a label
+MANY_BARS = 12  # a joined series with more points has a band instead of bars; a predicted one, a line without points
+LABEL_LETTER, HANDLE = 4.9, 26.0  # points of a legend: the width of a letter, and of the handle before a label
 APART = 6.5  # points between the bars of series at the same x: the width of their caps
 SMALLEST_PICTURE = 36.0  # points
 _GAP, _LETTER, _LINE = 7.0, 4.5, 9.5  # points: between pictures; width of a letter and height of a line at 8 pt
@@ -72,7 +72,7 @@ _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "chronograd",
     "text.parse_math": False,
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so layout does not depend on the machine
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so the layout does not depend on the machine
     "font.size": 8,
     "axes.labelsize": 8,
     "legend.fontsize": 8,
@@ -98,25 +98,25 @@ _RC: dict[Any, Any] = {
 
 
 def svg(figure: Figure) -> str:
-    """The drawings of its panels, joined."""
+    """Return the drawings of the panels, joined."""
     return "\n".join(svgs(figure))
 
 
 def svgs(figure: Figure) -> list[str]:
-    """One `<svg>` per panel; nothing in it refers to anything outside."""
+    """Return one `<svg>` per panel; nothing in it refers to anything outside."""
     width = WIDE if len(figure.panels) == 1 else HALF
     return [_svg(panel, width, "wide" if width == WIDE else "half") for panel in figure.panels]
 
 
 def svgs_of_page(figure: Figure) -> list[str]:
-    """The same, and of a wide drawing one for small screens too, of which a page shows either; pictures stay as they are."""
+    """Return the same, and for a wide drawing a narrow one for small screens; a page shows one of them. Pictures stay."""
     has_narrow = len(figure.panels) == 1 and not isinstance(figure.panels[0], Pictures)
     narrow = [_svg(figure.panels[0], HALF, "narrow")] if has_narrow else []
     return [*svgs(figure), *narrow]
 
 
 def draw(figure: Figure) -> Drawing:
-    """A matplotlib figure with its panels side by side, on a light ground."""
+    """Return a matplotlib figure with its panels side by side, on a light ground."""
     width = WIDE if len(figure.panels) == 1 else HALF * len(figure.panels)
     height = max(_height(panel, width / len(figure.panels)) for panel in figure.panels)
     with _style():
@@ -126,15 +126,17 @@ def draw(figure: Figure) -> Drawing:
         for part, panel in zip(parts, figure.panels, strict=True):
             part.set_facecolor(COLORS["ground"])
             _draw(part, panel, width / len(figure.panels))
-        drawing.draw_without_rendering()  # layout is settled here, while the style holds
+        drawing.draw_without_rendering()  # fixes the layout while the style is set
     return drawing
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a drawing that stands alone, SVG or PNG by the name's ending. Raises InputError for another, and if it cannot."""
+    """Write a standalone drawing, SVG or PNG by the ending of the name. Raises InputError for another ending, and if it
+    fails.
+    """
     is_png = path.suffix.lower() == ".png"
     if not is_png and path.suffix.lower() != ".svg":
-        raise InputError(f"{path} is no name of a picture", "name a file that ends in .svg or .png")
+        raise InputError(f"{path} is not the name of a picture", "name a file that ends in .svg or .png")
     with as_asked(path):
         if is_png:
             draw(figure).savefig(path, format="png")
@@ -143,7 +145,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def _set_layout(drawing: Drawing, panels: Sequence[Panel]) -> None:
-    """Grids of pictures are laid out here, all else by matplotlib."""
+    """Set the layout: grids of pictures here, all else by matplotlib."""
     if all(isinstance(panel, Pictures) for panel in panels):
         drawing.set_layout_engine("none")
 
@@ -163,7 +165,7 @@ _METADATA = ("Date", "Creator", "Format", "Type")
 
 
 def _tidy(text: str, css_class: str) -> str:
-    """The bare `<svg>` element: no prolog, no metadata, no ids that nothing refers to, colours as variables."""
+    """Return the bare `<svg>` element: no prolog, no metadata, no unused ids, colours as variables."""
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<g|<svg|<use|<path|<text) id="[A-Za-z0-9]+_[0-9]+"', r"\1", text)
@@ -171,7 +173,7 @@ def _tidy(text: str, css_class: str) -> str:
     for old, content in re.findall(
         r'<(?:clipPath|path) id="([mp][0-9a-f]{10})"(.*?)(?:</clipPath>|/>)', text, re.DOTALL
     ):
-        # Hashed by matplotlib before rounding: another processor's last digit would make another drawing.
+        # matplotlib hashes before rounding, so another processor's last digit would give another drawing.
         text = text.replace(old, old[0] + css_class[0] + hashlib.sha256(content.encode()).hexdigest()[:10])
     head, body = text.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', head)
@@ -183,7 +185,7 @@ def _tidy(text: str, css_class: str) -> str:
 
 
 def _smoothed(image: re.Match[str]) -> str:
-    """Pixels are told apart where a picture is enlarged. Where it is shrunk, every few of them would be missing, in letters too."""
+    """Smooth an image that is shrunk, where pixels would be missing, in letters too. Enlarged images keep sharp pixels."""
     css_pixels_of_each = float(image[2]) * 96 / 72
     return image[0] if css_pixels_of_each >= 1 else image[1]
 
@@ -191,13 +193,13 @@ def _smoothed(image: re.Match[str]) -> str:
 @contextmanager
 def _style() -> Iterator[None]:
     with matplotlib.rc_context(_RC), warnings.catch_warnings():
-        # Text stays text, so a glyph that this font lacks is drawn by the reader's own fonts.
+        # Text stays text, so the reader's own fonts draw a glyph that this font lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
 def _height(panel: Panel, width: float) -> float:
-    """Room for what is drawn, and for the legend above it."""
+    """Return the height of the drawing and of the legend above it."""
     if isinstance(panel, Pictures):
         return _Grid.of(panel, width).height
     if isinstance(panel, Bars):
@@ -243,7 +245,7 @@ def _draw(target: Any, panel: Panel, width: float) -> None:
 
 
 def _legend_labels(labels: Sequence[str], width: float) -> list[str]:
-    """Whole labels, in lines where one is wider than the drawing."""
+    """Return whole labels, in lines if one is wider than the drawing."""
     return [textwrap.fill(label, int((width - HANDLE) / LABEL_LETTER)) for label in labels]
 
 
@@ -279,7 +281,7 @@ def _legend(target: Any, handles: dict[str, Any], width: float) -> None:
 
 def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
     axes.grid(axis="y")
-    strength = min(0.15, 0.6 / max(1, len(panel.series)))  # of a band, so that many of them stay readable
+    strength = min(0.15, 0.6 / max(1, len(panel.series)))  # opacity of a band: many of them stay readable
     handles, shifts = {}, _shifts(panel, width)
     for s, color, shift in zip(panel.series, _colors(panel), shifts, strict=True):
         handles[s.label] = _SERIES[s.role](axes, s, COLORS[color], strength)
@@ -292,7 +294,7 @@ def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
         axes.set_xscale("log")
     if panel.log_y:
         axes.set_yscale("log")
-    beside = max(shifts, default=0.0) + 5.0 if any(shifts) else 0.0  # points that moved bars take beyond the data
+    beside = max(shifts, default=0.0) + 5.0 if any(shifts) else 0.0  # points that moved bars extend beyond the data
     axes.margins(x=max(0.04, beside / (0.8 * width - 2 * beside)), y=0.08)
     _ticks(axes.xaxis, panel.log_x, panel.x_ticks)
     _ticks(axes.yaxis, panel.log_y)
@@ -300,7 +302,7 @@ def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
         _name_ticks(axes, panel, width)
     for mark in panel.marks:
         _mark(axes, mark.axis, mark.at, mark.label)
-    if panel.from_zero:  # last: an axis with a limit of its own no longer makes room for what is drawn
+    if panel.from_zero:  # last, because an axis with a fixed limit no longer adapts to the data
         axes.set_ylim(bottom=0)
     if panel.most_y is not None and axes.get_ylim()[1] > panel.most_y:
         axes.set_ylim(top=panel.most_y)
@@ -308,7 +310,9 @@ def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
 
 
 def _colors(panel: Lines) -> list[str]:
-    """Names of PALETTE, one per series: its own, that of its role, or the next free one if several of a role have none."""
+    """Return names of PALETTE, one per series: its own, that of its role, or the next free one if several of a role have
+    none.
+    """
     free_of_role = {
         role: [s for s in panel.series if s.role == role and not s.color] for role in ("measured", "predicted")
     }
@@ -323,7 +327,7 @@ def _colors(panel: Lines) -> list[str]:
 
 
 def _shifts(panel: Lines, width: float) -> list[float]:
-    """How far each series moves right, in points, so that bars of several at the same x stand side by side."""
+    """Return the shift of each series to the right, in points, so that bars at the same x stand side by side."""
     barred = [i for i, s in enumerate(panel.series) if _has_bars(s)]
     shifts = [0.0] * len(panel.series)
     places = [math.log10(x) if panel.log_x else x for i in barred for x in panel.series[i].x]
@@ -342,7 +346,7 @@ def _shifts(panel: Lines, width: float) -> list[float]:
 
 
 def _move(axes: Axes, drawn: Any, right: float) -> None:
-    """Move what was drawn by points; the limits of the axes stay those of its data."""
+    """Move a drawn element by points; the limits of the axes stay those of its data."""
     drawing = axes.get_figure(root=True)
     assert drawing is not None, "axes that are drawn on have a figure"
     for artist in drawn.get_children():
@@ -351,7 +355,7 @@ def _move(axes: Axes, drawn: Any, right: float) -> None:
 
 @dataclass(frozen=True)
 class _Names:
-    """Names of ticks as lines of text. Where they have no room side by side they are slanted, on one line each."""
+    """Names of ticks as lines of text. If they do not fit side by side, they are slanted, on one line each."""
 
     names: list[list[str]]
     is_slanted: bool
@@ -366,7 +370,7 @@ class _Names:
 
     @property
     def room(self) -> float:
-        """Height in points beyond that of one line."""
+        """Return the height in points beyond that of one line."""
         if self.is_slanted:
             return 0.5 * _LETTER * max(len(lines[0]) for lines in self.names)
         return _LINE * (max(map(len, self.names)) - 1)
@@ -378,7 +382,7 @@ def _name_ticks(axes: Axes, panel: Lines, width: float) -> None:
         axes.set_xticks(list(panel.x_ticks), [lines[0] for lines in names.names], rotation=30, ha="right",
                         rotation_mode="anchor")  # fmt: skip
     else:
-        # Each line is a text of its own, so that it is centred in whichever font a page has.
+        # Each line is a separate text, so that it is centred in the font of any page.
         axes.set_xticks(list(panel.x_ticks), [""] * len(panel.x_ticks))
         for x, lines in zip(panel.x_ticks, names.names, strict=True):
             for row, line in enumerate(lines):
@@ -449,7 +453,7 @@ def _has_bars(s: Series) -> bool:
 
 
 def _has_band(s: Series) -> bool:
-    """Whether the points of a measured series are too many for bars."""
+    """Return whether a measured series has too many points for bars."""
     return s.is_joined and bool(s.low) and len(s.x) > MANY_BARS
 
 
@@ -467,7 +471,7 @@ _SERIES: dict[str, Callable[[Axes, Series, str, float], Any]] = {
 
 
 def _known(s: Series) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Points that have a value; a bound that is missing is the value itself."""
+    """Return the points that have a value; a missing bound equals the value."""
     lows, highs = s.low or s.y, s.high or s.y
     kept = [
         (x, y, y if a is None else a, y if b is None else b)
@@ -492,7 +496,7 @@ def _mark(axes: Axes, axis: str, at: float, label: str) -> None:
 
 
 def _ticks(axis: Any, is_log: bool, fixed: Sequence[float] = ()) -> None:
-    """Plain numbers at few places; on a log axis at 1, 2, 5 where it spans less than two and a half decades."""
+    """Set plain numbers at few places; on a log axis at 1, 2, 5 if it spans less than two and a half decades."""
     axis.set_major_formatter(FuncFormatter(lambda v, _: _number(v)))
     axis.set_minor_formatter(NullFormatter())
     if fixed:
@@ -531,7 +535,7 @@ def _segments(panel: Bars) -> list[str]:
 
 
 def _row_labels(labels: Sequence[str], width: float) -> list[str]:
-    """Labels of rows; where the drawing is narrow in lines of less than half its width."""
+    """Return labels of rows; in a narrow drawing, in lines of less than half its width."""
     return list(labels) if width == WIDE else [textwrap.fill(label, int(0.42 * width / _LETTER)) for label in labels]
 
 
@@ -610,7 +614,7 @@ def _ranges(axes: Axes, ranges: Sequence[Range], width: float) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where pictures stand, in points. A row that is too long goes on in the next line.
+    """Places of pictures, in points. A row that is too long continues in the next line.
 
     Attributes:
         lines: label, and for each picture its title, wrapped, and its pixels.
@@ -635,7 +639,7 @@ class _Grid:
         words = (word for row in panel.rows for p in row.pictures for word in p.title.split())
         narrowest = max(SMALLEST_PICTURE, min(72.0, _TITLE_LETTER * max(map(len, words), default=0)))
         columns = min(most, max(1, int((width - left + _GAP) / (narrowest + _GAP))))
-        columns = -(-most // -(-most // columns))  # lines of one length where a row takes several
+        columns = -(-most // -(-most // columns))  # equal lines if a row needs several
         finest = max((p.shape[1] for row in pixels for p in row), default=1)
         side = min((width - left + _GAP) / columns - _GAP, max(72.0, min(220.0, finest)))
         lines, heights = [], []

@@ -1,4 +1,4 @@
-"""A page from any records: groups them by job, picks the sections that apply."""
+"""A page from any records: it groups them by job and chooses the sections that apply."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from chronograd.units import quantity
 from chronograd.words import device, first_sentence, how_many, interval, listed, named, quantity_name
 
 NUM_MOMENTS = 6
-# Fields that name jobs of one network and data, where they differ: these first, and no more than this number.
+# Fields that distinguish jobs of one network and data set: these first, up to this number.
 TOLD_FIRST = (
     "training.batch",
     "training.epochs",
@@ -57,10 +57,10 @@ class _Group:
 
 
 def report(runs: Sequence[tuple[str, Path]]) -> Answer:
-    """What runs and saved answers say, as one: first the answers, then a page of the records. Raises FileFormatError.
+    """Return runs and saved answers as one answer: first the answers, then a page of the records. Raises FileFormatError.
 
     Args:
-        runs: names and paths, as `listing.runs` gives them.
+        runs: names and paths, as `listing.runs` returns them.
     """
     saved = {path for _, path in runs if path.is_file() and format_of(path) == FORMAT}
     answers = [Answer.load(path) for _, path in runs if path in saved]
@@ -75,7 +75,7 @@ def report(runs: Sequence[tuple[str, Path]]) -> Answer:
 
 
 def _summary(groups: Mapping[str, _Group]) -> list[str]:
-    """Return a sentence on the result, time and cost of each job that was run."""
+    """Return a sentence on the result, time and cost of each executed job."""
     sentences = []
     for title, group in groups.items():
         if group.trained:
@@ -115,7 +115,7 @@ def _of_steps(title: str, record: Record) -> str:
 
 
 def _faster(paths: Mapping[str, Path], records: Mapping[str, Record]) -> str:
-    """The cause that costs most of the largest run's time, and what to do about it; nothing where none was found."""
+    """Return the most expensive cause of the largest run's time, and its remedy; nothing if there is none."""
     ran = [
         name for name, record in records.items() if record.kind == "measured" and "mean_return" not in record.quantities
     ]
@@ -134,7 +134,7 @@ def _faster(paths: Mapping[str, Path], records: Mapping[str, Record]) -> str:
 
 
 def _episodes(runs: Sequence[tuple[str, Path]]) -> list[Section]:
-    """Moments of the episode that each agent among the runs played in the end."""
+    """Return moments of the last episode of each agent among the runs."""
     sections = []
     for name, path in runs:
         if (path / EPISODE).is_file():
@@ -143,7 +143,7 @@ def _episodes(runs: Sequence[tuple[str, Path]]) -> list[Section]:
             sections.append(
                 Section(
                     title,
-                    f"What the agent does once it has learned, in {how_many(len(moments), 'moments')} from begin to end; {EPISODE} in the run's "
+                    f"Play of the trained agent, in {how_many(len(moments), 'moments')} from begin to end; {EPISODE} in the run's "
                     "folder has the whole episode.",
                     figure=Figure([Pictures([PictureRow("", moments)])]),
                 )
@@ -152,7 +152,7 @@ def _episodes(runs: Sequence[tuple[str, Path]]) -> list[Section]:
 
 
 def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast] | None = None) -> Answer:
-    """A page of every section that these records can fill. `forecasts` are of training runs, by record name."""
+    """Return a page of every section that these records can fill. `forecasts` are of training runs, by record name."""
     sections: list[Section] = []
     groups = _groups(records)
     left_out = []
@@ -173,14 +173,14 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
         sections=sections,
         records=dict(records),
         footer=footer if left_out else "",
-        notes=[f"{listed(apart)} {'is' if len(apart) == 1 else 'are'} held against no prediction: {HOW_TO_JOIN}"]
+        notes=[f"{listed(apart)} {'is' if len(apart) == 1 else 'are'} compared with no prediction: {HOW_TO_JOIN}"]
         if apart
         else [],
     )
 
 
 def asked(job: JobHeader) -> list[tuple[str, str]]:
-    """A resolved job as a short list: what a person would say was asked for."""
+    """Return the main settings of a resolved job as a short list."""
     training = job.training
     rows = [
         ("task", job.task),
@@ -198,7 +198,7 @@ def asked(job: JobHeader) -> list[tuple[str, str]]:
 
 
 def highlight(record: Record, name: str, label: str = "") -> Highlight:
-    """A quantity as a big figure, with the interval, n, device and kind that travel with it."""
+    """Return a quantity as a highlight, with its interval, n, device and kind."""
     q = record[name]
     between = interval(q)
     detail = [
@@ -212,7 +212,7 @@ def highlight(record: Record, name: str, label: str = "") -> Highlight:
 
 
 def _counted(records: Collection[Record]) -> str:
-    """Return how many records of which kind a page rests on."""
+    """Return the number of records of each kind on a page."""
     if len(records) == 1:
         return "One record"
     kinds = [kind for kind in ("predicted", "measured") if any(record.kind == kind for record in records)]
@@ -220,7 +220,7 @@ def _counted(records: Collection[Record]) -> str:
 
 
 def _highlights(records: Iterable[Record], groups: Mapping[str, _Group]) -> list[Highlight]:
-    """Three figures, measured ones first; the accuracy of each job where several were trained."""
+    """Return three figures, measured ones first; if several jobs were trained, the accuracy of each."""
     same = len({title.partition(", ")[0] for title in groups}) == 1
     short = {title: title.partition(", ")[2] or title if same else title for title in groups}
     accuracies = [
@@ -241,7 +241,7 @@ def _highlights(records: Iterable[Record], groups: Mapping[str, _Group]) -> list
 
 
 def _groups(records: Mapping[str, Record]) -> dict[str, _Group]:
-    """Records by job, whatever they ran on; a title each."""
+    """Group records by job, independent of their device, with a title for each group."""
     keyed: dict[str, dict[str, Record]] = {}
     predicted = [record for record in records.values() if record.kind == "predicted"]
     for name, record in records.items():
@@ -254,7 +254,7 @@ def _groups(records: Mapping[str, Record]) -> dict[str, _Group]:
 
 
 def _distinct_titles(records: Sequence[Record]) -> list[str]:
-    """A title for each record; those of one network and data also have the fields in which their jobs differ."""
+    """Return a title for each record; titles of one network and data set include the fields in which their jobs differ."""
     titles = [_title(record) for record in records]
     fields = [_fields(record.job.model_dump(mode="json", exclude={"cluster", "backend"})) for record in records]
     distinct = []
@@ -269,7 +269,7 @@ def _distinct_titles(records: Sequence[Record]) -> list[str]:
 
 
 def _fields(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Values of a job as JSON, by the full names of their fields."""
+    """Return values of a job as JSON, by the full names of their fields."""
     found: dict[str, str] = {}
     for name, value in data.items():
         if isinstance(value, Mapping):
@@ -280,7 +280,8 @@ def _fields(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _in_words(name: str, value: str) -> str:
-    """
+    """Return a field and its value in words.
+
     >>> _in_words("training.batch", "64"), _in_words("training.target_accuracy", "null")
     ('batch 64', 'no target accuracy')
     """
@@ -289,7 +290,7 @@ def _in_words(name: str, value: str) -> str:
 
 
 def _unjoined(groups: Iterable[_Group]) -> list[str]:
-    """Loops without a job beside predictions that none of them meets."""
+    """Return loops without a job that match none of the predictions."""
     known = list(groups)
     if not any(group.predicted or group.planned for group in known):
         return []
@@ -307,12 +308,14 @@ def _title(record: Record) -> str:
 
 
 def _sorted_out(members: Mapping[str, Record]) -> _Group:
-    """A prediction for the device that was measured is held against it; one for another device is a plan."""
+    """Sort the records of a job. A prediction for the measured device is compared with the measurement; one for another device
+    is a plan.
+    """
     group = _Group()
     names: dict[tuple[str, int], str] = {}
     by_date = sorted(members.items(), key=lambda item: item[1].created)
     measured = [(n, r) for n, r in by_date if r.kind == "measured"]
-    # A training run also has step times, but only where nobody measured them on their own do they stand in.
+    # A training run also has step times. They are used only if nobody measured steps separately.
     for name, record in sorted(measured, key=lambda item: "training" not in item[1].curves):
         if record.tables.scaling:
             group.scaled.append(record)

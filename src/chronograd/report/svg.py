@@ -1,4 +1,4 @@
-"""Joins drawings into one SVG that stands alone: a picture on a page, or a file."""
+"""Drawings joined into one standalone SVG: a picture on a page, or a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from chronograd.figure import PALETTE
 
-# A drawing is an image there, so it brings its own ground and stays legible on dark pages.
+# There a drawing is an image, so it has its own ground and stays legible on dark pages.
 _PADDING, _GAP = 12.0, 14.0  # points
 _WIDEST = 640.0  # points of panels side by side
 _PX_PER_PT = 1.4  # as on an HTML page
@@ -16,9 +16,9 @@ _FONTS = "-apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans'
 
 
 def standalone(drawings: Sequence[str]) -> str:
-    """One `<svg>` of several, in rows, with light colours on a light ground.
+    """Join drawings into one `<svg>`, in rows, with light colours on a light ground.
 
-    A drawing tells its size by its viewBox, in points; a single one that has none is left as it is.
+    A drawing has its size in its viewBox, in points; a single one without it stays unchanged.
     """
     light = [_light(drawing.strip()) for drawing in drawings]
     boxes = [re.search(r'^<svg\b[^>]*?viewBox="([^"]*)"', drawing) for drawing in light]
@@ -51,14 +51,14 @@ def standalone(drawings: Sequence[str]) -> str:
 
 
 def _place(drawing: str, x: float, y: float, width: float, height: float) -> str:
-    """A drawing at a place in another."""
+    """Place a drawing inside another."""
     start, rest = drawing.split(">", 1)
     start = re.sub(r"\s(?:x|y|width|height|class|role)=\"[^\"]*\"", "", start)
     return f'{start} x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}">{rest}'
 
 
 def _light(drawing: str) -> str:
-    """Colours of the palette in place of the variables that a page sets."""
+    """Replace the variables that a page sets by colours of the palette."""
 
     def color(match: re.Match[str]) -> str:
         return PALETTE[match[1]][0] if match[1] in PALETTE else match[0]

@@ -1,7 +1,7 @@
-"""Writes an `Answer` as text for a terminal: the sentence first, below it the rows that bear it, as wide as the screen.
+"""An `Answer` as text for a terminal: first the sentence, below it the rows behind it, as wide as the screen.
 
-Without a terminal the same text is plain, and as wide as COLUMNS says, else 80. What rests on a choice of rows and columns
-can be had in full.
+Without a terminal the same text is plain, with the width in COLUMNS, else 80. Rows and columns that were left out can be shown
+with --full.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.errors import printable
 from chronograd.report.columns import LaidOut, lay_out, wrapped
 
-PROSE_WIDTH = 100  # letters of a line of sentences, on however wide a screen
+PROSE_WIDTH = 100  # maximum letters of a line of sentences, also on a wide screen
 MAX_NAMES = 5  # of columns that were left out
 
 
 def render_terminal(
     answer: Answer, console: Console | None = None, *, in_full: bool = False, full_with: str = ""
 ) -> str:
-    """The whole answer as text, each line without blanks at its end.
+    """Return the whole answer as text, each line without trailing blanks.
 
     Args:
-        in_full: every row and column of tables, and what was asked for.
-        full_with: how to ask for that, which is said where anything was left out.
+        in_full: every row and column of tables, and the settings.
+        full_with: the option that shows all; printed where anything was left out.
     """
     screen = console or plain_console()
     with screen.capture() as captured:
@@ -51,27 +51,27 @@ def render_terminal(
 
 
 def show(answer: Answer, stream: IO[str] | None = None, *, in_full: bool = False, full_with: str = "") -> None:
-    """Print an answer, in colour where there is a terminal."""
+    """Print an answer, in colour on a terminal."""
     out = stream or sys.stdout
     console = Console(file=out, highlight=False) if out.isatty() else plain_console()
     out.write(render_terminal(answer, console, in_full=in_full, full_with=full_with))
 
 
 def say(text: str, stream: IO[str] | None = None) -> None:
-    """Print sentences that belong to no answer, wrapped like those of one."""
+    """Print sentences that belong to no answer, wrapped in the same way."""
     out = stream or sys.stdout
     width = min(shutil.get_terminal_size((80, 24)).columns, PROSE_WIDTH)
     out.write("".join(f"{line}\n" for line in wrapped(printable(text), width)))
 
 
 def plain_console(width: int | None = None) -> Console:
-    """Without colour; as wide as COLUMNS says, else 80."""
+    """Return a console without colour; its width is COLUMNS, else 80."""
     columns = width or shutil.get_terminal_size((80, 24)).columns
     return Console(file=io.StringIO(), no_color=True, width=columns, highlight=False, force_terminal=False)
 
 
 def _show(screen: Console, section: Section, in_full: bool) -> list[LaidOut]:
-    """Print a section; returns its table if anything of it was left out."""
+    """Print a section; return its table if anything was left out."""
     _prose(screen, section.title, style="bold")
     for sentence in (section.takeaway, *section.lines, section.intro):
         if sentence:
@@ -94,7 +94,7 @@ def _show(screen: Console, section: Section, in_full: bool) -> list[LaidOut]:
 
 
 def _what_more(tables: list[LaidOut]) -> str:
-    """What was left out of tables, in words."""
+    """Describe the parts of tables that were left out."""
     rows = sum(table.rows_left_out for table in tables)
     names = list(dict.fromkeys(name for table in tables for name in table.columns_left_out))
     parts = [f"{rows:,} more row{'s' if rows > 1 else ''}"] if rows else []
@@ -106,13 +106,13 @@ def _what_more(tables: list[LaidOut]) -> str:
 
 
 def _printable(table: Table) -> Table:
-    """The table with every name and cell as it may reach a terminal."""
+    """Make every name and cell of a table safe for a terminal."""
     rows = [[printable(cell) for cell in row] for row in table.rows]
     return replace(table, columns=[printable(name) for name in table.columns], rows=rows)
 
 
 def _prose(screen: Console, text: str, style: str = "") -> None:
-    """Sentences, wrapped at blanks, without what could steer the terminal: they may name what others wrote."""
+    """Print sentences, wrapped at blanks, without control characters: they may contain foreign text."""
     text = printable(text)
     for line in wrapped(text, min(screen.width, PROSE_WIDTH), indent="  " if text.startswith(" ") else ""):
         screen.print(Text(line, style=style), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Lines of a figure as characters: what a terminal shows of them.
+"""Lines of a figure as characters, for a terminal.
 
 •  measured     ━  predicted     ░  its band     ┄  a mark, such as a target
 """
@@ -16,7 +16,9 @@ MEASURED, PREDICTED, BAND, MARK = "•━░┄"
 
 
 def text_chart(lines: Lines, width: int = WIDTH, height: int = HEIGHT) -> str:
-    """Series against a number, at most `width` characters wide, with a legend below. Of marks those across y are drawn."""
+    """Draw series against a number, at most `width` characters wide, with a legend below. Of the marks, only horizontal ones
+    are drawn.
+    """
     drawn = [series for series in lines.series if len(series.x)]
     levels = [mark for mark in lines.marks if mark.axis == "y"]
     low, high = _range([_known(s) for s in drawn] + [np.array([mark.at]) for mark in levels])
@@ -65,7 +67,9 @@ def _points(series: Series, values: object = None) -> tuple[Array, Array]:
 
 
 def _known(series: Series) -> Array:
-    """Values that the axis must hold. A band may be far wider than what is of interest: half of it is."""
+    """Return the values that the axis must contain. A band may be much wider than its interesting part, so half of it
+    counts.
+    """
     middle = _points(series)[1]
     spread = float(np.ptp(middle)) if len(middle) else 0.0
     bounds = [_points(series, bound)[1] for bound in (series.low, series.high) if bound]

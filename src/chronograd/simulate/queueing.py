@@ -1,19 +1,20 @@
-"""A server as a queue: how long requests wait and how they are batched, by the rate at which they come.
+"""A server as a queue: waiting times and batches of requests, by their rate.
 
 Requests come at random, as a Poisson process, and pass
 
-    one thread, which reads requests and writes answers, one after the other     loop_s each
-    the queue of a model, from which whatever waits is run together, at most so many rows; a batch may be held open
-    the model, which takes longer for a batch that finds it idle
-    what nobody else waits for: the way there and back                           travel_s each
+    one thread, which reads requests and writes answers one at a time            loop_s each
+    the queue of a model: waiting requests run as a batch, which may wait for more
+    the model, which takes longer for a batch that meets an idle model
+    the way there and back, for which nobody else waits                          travel_s each
 
-Where that thread and the model have one core between them, they take turns: a batch that has had the core for a slice of the
-scheduler stands still while requests are read, and the next one waits until the answers of the last are written.
-Every request is followed, some ten thousand of them: no formula holds with batches, a delay bound and a bounded queue. Where there
-is one (a batch of 1), this gives what M/M/1, M/D/1 and M/M/c say. The same random numbers serve every rate, so that what is
-asked of a rate changes with the rate alone.
+If that thread and the model share one core, they take turns. A batch that has used the core for a slice of the scheduler pauses
+while requests are read. The next batch waits until the answers of the last are written.
 
-The knee is the rate at which the mean latency is twice that of a lone request. The most that a server can do is the rate at which
+The simulation follows some ten thousand requests, because no formula covers batches, a delay bound and a bounded queue. Where a
+formula exists (a batch of 1), it agrees with M/M/1, M/D/1 and M/M/c. Every rate uses the same random numbers, so that answers
+differ by the rate alone.
+
+The knee is the rate at which the mean latency is twice that of a lone request. The maximum of a server is the rate at which
 full batches follow each other.
 """
 
@@ -32,16 +33,16 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-REQUESTS = 25_000  # that are followed at each rate; the first tenth of them finds an emptier server, and is left out
+REQUESTS = 25_000  # followed at each rate; the first tenth meets an emptier server and is left out
 KNEE = 2.0  # times the latency of a lone request
-SHARE = 0.99  # of requests that are to be answered within a bound
-GAIN = 0.05  # of the time per row that a batch must save to be worth it, above the noise of the clock
+SHARE = 0.99  # of requests that have to be answered within a bound
+GAIN = 0.05  # minimum saving of time per row for a larger batch, above the noise of the clock
 _PRECISION = 0.01  # of a rate that is searched for
-_TRIED = (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.01, 0.001)  # shares of the most that a server can do, before that
+_TRIED = (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.01, 0.001)  # shares of the server's maximum to try before the search
 
 
 def batch_sizes(most_rows: int) -> list[int]:
-    """1, 2, 4 and so on, and the most.
+    """Return 1, 2, 4 and so on, and the maximum.
 
     >>> batch_sizes(12)
     [1, 2, 4, 8, 12]
@@ -53,7 +54,7 @@ def batch_sizes(most_rows: int) -> list[int]:
 
 
 def best_rows(times: Mapping[int, float], gain: float = GAIN) -> int:
-    """The smallest batch that takes at most `gain` more time per row than the best; 1 where none saves as much.
+    """Return the smallest batch that takes at most `gain` more time per row than the best; 1 if none saves that much.
 
     >>> best_rows({1: 1.0, 2: 1.2, 4: 2.0, 8: 3.9}), best_rows({1: 1.0, 2: 2.0, 4: 3.9})
     (4, 1)
@@ -70,17 +71,18 @@ class Server:
     """A server of one model. Requests have one row each.
 
     Attributes:
-        batch_s: seconds of a batch by its rows; between these sizes times lie on straight lines.
+        batch_s: seconds of a batch by its rows, linear between these sizes.
         most_rows: of a batch.
-        wait_s, most_waiting, instances: the longest that the first of a batch waits for others while the model is free;
-            requests in the queue, beyond which one is refused; batches that are run at a time.
+        wait_s: maximum time that the first of a batch waits for others while the model is free.
+        most_waiting: maximum number of requests in the queue. instances: batches that run at a time.
         loop_s, travel_s: of each request; see above.
-        has_one_core: for that thread and one model.
-        answer_s, slice_s: with one core. Of `loop_s`, that which comes after the batch; and the time that a batch keeps the core for
-            though requests come.
-        factors: of the time of a batch, one of which is drawn for each: how times of the same batch differ.
-        wake_s: more seconds of a batch that finds all idle, by the seconds since the last one ended: caches hold other things, cores
-            and threads are asleep. Between these times on straight lines, from 0 at once; behind the last as there.
+        has_one_core: that thread and one model share a core.
+        answer_s, slice_s: with one core. The part of `loop_s` after the batch; and the time that a batch keeps the core
+            although requests come.
+        factors: spread of the time of a batch; each batch draws one.
+        wake_s: additional seconds of a batch that meets an idle server, by the seconds since the last batch: caches hold other
+            data,
+            cores and threads sleep. Linear between these times, from 0 at once; constant after the last.
     """
 
     batch_s: Mapping[int, float]
@@ -98,31 +100,31 @@ class Server:
 
     @cached_property
     def seconds(self) -> list[float]:
-        """Of a batch of 1, 2, … rows."""
+        """Return the seconds of a batch of 1, 2, … rows."""
         sizes = sorted(self.batch_s)
         return [float(s) for s in np.interp(range(1, self.most_rows + 1), sizes, [self.batch_s[n] for n in sizes])]
 
     @property
     def lone_s(self) -> float:
-        """The mean latency of a request that meets no other."""
+        """Return the mean latency of a request that meets no other."""
         held_s = self.wait_s if self.most_rows > 1 else 0.0
         one_s = self.seconds[0] * float(np.mean(self.factors)) + self.woken_s(np.inf)
         return self.loop_s + held_s + one_s + self.travel_s
 
     @property
     def most_per_s(self) -> float:
-        """Requests per second, full batch after full batch."""
+        """Return the requests per second of full batches one after another."""
         least_s = min(s / rows for rows, s in enumerate(self.seconds, 1)) * float(np.mean(self.factors))
         if self.has_one_core:
             return 1 / (least_s + self.loop_s)
         return 1 / max(least_s / self.instances, self.loop_s)
 
     def slower(self, factor: float) -> Server:
-        """The same with a model that takes so many times longer."""
+        """Return the same server with a model that takes `factor` times as long."""
         return replace(self, batch_s={rows: s * factor for rows, s in self.batch_s.items()})
 
     def woken_s(self, idle_s: float) -> float:
-        """More seconds of a batch that begins so long after the last one has ended.
+        """Return the additional seconds of a batch that begins `idle_s` after the end of the last one.
 
         >>> [round(Server({1: 1.0}, wake_s={0.1: 0.2, 0.3: 0.6}).woken_s(idle_s), 3) for idle_s in (0, 0.05, 0.2, 9)]
         [0.0, 0.1, 0.4, 0.6]
@@ -137,11 +139,11 @@ class Server:
 
 @dataclass(frozen=True)
 class Latencies:
-    """What became of requests at a rate.
+    """The outcome of requests at a rate.
 
     Attributes:
-        seconds: from each request to its answer, in ascending order, of those that were answered.
-        refused: requests that found the queue full. `rows`: the mean batch.
+        seconds: from request to answer, ascending, of the answered requests.
+        refused: requests that met a full queue. `rows`: the mean batch.
     """
 
     rate: float
@@ -161,13 +163,13 @@ class Latencies:
         return self.refused / (self.refused + len(self.seconds))
 
     def holds(self, bound_s: float, share: float = SHARE) -> bool:
-        """Whether such a share of all requests, refused ones among them, is answered within the bound."""
+        """Return whether this share of all requests, including refused ones, is answered within the bound."""
         answered = np.searchsorted(self.seconds, bound_s, side="right")
         return bool(answered >= share * (self.refused + len(self.seconds)))
 
 
 def at_rate(server: Server, rate: float, requests: int = REQUESTS, seed: int = 0) -> Latencies:
-    """Latencies where so many requests come each second."""
+    """Return the latencies at a number of requests per second."""
     random = np.random.default_rng(seed)
     arrivals = np.cumsum(random.exponential(1.0, requests)) / rate
     factors = (
@@ -181,15 +183,17 @@ def at_rate(server: Server, rate: float, requests: int = REQUESTS, seed: int = 0
 
 
 def follow(server: Server, arrivals: Array, factors: Array) -> tuple[Array, int]:
-    """Seconds from each of the arrivals, in ascending order, to its answer, NaN where it is refused; and how many batches.
+    """Return the seconds from each arrival to its answer, NaN if it is refused; and the number of batches.
 
     Args:
-        factors: of the time of the first, second … batch; as many as arrivals are enough.
-    With several instances, a batch that is held open is not shared with an instance that becomes free meanwhile.
+        arrivals: in ascending order.
+        factors: of the time of the first, second … batch; one for each arrival is enough.
+
+    With several instances, a waiting batch is not shared with an instance that becomes free in the meantime.
     """
     if server.has_one_core:
         return _follow_on_one_core(server, arrivals, factors)
-    # What one thread does one after another: the end of each is that of the last, or its own arrival, and its own time.
+    # The thread does one request at a time: each ends at the later of the last end and its own arrival, plus its own time.
     own = server.loop_s * np.arange(len(arrivals))
     ready = (np.maximum.accumulate(arrivals - own) + own + server.loop_s).tolist()
     free = [0.0] * server.instances
@@ -229,7 +233,7 @@ def follow(server: Server, arrivals: Array, factors: Array) -> tuple[Array, int]
 
 
 def _follow_on_one_core(server: Server, arrivals: Array, factors: Array) -> tuple[Array, int]:
-    """`follow` where reading, one batch at a time and answering take turns on one core.
+    """Return the same as `follow` if reading, one batch at a time and answering take turns on one core.
 
     >>> server = Server({1: 3.0}, loop_s=1.0, answer_s=0.25, has_one_core=True)
     >>> follow(server, np.array([0.0, 2.0]), np.ones(2))[0]  # the second is read while the first's batch stands still
@@ -241,7 +245,7 @@ def _follow_on_one_core(server: Server, arrivals: Array, factors: Array) -> tupl
     batch_s, drawn = server.seconds, iter(factors.tolist())
     read_s = server.loop_s - server.answer_s
     latencies = np.full(len(arrivals), np.nan)
-    waiting: deque[tuple[float, int]] = deque()  # when each was read, and its number
+    waiting: deque[tuple[float, int]] = deque()  # the time when each was read, and its number
     now = ended = 0.0
     following = num_batches = 0
 
@@ -280,20 +284,20 @@ def _follow_on_one_core(server: Server, arrivals: Array, factors: Array) -> tupl
 
 
 def knee(server: Server) -> float:
-    """The rate at which the mean latency is KNEE times that of a lone request."""
+    """Return the rate at which the mean latency is KNEE times that of a lone request."""
     limit_s = KNEE * server.lone_s
     return _highest(server, lambda latencies: latencies.mean_s <= limit_s)
 
 
 def most_within(server: Server, bound_s: float, share: float = SHARE) -> float:
-    """The highest rate at which such a share of requests is answered within the bound; 0 where a lone one is not."""
+    """Return the highest rate at which this share of requests is answered within the bound; 0 if a lone one is not."""
     return _highest(server, lambda latencies: latencies.holds(bound_s, share))
 
 
 def _highest(server: Server, is_kept: Callable[[Latencies], bool]) -> float:
-    """The highest rate, up to the most that the server can do, at which something is kept; 0 where it is at none."""
+    """Return the highest rate, up to the server's maximum, at which a condition holds; 0 if it never does."""
     above = most = server.most_per_s
-    # From above, as few requests may have to wait longer for company than many have to wait for each other.
+    # From above, because at low rates requests may wait longer for a full batch than at high ones for each other.
     for low in (share * most for share in _TRIED):
         if is_kept(at_rate(server, low)):
             break

@@ -1,7 +1,8 @@
-"""`predict server`: latency of a server against the rate of requests, its knee, how many of it, and what that costs.
+"""The answer of `predict server`: latency of a server against the rate of requests, its knee, the number of replicas, and the
+cost.
 
-Times of batches are those of a network's operators on a device, or measured by whoever calls. Replicas share requests at random, so
-that each sees a Poisson process of its own; a proxy that knows who is free does better.
+Times of batches are those of a network's operators on a device, or measured by the caller. Replicas share requests at random,
+so each sees a Poisson process. A proxy that knows the free replicas does better.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from chronograd.trace import Trace
 from chronograd.units import dollars, number, percent, quantity, seconds
 from chronograd.words import how_many, interval, named, scaled, time_unit
 
-LEVELS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # of the most that a server can do
+LEVELS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # shares of the server's maximum
 PERCENTILES = {"latency_p50_s": 0.5, "latency_p95_s": 0.95, "latency_p99_s": 0.99}
 MAX_REPLICAS = 100_000
-NOT_COUNTED = "Not counted: the network between who asks and the server, a proxy, and the start of a server."
+NOT_COUNTED = "Not included: the network between client and server, a proxy, and the start of a server."
 
 
 @dataclass(frozen=True)
 class Served:
-    """A network on a device, as one process of a server has it.
+    """A network on a device, as one process of a server.
 
     Attributes:
-        title: the network and where it runs.
-        server: sigma_log: the standard deviation of the logarithm of its batches' times.
-        price: dollars of an hour of one, and from where; None where none is known.
+        title: the network and its device.
+        server: the queue. sigma_log: the standard deviation of the logarithm of its batches' times.
+        price: dollars of an hour of one, and their source; None if unknown.
         header: a record without quantities.
     """
 
@@ -51,7 +52,9 @@ class Served:
 
 @dataclass(frozen=True)
 class ServerDemand:
-    """Requests per second of all replicas; how soon 99 % of them are to be answered; how many replicas there are, if given."""
+    """The demand: requests per second over all replicas; the time within which 99 % must be answered; the number of replicas,
+    if given.
+    """
 
     rates: Sequence[float] = ()
     p99_s: float | None = None
@@ -60,9 +63,10 @@ class ServerDemand:
 
 @dataclass(frozen=True)
 class Frontend:
-    """What a request costs beside its model: `loop_s` of the thread that reads and writes, `travel_s` in which none waits for it.
+    """The cost of a request in addition to its model: `loop_s` of the thread that reads and writes, `travel_s` without any
+    queue.
 
-    Each is of a request and of each of its bytes.
+    Both have a part per request and a part per byte.
     """
 
     loop_s: float
@@ -78,16 +82,17 @@ class Frontend:
         return replace(server, loop_s=loop_s, travel_s=travel_s)
 
 
-# `chronograd serve` with binary tensors on two cores of an Intel Xeon that had other work too, 2026-11-23: 0.7 to 1.2 ms of a small
-# request, 2.7 to 3.2 ms of one of 602 kB. Clients on the same machine; nothing besides was seen.
+# `chronograd serve` with binary tensors on two cores of an Intel Xeon that also had other work, 2026-11-23. Measured: 0.7 to 1.2 ms for a
+# small request, 2.7 to 3.2 ms for one of 602 kB. Clients ran on the same machine; no other cost was measured.
 FRONTEND = Frontend(loop_s=0.9e-3, loop_s_per_byte=3.4e-9, travel_s=0.0, travel_s_per_byte=0.0)
 
 
 def of_operators(trace: Trace, job: Job, options: Server, most_rows: int, frontend: Frontend) -> Served:
-    """A network on the job's device; its batches as `chronograd serve` would choose them.
+    """Return a network on the job's device, with the batches that `chronograd serve` would choose.
 
     Args:
-        options: what does not depend on the network. most_rows: of a batch, at most.
+        options: settings that do not depend on the network. most_rows: maximum of a batch.
+
     Raises: InputError for several devices, and as `predict_step`.
     """
     if job.cluster.count != 1:
@@ -115,7 +120,7 @@ def of_operators(trace: Trace, job: Job, options: Server, most_rows: int, fronte
             f"{setting.device.name}, and a queue with batches of at most {rows}",
             calibration=calibration.provenance or {"origin": calibration.origin},
             sigma_log=steps[rows].sigma_log,
-            interval="middle 80 % of a log-normal of the time of a batch",
+            interval="80 % interval of a log-normal time of a batch",
             precision=calibration.precision,
         ),
         notes=[*trace.notes, *notes_of(setting, steps[rows].memory)],
@@ -127,7 +132,7 @@ def of_operators(trace: Trace, job: Job, options: Server, most_rows: int, fronte
 
 @dataclass(frozen=True)
 class _Level:
-    """One rate: how many replicas take it, and what becomes of the requests; with a model faster and slower than expected."""
+    """One rate: its replicas, and the outcome of its requests, also with a faster and a slower model than expected."""
 
     rate: float
     replicas: int
@@ -142,8 +147,8 @@ class ServedLoad:
     Attributes:
         batch_s: seconds of a batch, by its rows. `loop_s`, `travel_s`: of a request, in the server and on the way.
         knee_requests_per_s: where the mean latency is twice that of a lone request.
-        within_p99_requests_per_s: the highest rate that keeps the 99th percentile asked for; None if none was.
-        load: latencies at several rates. `records`: one for each rate asked for.
+        within_p99_requests_per_s: the highest rate with the requested 99th percentile; None without a request.
+        load: latencies at several rates. `records`: one for each requested rate.
     """
 
     title: str
@@ -159,9 +164,9 @@ class ServedLoad:
 
 
 def server_answer(served: Sequence[Served], asked: ServerDemand) -> Answer[list[ServedLoad]]:
-    """Latency at the rates that are asked about, and against load, of each.
+    """Return the latency at the requested rates, and against load, of each network.
 
-    Without rates, the records are at the knee of each.
+    Without requested rates, the records are at the knee of each.
     """
     sections, records, loads, notes = list[Section](), list[Record](), list[ServedLoad](), list[str]()
     for one in served:
@@ -200,7 +205,7 @@ def _level(served: Served, rate: float, asked: ServerDemand, most: float | None)
     replicas = asked.replicas or (math.ceil(rate / most) if most else 1)
     if replicas > MAX_REPLICAS:
         raise InputError(
-            f"{rate:g} requests/s take {how_many(replicas, 'replicas')}", f"ask about at most {MAX_REPLICAS:,}"
+            f"{rate:g} requests/s take {how_many(replicas, 'replicas')}", f"the maximum is {MAX_REPLICAS:,}"
         )
     spread = math.exp(Z80 * served.sigma_log)
     each = rate / replicas
@@ -209,7 +214,7 @@ def _level(served: Served, rate: float, asked: ServerDemand, most: float | None)
 
 
 def _record(served: Served, level: _Level, at_knee: float, most: float | None, asked: ServerDemand) -> Record:
-    """What is expected at one rate, over all replicas."""
+    """Return the expected figures at one rate, over all replicas."""
     what = f"{served.header.title}, {number(level.rate)} requests/s"
     record = served.header.model_copy(deep=True)
     record.title = what + (f" to {how_many(level.replicas, 'replicas')}" if level.replicas > 1 else "")
@@ -221,13 +226,13 @@ def _record(served: Served, level: _Level, at_knee: float, most: float | None, a
         record.put(name, Quantity(value=of(level.likely), unit=unit, low=low, high=high, source=source))
 
     if _is_behind(served, level):
-        reason = "more come than are read: it grows as long as they come"
+        reason = "more requests come than the server reads: latency grows without limit"
         record.quantities |= {name: Quantity.missing("s", reason) for name in ("latency_mean_s", *PERCENTILES)}
     else:
         put("latency_mean_s", "s", lambda found: found.mean_s)
         for name, share in PERCENTILES.items():
             put(name, "s", lambda found, share=share: found.percentile_s(share))
-    record.put("offered_requests_per_s", Quantity(value=level.rate, unit="request/s", source="what was asked"))
+    record.put("offered_requests_per_s", Quantity(value=level.rate, unit="request/s", source="the requested rate"))
     answered = min(level.rate * (1 - level.likely.refused_share), served.server.most_per_s * level.replicas)
     record.put("throughput_requests_per_s", Quantity(value=answered, unit="request/s", source=source))
     rates = {"knee_requests_per_s": at_knee, "most_requests_per_s": served.server.most_per_s}
@@ -239,13 +244,15 @@ def _record(served: Served, level: _Level, at_knee: float, most: float | None, a
         return record
     per_hour = served.price[0] * level.replicas
     record.put("cost_usd_per_hour", Quantity(value=per_hour, unit="usd", source=served.price[1]))
-    cost = Quantity(value=per_hour / 3600 / answered * 1e6, unit="usd", source="hours of the replicas over requests")
+    cost = Quantity(
+        value=per_hour / 3600 / answered * 1e6, unit="usd", source="cost of the replicas divided by requests"
+    )
     record.put("cost_usd_per_million_requests", cost)
     return record
 
 
 def _is_behind(served: Served, level: _Level) -> bool:
-    """Whether more requests come than one thread reads: these are not refused, and wait for ever longer."""
+    """Return whether more requests come than one thread can read: they are not refused, and wait longer and longer."""
     return level.rate / level.replicas * served.server.loop_s >= 1
 
 
@@ -287,14 +294,14 @@ def _sentence(served: Served, level: _Level, record: Record, asked: ServerDemand
     misfit = next((note for note in served.header.notes if note.startswith(DOES_NOT_FIT)), "")
     text = f"It {misfit}. With more memory: {text[0].lower()}{text[1:]}" if misfit else text
     if level.likely.refused_share > 0:
-        text += f"; {percent(level.likely.refused_share)} find the queue full and are refused"
+        text += f"; {percent(level.likely.refused_share)} of the requests are refused because the queue is full"
     cost = record["cost_usd_per_million_requests"].value
     text += f", for {dollars(cost)} per million requests" if cost is not None else ""
     if asked.p99_s is None or most is None:
         return f"{text}."
     bound = seconds(asked.p99_s)
     if most == 0:
-        return f"{text}. No number of servers keeps 99 % within {bound}: a lone request takes {seconds(served.server.lone_s)}."
+        return f"{text}. No number of servers answers 99 % within {bound}: a lone request takes {seconds(served.server.lone_s)}."
     needed = math.ceil(level.rate / most)
     is_kept = level.likely.holds(asked.p99_s)
     verdict = f"{'keeps' if level.replicas == 1 else 'keep'} it" if is_kept else f"{needed:,} are needed"
@@ -308,7 +315,7 @@ def _refused(found: Latencies) -> str:
 
 
 def _load_section(served: Served, at_knee: float, most: float | None, asked: ServerDemand) -> Section:
-    """Latency of one server against its load, whatever was asked."""
+    """Return the latency of one server against its load, for any question."""
     server = served.server
     levels = sorted({*(share * server.most_per_s for share in LEVELS), at_knee})
     found = [at_rate(server, rate) for rate in levels]
@@ -329,13 +336,13 @@ def _load_section(served: Served, at_knee: float, most: float | None, asked: Ser
     ]
     marks = [Mark("x", at_knee, "knee")]
     marks += [Mark("y", asked.p99_s / length, "asked")] if asked.p99_s is not None and most else []
-    batches = f"batches of up to {server.most_rows}" if server.most_rows > 1 else "one by one"
+    batches = f"batches of up to {server.most_rows}" if server.most_rows > 1 else "individual requests"
     return Section(
         title=f"{served.title}: one server, {batches}",
         takeaway=f"One server does up to {quantity(server.most_per_s, 'request/s')}; the knee, where the mean latency is twice the "
         f"{seconds(server.lone_s)} of a lone request, is at {quantity(at_knee, 'request/s')}.",
         figure=Figure([Lines("requests per second", f"latency, {unit}", series, marks, from_zero=True)]),
-        caption="Latency of the requests that are answered, against the rate at which they come.",
+        caption="Latency of answered requests, against the rate of requests.",
         table=Table(
             ("requests/s", "load", "batch", "mean", "median", "p95", "p99", "refused"), rows, set(range(8)), drop=(2, 5)
         ).without_empty_columns(),
@@ -353,7 +360,7 @@ def _load_section(served: Served, at_knee: float, most: float | None, asked: Ser
 
 
 def measured_header(name: str, title: str, **parts: Any) -> Record:
-    """A record for times of batches that were measured on this machine."""
+    """Return a record for times of batches that were measured on this machine."""
     return Record(
         kind="predicted",
         title=title,

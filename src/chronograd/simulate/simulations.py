@@ -1,4 +1,4 @@
-"""What `simulate` says: how stale gradients of asynchronous SGD are, and how many workers are best."""
+"""The answers of `simulate`: the staleness of gradients in asynchronous SGD, and the best number of workers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from chronograd.words import how_many
 PULL, COMPUTE, PUSH = "pull", "compute", "push"
 COLORS = {PULL: "sky", COMPUTE: "grey", PUSH: "orange"}
 MAX_LANES, MAX_GRADIENTS = 12, 60
-# More are not printed in a terminal; the data have all.
+# A terminal prints no more; the JSON has all.
 _MAX_ROWS, _MAX_LEARNERS = 20, 8
 
 
 def learners(
     count: int, compute: Sequence[Duration], pull: Sequence[Duration] = (), push: Sequence[Duration] = ()
 ) -> list[Learner]:
-    """So many learners; each duration is that of all of them, or there is one for each. Raises InputError."""
+    """Return `count` learners; a duration applies to all of them, or there is one for each. Raises InputError."""
 
     def each(name: str, given: Sequence[Duration]) -> Sequence[Duration]:
         if len(given) not in (0, 1, count):
@@ -88,10 +88,10 @@ class SimulatedStaleness:
 
 
 def staleness_answer(updates: Updates, count: int, per_update: int = 1) -> Answer[SimulatedStaleness]:
-    """Every gradient of `count` learners with its staleness, and how staleness is spread.
+    """Return every gradient of `count` learners with its staleness, and the distribution of staleness.
 
     Args:
-        per_update: gradients that an update takes in.
+        per_update: gradients in one update.
     """
     result = _staleness(updates, count)
     rest = len(result.updates) - _MAX_ROWS
@@ -113,7 +113,7 @@ def staleness_answer(updates: Updates, count: int, per_update: int = 1) -> Answe
         ),
     )
     distribution = Section(
-        title="How staleness is spread",
+        title="Distribution of staleness",
         takeaway=_distribution_takeaway(result.distribution),
         table=Table.of(
             result.distribution[:_MAX_ROWS],
@@ -155,7 +155,7 @@ def _learner(updates: Updates, number: int) -> LearnerStaleness:
 
 def _staleness_takeaway(result: SimulatedStaleness) -> str:
     if result.mean_staleness is None:
-        return "No update was made, so nothing is known of staleness."
+        return "No update was made, so staleness is unknown."
     rate = "" if result.updates_per_s is None else f", {result.updates_per_s:.4g} updates per second"
     each = ", ".join(
         f"learner {one.learner} {one.mean_staleness:.3g}"
@@ -175,9 +175,10 @@ def _distribution_takeaway(rows: Sequence[StalenessShare]) -> str:
 
 
 def panel(updates: Updates, count: int, most_gradients: int = MAX_GRADIENTS, role: Role = "predicted") -> Lanes:
-    """The first updates of `count` learners, in whole updates up to `most_gradients` gradients, at least one.
+    """Return the first updates of `count` learners: whole updates up to `most_gradients` gradients, at least one.
 
-    Of more than MAX_LANES learners the first have lanes; versions count the updates of all.
+    With more than MAX_LANES learners, the first ones have lanes; versions count the updates of all.
+
     Raises: ValueError if there is no update.
     """
     if not len(updates.update):
@@ -206,7 +207,7 @@ def panel(updates: Updates, count: int, most_gradients: int = MAX_GRADIENTS, rol
 
 
 def _overlaps(updates: Updates) -> bool:
-    """Whether a learner reads before its last gradient has arrived."""
+    """Return whether a learner reads before its last gradient has arrived."""
     order = np.lexsort((updates.index, updates.learner))
     learner, read, pushed = updates.learner[order], updates.read_ns[order], updates.pushed_ns[order]
     return bool(((learner[1:] == learner[:-1]) & (read[1:] < pushed[:-1])).any())
@@ -220,7 +221,7 @@ class WorkerSpeeds:
     """Steps per second by number of workers, and seconds to a target if its steps are known.
 
     Attributes:
-        closed_form_workers: with which a step is shortest, whole or not; None if more would always be faster.
+        closed_form_workers: the number, whole or not, with the shortest step; None if more would always be faster.
     """
 
     best_workers: int
@@ -231,7 +232,7 @@ class WorkerSpeeds:
 
 @dataclass(frozen=True)
 class SimulatedSpeed:
-    """The result of `simulate speed`: of parameter servers, and of an all-reduce if asked for."""
+    """The result of `simulate speed`: for parameter servers, and for an all-reduce if requested."""
 
     mode: str
     coefficients: tuple[float, ...]
@@ -248,11 +249,11 @@ class SimulatedSpeed:
 def speed_answer(
     model: SpeedModel, servers: int, counts: Sequence[int], steps: float | None = None, with_all_reduce: bool = False
 ) -> Answer[SimulatedSpeed]:
-    """Steps per second by numbers of workers, and the best number of them.
+    """Return steps per second by number of workers, and the best number.
 
     Args:
-        counts: numbers of workers. steps: until a target, to say how long they take.
-        with_all_reduce: beside it the same work and link without servers.
+        counts: numbers of workers. steps: until a target, to state their time.
+        with_all_reduce: also the same work and link without servers.
     """
     speeds = _speeds(model, servers, counts, steps)
     reduced = _speeds(model.all_reduce(), servers, counts, steps) if with_all_reduce else None
@@ -261,7 +262,7 @@ def speed_answer(
     if reduced is not None:
         sections.append(_speed_section("all-reduce, no servers", reduced, model.all_reduce().steps_per_s(1)))
     result = SimulatedSpeed(model.mode, tuple(model.coefficients), model.batch, servers, speeds, reduced)
-    return Answer("Speed by numbers of workers", sections=sections, result=result)
+    return Answer("Speed by number of workers", sections=sections, result=result)
 
 
 def _speeds(model: SpeedModel, servers: int, counts: Sequence[int], steps: float | None) -> WorkerSpeeds:
@@ -277,7 +278,7 @@ def _speeds(model: SpeedModel, servers: int, counts: Sequence[int], steps: float
 
 
 def _speed_section(title: str, speeds: WorkerSpeeds, one: float) -> Section:
-    """One model; speed-up is over `one`, the steps per second of one worker."""
+    """Return the section of one model; speed-up is relative to `one`, the steps per second of one worker."""
     best, exact, times, by_workers = speeds.best_workers, speeds.closed_form_workers, speeds.time_s, speeds.steps_per_s
     workers, rates = [float(w) for w in by_workers], list(by_workers.values())
     marks = [Mark("x", exact, "shortest step")] if exact is not None and workers[0] <= exact <= workers[-1] else []

@@ -1,12 +1,12 @@
-"""Asynchronous SGD in time: when each gradient is applied, and how stale it is by then.
+"""Asynchronous SGD in time: when each gradient is applied, and its staleness.
 
-The server's version V counts its updates. A learner reads V as it pulls, computes, and pushes; the staleness of its gradient is
-the number of updates between: V before its own update, less V as it was read. With softsync an update waits for the gradients
-of several pushes; learners do not wait for it. A server that takes time for each gradient takes them one at a time, as they
-arrive.
+The server's version V counts its updates. A learner reads V as it pulls, computes, and pushes. The staleness of its gradient is
+the number of updates in between: V before its own update, minus V as read. With softsync, an update waits for the gradients of
+several pushes; learners do not wait for it. A server that needs time for each gradient takes them one at a time, in order of
+arrival.
 
-Times are whole nanoseconds, so that equal times are equal. At one instant learners act in the order of their numbers, each its
-push and then its pull.
+Times are whole nanoseconds, so that equal times are equal. At one instant learners act in the order of their numbers, each
+first with its push and then with its pull.
 
 Source: Zhang, Gupta, Lian, Liu, Staleness-aware async-SGD, arXiv 1511.05950, for staleness and softsync.
 """
@@ -27,19 +27,19 @@ from chronograd.errors import InputError
 from chronograd.words import how_many
 
 NS = 10**9
-LONGEST_S = 1e9  # 30 years; in nanoseconds far from what 64 bits hold
+LONGEST_S = 1e9  # 30 years; in nanoseconds far below the limit of 64 bits
 MAX_UPDATES = 20_000_000
 Array = np.ndarray
-_BLOCK = 1024  # durations that are drawn at once
+_BLOCK = 1024  # durations per draw
 
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds that something takes: always as many, or drawn anew each time.
+    """The seconds of an activity: fixed, or drawn each time.
 
     Attributes:
         kind: `fixed`, `exponential`, `uniform`, `normal` (cut at 0), or `samples`, drawn with replacement.
-        values: the seconds; the mean; the least and most; the mean and deviation; the samples.
+        values: the seconds; the mean; minimum and maximum; mean and deviation; the samples.
     """
 
     kind: str
@@ -51,13 +51,13 @@ class Duration:
         in_range = all(0 <= value <= LONGEST_S for value in self.values)  # nan is not
         if not (is_known and in_range and (self.kind != "uniform" or self.values[0] <= self.values[1])):
             raise InputError(
-                f"{self.kind} {list(self.values[:9])} is no duration",
+                f"{self.kind} {list(self.values[:9])} is not a duration",
                 "give seconds from 0 on: 0.5, exponential:0.5, uniform:0.4:0.6 or normal:0.5:0.1",
             )
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        """From words such as `0.5`, `exponential:0.5`, `uniform:0.4:0.6`, `normal:0.5:0.1`. Raises InputError.
+        """Parse words such as `0.5`, `exponential:0.5`, `uniform:0.4:0.6`, `normal:0.5:0.1`. Raises InputError.
 
         >>> Duration.parse("uniform:0.4:0.6").mean_s
         0.5
@@ -73,7 +73,7 @@ class Duration:
         return float(np.mean(self.values)) if self.kind in ("uniform", "samples") else self.values[0]
 
     def draw_ns(self, count: int, random: np.random.Generator) -> Array:
-        """So many, shape (count,), int64."""
+        """Draw durations, shape (count,), int64."""
         first, second = (*self.values, 0.0)[:2]
         if self.kind == "fixed":
             return np.full(count, round(first * NS))
@@ -93,8 +93,11 @@ NO_TIME = Duration("fixed", (0.0,))
 
 @dataclass(frozen=True)
 class Learner:
-    """One learner's cycle: the server reads weights for it `request` after the last cycle, it has them `pull` later, the
-    gradient `compute` after that, and `push` after that the gradient is applied."""
+    """One learner's cycle.
+
+    The server reads weights for it `request` after the last cycle. The learner has them `pull` later, has the gradient
+    `compute` after that, and the server has the gradient `push` after that.
+    """
 
     compute: Duration
     pull: Duration = NO_TIME
@@ -108,14 +111,15 @@ class Learner:
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """Gradients in the order they arrive, arrays of shape (num_gradients,), only those that an update took in.
+    """Gradients in order of arrival, arrays of shape (num_gradients,); only those that an update used.
 
     Attributes:
-        learner, index: whose gradient, and which of its own; from 1.
-        read_ns, pulled_ns, computed_ns, pushed_ns, applied_ns: when the server read its weights, when the learner had them,
-            when it had the gradient, when that arrived, when the update was made.
-        update: which update it went into, from 1: the version after it. `staleness`: versions.
-        num_waiting: gradients that arrived, and for which the run ended before their update.
+        learner, index: number of the learner, and of the gradient among the learner's; from 1.
+        read_ns, pulled_ns, computed_ns, pushed_ns, applied_ns: times when the server read the weights, when the learner had
+            them, when it
+            had the gradient, when that arrived, and of the update.
+        update: number of its update, from 1: the version after it. `staleness`: versions.
+        num_waiting: gradients that arrived, but whose update the run did not reach.
     """
 
     learner: Array
@@ -135,27 +139,29 @@ class Updates:
 
     @property
     def updates_per_s(self) -> float:
-        """Versions over the time of the last."""
+        """Return the versions divided by the time of the last."""
         last_ns = int(self.applied_ns[-1]) if len(self.applied_ns) else 0
         return int(self.update[-1]) / (last_ns / NS) if last_ns else math.nan
 
     def distribution(self) -> list[tuple[int, int]]:
-        """Staleness and how many gradients had it."""
+        """Return each staleness and its number of gradients."""
         values, counts = np.unique(self.staleness, return_counts=True)
         return list(zip(values.tolist(), counts.tolist(), strict=True))
 
     def of_learner(self, number: int) -> Array:
-        """Staleness of one learner's gradients."""
+        """Return the staleness of one learner's gradients."""
         own: Array = self.staleness[self.learner == number]
         return own
 
 
 def of_pushes(pushes_s: Sequence[Sequence[float]], gradients_per_update: int = 1) -> Updates:
-    """Staleness of gradients that arrive at given times; each learner pulls as it has pushed, and at first at time 0.
+    """Return the staleness of gradients that arrive at given times. Each learner pulls when it has pushed, and at first at time
+    0.
 
     Args:
-        pushes_s: by learner, seconds, rising from above 0.
+        pushes_s: by learner, seconds, ascending from above 0.
         gradients_per_update: of softsync.
+
     Raises: InputError for times that do not rise, and for no learner.
 
     >>> of_pushes([[1, 2, 3, 4], [2.5, 5]]).staleness.tolist()  # in order of time
@@ -180,14 +186,16 @@ def simulate(
     seed: int = 0,
     serve: Duration = NO_TIME,
 ) -> Updates:
-    """The first `num_updates` updates of learners that start together at time 0. Exact for the durations drawn.
+    """Simulate the first `num_updates` updates of learners that start together at time 0. Exact for the drawn durations.
 
     Args:
         gradients_per_update: 1 is plain asynchronous SGD; n-softsync with L learners has L/n.
-        waits: whether a learner pulls when its push was applied, or already when it has sent it. Pushes of one learner never
+        waits: whether a learner pulls after its push was applied, or already after sending it. Pushes of one learner never
             overtake each other.
-        serve: the server's time for a gradient, once it has arrived and those before it are done.
-    Leaves out: a server too busy to answer a pull at once.
+        serve: the server's time for a gradient, after its arrival and the end of earlier ones.
+
+    Left out: a server that is too busy to answer a pull at once.
+
     Raises: InputError for no learner, a cycle that takes no time, or a count below 1 or above MAX_UPDATES.
     """
     if not learners or min(learner.cycle_s for learner in learners) <= 0:
@@ -209,7 +217,7 @@ def simulate(
     while True:
         for clock in clocks:
             clock.go_on(math.ceil(horizon_s / clock.learner.cycle_s) + 10)
-        until = min(int(clock.pushed[-1]) for clock in clocks)  # before this instant nothing is missing
+        until = min(int(clock.pushed[-1]) for clock in clocks)  # all events before this instant are known
         if sum(int(np.searchsorted(clock.pushed, until)) for clock in clocks) >= wanted:
             break
         horizon_s *= 1.25
@@ -218,9 +226,9 @@ def simulate(
 
 @dataclass(frozen=True)
 class _Times:
-    """When what happens to each gradient of one learner, int64 nanoseconds, shape (num_gradients,).
+    """Times of each gradient of one learner, int64 nanoseconds, shape (num_gradients,).
 
-    `pushed`: it arrives. `served`: the server has taken it in.
+    `pushed`: its arrival. `served`: the end of the server's work on it.
     """
 
     read: Array
@@ -232,16 +240,16 @@ class _Times:
 
 @dataclass
 class _Clock:
-    """Times of one learner, as many as were asked for so far."""
+    """Times of one learner, as far as they were needed so far."""
 
     learner: Learner
     seed: tuple[int, int]
     waits: bool
     times: _Times = field(default_factory=lambda: _Times(*np.zeros((5, 0), dtype=np.int64)))
-    _free: int = 0  # when the next cycle begins
+    _free: int = 0  # start of the next cycle
 
     def __post_init__(self) -> None:
-        # One for each part, so that what is drawn does not depend on how many are drawn at once.
+        # One for each part, so that draws do not depend on the number drawn at once.
         self._random = [np.random.default_rng((*self.seed, part)) for part in range(4)]
 
     @property
@@ -264,7 +272,7 @@ class _Clock:
         self.times = _Times(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))
 
     def cycles(self) -> Iterator[list[int]]:
-        """Pull, compute, push and request of one cycle after the other, without end."""
+        """Yield pull, compute, push and request of one cycle after another, without end."""
         while True:
             yield from np.stack(self._draw(_BLOCK), axis=1).tolist()
 
@@ -275,11 +283,11 @@ class _Clock:
 
 
 def _served(clocks: list[_Clock], wanted: int, serve: Duration, random: np.random.Generator) -> list[_Times]:
-    """Gradients that queue for the server, played out one after the other; all that are applied until the last wanted one."""
+    """Return the times of gradients that queue for the server, up to the last wanted update."""
     cycles = [clock.cycles() for clock in clocks]
     services = (time for _ in itertools.count() for time in serve.draw_ns(_BLOCK, random).tolist())
-    rows = [array("q") for _ in clocks]  # five times a gradient
-    # The next of each learner: arrival, learner, read, pulled, computed.
+    rows = [array("q") for _ in clocks]  # five times for each gradient
+    # The next gradient of each learner: arrival, learner, read, pulled, computed.
     coming: list[tuple[int, int, int, int, int]] = []
     for number, own in enumerate(cycles):
         pull, compute, push, request = next(own)
@@ -301,7 +309,7 @@ def _served(clocks: list[_Clock], wanted: int, serve: Duration, random: np.rando
 
 
 def _ordered(times: list[_Times], per_update: int, wanted: int | None = None) -> Updates:
-    """All events in the order of the tie rule; versions are counted along it."""
+    """Put all events in the order of the tie rule, and count versions along it."""
     if not times or per_update < 1:
         raise InputError(
             f"{how_many(len(times), 'learners')}, {per_update} gradients per update", "give at least 1 of each"
@@ -313,7 +321,7 @@ def _ordered(times: list[_Times], per_update: int, wanted: int | None = None) ->
         np.concatenate([getattr(own, column.name) for own in times]) for column in fields(_Times)
     )
     number = len(learner)
-    # By time, then learner, then as it happens: pull 1, push 1, pull 2. First pulls at time 0 come before everything.
+    # By time, then learner, then sequence: pull 1, push 1, pull 2. First pulls at time 0 come before everything.
     time = np.concatenate([served, reads])
     is_read = np.repeat([False, True], number)
     who = np.concatenate([learner, np.where((index == 1) & (reads == 0), 0, learner)])
