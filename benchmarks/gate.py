@@ -35,6 +35,7 @@ from chronograd.compare.gate import judge, read_condition
 from chronograd.job import Job, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
+from chronograd.measure.result import Timing
 from chronograd.record import Quantity, Record
 
 # Options of the network: as it is, and with a fifth more.
@@ -84,7 +85,7 @@ def measured(name: str, rounds: int, steps: int, folder: Path) -> Iterator[tuple
     for number in range(rounds):
         for side in chance.sample(["A1", "A2", "B"], 3):
             job = make_job(slower if side == "B" else as_it_is)
-            yield side, jobs.measure(job, num_steps=steps, out=folder / f"{name}-{number}-{side}").record()
+            yield side, jobs.measure(job, Timing(num_steps=steps), out=folder / f"{name}-{number}-{side}").record()
 
 
 def verdicts(sides: Sequence[Sequence[Record]], size: int, limit: float, are_equal: bool) -> dict[str, float]:

@@ -28,6 +28,7 @@ from chronograd.data.trace_job import trace_job
 from chronograd.job import Job, changed
 from chronograd.launch import jobs
 from chronograd.measure import environment
+from chronograd.measure.result import Timing
 from chronograd.predict.prediction import predict
 
 RATES_MBIT = (100, 300, 1000)
@@ -62,9 +63,7 @@ def measure(rate_mbit: int, name: str, batch: int, steps: int, folder: Path) -> 
     with network(("h1", "h2"), rate_mbit) as hosts:
         run = jobs.measure(
             job_over(rate_mbit, name, batch),
-            num_steps=steps,
-            warmup=2,
-            seconds=RUN_S,
+            Timing(2, steps, RUN_S),
             out=folder,
             launcher=f"hosts:{hosts}",
         ).record()

@@ -24,6 +24,7 @@ from chronograd.data.trace_job import trace_job
 from chronograd.job import Job, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
+from chronograd.measure.result import Timing
 from chronograd.predict.prediction import predict
 
 # Network, global batch and shape of an image; small and large gradients, little and much work.
@@ -74,7 +75,7 @@ def case(network: str, batch: int, shape: Sequence[int], world: int, rounds: int
     job = make_job(network, batch, shape, world)
     predicted = predict(trace_job(job), job)
     runs = [
-        jobs.measure(job, num_steps=30, seconds=20.0, out=folder / f"{network}-{world}-{i}").record()
+        jobs.measure(job, Timing(num_steps=30, seconds=20.0), out=folder / f"{network}-{world}-{i}").record()
         for i in range(rounds)
     ]
     found: dict[str, Any] = {"network": network, "batch": batch, "world": world, "rounds": rounds}

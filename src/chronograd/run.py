@@ -26,6 +26,7 @@ from chronograd.job import Job, changed
 from chronograd.launch import jobs
 from chronograd.launch.repeats import record_of_rounds
 from chronograd.measure import environment
+from chronograd.measure.result import Timing
 from chronograd.plan.elsewhere import elsewhere, plan_section
 from chronograd.predict.prediction import predict
 from chronograd.record import Record
@@ -138,7 +139,11 @@ def measure_in_turns(loop: Loop, device: Device, bar: Bar, parent: Path) -> None
                 before, ticks = pace.probe_s(), environment.processor_ticks()
                 rounds[world].append(
                     jobs.measure(
-                        wholes[world].job(), num_steps=STEPS_PER_ROUND, out=out, flops_per_step=flops, on_line=on_line
+                        wholes[world].job(),
+                        Timing(num_steps=STEPS_PER_ROUND),
+                        out=out,
+                        flops_per_step=flops,
+                        on_line=on_line,
                     )
                 )
                 taken[world].append(environment.taken_share(ticks, environment.processor_ticks()))

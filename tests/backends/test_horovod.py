@@ -23,6 +23,7 @@ from chronograd.errors import JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import horovodrun
 from chronograd.launch import jobs as launch
+from chronograd.measure.result import Timing
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
 
@@ -217,7 +218,7 @@ def test_rate_and_epochs_scale_with_the_ranks(trained: Trained) -> None:
 def test_exposed_communication_is_measured(tmp_path: Path) -> None:
     """Also with a batch in parts, which keep their gradients to themselves in either kind of step."""
     job = make_job("training.accumulation=2")
-    record = launch.measure(job, num_steps=6, warmup=2, out=tmp_path / "run").record()
+    record = launch.measure(job, Timing(2, 6), out=tmp_path / "run").record()
     exposed = record["communication_exposed_s"]
     assert exposed.value is not None
     assert exposed.n == 6

@@ -23,6 +23,7 @@ from chronograd.backends.parameter_server.actors import ParameterServer, Shard, 
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job, Training
 from chronograd.launch import jobs as launch
+from chronograd.measure.result import Timing
 from chronograd.rundir import Line, RunDir, StepLine
 from chronograd.rundir.steps import merged
 from chronograd.train.checkpoint_folder import list_checkpoints
@@ -255,7 +256,7 @@ def is_timed(line: Line) -> bool:
 
 @needs_ray
 def test_measuring_and_then_the_record(tmp_path: Path, mark: str) -> None:
-    run = launch.measure(make_job(learners=2), num_steps=12, warmup=2, flops_per_step=1e6, out=tmp_path / "run")
+    run = launch.measure(make_job(learners=2), Timing(2, 12), flops_per_step=1e6, out=tmp_path / "run")
     assert marked(mark) == []
     record = run.record()
     assert record["step_time_s"].n == 12

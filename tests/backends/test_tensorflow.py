@@ -31,6 +31,7 @@ from chronograd.errors import JobError, RunError
 from chronograd.job import Job, Training
 from chronograd.launch import jobs as launch
 from chronograd.launch.local import free_port
+from chronograd.measure.result import Timing
 from chronograd.models.registry import build
 from chronograd.rundir import Line, RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
@@ -294,7 +295,7 @@ def test_a_resumed_run_ends_where_it_would_have(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("without_torch")
 def test_measuring_tells_exchange_from_computation(tmp_path: Path) -> None:
     job = make_job("tf_mirrored", "communication.all_reduce=hierarchical_copy")
-    run = launch.measure(job, num_steps=3, warmup=1, flops_per_step=1e6, out=tmp_path / "run")
+    run = launch.measure(job, Timing(1, 3), flops_per_step=1e6, out=tmp_path / "run")
     record = run.record()
     assert record.provenance.all_reduce == "hierarchical_copy"
     assert run.ranks() == [0]

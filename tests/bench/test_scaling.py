@@ -15,6 +15,7 @@ from chronograd.compare.scaling import Ladder
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 from chronograd.launch import jobs as launched
+from chronograd.measure.result import Timing
 from chronograd.record import Record
 
 TINY = {
@@ -28,7 +29,7 @@ TINY = {
 
 def test_every_point_follows_from_what_was_measured(tmp_path: Path) -> None:
     job = jobs.from_dict(TINY)
-    record = measure_scaling(job, [1, 2], ["strong", "weak"], folder=tmp_path, samples=64, num_steps=3, warmup=1)
+    record = measure_scaling(job, [1, 2], ["strong", "weak"], folder=tmp_path, samples=64, timing=Timing(1, 3))
     rows = {(row.scaling, row.world): row for row in record.tables.scaling if row.kind == "measured"}
     assert {key: (row.batch, row.per_rank) for key, row in rows.items()} == {
         ("strong", 1): (8, 8),

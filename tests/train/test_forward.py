@@ -16,7 +16,7 @@ from chronograd.data.trace_job import trace_job
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
-from chronograd.measure.result import Method, latency_quantities
+from chronograd.measure.result import Method, Timing, latency_quantities
 from chronograd.predict.memory import footprint_of_job
 from chronograd.predict.prediction import predict
 from chronograd.record import FORWARD_PARTS, STEP_PARTS, subtract
@@ -67,7 +67,7 @@ def test_a_batch_is_what_the_network_says_of_it_in_evaluation(fields: dict[str, 
 @pytest.mark.parametrize("fields", [IMAGES, TEXT], ids=["images", "text"])
 def test_inference_is_measured_with_percentiles_and_nothing_of_training(fields: dict[str, Any], tmp_path: Path) -> None:
     job = asked(fields)
-    record = launch.measure(job, num_steps=120, warmup=2, out=tmp_path / "run").record()
+    record = launch.measure(job, Timing(2, 120), out=tmp_path / "run").record()
     assert record.job.mode == "inference"
     assert record.title.startswith(f"inference of {job.network.name} on {job.data.name} at batch {job.training.batch}")
     p50, p95, p99 = (record.value(f"latency_p{n}_s") for n in (50, 95, 99))
@@ -85,7 +85,7 @@ def test_inference_is_measured_with_percentiles_and_nothing_of_training(fields: 
 
 def test_memory_of_inference_is_what_a_trace_says(tmp_path: Path) -> None:
     job = asked(IMAGES, "network.name=resnet20", "data.shape=[3,32,32]", "training.batch=16")
-    record = launch.measure(job, num_steps=3, warmup=1, out=tmp_path / "run").record()
+    record = launch.measure(job, Timing(1, 3), out=tmp_path / "run").record()
     predicted = footprint_of_job(trace_job(job), job).at(16).total
     # What convolutions take as workspace is left out of the trace.
     assert record.value("memory_peak_bytes") == pytest.approx(predicted, rel=0.25)
@@ -93,7 +93,7 @@ def test_memory_of_inference_is_what_a_trace_says(tmp_path: Path) -> None:
 
 def test_several_ranks_work_each_by_itself(tmp_path: Path) -> None:
     job = asked(IMAGES, "backend=ddp", "cluster.count=2")
-    record = launch.measure(job, num_steps=20, warmup=1, out=tmp_path / "run").record()
+    record = launch.measure(job, Timing(1, 20), out=tmp_path / "run").record()
     assert record.world == 2
     assert "communication_exposed_s" not in record.quantities
     assert record.value("throughput_samples_per_s") == pytest.approx(4 / record.value("latency_s"))

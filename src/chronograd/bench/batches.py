@@ -12,6 +12,7 @@ from chronograd.job import Job, changed
 from chronograd.launch import jobs
 from chronograd.launch.jobs import PathLike
 from chronograd.measure import environment
+from chronograd.measure.result import Timing
 from chronograd.record import Record, Tables
 from chronograd.rundir import RunDir
 from chronograd.units import quantity, seconds
@@ -24,11 +25,12 @@ _UNITS = {
 }
 
 
-def measure_batches(job: Job, batches: Sequence[int], out: PathLike | None = None, **timing: Any) -> Answer:
+def measure_batches(job: Job, batches: Sequence[int], out: PathLike | None = None, launcher: str | None = None,
+                    timing: Timing | None = None) -> Answer:  # fmt: skip
     """Time an epoch at each batch, the smallest first, until one does not fit; in runs below one run directory.
 
     Args:
-        timing: as `jobs.measure` takes it.
+        launcher, timing: see `jobs.measure`.
     Raises: as `jobs.measure`, but for memory that is full.
     """
     whole = RunDir.create(job, environment.environment(), out)
@@ -37,7 +39,7 @@ def measure_batches(job: Job, batches: Sequence[int], out: PathLike | None = Non
     for batch in sorted(batches):
         one = changed(job, [f"training.batch={batch}"])
         try:
-            run = jobs.measure(one, out=whole.path / f"batch-{batch}", with_epochs=True, **timing)
+            run = jobs.measure(one, timing, out=whole.path / f"batch-{batch}", with_epochs=True, launcher=launcher)
         except RunError as error:
             if "memory" not in error.message.lower():
                 raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from chronograd.compare.scaling import Ladder, Scaling, check_scaling, per_rank
@@ -12,6 +11,7 @@ from chronograd.errors import InputError
 from chronograd.job import Job, changed, resolved
 from chronograd.launch import jobs
 from chronograd.measure import environment
+from chronograd.measure.result import Timing
 from chronograd.predict.prediction import StepModel
 from chronograd.record import Provenance, Record, RecordedCluster, ScalingRow
 from chronograd.trace import Trace
@@ -27,9 +27,7 @@ def measure_scaling(
     folder: Path,
     trace: Trace | None = None,
     samples: int | None = None,
-    num_steps: int | None = None,
-    warmup: int = 5,
-    seconds: float = 60.0,
+    timing: Timing | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Record:
     """Measure a job at every number of ranks, and predict the same. Returns a record with the table `scaling`.
@@ -46,12 +44,10 @@ def measure_scaling(
     job = changed(job, [f"cluster.threads={threads}"])
     ladder = Ladder(job, trace, samples)
 
-    timed = partial(jobs.measure, num_steps=num_steps, warmup=warmup, seconds=seconds)
-
     def measure(one: Job) -> Record:
         out = folder / f"{one.backend}-{one.cluster.count}x{per_rank(one)}"
         flops = None if trace is None else float(trace.flops(one.images_per_rank))
-        return timed(one, flops_per_step=flops, out=out).record()
+        return jobs.measure(one, timing, flops_per_step=flops, out=out).record()
 
     points: list[ScalingRow] = []
     notes: list[str] = []

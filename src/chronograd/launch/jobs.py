@@ -19,6 +19,7 @@ from chronograd.launch.hosts import Host
 from chronograd.launch.processes import KilledError, tail
 from chronograd.launch.silence import Silence
 from chronograd.measure import environment
+from chronograd.measure.result import Timing
 from chronograd.rundir import DEFAULT_PARENT, Line, RunDir, StepFollower
 from chronograd.rundir.steps import Epoch
 from chronograd.train import checkpoint_folder
@@ -180,10 +181,8 @@ def _schedule_note(training: Training, last: Epoch) -> str:
 
 def measure(
     job: Job,
+    timing: Timing | None = None,
     *,
-    num_steps: int | None = None,
-    warmup: int = 5,
-    seconds: float = 60.0,
     flops_per_step: float | None = None,
     with_epochs: bool = False,
     out: PathLike | None = None,
@@ -194,30 +193,23 @@ def measure(
     """Time the steps of a job, after a warm-up. Returns its run directory, with a record.
 
     Args:
-        num_steps: steps to time, fewer if they take more than `seconds`; by default 30, in inference 200 batches.
+        timing: how long to time steps; by default `usual_steps` of them.
         flops_per_step: matrix FLOPs of one step of one rank, for the achieved rate; counted where they are not given.
         with_epochs: also time a second epoch after one of warm-up, and one without loading data.
     Others, and errors, as for `train`.
     """
     if job.task == "reinforcement":
         raise JobError("a job of reinforcement is trained, not measured", "train it: its record has frames per second")
-    if num_steps is None:
-        num_steps = BATCHES_TIMED if job.mode == "inference" else STEPS_TIMED
+    timing = timing or Timing(num_steps=usual_steps(job))
     if with_epochs and job.mode == "inference":
         raise JobError("epochs are of training, and mode is inference", "time batches: leave --epochs out")
-    if num_steps < 1 or warmup < 1 or not seconds > 0:
-        raise JobError(
-            f"cannot time {how_many(num_steps, 'steps')} after {warmup} of warm-up in {seconds:g} s", "each is above 0"
-        )
     if job.data.name == INPUTS and not with_epochs:
         from chronograd.launch import own_inputs
 
         flops = _flops_per_step(job) if flops_per_step is None else flops_per_step
-        return own_inputs.measure(
-            job, num_steps=num_steps, warmup=warmup, seconds=seconds, flops_per_step=flops, out=out
-        )
+        return own_inputs.measure(job, timing, flops, out)
     run = create(job, out, parent, launcher=launcher)
-    arguments = ["measure", f"--steps={num_steps}", f"--warmup={warmup}", f"--seconds={seconds}"]
+    arguments = ["measure", f"--steps={timing.num_steps}", f"--warmup={timing.warmup}", f"--seconds={timing.seconds}"]
     if flops_per_step is None:
         flops_per_step = _flops_per_step(run.job())
     if flops_per_step is not None:
@@ -226,6 +218,11 @@ def measure(
         arguments.append("--epochs")
     _launch(run.job(), run, arguments, launcher, on_line)
     return run
+
+
+def usual_steps(job: Job) -> int:
+    """Steps that are timed where none are stated: 30, in inference 200 batches."""
+    return BATCHES_TIMED if job.mode == "inference" else STEPS_TIMED
 
 
 def _flops_per_step(job: Job) -> float | None:

@@ -15,6 +15,7 @@ from chronograd.count.network import call_of
 from chronograd.count.tracing import LOSSES
 from chronograd.errors import InputError
 from chronograd.job import Job
+from chronograd.measure.result import Timing
 from chronograd.measure.user_loop import LoopRecorder
 from chronograd.models import registry
 from chronograd.rundir import RunDir
@@ -23,19 +24,10 @@ from chronograd.train.rank_context import rank_context_from_environment
 from chronograd.train.step import DTYPES, autocast, compiled, set_matrix_arithmetic
 
 
-def measure(
-    job: Job,
-    *,
-    num_steps: int,
-    warmup: int,
-    seconds: float,
-    flops_per_step: float | None,
-    out: str | os.PathLike[str] | None,
-) -> RunDir:
+def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | os.PathLike[str] | None) -> RunDir:
     """Time steps of one process, each on the same batch; the loss is the one that `count` counts. Returns the run directory.
 
     Args:
-        num_steps: steps to time after the warm-up, fewer if they take more than `seconds`.
         out: the run directory, which must not hold a run yet; a new one in `runs` by default.
     Raises: InputError for several ranks; otherwise as `chronograd.launch.jobs.measure`.
     """
@@ -58,16 +50,16 @@ def measure(
             job=job,
             title=f"{job.network.name}, inputs of its own",
             device=device,
-            warmup=warmup,
+            warmup=timing.warmup,
             flops_per_step=flops_per_step,
             what_if=False,
             quiet=True,
         )
         with recorder:
             ends_at = float("inf")
-            for step in range(warmup + num_steps):
-                if step == warmup:
-                    ends_at = time.monotonic() + seconds
+            for step in range(timing.warmup + timing.num_steps):
+                if step == timing.warmup:
+                    ends_at = time.monotonic() + timing.seconds
                 elif time.monotonic() > ends_at:
                     break
                 with recorder.step():

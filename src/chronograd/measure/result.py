@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from chronograd.errors import InputError
 from chronograd.record import FORWARD_PARTS, INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
 from chronograd.rundir import StepLine, StepLog
 from chronograd.rundir.stalls import Stalls
@@ -30,7 +31,10 @@ class Timing:
 
     def __post_init__(self) -> None:
         if self.warmup < 1 or self.num_steps < 1 or not self.seconds > 0:
-            raise ValueError(f"at least one step of warm-up and one timed step, and some seconds; got {self}")
+            raise InputError(
+                f"cannot time {how_many(self.num_steps, 'steps')} after {self.warmup} of warm-up in {self.seconds:g} s",
+                "give numbers above 0",
+            )
 
 
 @dataclass(frozen=True)

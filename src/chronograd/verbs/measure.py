@@ -16,6 +16,8 @@ from chronograd.verbs.screen import say, waiting
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.job import Job
+    from chronograd.measure.result import Timing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,11 @@ class _Timing(JobRequest):
     out: Annotated[str | None, click.Path()] = None
     """Run directory; a new one in runs/ by default."""
 
-    def timing(self) -> dict[str, Any]:
-        return {"num_steps": self.steps, "warmup": self.warmup, "seconds": self.seconds}
+    def timing(self, job: Job) -> Timing:
+        from chronograd.launch.jobs import usual_steps
+        from chronograd.measure.result import Timing
+
+        return Timing(self.warmup, self.steps or usual_steps(job), self.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +74,7 @@ class Measure(_Timing):
         job = self.asked().job
         launcher = launcher_of(self.launcher, self.hosts)
         with waiting("timing steps"):
-            run = jobs.measure(job, out=self.out, with_epochs=self.epochs, launcher=launcher, **self.timing())
+            run = jobs.measure(job, self.timing(job), out=self.out, with_epochs=self.epochs, launcher=launcher)
         return run_answer(run)
 
     def after(self, answer: Answer, as_json: bool) -> None:
@@ -108,7 +113,7 @@ class MeasureScaling(_Timing):
         say(f"timing steps on {', '.join(map(str, self.world))} ranks")
         scalings: list[Any] = self.scaling.split(",")
         record = measure_scaling(job, list(self.world), scalings, folder=whole.path, trace=trace,
-                                 samples=card(job.data).train_size, say=say, **self.timing())  # fmt: skip
+                                 samples=card(job.data).train_size, timing=self.timing(job), say=say)  # fmt: skip
         whole.save_record(record)
         rows = [point.model_dump() for point in record.tables.scaling]
         sections = [
@@ -143,7 +148,8 @@ class MeasureBatches(_Timing):
         from chronograd.bench.batches import measure_batches
 
         launcher = launcher_of(self.launcher, self.hosts)
-        return measure_batches(self.asked().job, list(self.batches), self.out, launcher=launcher, **self.timing())
+        job = self.asked().job
+        return measure_batches(job, list(self.batches), self.out, launcher, self.timing(job))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from chronograd.hardware.catalog import Price
 from chronograd.job import Job, changed, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
+from chronograd.measure.result import Timing
 from chronograd.predict.prediction import StepModel
 from chronograd.record import Record
 from chronograd.rundir import RunDir, is_run_dir
@@ -116,8 +117,8 @@ def measured(runner: StudyRunner, settings: Settings, name: str, job: Job) -> Re
         return RunDir.open(path).record()
     if is_run_dir(path):
         path = runner.path(f"{name}-again")
-    steps, warmup = settings["steps"], settings["warmup"]
-    return jobs.measure(job, num_steps=steps, warmup=warmup, seconds=120.0, out=path).record()
+    timing = Timing(settings["warmup"], settings["steps"], seconds=120.0)
+    return jobs.measure(job, timing, out=path).record()
 
 
 def cluster_sweeps(
