@@ -11,7 +11,7 @@ from chronograd.plan.effort import of_epochs
 from chronograd.record import Quantity, Record
 from chronograd.units import number, quantity
 from chronograd.words import how_many, interval
-from chronograd_lab.common.optimus_sections import epochs_words
+from chronograd_lab.studies.depth_and_device.blocks import epochs_words
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
