@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+import yaml
 
 import chronograd
 
@@ -91,3 +92,28 @@ def test_a_message_with_such_a_file_is_seen(tmp_path: Path) -> None:
     code = 'def f():\n    """See docs/no.md."""\n    raise InputError("x", f"see docs/data.md of {y}")\n'
     (tmp_path / "one.py").write_text(code)
     assert [PATH.findall(text) for text in messages_in(tmp_path / "one.py")] == [[], ["docs/data.md"]]
+
+
+def test_the_files_of_the_repository_state_the_version_of_the_package() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {chronograd.__version__}\n" in citation
+    constraint = re.search(r"^ruff==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert constraint is not None
+    assert f"rev: v{constraint[1]} " in (ROOT / ".pre-commit-config.yaml").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_the_files_for_github_can_be_read(path: Path) -> None:
+    data = yaml.safe_load(path.read_text())
+    if path.parent.name == "workflows":
+        assert all(job["steps"] for job in data["jobs"].values())
+
+
+def test_the_oldest_dependencies_are_the_bounds_of_the_project() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "minimum.py", "timm"], capture_output=True, text=True, check=True
+    )
+    oldest = dict(line.split("==") for line in done.stdout.splitlines())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert len(oldest) >= len(project["dependencies"]) + 5
+    assert {f"{name}>={version}" for name, version in oldest.items()} >= set(project["dependencies"])

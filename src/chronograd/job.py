@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_serializer,
     model_validator,
@@ -30,8 +32,16 @@ from chronograd.errors import InputError, JobError, did_you_mean, problems, show
 from chronograd.recipes import ALGORITHMS, RECIPES, REPLAYS, recipe
 from chronograd.words import how_many
 
-BackendName = Literal["single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker"]
-BACKENDS: tuple[str, ...] = get_args(BackendName)
+BACKENDS = ("single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker")
+
+
+def _known_backend(name: str) -> str:
+    if name in BACKENDS or name in (others := trust.plugins("backends")):
+        return name
+    raise ValueError(f"{shown(name)} is not one of its values{did_you_mean(name, (*BACKENDS, *others))}")
+
+
+BackendName = Annotated[str, AfterValidator(_known_backend), WithJsonSchema({"enum": list(BACKENDS), "type": "string"})]
 # A job file has a few hundred.
 MAX_JOB_BYTES = 32_000
 MAX_CODE_BYTES, MAX_NAMES = 1_000_000, 8  # of a Python file whose networks an error lists

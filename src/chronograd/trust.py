@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-from chronograd.errors import InputError
+from chronograd.errors import ChronogradError, InputError, RunError
 
 # What may run now; None outside of verbs. Not of a thread or a context: verbs start threads, which must not know more.
 _named: set[str] | None = None
@@ -64,3 +66,25 @@ def is_named(code: str) -> bool:
 def _key(code: str) -> str:
     """One name for one file, however it is written."""
     return os.path.realpath(code) if code.endswith((".py", ".sbatch")) else code
+
+
+def plugins(kind: str) -> dict[str, EntryPoint]:
+    """Return the `backends`, `devices` or `studies` that other installed packages add, as entry points by name.
+
+    Their code may run, because the user installed it.
+    """
+    return {point.name: point for point in entry_points(group=f"chronograd.{kind}")}
+
+
+def loaded(point: EntryPoint) -> Any:
+    """Return the object that an entry point names. Raises RunError, with the package, for one that cannot be imported."""
+    try:
+        return point.load()
+    except ChronogradError:
+        raise
+    except Exception as error:
+        package = point.dist.name if point.dist is not None else point.value
+        raise RunError(
+            f"{package} adds {point.name!r} to {point.group}, and it cannot be loaded: {type(error).__name__}: {error}",
+            f"update or uninstall {package}",
+        ) from error

@@ -6,7 +6,8 @@
     calibrations/NAME.toml  figures fitted for a device from published timings, with their error
 
 A user's device is a file of the same form. It is given by its path, or stored in the user's data folder, where
-calibration writes the device `local`.
+calibration writes the device `local`. Other packages can
+add devices: their entry point names a package of *.toml files.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import platformdirs
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
+from chronograd import trust
 from chronograd.errors import FileFormatError, InputError, NotFoundError, near_names, problems
 from chronograd.files import check_plain, read_bytes, write_aside
 from chronograd.hardware import instances
@@ -403,9 +405,16 @@ def _device_names() -> dict[str, str]:
 
 
 def _user_files() -> dict[str, Path]:
-    """Return files of the user's devices by name. They cannot replace devices of the catalogue."""
-    found = {_normal(path.stem): path for path in sorted(user_device_path("local").parent.glob("*.toml"))}
-    return {name: path for name, path in found.items() if name not in _device_names()}
+    """Return files of the user's and of other packages' devices by name. They cannot replace devices of the catalogue."""
+    own = {_normal(path.stem): path for path in sorted(user_device_path("local").parent.glob("*.toml"))}
+    return {name: path for name, path in {**_package_files(), **own}.items() if name not in _device_names()}
+
+
+@functools.cache
+def _package_files() -> dict[str, Path]:
+    """Return the files of devices by name that other installed packages add."""
+    folders = [Path(trust.loaded(point).__path__[0]) for point in trust.plugins("devices").values()]
+    return {_normal(path.stem): path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
 @functools.cache

@@ -1,19 +1,25 @@
-"""The studies: one folder each, with a `STUDY` in study.py and its text in page.md, or one file. What they share is in `chronograd_lab.common`."""
+"""The studies: one folder each, with a `STUDY` in study.py and its text in page.md, or one file. What they share is in `chronograd_lab.common`.
+
+Other packages add studies: an entry point of the group `chronograd.studies` names a `Study`, such as `my_lab.warmup:STUDY`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
+from chronograd import trust
 from chronograd.errors import NotFoundError
 from chronograd_lab.common.study import Study
 
 
 def studies() -> dict[str, Study]:
-    """All studies, by name. Importing them needs no torch."""
+    """Return all studies by name, those that other installed packages add included. Importing them needs no torch."""
     names = [f"{one.name}.study" if one.ispkg else one.name for one in pkgutil.iter_modules(__path__)]
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
-    return {study.name: study for study in sorted((m.STUDY for m in modules), key=lambda study: study.name)}
+    added = [trust.loaded(point) for point in trust.plugins("studies").values()]
+    known = {study.name: study for study in (*added, *(module.STUDY for module in modules))}
+    return dict(sorted(known.items()))
 
 
 def find(name: str) -> Study:
