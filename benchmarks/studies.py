@@ -43,9 +43,9 @@ _STOPPED = (
 _NOT_RUN = """\
 Not run. Hours on two cores follow from the measured time of one image on one thread; hours on an H200 are predicted (`python -m benchmarks.evening`):"""
 _TAIL = """\
-A folder holds `results.json` (every run, curve and picture), `README.md` with its figures, and `report.html`, one
-self-contained page. `smoke` sizes take seconds and run in the tests; `paper` has the published settings and wants a GPU. The two
-tables are made from the results: `python -m benchmarks.studies`.
+A folder holds `results.json` (every run, curve and picture) and `README.md` with its figures. `make docs` renders the full report of
+each study from its results, one self-contained page. `smoke` sizes take seconds and run in the tests. `paper` has the published
+settings and wants a GPU. The two tables are made from the results: `python -m benchmarks.studies`.
 
 Which question of the exercises each of them answers: [by exercise](../exercises.md). What the words mean: [concepts](../concepts/README.md).
 """
