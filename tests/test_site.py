@@ -57,6 +57,15 @@ def test_a_dark_figure_has_the_dark_colors_of_the_palette(build: SimpleNamespace
     )
 
 
+def test_a_report_on_the_site_links_back(build: SimpleNamespace) -> None:
+    from chronograd.answer import Answer
+    from chronograd.report.html import render_html
+
+    report = build.on_site(render_html(Answer("AlexNet")))
+    assert report.count('<a href="index.html">') == 1
+    assert report.index("<body>") < report.index('"ground": ["#fefefd", "#1d2025"]') < report.index("<h1>AlexNet</h1>")
+
+
 def test_the_navigation_names_every_page_of_docs(build: SimpleNamespace, tmp_path: Path) -> None:
     functions = build.stage.__globals__
     functions |= {"SOURCE": tmp_path, "api_page": lambda: "# API\n"}

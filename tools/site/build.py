@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import json
 import os
 import re
 import shutil
@@ -224,7 +225,8 @@ def write_reports() -> list[str]:
     from chronograd_lab.common.results import Results
     from chronograd_lab.studies import find
 
-    code = max(path.stat().st_mtime for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".j2", ".css"))
+    files = [Path(__file__), *(path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".j2", ".css"))]
+    code = max(path.stat().st_mtime for path in files)
     names = []
     for results in sorted((DOCS / "studies").glob("*/results.json")):
         name = results.parent.name
@@ -233,8 +235,19 @@ def write_reports() -> list[str]:
         if report.exists() and report.stat().st_mtime > max(code, results.stat().st_mtime):
             continue
         report.parent.mkdir(parents=True, exist_ok=True)
-        report.write_text(render_html(find(name).page(Results.load(results))), encoding="utf-8")
+        report.write_text(on_site(render_html(find(name).page(Results.load(results)))), encoding="utf-8")
     return names
+
+
+def on_site(report: str) -> str:
+    """Return a report with a link back to its study, in the theme that the reader chose on the site."""
+    script = f"""<script>
+const theme = localStorage.getItem("theme"), palette = {json.dumps(PALETTE)};
+if (theme === "light" || theme === "dark")
+  for (const name in palette) document.documentElement.style.setProperty("--c-" + name, palette[name][theme === "dark" ? 1 : 0]);
+</script>"""
+    back = '<p class="kicker"><a href="index.html">← Back to the study</a></p>'
+    return report.replace("<body>\n", f"<body>\n{script}\n{back}\n", 1)
 
 
 if __name__ == "__main__":
