@@ -246,7 +246,7 @@ const theme = localStorage.getItem("theme"), palette = {json.dumps(PALETTE)};
 if (theme === "light" || theme === "dark")
   for (const name in palette) document.documentElement.style.setProperty("--c-" + name, palette[name][theme === "dark" ? 1 : 0]);
 </script>"""
-    back = '<p class="kicker"><a href="index.html">← Back to the study</a></p>'
+    back = '<p class="kicker"><a href="index.html" style="color: inherit">← Back to the study</a></p>'
     return report.replace("<body>\n", f"<body>\n{script}\n{back}\n", 1)
 
 
