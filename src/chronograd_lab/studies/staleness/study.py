@@ -167,7 +167,7 @@ def values(results: Results) -> dict[str, Any]:
         "first": several[0],
         "off": {"median": float(np.median(off)), "most": max(off)},
         "too_stale": _mean_of(several, lambda row: row["mean_at_once"] / row["mean"] - 1),
-        "distance": {how: _mean_of(several, lambda row, how=how: row[f"distance_{how}"]) for how in ("at_once", "with_gap")},
+        "distance": {how: float(np.mean([row[f"distance_{how}"] for row in several])) for how in ("at_once", "with_gap")},
         "too_fast": _mean_of(rows["runs"], lambda row: row["updates_per_s_at_once"] / row["updates_per_s"] - 1),
         "stalest": {key(how): max(distinct(rows["counts"], "staleness", run=_counted_run(results), how=how))
                     for how in (COUNTED, WITH_GAP)},
@@ -274,7 +274,7 @@ def _by_factor(results: Results) -> Block:
 
 def _counted_run(results: Results) -> str:
     """The first run with the most learners."""
-    return max(results.rows["runs"], key=lambda row: row["learners"])["run"]
+    return str(max(results.rows["runs"], key=lambda row: row["learners"])["run"])
 
 
 def _counted(results: Results) -> Block:

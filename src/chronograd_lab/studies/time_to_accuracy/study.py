@@ -189,7 +189,8 @@ def _with_interval(row: Row, form: Callable[[float], str] = seconds) -> str:
 def _band(label: str, rows: Sequence[Row], scale: float = 1.0, keys: Sequence[str] = ("time_s", "low", "high"),
           color: str = "") -> Series:  # fmt: skip
     y, *ends = ([float(f"{row[name] / scale:.6g}") for row in rows] for name in keys)
-    return Series(label, "predicted", [row["workers"] for row in rows], y, *ends, color=color or COLORS.get(label, ""))
+    low, high = ends or ([], [])
+    return Series(label, "predicted", [row["workers"] for row in rows], y, low, high, color or COLORS.get(label, ""))
 
 
 def blocks(results: Results) -> dict[str, Block]:
