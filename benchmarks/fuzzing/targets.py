@@ -144,7 +144,7 @@ def use_device(device: catalog.Device) -> None:
     json.dumps(device.model_dump(mode="json"), allow_nan=False)
     market.price_of(device)
     for found in calibrations(device):
-        found.columns()
+        found.columns  # noqa: B018 — computed once, on first use
         seconds = Work.of(small_trace(), 4, found.precision).total_seconds(found)
         assert seconds >= 0, f"a step of {seconds} s"
         json.dumps(found.to_table(), allow_nan=False)

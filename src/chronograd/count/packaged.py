@@ -42,7 +42,7 @@ def find(reference: str, options: dict[str, Any] | None, settings: dict[str, Any
         return None
     for variant, read in _variants(reference):
         if variant == wanted:
-            trace = read()
+            trace: Trace = read()
             trace.network = reference
             return trace
     return None
