@@ -76,6 +76,13 @@ def test_a_platform_of_any_cloud_chooses_its_own_name(plan: Path, capsys: pytest
     assert "use_spot: true" in said["text"]
 
 
+def test_the_copies_of_an_augmented_batch_are_those_of_the_plan(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan counts pictures on a device, a job samples: 8 × 32 pictures are 128 samples with two copies of each."""
+    copies = ["training.augmentation.copies=2", "training.augmentation.flip=true"]
+    said = printed(capsys, "launch", "sagemaker", JOB, *copies, "--plan", str(plan), "--dry-run", *AWS)
+    assert json.loads(said["text"])["HyperParameters"]["training.batch"] == "128"
+
+
 def test_on_demand_is_no_spot_unless_the_line_says_so(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["launch", "sagemaker", JOB, "--plan", changed(plan, prices="on-demand"), "--dry-run", *AWS]
     assert "EnableManagedSpotTraining" not in printed(capsys, *line)["text"]
