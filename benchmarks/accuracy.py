@@ -345,8 +345,8 @@ def tables(source: str, group: Sequence[dict[str, Any]], reasons: set[str]) -> l
         text.append("")
     for r in group:
         text += breakdown(r)
-    worst = ", ".join(f"{name} {ratio:.2f}" for name, ratio in group[-1]["worst_cases"][:8])
-    text += [f"Furthest off (predicted / measured, {group[-1]['rule']}): {worst}."]
+    text += [f"| furthest off: {group[-1]['rule']} | predicted / measured |", "|---|---:|"]
+    text += [f"| {name} | {ratio:.2f} |" for name, ratio in group[-1]["worst_cases"][:8]]
     if reason(source) not in reasons:
         text += ["", *textwrap.wrap(reason(source), 118, break_long_words=False, break_on_hyphens=False)]
         reasons.add(reason(source))
