@@ -48,8 +48,8 @@ def test_the_whole_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     # What is said of the loss is what `fit loss` says of the run.
     assert main(["fit", "loss", printed["runs"]["trained"], "--fraction", "0.5"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    (share,) = re.findall(r"were missed by (\S+ %) of the largest value", text)
-    assert f"by {share} of the largest loss" in printed["takeaways"]["Training"]
+    (share,) = re.findall(r"their mean error is (\S+ %) of the largest value", text)
+    assert f"off by {share} of the largest loss" in printed["takeaways"]["Training"]
 
 
 def test_a_run_is_forecast_with_its_schedule_as_fit_loss_does_it(

@@ -159,7 +159,7 @@ class TestFromPublishedRuns:
         assert forecast_convergence(asked, both) == forecast_convergence(asked, self.KNOWN)
 
     def test_nothing_is_told_of_a_constant_rate(self) -> None:
-        with pytest.raises(InputError, match="not known"):
+        with pytest.raises(InputError, match="schedule is unknown"):
             levels_ahead(Schedule("constant", (), 9.0), 3.0, 0.5, np.array([5.0]), self.KNOWN)
 
 
@@ -213,7 +213,7 @@ class TestUnlikeAnyKnownRun:
         assert end.value == pytest.approx(true, rel=0.05)
         assert 0.75 * true < end.low < true < end.high < 1.2 * true
         assert made.model.family == "power"
-        assert "not by other runs: fewer than 5 %" in made.basis
+        assert "other runs are not used: fewer than 5 %" in made.basis
         assert any("too narrow" in warning for warning in made.warnings)
         # log(value / bound) is at least 0.2 · log(first / now) · sqrt(log(10,000 / 3,000)) deviations of an 80 % interval.
         now = 2.6 + 20 * float(LANGUAGE.at_full_rate(np.array([3000.0]))[0]) ** -0.4
@@ -312,6 +312,6 @@ def test_the_command_takes_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixt
     assert found["converged"]["remaining"] == found["converged"]["step"] - 20
     assert [one["until"] for one in found["earlier"]] == [6, 13]
     assert main(["fit", "loss", str(file)]) == 0
-    assert "by its own points" in " ".join(capsys.readouterr().out.split())
+    assert "from its curve" in " ".join(capsys.readouterr().out.split())
     assert main(["fit", "loss", str(file), "--schedule", "annealed"]) == 2
     assert "--planned" in capsys.readouterr().err

@@ -99,7 +99,7 @@ def test_without_times_the_pace_may_be_stated(tmp_path: Path, capsys: pytest.Cap
     assert isinstance(time, dict)
     assert time["ahead"]["seconds"] == pytest.approx(60 * (reached["step"] - 20))
     assert main(["forecast", *map(str, words)]) == 0
-    assert "hours are not known" in " ".join(capsys.readouterr().out.split())
+    assert "no forecast in hours" in " ".join(capsys.readouterr().out.split())
 
 
 def test_names_of_schedules_are_those_of_job_files(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

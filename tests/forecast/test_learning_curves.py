@@ -110,7 +110,7 @@ def test_what_is_broken_in_a_tensorboard_file_is_told(tmp_path: Path, told_by_co
     file.write_bytes(flipped(begins[point_34]))
     (note,), count = told_by_command(tmp_path)
     assert count == 33
-    assert f"record {point_34 + 1} is damaged, and from there on nothing can be read" in note
+    assert f"record {point_34 + 1} is damaged, so the rest cannot be read" in note
     assert f"{len(whole) - begins[point_34]:,} of {len(whole):,} bytes" in note
     for cut in (len(whole) - 7, begins[-1] + 5):
         file.write_bytes(whole[:cut])
@@ -123,8 +123,8 @@ def test_what_is_broken_in_a_tensorboard_file_is_told(tmp_path: Path, told_by_co
 
 
 @pytest.mark.parametrize(("bad", "note"), [
-    ({3: "nan"}, "1 of 40 points is left out: the loss is no finite number (epoch 3)"),
-    ({39: "nan", 40: "inf"}, "2 of 40 points are left out: the loss is no finite number (the first at epoch 39)"),
+    ({3: "nan"}, "1 of 40 points is left out: the loss is not a finite number (epoch 3)"),
+    ({39: "nan", 40: "inf"}, "2 of 40 points are left out: the loss is not a finite number (the first at epoch 39)"),
     ({5: ""}, "1 of 40 rows has no loss and is left out"),
     ({5: "", 7: ""}, "2 of 40 rows have no loss and are left out"),
 ])  # fmt: skip
@@ -149,7 +149,7 @@ def test_losses_of_a_run_that_were_not_finite_are_told(tmp_path: Path, told_by_c
             loss = 1 / epoch if epoch < 7 else float("nan")
             lines.write(ended(epoch, loss, test_accuracy=0.1 * epoch))
     assert told_by_command(run.path) == (["2 of 8 epochs have no finite loss and are left out"], 6)
-    with pytest.raises(InputError, match="2 points of run do not make a curve; 2 of 8 epochs have no finite loss"):
+    with pytest.raises(InputError, match="2 points of run are too few for a curve; 2 of 8 epochs have no finite loss"):
         forecast(read_curve(run.path), fraction=0.4)
 
 
@@ -166,7 +166,7 @@ def test_the_pause_before_a_run_went_on_is_no_epoch(tmp_path: Path) -> None:
     assert found.times is not None
     assert np.diff(found.times).tolist() == pytest.approx([10] * 5)
     assert found.times[-1] == 1.7e9 + 3660
-    assert any("went on once after a pause: 1 h 00 min" in note for note in found.notes)
+    assert any("resumed once after a pause: 1 h 00 min" in note for note in found.notes)
 
 
 def test_accuracies_become_errors(tmp_path: Path) -> None:
@@ -192,13 +192,13 @@ def test_a_run_knows_its_drops_and_its_end(tmp_path: Path) -> None:
 
 def test_what_is_no_curve_is_refused(tmp_path: Path) -> None:
     bad = {
-        "epoch,loss\n2,1\n1,2\n": "do not rise",
+        "epoch,loss\n2,1\n1,2\n": "do not increase",
         "epoch,speed\n1,2\n": "none of them loss",
-        "epoch,loss\n1,x\n": "no number",
+        "epoch,loss\n1,x\n": "not a number",
         "": "is empty",
         "[1, 2]": "none of them loss",
         "[]": "no curve",
-        "a poem\nof two lines\n": "no output of a training",
+        "a poem\nof two lines\n": "or training output",
         '{"loss": [3, 2, 1': "cut off",
         '{"accuracy": [1e400]}': "none of them loss",
     }
@@ -286,10 +286,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert found["reached"]["step"] == pytest.approx(39, rel=1e-3)
     assert found["at"][0]["value"] == pytest.approx(1 - LOSSES[-1] / 2, rel=1e-4)
     assert main(words) == 0
-    assert "it was reached at epoch 39" in capsys.readouterr().out
+    assert "the run reached it at epoch 39" in capsys.readouterr().out
     assert main([*words, "--drops", "x"]) == 2
     assert main([*words, "--to", "1.5"]) == 2
-    with pytest.raises(InputError, match="do not make a curve"):
+    with pytest.raises(InputError, match="are too few for a curve"):
         forecast(curve(LOSSES), fraction=0.05)
 
 
@@ -315,7 +315,7 @@ def test_a_run_is_fitted_again_as_points_arrive(
     told = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in told] == ["epoch 3", "epoch 4", "epoch 5", "epoch 6"]
     assert "loss 0.02 at epoch 5.6" in told[2]
-    assert "reached at epoch 6" in told[3]
+    assert "reached it at epoch 6" in told[3]
     assert main(["fit", "loss", str(run.path / "steps.0.jsonl"), "--follow"]) == 2
 
 

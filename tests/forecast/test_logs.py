@@ -139,7 +139,7 @@ def test_one_run_of_mlflow_is_read(tmp_path: Path) -> None:
     folder = mlflow_run(tmp_path)
     (folder / "0" / "7a11" / "metrics").mkdir(parents=True)
     (folder / "0" / "7a11" / "meta.yaml").write_text("run_id: 7a11\n")
-    with pytest.raises(InputError, match="2 runs of MLflow: 5f2c, 7a11"):
+    with pytest.raises(InputError, match="2 MLflow runs: 5f2c, 7a11"):
         read_log(folder)
     lines = (mlflow_csv(tmp_path).read_text()).splitlines()
     (tmp_path / "two.csv").write_text("\n".join([*lines, "other,val_acc,0.5,0,1"]))
@@ -188,11 +188,11 @@ def one_cycle(done: np.ndarray) -> np.ndarray:
     (0.1 * (1 + np.cos(np.pi * DONE)) / 2, Schedule("annealed", (), 100.0), "cosine until epoch 100"),
     (0.01 + 0.09 * (1 + np.cos(np.pi * DONE)) / 2, Schedule("annealed", (), 100.0), "cosine until epoch 100"),
     (0.1 * (1 - DONE), Schedule("annealed", (), 100.0), "linear until epoch 100"),
-    (np.where(EPOCHS <= 30, 0.1, 0.01), Schedule("multi_step", (30.0,)), "drops after epoch 30; give --drops if there are more"),
-    (0.1 * 0.2 ** np.floor((EPOCHS - 1) / 12), Schedule("multi_step", (12.0, 24.0, 36.0, 48.0)), "the next expected after 48"),
+    (np.where(EPOCHS <= 30, 0.1, 0.01), Schedule("multi_step", (30.0,)), "drops after epoch 30; give --drops if more will come"),
+    (0.1 * 0.2 ** np.floor((EPOCHS - 1) / 12), Schedule("multi_step", (12.0, 24.0, 36.0, 48.0)), "next one expected after 48"),
     (np.full(40, 0.1), Schedule(), "constant so far"),
     (0.1 * EPOCHS / 40, Schedule(), "still rising at epoch 40"),
-    (0.1 * 0.95**EPOCHS, Schedule(), "falling in no form that is known"),
+    (0.1 * 0.95**EPOCHS, Schedule(), "falling in an unknown shape"),
     (np.where(EPOCHS < 3, EPOCHS / 3, 1.0), Schedule(), "constant so far"),
 ])  # fmt: skip
 def test_what_rates_tell(rates: np.ndarray, schedule: Schedule, text: str) -> None:

@@ -128,8 +128,8 @@ def test_training_that_reached_its_target_with_a_forecast(training):
     section = training_section(record, forecast_of(record))
     assert section.takeaway == (
         "Training ended at 96.0 % test accuracy after 4 epochs and 40 s, at or above the target of 95.0 %; "
-        "the loss forecast at step 20 missed 80 later steps by 0.0 % of the largest "
-        "loss; its 80 % band held 80."
+        "the loss forecast at step 20 was off by 0.0 % of the largest loss over 80 later "
+        "steps; 80 of them lie in its 80 % band."
     )
     loss, accuracy = section.figure.panels
     assert [s.role for s in loss.series] == ["measured", "predicted"]
@@ -167,11 +167,11 @@ def test_a_forecast_by_epoch_stands_where_its_epochs_are(training):
     # The last value, 0.4, for 0.35: 0.05 of 0.9.
     assert of_run.error == pytest.approx(0.05 / 0.9)
     assert (
-        "forecast at epoch 3 missed 1 later epoch by 5.6 % of the largest loss"
+        "forecast at epoch 3 was off by 5.6 % of the largest loss over 1 later epoch"
         in training_section(record, of_run).takeaway
     )
     whole = training_section(record, forecast(by_epoch, 1.0, "last"))
-    assert "could not be held against what happened" in whole.takeaway
+    assert "could not be compared with later losses" in whole.takeaway
 
 
 def test_plan_names_cheapest_fastest_and_where_more_do_not_help(planned):

@@ -1,11 +1,12 @@
-"""When a training run will have converged: come within CONVERGED of its whole fall of the level at which it ends.
+"""Forecasts of convergence: a run has converged once it is within CONVERGED of its total fall from its final level.
 
-Where the learning rate falls, that is what ends convergence: published runs whose rate drops converge just after their second
-drop, annealed ones in the last quarter. So a run of such a schedule is compared with them on the scale of its progress. Where the
-rate is constant, its own points are extrapolated, and the epoch is corrected by how far off that was on other runs.
+A falling learning rate is what ends convergence. Published runs whose rate drops converge just after their second drop.
+Annealed runs converge in their last quarter. So a run with such a schedule is compared with published runs at the same
+progress. With a constant rate, the points of the run are extrapolated. The epoch is then corrected by the error of such
+forecasts on other runs.
 
-Source: the use of the remaining epochs is that of Optimus (Peng et al., EuroSys 2018); the method is ours, its errors are in
-docs/convergence.md.
+Source: Optimus (Peng et al., EuroSys 2018) for the use of the remaining epochs. The method is ours; docs/convergence.md has its
+errors.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ from chronograd.forecast.schedule import Schedule
 from chronograd.record import INTERVAL
 from chronograd.words import how_many
 
-CONVERGED = 0.02  # of the fall from the first value to the last level
-END = 0.05  # of the points, the last ones, whose median is the last level
+CONVERGED = 0.02  # share of the fall from the first value to the final level
+END = 0.05  # share of the points, from the end; their median is the final level
 WEIGHT_OF_ZERO = 2 / 3
-# Chosen with runs of one team, network or data set left out in turn; see "coverage" in docs/convergence.md.
-NEAR = 0.2  # of log(error) and of its fall: runs that differ by more count little
-FARTHEST_WEIGHT = 0.02  # of the nearest run's: so that there is no forecast of one run alone
-STAYS = 0.11  # weight of a run that gains nothing: just enough for the upper bound
-# The same of training losses, which are fewer, and go on falling.
+# Chosen by leaving out the runs of one team, network or data set in turn; see "coverage" in docs/convergence.md.
+NEAR = 0.2  # in log(error) and in its fall: runs that differ by more get little weight
+FARTHEST_WEIGHT = 0.02  # share of the nearest run's weight, so that no forecast uses one run alone
+STAYS = 0.11  # weight of a run without further gain: just enough for the upper bound
+# The same for training losses. There are fewer of them, and they continue to fall.
 NEAR_LOSS, STAYS_LOSS = 0.4, 0.05
-# log(value), or its slope on logarithmic axes, may exceed that of a run that is like it by this much. We chose it, and did not fit it:
-# a language model must not be like a classifier, and a network must be like the same network with another schedule.
+# Two runs are alike if log(value) and its slope on logarithmic axes differ by at most this. The value is chosen, not fitted. A
+# language model must not be like a classifier, and a network must be like itself with another schedule.
 LIKE = 0.3
-SHARE_LIKE = 0.05  # of the known runs, also chosen: a few known runs diverged, and prove no likeness
+SHARE_LIKE = 0.05  # share of the known runs, also chosen; a few known runs diverged, so being like those proves nothing
 EVERY_PROGRESS = (0.1, 0.25, 0.5, 0.75, 1.0)
 NO_ENTROPIES = {"perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
-LITTLE, MAX_TIMES = 0.1, 3.0  # of log(error): keep the ratio of two falls sane where they have hardly begun
-MAX_APART = 4.0  # times the way to its own level: a loss that needs longer to 0 is not on its way there
+LITTLE, MAX_TIMES = 0.1, 3.0  # of log(error): keeps the ratio of two falls finite at their start
+MAX_APART = 4.0  # times the steps to its own level: a loss that needs longer to reach 0 does not fall to 0
 SHARES = (INTERVAL[0], 0.5, INTERVAL[1])
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """When, with the 80 % interval, and from what: `curve`, or `published` runs.
+    """The step of convergence with its 80 % interval. `source` is the run's `curve` or `published` runs.
 
-    `step` lies in the past where the curve has converged already, and `low` and `high` with it.
+    If the curve has converged already, `step`, `low` and `high` lie in the past.
     """
 
     step: float
@@ -60,7 +61,7 @@ class Convergence:
 
 
 def converged_at(steps: Array, values: Array) -> float:
-    """The step by which a curve, seen whole, had converged: the first at which the median of three is near its end's level.
+    """Return the step at which a complete curve had converged: the first whose median of three is near the final level.
 
     >>> converged_at(np.arange(1.0, 101), 0.5 ** np.arange(100) + 1)
     7.0
@@ -72,17 +73,17 @@ def converged_at(steps: Array, values: Array) -> float:
 
 
 def median_of_three(values: Array) -> Array:
-    """Of each value and its neighbours; the ends stay."""
+    """Return the median of each value and its two neighbours; the first and last value stay."""
     beside = [values, np.append(values[:1], values[:-1]), np.append(values[1:], values[-1:])]
     return np.asarray(np.median(beside, axis=0))
 
 
 def forecast_convergence(curve: LearningCurve, known: PublishedCurves | None = None) -> Convergence:
-    """From the points so far and the schedule.
+    """Forecast convergence from the points so far and the schedule.
 
     Args:
-        known: published runs, those of the package by default.
-    Leaves out: drops in a schedule that nobody told; with `planned` alone published runs of all schedules are asked.
+        known: published runs, by default those of the package.
+    Leaves out: unknown drops of the learning rate. If only `planned` is known, published runs of all schedules are used.
     Raises: InputError for too few points.
     """
     known = published() if known is None else known
@@ -93,7 +94,7 @@ def forecast_convergence(curve: LearningCurve, known: PublishedCurves | None = N
 
 
 def from_schedule(schedule: Schedule, now: float, known: PublishedCurves) -> Convergence:
-    """As published runs of such a schedule converged that had not yet at the same progress."""
+    """Forecast from published runs with such a schedule that had not converged at the same progress."""
     runs, weights = known.alike(schedule)
     end, num_drops = schedule.step(math.inf), len(schedule.drops)
     whens = [_moved(float(run.scale(schedule).progress(np.array([run.converged]))[0]), num_drops) for run in runs]
@@ -106,23 +107,23 @@ def from_schedule(schedule: Schedule, now: float, known: PublishedCurves) -> Con
 
 
 def _moved(progress: float, num_drops: int) -> float:
-    """Progress of a run with more drops than there are here: what came after a later one comes after the last."""
+    """Return the progress of a run with more drops than this schedule, counting from the last drop."""
     whole = math.floor(progress)
     return min(whole, num_drops) + progress - whole if num_drops else progress
 
 
 def _at_zero(curve: LearningCurve, known: PublishedCurves) -> Convergence:
-    """When the curve, as it goes now, will be so near 0 that no drop of the rate can bring it much lower."""
+    """Forecast the step at which the curve, at its current rate of fall, is too near 0 for a drop of the rate to matter."""
     started, kept = curve.since_last_drop(MIN_POINTS)
     step = started + zero_reaches(CONVERGED * float(curve.values[0]), kept.steps, kept.values)
     return _corrected(curve, step, known)
 
 
 def from_curve(curve: LearningCurve, known: PublishedCurves) -> Convergence:
-    """As the points since the last drop of the rate extrapolate, times how far off that was on published runs.
+    """Extrapolate the points since the last drop of the rate, and correct by the error on published runs.
 
-    An error is extrapolated as an exponential that falls to a level of its own; a training loss, which networks of today bring
-    down to 0, by the geometric mean of that and of an exponential to 0, with weights that were best on published runs.
+    An error is extrapolated as an exponential that falls to a constant level. Modern networks bring a training loss down to 0,
+    so a loss uses the geometric mean of that exponential and one to 0. The weights are those that were best on published runs.
     """
     started, kept = curve.since_last_drop(MIN_POINTS)
     first = float(curve.values[0])
@@ -135,7 +136,7 @@ def from_curve(curve: LearningCurve, known: PublishedCurves) -> Convergence:
 
 
 def _corrected(curve: LearningCurve, step: float, known: PublishedCurves) -> Convergence:
-    """By how far off such forecasts were on published runs; what lies behind us is told as it was."""
+    """Correct a forecast by the errors of such forecasts on published runs; a step in the past is not corrected."""
     now = float(curve.steps[-1])
     ratios = np.concatenate([np.ones(1), *(np.array(values) for values in known.ratios.values())])
     low, middle, high = np.maximum(now, step * np.quantile(ratios, SHARES))
@@ -145,7 +146,9 @@ def _corrected(curve: LearningCurve, step: float, known: PublishedCurves) -> Con
 
 
 def _to_level(steps: Array, values: Array, first: float) -> float:
-    """Where the exponential has come within CONVERGED of the fall from `first` to its level; at once if nothing falls."""
+    """Return the step at which the exponential is within CONVERGED of the fall from `first` to its level; the first step if
+    the values are flat.
+    """
     model = fit_loss(steps, values, "exponential", draws=0)
     level = model.coefficients["c"]
     near = CONVERGED * max(first - level, TINY)
@@ -155,20 +158,22 @@ def _to_level(steps: Array, values: Array, first: float) -> float:
 
 
 def zero_line(steps: Array, values: Array) -> tuple[float, float]:
-    """Slope and intercept of the straight line through the later half of log(values): an exponential to 0."""
+    """Return slope and intercept of the straight line through the later half of log(values): an exponential to 0."""
     late = slice(-max(MIN_POINTS, len(steps) // 2), None)
     slope, intercept = np.polyfit(steps[late], np.log(np.maximum(values[late], TINY * max(float(values[0]), TINY))), 1)
     return float(slope), float(intercept)
 
 
 def zero_reaches(value: float, steps: Array, values: Array) -> float:
-    """Where that line has fallen to a value; infinite where it does not fall."""
+    """Return the step at which that line reaches a value; infinite if it does not fall."""
     slope, intercept = zero_line(steps, values)
     return math.inf if slope >= 0 else float((math.log(max(value, TINY)) - intercept) / slope)
 
 
 def zero_error(steps: Array, values: Array) -> float:
-    """The error of that line, as `loss.family_errors` has it of families; infinite with too few points to spare any."""
+    """Return the error of that line, defined as in `loss.family_errors`; infinite if there are too few points to hold some
+    out.
+    """
     head = num_before_tail(len(steps))
     if head < MIN_POINTS:
         return math.inf
@@ -178,12 +183,12 @@ def zero_error(steps: Array, values: Array) -> float:
 
 
 def why_unlike(curve: LearningCurve, known: PublishedCurves) -> str | None:
-    """Why known runs say nothing of how the values of a curve go on; None where a share SHARE_LIKE of them is like it.
+    """Return the reason why known runs cannot forecast this curve; None if at least a share SHARE_LIKE of them is like it.
 
-    A known run is like a curve unless the curve started higher, lies higher at the same progress, or falls less steeply, by more
-    than LIKE. One that falls faster than all that are known is still of their kind: it goes on towards 0. Where the end of a
-    curve is not known, every progress is compared. Known losses are cross-entropies of classifiers of few classes; a perplexity
-    or a squared error is not compared with them.
+    A known run is unlike the curve in three cases: the curve started higher, is higher at the same progress, or falls less
+    steeply, each by more than LIKE. A curve that falls faster than all known runs still counts as like them, because it falls
+    towards 0. If the end of the curve is not known, it is compared at every progress. Known losses are cross-entropies of
+    classifiers with few classes. A perplexity or a squared error is not compared with them.
     """
     if curve.metric == "loss" and not is_entropy(curve.column):
         return f"{curve.column} is not a cross-entropy"
@@ -200,12 +205,12 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves) -> str | None:
             apart.append(min((mine - shape for shape in shapes), key=max))
     apart.sort(key=max)
     if not apart:
-        return "no known run has points so early"
+        return "no known run has points this early"
     nearest = apart[int(SHARE_LIKE * len(apart))]
     if nearest.max() <= LIKE:
         return None
     kind = "loss" if curve.metric == "loss" else "error"
-    what = (f"started at a {kind} as high", f"have a {kind} as high at this progress", "fall as slowly")
+    what = (f"started at such a high {kind}", f"have such a high {kind} at this progress", "fall this slowly")
     return (
         f"fewer than {SHARE_LIKE:.0%} of {how_many(len(apart), 'known runs')} {what[int(np.argmax(nearest))]}".replace(
             "%", " %"
@@ -223,8 +228,9 @@ def is_entropy(column: str) -> bool:
 
 
 def shape_of(steps: Array, values: Array) -> Array:
-    """First level, level at the last step, and slope, of log(value); the last two by a line through the later half of the points
-    on logarithmic axes: shape (3,)."""
+    """Return the shape (3,) of log(value): first level, level at the last step, and slope. The last two come from a line
+    through the later half of the points on logarithmic axes.
+    """
     late = slice(-max(MIN_POINTS, len(steps) // 2), None)
     logs = np.log(np.maximum(values, TINY))
     slope, intercept = np.polyfit(np.log(steps[late]), logs[late], 1)
@@ -235,21 +241,21 @@ def shape_of(steps: Array, values: Array) -> Array:
 def levels_ahead(
     schedule: Schedule, now: float, fallen: float, steps: Array, known: PublishedCurves, level: float | None = None
 ) -> tuple[Array, Array]:
-    """What errors fall to by later steps, over what they are now, as they did in each known run of that kind.
+    """Return the later errors over the error now, as they fell in each known run of that kind.
 
-    Runs count the more the nearer they were to this one at the same progress: in how far they had fallen and, of errors, in
-    their level. One in nine, of losses in twenty, that nothing is gained any more is added: on small data that is what happens.
+    A run gets more weight if it was nearer to this one at the same progress, in its fall so far and, for errors, in its level.
+    We also add a chance of no further gain, as happens on small data: one in nine for errors, one in twenty for losses.
 
-    Each run tells it twice: as large a fall of log(error) as there, and one that is as large over what the run has fallen so
-    far, as one that learns little before a drop of the rate learns little after it. Which holds is not known beforehand.
+    Each run gives two answers. One is the same fall of log(error). The other is the same fall relative to the fall so far,
+    because a run that learns little before a drop of the rate learns little after it. We do not know in advance which of the
+    two is right.
 
     Args:
-        fallen: the error or loss now over the first. level: the error now; None for a loss, which falls as losses of other runs
-            did, on a scale of its own.
+        fallen: the error or loss now over the first. level: the error now; None for a loss, which is compared on its own scale.
     Returns: ratios of shape (2 · num_runs + 1, num_steps), and their weights.
     """
     if schedule.kind == "constant" or not (schedule.kind or schedule.planned):
-        raise InputError("no published run tells how a curve goes on whose schedule is not known", "give --planned")
+        raise InputError("published runs cannot forecast a curve whose schedule is unknown", "give --planned")
     is_loss = level is None and bool(known.losses)
     runs, weights = known.of_losses() if is_loss else known.alike_with_small(schedule)
     near, stays = (NEAR_LOSS, STAYS_LOSS) if is_loss else (NEAR, STAYS)
@@ -267,6 +273,6 @@ def levels_ahead(
 
 
 def _nearness(near: float, *apart: Array | None) -> Array:
-    """Of runs whose logarithms are so far apart from this one's: a normal curve of width `near`, the nearest at 1."""
+    """Return the weights of runs at these logarithmic distances: a normal curve of width `near`, 1 for the nearest run."""
     squares = sum((one / near) ** 2 for one in apart if one is not None)
     return np.maximum(np.exp(-0.5 * (squares - np.min(squares))), FARTHEST_WEIGHT)

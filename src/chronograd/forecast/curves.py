@@ -3,7 +3,7 @@
     inverse        f(k) = 1 / (b0*k + b1) + b2
     power          f(k) = a * k**-b + c
     exponential    f(k) = a * exp(-b*k) + c
-    last           f(k) = the last value         what a forecast has to beat
+    last           f(k) = the last value         the baseline for every forecast
 
 No coefficient is negative, so no curve rises or falls below zero. They are fitted for k >= 1 and f <= about 1.
 """
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 LAST = "last"
-# Grid of start points: how far the asymptote lies below the least value, as shares of the range of the values.
+# Start points of the asymptote: its distance below the smallest value, as a share of the range of the values.
 ASYMPTOTES_BELOW = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, math.inf)
-TINY = 1e-12  # of the largest value: keeps quotients and logarithms finite
-MAX_EVALUATIONS = 100  # a fit that converges takes about 10; one that does not gains nothing more
-LARGEST_EXPONENT = 700.0  # exp of more than 709 is not a double
+TINY = 1e-12  # share of the largest value: keeps quotients and logarithms finite
+MAX_EVALUATIONS = 100  # a fit that converges takes about 10; more do not help one that does not
+LARGEST_EXPONENT = 700.0  # exp of more than 709 overflows a double
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Family:
     dz_dy: Callable[[Array], Array]  # turns weights of values into weights of points on the line
     start: Callable[[float, float], tuple[float, float]]  # p[:2] from slope and intercept of the line
     solve: Callable[[float, Any], float]  # k at which f - p[2] is z
-    rescale: Callable[[Any, float, float], tuple[float, float]]  # p[:2] where k and f were divided by first, largest
+    rescale: Callable[[Any, float, float], tuple[float, float]]  # p[:2] for k and f that were divided by first, largest
 
 
 def _exp(value: float) -> float:
@@ -81,7 +81,7 @@ FAMILIES = {
 
 
 def evaluate(family: str, k: Array, p: Array) -> Array:
-    """The curve at each k.
+    """Return the value of the curve at each k.
 
     >>> evaluate("inverse", np.array([1.0, 3.0]), np.array([1.0, 1.0, 0.5])).tolist()
     [1.0, 0.75]
@@ -90,7 +90,7 @@ def evaluate(family: str, k: Array, p: Array) -> Array:
 
 
 def reach(family: str, value: float, p: Array) -> float | None:
-    """The least k >= 1 at which the curve is no more than `value`; None if it never is.
+    """Return the smallest k >= 1 at which the curve is at most `value`; None if it never is.
 
     >>> reach("inverse", 0.75, np.array([1.0, 1.0, 0.5])), reach("inverse", 0.5, np.array([1.0, 1.0, 0.5]))
     (3.0, None)
@@ -106,7 +106,7 @@ def reach(family: str, value: float, p: Array) -> float | None:
 
 
 def crossing(x: Array, values: Array, target: float) -> float | None:
-    """Where values that fall come down to a target, on the line between two of them; None if they do not.
+    """Return the point at which falling values reach a target, by linear interpolation; None if they do not reach it.
 
     >>> crossing(np.array([1.0, 2.0]), np.array([3.0, 1.0]), 1.5)
     1.75
@@ -120,10 +120,10 @@ def crossing(x: Array, values: Array, target: float) -> float | None:
 
 
 def replace_outliers(values: Array) -> Array:
-    """Values in which an outlier is the average of its two neighbours.
+    """Return the values, with each outlier replaced by the mean of its two neighbours.
 
-    A point outside the range of its neighbours is one, unless a neighbour lies further outside of its own: beside a
-    spike, only the spike is replaced. The ends stay.
+    A point outside the range of its neighbours is an outlier, unless a neighbour lies further outside its own range. So only
+    the spike is replaced, not the points next to it. The first and last value stay.
 
     >>> replace_outliers(np.array([4.0, 3.0, 9.0, 2.0, 1.0])).tolist()
     [4.0, 3.0, 2.5, 2.0, 1.0]
@@ -136,10 +136,10 @@ def replace_outliers(values: Array) -> Array:
 
 
 def fit_curve(family: str, k: Array, values: Array, weights: Array, near: Array | None = None) -> Array:
-    """Coefficients of at least 0 that make the sum of (weight * (curve - value))**2 least, shape (3,).
+    """Fit coefficients >= 0 that minimise the sum of (weight * (curve - value))**2, shape (3,).
 
-    Several start points are tried: for each asymptote of a grid, the straight line of the family. With `near`, only
-    that one is, and less exactly.
+    For each asymptote of a grid, the fit starts from the straight line of the family. With `near`, it starts only from there,
+    and is less exact.
     """
     if family == LAST:
         return np.array([0.0, 0.0, values[-1]])
@@ -160,7 +160,7 @@ def fit_curve(family: str, k: Array, values: Array, weights: Array, near: Array 
 
 
 def _starts(family: str, k: Array, values: Array, weights: Array) -> list[Array]:
-    """Weighted straight lines through y(value - asymptote), for each asymptote of the grid."""
+    """Fit weighted straight lines through y(value - asymptote), one for each asymptote of the grid."""
     form = FAMILIES[family]
     x, starts = form.x(k), []
     least, spread = float(values.min()), max(float(np.ptp(values)), TINY)

@@ -1,4 +1,4 @@
-"""What `forecast` says: when a level will be reached, in epochs, in hours and by the clock, and what the log's end will be."""
+"""The output of `forecast`: when the run reaches a level, in epochs, in hours and by the clock, and the values at its end."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from chronograd.forecast.pace import Pace
 from chronograd.rundir.listing import one_run
 from chronograd.units import number, percent, seconds
 
-# A level above 1 without a per cent sign is one of an accuracy from here on, and below rather a loss.
+# Without a per cent sign, a level from here on is an accuracy in per cent. Between 1 and here it is a loss.
 PERCENT_FROM = 20.0
 _LEVEL = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*")
 
 
 def level(text: str, metric: Metric) -> float:
-    """A loss, or an accuracy as a share: `92%`, `92` and `0.92` are one. Raises InputError.
+    """Parse a loss, or an accuracy as a share: `92%`, `92` and `0.92` are the same. Raises InputError.
 
     >>> [level(text, "accuracy") for text in ("92%", "92", "0.92", ".5%")], level("1.5", "loss")
     ([0.92, 0.92, 0.92, 0.005], 1.5)
     """
     read = _LEVEL.fullmatch(text)
     if read is None:
-        raise InputError(f"{text!r} is no level", "write an accuracy such as 92% or 0.92, or a loss such as 0.5")
+        raise InputError(f"{text!r} is not a level", "write an accuracy such as 92% or 0.92, or a loss such as 0.5")
     value = float(read[1])
     if metric == "loss":
         if read[2]:
@@ -58,11 +58,12 @@ def level(text: str, metric: Metric) -> float:
 
 
 def read(source: Path, metric: str | None, to: str | None, run: str | None = None) -> LearningCurve:
-    """The curve of a run or log that a level is asked of.
+    """Read the curve of the run or log to forecast.
 
     Args:
-        metric: `loss`, `accuracy`, or the name of a column; by default an accuracy where there is one and the level may be
-            one, of the validation or test split before that of training.
+        metric: `loss`, `accuracy`, or the name of a column. The default is an accuracy if the source has one and the level may
+            be
+            one. Validation and test splits come before the training split.
         to: the level, as the user wrote it. run: the name of one of several runs in a file.
     """
     source = one_run(source)
@@ -102,7 +103,7 @@ def _metric_of_run(metric: str | None, to: str | None) -> Metric:
 
 @dataclass(frozen=True)
 class Wait:
-    """Seconds until a level is reached, or the clock then (seconds since 1970), with the 80 % interval; None for never."""
+    """Seconds until the run reaches a level, or the clock time (seconds since 1970), with the 80 % interval; None for never."""
 
     seconds: float
     low: float
@@ -114,9 +115,9 @@ class LogForecast:
     """The result of `forecast`.
 
     Attributes:
-        forecast: in epochs or steps; `forecast.reached` has when the level is reached.
-        pace: of an epoch or step; None if the log has no times.
-        ahead, clock: the time from the last point to the level, and the clock then; None where either is not known.
+        forecast: in epochs or steps; `forecast.reached` is when the run reaches the level.
+        pace: duration of an epoch or step; None if the log has no times.
+        ahead, clock: the time from the last point to the level, and the clock time then; None if unknown.
     """
 
     forecast: Forecast
@@ -137,10 +138,10 @@ class LogForecast:
 
 
 def forecast_answer(forecast: Forecast, now: float) -> Answer[LogForecast]:
-    """When the level is reached, what the last epochs will show, and what the forecast rests on.
+    """Return when the run reaches the level, the expected values of the last epochs, and the basis of the forecast.
 
     Args:
-        now: seconds since 1970, to say of a log under way how long it still takes.
+        now: seconds since 1970, to compute the remaining time of a log that still grows.
     """
     curve, unit = forecast.curve, forecast.curve.unit
     rows = []
@@ -173,7 +174,7 @@ def _result(forecast: Forecast) -> LogForecast:
 
 
 def _in_percent(lines: Lines) -> Lines:
-    """A figure of shares as one of per cent."""
+    """Return a figure of shares as a figure in per cent."""
 
     def times_100(values: Numbers) -> list[float | None]:
         return [None if value is None else 100 * value for value in values]
@@ -201,7 +202,7 @@ def _takeaway(forecast: Forecast, now: float) -> str:
     last = next((one for one in reversed(forecast.at) if one.step > forecast.until), None)
     if reached is None:
         if last is None:
-            return f"The log ends at {unit} {_place(forecast.until)}; --planned says where training is to end."
+            return f"The log ends at {unit} {_place(forecast.until)}; Give the end of training with --planned."
         return f"At {unit} {_place(last.step)}: {_value(last.value, curve)} ({_between(last, curve)})."
     level = _value(reached.value, curve)
     if _is_behind(forecast):
@@ -219,7 +220,7 @@ def _takeaway(forecast: Forecast, now: float) -> str:
 
 
 def _is_behind(forecast: Forecast) -> bool:
-    """Whether the level was reached in the fitted part."""
+    """Return whether the fitted part already reached the level."""
     reached = forecast.reached
     return reached is not None and reached.seen is not None and reached.seen <= forecast.until
 
@@ -229,7 +230,7 @@ def _span(low: float | None, high: float | None) -> str:
 
 
 def _seconds(forecast: Forecast) -> tuple[float, float, float | None] | None:
-    """From the last fitted point until the level is reached, with the 80 % interval; None where it is not known."""
+    """Return the time from the last fitted point to the level, with the 80 % interval; None if unknown."""
     reached, pace = forecast.reached, forecast.pace
     if reached is None or reached.step is None or pace is None or _is_behind(forecast):
         return None
@@ -238,7 +239,7 @@ def _seconds(forecast: Forecast) -> tuple[float, float, float | None] | None:
 
 
 def _when(after_s: float, pace: Pace, now: float) -> str:
-    """By the clock, and how long that is from now; from its last point where the log has stopped."""
+    """Return the clock time and the time from now; if the log has stopped, the time from its last point."""
     if not pace.is_clock:
         return f"{seconds(after_s)} after the last point"
     then = pace.last + after_s
@@ -248,7 +249,7 @@ def _when(after_s: float, pace: Pace, now: float) -> str:
 
 
 def _clock(at: float, now: float) -> str:
-    """Local time of the day, with the year where it is another.
+    """Format the local time, with the year if it is not this year.
 
     >>> import re; bool(re.fullmatch(r"\\d\\d Nov 2023 \\d\\d:\\d\\d", _clock(1700000000.0, 1800000000.0)))
     True
@@ -286,19 +287,19 @@ def _lines(forecast: Forecast) -> list[str]:
             f"pace: {seconds(pace.seconds)} a{'n' * (unit == 'epoch')} {unit} ({seconds(pace.low)} … {seconds(pace.high)})"
         )
     else:
-        lines.append("pace: the log has no times (a column such as timestamp, or --pace), so hours are not known")
+        lines.append(
+            "pace: the log has no times (a column such as timestamp, or --pace), so there is no forecast in hours"
+        )
     return [*lines, forecast.basis, *missed(forecast, "points")]
 
 
 def _untold(curve: LearningCurve) -> str:
     if curve.schedule.planned is not None:
-        return (
-            f"learning rate: only its end is known, {curve.unit} {_place(curve.schedule.planned)}; --schedule says more"
-        )
+        return f"learning rate: only its end is known, {curve.unit} {_place(curve.schedule.planned)}; give the rest with --schedule"
     end = f"--schedule cosine --planned {2 * curve.steps[-1]:.0f}"
-    return f"learning rate: not told, so taken to stay; if it will fall, say {end}"
+    return f"learning rate: unknown, so assumed constant; if it will fall, give {end}"
 
 
 def with_pace(curve: LearningCurve, seconds_each: float | None) -> LearningCurve:
-    """The curve as if every epoch or step had taken so long; as it is where nothing is stated."""
+    """Return the curve with a given duration of every epoch or step; unchanged for None."""
     return curve if seconds_each is None else replace(curve, times=curve.steps * seconds_each)

@@ -1,4 +1,4 @@
-"""A learning curve's forecast: which family explains it best, what it will be, when it reaches a target or has converged."""
+"""The forecast of a learning curve: the family that fits best, later values, and when it reaches a target or has converged."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from chronograd.record import Z80
 from chronograd.units import number
 from chronograd.words import how_many
 
-# Of log(level) beyond what runs differ by: the noise of a level that is read from few points.
-# An error's is half of the scatter of its own last points about the fit, and at most this; a loss is given all of it.
+# Noise of log(level), in addition to the differences between runs, because few points give the level. For an error it is half
+# of the scatter of the last points about the fit, and at most this; for a loss it is the full scatter.
 LEVEL_SIGMA, SHARE_OF_SCATTER = 0.1, 0.5
-# A run that is like no known one may fall further than its own curve where the rate falls: by these shares of log(first / now),
-# at the lower bound and in the middle. We chose both by eye on fine-tuned language models, and did not fit them.
+# A run that is unlike all known runs may fall below its own curve once the rate falls. It gains these shares of log(first /
+# now), at the lower bound and in the middle. We chose both by eye on fine-tuned language models, and did not fit them.
 MAX_GAINED, GAINED = 0.25, 0.05
-# Deviation of the log of a later value from such a run's own curve, over log(first / now) · sqrt(log(step / last step)). Fitted to half of
-# the curves of small image networks that are unlike all others (907 values): 83 % of the values of either half are inside.
-# `python -m benchmarks.convergence --coverage` counts them again.
+# Standard deviation of the log of a later value from the curve of such a run, over log(first / now) · sqrt(log(step / last
+# step)). Fitted to half of the curves of small image networks that are unlike all others (907 values): 83 % of the values of
+# either half are inside. `python -m benchmarks.convergence --coverage` counts them again.
 OWN_SPREAD = 0.2
 FAMILY_WORDS = {
     "inverse": "Optimus' curve",
@@ -44,14 +44,14 @@ FAMILY_WORDS = {
     "exponential": "an exponential",
     "last": "the last value",
 }
-NO_WORSE = 2.0  # times the error of the best family on held-out points: as likely as that
-NUM_STEPS = 400  # tried between now and the planned end
-MAX_HELD_OUT = 100  # points after the fitted ones that a forecast is held against, evenly chosen
+NO_WORSE = 2.0  # times the error of the best family on held-out points: up to here a family is equally likely
+NUM_STEPS = 400  # evaluated between now and the planned end
+MAX_HELD_OUT = 100  # evenly chosen points after the fitted ones, to compare with the forecast
 
 
 @dataclass(frozen=True)
 class At:
-    """The value expected at a step, with the 80 % interval; `seen` is what it was, where the curve goes so far."""
+    """The value expected at a step, with the 80 % interval; `seen` is the measured value, if the curve extends that far."""
 
     step: float
     value: float
@@ -62,7 +62,7 @@ class At:
 
 @dataclass(frozen=True)
 class Reached:
-    """When a value will be reached, with the 80 % interval; None: never, or beyond what can be told. `seen`: when it was."""
+    """The step at which a value is reached, with the 80 % interval; None: never, or too far ahead. `seen`: the actual step."""
 
     value: float
     step: float | None
@@ -73,18 +73,18 @@ class Reached:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """A curve's family until `ahead`, and from there on published runs, if some are like it, or its own power law.
+    """The family of a curve until `ahead`. From there on, published runs if some are like it, or its own power law.
 
     Attributes:
-        kept: the points that were fitted, their steps counted from `started`: the drop of the learning rate before them, or 0.
+        fitted: the fitted points, with steps counted from `started`: the last drop of the learning rate, or 0.
         errors: by family, of its forecast of the last quarter of the fitted points, over the largest value.
-        until: the last step that was fitted.
-        ahead: the step after which the rate falls on, and published runs rather than the curve are asked; None if it does not.
-        unlike: why no known run says how this one goes on; None where some do, or where `ahead` is None.
+        until: the last fitted step.
+        ahead: the step at which the rate falls next; from there published runs replace the curve. None if it does not fall.
+        unlike: why no known run can forecast this one; None if some can, or if `ahead` is None.
     """
 
     curve: LearningCurve
-    kept: LearningCurve
+    fitted: LearningCurve
     model: LossModel
     errors: dict[str, float]
     started: float
@@ -105,7 +105,8 @@ class Course:
     def _own(self, steps: Array) -> tuple[Array, Array, Array]:
         """Return the curve's own family and its 80 % bounds.
 
-        For a run that is like no known one they widen with the distance, and the lower one lies further down where the rate falls.
+        If the run is unlike all known runs, the bounds widen with distance, and the lower bound is further down once the rate
+        falls.
         """
         places = self.place(steps)
         low, high = self.model.bounds(places)
@@ -123,13 +124,16 @@ class Course:
         return middle, middle * np.exp(-down), middle * np.exp(up)
 
     def place(self, steps: Array) -> Array:
-        """Steps as the family counts them: since `started`; of an annealed run that is like no known one, at the full rate."""
+        """Return the steps in the family's scale: since `started`, or steps at the full rate for an annealed run unlike all
+        known runs.
+        """
         counts_rates = _counts_rates(self.curve, self.unlike)
         return self.curve.schedule.at_full_rate(steps) if counts_rates else steps - self.started
 
     def _rate_fallen(self, steps: Array) -> Array:
-        """The share of its fall that the rate takes from `until` to each step: 1 after a drop, the progress where it is annealed, and
-        0 until `until`."""
+        """Return the share of the rate's fall between `until` and each step: 1 after a drop, the progress of an annealed rate,
+        and 0 up to `until`.
+        """
         schedule = self.curve.schedule
         if self.ahead is None:
             return np.zeros(len(steps))
@@ -145,7 +149,9 @@ class Course:
         return middle, low / spread, high * spread
 
     def reaches(self, target: float) -> Reached:
-        """Of the expected curve; one that was reached before the end of the fitted points is told by `seen`."""
+        """Return when the expected curve reaches a target; `seen` is set if the curve reached it before the end of the fitted
+        points.
+        """
         value = self._shown(target)
         is_there = np.flatnonzero(self.curve.values <= value)
         seen = float(self.curve.steps[is_there[0]]) if len(is_there) else None
@@ -160,28 +166,28 @@ class Course:
         )
         if self.ahead is not None and (step is None or step > self.ahead):
             step, low, high = self._reached_as_published(value)
-            zero = self.started + zero_reaches(value, self.kept.steps, self.kept.values)
+            zero = self.started + zero_reaches(value, self.fitted.steps, self.fitted.values)
             if self.curve.metric == "loss" and self.until < zero < (step or self._end()):
                 step, low = zero, min(low or zero, zero)
         return Reached(target, step, low, high, seen)
 
     def _steps_to(self, value: float) -> float | None:
-        """As the family has it; of a loss that may as well fall to 0, by the line to it where that is sooner."""
-        own, kept = self.model.steps_to(value), self.kept
-        is_likely = zero_error(kept.steps, kept.values) <= NO_WORSE * min(self.errors.values(), default=0.0)
+        """Return the step by the family; for a loss that may also fall to 0, by the line to 0 if that is sooner."""
+        own, points = self.model.steps_to(value), self.fitted
+        is_likely = zero_error(points.steps, points.values) <= NO_WORSE * min(self.errors.values(), default=0.0)
         if self.curve.metric != "loss" or not is_likely:
             return own
-        zero = zero_reaches(value, kept.steps, kept.values)
+        zero = zero_reaches(value, points.steps, points.values)
         return own if zero <= 0 or zero >= (own or np.inf) else zero
 
     def _reached_by_its_own(self, value: float) -> list[float | None]:
-        """Return when its own curve and its bounds come down to a value, until the planned end; None for never."""
+        """Return when the curve of the run and its bounds reach a value, up to the planned end; None for never."""
         steps = np.linspace(self.until, self._end(), NUM_STEPS)[1:]
         there = [np.flatnonzero(bound <= value) for bound in self._own(steps)]
         return [float(steps[at[0]]) if len(at) else None for at in there]
 
     def _reached_as_published(self, value: float) -> list[float | None]:
-        """When runs of such a schedule had fallen as far as it is from here to the value; None where they never did."""
+        """Return when runs with such a schedule had fallen by the same ratio; None if they never did."""
         steps = np.linspace(self.until, self._end(), NUM_STEPS)[1:]
         ratios, weights = self._ratios(steps)
         is_there = self._level() * ratios <= value
@@ -197,15 +203,18 @@ class Course:
         return self.curve.schedule.planned or 2 * self.until
 
     def _level(self) -> float:
-        """Now, without noise: the curve's family where it was fitted."""
+        """Return the level now without noise: the curve's family at the last fitted step."""
         return float(self.model.curve(self.place(np.array([self.until])))[0])
 
     def _level_sigma(self) -> float:
-        """Of log(level): what the last third of the fitted points tells of its noise."""
+        """Return the noise of log(level), from the last third of the fitted points."""
         if self.curve.metric == "loss":
             return LEVEL_SIGMA
-        last = max(MIN_POINTS, len(self.kept.steps) // 3)
-        seen, fitted = self.kept.values[-last:], self.model.curve(self.place(self.kept.steps[-last:] + self.started))
+        last = max(MIN_POINTS, len(self.fitted.steps) // 3)
+        seen, fitted = (
+            self.fitted.values[-last:],
+            self.model.curve(self.place(self.fitted.steps[-last:] + self.started)),
+        )
         residuals = np.log(np.maximum(seen, TINY) / np.maximum(fitted, TINY))
         return min(LEVEL_SIGMA, SHARE_OF_SCATTER * float(np.sqrt(np.mean(residuals**2))))
 
@@ -218,12 +227,12 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class Forecast(Course):
-    """What the points of a curve up to `until` say of the rest.
+    """The forecast of a curve from its points up to `until`.
 
-    Values are of the curve's metric: accuracies again, where it is one.
+    Values are in the curve's metric; errors are converted back to accuracies.
 
     Attributes:
-        earlier: steps, and when convergence was forecast from the points up to each.
+        earlier: steps, each with the convergence forecast from the points up to it.
     """
 
     at: tuple[At, ...]
@@ -233,60 +242,64 @@ class Forecast(Course):
 
     @cached_property
     def held_out(self) -> tuple[At, ...]:
-        """The points that are known and were not fitted, each with what was forecast for it."""
+        """Return the known points that were not fitted, each with its forecast."""
         later = self.curve.steps[self.curve.steps > self.until]
         chosen = np.unique(np.linspace(0, len(later) - 1, min(len(later), MAX_HELD_OUT)).astype(int))
         return tuple(self.expected(float(later[i])) for i in chosen)
 
     @cached_property
     def pace(self) -> Pace | None:
-        """How long an epoch or step took in the fitted part; None where the curve has no times."""
+        """Return the duration of an epoch or step in the fitted part; None if the curve has no times."""
         num = int((self.curve.steps <= self.until).sum())
         early = self.curve.first(num)
         return pace_of(early.steps, early.times, self.until)
 
     @property
     def basis(self) -> str:
-        """What the forecast rests on, in words."""
+        """Return the basis of the forecast, in words."""
         own = f"its own points since {self.curve.unit} {self.started:,.10g}" if self.started else "its own points"
         here = f"{own}, as {FAMILY_WORDS[self.model.family]}"
         if self.unlike:
             of_rates = " in the sum of its learning rates" if _counts_rates(self.curve, self.unlike) else ""
-            return f"forecast from {here}{of_rates}, not by other runs: {self.unlike}"
+            return f"forecast from {here}{of_rates}; other runs are not used: {self.unlike}"
         if self.ahead is None:
             return f"forecast from {here}"
         is_loss = self.curve.metric == "loss" and bool(self.known.losses)
         runs = len(self.known.losses if is_loss else self.known.alike_with_small(self.curve.schedule)[0])
-        until = f"until {self.curve.unit} {number(self.ahead)} from {here}; " if self.ahead > self.until else ""
+        until = f"until {self.curve.unit} {number(self.ahead)} from {here}; then " if self.ahead > self.until else ""
         what = (
             f"training losses of {how_many(runs, 'other runs')}"
             if is_loss
             else f"errors of {how_many(runs, 'other runs')} with such a schedule"
         )
-        return f"forecast {until}by how the {what} fell"
+        return f"forecast {until}from the {what}"
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know before trusting it: where levels are those of other runs' schedules, and how far off such are."""
+        """Return the warnings about the forecast: the effect of the schedule comes from other runs or is unknown, with typical
+        errors.
+        """
         if self.unlike:
             return (
-                "the learning rate will fall, and how much that gains is not known; the lower bound allows for it",
-                "this interval may be too narrow: such intervals held 64 % of the later losses of small image networks, and 93 % of their errors",
+                "the learning rate will fall, and its effect is unknown; the lower bound allows for it",
+                "this interval may be too narrow: for small image networks, 64 % of later losses and 93 % of later errors lie in such intervals",
             )
         if self.ahead is None or self.curve.metric != "accuracy":
             return ()
         return (
-            "on small data little or nothing is gained where the rate falls; the interval allows for that, the middle may be too good",
+            "on small data a falling rate may gain little or nothing; the interval allows for that, the middle may be too good",
         )
 
     @property
     def error(self) -> float | None:
-        """Mean distance of forecast and `held_out` points over the largest value, the scale of `errors`; None without such."""
+        """Return the mean absolute error on `held_out` points over the largest value, the scale of `errors`; None without such
+        points.
+        """
         return float(np.mean(np.abs(self._off))) if self._off else None
 
     @property
     def bias(self) -> float | None:
-        """Mean of forecast less `held_out` points over the largest value: above 0 where it was forecast too high."""
+        """Return the mean of forecast minus `held_out` points over the largest value: above 0 if the forecast was too high."""
         return float(np.mean(self._off)) if self._off else None
 
     @property
@@ -296,7 +309,7 @@ class Forecast(Course):
 
     @property
     def num_inside(self) -> int:
-        """How many of `held_out` lie in the 80 % interval that was forecast for them."""
+        """Return the number of `held_out` points inside their forecast 80 % interval."""
         return sum(one.seen is not None and one.low <= one.seen <= one.high for one in self.held_out)
 
     def as_data(self) -> dict[str, Any]:
@@ -322,7 +335,7 @@ class Forecast(Course):
 
 
 def _counts_rates(curve: LearningCurve, unlike: str | None) -> bool:
-    """Return whether steps count as the sum of the learning rates: in an annealed run that is like no known one."""
+    """Return whether steps are counted as the sum of learning rates: in an annealed run that is unlike all known runs."""
     return unlike is not None and curve.schedule.kind != "multi_step"
 
 
@@ -338,34 +351,34 @@ def forecast(
 ) -> Forecast:
     """Fit the first `fraction` of a curve, since the last drop of its learning rate, and forecast.
 
-    Beyond the next drop, and in an annealed schedule, levels fall as they did in published runs of such a schedule, if some
-    are like this one (`convergence.why_unlike`); if none is, by its own power law.
+    Beyond the next drop, and in an annealed schedule, values fall as they did in published runs with such a schedule. This
+    needs known runs that are like this one (`convergence.why_unlike`); otherwise its own power law is used.
 
     Args:
-        family: None takes the best on held-out points of the fitted part.
-        target: a loss, or an accuracy, to be reached. `at`: steps; the last of the curve and the planned one are added.
-        num_earlier: forecasts of convergence that were made on the way, evenly spaced.
-        known: published runs, those of the package by default. draws: refits for the intervals of values.
-    Raises: InputError for too few points, or a target that is no loss or accuracy.
+        family: None selects the best on held-out points of the fitted part.
+        target: a loss or an accuracy to reach. `at`: steps; the last step of the curve and the planned end are added.
+        num_earlier: number of earlier forecasts of convergence, evenly spaced.
+        known: published runs, by default those of the package. draws: refits for the intervals of values.
+    Raises: InputError for too few points, or a target that is not a loss or accuracy.
     """
     count = int(fraction * len(curve.steps))
     if count < MIN_POINTS:
         raise InputError(
-            "; ".join((f"{how_many(count, 'points')} of {curve.name} do not make a curve", *curve.notes)),
+            "; ".join((f"{how_many(count, 'points')} of {curve.name} are too few for a curve", *curve.notes)),
             f"wait for {MIN_POINTS}, or give a larger --fraction",
         )
     if target is not None and not (0 <= target <= 1 if curve.metric == "accuracy" else 0 <= target < np.inf):
         raise InputError(f"a target {curve.metric} of {target}", "give an accuracy from 0 to 1, or a loss from 0")
     early, known = curve.first(count), published() if known is None else known
-    started, kept = early.since_last_drop(MIN_POINTS)
-    errors = family_errors(kept.steps, kept.values)
+    started, points = early.since_last_drop(MIN_POINTS)
+    errors = family_errors(points.steps, points.values)
     until = float(early.steps[-1])
     ahead = curve.schedule.next_fall(until)
     unlike = None if ahead is None else why_unlike(early, known)
     family = family or ("power" if unlike else best_of(errors))
-    places = curve.schedule.at_full_rate(kept.steps) if _counts_rates(curve, unlike) else kept.steps
-    model = fit_loss(places, kept.values, family, draws)
-    course = Course(curve, kept, model, errors, started, until, ahead, known, unlike)
+    places = curve.schedule.at_full_rate(points.steps) if _counts_rates(curve, unlike) else points.steps
+    model = fit_loss(places, points.values, family, draws)
+    course = Course(curve, points, model, errors, started, until, ahead, known, unlike)
     ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]
     counts = np.unique(np.linspace(0, count, num_earlier + 2)[1:-1].astype(int))
     steps = sorted({float(step) for step in (*at, *ends) if step > started})

@@ -1,4 +1,4 @@
-"""What training reached, and the forecast of its loss held against what happened."""
+"""Report sections on the result of training, and on its loss forecast compared with the measured loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chronograd.record import Curve, Record
 from chronograd.units import percent, quantity, seconds
 from chronograd.words import device, how_many, interval, quantity_name, reasons, scaled, time_unit
 
-# More points than this cannot be told apart in a plot; every k-th is drawn, and the caption says so.
+# A plot cannot show more points than this; it draws every k-th point and the caption states k.
 MAX_POINTS = 400
 _SHOWN = {
     "test_accuracy": "test accuracy",
@@ -29,10 +29,10 @@ _SHOWN_OF_AGENTS = (
 
 
 def training_section(train_record: Record, forecast: Forecast | None = None) -> Section:
-    """Loss by step with its forecast, accuracy by time, and the figures at the end.
+    """Return loss by step with its forecast, accuracy by time, and the final figures.
 
     Args:
-        forecast: of this run's loss, by epoch or by step, from a first part of it.
+        forecast: of this run's loss, by epoch or by step, from its first part.
     """
     if "mean_return" in train_record.quantities:
         return returns_section(train_record)
@@ -42,7 +42,7 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
     if losses is not None and losses.columns.get("loss"):
         panel, every = _loss_panel(train_record, losses, forecast)
         panels.append(panel)
-        caption.append("Dots: training loss of each step" + (f", every {every}th drawn." if every > 1 else "."))
+        caption.append("Dots: training loss of each step" + (f", every {every}th shown." if every > 1 else "."))
     if forecast is not None:
         of = "epoch means" if forecast.curve.unit == "epoch" else "steps"
         caption.append(f"Line and band: forecast of {of} ({forecast.model.family}) and its 80 % interval.")
@@ -68,10 +68,10 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
 
 
 def returns_section(record: Record) -> Section:
-    """Returns of an agent against the frames that it has seen, its loss, and the figures at the end."""
+    """Return an agent's returns by frames, its loss, and the final figures."""
     panels: list[Panel] = []
     caption = []
-    curve, losses = record.curves.get("training"), record.curves.get("loss")  # of several seeds there is no loss
+    curve, losses = record.curves.get("training"), record.curves.get("loss")  # there is no loss for several seeds
     if curve is not None:
         panels.append(_returns_panel(curve, record.job.reinforcement.target_return))
         is_of_seeds = curve.source.startswith("mean over")
@@ -106,7 +106,7 @@ def _returns_panel(curve: Curve, target: float | None) -> Lines:
 
 
 def what_was_returned(record: Record) -> str:
-    """The mean return that an agent ended at, beside its target, as a clause."""
+    """Return a clause with the final mean return of an agent and its target."""
     target, end = record.job.reinforcement.target_return, record["mean_return"].value
     if end is None:
         return f"The mean return is not known ({record['mean_return'].reason})"
@@ -119,8 +119,8 @@ def what_was_returned(record: Record) -> str:
     if first is None:
         return f"The agent missed its target return of {target:g}: it ended at a {reached}"
     if first == frames.value:
-        return f"The target return of {target:g} was reached: {reached}"
-    return f"The target return of {target:g} was reached after {first:,.0f} frames; the agent ended at a {reached}"
+        return f"The agent reached its target return of {target:g}: {reached}"
+    return f"The agent reached its target return of {target:g} after {first:,.0f} frames; it ended at a {reached}"
 
 
 def _row(record: Record, name: str, label: str = "") -> list[str]:
@@ -135,7 +135,7 @@ def _loss_panel(record: Record, curve: Curve, forecast: Forecast | None) -> tupl
     series = [Series("loss", "measured", [x for x, _ in kept], scaled((y for _, y in kept), 1.0))]
     marks: list[Mark] = []
     if forecast is not None and forecast.held_out:
-        # The mean loss of an epoch is that of its middle.
+        # The mean loss of an epoch belongs to the middle of the epoch.
         back = 0.5 if forecast.curve.unit == "epoch" else 0.0
         x = [_step_of(record, forecast, one.step - back) for one in forecast.held_out]
         y, low, high = (scaled((getattr(one, n) for one in forecast.held_out), 1.0) for n in ("value", "low", "high"))
@@ -145,7 +145,7 @@ def _loss_panel(record: Record, curve: Curve, forecast: Forecast | None) -> tupl
 
 
 def _step_of(record: Record, forecast: Forecast, at: float) -> float:
-    """The step that a place on a forecast's own scale is."""
+    """Return the step of a position on the forecast's own scale."""
     if forecast.curve.unit == "step":
         return at
     ends = record.curves["training"].columns
@@ -166,7 +166,7 @@ def _accuracy_panel(curve: Curve, target: float | None) -> Lines:
 
 
 def what_was_reached(record: Record) -> str:
-    """The accuracy that training ended at, beside its target, as a clause."""
+    """Return a clause with the final accuracy of training and its target."""
     target = record.job.training.target_accuracy
     accuracy, epochs = record["test_accuracy"].value, record["epochs"].value
     spent = record["training_time_s"].value
@@ -184,19 +184,19 @@ def what_was_reached(record: Record) -> str:
         sooner = f", reached after {seconds(until or 0.0)}" if is_sooner else ""
         return f"Training ended at {reached}, at or above the target of {percent(target)}{sooner}"
     if until is not None:
-        return f"The target of {percent(target)} was reached after {seconds(until)}; training ended at {reached}"
+        return f"The target of {percent(target)} was reached after {seconds(until)}; it ended at {reached}"
     return f"Training missed its target of {percent(target)}: it ended at {reached}"
 
 
 def held_against(forecast: Forecast | None) -> str:
-    """What became of a forecast, as a clause: how far off it was in the points that it did not see."""
+    """Return a clause on the accuracy of a forecast: its error on the points after it."""
     if forecast is None:
         return "the loss was not forecast"
     unit, held_out = forecast.curve.unit, forecast.held_out
     made = f"the loss forecast at {unit} {forecast.until:g}"
     if forecast.error is None:
-        return f"{made} could not be held against what happened"
+        return f"{made} could not be compared with later losses"
     return (
-        f"{made} missed {len(held_out)} later {unit}{'s' * (len(held_out) > 1)} by {percent(forecast.error)} of the largest "
-        f"loss; its 80 % band held {forecast.num_inside}"
+        f"{made} was off by {percent(forecast.error)} of the largest loss over {len(held_out)} later "
+        f"{unit}{'s' * (len(held_out) > 1)}; {forecast.num_inside} of them lie in its 80 % band"
     )

@@ -1,7 +1,7 @@
-"""Learning curves from wherever they were written: a run, or a log of any kind that `chronograd.forecast.logs` reads.
+"""Learning curves from a run, or from any log that `chronograd.forecast.logs` can read.
 
-A curve is a loss, or the error 1 - accuracy, against epochs or steps: lower is better, so that one model serves both. In logs
-the first column or tag whose name says so is taken (`epoch`, `step`; `loss`, `train_loss`, `accuracy`, ...); others by name.
+A curve is a loss, or the error 1 - accuracy, by epochs or steps. Lower is better, so one model serves both. In logs the first
+column or tag with a usual name is used (`epoch`, `step`; `loss`, `train_loss`, `accuracy`, ...); others can be named.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chronograd.units import seconds
 from chronograd.words import how_many
 
 Metric = Literal["loss", "accuracy"]
-# In the order in which they are looked for, in lower case; then any name of such words, as `matching` has it.
+# Usual names in lower case, in search order; `matching` then accepts any name with such words.
 NAMES: dict[Metric, tuple[str, ...]] = {
     "loss": ("loss", "train_loss", "training_loss", "loss/train", "train/loss", "test_loss", "val_loss", "y"),
     "accuracy": (
@@ -50,7 +50,7 @@ _SPLITS = (
 _LOSSES = {"loss", "nll", "perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
 _ACCURACIES = {"accuracy", "acc", "top1", "acc1", "prec1"}
 _WHOLE = {"loss", "total loss", "lm loss", "loss step", "loss epoch", "y"}
-# Other shares of which 100 % is the best.
+# Other scores whose best value is 100 %.
 _SHARES = re.compile(r"(.* )?([cmb]?ap|map\d*|m?iou|miou|f1|dice|auc|auroc|mcc)( .*)?")
 _RATE = re.compile(r"(.* )?(lr\d*|learning ?rate)( .*)?")
 _NO_RATE = {"scale", "mult", "decay", "factor", "ratio", "warmup", "max", "min", "scheduler"}
@@ -58,14 +58,15 @@ _NO_RATE = {"scale", "mult", "decay", "factor", "ratio", "warmup", "max", "min",
 
 @dataclass(frozen=True, eq=False)
 class LearningCurve:
-    """Values against steps or epochs, both of shape (num_points,), steps rising from above 0.
+    """Values by steps or epochs, both of shape (num_points,), with increasing steps above 0.
 
     Attributes:
-        values: losses, or errors (1 - accuracy); `metric` says which.
+        values: losses, or errors (1 - accuracy), depending on `metric`.
         unit: `epoch` or `step`.
-        schedule: of the learning rate, in that unit, as far as the job, the log or the user tells it; `schedule_told` says how.
-        notes: which points of the source are not among these, and why, in words.
-        times: when each point was written, in seconds since 1970 or since some start; None where that is not told.
+        schedule: of the learning rate, in that unit, as far as the job, the log or the user gives it; `schedule_told` describes
+            it.
+        notes: points of the source that were left out, and why, in words.
+        times: when each point was written, in seconds since 1970 or since some start; None if unknown.
         column: the name of the values in their source.
     """
 
@@ -81,14 +82,15 @@ class LearningCurve:
     schedule_told: str = ""
 
     def first(self, count: int) -> LearningCurve:
-        """As it was after so many points."""
+        """Return the curve with its first `count` points."""
         times = None if self.times is None else self.times[:count]
         return replace(self, steps=self.steps[:count], values=self.values[:count], times=times)
 
     def since_last_drop(self, least: int = 3) -> tuple[float, LearningCurve]:
-        """Where the rate fell last, and the points from there on, their steps counted from it; all, from 0, if it never fell.
+        """Return the step of the last drop of the rate, and the points after it with steps counted from it; 0 and all points if
+        the rate never fell.
 
-        A drop with fewer than `least` points after it is not counted yet.
+        A drop with fewer than `least` points after it does not count yet.
         """
         started = 0.0
         for drop in self.schedule.drops:
@@ -103,10 +105,11 @@ def read_curve(path: Path, metric: Metric = "loss", column: str | None = None, r
     """Read a learning curve.
 
     Args:
-        column: name of the column or tag of the values, rather than the usual names of `metric`.
+        column: name of the column or tag of the values, instead of the usual names of `metric`.
         run: name of one of several runs in a file.
-    Raises: FileFormatError naming what is wrong; NotFoundError for a column that is not there; InputError for a run without
-        such points, and for several runs.
+    Raises: FileFormatError that names the problem; NotFoundError for a missing column; InputError for a run without such
+    points, and
+        for several runs.
     """
     path = one_run(path)
     if is_run(path):
@@ -123,12 +126,12 @@ def read_curve(path: Path, metric: Metric = "loss", column: str | None = None, r
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is a run directory, rather than a log: its folder of TensorBoard's events is one."""
+    """Return whether a path is a run directory or its folder of TensorBoard events, and not a log."""
     return path.is_dir() and is_run_dir(path) and not path.match("tensorboard")
 
 
 def metric_of(name: str) -> Metric | None:
-    """What a column's name says that it holds.
+    """Return the metric that a column's name indicates.
 
     >>> metric_of("Accuracy/val"), metric_of("eval_loss"), metric_of("epoch")
     ('accuracy', 'loss', None)
@@ -142,10 +145,10 @@ def metric_of(name: str) -> Metric | None:
 
 
 def matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) -> str | None:
-    """The column of a metric: one of the usual names, or the first whose words say so; None where there is none.
+    """Return the column of a metric: one of the usual names, or the first name with such words; None without one.
 
     Args:
-        is_held_out: prefer the figures of a validation or test split, and only then those without a split.
+        is_held_out: prefer values of a validation or test split, then values without a split.
 
     >>> matching(["accuracy", "val_accuracy"], "accuracy"), matching(["accuracy", "val_accuracy"], "accuracy", True)
     ('accuracy', 'val_accuracy')
@@ -160,7 +163,7 @@ def matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) ->
 
 
 def _rank(name: str) -> int:
-    """Accuracies before other shares, and a loss as a whole before its parts.
+    """Return a sort key: accuracies before other scores, and a total loss before its parts.
 
     >>> [_rank(name) for name in ("val/accuracy", "train/total_loss", "loss_cls", "mIoU")]
     [0, 0, 1, 1]
@@ -177,7 +180,7 @@ def _split(name: str) -> int:
 
 
 def named_column(names: Sequence[str], column: str) -> str:
-    """The column that a user names, in any case and with any signs between its words. Raises NotFoundError."""
+    """Return the column that the user names, in any case and with any separators. Raises NotFoundError."""
     for same in (str.lower, words):
         for name in names:
             if same(name) == same(column):
@@ -186,7 +189,7 @@ def named_column(names: Sequence[str], column: str) -> str:
 
 
 def curve_of_log(log: Log, name: str, metric: Metric, path: Path) -> LearningCurve:
-    """The curve of a column, with the times of its points and the schedule that the log's learning rate tells."""
+    """Return the curve of a column, with the times of its points and the schedule from the log's learning rate."""
     own = log.read(name)
     notes = (*log.notes, *own.notes, *_without(own.num_rows - len(own.steps), own.num_rows, "row", name))
     steps, note = _counted(own)
@@ -196,7 +199,8 @@ def curve_of_log(log: Log, name: str, metric: Metric, path: Path) -> LearningCur
 
 
 def _is_rate(name: str) -> bool:
-    """
+    """Return whether a column holds a learning rate.
+
     >>> [_is_rate(name) for name in ("lr-SGD", "train/learning_rate", "x/lr0", "lr/pg0", "blur", "lr_found", "lr_scale")]
     [True, True, True, True, False, True, False]
     """
@@ -207,12 +211,16 @@ def _with_rates(curve: LearningCurve, rates: LogColumn) -> LearningCurve:
     steps, _ = _counted(rates)
     if rates.unit != curve.unit or not len(steps) or not (np.diff(steps) > 0).all():
         return curve
-    told = schedule_of_rates(steps, rates.values, curve.unit)
-    return replace(curve, schedule=told.schedule, schedule_told=f"{told.text}, by column {rates.name}")
+    rate_schedule = schedule_of_rates(steps, rates.values, curve.unit)
+    return replace(
+        curve, schedule=rate_schedule.schedule, schedule_told=f"{rate_schedule.text}, from column {rates.name}"
+    )
 
 
 def _counted(own: LogColumn) -> tuple[Array, tuple[str, ...]]:
-    """Steps above 0: epoch 0 is the first; a point at step 0, before any training, is placed just before the next."""
+    """Return steps above 0: epoch 0 becomes the first, and a point at step 0, before training, moves to just before the
+    next.
+    """
     steps = own.steps
     if own.counts_from_0:
         return steps + 1, ("the log numbers epochs from 0; here the first is epoch 1",)
@@ -223,7 +231,7 @@ def _counted(own: LogColumn) -> tuple[Array, tuple[str, ...]]:
 
 
 def _without(count: int, of: int, what: str, name: str) -> tuple[str, ...]:
-    """A note where rows, epochs or steps of a source have no value."""
+    """Return a note if rows, epochs or steps of a source have no value."""
     if not count:
         return ()
     return (f"{count:,} of {of:,} {what}s {'has' if count == 1 else 'have'} no {name} and {_are(count)} left out",)
@@ -242,17 +250,19 @@ def _curve(
     *,
     notes: Sequence[str] = (),
     times: Array | None = None,
-    **said: Any,
+    **others: Any,
 ) -> LearningCurve:
-    """Accuracies as errors, percent as shares."""
+    """Return the curve, with accuracies as errors and percentages as shares."""
     if not np.isfinite(steps).all() or not (np.diff(steps) > 0).all():
-        raise FileFormatError(f"{name}: steps do not rise from point to point", "sort them, and leave one of each")
+        raise FileFormatError(f"{name}: steps do not increase from point to point", "sort them and remove duplicates")
     if len(steps) and steps[0] <= 0:
         raise FileFormatError(f"{name}: {unit} {steps[0]:g} is below 0", "count from 0 or 1")
-    known = np.isfinite(values)  # a run that diverged has none at its end
+    known = np.isfinite(values)  # a run that diverged ends without finite values
     if lost := int((~known).sum()):
         first = f"{unit} {steps[~known][0]:g}" if lost == 1 else f"the first at {unit} {steps[~known][0]:g}"
-        what = f"{lost:,} of {how_many(len(values), 'points')} {_are(lost)} left out: the {metric} is no finite number"
+        what = (
+            f"{lost:,} of {how_many(len(values), 'points')} {_are(lost)} left out: the {metric} is not a finite number"
+        )
         notes = (*notes, f"{what} ({first})")
     steps, values, times = steps[known], values[known], None if times is None else times[known]
     if metric == "accuracy":
@@ -260,11 +270,11 @@ def _curve(
         values = 1 - values / scale
         if len(values) and values.min() < 0:
             raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
-    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, **said)
+    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, **others)
 
 
 def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
-    """By epoch; the loss by step where there are too few epochs for a curve."""
+    """Return the curve by epoch; the loss by step if there are too few epochs for a curve."""
     log = run.read_steps(min(run.ranks(), default=0))
     ends = log.of(Epoch)
     name = "train_loss" if metric == "loss" else "test_accuracy"
@@ -285,25 +295,25 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
         raise InputError(f"{run.path} has no {metric} yet", "wait for its first epochs, or name another run")
     steps, values, times, attempts, clock = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     times, pauses = without_pauses(times, attempts, clock)
-    said: dict[str, Any] = {"column": name, "times": times if all(map(math.isfinite, times)) else None}
+    others: dict[str, Any] = {"column": name, "times": times if all(map(math.isfinite, times)) else None}
     if unit == "epoch" and (run.path / "job.yaml").exists():
         job = run.job()
-        said |= {
+        others |= {
             "schedule": schedule_of(job),
-            "schedule_told": f"{job.training.schedule} until epoch {job.training.epochs}, by its job",
+            "schedule_told": f"{job.training.schedule} until epoch {job.training.epochs}, from its job",
         }
     notes = [
         *_without(count - len(points), count, unit, f"finite {metric}"),
         *pauses,
-    ]  # such a number is written as none
-    return _curve(run.path.name, steps, values, metric, unit, notes=notes, **said)
+    ]  # a number that is not finite is stored as None
+    return _curve(run.path.name, steps, values, metric, unit, notes=notes, **others)
 
 
 def without_pauses(times: Array, attempts: Array, clock: Array) -> tuple[Array, list[str]]:
-    """Times of points without what passed between two attempts of a run, and a note on it. The last time stays as it is.
+    """Return the times of points without the pauses between two attempts of a run, and a note. The last time stays.
 
     Args:
-        clock: seconds of training until each point, which pauses do not count in.
+        clock: seconds of training until each point, without pauses.
 
     >>> without_pauses(np.array([10.0, 20, 3620]), np.array([1, 1, 2]), np.array([9.0, 18, 27]))[0].tolist()
     [3601.0, 3611.0, 3620.0]
@@ -315,5 +325,5 @@ def without_pauses(times: Array, attempts: Array, clock: Array) -> tuple[Array, 
     pause = seconds(float((took - trained)[is_new].sum()))
     took = np.where(is_new, trained, took)
     count = int(is_new.sum())
-    note = f"the run went on {'once' if count == 1 else f'{count} times'} after a pause: {pause} between its attempts is left out"
+    note = f"the run resumed {'once' if count == 1 else f'{count} times'} after a pause: {pause} between its attempts is left out"
     return times[-1] - np.append(np.cumsum(took[::-1])[::-1], 0.0), [note]

@@ -1,7 +1,8 @@
-"""Rows of the lines that programs print while they train: `Epoch 3/90 [10/500] loss: 0.52 acc 71.3 %`, progress bars, lines with JSON.
+"""Rows from the lines that programs print while they train: `Epoch 3/90 [10/500] loss: 0.52 acc 71.3 %`, progress bars, JSON
+lines.
 
-A line is a row where it has a metric, or says which epoch the lines after it belong to. `mode` is the split that a line names
-(train, val, test), or the last one named where it has no place of its own.
+A line is a row if it has a metric, or names the epoch of the lines after it. `mode` is the split that a line names (train, val,
+test). A line without a position belongs to the last split named.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testin
 
 
 def rows_of_lines(text: str) -> LogRows:
-    """Rows of the lines that tell of training; of those none where none does."""
+    """Return rows from the lines about training; no rows if there are none."""
     found = LogRows()
     split = ""
     for line in text.split("\n"):
@@ -52,7 +53,7 @@ def rows_of_lines(text: str) -> LogRows:
 
 
 def _of_object(line: str) -> dict[str, Any] | None:
-    """The JSON object, or Python dictionary, at the end of a line, with the time stamp before it."""
+    """Return the JSON object, or Python dictionary, at the end of a line, with the time stamp before it."""
     before, bracket, after = line.strip().partition("{")
     if not bracket or not after.endswith("}"):
         return None
@@ -60,7 +61,7 @@ def _of_object(line: str) -> dict[str, Any] | None:
         row = json.loads("{" + after)
     except ValueError:
         try:
-            row = ast.literal_eval("{" + after)  # literals only: nothing is run
+            row = ast.literal_eval("{" + after)  # accepts literals only; no code runs
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
     if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
@@ -74,7 +75,9 @@ def _iso(stamp: str) -> str:
 
 
 def _of_words(line: str, split: str) -> tuple[dict[str, Any], str]:
-    """The row of a line, empty for one that does not tell of training, and its split: the last where no place and none is named."""
+    """Return the row of a line, empty if the line is not about training, and its split. A line with neither a position nor a
+    split uses the last split.
+    """
     row: dict[str, Any] = {}
 
     def cut(pattern: re.Pattern[str]) -> re.Match[str] | None:
@@ -99,7 +102,7 @@ def _of_words(line: str, split: str) -> tuple[dict[str, Any], str]:
     head = line[: pairs[0].start()] if pairs else line
     named = _SPLIT.search(f"{epoch[0]} {head}" if epoch else head)
     mode = named[1].lower() if named else "" if epoch or count else split
-    if count and mode in _HELD_OUT and count[2] not in (None, count[1]):  # a part of the split only
+    if count and mode in _HELD_OUT and count[2] not in (None, count[1]):  # only part of the split
         return {}, mode
     for pair in pairs:
         name = pair[1].strip() + (" (ms)" if pair[3] == "ms" else "")

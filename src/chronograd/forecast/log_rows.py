@@ -1,4 +1,4 @@
-"""The rows of a log file, whatever it is: JSON, a table, or what a program printed; and which run of several they are of."""
+"""The rows of a log file of any kind: JSON, a table, or printed output; and the selection of one of several runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chronograd.words import how_many
 WHAT = "a training log"
 MAX_ROWS = 5_000_000
 HINT = "give columns such as epoch,loss, or --column NAME"
-# Names of columns as words, in the order in which they are looked for.
+# Names of columns as words, in search order.
 STEPS = ("epoch", "epochs", "train epoch", "step", "steps", "global step", "trainer global step", "train global step",
          "iteration", "iter", "training iteration", "num updates", "k", "x")  # fmt: skip
 RUNS = (
@@ -38,7 +38,7 @@ RUNS = (
 )
 SPLITS = ("mode", "split", "phase", "subset", "stage")
 KEYS = ("key", "metric", "metric name", "tag", "name")
-# Colours and cursor movements of terminals, and other characters that are no text.
+# Colours and cursor movements of terminals, and other characters that are not text.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TAG = re.compile(r"-tag-(.+?)\.(csv|json)$")  # of TensorBoard's downloads
 
@@ -46,23 +46,24 @@ Row = Mapping[str, Any]
 
 
 def read_rows(path: Path, run: str | None = None) -> tuple[list[Row], list[str]]:
-    """Rows by the names of their columns, and notes on what is left out.
+    """Read rows by the names of their columns, and notes on omitted parts.
 
     Args:
         run: the name of one of several runs in the file.
-    Raises: FileFormatError for what is no log; InputError for several runs, and for a table of runs; NotFoundError for a run
-        that is not there.
+    Raises: FileFormatError for a file that is not a log; InputError for several runs, and for a table of runs; NotFoundError
+    for a
+        missing run.
     """
     text = _CONTROL.sub("", re.sub(r"\r+\n?", "\n", door.read_text(path, WHAT)))
     try:
         found = _of_json(text, path) if text.lstrip().startswith(("{", "[")) else None
     except RecursionError:
-        raise FileFormatError(f"{path} is nested too deep to be {WHAT}", HINT) from None
+        raise FileFormatError(f"{path} is nested too deeply for {WHAT}", HINT) from None
     found = found or _of_mlflow(text) or table_of(text) or rows_of_lines(text)
     rows: list[Row] = [_flat(row) for row in found.rows if isinstance(row, dict) and row]
     if not rows or len(rows) > MAX_ROWS:
         raise FileFormatError(
-            f"{path} has {len(rows):,} rows that make no curve: it is no table, no JSON, and no output of a training",
+            f"{path} has {len(rows):,} rows but no curve: it is not a table, JSON, or training output",
             HINT,
         )
     rows = _of_one_run(_by_split(_by_key(_by_tag(rows, path))), run, path)
@@ -73,7 +74,7 @@ def read_rows(path: Path, run: str | None = None) -> tuple[list[Row], list[str]]
 
 
 def _of_json(text: str, path: Path) -> LogRows | None:
-    """Rows of a JSON file or of JSON lines; None where lines begin with brackets for another reason."""
+    """Return the rows of a JSON file or of JSON lines; None if lines begin with brackets for another reason."""
     try:
         data = door.loads(text)
     except ValueError as error:
@@ -100,14 +101,14 @@ def _of_json_lines(text: str, path: Path, error: Exception) -> LogRows | None:
             raise FileFormatError(f"{path} is cut off in line {len(lines):,}: its JSON has no end", door.EMPTY_HINT)
         return None
     if bad and bad[-1] == lines[-1][0]:
-        found.notes.append(f"line {bad.pop():,} is cut off and left out")
+        found.notes.append(f"line {bad.pop():,} is cut off, so it is left out")
     if bad:
-        found.notes.append(left_out(bad, "is no JSON object", "are no JSON objects"))
+        found.notes.append(left_out(bad, "is not a JSON object", "are not JSON objects"))
     return found
 
 
 def _of_object(data: dict[str, Any]) -> list[Any]:
-    """Rows of trainer_state.json, of lists by name, of a pandas frame (values by row number), or the one row that it is."""
+    """Return the rows of trainer_state.json, of lists by name, of a pandas frame (values by row number), or of a single row."""
     for name in ("log_history", "history", "metrics", "logs"):
         inner = data.get(name)
         if isinstance(inner, list) and inner and isinstance(inner[0], dict):
@@ -123,7 +124,7 @@ def _of_object(data: dict[str, Any]) -> list[Any]:
 
 
 def _of_list(data: Any) -> list[Any]:
-    """Rows of a list: objects; or wall time, step and value, as TensorBoard downloads them; or step and value; or values."""
+    """Return the rows of a list: objects; wall time, step and value (TensorBoard downloads); step and value; or values."""
     names = {3: ("Wall time", "Step", "Value"), 2: ("Step", "Value")}
     if not isinstance(data, list) or not data or isinstance(data[0], dict):
         return data if isinstance(data, list) else []
@@ -133,7 +134,7 @@ def _of_list(data: Any) -> list[Any]:
 
 
 def _of_mlflow(text: str) -> LogRows | None:
-    """One metric of an MLflow run: lines of milliseconds since 1970, value and step."""
+    """Return one metric of an MLflow run: lines of milliseconds since 1970, value and step."""
     if not re.match(r"\d{12,} \S+ \d+", text):
         return None
     return LogRows(
@@ -142,7 +143,9 @@ def _of_mlflow(text: str) -> LogRows | None:
 
 
 def _flat(row: Mapping[str, Any], before: str = "", levels: int = 5) -> dict[str, Any]:
-    """Objects within a row as columns: `{"val": {"loss": 1}}` as `val/loss`. Names lose their blanks, blank cells their content."""
+    """Flatten objects within a row to columns: `{"val": {"loss": 1}}` becomes `val/loss`. Strip names, and empty blank
+    cells.
+    """
     flat: dict[str, Any] = {}
     for name, value in row.items():
         place = f"{before}{str(name).strip()}"
@@ -153,7 +156,7 @@ def _flat(row: Mapping[str, Any], before: str = "", levels: int = 5) -> dict[str
     return flat
 
 
-# -- what columns say of rows ---------------------------------------------------------------------------------
+# -- rows from their columns -----------------------------------------------------------------------------------
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
@@ -161,7 +164,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _by_tag(rows: list[Row], path: Path) -> list[Row]:
-    """TensorBoard's downloads call every column Value: the name of the file says of what."""
+    """Rename the column Value of TensorBoard's downloads after the file name."""
     tag = _TAG.search(path.name)
     if tag is None or not any(words(name) == "value" for name in rows[0]):
         return rows
@@ -169,7 +172,7 @@ def _by_tag(rows: list[Row], path: Path) -> list[Row]:
 
 
 def _by_key(rows: list[Row]) -> list[Row]:
-    """Rows of a metric's name and its value, as MLflow writes them: the value goes into a column of that name."""
+    """Return rows of a metric's name and its value, as MLflow writes them, with the value in a column of that name."""
     by_words = {words(name): name for name in rows[0]}
     key = next((by_words[one] for one in KEYS if one in by_words), None)
     if key is None or "value" not in by_words or len(by_words) < 3:
@@ -181,7 +184,7 @@ def _by_key(rows: list[Row]) -> list[Row]:
 
 
 def _by_split(rows: list[Row]) -> list[Row]:
-    """Put the split's name before columns that several splits have, where a column names the split of each row."""
+    """Put the split's name before columns that several splits have, if a column names the split of each row."""
     column = next(iter(named(_names(rows), SPLITS)), None)
     if column is None or not all(isinstance(row.get(column) or "", str) for row in rows):
         return rows
@@ -198,13 +201,13 @@ def _by_split(rows: list[Row]) -> list[Row]:
 
 
 def _is_place(name: str) -> bool:
-    """Return whether a column holds the place, time or learning rate of a row, not a result."""
+    """Return whether a column holds the position, time or learning rate of a row, not a result."""
     own = words(name)
     return own in STEPS or own in RUNS or bool({"time", "timestamp", "lr", "rate", "iterations"} & set(own.split()))
 
 
 def _of_one_run(rows: list[Row], run: str | None, path: Path) -> list[Row]:
-    """The rows, or columns, of one run. Raises InputError where there are several and none is named."""
+    """Return the rows, or columns, of one run. Raises InputError if there are several and the user names none."""
     names = _names(rows)
     prefixes = list(dict.fromkeys(name.rpartition(" - ")[0] for name in names if " - " in name))
     column = next((name for name in named(names, RUNS) if _tells_runs(rows, names, name)), None)
@@ -229,7 +232,9 @@ def _of_one_run(rows: list[Row], run: str | None, path: Path) -> list[Row]:
 
 
 def _tells_runs(rows: Sequence[Row], names: Sequence[str], column: str) -> bool:
-    """Return whether a column names several runs: it has several values, and no step rises from the first row to the last."""
+    """Return whether a column names several runs: it has several values, and steps do not rise from the first row to the
+    last.
+    """
     values = {str(row.get(column)) for row in rows if row.get(column) not in (None, "")}
     if len(values) < 2:
         return False

@@ -1,6 +1,7 @@
-"""Tables in text: the delimiter, the header and the decimal sign are found from the lines themselves.
+"""Tables in text. The delimiter, the header and the decimal sign are detected from the lines.
 
-Delimiters are tabs, semicolons, bars, commas or blanks. Lines before the header, comments, rules and repeated headers are skipped.
+Delimiters are tabs, semicolons, bars, commas or blanks. Lines before the header, comments, rules and repeated headers are
+skipped.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-DELIMITERS = ("\t", ";", "|", ",", " ")  # in order of preference among those that fit the same number of lines
-NUMERIC_ROWS = 0.6  # share of rows, or of cells between blanks, with numbers: below it is prose
+DELIMITERS = ("\t", ";", "|", ",", " ")  # in order of preference if several fit the same number of lines
+NUMERIC_ROWS = 0.6  # share of rows, or of cells between blanks, with numbers: below it the text is prose
 MISSING = {"", "-", "–", "na", "n/a", "none", "null"}
 _RULE = re.compile(r"[-|+=:\s]+")
 _NUMBER = re.compile(r"[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?\s*%?|[-+]?(nan|inf(inity)?)", re.IGNORECASE)
@@ -26,14 +27,15 @@ Cells = tuple[int, list[str]]  # a line's number and its cells
 
 @dataclass
 class LogRows:
-    """Rows of a text, each by the names of its columns, and notes on lines that are left out."""
+    """Rows of a text, each by the names of its columns, and notes on omitted lines."""
 
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def is_number(cell: str) -> bool:
-    """
+    """Return whether a cell is a number. It may have a decimal comma or a per cent sign.
+
     >>> [is_number(cell) for cell in ("1.5e-3", "0,42", "91.2 %", "NaN", "loss", "")]
     [True, True, True, True, False, False]
     """
@@ -41,7 +43,7 @@ def is_number(cell: str) -> bool:
 
 
 def table_of(text: str) -> LogRows | None:
-    """The rows of a table; None where the text is none.
+    """Return the rows of a table; None if the text is not a table.
 
     >>> table_of("epoch;loss\\n1;0,5\\n2;0,4").rows
     [{'epoch': '1', 'loss': '0.5'}, {'epoch': '2', 'loss': '0.4'}]
@@ -79,7 +81,9 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _fitting(lines: Sequence[tuple[int, str]], delimiter: str) -> int:
-    """Count the lines of the most common number of cells above one; a delimiter of blanks must fit half of all lines."""
+    """Return the number of lines with the most common number of cells above one; a delimiter of blanks must fit half of all
+    lines.
+    """
     widths = Counter(len(_cells(line, delimiter)) for _, line in lines if delimiter in line or delimiter == " ")
     count = max((count for width, count in widths.items() if width > 1), default=0)
     return min(count, 1) if delimiter == " " and count < len(lines) / 2 else count
@@ -103,7 +107,7 @@ def _is_numeric(rows: Sequence[Row], *, of_cells: bool) -> bool:
 
 
 def _read(cells: Sequence[Cells], header: list[str], *, is_whole: bool) -> LogRows:
-    """Rows below a header, which may be repeated, or change where a run goes on with other columns."""
+    """Return the rows below a header. The header may repeat, or change if the run continues with other columns."""
     found = LogRows()
     odd: list[int] = []
     for at, (number, row) in enumerate(cells):
@@ -113,7 +117,7 @@ def _read(cells: Sequence[Cells], header: list[str], *, is_whole: bool) -> LogRo
             header = row
             found.notes.append(f"from line {number:,} on the columns are {', '.join(row)[:120]}")
         elif len(row) < len(header) and at == len(cells) - 1 and not is_whole:
-            found.notes.append(f"line {number:,} is cut off and left out")
+            found.notes.append(f"line {number:,} is cut off, so it is left out")
         elif len(row) > len(header) and any(row[len(header) :]):
             odd.append(number)
         else:
@@ -124,7 +128,7 @@ def _read(cells: Sequence[Cells], header: list[str], *, is_whole: bool) -> LogRo
 
 
 def left_out(lines: Sequence[int], one: str, many: str) -> str:
-    """A note on lines, by their numbers, that are left out.
+    """Return a note on omitted lines, with their numbers.
 
     >>> left_out([7], "is torn", "are torn"), left_out([7, 9], "is torn", "are torn")
     ('line 7 is torn and left out', '2 lines are torn and left out (the first: line 7)')
@@ -135,7 +139,7 @@ def left_out(lines: Sequence[int], one: str, many: str) -> str:
 
 
 def _one_decimal_sign(rows: Iterable[Row], delimiter: str) -> None:
-    """Decimal commas become points, unless commas group thousands: beside points, or where they separate cells."""
+    """Change decimal commas to points, unless commas separate cells or group thousands (cells with points as well)."""
     rows = list(rows)
     cells = [cell for row in rows for cell in row.values() if cell]
     is_decimal = delimiter != "," and not any(_POINT.fullmatch(cell) for cell in cells)

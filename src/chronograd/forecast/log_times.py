@@ -1,4 +1,4 @@
-"""Times of the rows of a log: time stamps, seconds, minutes or hours since the start, or how long each row took."""
+"""Times of the rows of a log: time stamps, seconds, minutes or hours since the start, or the duration of each row."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from chronograd.forecast.curves import Array
 
-MILLISECONDS_FROM = 1e11  # of a number since 1970: as seconds that is the year 5138
+MILLISECONDS_FROM = 1e11  # numbers from here on are milliseconds since 1970; as seconds this is the year 5138
 UNITS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0), "ms": 1e-3,
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0), **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
 }  # fmt: skip
-# Since 1970 or since the start; of an epoch or a row; of an iteration.
+# Since 1970 or since the start; per epoch or row; per iteration.
 CLOCKS = ("timestamp", "wall time", "walltime", "wall clock", "datetime", "date", "time", "runtime", "elapsed", "elapsed time",
           "time elapsed", "", "relative time process", "relative time wall", "total time", "train time", "training time",
           "created", "created at")  # fmt: skip
@@ -29,13 +29,13 @@ PER_ITERATION = (
     "time per step",
     "time per iter",
 )
-# Counters that `PER_ITERATION` is multiplied with, the ones that never mean an epoch first.
+# Counters to multiply with `PER_ITERATION`; those that never mean an epoch come first.
 COUNTERS = ("iter", "iteration", "global step", "trainer global step", "train global step", "step", "steps")
 Rows = Sequence[Mapping[str, Any]]
 
 
 def words(name: str) -> str:
-    """A column's name in lower case with blanks between its words; of W&B's charts without the run's name before it.
+    """Return a column's name in lower case with blanks between its words; for W&B charts without the run's name.
 
     >>> words("Accuracy/val"), words("worldly-sun-3 - val_acc"), words("_step")
     ('accuracy val', 'val acc', 'step')
@@ -44,13 +44,13 @@ def words(name: str) -> str:
 
 
 def named(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Return the names whose words are wanted, in the order of `wanted`."""
+    """Return the names whose words are in `wanted`, in that order."""
     by_words = {words(name): name for name in reversed(names)}
     return [by_words[one] for one in wanted if one in by_words]
 
 
 def times_of(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Array | None:
-    """Seconds at the rows whose numbers are `own`, since 1970 or since some start; None where the log has no times."""
+    """Return the seconds at rows `own`, since 1970 or since some start; None if the log has no times."""
     for name, factor in _of_kind(names, CLOCKS):
         times = [_seconds(value, factor) for value in carried(rows, name, own)]
         if times and None not in times:
@@ -66,10 +66,10 @@ def times_of(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Array | No
 
 
 def carried(rows: Rows, name: str, own: Sequence[int], *, skips_own: bool = False) -> list[Any]:
-    """The value of each of the rows, or of the last row before it that has one; None where none has.
+    """Return the value of each row, or of the last row before it with a value; None if there is none.
 
     Args:
-        skips_own: look at rows before it only, other than those of `own`.
+        skips_own: use only earlier rows that are not in `own`.
     """
     skipped = set(own) if skips_own else set()
     last, found, wanted = None, {}, set(own)
@@ -83,14 +83,15 @@ def carried(rows: Rows, name: str, own: Sequence[int], *, skips_own: bool = Fals
 
 
 def _of_kind(names: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Columns of a kind with the seconds of their unit, in the order of the kinds: `elapsed_min`, `time (ms)`."""
+    """Yield the columns of a kind with their unit in seconds, in the order of the kinds: `elapsed_min`, `time (ms)`."""
     split = {name: _unit(words(name), kinds) for name in names}
     for kind in kinds:
         yield from ((name, unit[1]) for name, unit in split.items() if unit is not None and unit[0] == kind)
 
 
 def _unit(text: str, kinds: Sequence[str]) -> tuple[str, float] | None:
-    """
+    """Return the kind of a column and its unit in seconds; None for another kind.
+
     >>> _unit("elapsed min", CLOCKS), _unit("hours", CLOCKS), _unit("time", CLOCKS), _unit("loss s", CLOCKS)
     (('elapsed', 60.0), ('', 3600.0), ('time', 1.0), None)
     """
@@ -101,7 +102,9 @@ def _unit(text: str, kinds: Sequence[str]) -> tuple[str, float] | None:
 
 
 def _of_iterations(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Array | None:
-    """Iterations until each row, of the middle length that rows state; None where they start anew in each epoch."""
+    """Return the time until each row: its iterations times the median duration of one; None if the counter restarts in each
+    epoch.
+    """
     has_data_time = any(words(name) == "data time" for name in names)
     lengths = [*_of_kind(names, PER_ITERATION), *((n, 1e-3) for n in names if words(n) == "time ms")]
     lengths += [(name, 1.0) for name in named(names, ("time",)) if has_data_time]
@@ -119,7 +122,7 @@ def _of_iterations(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Arra
 
 
 def _seconds(value: Any, factor: float) -> float | None:
-    """Seconds; None for what is no time.
+    """Return seconds; None for a value that is not a time.
 
     >>> _seconds("01:12", 1.0), _seconds("2.5", 60.0), _seconds("1:00:00.5", 1.0), _seconds("soon", 1.0)
     (72.0, 150.0, 3600.5, None)
@@ -134,7 +137,9 @@ def _seconds(value: Any, factor: float) -> float | None:
 
 
 def _is_short(value: Any) -> bool:
-    """Return whether a value is minutes and seconds, such as 01:12. Where such times do not rise, each is how long its row took."""
+    """Return whether a value is minutes and seconds, such as 01:12. If such times do not rise, each is the duration of its
+    row.
+    """
     return isinstance(value, str) and re.fullmatch(r"(\d+:)?\d{1,2}:\d\d([.,]\d+)?", value.strip()) is not None
 
 

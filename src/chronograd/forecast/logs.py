@@ -1,11 +1,11 @@
-"""Logs of training from wherever they were written, as columns by name.
+"""Logs of training in many formats, as columns by name.
 
     tables            CSV with any delimiter, header and decimal sign; Lightning's metrics.csv; W&B's exports; MLflow's metrics
-    JSON, JSON lines  rows, or lists by name as Keras keeps a history; W&B's history; Hugging Face's trainer_state.json
-    text              what programs print: `Epoch 3/90 [10/500] loss: 0.52`, progress bars, lines with JSON
+    JSON, JSON lines  rows, or lists by name as in a Keras history; W&B's history; Hugging Face's trainer_state.json
+    text              printed output: `Epoch 3/90 [10/500] loss: 0.52`, progress bars, lines with JSON
     folders           TensorBoard events; an MLflow run (`mlruns/EXPERIMENT/RUN`)
 
-A column has the points of its own: rows without a value are no points of it. Where a run was restarted the later values hold.
+Each column has its own points; rows without a value add none. After a restart the later values replace the earlier ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chronograd.words import how_many
 
 __all__ = ["HINT", "Log", "LogColumn", "read_log", "words"]
 ITERATIONS = ("iter", "iteration", "step", "batch")
-# Restarts are rare: where steps go back more often, rows of several runs, ranks or splits are mixed.
+# Restarts are rare: if steps go back more often, the file mixes rows of several runs, ranks or splits.
 MAX_RESTARTS = 0.25
 
 
@@ -35,11 +35,11 @@ class LogColumn:
     """Points of one name, each of shape (num_points,), in the order of the log.
 
     Attributes:
-        steps: as the log counts them; `counts_from_0` where they are whole epochs of which the first has number 0.
-        times: seconds, since 1970 or since some start; None where the log does not tell them.
+        steps: as the log counts them; `counts_from_0` if they are whole epochs and the first is 0.
+        times: seconds, since 1970 or since some start; None if the log does not have them.
         unit: `epoch` or `step`.
-        num_rows: rows or records that could have had a value.
-        notes: what was left out or assumed, in words.
+        num_rows: number of rows or records that could have a value.
+        notes: omissions and assumptions, in words.
     """
 
     name: str
@@ -54,7 +54,7 @@ class LogColumn:
 
 @dataclass(frozen=True)
 class Log:
-    """Columns that may be asked for, and what reads one, by epochs or steps if that is stated; `notes` say what could not be read."""
+    """The available columns, and a function that reads one, by epochs or steps; `notes` name unreadable parts."""
 
     names: tuple[str, ...]
     reader: Callable[[str, str | None], LogColumn]
@@ -65,11 +65,11 @@ class Log:
 
 
 def read_log(path: Path, run: str | None = None) -> Log:
-    """A log that is a file or a folder, but no run directory.
+    """Read a log from a file or a folder that is not a run directory.
 
     Args:
         run: the name of one of several runs in a file.
-    Raises: FileFormatError; InputError for several runs of which none is named; NotFoundError for a run that is not there.
+    Raises: FileFormatError; InputError for several runs if none is named; NotFoundError for a missing run.
     """
     if path.is_dir() and (folder := _mlflow_metrics(path)) is not None:
         return _of_points(_mlflow_points(folder))
@@ -96,16 +96,16 @@ def _of_rows(
         back = int(np.flatnonzero(np.diff(steps) <= 0)[0])
         if (np.diff(steps) <= 0).sum() > MAX_RESTARTS * len(own):
             raise FileFormatError(
-                f"{path.name}: steps do not rise from point to point ({unit} {steps[back + 1]:g} follows {steps[back]:g})",
-                "sort them, and leave one of each; several runs or splits in one file need a column that tells them apart",
+                f"{path.name}: steps do not increase from point to point ({unit} {steps[back + 1]:g} follows {steps[back]:g})",
+                "sort them and remove duplicates; several runs or splits in one file need a column with their names",
             )
         notes.append(
-            f"{unit}s go back from {steps[back]:,g} to {steps[back + 1]:,g}, as after a restart: the later values hold, and "
+            f"{unit}s go back from {steps[back]:,g} to {steps[back + 1]:,g}, as after a restart: the later values are used, and "
             f"{len(own) - len(kept):,} earlier points are left out"
         )
     times = times_of(rows, others, own)
     from_0 = unit == "epoch" and len(steps) > 0 and min(steps) == 0 and bool((steps == np.round(steps)).all())
-    is_text = any("of iterations" in row for row in rows)  # its lines are of many kinds
+    is_text = any("of iterations" in row for row in rows)  # text logs mix lines of many kinds
     return LogColumn(
         name, steps[kept], values[kept], None if times is None else times[kept], unit,
         len(kept) if is_text else len(rows) - len(own) + len(kept), from_0, tuple(notes),
@@ -115,10 +115,11 @@ def _of_rows(
 def _steps(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: list[int], unit: str | None
 ) -> tuple[Array, str, list[str]]:
-    """Return the steps of the points, their unit, and notes on assumptions: the first counter that rises from point to point.
+    """Return the steps of the points, their unit, and notes on assumptions. The first counter that rises from point to point is
+    used.
 
-    That is one of the rows' own, else epochs with the iterations in them, else one that goes back at a few restarts, else one of
-    the rows before, else the rows themselves. An `unit` that is asked for comes first.
+    The search order is a counter in the rows themselves, epochs with the iterations in them, and a counter that goes back
+    at a few restarts. Then follow a counter in earlier rows and the row numbers. A counter of the given `unit` comes first.
     """
     counters = {name: found for name in named(names, STEPS) if (found := _counts(carried(rows, name, own))) is not None}
     theirs = [name for name in counters if all(rows[number].get(name) not in (None, "") for number in own)]
@@ -144,12 +145,12 @@ def _steps(
     for name in named(names, STEPS):
         before = _counts(carried(rows, name, own, skips_own=True))
         if name in theirs and before is not None and (np.diff(before) > 0).all() and not np.ptp(counters[name]):
-            note = f"every point has {name} {counters[name][0]:g}, so each is placed at the {name} of the row before it"
+            note = f"every point has {name} {counters[name][0]:g}, so each gets the {name} of the row before it"
             return before, _unit(name), [note]
     if restarted:
         return (counters[name], _unit(name), []) if (name := min(restarted)[1]) else (np.asarray(within), "epoch", [])
     notes = (
-        [f"every point has {name} {counters[name][0]:g}: points are counted in their order" for name in theirs[:1]]
+        [f"every point has {name} {counters[name][0]:g}: points are numbered in their order" for name in theirs[:1]]
         if len(own) > 1
         else []
     )
@@ -169,7 +170,9 @@ def _counts(values: Sequence[Any]) -> Array | None:
 
 
 def _within_epochs(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequence[int]) -> Array | None:
-    """Epochs with the share of their iterations, where iterations start anew in each epoch: 1.5 in the middle of the second."""
+    """Return epochs with the fraction of their iterations, if iterations restart in each epoch: 1.5 in the middle of the
+    second.
+    """
     epoch, inner = named(names, ("epoch", "epochs")), named(names, ITERATIONS)
     if not epoch or not inner:
         return None
@@ -183,7 +186,7 @@ def _within_epochs(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own:
 
 
 def _ahead(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequence[int]) -> Array | None:
-    """Epochs of rows that are written before those of their epoch, and do not name it themselves, as Lightning's rates."""
+    """Return the epochs of rows that come before the row with their epoch and do not name it, such as Lightning's rates."""
     for name in named(names, STEPS):
         if _unit(name) == "epoch" and all(rows[number].get(name) in (None, "") for number in own):
             turned = [len(rows) - 1 - number for number in reversed(own)]
@@ -194,7 +197,7 @@ def _ahead(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequenc
 
 
 def _held(steps: Array) -> list[int]:
-    """The points that hold where steps go back: of each step the last, and none that a restart goes back before.
+    """Return the points that remain valid if steps go back: the last of each step, and none that a restart overwrites.
 
     >>> _held(np.array([1.0, 2, 3, 2, 3, 4]))
     [0, 3, 4, 5]
@@ -214,7 +217,7 @@ def _numbers(given: Iterable[Any], name: str, path: Path) -> Array:
             is_share = isinstance(value, str) and value.rstrip().endswith("%")
             found.append(float(value.rstrip().rstrip("%")) / 100 if is_share else float(value))
         except (TypeError, ValueError):
-            raise FileFormatError(f"{path} has a {name} that is no number: {str(value)[:40]!r}", HINT) from None
+            raise FileFormatError(f"{path} has a {name} that is not a number: {str(value)[:40]!r}", HINT) from None
     return np.array(found)
 
 
@@ -227,14 +230,14 @@ def _of_points(points: Points, notes: Sequence[str] = ()) -> Log:
     def read(name: str, _: str | None) -> LogColumn:
         by_step = dict(sorted(points[name].items()))
         values, times = np.array(list(by_step.values()), dtype=float).reshape(-1, 2).T
-        is_told = len(times) > 0 and np.isfinite(times).all() and times.max() > 0
-        return LogColumn(name, np.array(list(by_step)), values, times if is_told else None, "step", len(by_step))
+        has_times = len(times) > 0 and np.isfinite(times).all() and times.max() > 0
+        return LogColumn(name, np.array(list(by_step)), values, times if has_times else None, "step", len(by_step))
 
     return Log(tuple(points), read, tuple(notes))
 
 
 def _of_events(path: Path) -> Log:
-    """Scalars of TensorBoard: of one file, or of all files of a folder, the last value of each step."""
+    """Read TensorBoard scalars from one file, or from all files of a folder; the last value of each step counts."""
     from chronograd.forecast.tensorboard_events import scalars  # an extra
 
     tags: Points = {}
@@ -246,20 +249,20 @@ def _of_events(path: Path) -> Log:
             tags.setdefault(tag, {})[float(step)] = value, time
     if not tags:
         raise FileFormatError(
-            "; ".join((f"{path} is no run and has no scalars of TensorBoard", *notes)),
+            "; ".join((f"{path} is not a run and has no TensorBoard scalars", *notes)),
             "name a run, a file, or their folder",
         )
     return _of_points(tags, notes)
 
 
 def _mlflow_metrics(path: Path) -> Path | None:
-    """The folder of metrics of an MLflow run, of the one run of an experiment or of `mlruns`; None where there is none."""
+    """Return the metrics folder of an MLflow run, or of the only run of an experiment or of `mlruns`; None without one."""
     for pattern in ("metrics", "*/metrics", "*/*/metrics"):
         runs = sorted(one.parent for one in path.glob(pattern) if (one.parent / "meta.yaml").exists())
         if len(runs) > 1:
             shown = ", ".join(run.name for run in runs[:3])
             raise InputError(
-                f"{path} holds {how_many(len(runs), 'runs')} of MLflow: {shown}", f"name one, such as {runs[0]}"
+                f"{path} holds {how_many(len(runs), 'MLflow runs')}: {shown}", f"name one, such as {runs[0]}"
             )
         if runs:
             return runs[0] / "metrics"
@@ -267,18 +270,18 @@ def _mlflow_metrics(path: Path) -> Path | None:
 
 
 def _mlflow_points(folder: Path) -> Points:
-    """A file for each metric, a line for each value: milliseconds since 1970, value, step."""
+    """Read a file for each metric, with a line for each value: milliseconds since 1970, value, step."""
     points: Points = {}
     for file in sorted(one for one in folder.rglob("*") if one.is_file()):
         lines = [line.split() for line in door.read_text(file, WHAT).splitlines() if line.strip()]
         try:
-            told = [(float(line[0]) / 1000, float(line[1]), float((*line, "0")[2])) for line in lines]
+            rows = [(float(line[0]) / 1000, float(line[1]), float((*line, "0")[2])) for line in lines]
         except (ValueError, IndexError):
-            raise FileFormatError(f"{file} is no metric of MLflow", "its lines are time, value, step") from None
-        is_numbered = len({step for _, _, step in told}) > 1
+            raise FileFormatError(f"{file} is not an MLflow metric", "its lines are time, value, step") from None
+        is_numbered = len({step for _, _, step in rows}) > 1
         points[file.relative_to(folder).as_posix()] = {
-            step if is_numbered else float(number): (value, time) for number, (time, value, step) in enumerate(told, 1)
+            step if is_numbered else float(number): (value, time) for number, (time, value, step) in enumerate(rows, 1)
         }
     if not points:
-        raise FileFormatError(f"{folder} holds no metric of MLflow", "name another run")
+        raise FileFormatError(f"{folder} has no MLflow metric", "name another run")
     return points

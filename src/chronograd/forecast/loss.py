@@ -1,7 +1,7 @@
 """Loss as a function of the step: fitted to the start of a run, it forecasts the rest.
 
-The model of Optimus is l(k) = 1 / (b0*k + b1) + b2, with no b negative and k the step or epoch, from 1. Other families
-of `curves` compete with it. Inside, steps are divided by the first and losses by the largest.
+The model of Optimus is l(k) = 1 / (b0*k + b1) + b2. No b is negative, and k is the step or epoch, from 1. Other families of
+`curves` compete with it. Internally, steps are divided by the first step and losses by the largest loss.
 
 Source: Peng, Bao, Chen, Wu, Guo, Optimus, EuroSys 2018, and its authors' code for the weights.
 """
@@ -19,26 +19,26 @@ from chronograd.forecast.curves import FAMILIES, LAST, TINY, Array, evaluate, fi
 from chronograd.record import INTERVAL
 from chronograd.words import how_many
 
-MIN_POINTS = 3  # as many as coefficients; Optimus' code asks for the same
-SIGMA_FALLS_BY = 4.0  # Optimus' code: in each later third of the points, sigma is a fourth of the one before
-ORIGINS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # shares of the points from which forecasts of the others are tried
-FARTHEST = 100.0  # times the last fitted step: no forecast is believed beyond
-NUM_STEPS_TRIED = 500  # between the first step and the farthest, evenly in log(step): 2 % apart for 100 fitted steps
-LARGEST = 1e30  # squares of what is above are soon beyond a double, and nobody's loss is
-LARGEST_DRIFT = 20.0  # of log(loss / forecast) per log(step): keeps exp finite where a loss or a forecast is near 0
+MIN_POINTS = 3  # the number of coefficients, and the minimum in Optimus' code
+SIGMA_FALLS_BY = 4.0  # as in Optimus' code: in each later third of the points, sigma is a fourth of the one before
+ORIGINS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # shares of the points from which the rest is forecast, to measure the error
+FARTHEST = 100.0  # times the last fitted step: forecasts beyond are not used
+NUM_STEPS_TRIED = 500  # between the first step and the farthest, evenly in log(step): 2 % steps for 100 fitted steps
+LARGEST = 1e30  # larger squares overflow a double, and no real loss is larger
+LARGEST_DRIFT = 20.0  # of log(loss / forecast) per log(step): keeps exp finite for a loss or a forecast near 0
 
 
 @dataclass(frozen=True, eq=False)
 class LossModel:
-    """A fitted loss curve with what is needed for its intervals.
+    """A fitted loss curve with the data for its intervals.
 
     Attributes:
         family: a name of `curves.FAMILIES`, or `last`.
-        first_step, largest_loss: what steps and losses were divided by.
+        first_step, largest_loss: divisors of steps and losses.
         thirds: the last step of each third of the points.
         p: coefficients for the divided steps and losses; `draws` are those of bootstrap refits, (num_draws, 3).
         noise: per draw, one residual of each third, (num_draws, 3).
-        drift: per draw, how far a forecast was off in log(loss) per log(step), either way, (num_draws,).
+        drift: per draw, the error of a forecast in log(loss) per log(step), with either sign, (num_draws,).
     """
 
     family: str
@@ -53,7 +53,7 @@ class LossModel:
 
     @property
     def coefficients(self) -> dict[str, float]:
-        """Coefficients of the formula, for steps and losses as they were given."""
+        """Return the coefficients of the formula, for the original steps and losses."""
         asymptote = float(self.p[2] * self.largest_loss)
         if self.family == LAST:
             return {"loss": asymptote}
@@ -62,42 +62,44 @@ class LossModel:
         return dict(zip(form.names, (first, second, asymptote), strict=True))
 
     def curve(self, steps: Sequence[float] | Array) -> Array:
-        """Loss expected at each step."""
+        """Return the expected loss at each step."""
         return evaluate(self.family, np.asarray(steps, float) / self.first_step, self.p) * self.largest_loss
 
     def at(self, step: float) -> float:
-        """Loss expected at a step."""
+        """Return the expected loss at a step."""
         return float(self.curve([step])[0])
 
     def interval(self, step: float) -> tuple[float, float]:
-        """The 80 % interval of what may be observed at a step; the loss expected there is never outside.
+        """Return the 80 % interval of the observed loss at a step; it always contains the expected loss.
 
-        Covers the scatter of the fitted points, what it does to the coefficients, and, beyond the fitted points, how
-        far forecasts from the earlier ones to the later ones were off, growing with the logarithm of the horizon.
+        It covers the scatter of the fitted points and its effect on the coefficients. Beyond the fitted points it also covers
+        the errors of forecasts from earlier points to later ones, which grow with the logarithm of the horizon.
         """
         low, high = self.bounds(np.array([step]))
         return float(low[0]), float(high[0])
 
     def steps_to(self, loss: float) -> float | None:
-        """Steps until the expected loss is no more than `loss`, at least the first step; None if that never comes."""
+        """Return the steps until the expected loss is at most `loss`, at least the first step; None if it never is."""
         k = reach(self.family, loss / self.largest_loss, self.p)
         return None if k is None else self.first_step * k
 
     def steps_to_interval(self, loss: float) -> tuple[float | None, float | None]:
-        """The steps at which the bounds of `interval` first come down to `loss`; None if that is too far to tell."""
+        """Return the steps at which the bounds of `interval` first reach `loss`; None if that is too far ahead to forecast."""
         steps = np.geomspace(self.first_step, self.thirds[2] * FARTHEST, NUM_STEPS_TRIED)
         reached = [np.flatnonzero(bound <= loss) for bound in self.bounds(steps)]
         low, high = (float(steps[at[0]]) if len(at) else None for at in reached)
         return low, high
 
     def bounds(self, steps: Array) -> tuple[Array, Array]:
-        """The ends of `interval` at each of some steps, in their shape."""
+        """Return the ends of `interval` at each of the steps, in their shape."""
         curves = np.array([evaluate(self.family, steps / self.first_step, p) for p in self.draws])
         beyond = np.maximum(0.0, np.log(steps / self.thirds[2]))
         third = np.minimum(2, np.searchsorted(self.thirds, steps))
         seen = curves * np.exp(self.drift[:, None] * beyond) + self.noise[:, third]
         low, high = np.quantile(np.maximum(seen, 0), INTERVAL, axis=0) * self.largest_loss
-        expected = self.curve(steps)  # a third with one point has one residual, and so no scatter around the curve
+        expected = self.curve(
+            steps
+        )  # a third with one point has one residual, and therefore no scatter around the curve
         return np.minimum(low, expected), np.maximum(high, expected)
 
 
@@ -108,18 +110,19 @@ def fit_loss(
     draws: int = 100,
     seed: int = 0,
 ) -> LossModel:
-    """Fit a loss curve by weighted least squares with coefficients of at least 0.
+    """Fit a loss curve by weighted least squares with coefficients >= 0.
 
-    Outliers are replaced, losses divided by the largest, and later points weigh more: sigma is 1, 1/4, 1/16 in the
-    three thirds. Intervals come from refits to the curve plus residuals drawn anew, each from its own third of the
-    points, and from how forecasts from earlier points to later ones failed.
+    Outliers are replaced, and losses are divided by the largest. Later points get more weight: sigma is 1, 1/4, 1/16 in the
+    three thirds. Intervals come from refits to the curve plus resampled residuals, each from its own third of the points. They
+    also include the errors of forecasts from earlier points to later ones.
 
     Args:
         steps: rising, above 0. losses: finite, at least 0, one per step.
         family: of `curves.FAMILIES`, or `last`.
-        draws: bootstrap refits; with 0 the bounds of an interval are the curve. seed: of the draws.
-    Leaves out: changes of the learning rate, after which a curve must be fitted anew.
+        draws: bootstrap refits; with 0 the bounds of an interval equal the curve. seed: of the draws.
+    Leaves out: changes of the learning rate, after which a new fit is needed.
     Raises: InputError for points that cannot be fitted; NotFoundError for a family.
+
     Source: Peng et al., Optimus, EuroSys 2018; the intervals are ours.
 
     >>> model = fit_loss([1, 2, 3, 4, 5, 6], [1 / (0.5 * k + 0.5) + 0.1 for k in range(1, 7)])
@@ -151,21 +154,24 @@ def fit_loss(
 
 
 def best_family(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> str:
-    """The family that forecasts the last quarter of the points best, in mean absolute error, from those before.
+    """Return the family that forecasts the last quarter of the points best from the points before, by mean absolute error.
 
-    Give it only the points that a forecast may see. With too few points to spare any it is `inverse`.
+    Pass only the points that the forecast may use. The result is `inverse` if there are too few points to hold some out.
     """
     return best_of(family_errors(steps, losses))
 
 
 def best_of(errors: Mapping[str, float]) -> str:
-    """The family with the least of `family_errors`; `inverse` where there are none."""
+    """Return the family with the smallest of `family_errors`; `inverse` if there are none."""
     return min(errors, key=lambda family: errors[family]) if errors else "inverse"
 
 
 def family_errors(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> dict[str, float]:
-    """By family, the mean absolute error of its forecast of the last quarter of the points from those before, over the
-    largest loss. Empty with too few points to spare any."""
+    """Return, by family, the mean absolute error of its forecast of the last quarter from the points before, over the largest
+    loss.
+
+    The result is empty if there are too few points to hold some out.
+    """
     k, observed = _points(steps, losses)
     k, observed = k / k[0], observed / max(float(observed.max()), TINY)
     head = num_before_tail(len(k))
@@ -180,7 +186,7 @@ def family_errors(steps: Sequence[float] | Array, losses: Sequence[float] | Arra
 
 
 def num_before_tail(num_points: int) -> int:
-    """How many points are fitted where the last quarter is held out."""
+    """Return the number of points to fit when the last quarter is held out."""
     return num_points - max(1, round(0.25 * num_points))
 
 
@@ -189,7 +195,7 @@ def _points(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> 
     if k.ndim != 1 or k.shape != observed.shape:
         raise InputError(f"{how_many(k.size, 'steps')} and {observed.size} losses", "give one loss for each step")
     if len(k) < MIN_POINTS:
-        raise InputError(f"{len(k)} points do not make a loss curve", f"at least {MIN_POINTS} are needed")
+        raise InputError(f"{len(k)} points are too few for a loss curve", f"at least {MIN_POINTS} are needed")
     if not (np.isfinite(k).all() and k[0] > 0 and (np.diff(k) > 0).all()):
         raise InputError("steps must rise from above 0", "count steps or epochs from 1")
     if k[-1] > LARGEST:
@@ -207,9 +213,9 @@ def _fit(family: str, k: Array, observed: Array, near: Array | None = None) -> A
 
 
 def _drift(family: str, k: Array, observed: Array) -> Array:
-    """|log(loss / forecast)| / log(horizon) of forecasts from earlier points to later ones; 0 if there are too few.
+    """Return |log(loss / forecast)| / log(horizon) of forecasts from earlier points to later ones; 0 if there are too few.
 
-    Of each forecast only the farther half counts, on the scale of log(step): near its origin noise would rule.
+    Only the farther half of each forecast counts, in log(step), because noise dominates near its origin.
     """
     found = [np.zeros(0)]
     for n in sorted({round(share * len(k)) for share in ORIGINS}):

@@ -1,4 +1,4 @@
-"""What `fit loss` says: a learning curve's forecast; and of a run that goes on, a line whenever it has grown."""
+"""The output of `fit loss`: the forecast of a learning curve; for a run in progress, a line whenever it has grown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chronograd.units import number, percent
 from chronograd.words import how_many, signed_percent
 
 POLL_EVERY_S = 1.0
-FARTHEST_DRAWN = 4.0  # times what was fitted: a target beyond leaves nothing to see of the curve
+FARTHEST_DRAWN = 4.0  # times the fitted steps: a farther target would make the curve too small to see
 NUM_DRAWN = 50  # steps of a forecast's curve
 
 
@@ -37,7 +37,7 @@ def read(
     planned: float | None = None,
     is_part: bool = False,
 ) -> LearningCurve:
-    """A learning curve, with what is stated of its schedule in place of what its job or log says; see `with_schedule`."""
+    """Read a learning curve. A given schedule replaces that of its job or log; see `with_schedule`."""
     return with_schedule(read_curve(source, metric, column), schedule, drops, planned, is_part)
 
 
@@ -48,29 +48,30 @@ def with_schedule(
     planned: float | None = None,
     is_part: bool = False,
 ) -> LearningCurve:
-    """A curve with what is stated of its schedule in place of what its job or its log's rates say.
+    """Return the curve with a given schedule instead of that of its job or its log's rates.
 
     Args:
         schedule: a name of `schedule.NAMES`.
-        is_part: whether only a part of a finished log is fitted: it had been planned to end where the log does.
+        is_part: whether only part of a finished log is fitted; the end of the log is then the planned end.
     """
     own = curve.schedule
     end = planned or own.planned or (float(curve.steps[-1]) if is_part else None)
     kind = NAMES[schedule] if schedule else "multi_step" if drops else own.kind
     places = tuple(drops) or (own.drops if kind == "multi_step" else ())
-    told = curve.schedule_told
+    description = curve.schedule_told
     if schedule or drops or planned:
         what = [
-            schedule or kind or "a schedule that is not known",
+            schedule or kind or "an unknown schedule",
             f"drops after {curve.unit} {', '.join(map(place, places))}" if places else "",
         ]
         until = "" if end is None else f" until {curve.unit} {place(end)}"
-        told = f"{', '.join(filter(None, what))}{until}, as stated"
-    return replace(curve, schedule=Schedule(kind, places, end), schedule_told=told)
+        description = f"{', '.join(filter(None, what))}{until}, as given"
+    return replace(curve, schedule=Schedule(kind, places, end), schedule_told=description)
 
 
 def forecast_from_half(run: Path) -> Forecast:
-    """The loss of a finished run from its first half, at least as many points as a curve needs, to be held against the rest.
+    """Forecast the loss of a finished run from its first half, to compare with the rest. The half has at least the points of a
+    fit.
 
     Raises: InputError for fewer.
     """
@@ -79,7 +80,7 @@ def forecast_from_half(run: Path) -> Forecast:
 
 
 def growing(run: RunDir, read_again: Callable[[], LearningCurve]) -> Iterator[LearningCurve]:
-    """The curve of a run whenever it has grown, from as many points as a fit needs, until the run has ended."""
+    """Yield the curve of a run whenever it has grown, once it has enough points for a fit, until the run has ended."""
     seen = MIN_POINTS - 1
     while True:
         is_last = run.is_finished
@@ -94,7 +95,7 @@ def growing(run: RunDir, read_again: Callable[[], LearningCurve]) -> Iterator[Le
 
 
 def line(forecast: Forecast) -> str:
-    """A forecast of a run that goes on, as one line."""
+    """Return a forecast of a run in progress, as one line."""
     curve, until = forecast.curve, forecast.until
     value = 1 - curve.values[-1] if curve.metric == "accuracy" else curve.values[-1]
     parts = [f"{curve.unit} {until:g}: {curve.metric} {value:.4g}", _convergence(forecast.converged, until, curve.unit)]
@@ -104,17 +105,17 @@ def line(forecast: Forecast) -> str:
 
 
 def missed(forecast: Forecast, points: str) -> list[str]:
-    """How far off points were that came later, as a line; nothing where none did."""
+    """Return a line with the error on later points; an empty list without such points."""
     if forecast.error is None:
         return []
     return [
-        f"{len(forecast.held_out)} later {points} were missed by {percent(forecast.error)} of the largest value on average "
-        f"(bias {signed_percent(forecast.bias)}), and {forecast.num_inside} of them lie in the 80 % band"
+        f"of {len(forecast.held_out)} later {points}, {forecast.num_inside} lie in the 80 % band; "
+        f"their mean error is {percent(forecast.error)} of the largest value (bias {signed_percent(forecast.bias)})"
     ]
 
 
 def loss(forecast: Forecast) -> Answer[Forecast]:
-    """When a target is reached if there is one, what the curve will be, when it has converged, and how good that was."""
+    """Return when the curve reaches a target, its later values, its convergence, and the quality of the forecast."""
     curve, model, unit = forecast.curve, forecast.model, forecast.curve.unit
     since = f" since {unit} {forecast.started:g}" if forecast.started else ""
     converged = [
@@ -136,16 +137,16 @@ def loss(forecast: Forecast) -> Answer[Forecast]:
             (
                 Column("curve", lambda pair: pair[0]),
                 Column("error of held-out points", lambda pair: pair[1], format=lambda error: percent(error, 2)),
-                Column("", lambda pair: "taken" if pair[0] == model.family else ""),
+                Column("", lambda pair: "used" if pair[0] == model.family else ""),
             ),
-            ("held out: the last quarter, forecast from those before; over the largest value",),
+            ("held out: the last quarter of the points; errors over the largest value",),
         ),
     )
     return Answer(f"Forecast of {curve.name}", sections=[section], notes=curve.notes, result=forecast)
 
 
 def panel(forecast: Forecast) -> Lines:
-    """The curve, its forecast until the end, and the target."""
+    """Return the curve, its forecast until the end, and the target."""
     curve, unit = forecast.curve, forecast.curve.unit
     seen = (1 - curve.values if curve.metric == "accuracy" else curve.values).tolist()
     end = max(forecast.at[-1].step if forecast.at else forecast.until, curve.schedule.planned or 0.0)
@@ -173,12 +174,12 @@ def _value(one: At, curve: LearningCurve) -> str:
 def _convergence(when: Convergence, now: float, unit: str) -> str:
     if when.step <= now:
         return f"converged at {unit} {when.step:g}"
-    source = "published runs of such a schedule" if when.source == "published" else "its own points"
-    return f"converged at {unit} {place(when.step)} ({place(when.low)} … {place(when.high)}), by {source}"
+    source = "published runs with such a schedule" if when.source == "published" else "its curve"
+    return f"converged at {unit} {place(when.step)} ({place(when.low)} … {place(when.high)}), from {source}"
 
 
 def place(step: float) -> str:
-    """An epoch or step as a person would write it.
+    """Format an epoch or step for a reader.
 
     >>> place(30080.4), place(19.104)
     ('30,080', '19.1')
@@ -189,9 +190,9 @@ def place(step: float) -> str:
 def _when(reached: Reached, curve: LearningCurve) -> str:
     low, high = (place(k) if k is not None else "never" for k in (reached.low, reached.high))
     when = (
-        f"is not reached by this curve ({low} … {high})"
+        f"is out of reach for this curve ({low} … {high})"
         if reached.step is None
         else f"at {curve.unit} {place(reached.step)} ({low} … {high})"
     )
-    was = "" if reached.seen is None else f"; it was reached at {curve.unit} {reached.seen:,.10g}"
+    was = "" if reached.seen is None else f"; the run reached it at {curve.unit} {reached.seen:,.10g}"
     return f"{curve.metric} {reached.value:g} {when}{was}"

@@ -1,4 +1,4 @@
-"""How long an epoch or a step of a log takes, and so when one that is to come will be there."""
+"""The duration of an epoch or step of a log, and from it the time of a later one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from chronograd.forecast.curves import Array
 from chronograd.record import INTERVAL
 
 MAX_BLOCKS = 10
-CLOCK_FROM = 1e9  # seconds since 1970: a log of before September 2001 is none
-STOPPED_AFTER = 3.0  # times the way between two points: a log without a new one by then has stopped
+CLOCK_FROM = 1e9  # times from here on are seconds since 1970 (September 2001 or later)
+STOPPED_AFTER = 3.0  # times the interval between two points: a log without a new point by then has stopped
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of an epoch or step of a log, with the 80 % interval, and when its last point was written.
+    """Seconds of an epoch or step of a log, with the 80 % interval, and the time of its last point.
 
     Attributes:
-        last: of the last fitted point: seconds since 1970 where `is_clock`, else since some start.
-        latest: of the last point that the log has; `between`: the way from it to the next, in seconds.
+        last: time of the last fitted point, in seconds since 1970 if `is_clock`, else since some start.
+        latest: time of the last point in the log; `between`: seconds from it to the next.
     """
 
     seconds: float
@@ -35,13 +35,14 @@ class Pace:
         return self.last > CLOCK_FROM
 
     def is_under_way(self, now: float) -> bool:
-        """Whether the log may still grow at a time, in seconds since 1970."""
+        """Return whether the log may still grow at `now`, in seconds since 1970."""
         return self.is_clock and self.latest <= now < self.latest + STOPPED_AFTER * self.between
 
     def seconds_to(self, ahead: float, low: float | None, high: float | None) -> tuple[float, float, float | None]:
-        """Seconds from the last fitted point to one so many epochs or steps ahead, with the 80 % interval.
+        """Return the seconds from the last fitted point to one `ahead` epochs or steps later, with the 80 % interval.
 
-        The logarithms of the way's and the pace's errors are taken as independent. No `low` is none ahead, no `high` is never.
+        The logarithms of the errors of distance and pace are assumed independent. No `low` means 0 ahead, no `high` means
+        never.
         """
         middle = ahead * self.seconds
         if ahead <= 0:
@@ -54,14 +55,15 @@ class Pace:
 
 
 def _apart(less: float, more: float, pace: float) -> float:
-    """The quotient of two ways and one of two paces, both at most 1, as one."""
+    """Combine the ratio of two distances and the ratio of two paces, both at most 1, into one ratio."""
     if less <= 0:
         return 0.0
     return float(np.exp(-np.hypot(np.log(less / more), np.log(pace))))
 
 
 def pace_of(steps: Array, times: Array | None, until: float) -> Pace | None:
-    """From the times of all points; None where they do not tell it. Pauses between two points count as one slow block.
+    """Return the duration of an epoch or step from the times of all points; None if they do not show it. Pauses between two points count as one slow
+    block.
 
     >>> pace_of(np.arange(1.0, 6.0), np.arange(5) * 60.0, 5).seconds
     60.0
@@ -70,7 +72,7 @@ def pace_of(steps: Array, times: Array | None, until: float) -> Pace | None:
         return None
     ends = np.unique(np.linspace(0, len(steps) - 1, min(MAX_BLOCKS, len(steps) - 1) + 1).astype(int))
     took = np.diff(times[ends]) / np.diff(steps[ends])
-    took = took[took > 0]  # a clock that was set back, or a start that counts anew
+    took = took[took > 0]  # skips a clock that was set back, or times that restart
     if not len(took):
         return None
     low, middle, high = (float(value) for value in np.quantile(took, (INTERVAL[0], 0.5, INTERVAL[1])))

@@ -1,9 +1,9 @@
-"""How published training runs converged under schedules of the learning rate: what a new run of that kind may expect.
+"""Published training runs and their convergence under schedules of the learning rate, for forecasts of similar new runs.
 
-`published_curves.json`, `small_curves.json` and `small_losses.json` beside this file are made by `python -m benchmarks.convergence --write`.
-Sources: entries of DAWNBench (stanford-futuredata/dawn-bench-entries), self-reported, whose schedules are read from the curves;
-and runs of our own studies on 160 to 2,000 images (docs/studies), which gain little or nothing where the rate falls. Training
-losses are those of such runs and of small networks on digits: they go on falling where test errors do not.
+`python -m benchmarks.convergence --write` creates `published_curves.json`, `small_curves.json` and `small_losses.json` here.
+One source are entries of DAWNBench (stanford-futuredata/dawn-bench-entries): self-reported, with schedules read from the
+curves. The other are our own studies on 160 to 2,000 images (docs/studies), which gain little or nothing when the rate falls.
+Training losses come from those studies and from small networks on digits. Unlike test errors, they continue to fall.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from chronograd.forecast.schedule import Schedule
 FILE = Path(__file__).with_name("published_curves.json")
 SMALL_FILE = Path(__file__).with_name("small_curves.json")
 LOSS_FILE = Path(__file__).with_name("small_losses.json")
-SMALL_SHARE = 0.25  # of the weight: with more, published runs are forecast too high by more than small ones too low
+# of the weight: with more, forecasts of published runs are too high by more than those of small runs are too low
+SMALL_SHARE = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +33,9 @@ class PublishedRun:
     """One run whose rate fell.
 
     Attributes:
-        team: who ran it; runs of one team are alike, and together count as the square root of their number.
+        team: who ran it; runs of one team are alike, so their total weight is the square root of their number.
         steps, errors: epochs, and 1 - accuracy on the test split, both of shape (num_points,).
-        converged: the epoch by which it was, as `convergence.converged_at` says of the whole curve.
+        converged: the epoch of convergence, from `convergence.converged_at` on the complete curve.
     """
 
     name: str
@@ -45,13 +46,14 @@ class PublishedRun:
     converged: float
 
     def level(self, progress: Array, schedule: Schedule) -> Array:
-        """log(error) at such progress in that scale, of shape (...)."""
+        """Return log(error) at the given progress on that scale, of shape (...)."""
         mine = self.scale(schedule).progress(self.steps)
         return np.interp(progress, mine, np.log(np.maximum(self.errors, TINY)))
 
     def scale(self, schedule: Schedule) -> Schedule:
-        """The scale on which this run is compared with one of `schedule`: the share of what was planned where that is all
-        that is known of it."""
+        """Return the scale for comparing this run with one of `schedule`: the share of the planned steps if only the end is
+        known.
+        """
         if schedule.kind is None or schedule.kind != self.schedule.kind:
             return Schedule("annealed", (), self.schedule.planned)
         return self.schedule
@@ -59,11 +61,11 @@ class PublishedRun:
 
 @dataclass(frozen=True, eq=False)
 class PublishedCurves:
-    """All of them, and how far off forecasts from the curve alone were where the rate was constant.
+    """All known runs, and the errors of forecasts from the curve alone with a constant rate.
 
     Attributes:
-        ratios: by group of runs, true over forecast epoch of convergence, as `convergence.from_curve` has it.
-        small: runs on small data, asked for levels only.
+        ratios: by group of runs, true epoch of convergence over its forecast by `convergence.from_curve`.
+        small: runs on small data, used for levels only.
         losses: training losses, as `errors`, of runs on small data.
     """
 
@@ -73,7 +75,7 @@ class PublishedCurves:
     losses: tuple[PublishedRun, ...] = ()
 
     def without(self, group: str) -> PublishedCurves:
-        """Leaves out a team or a group, to see how well its runs are forecast from the others."""
+        """Return the runs without one team or group, to test forecasts of its runs from the others."""
         ratios = {name: values for name, values in self.ratios.items() if name != group}
         runs, small, losses = (
             tuple(run for run in some if run.team != group) for some in (self.runs, self.small, self.losses)
@@ -81,15 +83,17 @@ class PublishedCurves:
         return replace(self, runs=runs, ratios=ratios, small=small, losses=losses)
 
     def alike(self, schedule: Schedule) -> tuple[list[PublishedRun], Array]:
-        """The runs of that kind, all where it is not known, and their weights."""
+        """Return the runs with that kind of schedule (all runs if it is unknown), and their weights."""
         return _alike(self.runs, schedule)
 
     def of_losses(self) -> tuple[list[PublishedRun], Array]:
-        """Runs whose training losses are known, whatever their schedule: a loss falls as long as it trains."""
+        """Return the runs with known training losses, for any schedule, because a loss falls throughout training."""
         return _alike(self.losses, Schedule())
 
     def alike_with_small(self, schedule: Schedule) -> tuple[list[PublishedRun], Array]:
-        """Those and runs on small data, which have SMALL_SHARE of the weight: nobody says how small a run's data are."""
+        """Return those and the runs on small data, which get SMALL_SHARE of the weight because the data size of a new run is
+        unknown.
+        """
         runs, weights = self.alike(schedule)
         small, own = _alike(self.small, schedule)
         if not small or not runs:
@@ -106,7 +110,7 @@ def _alike(some: Sequence[PublishedRun], schedule: Schedule) -> tuple[list[Publi
 
 
 def weighted_quantiles(values: Array, weights: Array, shares: tuple[float, ...]) -> list[float]:
-    """The values below which such shares of the weight lie.
+    """Return the values below which these shares of the weight lie.
 
     >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), (0.1, 0.5, 0.9))
     [1.0, 2.0, 3.0]

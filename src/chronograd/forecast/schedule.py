@@ -1,9 +1,9 @@
-"""Where a run stands in the schedule of its learning rate, on a scale on which runs of different length are alike.
+"""Progress of a run in its learning rate schedule, on a scale that is the same for runs of different length.
 
-    multi_step   the number of drops passed, and the share of the way to the next or, after the last, to the planned end
+    multi_step   the number of drops so far, plus the share of the way to the next or, after the last, to the planned end
     annealed     the share of the planned steps: cosine, one cycle, linear
 
-A constant rate has no such scale: there a curve is forecast from its own points alone.
+A constant rate has no such scale, so its curve is forecast from its own points alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chronograd.forecast.curves import Array
 from chronograd.job import Job
 
 Kind = Literal["constant", "multi_step", "annealed"]
-# Schedules by the names that job files use, and others that are alike.
+# Schedules by their names in job files, and similar ones.
 NAMES: dict[str, Kind] = {
     "constant": "constant", "multi_step": "multi_step", "cosine": "annealed", "one_cycle": "annealed", "linear": "annealed",
     "annealed": "annealed",
@@ -27,12 +27,12 @@ NAMES: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate's course.
+    """A learning rate schedule.
 
     Attributes:
-        kind: None where nothing tells it.
-        drops: of multi_step, the steps or epochs after which the rate falls at once, rising.
-        planned: where training is to end; None if not known.
+        kind: None if unknown.
+        drops: of multi_step, the steps or epochs after which the rate drops, in increasing order.
+        planned: planned end of training; None if unknown.
 
     >>> steps = Schedule("multi_step", (30.0, 60.0), 90.0)
     >>> steps.progress(np.array([15.0, 60.0, 75.0])).tolist(), steps.step(1.5)
@@ -51,21 +51,23 @@ class Schedule:
                 f"drops of the rate at {self.drops} in a {self.kind} schedule", "give rising steps above 0"
             )
         if self.kind == "multi_step" and not self.drops:
-            raise InputError("a multi_step schedule without a drop", "say where the rate falls, such as --drops 30,60")
+            raise InputError(
+                "a multi_step schedule without a drop", "give the drops of the rate, such as --drops 30,60"
+            )
         if self.kind == "annealed" and not self.planned:
-            raise InputError("an annealed schedule without an end", "say where it ends, such as --planned 90")
+            raise InputError("an annealed schedule without an end", "give its end, such as --planned 90")
 
     def progress(self, steps: Array) -> Array:
-        """Of multi_step, of annealed, and where nothing but the planned end is known."""
+        """Return the progress for multi_step, for annealed, and if only the planned end is known."""
         return np.interp(steps, *self._scale())
 
     def step(self, progress: float) -> float:
-        """The inverse of `progress`."""
+        """Return the step of a progress, the inverse of `progress`."""
         steps, marks = self._scale()
         return float(np.interp(progress, marks, steps))
 
     def at_full_rate(self, steps: Array) -> Array:
-        """The steps at the full rate that add up to the same sum of rates, if the rate falls evenly to 0 at the planned end.
+        """Return the steps at the full rate with the same sum of rates, if the rate falls evenly to 0 at the planned end.
 
         >>> Schedule("annealed", (), 100.0).at_full_rate(np.array([0.0, 50.0, 100.0])).tolist()
         [0.0, 37.5, 50.0]
@@ -76,14 +78,16 @@ class Schedule:
         return np.asarray(self.planned * progress * (1 - progress / 2))
 
     def next_fall(self, step: float) -> float | None:
-        """Where a rate falls next that trains on from a step: at the next drop; at once where it falls, or may fall, until a
-        planned end that is still to come. None where it falls no more."""
+        """Return the step at which the rate next falls if training continues from `step`; None if it falls no more.
+
+        That is the next drop, or `step` itself if the rate falls, or may fall, until a planned end that is still ahead.
+        """
         if self.kind == "multi_step":
             return next((drop for drop in self.drops if drop > step), None)
         return step if self.kind != "constant" and self.planned is not None and self.planned > step else None
 
     def _scale(self) -> tuple[Array, Array]:
-        """Steps, and the progress at each."""
+        """Return steps, and the progress at each."""
         if self.kind in ("annealed", None) and self.planned:
             return np.array([0.0, self.planned]), np.array([0.0, 1.0])
         starts = [0.0, *self.drops]
@@ -92,7 +96,7 @@ class Schedule:
 
 
 def schedule_of(job: Job) -> Schedule:
-    """Of a job, in epochs."""
+    """Return the schedule of a job, in epochs."""
     training = job.training
     planned = float(training.epochs)
     if training.schedule == "multi_step":

@@ -1,7 +1,7 @@
-"""Scalars of TensorBoard's event files, read as TensorBoard does where there is no TensorFlow.
+"""Scalars of TensorBoard's event files, read with TensorBoard's own code for use without TensorFlow.
 
-Importing TensorFlow, which its usual reader does where there is one, takes seconds, and torchvision cannot be loaded after it.
-A file is a row of records: the length of the data in 8 bytes, its checksum in 4, the data, the data's checksum in 4.
+TensorBoard's usual reader imports TensorFlow if it is installed. That takes seconds, and torchvision cannot be loaded after it.
+A file is a sequence of records: the length of the data in 8 bytes, its checksum in 4, the data, the data's checksum in 4.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Point = tuple[str, int, float, float]
 
 
 def scalars(file: Path) -> tuple[list[Point], list[str]]:
-    """Tag, step, value and time (seconds since 1970) of each scalar of a file, in order, and notes on what could not be read.
+    """Return tag, step, value and time (seconds since 1970) of each scalar of a file, in order, and notes on unreadable parts.
 
-    A record whose data are damaged is left out, and so is a torn one at the end; beyond a damaged length nothing can be read.
-    Raises FileFormatError for a file that cannot be read from its first record on.
+    A record with damaged data is skipped, and so is an incomplete one at the end. Nothing after a damaged length can be read.
+    Raises FileFormatError for a file whose first record cannot be read.
     """
     try:
         with door.opened(file, "an event file of TensorBoard", most_bytes=LARGEST_BYTES) as stream:
@@ -51,7 +51,7 @@ def _records(stream: IO[bytes], size: int, file: Path) -> tuple[list[Point], lis
         header = stream.read(HEADER_BYTES)
         is_torn = len(header) < HEADER_BYTES
         if not is_torn and masked_crc32c(header[: LENGTH.size]) != CHECKSUM.unpack(header[LENGTH.size :])[0]:
-            what = f"record {number} is damaged, and from there on nothing can be read: {size - at:,} of {how_many(size, 'bytes')}"
+            what = f"record {number} is damaged, so the rest cannot be read: {size - at:,} of {how_many(size, 'bytes')}"
         elif is_torn or (length := LENGTH.unpack_from(header)[0]) > size - at - HEADER_BYTES - CHECKSUM.size:
             what = f"record {number}, the last, is left out: it is being written, or was cut off"
         else:
@@ -62,7 +62,7 @@ def _records(stream: IO[bytes], size: int, file: Path) -> tuple[list[Point], lis
                 points += own
             continue
         if number == 1:
-            raise FileFormatError(f"{file} holds no events of TensorBoard: {what}", "copy the file again")
+            raise FileFormatError(f"{file} has no TensorBoard events: {what}", "copy the file again")
         notes.append(what)
         break
     if damaged:
@@ -73,10 +73,10 @@ def _records(stream: IO[bytes], size: int, file: Path) -> tuple[list[Point], lis
 
 
 def _scalars_of(data: bytes) -> list[Point] | None:
-    """Of one event; None if it is none."""
+    """Return the scalars of one event; None if the data are not an event."""
     try:
         event = Event.FromString(data)
-    except Exception:  # of the protocol's own many kinds
+    except Exception:  # protocol buffers raise many kinds of errors
         return None
     points = []
     for value in event.summary.value:
