@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 from collections.abc import Sequence
@@ -267,3 +268,22 @@ def test_the_command_is_installed(base_python: Path, tmp_path: Path) -> None:
         "Error: counting resnet20 with other options, image sizes or classes than usual needs torch, which is not installed\n"
         "  To fix: pip install 'chronograd[torch]'\n"
     )
+
+
+@pytest.mark.install
+def test_the_source_distribution_is_complete_and_builds_the_same_wheel(base_python: Path, tmp_path: Path) -> None:
+    def run(*words: str | Path, cwd: Path = ROOT) -> str:
+        own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run([*words], env=own, capture_output=True, text=True, cwd=cwd, check=True).stdout
+
+    run(base_python, "-m", "pip", "install", "--quiet", "hatchling>=1.27")
+    run(base_python, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", tmp_path / "checkout")
+    (archive,) = (tmp_path / "checkout").glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        held = {name.partition("/")[2] for name in tar.getnames()}
+        tar.extractall(tmp_path, filter="data")
+    assert set(run("git", "ls-files").splitlines()) <= held
+    source = tmp_path / archive.name.removesuffix(".tar.gz")
+    run(base_python, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "again", cwd=source)
+    wheels = [next((tmp_path / folder).glob("*.whl")) for folder in ("checkout", "again")]
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()

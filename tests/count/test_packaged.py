@@ -36,7 +36,16 @@ def check(network: str) -> None:
     settings = packaged.settings_of(network)
     assert {one["mode"] for one in settings} == {"training", "inference"}
     for one in settings:
-        assert data_of(packaged.find(network, {}, one)) == data_of(trace_network(network, **one)), one
+        trace, fresh = packaged.find(network, {}, one), trace_network(network, **one)
+        assert trace is not None
+        if _release(trace) == _release(fresh):
+            assert data_of(trace) == data_of(fresh), one
+        else:  # another release of PyTorch splits some operators otherwise
+            assert (trace.params, trace.macs(), trace.flops()) == (fresh.params, fresh.macs(), fresh.flops()), one
+
+
+def _release(trace: Trace) -> str:
+    return trace.versions["torch"].partition("+")[0]
 
 
 @pytest.mark.parametrize("network", SAMPLE)
