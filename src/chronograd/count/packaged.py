@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -84,14 +85,14 @@ def _varied(reference: str, settings: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _variants(reference: str) -> Iterator[tuple[dict[str, Any], Any]]:
+def _variants(reference: str) -> Iterator[tuple[dict[str, Any], Callable[[], Trace]]]:
     """Yield the settings of each trace of a network and a function that reads the trace."""
     path = FOLDER / _file(names.resolved(reference))
     if not path.is_file():
         return
     head, *lines = lzma.decompress(path.read_bytes()).split(b"\n")
     for variant, line in zip(json.loads(head), lines, strict=True):
-        yield variant, lambda line=line: _of_columns(line)
+        yield variant, partial(_of_columns, line)
 
 
 def _file(reference: str) -> str:
