@@ -152,7 +152,7 @@ def of_macs_and_flops() -> Iterator[str]:
     vgg = summary(cached_trace("vgg19"))
     dense = sum(row.weights for row in layers(cached_trace("vgg19")) if row.kind == "gemm")
     yield f"{vgg.macs / 1e9:.2f} G MACs, or {2 * vgg.macs / 1e9:.2f} GFLOPs, for an image of 224×224"
-    yield f"convolutions are {100 * vgg.conv_share:.2f} %"
+    yield f"Convolutions have {100 * vgg.conv_share:.2f} % of them"
     yield f"{100 * (1 - vgg.conv_share):.2f} % of the MACs and {100 * dense / vgg.weights:.0f} % of the {vgg.weights:,} weights"
     yield f"It has {summary(cached_trace('alexnet')).params:,}"
     yield f"{summary(cached_trace('torchvision:alexnet')).params / 1e6:.1f} M is torchvision's"
@@ -183,10 +183,10 @@ def of_percent_of_peak() -> Iterator[str]:
     flops = [2 * summary(cached_trace(name)).macs for name in ("vgg16", "googlenet", "resnet50-v1")]
     base, boost = device.base_peak_flops_per_s["fp32"], device.peak("fp32")
     memory = device.bandwidth_bytes_per_s
-    yield f"on a K80 at base clock, {base / 1e12:g} TFLOP/s and {memory / 1e9:g} GB/s"
+    yield f"a K80 at base clock, with {base / 1e12:g} TFLOP/s and {memory / 1e9:g} GB/s"
     yield f"Below about {base / memory:.0f} FLOPs per byte the K80's memory is the limit."
     yield f"{boost / 1e12:g} TFLOP/s become {base / 1e12:g}."
-    yield f"At {base / 1e12:g} TFLOP/s, the board at base clock"
+    yield f"At base clock the board has {base / 1e12:g} TFLOP/s."
     yield "takes {:.1f} ms through VGG-16, {:.2f} ms through GoogLeNet and {:.1f} ms".format(
         *(1e3 * f / base for f in flops)
     )
@@ -204,7 +204,7 @@ def of_resampling() -> Iterator[str]:
     (panel,) = FIGURES["resampling"]().panels
     assert isinstance(panel, Lines)
     yield f"{len(panel.series[0].x):,} classes whose sizes follow Zipf's law"
-    yield "{:g} to {:g} points better".format(*weak_labels.PUBLISHED_GAIN)
+    yield "{:g} to {:g} percentage points better".format(*weak_labels.PUBLISHED_GAIN)
 
 
 def of_strong_and_weak_scaling() -> Iterator[str]:
@@ -269,7 +269,7 @@ def _listed(values: np.ndarray) -> str:
 
 def of_q_learning_and_deep_q_learning() -> Iterator[str]:
     yield f"a maze of 16 cells has {16 * 4} values"
-    yield f"Four numbers in 10 bins have {2 * 10**4:,}, in 100 bins {2 * 100**4 // 10**6} million"
+    yield f"Four numbers in 10 bins have {2 * 10**4:,} values, in 100 bins {2 * 100**4 // 10**6} million"
 
 
 def of_why_a_target_network() -> Iterator[str]:
@@ -311,7 +311,7 @@ def of_gorila_and_ape_x() -> Iterator[str]:
     params = mean("trained_params", "Gorila")
     yield f"twice 4 · {params:,.0f} bytes, {2 * 4 * params / 1e3:.1f} kB of the {kb[0] / 1e3:.1f}"
     yield f"its minibatch of {settings['batch']} transitions"
-    yield f"{BATCHES_PER_S * BATCH / (PUBLISHED_ACTORS * FRAMES_PER_S / FRAMES_PER_TRANSITION):.2f} times each transition in the paper"
+    yield f"{BATCHES_PER_S * BATCH / (PUBLISHED_ACTORS * FRAMES_PER_S / FRAMES_PER_TRANSITION):.2f} times each in the paper"
 
 
 @cache
