@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
@@ -108,8 +109,7 @@ def test_reads_text_of_other_codings(coding: str, tmp_path: Path) -> None:
 
 def places(folder: Path) -> dict[str, Path]:
     os.mkfifo(folder / "fifo")
-    with socket.socket(socket.AF_UNIX) as unbound:
-        os.chdir(folder)  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as unbound, contextlib.chdir(folder):  # a socket's path is short
         unbound.bind("socket")
     (folder / "loop").symlink_to("loop")
     (folder / "broken").symlink_to("nowhere")
