@@ -49,7 +49,7 @@ def test_parameters_are_those_of_the_table_to_its_digits() -> None:
 def test_a_precision_that_nobody_stated_is_asked_for() -> None:
     silent = replace(table(ThroughputRow("test_vit", 160, 8, 0.1)), precision=None)
     for read in (lambda: join(silent, silent.rows), lambda: prior_of(silent, catalog.device("rtx3090"))):
-        with pytest.raises(InputError, match=r"t\.csv does not say in which precision") as error:
+        with pytest.raises(InputError, match=r"t\.csv does not state the precision") as error:
             read()
         assert "--precision" in (error.value.hint or "")
 

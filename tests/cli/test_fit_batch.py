@@ -89,19 +89,19 @@ def test_one_run_that_measured_its_scale_gives_the_same(folder: Path, capsys: py
     assert main(["fit", "batch", str(folder / "measured"), "--to", "0.9"]) == 0
     printed = capsys.readouterr().out
     assert "Critical batch, as measured: 32 samples (32 … 32)" in printed
-    assert "fewest steps 400 (400 … 400), fewest samples 12,800" in printed
+    assert "at least 400 steps (400 … 400) and 12,800 samples" in printed
 
 
 @pytest.mark.parametrize(
     ("names", "options", "status", "said"),
     [
-        (["b16"], ["--to", "0.9"], 2, "no noise scale was measured: training.noise_scale_every is 0"),
+        (["b16"], ["--to", "0.9"], 2, "the run has no noise scale: training.noise_scale_every is 0"),
         (["b16", "b32"], ["--to", "0.9"], 2, "training.noise_scale_every=10"),
-        (["b16", "b32", "b32-never", "b128"], ["--to", "1.5"], 2, "no run reached the target"),
+        (["b16", "b32", "b32-never", "b128"], ["--to", "1.5"], 2, "at no batch did all seeds"),
         (["b32"], ["--to", "0.001"], 2, "within its first epoch"),
         (["b32"], ["--metric", "loss"], 2, "--metric loss needs --to"),
         (["b32"], ["--to", "0.9", "--batches", "none"], 2, "--batches"),
-        (["b16", "b32", "b128"], [], 2, "no target to compare their steps by"),
+        (["b16", "b32", "b128"], [], 2, "a target is needed"),
         (["nothing"], [], 1, "no run directory"),
     ],
 )
@@ -120,4 +120,4 @@ def test_runs_of_other_jobs_are_refused(folder: Path, tmp_path: Path, capsys: py
     assert "its network differs" in capsys.readouterr().err
     write_run(tmp_path / "servers", 64, backend="parameter_server")
     assert main(["fit", "batch", str(tmp_path / "servers"), "--to", "0.9"]) == 2
-    assert "do not wait for one another" in capsys.readouterr().err
+    assert "updates are asynchronous" in capsys.readouterr().err

@@ -124,7 +124,10 @@ def test_rows_that_ran_otherwise_are_named(rows: list[ThroughputRow], capsys: py
     stated = ["--precision", "amp", "--phase", "inference", "--layout", "nhwc", "--calibrate", "0", "--rows", "2"]
     assert main(["validate", "cards.csv", "--device", "rtx3090", *stated, "--prior", "datasheet"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert f"{len(rows) // 2} rows of cards.csv ran otherwise and are left out: {len(rows) // 2} device t4" in text
+    assert (
+        f"{len(rows) // 2} rows of cards.csv ran under other conditions and are left out: {len(rows) // 2} device t4"
+        in text
+    )
 
 
 def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,10 +185,10 @@ def test_four_rows_are_enough_and_fewer_are_not(capsys: pytest.CaptureFixture[st
     ("arguments", "message"),
     [
         (["mine.csv"], "does not say which device"),
-        (["mine.csv", "--device", "rtx3090"], "does not say in which precision"),
+        (["mine.csv", "--device", "rtx3090"], "does not state the precision"),
         (["mine.csv", "--device", "rtx309"], "did you mean rtx3090"),
         (["mine.csv", "--device", "rtx3090", "--layout", "nwhc"], "'nwhc' is not one of"),
-        (["mine.csv", "--device", "rtx3090", "--precision", "fp32"], "in inference or in training"),
+        (["mine.csv", "--device", "rtx3090", "--precision", "fp32"], "for inference or training"),
         (["mine.csv", "--device", "k80", "--precision", "amp", "--phase", "inference"], "no fp16 arithmetic"),
         (["nothing.csv", "--device", "rtx3090"], "there is no file nothing.csv"),
         (["few.csv", "--device", "rtx3090", "--precision", "fp32", "--phase", "inference"], "rows|samples"),

@@ -37,7 +37,7 @@ def test_speed_answers_what_was_asked_first(tmp_path: Path) -> None:
     measured = [row for row in section.rows() if row["series"] == "2 servers" and "low" not in row]
     assert [row["steps per second"] for row in measured] == pytest.approx([TRUTH.steps_per_s(w, 2) for w in (2, 4)])
     plain = answer.speed([write_speeds(tmp_path)]).sections[0]
-    assert plain.takeaway.startswith("Error of a point 0.0 % in the mean, 0.0 % where the point was left out")
+    assert plain.takeaway.startswith("Mean error of a point: 0.0 %, 0.0 % if the point is left out")
 
 
 def test_a_loss_says_when_its_target_is_reached_and_how_good_the_forecast_was() -> None:
@@ -64,5 +64,5 @@ def test_what_is_stated_of_a_schedule_counts_before_what_a_log_says(tmp_path: Pa
 
 
 def test_a_loss_without_a_target_is_refused() -> None:
-    with pytest.raises(InputError, match="a job names a target accuracy only"):
+    with pytest.raises(InputError, match="a job only has a target accuracy"):
         answer.batch([], "loss")

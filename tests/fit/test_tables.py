@@ -69,7 +69,7 @@ def test_any_table_with_a_step_time(tmp_path: Path) -> None:
         ("model,latency_ms\na,9\n", "no column for the batch"),
         ("model,batch,samples_per_sec\na,,9\n", "line 2: batch is ''"),
         ("model,batch,samples_per_sec,phase\na,1,9,later\n", "line 2: phase is 'later'"),
-        ("model,infer_samples_per_sec,train_samples_per_sec,batch\na,9,3,1\n", "of inference and of training"),
+        ("model,infer_samples_per_sec,train_samples_per_sec,batch\na,9,3,1\n", "for inference and training"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -109,7 +109,7 @@ def test_what_is_stated_wins_and_what_nobody_says_is_assumed() -> None:
         None,
     )
     with pytest.raises(
-        InputError, match=r"t\.csv does not say whether it was timed in inference or in training"
+        InputError, match=r"t\.csv does not state whether its times are for inference or training"
     ) as error:
         table.mode  # noqa: B018
     assert "--phase" in (error.value.hint or "")
@@ -122,7 +122,7 @@ def test_what_is_stated_wins_and_what_nobody_says_is_assumed() -> None:
 def test_columns_of_a_phase_say_it_under_any_name(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.csv", "model,train_samples_per_sec,train_batch_size\na,10,5\n")
     assert read_table(path).mode == "training"
-    with pytest.raises(FileFormatError, match=r"figures of training .*, not of inference"):
+    with pytest.raises(FileFormatError, match=r"figures for training .*, not for inference"):
         read_table(path, "inference")
     both = "model,infer_samples_per_sec,infer_batch_size,train_samples_per_sec,train_batch_size\na,40,8,10,5\n"
     path = write(tmp_path / "both.csv", both)
@@ -148,7 +148,7 @@ def test_rows_that_ran_otherwise_are_left_out_and_told(tmp_path: Path) -> None:
     assert [row.model for row in asked.rows] == ["a", "f"]
     assert dict(asked.unmatched) == {"on 8 devices": 1, "device t4": 1, "phase training": 1, "precision fp32": 1}
     (note,) = asked.notes
-    assert note.startswith("4 rows of t.csv ran otherwise and are left out")
+    assert note.startswith("4 rows of t.csv ran under other conditions and are left out")
     trained = table.stated(device="v100", phase="training").matched()
     assert (trained.precision, trained.layout, [row.model for row in trained.rows]) == ("fp16", "nhwc", ["b"])
     assert table.stated(device="v100", phase="training", layout="nhwc").matched().rows == trained.rows

@@ -317,7 +317,7 @@ def test_rows_of_a_table_that_ran_otherwise_are_left_out_and_told(tmp_path: Path
     table.write_text("\n".join([header, *(f"torchvision:resnet50,112,224,{row}" for row in rows)]) + "\n")
     answer = chronograd.judge(None, table, on="v100", precision="fp32")
     assert [one["samples_per_s"] for one in answer.data["verdicts"]] == [pytest.approx(367)]
-    assert answer.notes[0].startswith("4 rows of mixed.csv ran otherwise and are left out")
+    assert answer.notes[0].startswith("4 rows of mixed.csv ran under other conditions and are left out")
     (other,) = chronograd.judge(None, table, on="v100", precision="amp").data["verdicts"]
     assert (other["samples_per_s"], other["setting"]["precision"]) == (pytest.approx(800), "fp16")
     with pytest.raises(InputError, match="more than one device: v100, t4"):

@@ -1,4 +1,4 @@
-"""What `fit speed` and `fit batch` say: steps per second by workers and servers, and steps to a target by batch."""
+"""The output of `fit speed` and `fit batch`: steps per second by workers and servers, and steps to a target by batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chronograd.forecast.learning_curves import Metric
 from chronograd.units import number, percent, whole_percent
 from chronograd.words import how_many
 
-MAX_BATCHES = 16  # of a table that nobody asked for
+MAX_BATCHES = 16  # rows of the default table
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ class StepsOfRun:
 
 @dataclass(frozen=True)
 class StepsAtBatch:
-    """Steps to the target at a batch with the 80 % interval; `efficiency` is the fewest samples over those of this batch."""
+    """Steps to the target at a batch with the 80 % interval; `efficiency` is the fewest samples over the samples of this
+    batch.
+    """
 
     batch: int
     steps: float
@@ -95,7 +97,7 @@ class StepsAtBatch:
 
 @dataclass(frozen=True)
 class BatchFit:
-    """The result of `fit batch`: `noise_scale` is the critical batch, None if it is beyond the batches of the runs."""
+    """The result of `fit batch`: `noise_scale` is the critical batch; None if it is larger than the batches of the runs."""
 
     noise_scale_from: str
     min_steps: float
@@ -110,10 +112,10 @@ class BatchFit:
 def speed(
     sources: Sequence[Path], batch: float | None = None, pairs: Sequence[tuple[int, int]] = ()
 ) -> Answer[SpeedFit]:
-    """A speed model of parameter servers from runs or CSV files, and its forecast for pairs of workers and servers.
+    """Fit a speed model of parameter servers to runs or CSV files, and forecast pairs of workers and servers.
 
     Args:
-        batch: samples of a synchronous step; without it a step is one worker's.
+        batch: samples of a synchronous step; without it a step belongs to one worker.
     Raises: InputError for a batch with asynchronous runs, and as `read_points` and `fit_speed`.
     """
     points = [point for source in sources for point in read_points(source)]
@@ -133,12 +135,12 @@ def speed(
         ],
         forecasts=forecasts,
     )
-    said = [
+    speeds = [
         f"{how_many(f.workers, 'workers')}, {how_many(f.servers, 'servers')}: {number(f.steps_per_s)} steps/s "
         f"({number(f.low)} … {number(f.high)})"
         for f in forecasts
     ]
-    first, *others = [*said, _errors(fitted)]
+    first, *others = [*speeds, _errors(fitted)]
     section = Section(
         title=f"{model.mode.capitalize()} speed, {how_many(len(points), 'points')}",
         takeaway=first,
@@ -158,14 +160,14 @@ def speed(
 
 
 def _errors(fitted: FittedSpeed) -> str:
-    """How far off the model is, in points that it was fitted to and in those that were left out."""
+    """Return the error of the model on its fitted points and on points left out of the fit."""
     left_out = np.abs(fitted.left_out[np.isfinite(fitted.left_out)])
-    apart = f", {percent(float(left_out.mean()))} where the point was left out of the fit" if len(left_out) else ""
-    return f"Error of a point {percent(float(np.abs(fitted.errors).mean()))} in the mean{apart}."
+    left_out_error = f", {percent(float(left_out.mean()))} if the point is left out of the fit" if len(left_out) else ""
+    return f"Mean error of a point: {percent(float(np.abs(fitted.errors).mean()))}{left_out_error}."
 
 
 def _speed_panel(fitted: FittedSpeed, points: Sequence[SpeedPoint]) -> Lines:
-    """Steps per second against workers, a colour for each number of servers."""
+    """Return steps per second by workers, with a colour for each number of servers."""
     most = max(p.workers for p in points)
     workers = np.unique(np.geomspace(1, most, 20).round()).astype(int).tolist()
     series = []
@@ -182,19 +184,21 @@ def _speed_panel(fitted: FittedSpeed, points: Sequence[SpeedPoint]) -> Lines:
 def batch(
     sources: Sequence[Path], metric: Metric, target: float | None = None, batches: Sequence[int] | None = None
 ) -> Answer[BatchFit]:
-    """Steps to a target by batch, from runs at several batches or from a noise scale that was measured.
+    """Fit steps to a target by batch, from runs at several batches or from a measured noise scale.
 
     Args:
-        target: of the training loss, or the test accuracy; by default the job's own accuracy.
-        batches: of the table; by default powers of two around the critical one.
-    Raises: InputError as `read_runs`, and where no run reached the target.
+        target: of the training loss or the test accuracy; by default the target accuracy of the job.
+        batches: rows of the table; by default powers of two around the critical batch.
+    Raises: InputError as `read_runs`, and if no run reached the target.
     """
     if metric == "loss" and target is None:
-        raise InputError("--metric loss needs --to: a job names a target accuracy only", "give --to, such as --to 0.5")
+        raise InputError("--metric loss needs --to: a job only has a target accuracy", "give --to, such as --to 0.5")
     runs = read_runs(sources, metric, target)
     best = fewest_steps(runs)
     if not best:
-        raise InputError("no run reached the target with all of its seeds", "give a lower one to --to")
+        raise InputError(
+            "at no batch did all seeds of a learning rate reach the target", "give an easier target to --to"
+        )
     if len({run.batch for run in runs}) >= MIN_BATCHES:
         fitted, how = fit_batches(list(best), [steps for steps, _ in best.values()]), "steps"
     else:
@@ -207,7 +211,7 @@ def batch(
 
 
 def _around(fitted: FittedBatches, batches: Sequence[int]) -> list[int]:
-    """Powers of two: the batches that were run, and from a quarter of the critical one to four times it."""
+    """Return powers of two that cover the batches of the runs, and a quarter to four times the critical batch."""
     scale = fitted.model.noise_scale
     around = [scale / 4, 4 * scale] if 0 < scale < math.inf else []
     first = math.floor(math.log2(max(1.0, min(*batches, *around, math.inf))))
@@ -266,10 +270,10 @@ def _steps_section(fit: BatchFit) -> Section:
     return Section(
         title="Steps to the target by batch",
         takeaway=f"Critical batch, {how}: {_known(fit.noise_scale, 'beyond the batches tried')} samples "
-        f"({_known(low, '∞')} … {_known(high, '∞')}); the learning rate has to be chosen anew for each batch.",
+        f"({_known(low, '∞')} … {_known(high, '∞')}); tune the learning rate for each batch.",
         lines=[
-            f"Of any batch: fewest steps {_whole(fit.min_steps)} ({_whole(least)} … {_whole(most)}), fewest samples "
-            f"{_whole(fit.min_samples)}."
+            f"At any batch: at least {_whole(fit.min_steps)} steps ({_whole(least)} … {_whole(most)}) and "
+            f"{_whole(fit.min_samples)} samples."
         ],
         figure=Figure([Lines("global batch", "steps to the target", [model, points], log_x=True, log_y=True)]),
         caption="Line and band: the fitted model, 80 % interval. Points: runs. Both axes are logarithmic.",
@@ -282,7 +286,7 @@ def _steps_section(fit: BatchFit) -> Section:
                 Column("epochs", "epochs", format=".3g"),
                 Column("efficiency", "efficiency", format=whole_percent),
             ),
-            ("efficiency: the fewest samples that any batch needs, over those of this one",),
+            ("efficiency: the fewest samples of any batch over the samples of this one",),
         ),
     )
 
@@ -297,7 +301,7 @@ def _runs_section(runs: Sequence[StepsOfRun]) -> Section:
     num_counted = sum(run.is_counted for run in runs)
     return Section(
         title=f"{len(runs)} run{'s' * (len(runs) > 1)}",
-        takeaway=f"{num_reached} of {len(runs)} reached the target, and {num_counted} count: of each batch those of the "
+        takeaway=f"{num_reached} of {len(runs)} reached the target. The fit uses {num_counted}: at each batch, those of the "
         "learning rate with the fewest steps.",
         table=Table.of(
             runs,
@@ -306,8 +310,8 @@ def _runs_section(runs: Sequence[StepsOfRun]) -> Section:
                 Column("batch", "batch", format=","),
                 Column("learning rate", "learning_rate", format="g"),
                 Column("steps", "steps", format=_whole, empty="not reached"),
-                Column("noise scale measured", measured),
-                Column("", lambda run: "counts" if run.is_counted else ""),
+                Column("measured noise scale", measured),
+                Column("", lambda run: "used" if run.is_counted else ""),
             ),
         ),
         data=as_json(runs),

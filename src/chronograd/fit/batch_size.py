@@ -1,9 +1,9 @@
 """Steps to a target by batch: from runs of one job at several batches, or from one run that measured its noise scale.
 
-S(B) = S_min + E_min/B is linear in what is looked for, so it is found by least squares with nothing below 0; each row is
-divided by what was measured, so that relative errors count alike. Intervals are from refits to the model's own values plus
-relative residuals drawn anew. Of runs at one batch those of the learning rate that took the fewest steps count, in the mean over
-seeds, as the theory has the rate chosen for each batch: with a single rate for all, what is found is the batch and the rate.
+S(B) = S_min + E_min/B is linear in its unknowns, so least squares with coefficients >= 0 fits it. Each row is divided by its
+measured value, so that relative errors count equally. Intervals come from refits to the values of the model plus resampled
+relative residuals. At each batch, only the learning rate with the fewest steps counts, averaged over its seeds, because the
+theory assumes a tuned rate for each batch. With a single rate for all batches, the fit mixes the effects of batch and rate.
 
 Source: McCandlish et al., arXiv 1812.06162, section 2.3, for the form; weights and intervals are ours.
 """
@@ -31,9 +31,9 @@ from chronograd.rundir.steps import WorkLine
 
 Array = np.ndarray
 MIN_BATCHES = 3
-# A residual of a fit through as many points as coefficients is 0, and yet another seed takes other steps.
+# A fit with as few points as coefficients has residuals of 0, but another seed would take a different number of steps.
 MIN_NOISE = 0.02
-# What runs of one job may differ in, beside cluster, communication and backend.
+# Fields in which runs of one job may differ, in addition to cluster, communication and backend.
 MAY_DIFFER = {
     *("batch", "learning_rate", "epochs", "seed", "target_accuracy", "accumulation", "noise_scale_every", "recipe"),
     *("checkpoint_every", "evaluate_every", "scale_by_ranks", "activation_checkpointing", "compile", "channels_last"),
@@ -42,13 +42,14 @@ MAY_DIFFER = {
 
 @dataclass(frozen=True)
 class BatchRun:
-    """What one run says.
+    """Results of one run.
 
     Attributes:
-        steps: steps until the target was reached, between the ends of two epochs; all of them without a target; None where it was
-            not reached.
+        steps: steps to the target, interpolated between the ends of two epochs; all steps without a target; None if the run did
+            not
+            reach it.
         samples: training samples of an epoch.
-        noise_scale: as the run measured it, or missing with a reason.
+        noise_scale: as measured by the run, or missing with a reason.
     """
 
     name: str
@@ -60,34 +61,33 @@ class BatchRun:
 
 
 def read_runs(paths: Sequence[Path], metric: Metric, target: float | None) -> list[BatchRun]:
-    """Runs of one job that differ in batch, learning rate, length or seed.
+    """Read runs of one job that differ in batch, learning rate, length or seed.
 
     Args:
-        metric: of `target`: the training loss, or the test accuracy. Without a target it is the first job's target accuracy, if any.
+        metric: of `target`: the training loss, or the test accuracy. Without a target it is the first job's target accuracy, if
+            any.
     Raises: InputError for runs of different jobs, for several batches without a target, and for backend parameter_server, whose
-        batch is one learner's; RunError and FileFormatError for what is no finished run.
+        batch is one learner's; RunError and FileFormatError for a path that is not a finished run.
     """
     runs = [RunDir.open(path) for _, path in listing.runs(*paths)]
     every = [run.job() for run in runs]
     for run, job in zip(runs, every, strict=True):
         if job.backend == "parameter_server":
-            raise InputError(f"{run.path} is of backend parameter_server, whose updates do not wait for one another",
-                             "name runs whose steps are of a global batch")  # fmt: skip
+            raise InputError(f"{run.path} uses backend parameter_server, whose updates are asynchronous",
+                             "name runs whose steps use a global batch")  # fmt: skip
         differing = _difference(every[0], job)
         if differing:
-            raise InputError(f"{run.path} is of another job than {runs[0].path}: {differing}",
+            raise InputError(f"{run.path} has another job than {runs[0].path}: {differing}",
                              "name runs that differ in batch, learning rate, epochs or seed")  # fmt: skip
     if target is None:
         metric, target = "accuracy", every[0].training.target_accuracy
     if target is None and len({job.training.batch for job in every}) > 1:
-        raise InputError(
-            "runs at several batches, and no target to compare their steps by", "give --to, such as --to 0.9"
-        )
+        raise InputError("to compare runs at several batches, a target is needed", "give --to, such as --to 0.9")
     return [_read(run, job, metric, target) for run, job in zip(runs, every, strict=True)]
 
 
 def _difference(one: jobs.Job, other: jobs.Job) -> str:
-    """The first field that matters to learning and differs."""
+    """Return the first field that differs and affects learning."""
     a, b = jobs.resolved(one), jobs.resolved(other)
     for section in ("task", "network", "data"):
         if a[section] != b[section]:
@@ -105,7 +105,7 @@ def _read(run: RunDir, job: jobs.Job, metric: Metric, target: float | None) -> B
         raise InputError(f"{run.path} has no {metric} by epoch", "name runs of `chronograd train`")
     steps: float | None = float(ends[-1])
     if target is not None:
-        # The mean loss of an epoch is that of its middle.
+        # The mean loss of an epoch belongs to the middle of the epoch.
         middles = ends - np.diff(ends, prepend=0.0) / 2
         steps = _reached(middles, values, target, run) if metric == "loss" else _reached(ends, -values, -target, run)
     work = run.read_steps(0).last(WorkLine)
@@ -120,18 +120,18 @@ def _read(run: RunDir, job: jobs.Job, metric: Metric, target: float | None) -> B
 
 
 def _reached(steps: Array, values: Array, target: float, run: RunDir) -> float | None:
-    """Where values that fall reach the target, on the line between two of them; None if they do not."""
+    """Return the step at which falling values reach the target, by linear interpolation; None if they do not reach it."""
     known = np.isfinite(values)
     steps, values = steps[known], values[known]
     if len(values) and values[0] <= target:
-        raise InputError(f"{run.path} reached the target within its first epoch, and nothing says when",
+        raise InputError(f"{run.path} reached the target within its first epoch, at an unknown step",
                          "choose a target that takes longer, or train with fewer data.samples")  # fmt: skip
     return crossing(steps, values, target)
 
 
 def fewest_steps(runs: Iterable[BatchRun]) -> dict[int, tuple[float, float]]:
-    """By batch: fewest steps over learning rates, each in the mean over its runs, and that rate. A rate counts if all its runs
-    reached the target.
+    """Return, by batch, the fewest steps of any learning rate, averaged over its runs, and that rate. A rate counts if all its
+    runs reached the target.
     """
     by_rate: dict[tuple[int, float], list[float | None]] = defaultdict(list)
     for run in runs:
@@ -146,11 +146,11 @@ def fewest_steps(runs: Iterable[BatchRun]) -> dict[int, tuple[float, float]]:
 
 @dataclass(frozen=True, eq=False)
 class FittedBatches:
-    """S(B) and how sure it is.
+    """S(B) and its uncertainty.
 
     Attributes:
         draws: S_min and E_min of refits, shape (num_draws, 2). From a measured noise scale: those at the ends of its interval.
-        errors: fitted over given steps, less 1, of each batch.
+        errors: fitted over given steps, minus 1, of each batch.
     """
 
     model: BatchModel
@@ -158,12 +158,12 @@ class FittedBatches:
     errors: Array
 
     def steps_interval(self, batch: Any) -> tuple[Array, Array]:
-        """Bounds of the 80 % interval of steps to the target."""
+        """Return the bounds of the 80 % interval of steps to the target."""
         drawn = self.draws[:, :1] + self.draws[:, 1:] / np.atleast_1d(np.asarray(batch, dtype=float))
         return self._bounds(drawn)
 
     def noise_scale_interval(self) -> tuple[float, float]:
-        """Of B_noise, in samples; the upper end is infinite where no batch was large enough to tell."""
+        """Return the interval of B_noise in samples; the upper end is infinite if no batch was large enough to show it."""
         least, samples = self.draws.T
         with np.errstate(divide="ignore"):
             low, high = self._bounds(np.where(least > 0, samples / np.where(least > 0, least, 1), np.inf))
@@ -179,7 +179,7 @@ class FittedBatches:
 
 
 def fit_batches(batches: Sequence[float], steps: Sequence[float], draws: int = 500, seed: int = 0) -> FittedBatches:
-    """S(B) of the steps that each batch took to one target.
+    """Fit S(B) to the steps of each batch to one target.
 
     Raises: InputError for fewer than three batches, or numbers that are not above 0.
 
@@ -190,15 +190,15 @@ def fit_batches(batches: Sequence[float], steps: Sequence[float], draws: int = 5
     b, s = np.asarray(batches, dtype=float), np.asarray(steps, dtype=float)
     if len(set(b.tolist())) < MIN_BATCHES:
         raise InputError(
-            f"{len(set(b.tolist()))} batches with steps to the target",
-            f"{MIN_BATCHES} are needed, or one run with training.noise_scale_every",
+            f"{len(set(b.tolist()))} batches have steps to the target",
+            f"give at least {MIN_BATCHES}, or one run with training.noise_scale_every",
         )
     if b.shape != s.shape or not all((np.isfinite(column) & (column > 0)).all() for column in (b, s)):
         raise InputError("a batch or a number of steps is not above 0", "leave out runs that did not reach the target")
     least, samples = _solve(b, s)
     model = BatchModel(least, samples)
     fitted = np.asarray(model.steps(b))
-    # Two coefficients take two degrees of freedom away.
+    # Two coefficients use two degrees of freedom.
     spread = (len(s) / max(1, len(s) - 2)) ** 0.5
     noise = np.maximum(np.abs(np.log(s / fitted)) * spread, MIN_NOISE)
     refits = [_solve(b, drawn) for drawn in redrawn(fitted, noise, draws, seed)]
@@ -206,11 +206,11 @@ def fit_batches(batches: Sequence[float], steps: Sequence[float], draws: int = 5
 
 
 def from_noise_scale(steps: float, batch: float, noise_scale: Quantity) -> FittedBatches:
-    """S(B) through one run's steps, with the noise scale that it measured. Raises InputError if it measured none."""
+    """Return S(B) through the steps of one run, with its measured noise scale. Raises InputError if it measured none."""
     value, low, high = noise_scale.value, noise_scale.low, noise_scale.high
     if value is None:
-        raise InputError(f"no noise scale was measured: {noise_scale.reason}",
-                         "train with training.noise_scale_every=10, or name runs at three batches or more")  # fmt: skip
+        raise InputError(f"the run has no noise scale: {noise_scale.reason}",
+                         "train with training.noise_scale_every=10, or name runs at three or more batches")  # fmt: skip
     ends = [BatchModel.through(steps, batch, value if low is None else max(0.0, low))]
     ends.append(BatchModel(0, steps * batch) if high is None else BatchModel.through(steps, batch, high))
     draws = np.array([(end.min_steps, end.min_samples) for end in ends])

@@ -1,9 +1,9 @@
-"""Calibrate a device from times: utilisations by operator class such that sums of operators match.
+"""Calibration of a device from times: utilisations by operator class such that the sums of operators match.
 
-Each sample is some operators and the seconds they took together: a block run here, a kernel, or a whole network from a
-published table. Shares of peak, launch costs and cache speed-up are fitted in the log domain by robust least
-squares, pulled towards a prior (a data sheet's assumption, or a relative's calibration), so that a class seen
-rarely stays near it. The interval comes from samples left out of the fit.
+Each sample is a set of operators and their total seconds: a measured block, a kernel, or a whole network from a published
+table. Shares of peak, launch costs and cache speed-up are fitted in the log domain by robust least squares. They are pulled
+towards a prior (data sheet assumptions, or the calibration of a similar device), so a class with few samples stays near it. The
+interval comes from samples left out of the fit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chronograd.predict.calibration import CLASSES, SIZES, Calibration, ClassRat
 from chronograd.predict.compute import Terms, Work, smooth_max
 from chronograd.record import Z80
 
-# Log errors beyond this count linearly, not squared.
+# Larger log errors count linearly, not squared.
 _ROBUST_AT = 0.1
 # Standard deviations of a generic prior, in log units.
 _PRIOR_SD = {
@@ -38,25 +38,25 @@ _PRIOR_SD = {
     "cache_speedup": 0.3,
 }
 _RATES = ("compute", "bandwidth", "weights", *SIZES, "relayout", "launch_s")
-# From whole networks these cannot be told apart by class.
+# Whole networks do not show these by class.
 _SHARED = ("rows", "out_width", "relayout", "launch_s")
-# A layer that cannot be timed better than this is not predicted better either.
+# Measured layer times vary by this, so predictions are not better either.
 MIN_SIGMA = 0.03
-# Nor does one machine's host keep a steadier pace.
+# The speed of one machine's host varies at least by this.
 MIN_HOST_SIGMA = 0.1
 _FOLDS = 5
-# Fewer samples tell too little to move a prior; fewer than ten say little of their own error, so that the prior's counts as
-# that of so many beside them.
+# Fewer than MIN_SAMPLES samples cannot move a prior. Fewer than _FEW say little about their own error, so the prior's error
+# counts as that of _PRIOR_COUNTS more samples.
 MIN_SAMPLES, _FEW, _PRIOR_COUNTS = 4, 10, 4
-# A thousandth of a standard deviation is not worth another step.
+# Stop at a thousandth of a standard deviation: more steps gain nothing.
 _TOLERANCE = 1e-4
-# How many left-out samples stand for a network, and how many such sums are drawn.
+# Number of left-out samples that stand for a network, and number of such sums to draw.
 _BLOCKS_PER_NETWORK, _SUMS = 6, 2000
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Operators, and the seconds that they took together; samples of one `group` are left out together."""
+    """Operators and their total seconds; samples of one `group` are left out together."""
 
     work: Work
     seconds: float
@@ -82,7 +82,7 @@ class _FitProblem:
         self.starts = np.cumsum([0, *(len(s.work.flops) for s in samples[:-1])])
         self.sample_of = np.repeat(np.arange(len(samples)), [len(s.work.flops) for s in samples])
         self.log_seconds = np.log([s.seconds for s in samples])
-        # A pass is a sample's forward or backward: the host is hidden in each on its own.
+        # A pass is a sample's forward or backward. Host time is hidden in each separately.
         self.pass_of = 2 * self.sample_of + self.work.class_index % 2
         self.issues = self._by_pass(self.work.issues)
         self.num_passes = (self.issues > 0).sum(axis=1)
@@ -96,7 +96,7 @@ class _FitProblem:
         self.parameters.append(_Parameter("cache_speedup"))
         if prior.host_launch_s > 0:
             self.parameters.append(_Parameter("host_launch_s"))
-        if prior.pass_s > 0 and by_class:  # too little of a whole network to be told
+        if prior.pass_s > 0 and by_class:  # too small a part of a whole network to fit
             self.parameters.append(_Parameter("pass_s"))
         # A shared rate is scaled: classes keep their ratios.
         start = [1.0 if len(p.members) > 1 else self._value(p) for p in self.parameters]
@@ -123,7 +123,7 @@ class _FitProblem:
         return replace(self.prior, **found), rates  # type: ignore[arg-type]
 
     def log_error(self, x: np.ndarray) -> np.ndarray:
-        """log(predicted / measured) of each sample."""
+        """Return log(predicted / measured) of each sample."""
         calibration, rates = self.unpack(x)
         device = self._by_pass(self.work.seconds(calibration, rates))
         host = self.issues * calibration.host_launch_s
@@ -131,14 +131,14 @@ class _FitProblem:
         return np.asarray(np.log(whole) - self.log_seconds)
 
     def log_error_jacobian(self, x: np.ndarray) -> np.ndarray:
-        """Derivative of `log_error` by each log parameter, shape (num_samples, num_parameters)."""
+        """Return the derivative of `log_error` by each log parameter, shape (num_samples, num_parameters)."""
         calibration, rates = self.unpack(x)
         terms = self.work.terms(calibration, rates)
         num_samples, num_classes = len(self.log_seconds), len(CLASSES)
         cell = self.sample_of * num_classes + self.work.class_index
         device, host = self._by_pass(terms.seconds), self.issues * calibration.host_launch_s
         whole = smooth_max(device, host)
-        # How the log of a sample's time follows the device's in each pass, and the host's.
+        # Derivatives of the log of a sample's time by the log of device time and of host time, in each pass.
         beginning = self.num_passes * calibration.pass_s
         total = (whole.sum(axis=1) + beginning)[:, None]
         slope = np.divide(device, whole, out=np.zeros_like(device), where=whole > 0) ** 3 / total
@@ -149,7 +149,7 @@ class _FitProblem:
             name: np.bincount(cell, weight * values, num_samples * num_classes).reshape(num_samples, num_classes)
             for name, values in by_operator.items()
         }
-        # A change of type moves at the rate of elementwise work, whatever the operator.
+        # A type conversion runs at the rate of elementwise work, whatever the operator.
         tables["bandwidth"][:, CLASSES.index("elementwise.forward")] -= np.add.reduceat(
             weight * terms.cast, self.starts
         )
@@ -167,7 +167,9 @@ class _FitProblem:
         return jacobian
 
     def host_sigma(self, x: np.ndarray) -> float:
-        """Standard deviation of the log of the host's time: what the prior says, less what samples tell that show it."""
+        """Return the standard deviation of the log of the host's time: that of the prior, reduced by samples that show host
+        time.
+        """
         if self.prior.host_sigma == 0:
             return 0.0
         k = next((k for k, p in enumerate(self.parameters) if p.name == "host_launch_s"), None)
@@ -175,7 +177,7 @@ class _FitProblem:
         return float(max(MIN_HOST_SIGMA, (self.prior.host_sigma**-2 + shown / _ROBUST_AT**2) ** -0.5))
 
     def _by_operator(self, terms: Terms, rates: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Derivatives of each operator's seconds by the log of each of its rates, and its time that is memory's."""
+        """Return the derivatives of each operator's seconds by the log of each of its rates, and its memory time."""
         both = terms.compute**4 + terms.memory**4
         by_compute = terms.pass_s * np.divide(terms.compute**4, both, out=np.zeros_like(both), where=both > 0)
         by_memory = terms.pass_s - by_compute
@@ -212,7 +214,7 @@ class _FitProblem:
 
 
 def soft_l1(error: np.ndarray) -> np.ndarray:
-    """Residuals whose squares are the soft L1 of errors; by hand, so that the prior stays quadratic."""
+    """Return residuals whose squares are the soft L1 of errors; written by hand so that the prior stays quadratic."""
     return np.asarray(np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1)))
 
 
@@ -224,17 +226,17 @@ def fit_calibration(
     are_networks: bool = False,
     prior_sd: float | None = None,
 ) -> Calibration:
-    """A calibration that explains the samples, starting from and pulled towards `prior`.
+    """Fit a calibration that explains the samples, starting from and pulled towards `prior`.
 
     Args:
-        are_networks: each sample is a whole network. Otherwise each is a part of one, and a network several of them.
-        prior_sd: how far from the prior rates may lie, in log units; by default as far as from round numbers.
+        are_networks: each sample is a whole network. Otherwise each is a part, and a network consists of several.
+        prior_sd: allowed distance of rates from the prior, in log units; by default the distance allowed from round numbers.
 
-    Its `sigma` is such that the 80 % interval of a log-normal holds what 80 % of samples left out in turn show; with n
-    of them the error of rank ⌈0.8 (n + 1)⌉, at least MIN_SIGMA.
+    Its `sigma` makes the 80 % interval of a log-normal contain 80 % of the samples left out in turn. With n of them it uses the
+    error of rank ⌈0.8 (n + 1)⌉, at least MIN_SIGMA.
 
-    Of fewer than ten, the prior's error on the device counts as that of four more, where it is the larger; see `spread_of`. Of a
-    class that no sample had, the fit is no surer than of the others.
+    With fewer than ten samples, the prior's error on the device counts as that of four more, if it is larger; see `spread_of`.
+    For a class without samples, the fit is as uncertain as for the others.
 
     Raises: InputError if there are fewer than four samples or a time is not positive.
     """
@@ -250,7 +252,7 @@ def fit_calibration(
     if not are_networks and len(errors):
         draws = np.random.default_rng(0).choice(np.exp(errors), (_SUMS, _BLOCKS_PER_NETWORK))
         errors = np.log(draws.mean(axis=1))
-    # What of a prior's error is the host's has a spread of its own.
+    # The host's part of a prior's error has a separate spread.
     on_device = replace(prior, host_launch_s=0.0, graph_launch_s=None)
     of_prior = math.sqrt(np.mean([s.work.sigma_log(on_device) ** 2 for s in samples]))
     sigma = max(spread_of(errors, len(samples), of_prior), MIN_SIGMA)
@@ -278,7 +280,9 @@ def fit_calibration(
 def _left_out_errors(
     samples: Sequence[Sample], prior: Calibration, by_class: bool, prior_sd: float | None
 ) -> np.ndarray:
-    """log(predicted / measured) of every sample when its fifth was left out; groups are left out whole."""
+    """Return log(predicted / measured) of every sample from the fit without its fifth of the samples. A group is left out
+    together.
+    """
     fold_of = {group: i % _FOLDS for i, group in enumerate(dict.fromkeys(s.group for s in samples))}
     errors: list[float] = []
     for fold in range(_FOLDS):
@@ -293,12 +297,12 @@ def _left_out_errors(
 
 
 def spread_of(errors: np.ndarray, num_samples: int, of_prior: float) -> float:
-    """Standard deviation of the log error, from errors of samples left out and that of the prior.
+    """Return the standard deviation of the log error, from errors of left-out samples and of the prior.
 
-    The same errors shown more often never make it wider, so that fewer rows never make an interval narrower.
+    Repeating the same errors never makes it larger, so fewer rows never make an interval narrower.
 
     Args:
-        errors: empty where all samples are of one group, which tells nothing of another's error.
+        errors: empty if all samples belong to one group, which does not show the error of another group.
     """
     if not len(errors):
         return of_prior
@@ -310,6 +314,6 @@ def spread_of(errors: np.ndarray, num_samples: int, of_prior: float) -> float:
 
 
 def _middle_80(errors: np.ndarray) -> float:
-    """The absolute error that 80 % of new cases stay below, from n exchangeable ones: that of rank ⌈0.8 (n + 1)⌉."""
+    """Return the absolute error bound for 80 % of new cases, from n exchangeable ones: the error of rank ⌈0.8 (n + 1)⌉."""
     ordered = np.sort(np.abs(errors))
     return float(ordered[min(math.ceil(0.8 * (len(ordered) + 1)), len(ordered)) - 1])

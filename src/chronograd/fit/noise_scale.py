@@ -1,12 +1,12 @@
-"""The gradient noise scale of a run, from the squared norms of gradients that its ranks wrote at every so many steps.
+"""The gradient noise scale of a run, from squared norms of gradients that its ranks wrote at regular steps.
 
-The scale grows while the loss falls. At a scale Bn a step of B samples comes as far as 1/(1 + Bn/B) steps without noise, so the
-mean that S(B) is about weighs each step by that: Σ Bn/(1 + Bn/B) over Σ 1/(1 + Bn/B). With Bn = tr(Σ)/|G|² this is the ratio of
-two sums, of tr(Σ) and of |G|², each over the mean square |G|² + tr(Σ)/B of the gradient of the batch at that stage. So no
-stage needs an estimate of its own that is above 0.
+The scale grows while the loss falls. At a scale Bn, a step of B samples makes as much progress as 1/(1 + Bn/B) steps without
+noise. The mean in S(B) therefore weights each step by that: Σ Bn/(1 + Bn/B) over Σ 1/(1 + Bn/B). With Bn = tr(Σ)/|G|² this is
+the ratio of two sums, of tr(Σ) and of |G|². Each term is divided by the mean square |G|² + tr(Σ)/B of the batch's gradient at
+that stage. So no single stage needs an estimate above 0.
 
-Source: McCandlish et al., arXiv 1812.06162, appendix A.1, for the ratio of averages; blocks, their weights and their bootstrap are
-ours.
+Source: McCandlish et al., arXiv 1812.06162, appendix A.1, for the ratio of averages; blocks, their weights and their bootstrap
+are ours.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from chronograd.words import how_many
 
 Array = np.ndarray
 FIELDS = ("grad_sq_small", "grad_sq_big", "batch_small", "batch_big")
-# Steps of a block are near enough to have one noise scale; so many blocks are enough to draw from.
+# Steps of a block share one noise scale. MAX_BLOCKS blocks are enough for the bootstrap.
 MIN_IN_BLOCK, MAX_BLOCKS, MIN_BLOCKS = 5, 20, 4
 DRAWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class NoiseLog:
-    """Steps that were measured, in order; all of shape (num_measured,).
+    """Measured steps, in order; all of shape (num_measured,).
 
     Attributes:
         sq_small: squared norm of the gradient over `batch_small` samples, mean over ranks or parts.
-        sq_big: the same of the whole batch, `batch_big`.
+        sq_big: the same for the whole batch, `batch_big`.
         population: see chronograd.predict.batch_size.gradient_moments.
     """
 
@@ -48,7 +48,7 @@ class NoiseLog:
 
     @classmethod
     def of_lines(cls, ranks: Iterable[Iterable[StepLine]], population: float | None = None) -> NoiseLog:
-        """From the steps of each rank; a step that some rank lacks, or whose gradient was not finite, is left out."""
+        """Return the log from the steps of each rank, without steps that a rank lacks or whose gradient was not finite."""
         by_step: dict[int, list[list[float]]] = {}
         num_ranks = 0
         for lines in ranks:
@@ -63,7 +63,9 @@ class NoiseLog:
         return cls(np.array(list(whole), dtype=float), small, big, batch_small, batch_big, population)
 
     def blocks(self) -> tuple[Array, Array, Array]:
-        """Last step, |G|² and tr(Σ) of each block of steps, the latter two over the mean square of the batch's gradient."""
+        """Return last step, |G|² and tr(Σ) of each block of steps, the latter two over the mean square of the batch's
+        gradient.
+        """
         squared, trace = gradient_moments(self.sq_small, self.sq_big, self.batch_small, self.batch_big, self.population)
         count = min(MAX_BLOCKS, len(self.steps) // MIN_IN_BLOCK)
         parts = np.array_split(np.arange(len(self.steps)), count)
@@ -75,19 +77,21 @@ class NoiseLog:
         return ends, squares, traces
 
     def quantity(self) -> Quantity:
-        """B_noise in samples: over the whole run, with the 80 % interval of draws of its blocks; or why there is none."""
+        """Return B_noise of the whole run in samples, with the 80 % interval from a bootstrap of its blocks; or the reason
+        without one.
+        """
         num = len(self.steps)
         if num < MIN_BLOCKS * MIN_IN_BLOCK:
             needed = MIN_BLOCKS * MIN_IN_BLOCK
             return Quantity.missing(
-                "sample", f"{num} steps measured the gradient's noise, and {needed} or more are needed"
+                "sample", f"{num} steps measured the gradient's noise; at least {needed} are needed"
             )
         _, squares, traces = self.blocks()
         squared, trace = squares.mean(), traces.mean()
         if not (squared > 0 and trace > 0):
             what = "|G|²" if squared <= 0 else "tr(Σ)"
             return Quantity.missing(
-                "sample", f"{what} is not above 0 in the mean of {how_many(num, 'steps')}: measure more of them"
+                "sample", f"{what} is not above 0 on average over {how_many(num, 'steps')}: measure more steps"
             )
         chosen = np.random.default_rng(0).integers(0, len(squares), (DRAWS, len(squares)))
         below, above = squares[chosen].mean(axis=1), traces[chosen].mean(axis=1)
@@ -103,11 +107,11 @@ class NoiseLog:
         )
 
     def curve(self) -> Curve:
-        """The noise scale of each block against its last step; None where |G|² came out as 0 or below."""
+        """Return the noise scale of each block by its last step; None if the estimate of |G|² is not above 0."""
         ends, squares, traces = self.blocks()
         scales = [float(t / g) if g > 0 and t > 0 else None for g, t in zip(squares, traces, strict=True)]
         return Curve(
             columns={"step": list(ends), "noise_scale": scales},
             units={"step": "count", "noise_scale": "sample"},
-            source="gradient noise scale of the measured steps up to there, since the point before",
+            source="gradient noise scale of the measured steps since the previous point",
         )

@@ -1,8 +1,8 @@
-"""Speed models from a few short runs: which coefficients explain the steps per second of (servers, workers) pairs.
+"""Speed models from a few short runs: coefficients that explain the steps per second of (servers, workers) pairs.
 
-1/f (asynchronously w/f) is linear in the coefficients, so they are found by least squares with none below 0; each row is
-divided by what was measured, so that relative errors count alike. Intervals are from refits to the model's own values plus
-relative residuals drawn anew.
+1/f (asynchronously w/f) is linear in the coefficients, so least squares with coefficients >= 0 fits it. Each row is divided by
+its measured value, so that relative errors count equally. Intervals come from refits to the values of the model plus resampled
+relative residuals.
 
 Source: the form and NNLS of Peng et al., Optimus, EuroSys 2018; weights and intervals are ours.
 """
@@ -28,12 +28,12 @@ from chronograd.rundir.listing import runs
 from chronograd.words import how_many
 
 LARGEST = 1e12  # count, or steps per second
-# A residual of a fit with as many coefficients as points is 0, and yet nobody times a step that well.
+# A fit with as few points as coefficients has residuals of 0, but real step times always vary.
 MIN_NOISE = 0.01
 
 
 class SpeedPoint(NamedTuple):
-    """One timed pair. `batch`: samples of a step, of all workers where they are synchronous; None if not known."""
+    """One timed pair. `batch`: samples of a step, of all workers if they are synchronous; None if unknown."""
 
     workers: int
     servers: int
@@ -43,9 +43,9 @@ class SpeedPoint(NamedTuple):
 
 
 def read_points(path: Path) -> list[SpeedPoint]:
-    """Of a CSV file with columns workers, servers and steps_per_s or step_time_s, and maybe batch; or of runs.
+    """Read a CSV file with columns workers, servers and steps_per_s or step_time_s, and maybe batch; or runs.
 
-    Raises: FileFormatError naming the line; InputError for a run without parameter servers or step time.
+    Raises: FileFormatError that names the line; InputError for a run without parameter servers or step time.
     """
     paths = [one for _, one in runs(path)]
     if len(paths) > 1:
@@ -75,22 +75,24 @@ def _of_line(line: Mapping[str | None, Any], path: Path, number: int) -> SpeedPo
         point = SpeedPoint(int(line["workers"]), int(line["servers"]), speed)
         batch = float(line["batch"]) if line.get("batch") else None
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
-        raise FileFormatError(f"{path}, line {number}: no numbers of workers, servers and speed", hint) from None
-    told = (point.workers, point.servers, speed, 1.0 if batch is None else batch)
-    if not all(1 / LARGEST < value < LARGEST for value in told):
+        raise FileFormatError(
+            f"{path}, line {number}: numbers of workers, servers or the speed are missing", hint
+        ) from None
+    numbers = (point.workers, point.servers, speed, 1.0 if batch is None else batch)
+    if not all(1 / LARGEST < value < LARGEST for value in numbers):
         shown = str(dict(line))[:200]
-        raise FileFormatError(f"{path}, line {number}: {shown} has a number that is not above 0, or beyond any", hint)
+        raise FileFormatError(f"{path}, line {number}: {shown} has a number that is not above 0, or too large", hint)
     return point._replace(batch=batch)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedSpeed:
-    """A speed model and how sure it is.
+    """A speed model and its uncertainty.
 
     Attributes:
         draws: coefficients of bootstrap refits, shape (num_draws, num_coefficients).
-        errors: fitted over measured steps per second, less 1, of each point.
-        left_out: the same of each point by the fit to all others; NaN where too few are left.
+        errors: fitted over measured steps per second, minus 1, of each point.
+        left_out: the same for each point by the fit to all others; NaN if too few remain.
     """
 
     model: SpeedModel
@@ -99,7 +101,7 @@ class FittedSpeed:
     left_out: Array
 
     def interval(self, workers: Any, servers: Any) -> tuple[Array, Array]:
-        """Bounds of the 80 % interval of steps per second."""
+        """Return the bounds of the 80 % interval of steps per second."""
         needed_s = np.tensordot(self.draws, terms(self.model.mode, workers, servers, self.model.batch), axes=1)
         done = np.asarray(workers, dtype=float) if self.model.mode == "asynchronous" else 1.0
         with np.errstate(divide="ignore"):
@@ -107,7 +109,7 @@ class FittedSpeed:
         return low, high
 
     def all_reduce(self) -> FittedSpeed:
-        """That of the same work and link without servers, each draw too."""
+        """Return the model of the same work and link without servers, including its draws."""
         return replace(self, model=self.model.all_reduce(), draws=without_servers(self.model.mode, self.draws))
 
     def coefficient_intervals(self) -> list[tuple[float, float]]:
@@ -123,7 +125,7 @@ def fit_speed(
     draws: int = 200,
     seed: int = 0,
 ) -> FittedSpeed:
-    """The speed model of timed pairs: synchronous with a global `batch`, else asynchronous.
+    """Fit the speed model of timed pairs: synchronous with a global `batch`, else asynchronous.
 
     Raises: InputError for fewer points than coefficients, columns of different length, or numbers that are not above 0.
 
@@ -138,14 +140,14 @@ def fit_speed(
     if not w.shape == p.shape == f.shape or w.ndim != 1 or len(w) < needed:
         raise InputError(
             f"{how_many(w.size, 'workers')}, {how_many(p.size, 'servers')}, {f.size} speeds",
-            f"a {mode} model needs {how_many(needed, 'points')} or more",
+            f"a {mode} model needs at least {how_many(needed, 'points')}",
         )
     if not all((np.isfinite(column) & (column > 0)).all() for column in (w, p, f)):
         raise InputError("a count or a speed is not above 0", "time each pair, and leave out those that did not run")
     a = _solve(mode, w, p, f, batch)
     model = SpeedModel(mode, tuple(a.tolist()), batch)
     fitted = np.asarray(model.steps_per_s(w, p))
-    # As many coefficients as were found take as many degrees of freedom away.
+    # Each nonzero coefficient uses one degree of freedom.
     spread = (len(f) / max(1, len(f) - int(np.count_nonzero(a)))) ** 0.5
     relative = np.log(f / fitted) * spread
     noise = np.maximum(np.abs(relative), MIN_NOISE) * np.where(relative < 0, -1, 1)
@@ -154,7 +156,7 @@ def fit_speed(
 
 
 def redrawn(fitted: Array, noise: Array, draws: int, seed: int) -> Iterator[Array]:
-    """Fitted values times exp of residuals of their logarithms, drawn anew with either sign: what other runs might have said."""
+    """Yield fitted values times exp of resampled log residuals with random sign, as other runs might measure them."""
     random = np.random.default_rng(seed)
     for _ in range(draws):
         yield fitted * np.exp(random.choice(noise, len(fitted)) * random.choice([-1, 1], len(fitted)))

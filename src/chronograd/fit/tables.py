@@ -1,7 +1,7 @@
-"""Tables of throughputs that others measured: any CSV with model, batch, image size and samples/s or step time.
+"""Published tables of throughput: any CSV with model, batch, image size and samples/s or step time.
 
-What timm's file names and columns say (phase, precision, layout, device) is inferred; an option overrides it. What columns say
-of each row (phase, device, precision, layout, number of devices) chooses rows: `ThroughputTable.matched`.
+Names of timm's files and columns determine phase, precision, layout and device; an option overrides them. Columns that state
+the phase, device, precision, layout or number of devices of each row select rows: `ThroughputTable.matched`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chronograd.errors import ChronogradError, FileFormatError, InputError
 from chronograd.hardware import catalog
 from chronograd.words import how_many
 
-# More seconds, samples or pixels than anybody measured.
+# No realistic number of seconds, samples or pixels is larger.
 _MAX_NUMBER = 1e15
 T = TypeVar("T")
 # timm: benchmark-infer-amp-nhwc-pt240-cu124-rtx3090.csv, with -dynamo for a compiled network.
@@ -32,7 +32,7 @@ _TIMM_NAME = re.compile(
     r"benchmark-(?P<phase>infer|train)-(?P<precision>amp|amp_bf16|fp32|fp16|bf16|tf32)-(?P<layout>nchw|nhwc)"
     r"-pt(?P<torch>\d+)(-cu\d+)?(-cpu)?-(?P<device>.+?)(?P<compiled>-dynamo)?\.csv$"
 )
-# As other tables write what we call otherwise.
+# Names in other tables for our precisions.
 _PRECISIONS = {
     "amp": "fp16", "amp_bf16": "bf16", "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
 }  # fmt: skip
@@ -60,14 +60,14 @@ _COLUMNS = {
 }
 _FIGURES = ("rate", "step_ms", "step_s")
 _PREFIXES = ("infer", "train")
-# What rows and tables say of how they ran, by the order in which it chooses rows.
+# Run conditions that rows and tables state, in the order in which they select rows.
 _RAN = ("device", "phase", "precision", "layout")
-# Where not every verb calls the option as the field.
+# Fields whose option has another name in some verbs.
 _OPTIONS = {"device": "--device, or --on", "layout": "--layout, or training.channels_last="}
 
 
 def precision_of(text: str) -> str:
-    """A precision as we call it.
+    """Return our name of a precision.
 
     >>> precision_of("amp"), precision_of("BFloat16"), precision_of("tf32")
     ('fp16', 'bf16', 'tf32')
@@ -78,9 +78,9 @@ def precision_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class ThroughputRow:
-    """One measured network: `seconds` of one batch. `params_m` is in millions where the table has it.
+    """One measured network: `seconds` of one batch. `params_m` is in millions if the table has it.
 
-    How it ran is None where its own row does not say; the device has the name of the catalogue where it is known there.
+    Run conditions are None if the row does not state them. The device has its catalogue name if the catalogue lists it.
     """
 
     model: str
@@ -101,14 +101,14 @@ class ThroughputRow:
 
 @dataclass(frozen=True)
 class ThroughputTable:
-    """Rows, and what they were measured on. Fields not known are None; `skipped` counts rows without a figure.
+    """Rows and their run conditions. Unknown fields are None; `skipped` counts rows without a figure.
 
-    `unmatched` tells of rows that were left out because they ran otherwise: how many, by why.
+    `unmatched` counts the rows with other run conditions, which are left out, by reason.
 
     Attributes:
         phase: `inference` or `training`. `layout`: `nchw` or `nhwc`.
         torch: version of PyTorch, such as `2.4.0`.
-        precision: fp16 where timm says amp: autocast to half precision.
+        precision: fp16 for timm's amp: autocast to half precision.
     """
 
     path: str
@@ -128,19 +128,19 @@ class ThroughputTable:
 
     @property
     def mode(self) -> str:
-        """Raises InputError where neither the file's name, nor a column, nor an option says it."""
+        """Return the phase. Raises InputError if file name, columns and options do not state it."""
         if self.phase is None:
             raise InputError(
-                f"{self.name} does not say whether it was timed in inference or in training",
+                f"{self.name} does not state whether its times are for inference or training",
                 "give --phase inference or --phase training",
             )
         return self.phase
 
     @property
     def stated_precision(self) -> str:
-        """Raises InputError where neither the file's name, nor a column, nor an option says it."""
+        """Return the precision. Raises InputError if file name, columns and options do not state it."""
         if self.precision is None:
-            raise InputError(f"{self.name} does not say in which precision it was timed", "give --precision")
+            raise InputError(f"{self.name} does not state the precision of its times", "give --precision")
         return self.precision
 
     @property
@@ -149,39 +149,40 @@ class ThroughputTable:
 
     @property
     def has_fused_attention(self) -> bool:
-        """PyTorch computes attention as one kernel since version 2."""
+        """Return whether PyTorch computes attention as one kernel, as it does since version 2."""
         return self.torch is None or int(self.torch.partition(".")[0]) >= 2
 
     def stated(self, **options: Any) -> ThroughputTable:
-        """With what the user states in place of what was inferred."""
+        """Return the table with the user's options instead of inferred values."""
         return replace(self, **{k: v for k, v in options.items() if v is not None})
 
     def matched(self) -> ThroughputTable:
-        """Rows that ran as the table or an option says, on one device; what only they say, and alike, is the table's.
+        """Return the rows on one device whose conditions match the table or the options. A condition that only the rows state
+        becomes the table's if they agree.
 
-        Raises InputError where none is left, or where rows differ in what nobody stated.
+        Raises InputError if no row remains, or if rows differ in a condition that no option states.
         """
         rows: Sequence[ThroughputRow] = [row for row in self.rows if row.devices == 1]
         others = Counter(f"on {how_many(row.devices, 'devices')}" for row in self.rows if row.devices != 1)
         found: dict[str, str] = {}
         for field in _RAN:
-            said = _said(field, rows)
+            stated = _stated(field, rows)
             wanted = getattr(self, field)
-            if not said:
+            if not stated:
                 continue
-            if wanted is None and len(said) > 1:
+            if wanted is None and len(stated) > 1:
                 raise InputError(
-                    f"{self.name} has rows of more than one {field}: {', '.join(said)}",
+                    f"{self.name} has rows of more than one {field}: {', '.join(stated)}",
                     f"give one of them to {_OPTIONS.get(field, f'--{field}')}",
                 )
-            wanted = found[field] = said[0] if wanted is None else str(wanted)
+            wanted = found[field] = stated[0] if wanted is None else str(wanted)
             name = catalog.device(wanted).name if field == "device" else wanted
             others += Counter(f"{field} {v}" for row in rows if (v := getattr(row, field)) not in (None, name))
             rows = [row for row in rows if getattr(row, field) in (None, name)]
             if not rows:
                 raise InputError(
                     f"no row of {self.name} has {', '.join(f'{field} {value}' for field, value in found.items())}",
-                    f"these rows have {field} {', '.join(said)}",
+                    f"these rows have {field} {', '.join(stated)}",
                 )
         if not rows:
             raise InputError(
@@ -192,20 +193,20 @@ class ThroughputTable:
 
     @property
     def notes(self) -> list[str]:
-        """What to say of rows that were left out."""
+        """Return notes on rows that were left out."""
         if not self.unmatched:
             return []
         why = ", ".join(f"{count} {reason}" for reason, count in self.unmatched)
         return [
-            f"{sum(count for _, count in self.unmatched)} rows of {self.name} ran otherwise and are left out: {why}"
+            f"{sum(count for _, count in self.unmatched)} rows of {self.name} ran under other conditions and are left out: {why}"
         ]
 
 
 def read_table(path: str | Path, phase: str | None = None) -> ThroughputTable:
-    """Read a table of throughputs. Raises FileFormatError naming what is missing, and the line of a bad figure.
+    """Read a table of throughputs. Raises FileFormatError that names a missing column, or the line of an invalid figure.
 
     Args:
-        phase: of which columns with timm's `infer_` and `train_` are read; by default that of the file's name, or the only one.
+        phase: selects between timm's columns `infer_` and `train_`; by default the phase of the file name, or the only one.
     """
     path = Path(path)
     try:
@@ -215,14 +216,14 @@ def read_table(path: str | Path, phase: str | None = None) -> ThroughputTable:
         raise FileFormatError(f"cannot read {path}: {error}") from None
     if not lines:
         raise FileFormatError(f"{path} has no rows", "give a CSV with a header and a row for each network")
-    said = _TIMM_NAME.search(path.name)
-    named: dict[str, Any] = said.groupdict() if said else {}
+    match = _TIMM_NAME.search(path.name)
+    named: dict[str, Any] = match.groupdict() if match else {}
     header = list(lines[0])
     phase = _phase_of(header, phase or _PHASES.get(named.get("phase") or ""), path)
     columns = _find_columns(header, phase, path)
     device_name = functools.cache(_device_name)
     rows = [_row(line, columns, path, number, device_name) for number, line in enumerate(lines, 2)]
-    alike = {field: values[0] for field in _RAN if len(values := _said(field, filter(None, rows))) == 1}
+    alike = {field: values[0] for field in _RAN if len(values := _stated(field, filter(None, rows))) == 1}
     precision = named.get("precision") or alike.get("precision")
     return ThroughputTable(
         str(path),
@@ -237,13 +238,13 @@ def read_table(path: str | Path, phase: str | None = None) -> ThroughputTable:
     )
 
 
-def _said(field: str, rows: Iterable[ThroughputRow]) -> list[str]:
-    """What rows say of how they ran, each once."""
+def _stated(field: str, rows: Iterable[ThroughputRow]) -> list[str]:
+    """Return the distinct values of a run condition in the rows."""
     return list(dict.fromkeys(value for row in rows if (value := getattr(row, field))))
 
 
 def _version(digits: str) -> str:
-    """timm writes 2.4.0 as 240 and 1.12 as 112.
+    """Return the version for timm's digits: 2.4.0 is written as 240 and 1.12 as 112.
 
     >>> _version("240"), _version("112"), _version("2101")
     ('2.4.0', '1.12', '2.10.1')
@@ -255,23 +256,23 @@ def _version(digits: str) -> str:
 
 
 def _phase_of(header: Sequence[str], phase: str | None, path: Path) -> str | None:
-    """The phase that is stated, or the one that prefixed columns of figures are of. Raises FileFormatError for another."""
+    """Return the given phase, or the only phase of prefixed columns. Raises FileFormatError for another."""
     figures = {f"{prefix}_{name}": prefix for prefix in _PREFIXES for m in _FIGURES for name in _COLUMNS[m]}
-    said = {_PHASES[figures[name]]: name for name in header if name in figures}
-    if not said or phase in said:
+    columns = {_PHASES[figures[name]]: name for name in header if name in figures}
+    if not columns or phase in columns:
         return phase
     if phase is not None:
-        other, column = next(iter(said.items()))
-        raise FileFormatError(f"{path} has figures of {other} ({column}), not of {phase}", f"give --phase {other}")
-    if len(said) > 1:
+        other, column = next(iter(columns.items()))
+        raise FileFormatError(f"{path} has figures for {other} ({column}), not for {phase}", f"give --phase {other}")
+    if len(columns) > 1:
         raise FileFormatError(
-            f"{path} has figures of inference and of training ({', '.join(said.values())})", "give --phase"
+            f"{path} has figures for inference and training ({', '.join(columns.values())})", "give --phase"
         )
-    return next(iter(said))
+    return next(iter(columns))
 
 
 def _find_columns(header: list[str], phase: str | None, path: Path) -> dict[str, str]:
-    """Columns of the table by meaning; timm prefixes those of a phase with its name."""
+    """Return the columns of the table by meaning; timm prefixes those of a phase with its name."""
     own = [prefix for prefix in _PREFIXES if _PHASES[prefix] == phase]
     found: dict[str, str] = {}
     for meaning, names in _COLUMNS.items():
@@ -287,7 +288,7 @@ def _find_columns(header: list[str], phase: str | None, path: Path) -> dict[str,
         raise FileFormatError(f"{path} has no throughput or step time", "name a column samples_per_sec or step_time_s")
     if "batch" not in found:
         raise FileFormatError(
-            f"{path} has no column for the batch, which its times are of; its columns are {', '.join(header)}",
+            f"{path} has no column for the batch size; its columns are {', '.join(header)}",
             f"name one of {', '.join(_COLUMNS['batch'])}",
         )
     return found
@@ -300,7 +301,7 @@ def _row(
     number: int,
     device_name: Callable[[str], str | None],
 ) -> ThroughputRow | None:
-    """One row; None where it has no figure."""
+    """Return one row; None if it has no figure."""
 
     def text_of(meaning: str) -> str:
         return (line.get(found[meaning]) or "").strip() if meaning in found else ""
@@ -352,7 +353,7 @@ def _row(
 
 
 def _device_name(text: str) -> str | None:
-    """What the catalogue calls a device; what it does not know is left as it is. No file is read."""
+    """Return the catalogue name of a device; an unknown name stays. No file is read."""
     if not text or text.endswith(".toml"):
         return text or None
     try:
@@ -363,5 +364,5 @@ def _device_name(text: str) -> str | None:
 
 
 def shuffled(rows: Sequence[T], seed: int) -> list[T]:
-    """Rows in an order that the seed alone decides."""
+    """Return the rows in an order that depends only on the seed."""
     return [rows[i] for i in np.random.default_rng(seed).permutation(len(rows))]
