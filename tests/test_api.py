@@ -109,7 +109,7 @@ def test_the_example_of_an_own_module_runs(
     runpy.run_path(str(ROOT / "examples" / "own_module.py"))
     printed = capsys.readouterr().out
     assert "Predicted: step time" in printed
-    assert "Where a step goes" in printed
+    assert "Time of a step" in printed
     assert (tmp_path / "runs" / "own-module" / "record.json").exists()
 
 

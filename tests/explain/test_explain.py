@@ -109,10 +109,10 @@ def test_experiments_with_threads_and_batch_are_made_at_the_end_of_a_loop(pair: 
     (batch,) = (finding for finding in one.findings if finding.cause == "small_batch")
     assert threads.cost is not None
     assert "2 ranks of 4 threads" in threads.evidence[0]
-    assert "tried on every rank at the end of the run" in threads.evidence[1]
+    assert "measured on every rank at the end of the run" in threads.evidence[1]
     assert batch.cost is not None  # a host is not called busy where the run's own threads are too many
     assert "of a rank's batch of 4 samples" in batch.evidence[0]
-    assert "of one 4 times as large" in batch.evidence[0]
+    assert "with a batch 4 times as large" in batch.evidence[0]
 
 
 def test_work_that_grew_is_seen_in_two_loops(pair: Pair, healthy: Path) -> None:
@@ -128,9 +128,9 @@ def test_explain_reads_well_and_as_json(tmp_path: Path, capsys: pytest.CaptureFi
     slow = write_run(tmp_path / "two", lambda rank, step: {"input_s": HEALTHY["input_s"] + 0.2})
     assert main(["explain", str(slow), str(alone)]) == 0
     text = capsys.readouterr().out
-    assert "1. the input does not keep up" in text
+    assert "1. the input pipeline is too slow" in text
     assert "to disprove:" in text
-    assert "Looked for and not found" in text
+    assert "Rejected causes" in text
     assert main(["explain", str(slow), str(alone), "--json"]) == 0
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert data["causes"][0]["cause"] == "input_bound"
@@ -144,20 +144,20 @@ def test_the_dearest_cause_is_the_first_sentence_and_a_figure_shows_each_step(tm
     """From Python: 200 ms of 300 are a wait for the batch, and input is 201 of them."""
     slow = write_run(tmp_path / "two", lambda rank, step: {"input_s": HEALTHY["input_s"] + 0.2})
     told = answer.explain([slow])
-    assert told.sections[0].takeaway.startswith("The input does not keep up (67 % of the time)")
-    split = next(section for section in told.sections if section.title == "Where a step goes")
+    assert told.sections[0].takeaway.startswith("The input pipeline is too slow (67 % of the time)")
+    split = next(section for section in told.sections if section.title == "Time of a step")
     assert split.takeaway.startswith("A step of two takes 300 ms: 67 % input, 33 % computation")
     shown = {row["segment"]: row["time per step, ms"] for row in split.rows()}
     assert shown["input"] == pytest.approx(201)
     assert sum(shown.values()) == pytest.approx(300)
     healthy = answer.explain([write_run(tmp_path / "healthy", what_if_batch=(0.09, 0.36))])
-    assert healthy.sections[0].takeaway == "No cause of lost time in healthy that costs a tenth of it or more."
+    assert healthy.sections[0].takeaway == "No cause costs a tenth of the time of healthy or more."
 
 
 def test_what_disturbed_a_measurement_is_known_where_waits_for_a_processor_are(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", lambda rank, step: {"forward_s": 0.09 if rank else 0.03}, queued=(0.4, 0.6))
     assert answer.disturbances(run) == (
-        "other processes use the host (40 % of the time); rank 1 is slow, and the others wait for it (38 % of the time)"
+        "other processes use the host (40 % of the time); rank 1 is slow and the others wait for it (38 % of the time)"
     )
     file = run / "steps.0.jsonl"
     file.write_text(file.read_text().replace('"queued_s"', '"other_s"'))

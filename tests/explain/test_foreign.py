@@ -16,11 +16,11 @@ from chronograd.explain.trace_file import distinguished
 FOLDER = Path(__file__).parent / "foreign"
 # What the answer must hold; the step of a trace and what its device was busy in.
 READ = {
-    "array_without_end.json": ["after the host had waited", "a step of 1 ms"],
-    "begin_end.json": ["after the host had waited", "a step of 1 ms"],
+    "array_without_end.json": ["follows a wait of the host", "a step of 1 ms"],
+    "begin_end.json": ["follows a wait of the host", "a step of 1 ms"],
     "rocm_mi250.json": [
         "AMD Instinct MI250X",
-        "after the host had waited",
+        "follows a wait of the host",
         "no kernel runs in 400 µs of a step of 1 ms",
     ],
     "long_kernel_names.json": ["nn_align8", "tn_align8"],
@@ -31,7 +31,7 @@ READ = {
 }
 REFUSED = {
     "jax.trace.json.gz": "written by JAX or TensorFlow",
-    "steps_on_another_clock.json": "contradicts itself: all kernels run before its 4 steps, 1 h 00 min apart",
+    "steps_on_another_clock.json": "contradicts itself: all kernels run before its 4 steps, 1 h 00 min away",
     "cut_off.json": "cut off in line 1",
 }
 

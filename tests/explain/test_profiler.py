@@ -151,7 +151,7 @@ def test_of_eight_ranks_none_is_left_out(tmp_path: Path) -> None:
     headings = [line.split("span")[-1] for line in text.splitlines() if line.startswith("part of the span")]
     assert len(headings) == 2
     assert re.findall(r"rank (\d)", "".join(headings)) == [str(rank) for rank in range(8)]
-    page = render_html(answer).partition("What the device did")[2].partition("</details>")[0]
+    page = render_html(answer).partition("Device activity")[2].partition("</details>")[0]
     tables = page.split("<table")[1:]
     assert [re.findall(r">rank (\d)<", table) for table in tables] == [["0", "1", "2"], ["3", "4", "5"], ["6", "7"]]
 
@@ -186,14 +186,14 @@ def test_a_graph_that_is_captured_is_no_reason_for_one(tmp_path: Path) -> None:
     (usual,) = explain([written(tmp_path / "usual.json", [(*e[:4], dict(e[4])) for e in events[::2]])]).runs
     assert usual.causes[0].cause == "idle_device"
     answer = answer_of([written(tmp_path / "t.json", events)])
-    assert "records a graph" in answer.sections[0].takeaway
-    assert any("records a graph" in note for note in answer.notes)
+    assert "captures a graph" in answer.sections[0].takeaway
+    assert any("captures a graph" in note for note in answer.notes)
     (one,) = answer.data["runs"]
     assert not one["causes"]
     assert next(f for f in one["others"] if f["cause"] == "idle_device")["verdict"] == "not measured"
     with pytest.raises(ChronogradError, match="no kernel") as error:
         explain([written(tmp_path / "bare.json", [("cuda_runtime", "cudaStreamBeginCapture", 0.0, 5.0, {})])])
-    assert "records a graph" in (error.value.hint or "")
+    assert "captures a graph" in (error.value.hint or "")
 
 
 def test_a_gpu_that_waits_for_launches_is_idle(tmp_path: Path) -> None:
@@ -293,12 +293,12 @@ def test_one_rank_of_eight_shows_its_exposed_communication(tmp_path: Path) -> No
             "idle device": 0.2,
         }
     )  # fmt: skip
-    assert "1 of 8 ranks were given" in (one.split.straggling_s.reason or "")
+    assert "1 of 8 ranks are available" in (one.split.straggling_s.reason or "")
     assert [(c.cause, c.cost) for c in one.causes] == [
         ("slow_link", pytest.approx(0.45)),
         ("idle_device", pytest.approx(0.2)),
     ]
-    assert "1 of 8 ranks were given" in one.causes[0].evidence[-1]
+    assert "1 of 8 ranks are available" in one.causes[0].evidence[-1]
 
 
 def test_a_trace_of_one_step_has_a_wider_interval_and_says_so(tmp_path: Path) -> None:

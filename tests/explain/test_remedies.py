@@ -123,9 +123,9 @@ def test_a_slow_rank_gets_a_host_like_the_others_or_less_to_do(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("cores", "workers", "expected"), [
-    (8, 0, {"keep the data in memory": 0.099, "2 loader workers in place of 0": 0.099}),
+    (8, 0, {"keep the data in memory": 0.099, "2 loader workers instead of 0": 0.099}),
     (2, 0, {"keep the data in memory": 0.099}),
-    (8, 1, {"keep the data in memory": 0.099, "2 loader workers in place of 1": 0.1}),
+    (8, 1, {"keep the data in memory": 0.099, "2 loader workers instead of 1": 0.1}),
 ])  # fmt: skip
 def test_input_is_made_ready_beside_the_step_where_there_are_cores(
     tmp_path: Path, cores: int, workers: int, expected: dict[str, float]
@@ -203,7 +203,7 @@ def test_more_than_ranks_can_do_is_void_whatever_slowed_the_first(tmp_path: Path
     work = {"rank_batch": 10}
     alone = write_run(tmp_path / "one", lambda rank, step: more(0.4, "forward_s"), world=1, work=work)
     both = write_run(tmp_path / "two", work=work)
-    assert "2 ranks cannot do 10.02 times the samples of one" in compared(alone, both).void
+    assert "2 ranks cannot process 10.02 times the samples of one" in compared(alone, both).void
 
 
 def test_a_quiet_comparison_stands(tmp_path: Path) -> None:
@@ -215,5 +215,5 @@ def test_a_quiet_comparison_stands(tmp_path: Path) -> None:
     slower = write_run(tmp_path / "slower", lambda rank, step: more(0.4, "forward_s"), world=1)
     alike = compared(slower, faster)
     assert alike.void == ""
-    assert scaling_text(alike.compared).startswith("on as many ranks faster is ")
+    assert scaling_text(alike.compared).startswith("on the same number of ranks faster is ")
     assert "efficiency" not in scaling_text(alike.compared)

@@ -75,7 +75,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
 
 def test_repeated_rows_are_one_of_median_time(tmp_path: Path) -> None:
     (account,) = explain(written(tmp_path, "cnn,1,100", "cnn,1,110", "cnn,1,90", "cnn,2,50"))
-    assert "3 runs on 1 node are 20.0 % apart; their median is taken" in account.seen
+    assert "3 runs on 1 node differ by 20.0 %; their median is used" in account.seen
     assert account.causes == ()
     assert "the work is shared" in account.fits[0]
     assert not any("repeat" in text for text in account.never_measured)

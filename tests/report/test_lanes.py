@@ -35,7 +35,7 @@ def test_the_first_seconds_of_actors_and_learners() -> None:
     spans = [("actor", 0, 0.0, 1.0), ("learner", 0, 1.0, 2.0), ("actor", 0, 1.5, 2.0)]
     record.tables.timeline = [AtWork(role=role, number=n, start=start, end=end) for role, n, start, end in spans]
     (section,) = timeline_sections(Record.model_validate_json(record.model_dump_json()))
-    assert section.takeaway == "Of the first 2 s the parts were at work: learner 0 50 %, actor 0 75 %."
+    assert section.takeaway == "Share of the first 2 s in which each part worked: learner 0 50 %, actor 0 75 %."
     assert section.figure is not None
     assert section.figure.rows()[0] == {"part": "actor 0", "does": "actor", "time, s": 0.0, "until": 1.0}
     drawn = texts(section.figure)

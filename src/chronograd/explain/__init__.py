@@ -1,1 +1,1 @@
-"""Why a run is not faster: evidence, the split of its steps, and causes."""
+"""Causes of slow runs: evidence, the split of their steps, and causes."""

@@ -1,4 +1,4 @@
-"""Of an agent: where its steps go; of actors, replay and learners: which the others wait for, and what would change it."""
+"""Time of an agent's steps; for actors, replay and learners also the slowest part and its remedy."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from chronograd.rundir import is_run_dir
 from chronograd.units import percent, seconds
 from chronograd.words import how_many, time_unit
 
-# What each bottleneck is called, and what to do about it.
+# The title of each bottleneck, and its remedy.
 TITLES = {
-    "environments": ("actors cannot feed the learner: their environments take the time", "more actors, or a quicker environment"),
+    "environments": ("actors cannot feed the learner: their environments take the time", "more actors, or a faster environment"),
     "acting": (
         "actors cannot feed the learner: choosing actions takes the time",
         "more environments for each actor (reinforcement.environments_per_actor), which share a pass through the network",
     ),
-    "learner": ("the learner is the slowest part; actors wait for it", "a quicker device for the learner, or fewer actors"),
+    "learner": ("the learner is the slowest part; actors wait for it", "a faster device for the learner, or fewer actors"),
     "replay": ("the replay is the slowest part", "more shards (reinforcement.replay_shards)"),
-    "link": ("what is sent takes the time", "send less at a time or keep actors near the replay; see reinforcement.send_every"),
-    "cores": ("all cores work, and every part waits for them", "fewer actors, or more cores"),
+    "link": ("sending data takes most of the time", "send less at a time or keep actors near the replay; see reinforcement.send_every"),
+    "cores": ("all cores are busy, and every part waits for them", "fewer actors, or more cores"),
 }  # fmt: skip
-# Parts that have a lane in the picture of the first seconds, learners first; and what each is drawn in.
+# Number of parts in the timeline of the first seconds, learners first, and their colors.
 MAX_LANES, COLORS = 12, {"learner": "orange", "actor": "teal"}
-# What parts do, in the words of the picture and its colors.
+# Kinds of work, with their words and colors in the timeline.
 WORK = {
     "act": "acting", "priorities": "acting", "environment": "environments", "learn": "learning", "compute": "learning",
     "sample": "waiting for minibatches", "add": "replay", "draw": "replay", "update": "replay", "trim": "replay",
@@ -39,10 +39,10 @@ WORK_COLORS = {
     "acting": "teal", "environments": "green", "learning": "orange", "replay": "purple", "handing over": "vermilion",
     "waiting for minibatches": "sky", "idle": "grey",
 }  # fmt: skip
-# Parts of a step of an agent in one process: what each is called, and what to do where it takes most.
+# Parts of a step of an agent in one process, each with its name and the remedy if it is the largest.
 STEP = {
     "act_s": ("choosing actions", "a smaller network, or several environments that share a pass through it (algorithms ape-x, gorila)"),
-    "environment_s": ("the environment", "a quicker environment, or actors in processes of their own (algorithms ape-x, gorila)"),
+    "environment_s": ("the environment", "a faster environment, or actors in separate processes (algorithms ape-x, gorila)"),
     "replay_s": ("replay", "uniform replay (reinforcement.replay), or fewer updates (reinforcement.update_every)"),
     "learn_s": ("learning", "fewer updates (reinforcement.update_every), or a smaller network or minibatch (training.batch)"),
 }  # fmt: skip
@@ -52,7 +52,7 @@ STEP_COLORS = dict(
 
 
 def answer_of(path: Path) -> Answer | None:
-    """What limits the agent's run at a path; None if it is no agent's."""
+    """Return the limits of the agent's run at a path; None if it is not an agent's run."""
     if not is_run_dir(path) or not (path / "record.json").exists():
         return None
     try:
@@ -68,20 +68,20 @@ def answer_of(path: Path) -> Answer | None:
 
 
 def sections_of(record: Record) -> list[Section]:
-    """What limits an agent's run and where its time goes; nothing of another record."""
+    """Return the limits of an agent's run and its time by part; an empty list for another record."""
     verdict, parts = _several(record)
-    told = [_cause(verdict), *_numbers(verdict), _where(parts)] if verdict else _of_a_step(record)
-    return [*told, *timeline_sections(record)]
+    sections = [_cause(verdict), *_numbers(verdict), _where(parts)] if verdict else _of_a_step(record)
+    return [*sections, *timeline_sections(record)]
 
 
 def _several(record: Record) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """What limits actors, replay and learners, and what each did; of one process None and nothing."""
+    """Return the limits of actors, replay and learners, and the work of each; None and an empty list for one process."""
     tables = record.tables.model_extra or {}
     return next(iter(tables.get("verdict", [])), None), tables.get("agents", [])
 
 
 def _of_a_step(record: Record) -> list[Section]:
-    """Where a step of an agent goes that acts and learns in one process; nothing of a record that has no such parts."""
+    """Return the time by part of an agent's step in one process; an empty list for a record without such parts."""
     step = record["step_time_s"].value
     parts = {name: value for name in STEP if (value := record[name].value) is not None}
     if not parts or not step:
@@ -92,10 +92,10 @@ def _of_a_step(record: Record) -> list[Section]:
     bar = Bar("a step", "measured", {name: value / length for name, value in spent.items()})
     largest = max(parts, key=lambda name: parts[name])
     title, to_do = STEP[largest]
-    # What others could take off a learner, if handing it over took no time.
+    # Work that other processes could do for a learner, if sending it took no time.
     most = step / (parts.get("learn_s", 0.0) + parts.get("replay_s", 0.0) + rest or step)
     outside = (record["wall_time_s"].value or 0.0) - (record["training_time_s"].value or 0.0)
-    lines = [f"Actors in processes of their own could bring {most:.1f} times the frames per second at most; what passes between them costs some of it."]  # fmt: skip
+    lines = [f"Actors in separate processes could give at most {most:.1f} times the frames per second, less the cost of sending data between them."]  # fmt: skip
     if outside > 0:
         lines.append(
             f"Outside the training time, evaluation, checkpoints and start-up took {seconds(outside)}, "
@@ -128,7 +128,7 @@ def _cause(verdict: Mapping[str, Any]) -> Section:
 
 
 def _numbers(verdict: Mapping[str, Any]) -> list[Section]:
-    """How many actors would be enough, and what a second learner would bring, by the parts' own times."""
+    """Return the sufficient number of actors, and the gain from a second learner, from the parts' times."""
     if "setting" not in verdict:
         return []
     parts, setting = Components(**verdict["components"]), BalanceSetting(**verdict["setting"])
@@ -141,10 +141,10 @@ def _numbers(verdict: Mapping[str, Any]) -> list[Section]:
     return [
         Section(
             "What each part could do alone",
-            f"{enough} actor{'s' * (enough > 1)} would be enough, and there are {setting.num_actors}; a second learner would bring "
+            f"{enough} actor{'s' * (enough > 1)} would be enough; the run has {setting.num_actors}. A second learner would give "
             f"{percent(second, 0)} more minibatches.",
             table=Table(
-                ("part", "minibatches/s", "idle"), rows, {1, 2}, ("idle: where the slowest part sets the pace",)
+                ("part", "minibatches/s", "idle"), rows, {1, 2}, ("idle: if the slowest part limits the speed",)
             ),
             data=[{"part": part, "batches_per_s": rate} for part, rate in now.rates.items()],
         )
@@ -169,13 +169,13 @@ def _where(parts: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _idle(part: Mapping[str, Any]) -> float:
-    """Share of its time that a part had nothing to do; of a learner with what it waited for minibatches."""
+    """Return the share of its time in which a part was idle; a learner is also idle while it waits for minibatches."""
     waited = part["seconds"].get("sample_s", 0.0) if part["role"] == "learner" else 0.0
     return float(part["idle"] + waited / (sum(part["seconds"].values()) or 1.0))
 
 
 def timeline_sections(record: Record) -> list[Section]:
-    """When each part was at work in the first seconds; nothing of a run that has no parts."""
+    """Return when each part was at work in the first seconds; an empty list for a run without parts."""
     rows = record.tables.timeline
     end = max((row.end for row in rows), default=0.0)
     if end <= 0:
@@ -189,20 +189,20 @@ def timeline_sections(record: Record) -> list[Section]:
     ]
     at_work = [sum(span.end - span.start for span in spans if span.lane == lane) / end for lane in range(len(shown))]
     names = [f"{role} {number}" for role, number in shown]
-    told = ", ".join(f"{name} {percent(share, 0)}" for name, share in zip(names, at_work, strict=True))
+    shares = ", ".join(f"{name} {percent(share, 0)}" for name, share in zip(names, at_work, strict=True))
     return [
         Section(
             "The first seconds",
-            f"Of the first {seconds(end, 2)} the parts were at work: {told}.",
+            f"Share of the first {seconds(end, 2)} in which each part worked: {shares}.",
             figure=Figure([Lanes("time, s", names, spans, [], [], COLORS, "measured")]),
-            caption="A bar is a piece of work that was handed out."
+            caption="A bar is one piece of assigned work."
             + (f" The first {len(shown)} of {how_many(len(parts), 'parts')}." if len(shown) < len(parts) else ""),
         )
     ]
 
 
 def _shares(part: Mapping[str, Any]) -> dict[str, float]:
-    """Percent of a part's time by what it does, idle last."""
+    """Return the percentages of a part's time by activity, idle last."""
     whole = sum(part["seconds"].values()) or 1.0
     shares = dict.fromkeys(WORK_COLORS, 0.0)
     for name, value in part["seconds"].items():

@@ -1,4 +1,4 @@
-"""What `explain` says: the causes of lost time with their evidence, then where each step goes."""
+"""The output of `explain`: the causes of lost time with their evidence, then the time of each step by part."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ _PART_COLORS = {
     "computation": "blue", "input": "sky", "exposed communication": "orange", "straggling": "vermilion",
     "exposed copies": "purple", "idle device": "grey",
 }  # fmt: skip
-# Characters of a line that tells a run's name.
+# Characters of the longest line with a run's name.
 LONGEST_LINE = 70
-# What a prediction does not know of, and a measurement may have met.
+# Disturbances of a measurement that a prediction does not model.
 DISTURBANCES = ("busy_host", "slow_worker", "too_many_threads")
 
 
 def explain(paths: Sequence[Path]) -> Answer[Explanation | list[Account]]:
-    """Why runs are not faster: run directories, records, traces of torch.profiler; or one CSV file of wall times.
+    """Explain why runs are not faster, from run directories, records and traces of torch.profiler, or one CSV file of wall
+    times.
 
-    Raises: InputError for a table of wall times beside something else; as `explanation.explain` and `wall_times.explain`.
+    Raises: InputError for a table of wall times together with another file; as `explanation.explain` and `wall_times.explain`.
     """
     for path in paths:
         if not path.is_dir() and os.path.lexists(path):
             door.check(path, "a run, a record or a trace", expects=("any",))
     tables = [path for path in paths if path.suffix == ".csv"]
     if tables and len(paths) > 1:
-        raise InputError("a table of wall times is explained by itself", f"leave out all but {tables[0]}")
+        raise InputError("a table of wall times cannot be combined with other files", f"give only {tables[0]}")
     if tables:
         accounts = wall_times.explain(tables[0])
         sections = [_account(account) for account in accounts]
@@ -66,7 +67,7 @@ def explain(paths: Sequence[Path]) -> Answer[Explanation | list[Account]]:
 
 
 def _beside(paths: Sequence[Path], answers: Sequence[Answer]) -> Answer:
-    """Several agents' answers, each section with the name of its run."""
+    """Join the answers of several agents, each section with the name of its run."""
     named = zip(paths, answers, strict=True)
     return join(
         "Why they are not faster",
@@ -75,7 +76,7 @@ def _beside(paths: Sequence[Path], answers: Sequence[Answer]) -> Answer:
 
 
 def disturbances(path: Path) -> str:
-    """What a run met that no prediction knows of, such as a busy host, as a clause; empty where nothing was found."""
+    """Return disturbances of a run that no prediction models, such as a busy host, as a clause; empty if there are none."""
     (one,) = explanation.explain([path]).runs
     met = [f"{finding.title}{finding.share}" for finding in one.causes if finding.cause in DISTURBANCES]
     is_known = all(f.verdict != "not measured" for f in one.findings if f.cause == "busy_host")
@@ -83,18 +84,18 @@ def disturbances(path: Path) -> str:
 
 
 def _legend(runs: Sequence[Explained]) -> list[str]:
-    """What runs are called that have other names in text."""
+    """Return the short labels of runs with their names."""
     several = [one.run for one in runs if len(runs) > 1 and one.run.label]
     return [f"{run.label}: {explanation.shortened(run.name, LONGEST_LINE)}" for run in several]
 
 
 def _causes(one: Explained, legend: Sequence[str]) -> Section:
-    """Of the run with the most ranks: what was found, each with its evidence and the experiment that would disprove it."""
+    """Return the causes in the run with the most ranks, each with its evidence and the experiment that would disprove it."""
     lines = [*legend]
     busy = next((finding for finding in one.causes if finding.cause == "busy_host"), None)
     if busy is not None and len(one.causes) > 1:
         lines.append(
-            "other processes used the host meanwhile: what the other causes cost is to be measured again without them"
+            "other processes used the host meanwhile: run it again without them to measure the cost of the other causes"
         )
     for number, finding in enumerate(one.causes, start=1):
         lines += [
@@ -103,11 +104,9 @@ def _causes(one: Explained, legend: Sequence[str]) -> Section:
             *(f"   what to do: {remedy.text()}" for remedy in finding.remedies),
             f"   to disprove: {finding.experiment}",
         ]
-    takeaway = f"No cause of lost time in {one.run.title} that costs a tenth of it or more."
+    takeaway = f"No cause costs a tenth of the time of {one.run.title} or more."
     if one.run.captures_graph:
-        takeaway = (
-            "The trace records a graph, and kernels do not run while it is captured: idle time tells nothing of it."
-        )
+        takeaway = "The trace captures a graph, and kernels do not run during capture: idle time shows nothing about the graph."
     if one.causes:
         first, num_more = one.causes[0], len(one.causes) - 1
         more = f"; {num_more} more cause{'s' * (num_more > 1)} of lost time" if num_more else ""
@@ -127,9 +126,9 @@ def _causes(one: Explained, legend: Sequence[str]) -> Section:
 
 
 def _others(one: Explained) -> list[Section]:
-    """What is no cause, and what nobody knows."""
+    """Return the rejected causes, and those without a measurement."""
     sections = []
-    for verdict, title in (("not found", "Looked for and not found"), ("not measured", "Never measured")):
+    for verdict, title in (("not found", "Rejected causes"), ("not measured", "Never measured")):
         findings = [finding for finding in one.findings if finding.verdict == verdict]
         if not findings:
             continue
@@ -152,7 +151,7 @@ _OTHER = (
 
 
 def _compared(explained: Explanation) -> Section:
-    """How the time follows the ranks; no ratio where something else used the host."""
+    """Return the time by number of ranks; without ratios if other programs used the host."""
     names = [one.run.title for one in explained.runs]
     text = explained.void or scaling_text(explained.compared, names)
     ratios = (
@@ -164,21 +163,21 @@ def _compared(explained: Explanation) -> Section:
         )
     )
     return Section(
-        title="Beside fewer ranks"
+        title="Compared with fewer ranks"
         if explained.runs[0].run.world < explained.runs[-1].run.world
-        else "Beside the other run",
+        else "Compared with the other run",
         takeaway=f"{text[0].upper()}{text[1:]}.",
         table=Table.of(
             [replace(row, name=name) for name, row in zip(names, explained.compared, strict=True)],
             (Column("run", "name"), Column("ranks", "world", format="d"), Column("time", "seconds", "s"), *ratios),
-            ("time: of the run from its first step on; of a step where any of the runs is a sample of steps",),
+            ("time: of the run from its first step on; of one step if any of the runs is a sample of steps",),
         ),
         data=[{"run": row.name, "ranks": row.world, "seconds": row.seconds} for row in explained.compared],
     )
 
 
 def _split(runs: Sequence[Explained]) -> Section:
-    """Where the steps of each run go."""
+    """Return the time of a step by part, for each run."""
     unit, length = time_unit(one.split.step_s.value for one in runs)
     last = runs[-1]
     parts = sorted(((share or 0.0, name) for name, _, share in last.split.rows()), reverse=True)
@@ -194,11 +193,11 @@ def _split(runs: Sequence[Explained]) -> Section:
         segments = {name: q.value / length for name, q, _ in split.rows() if q.value}
         bars.append(Bar(label, "measured", segments, note=quantity(split.step_s.value, "s")))
         for name, q, share in split.rows():
-            told = interval(q) if q.value is not None else q.reason
+            shown = interval(q) if q.value is not None else q.reason
             run = one.run.title if len(runs) > 1 else ""
-            rows.append([run, name, quantity(q.value, "s"), "–" if share is None else percent(share, 0), told])
+            rows.append([run, name, quantity(q.value, "s"), "–" if share is None else percent(share, 0), shown])
     return Section(
-        title="Where a step goes",
+        title="Time of a step",
         takeaway=f"A step of {last.run.title} takes {quantity(last.split.step_s.value, 's')}: {shares or 'no part is known'}.",
         lines=lines,
         figure=Figure([Bars(f"time per step, {unit}", "run", bars, _PART_COLORS)]),
@@ -213,7 +212,7 @@ def _column(one: Explained, rank: int, num_runs: int) -> str:
 
 
 def _devices(runs: Sequence[Explained]) -> Section:
-    """What devices did over whole traces, as shares of their spans: a column for each rank."""
+    """Return the activity of devices in complete traces, as shares of their spans, with a column for each rank."""
     named = [
         (_column(one, number, len(runs)), device)
         for one in runs
@@ -232,18 +231,18 @@ def _devices(runs: Sequence[Explained]) -> Section:
     short = distinguished([name for name, _ in first.kernels])
     most = zip(short[:3], first.kernels, strict=False)
     lines = [
-        f"{named[0][0]}, the kernels that took most: "
+        f"{named[0][0]}, kernels with the most time: "
         + "; ".join(f"{name} {percent(first.share(length), 0)}" for name, (_, length) in most)
     ]
     return Section(
-        title="What the device did",
+        title="Device activity",
         takeaway=f"{first.name or 'The device'} was busy in {busy} of {quantity(first.span_s, 's')}{exposed}, and idle in {idle}.",
         lines=lines if first.kernels else [],
         table=Table(
             ("part of the span", *(name if len(named) > 1 else "share" for name, _ in named)),
             rows,
             set(range(1, len(named) + 1)),
-            ("span: from the first start to the last end of what ran on the device, of the whole trace",),
+            ("span: from the first start to the last end of work on the device, in the whole trace",),
             is_stacked=True,
         ),
         data=[{"rank": name} | device.as_data() for name, device in named],
@@ -251,7 +250,7 @@ def _devices(runs: Sequence[Explained]) -> Section:
 
 
 def _operators(one: Explained, number: int) -> Section:
-    """The operators of a trace of a processor that took most time by themselves."""
+    """Return the operators of a CPU trace with the largest self time."""
     rank = one.run.ranks[number]
     span_s = float(rank.step_s.sum())
     names = distinguished([name for name, _ in rank.operators])
@@ -261,16 +260,16 @@ def _operators(one: Explained, number: int) -> Section:
     ]
     where = one.run.title if len(one.run.ranks) == 1 else f"{one.run.title}, rank {number}"
     return Section(
-        title=f"Operators of {where} that took most",
-        takeaway=f"{rows[0][0]} took {rows[0][1]} by itself, {rows[0][2]} of the time of the steps.",
+        title=f"Operators of {where} with the most time",
+        takeaway=f"{rows[0][0]} took {rows[0][1]} by itself, {rows[0][2]} of the step time.",
         table=Table(("operator", "by itself", "share of the steps"), rows, {1, 2},
-                    ("by itself: less the operators that it calls; of all threads together",)),
+                    ("by itself: without the operators that it calls; summed over all threads",)),
         data=[{"operator": name, "seconds": length, "share": length / span_s} for name, length in rank.operators],
     )  # fmt: skip
 
 
 def _account(account: Account) -> Section:
-    """Of one network's wall times: what fits them first."""
+    """Return the account of one network's wall times, with the causes that fit first."""
     others = [(name, sentence) for name, sentences in account.sections() for sentence in sentences]
     fits = account.fits[0]
     return Section(

@@ -1,14 +1,14 @@
-"""What a device did in a trace, by a union of what ran on it: computing, communication, copies, and idle by what the host did.
+"""Device time in a trace, from the union of its events: computation, communication, copies, and idle time by host activity.
 
 A device's span goes from the first start to the last end of its kernels, copies and sets. In it
 
     computation             kernels that are not communication
-    exposed communication   collectives and sends, less computation
-    exposed copies          copies and sets of memory, less both
-    idle                    nothing of these: the rest
+    exposed communication   collectives and sends, minus computation
+    exposed copies          copies and sets of memory, minus both
+    idle                    the rest
 
-which add up to the span. Idle time is the input's while the host waits for a batch; the synchronisation's where the host was
-waiting for the device when that ran dry; else the host was launching work, or doing something else.
+These add up to the span. Idle time counts as input while the host waits for a batch. It counts as synchronisation if the host
+was waiting for the device when the device ran out of work. In the rest the host was launching work, or doing something else.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import numpy as np
 
 from chronograd.explain.intervals import Intervals
 
-# By their names: NCCL and RCCL, and what serving engines and mixtures of experts write themselves.
+# Kernel names of NCCL and RCCL, and of serving engines and mixtures of experts.
 _COMMUNICATION = re.compile(
     r"nccl|rccl|(?<!sm)all_?reduce|(?<!sm)all_?gather|reduce_?scatter|all_?to_?all|all2all|cross_device_reduce"
     r"|send_?recv|\bep_?(dispatch|combine)|deep_?ep\b|(intra|inter)node(_ll)?::|(?<![a-z])a2a|nvshmem",
     re.IGNORECASE,
 )
 _GRADIENTS = re.compile(r"all_?reduce|reduce_?scatter", re.IGNORECASE)
-# Calls in which the host waits until the device is done: …Synchronize, and copies that are not asynchronous.
+# Calls in which the host waits for the device: …Synchronize, and copies that are not asynchronous.
 _WAITING = re.compile(r"Synchronize$|^(cuda|hip)Memcpy(WithStream|2D|3D|DtoH.*|HtoD.*)?$|^cuMemcpy(DtoH|HtoD).*[^c]$")
 MAX_KERNELS = 5
 
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """Seconds of a device's span, and the kernels that took most of it.
+    """Seconds of a device's span, and the kernels with the most time in it.
 
     Attributes:
-        communication_s, copies_s: with what is hidden behind computation.
-        input_s, synchronizing_s, launching_s: idle, by what the host did.
-        kernels: names with their seconds, the dearest first; overlapping ones count twice.
+        communication_s, copies_s: including the part hidden behind computation.
+        input_s, synchronizing_s, launching_s: idle, by host activity.
+        kernels: names with their seconds, largest first; overlapping ones count twice.
         exchanges_gradients: whether most of the communication is all-reduces or reduce-scatters.
     """
 
@@ -70,7 +70,7 @@ class DeviceTime:
         return part_s / self.span_s if self.span_s > 0 else 0.0
 
     def rows(self) -> list[tuple[str, float]]:
-        """Parts of the span with their seconds, in the order they are told; indented ones are parts of what is above."""
+        """Return the parts of the span with their seconds, in display order; indented parts belong to the part above."""
         return [
             ("busy", self.busy_s),
             ("  computation", self.computation_s),
@@ -85,7 +85,7 @@ class DeviceTime:
         ]
 
     def as_data(self) -> dict[str, Any]:
-        """Seconds of the span, and shares of it, 0 to 1."""
+        """Return the seconds of the span, and shares of it, 0 to 1."""
         parts = {
             "busy": self.busy_s,
             "computation": self.computation_s,
@@ -105,7 +105,7 @@ class DeviceTime:
 
 @dataclass(frozen=True)
 class Activity:
-    """What ran on one device, and what the host waited for meanwhile; microseconds."""
+    """The activity of one device, and the host's waits during it; microseconds."""
 
     computing: Intervals
     communicating: Intervals
@@ -123,7 +123,7 @@ class Activity:
         return float(busy.starts[0]), float(busy.ends[-1])
 
     def parts(self, lows: np.ndarray, highs: np.ndarray) -> dict[str, np.ndarray]:
-        """Of each window: computation, exposed communication and copies, and idle by what the host did; they add up."""
+        """Return computation, exposed communication, copies, and idle time by host activity, for each window; they add up."""
         computing, busy = self.computing, self.busy
         exchanged = computing | self.communicating
         gaps = busy.gaps()
@@ -145,7 +145,8 @@ class Activity:
 
 
 def is_communication(name: str) -> bool:
-    """
+    """Return whether a kernel communicates between devices.
+
     >>> is_communication("ncclDevKernel_AllReduce_Sum_f32"), is_communication("void splitKreduce_kernel<float>")
     (True, False)
     """
@@ -153,7 +154,7 @@ def is_communication(name: str) -> bool:
 
 
 def is_waiting(name: str) -> bool:
-    """Whether in a call of the runtime the host waits for the device.
+    """Return whether the host waits for the device in this runtime call.
 
     >>> is_waiting("cudaStreamSynchronize"), is_waiting("cudaMemcpyAsync"), is_waiting("hipMemcpyWithStream")
     (True, False, True)
@@ -162,7 +163,7 @@ def is_waiting(name: str) -> bool:
 
 
 def device_time(name: str, activity: Activity, kernels: Sequence[tuple[str, float]]) -> DeviceTime:
-    """Of one device's activity, with its kernels' names and microseconds."""
+    """Return the time of one device by part, with the names and microseconds of its kernels."""
     low, high = (np.array([edge]) for edge in activity.span)
     parts_s = {part: float(value[0]) / 1e6 for part, value in activity.parts(low, high).items()}
     totals: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""What is known of a run, whatever it was written by: the time of each step on each rank by what it went into, and settings.
+"""The evidence on a run from any source: step times of each rank by part, and settings.
 
-`read` makes it of a run directory, ours or one around a loop of the user's own; chronograd.explain.profiler of
-torch-profiler traces. Unknown times are NaN, unknown settings None.
+`read` reads a run directory, from Chronograd or from a recorder around a custom loop; chronograd.explain.profiler reads traces
+of torch.profiler. Unknown times are NaN, unknown settings None.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from chronograd.rundir.stalls import Stalls, stalls_of
 from chronograd.rundir.steps import End, PageFault, Ready, Start, WhatIfBatch, WhatIfThreads, WorkLine
 from chronograd.units import seconds
 
-# Ranks of a record are alike, so that two stand for all.
+# Ranks of a record are identical, so two represent all.
 MAX_COPIES = 2
-# Backward has twice the FLOPs of forward, and is seldom more than a quarter slower than that; longer, it was waiting.
+# Backward has twice the FLOPs of forward, and is rarely more than a quarter slower than that. The rest of a longer backward is
+# waiting.
 LONGEST_BACKWARD = 2.5
-# All-reduces within a step do not have the processors to themselves: so much over what the link alone takes is usual.
+# All-reduces within a step compete for cores, so this much more than the time of the link alone is usual.
 USUAL_FACTOR, USUAL_S = 2.0, 0.002
 Kind = Literal["training", "measurement", "own loop", "profile", "record"]
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Steps of one rank after its warm-up: arrays of K steps, in seconds, and what it said of itself.
+    """Steps of one rank after its warm-up: arrays of K steps, in seconds, and the events that it logged.
 
     Attributes:
-        step_s: whole steps. `input_s`: until a batch is there. `wait_s`: for other ranks after its own last gradient.
-        parts: of OWN_PARTS, those that are known; backward includes the wait.
-        start, ready, work, end, what_if_…: events; where there is none, one that says nothing, or None.
-        launch_s: of a profiled step, what went to launching work rather than to work: on a device, all that it was idle
-            but for input. `copies_s`: copies that nothing hides. Both empty where not known.
-        device: what the device did over a whole trace; None where there is no trace of one.
-        operators: of a trace without a device, the operators that took most by themselves, with their seconds.
-        captures_graph: whether a graph was captured in a trace; kernels do not run meanwhile.
-        page_faults: pages that the system gave in each step, and `page_fault_s` what one takes; empty or None where not known.
-        warmup_excess_s: what the first steps took longer than later ones, together, such as for a compiler.
+        step_s: whole steps. `input_s`: until the batch is available. `wait_s`: for other ranks after its own last gradient.
+        parts: the known ones of OWN_PARTS; backward includes the wait.
+        start, ready, work, end, what_if_…: events; an empty event or None if missing.
+        launch_s: in a profiled step, time for launching work: on a device, all idle time except for input. `copies_s`: exposed
+            copies. Both empty if unknown.
+        device: device activity over a whole trace; None without a device trace.
+        operators: in a trace without a device, the operators with the largest self time, with their seconds.
+        captures_graph: whether the trace captures a graph; kernels do not run during capture.
+        page_faults: page faults in each step, and `page_fault_s` the time of one; empty or None if unknown.
+        warmup_excess_s: total excess of the first steps over later ones, such as for a compiler.
     """
 
     step_s: np.ndarray
@@ -73,7 +74,7 @@ class Rank:
 
     @property
     def own_s(self) -> np.ndarray:
-        """What the rank did itself in each step: all but waiting, input included."""
+        """Return the rank's own work in each step: everything except waiting, input included."""
         own_s: np.ndarray = self.step_s - np.nan_to_num(self.wait_s)
         return own_s
 
@@ -84,12 +85,12 @@ class Evidence:
 
     Attributes:
         job: empty for a loop without one.
-        world: ranks. `ranks`: those whose steps are known, all with as many.
-        num_steps, batch: steps done, warm-up too, and samples per step over all ranks; None if not known.
-        wall_s: from the first step to the end; None if not known.
-        notes: what could not be read, in words.
-        stalls: of the run; the steps that hold one are not among those of `ranks`.
-        label: what text calls it, where the name is too long for that.
+        world: number of ranks. `ranks`: those with known steps, all with the same number of steps.
+        num_steps, batch: steps including warm-up, and samples per step over all ranks; None if unknown.
+        wall_s: from the first step to the end; None if unknown.
+        notes: unreadable parts, in words.
+        stalls: of the run; `ranks` leaves out the steps with a stall.
+        label: a short name for text if the name is too long.
     """
 
     name: str
@@ -119,7 +120,7 @@ class Evidence:
 
     @cached_property
     def waits_RK(self) -> np.ndarray:
-        """Ranks by steps. NaN throughout where a rank's wait is not known; zero for one rank."""
+        """Return waits of shape (ranks, steps): all NaN if a rank's wait is unknown; zero for one rank."""
         if self.world == 1:
             return np.zeros((1, len(self.first.step_s)))
         return np.stack([rank.wait_s for rank in self.ranks.values()])
@@ -131,10 +132,10 @@ class Evidence:
 
     @property
     def exposed_K(self) -> np.ndarray:
-        """What even the rank that waits least waits in each step; zero where no wait is known.
+        """Return the wait of the rank that waits least, for each step; zero if no wait is known.
 
-        In a trace steps of ranks begin and end at different times: there it is the mean wait, less what the rank with the
-        most work of its own has more than the mean.
+        In a trace, steps of ranks begin and end at different times. There it is the mean wait, minus the excess of the largest
+        own work over the mean.
         """
         if self.kind == "profile":
             waits_K = np.nan_to_num(np.stack([rank.wait_s for rank in self.ranks.values()])).mean(axis=0)
@@ -146,7 +147,7 @@ class Evidence:
 
     @property
     def coverage(self) -> float | None:
-        """How often all ranks together read each sample in an epoch; None if not known."""
+        """Return the number of times that all ranks together read each sample in an epoch; None if unknown."""
         work = self.first.work
         if work.dataset_samples is None or work.rank_batch is None or work.steps_per_epoch is None:
             return None
@@ -154,37 +155,39 @@ class Evidence:
 
     @property
     def step_time_s(self) -> float:
-        """Mean; of the slowest rank in each step, of a trace the mean of all."""
+        """Return the mean over steps of the slowest rank's step time; for a trace, the mean over ranks too."""
         if self.kind == "profile":
             return float(np.mean([rank.step_s for rank in self.ranks.values()]))
         return float(np.mean(np.max([rank.step_s for rank in self.ranks.values()], axis=0)))
 
     @property
     def cores(self) -> int | None:
-        """Of the machine; None if its environment does not say."""
+        """Return the number of cores of the machine; None if its environment does not state it."""
         cores = self.environment.get("cores")
         return cores if isinstance(cores, int) and cores > 0 else None
 
     @property
     def is_on_one_host(self) -> bool:
-        """Return whether all ranks are known to share a host; a record of a job on the local device has them on this machine."""
+        """Return whether all ranks are known to share a host; a record of a job on the local device has them on this
+        machine.
+        """
         hosts = {rank.start.host for rank in self.ranks.values()}
         return len(hosts) == 1 and (None not in hosts or self.job.cluster.device == "local")
 
     @property
     def ranks_here(self) -> int:
-        """Ranks on the host of rank 0."""
+        """Return the number of ranks on the host of rank 0."""
         hosts = [rank.start.host for rank in self.ranks.values()]
         return hosts.count(hosts[0]) if hosts and hosts[0] else self.world
 
     @property
     def rank_batch(self) -> float | None:
-        told = self.first.work.rank_batch
-        return float(told) if told is not None else None if self.batch is None else self.batch / self.world
+        batch = self.first.work.rank_batch
+        return float(batch) if batch is not None else None if self.batch is None else self.batch / self.world
 
 
 def read(path: Path) -> Evidence:
-    """The evidence of a run directory. Raises FileFormatError, RunError; ChronogradError if it has no steps."""
+    """Read the evidence of a run directory. Raises FileFormatError, RunError; ChronogradError if it has no steps."""
     run = RunDir.open(path)
     logs = run.logs()
     ranks = {number: log for number, log in logs.items() if log.steps}
@@ -200,7 +203,7 @@ def read(path: Path) -> Evidence:
     stalls = stalls_of(ranks)
     known = _ranks(ranks, kind, stalls.steps)
     record = None
-    with contextlib.suppress(ChronogradError):  # a run that goes on, or died, has no record
+    with contextlib.suppress(ChronogradError):  # a run that still goes on, or died, has no record
         record = run.record()
     world = _world(job, record, len(logs))
     if world > 1 and not any(np.isfinite(rank.wait_s).any() for rank in known.values()):
@@ -217,12 +220,12 @@ def read(path: Path) -> Evidence:
         batch=_batch(job, record),
         wall_s=_wall_s(known),
         stalls=stalls,
-        notes=(*notes, *([f"{len(known)} of {world} ranks wrote steps"] if len(known) < world else [])),
+        notes=(*notes, *([f"only {len(known)} of {world} ranks logged steps"] if len(known) < world else [])),
     )
 
 
 def of_record(record: Record, name: str) -> Evidence:
-    """Of a record without its run: means over steps only, the same for each rank, so that nothing is known of stragglers.
+    """Return the evidence of a record without its run: means over steps, equal for all ranks, so stragglers are unknown.
 
     Raises ChronogradError if it has no step time.
     """
@@ -250,7 +253,7 @@ def of_record(record: Record, name: str) -> Evidence:
         job=record.job,
         environment=environment,
         batch=float(record.global_batch) if record.global_batch else None,
-        notes=("a record has means only: ranks are not told apart", *_stalls_of_record(record)),
+        notes=("a record has means only: ranks are not distinguished", *_stalls_of_record(record)),
     )
 
 
@@ -276,17 +279,19 @@ def _kind(log: StepLog, job: JobHeader) -> Kind:
 
 
 def _ranks(logs: Mapping[int, StepLog], kind: Kind, stalled: set[int]) -> dict[int, Rank]:
-    """Steps that every rank has, in modes that tell a whole step, but for stalled ones where there are others."""
+    """Return the steps that every rank has, in modes with whole steps; without stalled steps if others remain."""
     by_rank = {number: _timed(log, kind) for number, log in logs.items()}
     common = set.intersection(*(set(lines) for lines in by_rank.values()))
     steps = sorted(common - stalled) or sorted(common)
     if not steps:
-        raise ChronogradError("no timed step was done by every rank of the run", "wait for more steps, or time more")
+        raise ChronogradError("no step was timed on every rank of the run", "wait for more steps, or time more")
     return {number: _rank([lines[s] for s in steps], logs[number]) for number, lines in by_rank.items()}
 
 
 def _timed(log: StepLog, kind: Kind) -> dict[int, StepLine]:
-    """Lines by step; each has `step_time_s`, and `exchange_wait_s` from its neighbour without exchange where not told."""
+    """Return lines by step, each with `step_time_s`. A missing `exchange_wait_s` comes from the neighbouring step without
+    exchange.
+    """
     apart = {line.step - 1: line for line in log.steps if line.mode == "no_exchange"}
     found = {}
     lines = [line for line in log.steps if line.mode != "warmup"] or log.steps
@@ -330,7 +335,7 @@ def _rank(lines: Sequence[StepLine], log: StepLog) -> Rank:
 
 
 def _excess_s(log: StepLog, later_s: np.ndarray) -> float:
-    """Of the first steps over the median of later ones; zero where the first were not written."""
+    """Return the total excess of the first steps over the median of later ones; zero if the first were not logged."""
     first = [line for line in log.steps[:WARMUP] if line.step <= WARMUP]
     usual_s = float(np.median(later_s))
     return sum(max(0.0, (line.step_time_s or 0.0) - (line.input_s or 0.0) - usual_s) for line in first)
@@ -344,7 +349,7 @@ def _world(job: JobHeader, record: Record | None, ranks: int) -> int:
 
 
 def _batch(job: JobHeader, record: Record | None) -> float | None:
-    """The global batch: of the record's throughput where the loop told it, else of the job."""
+    """Return the global batch: from the record's throughput if the loop reported it, else from the job."""
     if record is not None and not record.job:
         rate, step = record["throughput_samples_per_s"].value, record["step_time_s"].value
         if rate and step:
@@ -353,14 +358,14 @@ def _batch(job: JobHeader, record: Record | None) -> float | None:
 
 
 def _wall_s(ranks: Mapping[int, Rank]) -> float | None:
-    """From the first step of the first rank to the end of the last."""
+    """Return the time from the first step of the first rank to the end of the last."""
     starts = [rank.ready.time for rank in ranks.values() if np.isfinite(rank.ready.time)]
     ends = [rank.end.time for rank in ranks.values() if np.isfinite(rank.end.time)]
     return max(ends) - min(starts) if starts and ends else None
 
 
 def _with_estimated_waits(ranks: dict[int, Rank]) -> tuple[dict[int, Rank], list[str]]:
-    """Where nobody timed the wait: what backward takes beyond LONGEST_BACKWARD times forward. With a note."""
+    """Estimate waits that were not timed, as backward beyond LONGEST_BACKWARD times forward. Also return a note."""
     if not all({"forward_s", "backward_s"} <= rank.parts.keys() for rank in ranks.values()):
         return ranks, []
     estimated = {}
@@ -375,7 +380,7 @@ def _work_s(line: StepLine) -> float:
 
 
 def usual_exchange_s(run: Evidence) -> float:
-    """What an exchange of these gradients takes between processes of one machine, within a step."""
+    """Return the time of an exchange of these gradients between processes of one machine, within a step."""
     bytes_ = run.first.work.gradient_bytes or 0
     link = catalog.link("loopback")
     alone_s = float(ring(bytes_, run.world, link.latency_s, link.bandwidth_bytes_per_s))

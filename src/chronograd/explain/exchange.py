@@ -1,7 +1,8 @@
-"""The exchange of gradients of a run whose network is known, by the model that `predict` has of it.
+"""The gradient exchange of a run with a known network, by the model of `predict`.
 
-Forward, backward and update are those of the run; which gradients are ready when is counted from its network; and the link is
-the one by which the model has the wait that the run had. So it tells what hides behind backward if less is sent, or faster.
+Forward, backward and update times are those of the run. The network determines when each gradient is ready. The link is fitted
+so that the model gives the wait of the run. The model then shows how much hides behind backward with less data or a faster
+link.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from chronograd.predict.scaling import Packing, exchange
 from chronograd.predict.setting import setting_of
 from chronograd.trace import Trace
 
-BANDWIDTHS = 1e3, 1e13  # bytes per second, between which a run's link is looked for
+BANDWIDTHS = 1e3, 1e13  # bytes per second; the search range for the link of a run
 HALVINGS = 60
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Attributes: times: of the operators of the trace, scaled to `backward_s`. link: with which the wait is the run's."""
+    """The exchange of a run.
+
+    Attributes: times: of the operators of the trace, scaled to `backward_s`. link: reproduces the wait of the run.
+    """
 
     trace: Trace
     times: np.ndarray
@@ -37,7 +41,7 @@ class Exchange:
     link: Link
 
     def exposed_s(self, link: Link | None = None, sent_share: float = 1.0, longer: float = 1.0) -> float:
-        """What of the exchange is not hidden, over a link, of a share of the bytes, behind a backward so many times as long."""
+        """Return the exposed exchange time over a link, for a share of the bytes and a backward pass `longer` times as long."""
         used = link or self.link
         topology = Topology(self.world, 1, used, used)
         behind_s = longer * self.backward_s
@@ -46,7 +50,7 @@ class Exchange:
 
 
 def exchange_of(run: Evidence) -> Exchange | None:
-    """The exchange of a run; None where its network, or the device, is not known, or no link explains its wait."""
+    """Return the exchange of a run; None if its network or device is unknown, or no link explains its wait."""
     wait_s = float(np.median(run.exposed_K))
     backward_s = float(np.median(run.first.parts.get("backward_s", np.zeros(1)))) - wait_s
     if not run.job.network.name or run.world < 2 or backward_s <= 0:

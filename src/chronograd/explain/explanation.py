@@ -1,4 +1,4 @@
-"""`explain`: evidence of one or several runs, the split of their steps, and the causes of lost time, the dearest first."""
+"""`explain`: evidence of one or several runs, the split of their steps, and the causes of lost time, largest cost first."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from chronograd.rundir.listing import runs as runs_of
 from chronograd.units import percent
 from chronograd.words import listed
 
-# Characters that a line or a table of text has for the name of one run, and of several.
+# Characters for the name of one run, and of one of several, in a line or table of text.
 LONGEST_NAME, LONGEST_OF_SEVERAL = 56, 20
 
 
 @dataclass(frozen=True)
 class Explained:
-    """One run: where its time goes, and what is known of each cause; found ones first, the dearest of them leading."""
+    """One run: the split of its time, and the result for each cause; found causes first, largest cost first."""
 
     run: Evidence
     split: Split
@@ -58,14 +58,16 @@ class Explained:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The result of `explain`: all runs, in order of ranks; if there are several, `compared` has how the time follows the ranks."""
+    """The result of `explain`: all runs, in order of ranks; for several runs, `compared` has the time by number of ranks."""
 
     runs: list[Explained]
     compared: list[across.Compared]
 
     @property
     def void(self) -> str:
-        """Why runs must not be compared, in words: something else used the host, or must have; empty where nothing did."""
+        """Return why a comparison is unreliable, in words: other programs used the host, or must have; empty if it is
+        reliable.
+        """
         busy = [
             f"other processes used {percent(finding.cost or 0.0, 0)} of the host during {one.run.title}"
             for one in self.runs
@@ -76,7 +78,7 @@ class Explanation:
             last = self.compared[-1]
             if self.compared[0].world == 1 < last.world and (last.efficiency or 0.0) > across.MAX_EFFICIENCY:
                 busy = [
-                    f"{last.world} ranks cannot do {last.throughput or 0.0:.2f} times the samples of one: something slowed "
+                    f"{last.world} ranks cannot process {last.throughput or 0.0:.2f} times the samples of one. Something slowed "
                     f"{self.runs[0].run.title}, or it ran on a slower machine"
                 ]
         if not busy or not self.compared:
@@ -85,7 +87,7 @@ class Explanation:
 
     @property
     def causes(self) -> list[Diagnosis]:
-        """Of the run with the most ranks, which is the one that is to be faster."""
+        """Return the causes in the run with the most ranks, because users want that one faster."""
         return self.runs[-1].causes
 
     def as_data(self) -> dict[str, Any]:
@@ -97,17 +99,18 @@ class Explanation:
         }
 
     def _row(self, row: across.Compared) -> dict[str, Any]:
-        """One run beside the others; without ratios where they are void."""
+        """Return the comparison of one run with the others; without ratios if they are unreliable."""
         data = asdict(row) | {"efficiency": row.efficiency}
         return data | dict.fromkeys(("speedup", "throughput", "efficiency")) if self.void else data
 
 
 def explain(paths: Sequence[Path]) -> Explanation:
-    """Why runs are not faster: run directories, records, or traces of torch.profiler, of which those of one run go together.
+    """Explain why runs are not faster, from run directories, records, or traces of torch.profiler. Traces of one run are
+    combined.
 
-    A folder that holds traces, as torch's tensorboard_trace_handler writes them, stands for these.
+    A folder of traces, as written by torch's tensorboard_trace_handler, stands for these traces.
 
-    Raises: InputError for nothing or the same run twice; FileFormatError, RunError as reading does.
+    Raises: InputError for no path or the same run twice; FileFormatError, RunError as reading does.
     """
     paths = [trace for _, path in runs_of(*paths) for trace in _traces_in(path)]
     if len({os.path.realpath(path) for path in paths}) < len(paths):
@@ -125,14 +128,16 @@ def explain(paths: Sequence[Path]) -> Explanation:
 
 
 def _traces_in(path: Path) -> list[Path]:
-    """The traces of a folder that is no run; else the path itself."""
+    """Return the traces of a folder that is not a run; else the path itself."""
     if not path.is_dir() or is_run_dir(path):
         return [path]
     return sorted(path.glob("*.pt.trace.json*")) or [path]
 
 
 def _labelled(runs: Sequence[Evidence]) -> list[Evidence]:
-    """With short names for text: several of which one is long are run 1, run 2 …; a single one loses its middle."""
+    """Return the runs with short names for text: run 1, run 2 … if one of several is long; a single long name loses its
+    middle.
+    """
     if len(runs) == 1:
         return [replace(run, label=shortened(run.name, LONGEST_NAME)) for run in runs]
     if all(len(run.name) <= LONGEST_OF_SEVERAL for run in runs):
@@ -141,7 +146,7 @@ def _labelled(runs: Sequence[Evidence]) -> list[Evidence]:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name that loses its middle where it is too long.
+    """Return a name without its middle if it is too long.
 
     >>> shortened("resnet50_worker0.1623143089861.json", 20)
     'resnet50_w…9861.json'
@@ -150,7 +155,7 @@ def shortened(name: str, most: int) -> str:
 
 
 def explain_one(run: Evidence) -> Explained:
-    """A run by itself."""
+    """Explain one run alone."""
     parts = split(run)
     return Explained(
         run,
@@ -160,7 +165,7 @@ def explain_one(run: Evidence) -> Explained:
 
 
 def _beside(first: Evidence, one: Explained) -> Explained:
-    """With what only a run on fewer ranks can tell."""
+    """Return the explanation with the facts that need a run on fewer ranks."""
     if one.run.world == first.world:
         return one
     found = across.work_scaled(first, one.run)
@@ -168,6 +173,6 @@ def _beside(first: Evidence, one: Explained) -> Explained:
 
 
 def _ranked(findings: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Found causes first; within each verdict the largest cost leads, as it is shown."""
+    """Return the findings with found causes first; within each verdict the largest displayed cost comes first."""
     verdicts = ("found", "not found", "not measured")
     return sorted(findings, key=lambda finding: (verdicts.index(finding.verdict), -(finding.cost or 0.0)))

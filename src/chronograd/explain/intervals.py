@@ -1,4 +1,4 @@
-"""Sets of times as sorted intervals that do not touch: unions, and how much of a window they cover."""
+"""Sets of times as sorted, disjoint intervals: unions, and their length within a window."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Intervals:
-    """Starts and ends, sorted and apart.
+    """Starts and ends, sorted and disjoint.
 
-    What is in one and not in another is `(a | b).within(…) - b.within(…)`, so that no difference is needed.
+    Times in one set and not in another are `(a | b).within(…) - b.within(…)`, so no difference operator is needed.
     """
 
     starts: np.ndarray
@@ -21,7 +21,7 @@ class Intervals:
 
     @classmethod
     def union(cls, intervals: Sequence[tuple[float, float]] | np.ndarray) -> Intervals:
-        """All times that are in any of them; those of no length are left out.
+        """Return all times in any of the intervals; empty intervals are left out.
 
         >>> Intervals.union([(5, 7), (0, 2), (1, 3)]).ends.tolist()
         [3.0, 7.0]
@@ -48,11 +48,11 @@ class Intervals:
 
     @cached_property
     def _before(self) -> np.ndarray:
-        """Length covered before each interval, and at last in all."""
+        """Return the length covered before each interval, and finally the total."""
         return np.concatenate([[0.0], np.cumsum(self.ends - self.starts)])
 
     def until(self, times: np.ndarray) -> np.ndarray:
-        """Length covered before each of the times."""
+        """Return the length covered before each of the times."""
         if not len(self):
             return np.zeros(np.shape(times))
         at = np.searchsorted(self.starts, times, side="right")
@@ -62,7 +62,7 @@ class Intervals:
         return covered
 
     def within(self, lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
-        """Length covered in each of the windows.
+        """Return the length covered in each of the windows.
 
         >>> Intervals.union([(0, 2), (4, 6)]).within(np.array([1, 3]), np.array([5, 4])).tolist()
         [2.0, 0.0]
@@ -71,7 +71,7 @@ class Intervals:
         return covered
 
     def hold(self, times: np.ndarray) -> np.ndarray:
-        """Whether each of the times lies in an interval, ends included."""
+        """Return whether each of the times lies in an interval, ends included."""
         if not len(self):
             return np.zeros(np.shape(times), bool)
         last = np.searchsorted(self.starts, times, side="right") - 1
@@ -79,7 +79,7 @@ class Intervals:
         return inside
 
     def gaps(self) -> Intervals:
-        """What lies between them."""
+        """Return the gaps between the intervals."""
         return Intervals(self.ends[:-1], self.starts[1:])
 
     def where(self, is_kept: np.ndarray) -> Intervals:

@@ -1,20 +1,18 @@
-"""Evidence from traces of torch.profiler, as `export_chrome_trace` and `tensorboard_trace_handler` write them.
+"""Evidence from traces of torch.profiler, as written by `export_chrome_trace` and `tensorboard_trace_handler`.
 
-One file per rank; files that tell of one world size above one, of the same kind of device and of times that overlap are ranks
-of one run, others are runs by themselves. A trace in which a graph is captured tells little: kernels do not run meanwhile. Steps are
-those of `profiler.step()`, else from one optimizer step to the next, else the whole trace is one step, with a wider interval.
-On a device a
-step begins with the first kernel that was launched in it. Within a step
+There is one file per rank. Files with the same world size above one, the same kind of device and overlapping times are ranks of
+one run. Other files are separate runs. A trace that captures a graph shows little, because kernels do not run during capture.
+Steps are those of `profiler.step()`, else from one optimizer step to the next; else the whole trace is one step, with a wider
+interval. On a device, a step begins with the first kernel that was launched in it. Within a step
 
-    input    `enumerate(DataLoader)` on the thread that steps; where kernels ran, while the device is idle
-    update   `Optimizer.step`; forward is `DistributedDataParallel.forward` where there is one
-    wait     collectives (kernels of NCCL and others, gloo's calls) while nothing is computed
-    copies   of memory, while nothing is computed or exchanged; where kernels ran
-    launch   where kernels ran the rest: the device is idle; else operators shorter than SHORT_US and what lies between
-             operators
+    input    `enumerate(DataLoader)` on the thread that steps; in a trace with kernels, while the device is idle
+    update   `Optimizer.step`; forward is `DistributedDataParallel.forward` if there is one
+    wait     collectives (kernels of NCCL and others, gloo's calls) without computation
+    copies   of memory, without computation or exchange; in a trace with kernels
+    launch   in a trace with kernels the rest: the device is idle; else operators shorter than SHORT_US and the time
+             between operators
 
-Of several devices in a trace the busiest is told. Left out: what a rank does in Python while a collective is under way counts
-as waiting.
+If a trace has several devices, the busiest is reported. Left out: Python work of a rank during a collective counts as waiting.
 """
 
 from __future__ import annotations
@@ -37,15 +35,15 @@ from chronograd.explain.intervals import Intervals
 from chronograd.files import without_collection
 from chronograd.rundir.steps import Start
 
-# 3,000 years; the clock of a trace is microseconds since 1970, or since the machine was started.
+# 3,000 years; the clock of a trace counts microseconds since 1970, or since the machine was started.
 LATEST_US = 1e17
-# Steps that take less are none: a clock of nanoseconds does not see them.
+# Shorter steps are not real: a clock of nanoseconds cannot time them.
 SHORTEST_US = 1e-3
-# An operator on the CPU that is shorter spends most of its time on being called.
+# A shorter operator on the CPU spends most of its time on call overhead.
 SHORT_US = 20.0
-CAPTURE = "the trace records a graph, and kernels do not run while it is captured: profile its replays"
+CAPTURE = "the trace captures a graph, and kernels do not run during capture: profile its replays"
 _CALLS = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel", "record_param_comms")
-# Names of 2021 and of today; what is not here is not looked at, such as the frames of Python, often nine in ten of all.
+# Names of 2021 and of today. Other categories are ignored, such as Python frames, often nine in ten of all events.
 _CATEGORIES = {
     "kernel": "kernel", "Kernel": "kernel",
     "gpu_memcpy": "copy", "gpu_memset": "copy", "Memcpy": "copy", "Memset": "copy",
@@ -67,7 +65,7 @@ class _Event:
 
 @dataclass
 class _Events:
-    """Of one trace, by what they are."""
+    """Events of one trace, by kind."""
 
     kernels: list[_Event] = field(default_factory=list)
     copies: list[_Event] = field(default_factory=list)
@@ -85,9 +83,9 @@ class _Events:
 
 
 def read(paths: Sequence[Path]) -> list[Evidence]:
-    """One piece of evidence per world, or per trace of one rank.
+    """Read one piece of evidence per world, or per trace of one rank.
 
-    Raises FileFormatError for what is no trace, ChronogradError for one that does not tell what a step went into.
+    Raises FileFormatError for a file that is not a trace, ChronogradError for a trace without the parts of a step.
     """
     names = Counter(path.name for path in paths)
     traces: list[_Trace] = []
@@ -99,7 +97,7 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
         number, world = stated.get("rank", 0), stated.get("world_size")
         is_number = isinstance(number, int) and number >= 0
         if not (is_number and (world is None or (isinstance(world, int) and number < world))):
-            raise FileFormatError(f"{path} says it is rank {number!r} of {world!r}", "write the trace again")
+            raise FileFormatError(f"{path} states rank {number!r} of {world!r}", "write the trace again")
         with without_collection():
             events = _sorted_out(trace["traceEvents"])
             rank = _rank(path, trace, events)
@@ -112,7 +110,7 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
 
 @dataclass(frozen=True)
 class _Trace:
-    """One trace: of which rank, on what, and from when to when, in microseconds."""
+    """One trace: its rank, device, and start and end in microseconds."""
 
     name: str
     number: int
@@ -123,7 +121,7 @@ class _Trace:
     notes: tuple[str, ...] = ()
 
     def goes_with(self, run: Sequence[_Trace]) -> bool:
-        """Whether it can be another rank of a run: of as many, on the same kind of device, at the same time."""
+        """Return whether it can be another rank of a run: same world size, same kind of device, overlapping time."""
         is_alike = (self.world, self.device) == (run[0].world, run[0].device)
         low, high = min(one.span_us[0] for one in run), max(one.span_us[1] for one in run)
         is_new = all(one.number != self.number for one in run)
@@ -131,7 +129,7 @@ class _Trace:
 
 
 def _runs(traces: Sequence[_Trace]) -> list[list[_Trace]]:
-    """Traces of each run, in the order in which they were given; the same rank again is another run."""
+    """Return the traces of each run, in the given order; a repeated rank starts another run."""
     runs: list[list[_Trace]] = []
     for trace in sorted(traces, key=lambda one: one.span_us):
         own = next((run for run in runs if trace.goes_with(run)), None)
@@ -145,7 +143,7 @@ def _runs(traces: Sequence[_Trace]) -> list[list[_Trace]]:
 
 
 def _span_us(trace: dict[str, Any], events: _Events) -> tuple[float, float]:
-    """From the first event to the end of the last, since 1970 where the trace says when its clock began."""
+    """Return the start of the first event and the end of the last, since 1970 if the trace states when its clock began."""
     every = events.on_host + events.on_device + events.calls
     base = trace.get("baseTimeNanoseconds")
     base_us = base / 1e3 if isinstance(base, (int, float)) and abs(base) < 1e3 * LATEST_US else 0.0
@@ -153,34 +151,34 @@ def _span_us(trace: dict[str, Any], events: _Events) -> tuple[float, float]:
 
 
 def events_of(path: Path) -> _Events:
-    """What one trace holds, by what it is. Raises FileFormatError for what is no trace."""
+    """Return the events of one trace by kind. Raises FileFormatError for a file that is not a trace."""
     with without_collection():
         return _sorted_out(trace_file.load(path)["traceEvents"])
 
 
 def _alone(trace: _Trace) -> Evidence:
-    """A trace that is the only one of its run, or does not say how many ranks there were."""
+    """Return the evidence of the only trace of a run, or of one that does not state the number of ranks."""
     number, rank, notes = trace.number, trace.rank, trace.notes
     if trace.world is None and (number > 0 or float(np.nansum(rank.wait_s)) > 0):
         least = max(2, number + 1)
-        unknown = f"the trace does not say how many ranks there were: {least} or more"
+        unknown = f"the trace does not state the number of ranks: {least} or more"
         return _with_notes(Evidence(trace.name, "profile", least, {number: rank}, notes=(*notes, unknown)))
     return _with_notes(Evidence(trace.name, "profile", 1, {0: rank}, notes=notes))
 
 
 def _evidence(run: Sequence[_Trace]) -> Evidence:
-    """Of the ranks of one run."""
+    """Return the evidence of the ranks of one run."""
     shortest, world = min(len(one.rank.step_s) for one in run), run[0].world or 1
     ranks = {one.number: _cut(one.rank, shortest) for one in sorted(run, key=lambda one: one.number)}
-    missing = () if len(ranks) == world else (f"traces of {len(ranks)} of {world} ranks were given",)
+    missing = () if len(ranks) == world else (f"you gave traces of {len(ranks)} of {world} ranks",)
     notes = tuple(f"rank {one.number}: {note}" for one in run for note in one.notes)
     return _with_notes(Evidence(run[0].name, "profile", world, ranks, notes=(*notes, *missing)))
 
 
 def _with_notes(run: Evidence) -> Evidence:
-    """With how many steps there are, and what is said where there is but one."""
+    """Return the evidence with the number of steps, and a note if there is only one."""
     num_steps = len(run.first.step_s)
-    one = "the trace has one step, or none is marked (profiler.step() after each): intervals are of what steps usually vary"
+    one = "the trace has one step, or no marked steps (profiler.step() after each): intervals assume the usual variation of steps"
     notes = [*run.notes, *([one] if num_steps == 1 else []), *([CAPTURE] if run.captures_graph else [])]
     return replace(run, num_steps=num_steps, notes=tuple(notes))
 
@@ -210,34 +208,34 @@ def _rank(path: Path, trace: dict[str, Any], events: _Events) -> Rank:
 
 
 def _check_host(path: Path, trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) -> None:
-    """Raises ChronogradError where work was done elsewhere than in this trace, or nothing was marked."""
+    """Raise ChronogradError if the trace does not contain the work, or marks no steps."""
     stated = trace.get("distributedInfo")
     is_nccl = isinstance(stated, dict) and stated.get("backend") == "nccl"
     launches = sum("aunch" in e.name for e in events.calls)
     if any("StreamBeginCapture" in e.name for e in events.calls):
         raise ChronogradError(f"{path} has no kernel of a device", CAPTURE)
     if launches or is_nccl:
-        said = f"{launches:,} launches of kernels" if launches else "ranks that exchange with NCCL, so on GPUs"
+        reason = f"{launches:,} launches of kernels" if launches else "ranks that exchange with NCCL, so on GPUs"
         raise ChronogradError(
-            f"{path} has {said}, and no kernel: what the device did is not in it",
+            f"{path} has {reason}, but no kernel: device activity is missing",
             "profile with ProfilerActivity.CUDA, and without counters of CUPTI",
         )
     if not steps:
         raise ChronogradError(
-            f"{path} has no kernel of a device, and 0 whole steps; one or more are needed",
+            f"{path} has no kernel of a device, and 0 whole steps; at least one is needed",
             "call profiler.step() after each step",
         )
 
 
 def _of_host(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) -> Rank:
-    """A rank that computes on the processor."""
+    """Return a rank that computes on the CPU."""
     main = steps[0].thread
     operators = [e for e in events.operators if not e.name.startswith(("c10d::", *_CALLS))]
     comm = _union([e for e in events.on_host if e.name.startswith(_CALLS)])
     busy, inputs = _union(operators), _union(_named(events, main, "enumerate(DataLoader)"))
     lows, highs = np.array([s.start for s in steps]), np.array([s.end for s in steps])
     wait = (comm | busy).within(lows, highs) - busy.within(lows, highs)
-    # Where there is work to see: input, operators of some length, and exchange that nothing hides.
+    # Visible work: input, operators that are not short, and exposed exchange.
     working = inputs | _work_intervals(operators, main)
     seen = (
         working.within(lows, highs) + (comm | busy | inputs).within(lows, highs) - (busy | inputs).within(lows, highs)
@@ -254,7 +252,7 @@ def _of_host(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) ->
 
 
 def _of_device(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) -> Rank:
-    """A rank that computes on a device: windows begin where the first kernel does that was launched in a step."""
+    """Return a rank that computes on a device; windows begin with the first kernel that was launched in a step."""
     by_device: dict[str, float] = {}
     for event in events.on_device:
         by_device[event.device] = by_device.get(event.device, 0.0) + event.end - event.start
@@ -272,7 +270,7 @@ def _of_device(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) 
         waits=_union([e for e in events.calls if is_waiting(e.name)]),
     )
     if not len(activity.busy):
-        raise ChronogradError("all kernels of the trace take no time", "profile again, with a clock that sees them")
+        raise ChronogradError("all kernels of the trace have zero duration", "profile again, with a finer clock")
     edges = _edges(events.calls, computing or kernels, steps, activity.span) if kernels else np.array(activity.span)
     lows, highs = edges[:-1], edges[1:]
     parts_K = {name: np.maximum(0.0, value) / 1e6 for name, value in activity.parts(lows, highs).items()}
@@ -297,9 +295,10 @@ def _of_several(summary: DeviceTime, num_devices: int) -> DeviceTime:
 def _edges(
     calls: Sequence[_Event], kernels: Sequence[_Event], steps: Sequence[_Event], span: tuple[float, float]
 ) -> np.ndarray:
-    """Where steps begin on the device: with the first kernel of its busiest stream that was launched in the step.
+    """Return where steps begin on the device: with the first kernel of its busiest stream that was launched in the step.
 
-    What comes after the last of these is a part of a step only, and left out. Of less than three steps the device's span.
+    The time after the last of these is only part of a step, and is left out. With less than three steps, return the device's
+    span.
     """
     if len(steps) < 3:
         return np.array(span)
@@ -322,7 +321,7 @@ def _edges(
 
 
 def _parts(events: _Events, main: str | None, lows: np.ndarray, highs: np.ndarray) -> dict[str, np.ndarray]:
-    """What the host spent in each window on the parts that it marks."""
+    """Return the host time in each window, for the parts that the host marks."""
     prefixes = {
         "input_s": "enumerate(DataLoader)",
         "update_s": "Optimizer.step",
@@ -340,7 +339,7 @@ def _start(trace: dict[str, Any], device: str, device_name: str) -> Start:
 
 
 def _device_name(trace: dict[str, Any], number: str) -> str:
-    """Of the device with a number, as far as the trace names it."""
+    """Return the name of a device by its number, if the trace has it."""
     devices = trace.get("deviceProperties")
     known = [d for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
     own = [d for d in known if str(d.get("id")) == number] or known
@@ -349,7 +348,7 @@ def _device_name(trace: dict[str, Any], number: str) -> str:
 
 
 def _sorted_out(raw_events: list[Any]) -> _Events:
-    """Complete events with a duration, by category; others and damaged ones are left out."""
+    """Return complete events with a duration, by category, without others and damaged ones."""
     events = _Events()
     lists = {
         "kernel": events.kernels, "copy": events.copies, "runtime": events.calls, "operator": events.operators,
@@ -378,7 +377,7 @@ def _sorted_out(raw_events: list[Any]) -> _Events:
 
 
 def _steps(events: _Events) -> list[_Event]:
-    """ProfilerStep annotations on the host, else from one end of Optimizer.step to the next."""
+    """Return ProfilerStep annotations on the host, else intervals from one end of Optimizer.step to the next."""
     marked = sorted((e for e in events.on_host if e.name.startswith("ProfilerStep#")), key=lambda e: e.start)
     marked = [e for e in marked if e.end - e.start >= SHORTEST_US]
     if len(marked) >= 2:
@@ -390,7 +389,7 @@ def _steps(events: _Events) -> list[_Event]:
 
 
 def _named(events: _Events, thread: str | None, prefix: str) -> list[_Event]:
-    """On one thread; on any where none is known to step."""
+    """Return named events on one thread; on any thread if the stepping thread is unknown."""
     return [e for e in events.on_host if e.name.startswith(prefix) and (thread is None or e.thread == thread)]
 
 
@@ -399,14 +398,14 @@ def _union(events: Sequence[_Event]) -> Intervals:
 
 
 def _work_intervals(operators: Sequence[_Event], thread: str) -> Intervals:
-    """Where operators on a thread do something themselves, less those that are short."""
+    """Return when operators on a thread do work themselves, without short ones."""
     own = [e for e in operators if e.thread == thread]
     alone = [pieces for _, pieces in _by_themselves(own) if _length(pieces) >= SHORT_US]
     return Intervals.union([piece for pieces in alone for piece in pieces])
 
 
 def _dearest(operators: Sequence[_Event], low: float, high: float) -> tuple[tuple[str, float], ...]:
-    """Operators that took most by themselves, less those that they call, in seconds of all threads, the dearest first."""
+    """Return the operators with the largest self time, in seconds over all threads, largest first."""
     totals: dict[str, float] = {}
     for thread in {e.thread for e in operators}:
         for event, pieces in _by_themselves([e for e in operators if e.thread == thread and low <= e.start < high]):
@@ -420,7 +419,7 @@ def _length(pieces: Sequence[tuple[float, float]]) -> float:
 
 
 def _by_themselves(operators: Sequence[_Event]) -> list[tuple[_Event, list[tuple[float, float]]]]:
-    """Operators of one thread, and the pieces of each in which none of those that it calls runs."""
+    """Return the operators of one thread, each with its intervals outside the operators that it calls."""
     own = sorted(operators, key=lambda e: (e.start, -e.end))
     inner: list[list[_Event]] = [[] for _ in own]
     holding: list[int] = []
@@ -434,7 +433,7 @@ def _by_themselves(operators: Sequence[_Event]) -> list[tuple[_Event, list[tuple
 
 
 def _between(event: _Event, held: Sequence[_Event]) -> list[tuple[float, float]]:
-    """What of an event is in none of those that it holds, which are sorted."""
+    """Return the parts of an event outside its sorted inner events."""
     pieces, at = [], event.start
     for one in held:
         if one.start > at:

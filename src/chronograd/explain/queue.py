@@ -1,7 +1,7 @@
-"""The queue between a host and its device in a trace: what each takes by itself, and both together.
+"""The queue between a host and its device in a trace: the time of each alone, and of both together.
 
-A host asks for kernels ahead of the device, which takes them from its queue. Together they take as long as the slower of the two;
-did the host wait for each kernel before it asked for the next, both would add up.
+A host launches kernels ahead of the device, which takes them from its queue. Together they take the time of the slower of the
+two. If the host waited for each kernel before it launched the next, both times would add up.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from chronograd.words import how_many
 
 @dataclass(frozen=True)
 class Queue:
-    """Seconds of one trace, from its first launch to the last end of a kernel, less loading of batches.
+    """Seconds of one trace, from its first launch to the last end of a kernel, without loading of batches.
 
     Attributes:
-        host_s: of asking for kernels: the time of the launches less what the host waited for the device or for a batch.
+        host_s: of launching kernels: the time of the launches without the host's waits for the device or for a batch.
         device_s: in which kernels ran. `together_s`: of both.
-        delay_s: median time that a kernel waits in the queue, from the end of its launch to its start; 0 where the device waits.
-        kernels: how many have a launch in the trace.
+        delay_s: median time of a kernel in the queue, from the end of its launch to its start; 0 if the device waits.
+        kernels: number of kernels with a launch in the trace.
     """
 
     name: str
@@ -38,12 +38,14 @@ class Queue:
 
     @property
     def one_by_one_s(self) -> float:
-        """Did the host wait for each kernel before it asks for the next, without what the waiting itself takes."""
+        """Return the time if the host waited for each kernel before the next launch, without the overhead of waiting."""
         return self.host_s + self.device_s
 
 
 def queue_of(path: Path) -> Queue:
-    """Raises FileFormatError for what is no trace, ChronogradError for one without kernels and their launches."""
+    """Return the queue of a trace. Raises FileFormatError for a file that is not a trace, ChronogradError for one without
+    kernels and their launches.
+    """
     events = events_of(path)
     launches = {e.correlation: e for e in events.calls if e.correlation is not None and "aunch" in e.name}
     pairs = [(launches[k.correlation], k) for k in events.kernels if k.correlation in launches]
@@ -61,7 +63,7 @@ def queue_of(path: Path) -> Queue:
     def within(intervals: Intervals, high: float) -> float:
         return float(intervals.within(np.array([begin]), np.array([high]))[0])
 
-    # What is loaded while kernels run takes nobody's time.
+    # Loading while kernels run costs no time.
     idle_loading_s = within(loading | busy, end) - within(busy, end)
     return Queue(
         name=path.name,

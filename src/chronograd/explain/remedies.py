@@ -1,6 +1,6 @@
-"""What to do about a cause, and what it would give: by the seconds of the run itself, and the exchange that is predicted of it.
+"""Remedies for a cause and their gains, from the seconds of the run and its predicted exchange.
 
-Times are those of the samples of one step as it is now, so that a remedy that makes steps larger can be compared. One function for
+Times are for the samples of one current step, so that remedies with larger steps can be compared. There is one function for
 each cause; causes.py names them.
 """
 
@@ -19,21 +19,21 @@ from chronograd.hardware import catalog
 from chronograd.predict.collectives import ring
 from chronograd.units import seconds
 
-# A remedy that gives less is not named; of a cause so many are.
+# The minimum gain of a remedy, and the maximum number of remedies of a cause.
 MIN_GAIN, MAX_REMEDIES = 0.05, 4
 # Batches between two exchanges; runs that share one start.
 ACCUMULATED, SHARED_STARTS = 4, 4
-# A usual link of data centres, if ranks have none like it.
+# A usual data centre link, used if the ranks have a slower one.
 FASTER_LINK = "ethernet-10g"
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do and what it would give.
+    """A remedy and its gain.
 
     Attributes:
-        what: in words. `how`: the fields of a job, or the call in a loop of one's own.
-        before_s, after_s: seconds of one step's samples, of `per` otherwise, now and then.
+        what: in words. `how`: the fields of a job, or the call in a custom loop.
+        before_s, after_s: seconds for the samples of one step (or for `per`), now and with the remedy.
     """
 
     what: str
@@ -44,11 +44,12 @@ class Remedy:
 
     @property
     def gain(self) -> float:
-        """Share of the time that it saves."""
+        """Return the share of the time that it saves."""
         return 1 - self.after_s / self.before_s
 
     def text(self) -> str:
-        """
+        """Return the remedy and its gain in words.
+
         >>> Remedy("accumulate 4 batches", "training.accumulation=4", 1.34, 0.56).text()
         'accumulate 4 batches: 1.34 s → 560 ms (training.accumulation=4)'
         """
@@ -56,7 +57,7 @@ class Remedy:
 
 
 def ranked(remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
-    """Those that are worth it, the best first."""
+    """Return the worthwhile remedies, best first."""
     worth = [remedy for remedy in remedies if remedy.gain >= MIN_GAIN]
     return tuple(sorted(worth, key=lambda remedy: -remedy.gain)[:MAX_REMEDIES])
 
@@ -64,13 +65,13 @@ def ranked(remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
 def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     """Exchange less often, less, or over a better link. The update comes as often as the exchange.
 
-    What then hides behind backward is predicted where the run's network is known. Else, of gradients half as large at least half
-    of the wait is gone, and of a better link the whole exchange is waited for.
+    If the network of the run is known, the model predicts how much then hides behind backward. Otherwise, gradients half as
+    large save at least half of the wait, and over a better link the whole exchange is exposed.
     """
     step_s, exposed_s = run.step_time_s, float(np.median(run.exposed_K))
     devices = [rank.device for rank in run.ranks.values() if rank.device is not None]
     if devices and not any(device.exchanges_gradients for device in devices):
-        hidden = "overlap communication with computation, at most"
+        hidden = "overlap communication with computation (upper bound)"
         return _saves(hidden, "start it early, asynchronously, and wait where its result is needed", run, cost)
     update_s, size = _update_s(run), run.first.work.gradient_bytes
     model = exchange_of(run)
@@ -99,34 +100,34 @@ def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
 
 
 def small_batch(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """The batch that was tried at the end of the run; of a profile whatever makes its pieces of work larger."""
+    """Return the batch that was tried at the end of the run; for a profile, ways to launch larger pieces of work."""
     tried = [rank.what_if_batch for rank in run.ranks.values() if rank.what_if_batch]
     if not tried:
-        return _saves("a larger batch, torch.compile or CUDA graphs", "what launching costs, at most", run, cost)
+        return _saves("a larger batch, torch.compile or CUDA graphs", "saves at most the cost of launches", run, cost)
     return _saves(*_larger(run, tried[0].times), run, cost)
 
 
 def idle_device(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """What keeps a device busy: fewer launches, or none to wait for."""
+    """Return ways to keep a device busy: fewer launches, or none to wait for."""
     devices = [rank.device for rank in run.ranks.values() if rank.device is not None]
     waited_s, launched_s = (
         sum(getattr(device, name) for device in devices) for name in ("synchronizing_s", "launching_s")
     )
     whole_s = max(waited_s + launched_s, 1e-12)
-    fewer = _saves("a larger batch, torch.compile or CUDA graphs", "what launching costs, at most", run,
+    fewer = _saves("a larger batch, torch.compile or CUDA graphs", "saves at most the cost of launches", run,
                    None if cost is None else cost * launched_s / whole_s)  # fmt: skip
-    return fewer + _saves("let the host run ahead", "no .item(), .cpu(), print or synchronize in each step, at most", run,
+    return fewer + _saves("let the host run ahead (upper bound)", "no .item(), .cpu(), print or synchronize in each step", run,
                           None if cost is None else cost * waited_s / whole_s)  # fmt: skip
 
 
 def _larger(run: Evidence, times: int) -> tuple[str, str]:
-    """A larger batch, in words, and how."""
+    """Return a larger batch, in words, and how to set it."""
     how = _either(run, f"training.batch={times * (run.job.training.batch or 0):g}", "batch_size of the loader")
     return f"a batch {times:g} times as large, if memory holds it", how
 
 
 def _larger_batch(run: Evidence, split: Split, exposed_s: float) -> list[Remedy]:
-    """As was tried: forward and backward took what they took; update and exchange stay as they are."""
+    """Return the tried batch: forward and backward take the measured times; update and exchange stay the same."""
     tried = [rank.what_if_batch for rank in run.ranks.values() if rank.what_if_batch]
     if not tried or tried[0].times < 2:
         return []
@@ -139,7 +140,7 @@ def _larger_batch(run: Evidence, split: Split, exposed_s: float) -> list[Remedy]
 
 
 def slow_worker(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """The same host for all; or batches in proportion to the speed of each."""
+    """Return two ways: the same host for all, or batches in proportion to the speed of each."""
     own_R = np.array([float(np.median(rank.own_s)) for rank in run.ranks.values()])
     if len(own_R) < 2:
         return []
@@ -157,7 +158,7 @@ def slow_worker(run: Evidence, split: Split, cost: float | None) -> list[Remedy]
 
 
 def input_bound(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """Batches that are made ready beside the step, by more processes, or kept in memory."""
+    """Return ways to prepare batches during the step, with more processes, or to store them in memory."""
     step_s, input_s = run.step_time_s, split.input_s.value or 0.0
     rest_s, workers = step_s - input_s, run.first.work.workers
     found = [
@@ -165,18 +166,18 @@ def input_bound(run: Evidence, split: Split, cost: float | None) -> list[Remedy]
     ]
     if workers is None:
         return found
-    # Without workers a batch takes the main process `input_s`; with some, all together deliver one in a step.
+    # Without workers, the main process takes `input_s` for a batch; with workers, all together deliver one batch in a step.
     cores = run.first.start.cores or run.cores
     more = max(2 * workers, 2)
     if cores is None or more * run.ranks_here <= cores:
         batch_s = (input_s if workers == 0 else step_s * workers) / more
         how = _either(run, f"{more} loader workers", f"DataLoader(num_workers={more}, persistent_workers=True)")
-        found.append(Remedy(f"{more} loader workers in place of {workers}", how, step_s, max(rest_s, batch_s)))
+        found.append(Remedy(f"{more} loader workers instead of {workers}", how, step_s, max(rest_s, batch_s)))
     return found
 
 
 def too_many_threads(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """As many as were tried at the end of the run."""
+    """Return the number of threads that was tried at the end of the run."""
     tried = [rank.what_if_threads for rank in run.ranks.values() if rank.what_if_threads is not None]
     if not tried:
         return []
@@ -186,53 +187,59 @@ def too_many_threads(run: Evidence, split: Split, cost: float | None) -> list[Re
 
 
 def no_sharding(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """Each sample once in an epoch, over all ranks."""
-    return _saves("share the samples out", "DataLoader(sampler=DistributedSampler(dataset))", run, cost)
+    """Return sharding: each sample once in an epoch, over all ranks."""
+    return _saves("divide the samples among the ranks", "DataLoader(sampler=DistributedSampler(dataset))", run, cost)
 
 
 def no_accelerator(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """The least that an accelerator is faster."""
+    """Return the minimum gain from an accelerator."""
     how = _either(run, "run it where `chronograd doctor` sees the GPU", "model.to('cuda')")
-    return _saves("use the accelerator, at least", how, run, cost)
+    return _saves("use the accelerator (lower bound of the gain)", how, run, cost)
 
 
 def busy_host(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """The time in which no rank had a processor."""
+    """Return a quiet host, which saves the time in which no rank had a core."""
     return _saves("run it while nothing else runs", "see `uptime` and `top`", run, cost)
 
 
 def stall(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """Whatever stopped the longest one, away."""
+    """Return how to avoid the longest stall."""
     found = run.stalls.found
     if not found or not run.wall_s:
         return []
     longest = max(found, key=lambda one: one.seconds)
     what, how = {
-        "stopped": ("let no process be stopped", "a debugger, a suspended machine, a frozen container, kill -STOP"),
-        "link": ("repair the link", "see that the hosts of its two ends reach each other"),
-        "rank": ("find what that rank waited for", "its disk or network file system; data.loading=resident reads once"),
-        "waiting": ("find what was silent", "the log of the network, and of the hosts, at that time"),
+        "stopped": (
+            "make sure that no process is stopped",
+            "a debugger, a suspended machine, a frozen container, kill -STOP",
+        ),
+        "link": ("repair the link", "check that the hosts at both ends reach each other"),
+        "rank": (
+            "find the reason for that rank's wait",
+            "its disk or network file system; data.loading=resident reads once",
+        ),
+        "waiting": ("find the silent link or rank", "logs of the network and of the hosts at that time"),
     }[longest.reason]
     return [Remedy(what, how, run.wall_s, max(0.0, run.wall_s - run.stalls.seconds), "run")]
 
 
 def returned_memory(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """What page faults take, at most: memory that stays may lie less well for caches."""
-    return _saves("keep the memory, at most", "chronograd.keep_freed_memory() before the loop", run, cost)
+    """Return a setting that saves at most the page faults, because memory that stays may suit the caches less well."""
+    return _saves("keep freed memory (upper bound)", "chronograd.keep_freed_memory() before the loop", run, cost)
 
 
 def start_up(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """One start for several runs."""
+    """Return one start for several runs."""
     startup_s, wall_s = split.startup_s.value, run.wall_s
     if startup_s is None or not wall_s:
         return []
-    what = f"start once for what are {SHARED_STARTS} runs now"
+    what = f"start once for {SHARED_STARTS} runs"
     return [Remedy(what, "train longer, or several settings in one process", startup_s + wall_s,
                    wall_s + startup_s / SHARED_STARTS, "run")]  # fmt: skip
 
 
 def _saves(what: str, how: str, run: Evidence, cost: float | None) -> list[Remedy]:
-    """A remedy that saves what its cause costs."""
+    """Return a remedy that saves the full cost of its cause."""
     return [] if cost is None else [Remedy(what, how, run.step_time_s, run.step_time_s * (1 - cost))]
 
 
@@ -241,7 +248,7 @@ def _update_s(run: Evidence) -> float:
 
 
 def _either(run: Evidence, of_job: str, of_loop: str) -> str:
-    """How it is done where Chronograd runs the job, or in a loop of the user's own."""
+    """Return the way for a job that Chronograd runs, or for a custom loop."""
     return of_job if run.job.network.name else of_loop
 
 

@@ -1,18 +1,18 @@
-"""Where the time of a step goes: computation, input, exposed communication, straggling; and what came before: start-up.
+"""The time of a step by part: computation, input, exposed communication, straggling; and start-up before the first step.
 
-With K steps on R ranks, of each step: a rank's own work is its time less its wait. The rank that waits least is the slowest,
-so that
+With K steps on R ranks, in each step: a rank's own work is its time minus its wait. The rank that waits least is the slowest,
+so
 
     exposed communication = min over ranks of the wait
     straggling            = max over ranks of own work - mean over ranks of own work
-    input                 = mean over ranks of the time until a batch is there
+    input                 = mean over ranks of the time until a batch is available
     computation           = mean over ranks of own work - input
 
-which add up to the step time of the slowest rank. Figures are means over steps, so that they add up, too.
+These add up to the step time of the slowest rank. Figures are means over steps, so they add up, too.
 
-Of traces of torch.profiler, in which steps of ranks begin at different times, the step is the mean over ranks, exposed
-communication what is left of the mean wait without straggling, and a device's idle time and copies are parts of their own:
-computation is what remains. Where some ranks are missing, straggling is not known, and in exposed communication.
+In traces of torch.profiler, steps of ranks begin at different times. There the step is the mean over ranks, and exposed
+communication is the mean wait minus straggling. A device's idle time and copies are separate parts, and computation is the
+rest. If some ranks are missing, straggling is unknown and part of exposed communication.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from chronograd.explain.evidence import Evidence
 from chronograd.record import Quantity
 from chronograd.words import how_many
 
-# Starting Python, importing torch and warming up belong to every run. Of a loop of the user's own so much is not counted:
-# what it computed, or waited for a processor, plus reading libraries, before recording began; and in its first steps.
+# Starting Python, importing torch and warming up belong to every run. For a custom loop, this much is not counted: its CPU time
+# or wait for a core plus reading libraries before recording began, and its first steps.
 LARGEST_ALLOWANCE_S, READING_S, WARMUP_S = 10.0, 2.0, 2.0
-# Of one step alone: 80 % of the steps of eight public traces of several steps are within so much of their mean.
+# For a single step: 80 % of the steps of eight public traces with several steps are within this share of their mean.
 ONE_STEP_SPREAD = 0.2
 
 
 @dataclass(frozen=True)
 class Split:
-    """Seconds of a step by part, with an 80 % interval over steps; unknown parts say why. `startup_s` is of the whole run."""
+    """Seconds of a step by part, with an 80 % interval over steps; unknown parts state the reason. `startup_s` is of the whole
+    run.
+    """
 
     step_s: Quantity
     computation_s: Quantity
@@ -46,13 +48,13 @@ class Split:
     idle_s: Quantity | None = None
 
     def share(self, name: str) -> float | None:
-        """Of the step time, 0 to 1; None if not known."""
+        """Return the share of the step time, 0 to 1; None if unknown."""
         part = getattr(self, name)
         value, whole = None if part is None else part.value, self.step_s.value
         return None if value is None or not whole else min(1.0, max(0.0, value / whole))
 
     def rows(self) -> list[tuple[str, Quantity, float | None]]:
-        """Name, seconds and share of the step, in the order they are told."""
+        """Return name, seconds and share of the step, in display order."""
         names = {
             "computation": "computation_s",
             "input": "input_s",
@@ -66,7 +68,7 @@ class Split:
 
 
 def split(run: Evidence) -> Split:
-    """The split of a run's steps."""
+    """Split the steps of a run."""
     if run.kind == "profile":
         return _of_profile(run)
     ranks = list(run.ranks.values())
@@ -76,13 +78,15 @@ def split(run: Evidence) -> Split:
     source = f"{how_many(steps_RK.shape[1], 'steps')} of {len(ranks)} rank{'s' * (len(ranks) > 1)}"
     has_input = bool(np.isfinite(inputs_RK).all())
     input_K = inputs_RK.mean(axis=0) if has_input else np.zeros(len(step_K))
-    input_q = _of(input_K, source) if has_input else Quantity.missing("s", "input was not told apart from computation")
+    input_q = (
+        _of(input_K, source) if has_input else Quantity.missing("s", "input was not timed separately from computation")
+    )
     if run.world == 1:
         nothing = Quantity(value=0.0, unit="s", source="one rank")
         return Split(_of(step_K, source), _of(step_K - input_K, source), input_q, nothing, nothing, startup(run))
     if not run.knows_waits:
-        unknown = Quantity.missing("s", "no rank told how long it waited for the others")
-        rest = _of(step_K - input_K, f"{source}; communication and straggling are in it")
+        unknown = Quantity.missing("s", "no rank reported its wait for the others")
+        rest = _of(step_K - input_K, f"{source}; includes communication and straggling")
         return Split(_of(step_K, source), rest, input_q, unknown, unknown, startup(run))
     own_RK = np.stack([rank.own_s for rank in ranks])
     exposed_K = run.exposed_K
@@ -91,16 +95,16 @@ def split(run: Evidence) -> Split:
         _of(step_K, source),
         _of(own_RK.mean(axis=0) - input_K, source),
         input_q,
-        _of(exposed_K, f"{source}; the rank that waited least in each step"),
-        _of(straggling_K, f"{source}; the slowest rank less the mean of all")
+        _of(exposed_K, f"{source}; from the rank with the shortest wait in each step"),
+        _of(straggling_K, f"{source}; the slowest rank minus the mean of all")
         if run.kind != "record"
-        else Quantity.missing("s", "a record does not tell ranks apart"),
+        else Quantity.missing("s", "a record does not distinguish ranks"),
         startup(run),
     )
 
 
 def _of_profile(run: Evidence) -> Split:
-    """Of traces: what is known of each rank, though others are missing."""
+    """Split the steps of traces, by the known times of each rank even if others are missing."""
     ranks = list(run.ranks.values())
     step_K = np.mean([rank.step_s for rank in ranks], axis=0)
     input_K = np.mean([rank.input_s for rank in ranks], axis=0)
@@ -110,12 +114,12 @@ def _of_profile(run: Evidence) -> Split:
     if run.world == 1 and not wait_K.any():
         exposed = straggling = Quantity(value=0.0, unit="s", source="one rank")
     elif is_whole:
-        exposed = _of(exposed_K, f"{source}; the wait, less straggling", ONE_STEP_SPREAD)
-        straggling = _of(wait_K - exposed_K, f"{source}; the slowest rank less the mean of all", ONE_STEP_SPREAD)
+        exposed = _of(exposed_K, f"{source}; the wait minus straggling", ONE_STEP_SPREAD)
+        straggling = _of(wait_K - exposed_K, f"{source}; the slowest rank minus the mean of all", ONE_STEP_SPREAD)
     else:
-        exposed = _of(wait_K, f"{source}; straggling of ranks that were not given is in it", ONE_STEP_SPREAD)
+        exposed = _of(wait_K, f"{source}; includes straggling of missing ranks", ONE_STEP_SPREAD)
         straggling = Quantity.missing(
-            "s", f"{len(ranks)} of {run.world} ranks were given: it is in exposed communication"
+            "s", f"{len(ranks)} of {run.world} ranks are available: exposed communication includes it"
         )
     has_device = all(rank.device is not None for rank in ranks)
     idle_K = np.mean([rank.launch_s for rank in ranks], axis=0) if has_device else np.zeros(len(step_K))
@@ -128,18 +132,18 @@ def _of_profile(run: Evidence) -> Split:
         straggling,
         startup(run),
         _of(copies_K, source, ONE_STEP_SPREAD) if has_device else None,
-        _of(idle_K, f"{source}; nothing runs on the device, and no batch is waited for", ONE_STEP_SPREAD)
+        _of(idle_K, f"{source}; nothing runs on the device, and the host does not wait for a batch", ONE_STEP_SPREAD)
         if has_device
         else None,
     )
 
 
 def startup(run: Evidence) -> Quantity:
-    """Seconds before the first step.
+    """Return the seconds before the first step.
 
-    Of a training of ours all of it, from the start of the process. Of a loop of the user's own all that came between the
-    start of recording and the first step, and of the rest what exceeds the allowances above. A measurement is a sample of
-    steps, of which start-up is no part.
+    For a training of Chronograd, this is everything from the start of the process. For a custom loop, it is the time between
+    the start of recording and the first step, plus the rest beyond the allowances above. A measurement is a sample of steps and
+    has no start-up.
     """
     if run.kind not in ("training", "own loop"):
         return Quantity.missing("s", f"a {run.kind} is a sample of steps, not a whole run")
@@ -147,19 +151,21 @@ def startup(run: Evidence) -> Quantity:
     for rank in run.ranks.values():
         start, ready = rank.start.time, rank.ready.time
         if not np.isfinite([start, ready]).all():
-            return Quantity.missing("s", "the run did not note when it started")
+            return Quantity.missing("s", "the run did not log its start")
         began, busy_s, warmup_s = rank.start.process_time, rank.start.busy_s, rank.warmup_excess_s
         before_s = 0.0 if began is None else max(0.0, start - began)
         if run.kind == "own loop":
             before_s -= LARGEST_ALLOWANCE_S if busy_s is None else min(LARGEST_ALLOWANCE_S, busy_s + READING_S)
             warmup_s -= WARMUP_S
         found.append(max(0.0, before_s) + max(0.0, ready - start) + max(0.0, warmup_s))
-    told = "from the start of the slowest process to its first step, and what its first steps took more than later ones"
-    return Quantity(value=max(found), unit="s", n=len(found), source=told)
+    source = (
+        "from the start of the slowest process to its first step, plus the excess of its first steps over later ones"
+    )
+    return Quantity(value=max(found), unit="s", n=len(found), source=source)
 
 
 def _of(samples: np.ndarray, source: str, one_spread: float = 0.0) -> Quantity:
-    """Of several samples their own interval; of one as wide as `one_spread` says."""
+    """Return the interval of several samples; for one sample, an interval with width `one_spread`."""
     quantity = Quantity.of_samples([float(x) for x in samples], "s", source)
     if len(samples) != 1 or not one_spread or quantity.value is None:
         return quantity

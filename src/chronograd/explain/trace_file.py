@@ -1,4 +1,4 @@
-"""Reads trace files of torch.profiler through the door, and finds where a trace contradicts itself."""
+"""Reading of torch.profiler's trace files through the door, and checks for contradictions in a trace."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from chronograd.words import how_many
 LARGEST_BYTES = 2_000_000_000
 WHAT = "a trace of torch.profiler"
 HINT = "write one with profiler.export_chrome_trace"
-# Networks have kernels that are shorter: where none is, times are hardly microseconds.
+# Networks have shorter kernels: if a trace has none, its times are probably not microseconds.
 SHORTEST_KERNEL_US = 5_000.0
-OVERLAP_US = 1.0  # what clocks round away
+OVERLAP_US = 1.0  # tolerance for rounding of clocks
 
 
 class Timed(Protocol):
@@ -34,13 +34,14 @@ class Timed(Protocol):
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A trace: an object with `traceEvents`, or only their list, whose end Chrome's format lets be missing; also packed.
+    """Read a trace: an object with `traceEvents`, or only their list, whose end may be missing in Chrome's format; also
+    compressed.
 
-    Raises FileFormatError for what is no trace, or is cut off.
+    Raises FileFormatError for a file that is not a trace, or is cut off.
     """
     text = door.read_text(path, WHAT, most_bytes=LARGEST_BYTES, hint=HINT)
     if not text.lstrip().startswith(("{", "[")):
-        raise FileFormatError(f"{path} is neither a run directory nor {WHAT}: it is no JSON", HINT)
+        raise FileFormatError(f"{path} is neither a run directory nor {WHAT}: it is not JSON", HINT)
     if text.lstrip().startswith("[") and not text.rstrip().endswith("]"):
         text = text.rstrip().rstrip(",") + "]"
     trace = door.parse_json(text, path, WHAT)
@@ -53,7 +54,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def completed(events: list[Any]) -> list[Any]:
-    """Events with pairs of a begin and an end as one of a duration.
+    """Merge pairs of a begin and an end event into one event with a duration.
 
     >>> completed([{"ph": "B", "ts": 1, "name": "a"}, {"ph": "E", "ts": 4}])
     [{'ph': 'X', 'ts': 1, 'name': 'a', 'dur': 3.0}]
@@ -78,7 +79,7 @@ def completed(events: list[Any]) -> list[Any]:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, also one in a string; None for anything else.
+    """Return a finite number, also from a string; None for anything else.
 
     >>> number("12.5"), number(3), number(True), number("soon")
     (12.5, 3.0, None, None)
@@ -93,12 +94,12 @@ def number(value: Any) -> float | None:
 
 
 def check_writer(path: Path, events: Sequence[Any], known: set[str]) -> None:
-    """Raise FileFormatError where no event has a category that torch.profiler writes: another tool wrote the trace."""
+    """Raise FileFormatError if no event has a category of torch.profiler, because another tool wrote the trace."""
     dicts = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
     if not dicts or any(event.get("cat") in known for event in dicts):
         return
     if not any(event.get("cat") or isinstance(event.get("args"), dict) for event in dicts):
-        return  # marks of the user's own
+        return  # only the user's own marks
     is_xla = any(isinstance(args := event.get("args"), dict) and "hlo_op" in args for event in dicts)
     writer = "JAX or TensorFlow" if is_xla else "another tool"
     raise FileFormatError(
@@ -109,16 +110,16 @@ def check_writer(path: Path, events: Sequence[Any], known: set[str]) -> None:
 
 
 def check_steps(path: Path, steps: Sequence[Timed], kernels: Sequence[Timed]) -> None:
-    """Raise FileFormatError where steps are marked and no kernel runs during any of them."""
+    """Raise FileFormatError if steps are marked and no kernel runs during any of them."""
     if not steps or not kernels:
         return
     low, high = min(step.start for step in steps), max(step.end for step in steps)
     first, last = min(kernel.start for kernel in kernels), max(kernel.end for kernel in kernels)
     if first > high or last < low:
-        apart_s = max(first - high, low - last) / 1e6
+        distance_s = max(first - high, low - last) / 1e6
         raise FileFormatError(
             f"{path} contradicts itself: all kernels run {'after' if first > high else 'before'} its {how_many(len(steps), 'steps')}, "
-            f"{seconds(apart_s)} apart, so steps and kernels are not of one clock",
+            f"{seconds(distance_s)} away, so steps and kernels use different clocks",
             "profile again, or correct the times of one of them",
         )
 
@@ -135,7 +136,7 @@ def contradictions(raw: Sequence[Any], kernels: Sequence[Timed]) -> list[str]:
     if overlapping:
         found.append(
             f"the trace contradicts itself: {overlapping:,} of {len(kernels):,} kernels overlap another on the same stream, which "
-            "runs one after the other (but for CUDA graphs and programmatic launches)"
+            "runs kernels in sequence (except for CUDA graphs and programmatic launches)"
         )
     lengths = [kernel.end - kernel.start for kernel in kernels]
     if len(lengths) >= 4 and min(lengths) >= SHORTEST_KERNEL_US:
@@ -147,7 +148,7 @@ def contradictions(raw: Sequence[Any], kernels: Sequence[Timed]) -> list[str]:
 
 
 def _overlapping(kernels: Sequence[Timed]) -> int:
-    """Kernels that begin while another one of their device and stream runs, by more than a tenth of their time."""
+    """Return the number of kernels that overlap another on the same device and stream by more than a tenth of their time."""
     latest: dict[tuple[str, str], float] = {}
     count = 0
     for kernel in sorted(kernels, key=lambda one: one.start):
@@ -159,7 +160,7 @@ def _overlapping(kernels: Sequence[Timed]) -> int:
 
 
 def distinguished(names: Sequence[str], width: int = 60) -> list[str]:
-    """Names of kernels within a width, cut so that different ones stay different: from where they begin to differ.
+    """Shorten names of kernels to a width, cut so that different names stay different: from their first difference.
 
     >>> distinguished(["gemm_" + "x" * 20 + "_nn", "gemm_" + "x" * 20 + "_tn", "relu"], 20)
     ['gemm_xxx…xxx_nn', 'gemm_xxx…xxx_tn', 'relu']
@@ -182,6 +183,6 @@ def _cut(name: str, others: Sequence[str], width: int) -> str:
 
 
 def _alike(one: str, other: str) -> int:
-    """Return the number of letters that two names have in common before they differ."""
+    """Return the number of letters before two names differ."""
     differs = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differs, min(len(one), len(other)))

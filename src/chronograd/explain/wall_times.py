@@ -1,6 +1,6 @@
-"""What wall times alone can tell: which causes fit how the time follows the nodes, which do not, what was never measured.
+"""Causes from wall times alone: which fit the time by number of nodes, which do not, and which were never measured.
 
-A CSV file with the columns `network, nodes, wall` (seconds, or 7m31.5), and, where known, `user_over_real` (processor time
+A CSV file has the columns `network, nodes, wall` (seconds, or 7m31.5). Optional columns are `user_over_real` (processor time
 over real time) and `device`. Lines that begin with # are comments.
 """
 
@@ -21,9 +21,9 @@ from chronograd.words import how_many
 REQUIRED = ("network", "nodes", "wall")
 OPTIONAL = ("user_over_real", "device")
 LARGEST_BYTES = 1_000_000
-# Times that differ by less are one time: single runs of minutes seldom agree better.
+# Times with a smaller difference count as equal: single runs of minutes rarely agree better.
 SAME = 0.05
-# How far from 1/n a time may be and still be that of n nodes which share the work.
+# Tolerance around 1/n for the time of n nodes that share the work.
 SHARED = 0.10
 
 
@@ -37,7 +37,9 @@ class RunWallTimes:
 
 @dataclass(frozen=True)
 class Account:
-    """The result of `explain` for the wall times of one network: sentences with numbers. `causes` are keys of causes that fit, as explain names them."""
+    """The result of `explain` for the wall times of one network: sentences with numbers. `causes` are keys of causes that fit,
+    as in `explain`.
+    """
 
     title: str
     causes: tuple[str, ...]
@@ -47,17 +49,17 @@ class Account:
     never_measured: tuple[str, ...]
 
     def sections(self) -> list[tuple[str, tuple[str, ...]]]:
-        told = [("seen", self.seen), ("fits", self.fits), ("does not fit", self.does_not_fit)]
-        return [(name, s) for name, s in (*told, ("never measured", self.never_measured)) if s]
+        lines = [("seen", self.seen), ("fits", self.fits), ("does not fit", self.does_not_fit)]
+        return [(name, s) for name, s in (*lines, ("never measured", self.never_measured)) if s]
 
 
 def explain(path: Path) -> list[Account]:
-    """One account per network, in the order of the file. Raises FileFormatError."""
+    """Return one account per network, in the order of the file. Raises FileFormatError."""
     return [_account(network, runs) for network, runs in read(path).items()]
 
 
 def read(path: Path) -> dict[str, list[RunWallTimes]]:
-    """Runs of each network, by nodes. Raises FileFormatError that names the line."""
+    """Read the runs of each network, by nodes. Raises FileFormatError that names the line."""
     try:
         text = door.read_text(path, "a table of wall times", most_bytes=LARGEST_BYTES)
         lines = [line for line in text.splitlines() if line.strip() and line[0] != "#"]
@@ -65,7 +67,7 @@ def read(path: Path) -> dict[str, list[RunWallTimes]]:
     except csv.Error as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
     found: dict[str, list[RunWallTimes]] = {}
-    hint = f"write columns {', '.join(REQUIRED)} and, where known, {', '.join(OPTIONAL)}"
+    hint = f"write columns {', '.join(REQUIRED)} and, if known, {', '.join(OPTIONAL)}"
     if not rows or not set(REQUIRED) <= {str(name).strip() for name in rows[0]}:
         raise FileFormatError(
             f"{path} has no wall times: its columns are {', '.join(map(str, rows[0] if rows else ()))}", hint
@@ -89,8 +91,8 @@ def read(path: Path) -> dict[str, list[RunWallTimes]]:
     return found
 
 
-def _account(network: str, told: Sequence[RunWallTimes]) -> Account:
-    runs, repeated = _medians(told)
+def _account(network: str, rows: Sequence[RunWallTimes]) -> Account:
+    runs, repeated = _medians(rows)
     first = runs[0]
     ratios = {run.nodes: run.wall_s / first.wall_s for run in runs[1:]}
     seen = [f"{_count(first.nodes)}: {seconds(first.wall_s, 4)}"]
@@ -100,35 +102,35 @@ def _account(network: str, told: Sequence[RunWallTimes]) -> Account:
     busy = [run.user_over_real for run in runs if run.user_over_real is not None]
     if busy:
         fits.append(
-            f"processor time {min(busy):g} times real time: so many cores were kept busy, by work or by threads that spin"
+            f"processor time {min(busy):g} times real time: this many cores were busy, with work or with spinning threads"
         )
     if any(run.device.lower().startswith("cpu") for run in runs):
         causes.append("no_accelerator")
-        fits.append("all nodes computed on processors; whether an accelerator was asked for is not told")
+        fits.append("all nodes computed on processors; the table does not state whether an accelerator was requested")
     unknown = []
     if not repeated:
-        unknown = ["a second run of any row: without repeats a difference is not told from chance"]
+        unknown = ["a second run of any row: without repeats a difference may be chance"]
     unknown += [
-        "samples, epochs and batch of each node: whether the work was shared at all (no_sharding, work_scaled)",
+        "samples, epochs and batch of each node: they show whether the work was shared (no_sharding, work_scaled)",
         "steps and their parts on each node: computation, input, waiting for gradients (slow_link, slow_worker, input_bound)",
         "seconds before the first step (start_up)",
         "threads of a process and cores of a node (too_many_threads)" if not busy else
-        "threads of a process and cores of a node: busy cores alone do not tell work from spinning (too_many_threads)",
+        "threads of a process and cores of a node: busy cores alone do not distinguish work from spinning (too_many_threads)",
     ]  # fmt: skip
     return Account(network, tuple(causes), tuple(seen), tuple(fits), tuple(against), tuple(unknown))
 
 
-def _medians(told: Sequence[RunWallTimes]) -> tuple[list[RunWallTimes], list[str]]:
-    """One run for each number of nodes, of median time; and what repeated ones differ by, in words."""
+def _medians(runs: Sequence[RunWallTimes]) -> tuple[list[RunWallTimes], list[str]]:
+    """Return one run for each number of nodes, with the median time; and the differences of repeated runs, in words."""
     found, words = [], []
-    for nodes in sorted({run.nodes for run in told}):
-        alike = sorted((run for run in told if run.nodes == nodes), key=lambda run: run.wall_s)
+    for nodes in sorted({run.nodes for run in runs}):
+        alike = sorted((run for run in runs if run.nodes == nodes), key=lambda run: run.wall_s)
         median_s = statistics.median(run.wall_s for run in alike)
         found.append(replace(alike[len(alike) // 2], wall_s=median_s))
         if len(alike) > 1:
-            apart = (alike[-1].wall_s - alike[0].wall_s) / median_s
+            spread = (alike[-1].wall_s - alike[0].wall_s) / median_s
             words.append(
-                f"{how_many(len(alike), 'runs')} on {_count(nodes)} are {percent(apart)} apart; their median is taken"
+                f"{how_many(len(alike), 'runs')} on {_count(nodes)} differ by {percent(spread)}; their median is used"
             )
     return found, words
 
@@ -136,9 +138,9 @@ def _medians(told: Sequence[RunWallTimes]) -> tuple[list[RunWallTimes], list[str
 def _pattern(
     first: RunWallTimes, others: Sequence[RunWallTimes], ratios: dict[int, float]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Causes, what fits and what does not, from how the time follows the nodes."""
+    """Return causes, and what fits and does not fit them, from the time by number of nodes."""
     if not others:
-        return [], ["one row: nothing to compare it with"], []
+        return [], ["there is only one row, so no comparison"], []
     flat = [run for run in others if abs(ratios[run.nodes] - 1) <= SAME]
     shared = [run for run in others if abs(ratios[run.nodes] * run.nodes / first.nodes - 1) <= SHARED]
     slower = [run for run in others if ratios[run.nodes] > 1 + SAME]
@@ -151,16 +153,16 @@ def _pattern(
         causes += ["no_sharding", "work_scaled"]
         spread = max(abs(ratios[run.nodes] - 1) for run in flat)
         fits.append(
-            f"{_those(flat)} the time is that of {_count(first.nodes)} to {percent(spread)}: every node does the whole work (all "
-            "train the whole data set, epochs or steps grow with nodes, or nodes train without knowing of each other)"
+            f"{_those(flat)} the time equals that of {_count(first.nodes)} within {percent(spread)}. Every node does the whole work: all "
+            "train on the whole data set, epochs or steps grow with nodes, or nodes train independently"
         )
         if len(flat) == len(others):
             against.append(
-                "a slow link or waiting for a slow node: they add to a time that falls with nodes, and would have to make up "
-                f"for it to {percent(spread)} each time"
+                "a slow link or waiting for a slow node: they add to a time that falls with nodes, and would have to offset "
+                f"that fall within {percent(spread)} each time"
             )
             fits.append(
-                "less likely, start-up or input from shared storage that takes nearly all of the time, whatever the nodes"
+                "less likely: start-up or input from shared storage takes nearly all of the time on any number of nodes"
             )
     for run in slower:
         alone = run.nodes < others[-1].nodes and ratios[others[-1].nodes] <= 1 + SAME
@@ -170,12 +172,12 @@ def _pattern(
                 f"{_count(others[-1].nodes)} do not"
             )
             fits.append(
-                f"something that only the run on {_count(run.nodes)} met: a slow or shared node (slow_worker), start-up, input"
+                f"a disturbance of the run on {_count(run.nodes)} only: a slow or shared node (slow_worker), start-up, input"
             )
             causes += ["slow_worker"]
         else:
             fits.append(
-                f"on {_count(run.nodes)} what is exchanged costs more than is shared: a slow link, or a batch per node too small"
+                f"on {_count(run.nodes)} the exchange costs more time than sharing saves: a slow link, or a batch per node too small"
             )
             causes += ["slow_link", "small_batch"]
     for run in others:
@@ -184,14 +186,14 @@ def _pattern(
         against.append(_amdahl(first, run, others, ratios))
         share = first.nodes / run.nodes
         fits.append(
-            f"on {_count(run.nodes)} {ratios[run.nodes]:.3f} of the time, where sharing all work gives {share:.3f}: a part is "
-            "shared, or another thing than the nodes was changed (epochs, batch, the kind of node)"
+            f"on {_count(run.nodes)} {ratios[run.nodes]:.3f} of the time, while sharing all work gives {share:.3f}: only part of the work is "
+            "shared, or the runs also differ in something else (epochs, batch, the kind of node)"
         )
     return list(dict.fromkeys(causes)), fits, [text for text in against if text]
 
 
 def _amdahl(first: RunWallTimes, run: RunWallTimes, others: Sequence[RunWallTimes], ratios: dict[int, float]) -> str:
-    """A part that is shared and one that is not, from the first row and this one, tried on the rows between."""
+    """Test a model with a shared and a fixed part: fit it to the first row and this one, and compare the rows between."""
     shared_s = (first.wall_s - run.wall_s) / (1 / first.nodes - 1 / run.nodes)
     fixed_s = first.wall_s - shared_s / first.nodes
     for other in others:
@@ -200,8 +202,8 @@ def _amdahl(first: RunWallTimes, run: RunWallTimes, others: Sequence[RunWallTime
         expected_s = fixed_s + shared_s / other.nodes
         if abs(other.wall_s / expected_s - 1) > SHARED:
             return (
-                f"one part shared and one not: from {_count(first.nodes)} and {_count(run.nodes)} it gives "
-                f"{seconds(expected_s, 4)} on {_count(other.nodes)}, measured were {seconds(other.wall_s, 4)}"
+                f"a shared and a fixed part: fitted to {_count(first.nodes)} and {_count(run.nodes)} they give "
+                f"{seconds(expected_s, 4)} on {_count(other.nodes)}, but the measured time is {seconds(other.wall_s, 4)}"
             )
     return ""
 
@@ -216,12 +218,12 @@ def _count(nodes: int) -> str:
 
 def _nodes(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,5}", text):
-        raise ValueError(f"nodes is {text!r}, not a whole number from 1 on")
+        raise ValueError(f"nodes is {text!r}, not a whole number of at least 1")
     return int(text)
 
 
 def _seconds(text: str) -> float:
-    """Seconds, or minutes and seconds as `time` prints them: 451.5 or 7m31.5 or 7m31.5s."""
+    """Parse seconds, or minutes and seconds as `time` prints them: 451.5 or 7m31.5 or 7m31.5s."""
     found = re.fullmatch(r"(?:(\d{1,6})m)?(\d{1,9}(?:\.\d{1,9})?)s?", text)
     if not found or float(found[2]) + 60 * int(found[1] or 0) <= 0:
         raise ValueError(f"wall is {text!r}, not seconds or 7m31.5")
