@@ -150,7 +150,7 @@ def test_what_does_not_go_with_layers(arguments: list[str], message: str, capsys
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"format": "chronograd-record", "version": 1}')
-    with pytest.raises(FileFormatError, match="holds no times of layers"):
+    with pytest.raises(FileFormatError, match="has no layer times"):
         layer_times.read(tmp_path / "other.json")
 
 

@@ -122,7 +122,7 @@ def test_why_it_could_not_be_counted_is_told(tmp_path: Path) -> None:
     assert record["mfu"].reason == record["achieved_flops_per_s"].reason
     with chronograd.record(tmp_path / "b") as rec, rec.step():
         pass
-    assert "network was not found" in rec.run.record()["mfu"].reason
+    assert "detected no network" in rec.run.record()["mfu"].reason
 
 
 def test_the_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
-"""What a measurement was made on: versions, processor, memory, GPUs, commit. Needs no torch.
+"""The environment of a measurement: versions, processor, memory, GPUs, commit. Needs no torch.
 
-The host's name is left out: records are passed around.
+The host's name is left out, because people share records.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ COMMAND_TIMEOUT_S = 10.0
 
 
 def environment() -> dict[str, Any]:
-    """Everything that a figure should travel with, as data for JSON.
+    """Return everything that belongs to a figure, as data for JSON.
 
-    `versions`: of Python and of the libraries installed. `cores`: those this process may use. `gpus`: name,
-    driver, memory and power limit as the driver tells them. `git_commit`: of the current directory's
-    checkout, with `git_is_dirty`; absent outside of one.
+    `versions`: of Python and of the installed libraries. `cores`: those this process may use. `gpus`: name, driver, memory and
+    power limit from the driver. `git_commit`: of the current directory's checkout, with `git_is_dirty`; absent outside of one.
     """
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -54,7 +53,7 @@ def versions() -> dict[str, str]:
 
 
 def version_of(name: str) -> str:
-    """Of an installed distribution; empty if it is not there."""
+    """Return the version of an installed distribution; empty if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -62,7 +61,7 @@ def version_of(name: str) -> str:
 
 
 def cores() -> int:
-    """Logical cores that this process may run on."""
+    """Return the number of logical cores that this process may run on."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
@@ -70,10 +69,11 @@ def cores() -> int:
 
 
 def slice_s(release: str = platform.release()) -> float:
-    """Seconds that Linux lets a thread go on for although another one wakes that wants its core; 0 where any that wakes comes first.
+    """Return the seconds that Linux lets a thread continue although another one that wants its core wakes; 0 if the woken one
+    runs first.
 
-    Source: the scheduler of Linux 6.6 and later (kernel/sched/fair.c, RUN_TO_PARITY): 0.7 ms, times 1 + the binary logarithm of the
-    machine's cores, at most 8 of them; 0.75 ms before 6.13.
+    Source: the scheduler of Linux 6.6 and later (kernel/sched/fair.c, RUN_TO_PARITY): 0.7 ms, times 1 + the binary logarithm of
+    the machine's cores, at most 8 of them; 0.75 ms before 6.13.
     """
     version = re.match(r"(\d+)\.(\d+)", release)
     if platform.system() != "Linux" or not version or (number := tuple(map(int, version.groups()))) < (6, 6):
@@ -82,10 +82,11 @@ def slice_s(release: str = platform.release()) -> float:
 
 
 def processor_ticks() -> tuple[float, float]:
-    """Ticks of the allowed cores since the machine began, as Linux counts them; zeros elsewhere.
+    """Return the ticks of the allowed cores since the machine booted, as counted by Linux; zeros elsewhere.
 
-    Returns: those in any process (user, nice, system, interrupts), and those that the host of a virtual machine took although
-        a process was ready to run ("steal"). Source: proc(5), /proc/stat.
+    Returns: ticks in any process (user, nice, system, interrupts), and ticks that the host of a virtual machine took although a
+    process
+        was ready to run ("steal"). Source: proc(5), /proc/stat.
     """
     try:
         lines = Path("/proc/stat").read_text().splitlines()
@@ -97,7 +98,7 @@ def processor_ticks() -> tuple[float, float]:
 
 
 def taken_share(before: tuple[float, float], after: tuple[float, float]) -> float:
-    """Of the time that processes wanted between two of `processor_ticks`, the share that the host took.
+    """Return the share of the wanted CPU time between two `processor_ticks` that the host took.
 
     >>> taken_share((100.0, 0.0), (400.0, 100.0))
     0.25
@@ -124,7 +125,7 @@ def ram_bytes() -> int | None:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """NVIDIA GPUs as `nvidia-smi` lists them; empty where there is none, or where they are hidden."""
+    """Return the NVIDIA GPUs from `nvidia-smi`; empty if there are none, or if they are hidden."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return []
     fields = "name,driver_version,memory.total,power.limit"
@@ -144,7 +145,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def nvidia_smi(*options: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str | None:
-    """What the driver's program prints; None where there is none, and where it fails or hangs."""
+    """Return the output of the driver's program; None if it is missing, fails or hangs."""
     return _output(["nvidia-smi", *options], timeout_s)
 
 
@@ -156,7 +157,7 @@ def _git() -> dict[str, Any]:
 
 
 def _output(command: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str | None:
-    """What a command prints; None if it is not there, fails or hangs."""
+    """Return the output of a command; None if it is missing, fails or hangs."""
     if shutil.which(command[0]) is None:
         return None
     try:

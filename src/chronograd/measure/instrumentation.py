@@ -1,8 +1,8 @@
-"""Instrumentation of a loop of the user's own: its network and loader, discovered among the objects of the process, and how
-long it waits for other ranks. Nobody has to hand anything over.
+"""Instrumentation of a custom loop: finds its network and loader among the objects of the process, and times its waits for
+other ranks.
 
-Waiting is known on the CPU where DistributedDataParallel averages gradients, from the last gradient to the end of backward;
-and for calls of torch.distributed that return when they are done.
+Users do not have to pass any object. Waits are known on the CPU if DistributedDataParallel averages gradients, from the last
+gradient to the end of backward. They are also known for calls of torch.distributed that return when they are done.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from chronograd.measure.steps import GradientClock
 from chronograd.rundir.steps import Line, WorkLine
 
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "reduce", "barrier")  # fmt: skip
-# A copy of a larger network is not made to try things on.
+# Larger networks are not copied for experiments.
 LARGEST_COPY_BYTES = 2_000_000_000
 
 
 @dataclass(frozen=True)
 class LoopObjects:
-    """`network` without its wrapper; `is_wrapped` by DistributedDataParallel. `loader`: what a rank reads, as data."""
+    """The network without its wrapper, and the loader. `is_wrapped` by DistributedDataParallel. `loader`: the reads of a rank,
+    as data.
+    """
 
     network: nn.Module | None
     is_wrapped: bool
@@ -42,13 +44,13 @@ class LoopObjects:
 
 
 def discover(updated: frozenset[int] = frozenset()) -> LoopObjects:
-    """Look through all objects of this process, which takes about a tenth of a second; nothing is changed.
+    """Search all objects of this process, which takes about a tenth of a second; nothing is changed.
 
-    Taken are a DistributedDataParallel, else the one network that was updated or has gradients, and the DataLoader that is being
-    read; nothing where there are several, or none.
+    The result is a DistributedDataParallel, else the only network that was updated or has gradients, and the DataLoader in use.
+    Each is missing if there are several, or none.
 
     Args:
-        updated: ids of parameters that an optimizer has updated since the loop is watched.
+        updated: ids of parameters that an optimizer has updated since the instrumentation began.
     """
     modules: list[nn.Module] = []
     readers: list[Any] = []
@@ -65,7 +67,7 @@ def discover(updated: frozenset[int] = frozenset()) -> LoopObjects:
 
 
 def parameter_bytes(network: nn.Module) -> tuple[int, int]:
-    """Parameters that are trained, and the bytes of their gradients."""
+    """Return the number of trained parameters, and the bytes of their gradients."""
     trained = [p for p in network.parameters() if p.requires_grad]
     return sum(p.numel() for p in trained), sum(p.numel() * p.element_size() for p in trained)
 
@@ -76,7 +78,7 @@ def _only(found: Any) -> Any:
 
 
 def _trained_roots(modules: list[nn.Module], updated: frozenset[int]) -> list[nn.Module]:
-    """Networks that are part of no other and were updated; where none was yet, those with gradients."""
+    """Return updated networks that are not part of another one; if none was updated yet, those with gradients."""
     inner = {id(child) for module in modules for child in module.children()}
     roots = [m for m in modules if id(m) not in inner]
     by_optimizer = [m for m in roots if any(id(p) in updated for p in m.parameters())]
@@ -84,7 +86,9 @@ def _trained_roots(modules: list[nn.Module], updated: frozenset[int]) -> list[nn
 
 
 def _facts_of(reader: Any) -> dict[str, Any]:
-    """Of a DataLoader with batches: samples in its set, of a batch, batches in an epoch of this rank, and its sampler."""
+    """Return facts on a DataLoader with batches: samples in its data set and in a batch, batches in an epoch of this rank, and
+    sampler.
+    """
     try:
         batches = reader._index_sampler
         return {
@@ -94,12 +98,12 @@ def _facts_of(reader: Any) -> dict[str, Any]:
             "sampler": type(batches.sampler).__name__,
             "workers": int(reader._num_workers),
         }
-    except (AttributeError, TypeError, ValueError):  # a set without length, or a sampler of the user's own
+    except (AttributeError, TypeError, ValueError):  # a data set without length, or a custom sampler
         return {}
 
 
 class LoopInstrumentation:
-    """Instruments a loop from its making until `leave`."""
+    """Instruments a loop from its creation until `leave`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -118,7 +122,7 @@ class LoopInstrumentation:
                 setattr(dist, name, self._timed(call))
 
     def look(self) -> WorkLine:
-        """After the first step: what the loop works with."""
+        """Return the objects of the loop, after its first step."""
         self._objects = discover(frozenset(self._updated))
         self._handles.pop().remove()
         network = self._objects.network
@@ -146,14 +150,14 @@ class LoopInstrumentation:
             calls.end_step()
 
     def waited_s(self) -> float | None:
-        """Seconds of the step that was begun in which this rank waited for others; None where that is not known."""
+        """Return the seconds of the current step in which this rank waited for others; None if unknown."""
         in_backward_s = None if self._gradients is None else self._gradients.take_s()
         if in_backward_s is None and not self._averages:
             return None
         return self._in_calls_s + (in_backward_s or 0.0)
 
     def leave(self) -> None:
-        """Watch no more; the process is as it was."""
+        """Stop the instrumentation and restore the process."""
         for handle in self._handles:
             handle.remove()
         if self._gradients is not None:
@@ -162,11 +166,11 @@ class LoopInstrumentation:
             setattr(dist, name, call)
 
     def _called(self) -> list[Calls]:
-        """The network; where it is not called itself, as a LightningModule, those of its children that are."""
+        """Return the network; if the loop does not call it itself, as with a LightningModule, its called children."""
         return [calls for calls in self._calls[:1] if calls.samples] or [c for c in self._calls[1:] if c.samples]
 
     def write_ablations(self, write: Callable[[Line], None]) -> None:
-        """Time a copy of the network on its largest input. Nothing where it was not found, is large or takes inputs by name."""
+        """Time a copy of the network on its largest input. Do nothing if it is unknown, large or takes inputs by name."""
         calls = next(iter(self._calls), None)
         if calls is None or not calls.inputs or calls.named or parameter_bytes(calls.network)[1] > LARGEST_COPY_BYTES:
             return
@@ -182,21 +186,21 @@ class LoopInstrumentation:
         return next((calls.precision for calls in self._called()), "fp32")
 
     def flops_per_step(self) -> tuple[float | None, str]:
-        """Matrix FLOPs of a step of this rank, or why they are not known. The network is left as it was."""
+        """Return the matrix FLOPs of a step of this rank, or why they are unknown. The network stays unchanged."""
         network = self._objects.network
         if network is None:
-            return None, "the loop's network was not found, or there are several; flops_per_step=N says it"
+            return None, "the recorder detected no network in the loop, or several; give flops_per_step=N"
         if not self._called():
             return None, f"{type(network).__name__} was not called within a step after the first"
         try:
             return sum(calls.flops_per_step() for calls in self._called()), ""
-        except Exception as error:  # whatever a network of the user's raises, the record is written
+        except Exception as error:  # write the record whatever error the user's network raises
             text = " ".join(str(error).split())[:200]
             return None, f"{type(network).__name__} could not be counted: {text}"
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **named: Any) -> Any:
-            if self._in_collective:  # collectives may be made of others
+            if self._in_collective:  # collectives may call other collectives
                 return call(*arguments, **named)
             self._in_collective = True
             start_s = time.perf_counter()
@@ -211,7 +215,7 @@ class LoopInstrumentation:
 
 
 def _work_of(network: nn.Module, inputs: tuple[Any, ...]) -> Callable[[int], None]:
-    """Forward and backward of a network on tensors whose first dimension is the batch; the loss is a sum of outputs."""
+    """Return forward and backward of a network on tensors whose first dimension is the batch; the loss is a sum of outputs."""
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
 
     def work(times: int) -> None:

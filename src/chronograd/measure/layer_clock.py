@@ -1,11 +1,11 @@
-"""Clocks around each layer of a forward pass, around the whole pass, and around matrix products by themselves.
+"""Clocks around each layer of a forward pass, around the whole pass, and around matrix products alone.
 
-A pass is cut at the beginning and the end of every layer, and each stretch belongs to the innermost layer that it is in, so that
-the stretches of a pass add up to it. What the hooks themselves take is in the stretches.
+A pass is cut at the start and end of every layer. Each stretch belongs to its innermost layer, so the stretches of a pass add
+up to it. The overhead of the hooks is part of the stretches.
 
-Source: Z. Lu, S. Rallapalli, K. Chan, T. La Porta, Modeling the resource requirements of convolutional neural networks on mobile
-devices, 2017: a GPU works behind the host, so a layer's time is known only where the device is waited for, and waiting takes
-away what the queue hides; their section 5 times the matrix products by themselves instead.
+Source: Z. Lu, S. Rallapalli, K. Chan, T. La Porta, Modeling the resource requirements of convolutional neural networks on
+mobile devices, 2017. A GPU works behind the host, so timing a layer requires waiting for the device, and waiting removes the
+overlap of the queue. Their section 5 times the matrix products alone instead.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from torch import nn
 from chronograd.measure.layer_times import OUTSIDE, LayerTiming, Product
 from chronograd.measure.steps import clock
 
-# A layer by its module's path and which of its calls in a pass, counted from 0.
+# A layer: the path of its module, and the number of its call in a pass, from 0.
 Key = tuple[str, int]
 Forward = Callable[[], object]
-# Passes that wait in the queue together, for the time of one among others.
+# Number of passes in the queue together, to time one among others.
 QUEUED = 2
-# A product is repeated for so long, at most so many times; its operands take at most so many bytes.
+# Time for repeating a product in seconds, maximum number of repeats, number of loops; and maximum bytes of its operands.
 _LOOP_S, _MAX_LOOPS, _LOOPS_TIMED = 0.02, 200, 3
 _MAX_OPERAND_BYTES = 2**30
 
 
 class _HostClock:
-    """Marks by the host's clock, the device waited for at each."""
+    """Marks by the host's clock, with a wait for the device at each."""
 
     def __init__(self, device: torch.device) -> None:
         self._now, self._times = clock(device), [0.0]
@@ -53,7 +53,7 @@ class _HostClock:
 
 
 class _DeviceClock:
-    """Marks that a GPU passes in its queue; nothing is waited for before the end of a pass. Events are used again."""
+    """Marks that a GPU passes in its queue, without a wait before the end of a pass. Events are reused."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._events, self._used = device, list[Any](), 0
@@ -76,7 +76,7 @@ class _DeviceClock:
 
 @dataclass
 class _Cuts:
-    """Marks of a pass as it runs, and which layer each stretch between two of them belongs to."""
+    """Marks of a running pass, and the layer of each stretch between two of them."""
 
     mark: Callable[[], None]
     owners: list[Key] = field(default_factory=list)
@@ -116,7 +116,7 @@ def _hooked(layers: Mapping[str, nn.Module], cuts: _Cuts) -> Iterator[None]:
 def _seconds_by_layer(
     forward: Forward, layers: Mapping[str, nn.Module], timer: _HostClock | _DeviceClock
 ) -> dict[Key, float]:
-    """Of one pass."""
+    """Return the seconds of each layer in one pass."""
     cuts = _Cuts(timer.mark)
     with _hooked(layers, cuts):
         timer.begin()
@@ -145,11 +145,11 @@ class PassTimes:
 def time_passes(
     forward: Forward, layers: Mapping[str, nn.Module], device: torch.device, repeats: int, warmup: int
 ) -> PassTimes:
-    """Time a forward pass in four ways, in turn so that all of them meet the same machine.
+    """Time a forward pass in four ways, alternating so that all of them see the same machine load.
 
     Args:
-        forward: runs the network once. layers: its modules by path, which are timed.
-        repeats, warmup: passes of each way that are timed, after so many others.
+        forward: runs the network once. layers: its modules to time, by path.
+        repeats, warmup: number of timed passes of each way, and of passes before them.
     """
     now = clock(device)
     host_clock = _HostClock(device)
@@ -195,10 +195,10 @@ def timing(values_s: Iterable[float]) -> LayerTiming:
 
 
 def product_seconds(product: Product, device: torch.device, dtype: torch.dtype) -> float:
-    """Seconds of a matrix product by itself: the median of several loops, each over what is waited for at its end.
+    """Return the seconds of a matrix product alone: the median of several loops, each with one wait at its end.
 
-    Where the columns of a whole batch would take more than a GiB, as many as fit are multiplied, and the time is scaled.
-    Operands that fit a cache are found there, as they are the same in every turn.
+    If the columns of a whole batch would take more than a GiB, only the columns that fit are multiplied, and the time is
+    scaled. Operands that fit a cache are read from it, because every repeat uses the same ones.
     """
     element_bytes = torch.empty((), dtype=dtype).element_size()
     room = _MAX_OPERAND_BYTES // (element_bytes * product.groups) - product.m * product.k
@@ -218,7 +218,7 @@ def product_seconds(product: Product, device: torch.device, dtype: torch.dtype) 
         return now() - start_s
 
     with torch.inference_mode():
-        loop_s(2)  # the first asks for workspaces and picks a kernel
+        loop_s(2)  # the first call allocates workspaces and selects a kernel
         times = max(1, min(_MAX_LOOPS, round(_LOOP_S / max(loop_s(2) / 2, 1e-7))))
         once_s = statistics.median(loop_s(times) / times for _ in range(_LOOPS_TIMED))
     return once_s * product.n / n

@@ -1,7 +1,7 @@
 """Times of the layers of one forward pass, as plain data. Needs no torch.
 
-A layer is one call of a module that runs operators of its own, as in the tables of `count`; what runs in no such module is
-the row `outside of layers`.
+A layer is one call of a module that itself runs operators, as in the tables of `count`. Operators outside of such modules
+belong to the row `outside of layers`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class _Form(BaseModel):
 class Product(_Form):
     """A convolution or linear layer as a matrix product (m × k) · (k × n), once for each group.
 
-    Of a convolution m are the output channels of a group, k its input channels × the kernel, n the batch × the positions of
-    the output: the columns that im2col makes.
+    For a convolution, m are the output channels of a group, k its input channels × the kernel, and n the batch × the positions
+    of the output: the columns of im2col.
     """
 
     m: int = Field(gt=0)
@@ -43,7 +43,7 @@ class Product(_Form):
 
 
 class LayerTiming(_Form):
-    """Median seconds over repeats, and the lowest and highest tenth."""
+    """The median seconds over repeats, and the 10th and 90th percentile."""
 
     median: float = Field(ge=0)
     low: float = Field(ge=0)
@@ -54,11 +54,12 @@ class LayerTime(_Form):
     """One layer.
 
     Attributes:
-        kind: of the operator with most work in it. `flops`: of matrix work and all other arithmetic.
-        synchronised_s: the host's clock around it, the device waited for at both ends. `unsynchronised_s`: on CUDA between events
-            that the device passes, nothing waited for; on a CPU, which computes as it is asked, the same clock. Medians.
-        product, product_s: its matrix product, timed by itself in a loop; None where it has none.
-        predicted_s: of the device, by the operator model; None where the device is not known.
+        kind: of the operator with the most work in it. `flops`: of matrix work and all other arithmetic.
+        synchronised_s: host clock with a wait for the device at both ends. `unsynchronised_s`: on CUDA between events in the
+            queue,
+            without waits; on a CPU, which computes synchronously, the same clock. Medians.
+        product, product_s: its matrix product, timed alone in a loop; None without one.
+        predicted_s: device time by the operator model; None if the device is unknown.
     """
 
     name: str
@@ -81,11 +82,11 @@ class LayerTimes(_Form):
     """One network at one batch on one device.
 
     Attributes:
-        whole: one forward pass by the host's clock, the device waited for at its ends only. `issued`: until the host had asked
-            for all of it. `queued`: of one of several passes, one behind the other.
-        synchronised, unsynchronised: sums over the layers of a pass, what runs outside of them among them.
-        predicted_s: of the whole pass, the host's issuing in it; `predicted_on`: by what; `why_not`: where it is missing.
-        repeats: passes of each kind, in turn.
+        whole: one forward pass by the host's clock, with waits for the device only at its ends. `issued`: until the host had
+            launched all of it. `queued`: one of several passes in a row.
+        synchronised, unsynchronised: sums over the layers of a pass, including operators outside of them.
+        predicted_s: of the whole pass, including launches; `predicted_on`: the device; `why_not`: the reason if it is missing.
+        repeats: passes of each kind, alternating.
     """
 
     network: str
@@ -110,7 +111,7 @@ class LayerTimes(_Form):
 
     @property
     def products_s(self) -> float:
-        """Sum over the matrix products, each timed by itself."""
+        """Return the sum over the matrix products, each timed alone."""
         return sum(layer.product_s or 0.0 for layer in self.layers)
 
     @property
@@ -119,7 +120,7 @@ class LayerTimes(_Form):
 
     @property
     def predicted_layers_s(self) -> float | None:
-        """Sum over the layers, without the host's issuing."""
+        """Return the sum over the layers, without launches."""
         known = [layer.predicted_s for layer in self.layers if layer.predicted_s is not None]
         return sum(known) if known else None
 
@@ -127,13 +128,13 @@ class LayerTimes(_Form):
         return {"format": FORMAT, "version": VERSION, **self.model_dump(mode="json")}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Raises InputError if it cannot be written."""
+        """Write the times to a file. Raises InputError if it cannot be written."""
         with files.as_asked(Path(path)):
             files.write_json(Path(path), self.to_json())
 
 
 def read(path: str | os.PathLike[str]) -> LayerTimes:
-    """What `chronograd measure layers NETWORK --json` prints. Raises FileFormatError for a file that is none."""
+    """Read the output of `chronograd measure layers NETWORK --json`. Raises FileFormatError for another file."""
     hint = "`chronograd measure layers NETWORK --json > FILE` writes one"
     try:
         data = files.read_json(Path(path))
@@ -141,6 +142,6 @@ def read(path: str | os.PathLike[str]) -> LayerTimes:
             raise ValueError("another format or version")
         return LayerTimes.model_validate(data)
     except ValidationError as error:
-        raise FileFormatError(f"{path} holds no times of layers: {first_problem(error)}", hint) from None
+        raise FileFormatError(f"{path} has no layer times: {first_problem(error)}", hint) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(f"{path} holds no times of layers: {error}", hint) from None
+        raise FileFormatError(f"{path} has no layer times: {error}", hint) from None

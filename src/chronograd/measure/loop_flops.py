@@ -1,4 +1,4 @@
-"""FLOPs of the steps of a loop of the user's own, counted from its network and what the loop called it with."""
+"""FLOPs of the steps of a custom loop, counted from its network and the inputs of its calls."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from chronograd.errors import TraceError
 
 
 class Calls:
-    """What a network was called with in the steps of a loop.
+    """Inputs of a network in the steps of a loop.
 
     Attributes:
-        network: it, seen from the second step on.
-        inputs, named: of the call with most samples. `samples`: of it; the first dimension of its first tensor.
-        precision: of the arithmetic of the last call, by autocast and the type of the parameters.
+        network: the network, known from the second step on.
+        inputs, named: of the call with the most samples. `samples`: their number; the first dimension of its first tensor.
+        precision: of the arithmetic of the last call, from autocast and the type of the parameters.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -42,7 +42,7 @@ class Calls:
         self._is_in_step = False
 
     def note(self, network: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """A forward pre-hook; evaluation, outside of steps or without gradients, is no part of a step."""
+        """Record a call, as a forward pre-hook. Evaluation, outside of steps or without gradients, is not part of a step."""
         if not self._is_in_step or not torch.is_grad_enabled():
             return
         tensors = [leaf for leaf in tree_flatten((inputs, named))[0] if _is_batch(leaf)]
@@ -53,10 +53,11 @@ class Calls:
         self.precision = _precision(network, tensors)
 
     def flops_per_step(self) -> float:
-        """Matrix FLOPs of forward and backward of a step of this rank: in proportion to its samples, over all steps noted.
+        """Return the matrix FLOPs of forward and backward of a step of this rank, in proportion to its samples, over all
+        recorded steps.
 
-        The network is run once on the meta device, which takes a fraction of a second. Raises TraceError and what else the
-        copy of a network may raise; ValueError for inputs of different batches.
+        The network runs once on the meta device, which takes a fraction of a second. Raises TraceError and any error of the
+        copied network; ValueError for inputs of different batches.
         """
         leaves, spec = tree_flatten((self.inputs, self.named))
         tensors = [leaf for leaf in leaves if _is_batch(leaf)]
@@ -81,18 +82,18 @@ class Calls:
         except TraceError as error:
             try:
                 return _flops_of_fakes(called, tensors)
-            except Exception:  # whatever the network raises, the first reason is the clearer one
+            except Exception:  # whatever the network raises, the first error is clearer
                 raise error from None
         return float(counted.flops(self.samples))
 
 
 def _is_batch(leaf: Any) -> bool:
-    """Whether it has samples; a tensor without dimensions is a number."""
+    """Return whether it has samples; a tensor without dimensions is a number."""
     return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
 
 
 class _Called(nn.Module):
-    """A network as it was called: a module that takes the tensors with samples alone."""
+    """A network with its call: a module that takes only the tensors with samples."""
 
     def __init__(self, network: nn.Module, leaves: Sequence[Any], spec: TreeSpec) -> None:
         super().__init__()
@@ -111,10 +112,12 @@ class _Called(nn.Module):
 
 
 def _flops_of_fakes(called: _Called, tensors: list[torch.Tensor]) -> float:
-    """By torch's own counter on fake tensors, for networks that look at values unless their tensors are fakes, as those of
-    Transformers do. Parameters and buffers are fakes, too, so that nothing of the network changes."""
+    """Count with torch's own counter on fake tensors. Networks that read values, such as those of Transformers, need fakes.
+
+    Parameters and buffers are fakes, too, so the network does not change.
+    """
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, FlopCounterMode(display=False) as counter:
-        own = [*called.named_parameters(), *called.named_buffers()]  # of tied ones the first
+        own = [*called.named_parameters(), *called.named_buffers()]  # the first of tied parameters
         state = {name: mode.from_tensor(t.detach()).requires_grad_(t.requires_grad) for name, t in own}
         outputs = functional_call(called, state, tuple(mode.from_tensor(t.detach()) for t in tensors))
         sums = [t.sum() for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.is_floating_point()]
@@ -126,7 +129,7 @@ _NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", 
 
 
 def _precision(network: nn.Module, tensors: Sequence[torch.Tensor]) -> str:
-    """Of matrix work; on CUDA that of fp32 is tf32 where PyTorch is allowed to use it, as it is for convolutions by default."""
+    """Return the precision of matrix work. On CUDA, fp32 is tf32 if PyTorch may use it, as for convolutions by default."""
     kind = tensors[0].device.type if tensors else "cpu"
     if torch.is_autocast_enabled(kind):
         return _NAMES.get(torch.get_autocast_dtype(kind), "fp32")

@@ -1,4 +1,4 @@
-"""Peak memory of one process, on CUDA and on the CPU. Imports torch and psutil only where they are needed."""
+"""Peak memory of one process, on CUDA and on the CPU. Imports torch and psutil only when needed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 _STATUS = Path("/proc/self/status")
 # Of glibc's mallopt(3).
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-# What is written to learn what a page fault takes, and how often.
+# Bytes to write when measuring the time of a page fault, and number of repeats.
 _FAULT_BYTES, _FAULT_REPEATS = 2**26, 5
 
 
 def keep_freed_memory() -> bool:
-    """Keep what this process frees for what it allocates next, where the C library is glibc; True if so.
+    """Keep freed memory of this process for its next allocations, if the C library is glibc; return whether it is.
 
-    Else a tensor above 32 MiB, and the free end of the heap above twice the largest of the others, go back to the system, and come
-    again page by page in the next step, each by a fault of some 2 µs. MobileNet-V2 in inference at batch 8 and 224 × 224 takes 82,000
-    faults, and 2.4 times as long (two cores of an EPYC, glibc 2.36). Resident memory then stays at its peak, some 10 % higher as
-    tensors of other sizes take parts of what was freed; the heap grows for some steps until nothing comes anew.
+    Otherwise, tensors above 32 MiB go back to the system when freed, and so does the free end of the heap above twice the
+    largest other tensor. The next step gets them back page by page, each with a page fault of some 2 µs. MobileNet-V2 inference
+    at batch 8 and 224 × 224 has 82,000 faults and takes 2.4 times as long (two cores of an EPYC, glibc 2.36). With this setting,
+    resident memory stays at its peak. It is some 10 % higher, because tensors of other sizes use parts of freed blocks. The
+    heap grows for some steps until all allocations reuse memory.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library, or another system
         option = ctypes.CDLL(None).mallopt
@@ -38,7 +39,7 @@ def keep_freed_memory() -> bool:
 
 
 def page_faults() -> int | None:
-    """Pages that the system has given this process without reading a disk, since it began; None where it does not count them."""
+    """Return the number of pages that the system has given this process without a disk read; None if it does not count them."""
     try:
         import resource  # not on Windows
     except ImportError:
@@ -47,7 +48,9 @@ def page_faults() -> int | None:
 
 
 def page_fault_s() -> float | None:
-    """Seconds by which writing new memory with all threads takes longer than writing it again, for each fault; None without faults."""
+    """Return the seconds per page fault: the excess of writing new memory with all threads over rewriting it; None without
+    faults.
+    """
     import torch
 
     before, found = page_faults(), list[float]()
@@ -66,9 +69,9 @@ def page_fault_s() -> float | None:
 
 
 class PeakResident:
-    """Peak resident memory after `__init__` less what was resident then; so it also holds what libraries load on first use.
+    """Peak resident memory after `__init__` minus resident memory at that time. It includes libraries loaded on first use.
 
-    `source` says how it was read.
+    `source` describes the method.
     """
 
     def __init__(self) -> None:
@@ -76,14 +79,14 @@ class PeakResident:
 
         self._start_bytes: int = psutil.Process().memory_info().rss
         what = "peak resident memory" if _forget_peak() else "peak resident memory of the process's life"
-        self.source = f"{what} less what was resident at the start"
+        self.source = f"{what} minus resident memory at the start"
 
     def peak_bytes(self) -> int:
         return max(0, _peak_resident_bytes() - self._start_bytes)
 
 
 def _forget_peak() -> bool:
-    """Ask Linux to forget the peak so far. Other systems remember it for the life of the process."""
+    """Ask Linux to reset the peak. Other systems keep it for the life of the process."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -105,10 +108,10 @@ def _peak_resident_bytes() -> int:
 
 
 class PeakMemory:
-    """Peak of what is allocated after `__init__`.
+    """Peak of allocations after `__init__`.
 
-    On CUDA: the allocator's own peak; the CUDA context, about half a GiB, is left out. On the CPU: resident memory.
-    `source` says how it was read.
+    On CUDA: the allocator's own peak, without the CUDA context of about half a GiB. On the CPU: resident memory. `source`
+    describes the method.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -131,11 +134,11 @@ class PeakMemory:
 
 
 def cpu_tensor_peak_bytes(run: Callable[[], object], held: Iterable[torch.Tensor]) -> int:
-    """Peak bytes of tensors on the CPU while `run` runs once: what a trace predicts, less workspace.
+    """Return the peak bytes of tensors on the CPU while `run` runs once: the value that a trace predicts, without workspace.
 
-    The allocator's own events, from torch's profiler, summed in order, on top of the tensors `held` all along, each
-    storage once. Left out: what is neither in `held` nor allocated by `run`, such as the buckets of a data-parallel
-    wrapper; memory that libraries take past the allocator.
+    The allocator's own events from torch's profiler are summed in order, in addition to the tensors `held` throughout, each
+    storage once. Left out: tensors neither in `held` nor allocated by `run`, such as the buckets of a data-parallel wrapper,
+    and memory that libraries allocate themselves.
     """
     from torch.profiler import ProfilerActivity, profile
 

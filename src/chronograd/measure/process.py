@@ -1,6 +1,6 @@
-"""What a process says of itself at the start, before its first step, and at its end. Needs no torch.
+"""Lines of a process at its start, before its first step, and at its end. Needs no torch.
 
-From these lines of a steps file start-up, processor time and crowding are told afterwards (chronograd.explain).
+From these lines of a steps file, chronograd.explain derives start-up, processor time and crowding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from chronograd.measure import environment
 from chronograd.rundir.steps import End, Ready, Start, wall_clock_s
 
-# Schedulers and containers that gave a process GPUs name them here.
+# Variables in which schedulers and containers name the GPUs of a process.
 _GPU_VARIABLES = (
     "SLURM_GPUS_ON_NODE",
     "SLURM_JOB_GPUS",
@@ -27,11 +27,11 @@ _has_started = False
 
 
 def start(device: str, device_name: str, threads: int) -> Start:
-    """Where this process is, from now on. `process_time`: when it began, in seconds since 1970.
+    """Return the start line of this process. `process_time`: when it began, in seconds since 1970.
 
-    `busy_s`: seconds that the process has computed, and that its first thread has waited for a processor, until now. A
-    second run in one process has no start-up but its own: it began now and has not computed.
-    `host` is a digest: ranks of one host have the same, and the name is not passed around.
+    `busy_s`: seconds until now that the process computed, plus those that its first thread waited for a core. A second run in
+    one process has only its own start-up: it begins now and has not computed. `host` is a digest: ranks of one host have the
+    same, and the name stays private.
     """
     global _has_started
     now, is_first = wall_clock_s(), not _has_started
@@ -50,18 +50,18 @@ def start(device: str, device_name: str, threads: int) -> Start:
 
 
 def ready(step: int = 0) -> Ready:
-    """The first step after `step` begins now."""
+    """Return the line before the first step after `step`, which begins now."""
     return Ready(time=wall_clock_s(), step=step, queued_s=queued_s())
 
 
 def end(step: int) -> End:
-    """All steps up to `step` are done; seconds of processor time."""
+    """Return the line after all steps up to `step`, with seconds of processor time."""
     times = os.times()
     return End(time=wall_clock_s(), step=step, queued_s=queued_s(), user_s=times.user, system_s=times.system)
 
 
 def gpus_given() -> str:
-    """The variable by which this process was given GPUs, with its value; empty if none says so."""
+    """Return the variable that gives this process its GPUs, with its value; empty if none does."""
     for name in _GPU_VARIABLES:
         value = os.environ.get(name, "")
         if value not in ("", "-1", "0" if name == "SLURM_GPUS_ON_NODE" else "", "none", "void", "NoDevFiles"):
@@ -70,7 +70,7 @@ def gpus_given() -> str:
 
 
 def _process_start() -> float:
-    """From /proc on Linux; elsewhere this moment."""
+    """Return the start of the process, from /proc on Linux; elsewhere the current time."""
     try:
         ticks = int(stat_fields()[19])  # starttime, the 22nd field
         booted = wall_clock_s() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -80,14 +80,16 @@ def _process_start() -> float:
 
 
 def stat_fields(process: int | str = "self") -> list[str]:
-    """Fields of /proc/PID/stat after the name in brackets: from the third, the state. Raises OSError if there are none."""
+    """Return the fields of /proc/PID/stat after the name in brackets: from the third, the state. Raises OSError if there are
+    none.
+    """
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 def queued_s(thread: int | None = None) -> float:
-    """Seconds that a thread of this process, by default the first, was ready to run while others had the processor.
+    """Return the seconds that a thread of this process, by default the first, was ready to run while others had the core.
 
-    0 where the system does not say.
+    It is 0 if the system does not report it.
     """
     path = "/proc/self/schedstat" if thread is None else f"/proc/self/task/{thread}/schedstat"
     try:
@@ -97,7 +99,9 @@ def queued_s(thread: int | None = None) -> float:
 
 
 def _host() -> str:
-    """One for each host, and for each network namespace of it, as processes of two meet over a link."""
+    """Return a digest for each host and each network namespace of it, because processes of two namespaces communicate over a
+    link.
+    """
     try:
         inode = str(os.stat("/proc/self/ns/net").st_ino)
     except OSError:

@@ -1,4 +1,4 @@
-"""From the steps files of a run to the quantities of its record: the same for every backend and for user loops."""
+"""Quantities of a record from the steps files of a run: the same for every backend and for custom loops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_MEASURED = {
 
 @dataclass(frozen=True)
 class Timing:
-    """How long to time steps: after `warmup` of them `num_steps`, or as many as fit in `seconds`."""
+    """Number of steps to time: after `warmup` steps, `num_steps` or the number that fits in `seconds`."""
 
     warmup: int = WARMUP
     num_steps: int = 30
@@ -39,14 +39,14 @@ class Timing:
 
 @dataclass(frozen=True)
 class Method:
-    """How times were taken, in words for `source`."""
+    """The timing method, in words for `source`."""
 
     step_time: str
     parts: str
 
 
 def lines_of_ranks(logs: Mapping[int, StepLog]) -> dict[int, list[StepLine]]:
-    """The steps that each rank's last attempt did, those only that every rank has."""
+    """Return the steps of each rank's last attempt that every rank has."""
     by_rank = {rank: log.last_attempt() for rank, log in logs.items()}
     common = set.intersection(*({line.step for line in lines} for lines in by_rank.values())) if by_rank else set()
     return {rank: [line for line in lines if line.step in common] for rank, lines in by_rank.items()}
@@ -58,14 +58,14 @@ def step_quantities(
     method: Method,
     stalls: Stalls = Stalls(),  # noqa: B008
 ) -> dict[str, Quantity]:
-    """Step time, its parts and the throughput.
+    """Return step time, its parts and the throughput.
 
-    A step lasts as long as it does on its slowest rank; the parts are those of that rank in that step.
+    The step time is that of the slowest rank; the parts are those of that rank in that step.
 
     Args:
         ranks: lines of `chronograd.measure.steps.time_steps`, the same steps for every rank.
-        batch: samples per step over all ranks; None if nobody said.
-        stalls: of these steps; none of them counts.
+        batch: samples per step over all ranks; None if unknown.
+        stalls: of these steps; steps with a stall do not count.
     """
     num_ranks, ranks = len(ranks), _without(stalls, ranks)
     suffix = (f"; slowest of {how_many(num_ranks, 'ranks')} in each step" if num_ranks > 1 else "") + stalls.without
@@ -83,7 +83,7 @@ def _without(stalls: Stalls, ranks: Mapping[int, Sequence[StepLine]]) -> dict[in
     return {rank: [line for line in lines if line.step not in stalls.steps] for rank, lines in ranks.items()}
 
 
-# Fewer batches have no such percentile: of 20 the 95th is the slowest but one.
+# Fewer batches have no such percentile: of 20 batches, the 95th percentile is the second slowest.
 MIN_COUNTS = {"latency_p50_s": (0.5, 3), "latency_p95_s": (0.95, 20), "latency_p99_s": (0.99, 100)}
 
 
@@ -93,10 +93,10 @@ def latency_quantities(
     method: Method,
     stalls: Stalls = Stalls(),  # noqa: B008
 ) -> dict[str, Quantity]:
-    """Latency of a batch with its percentiles, the parts of inference, and the throughput of one batch after another.
+    """Return the latency of a batch with its percentiles, the parts of inference, and the throughput of batches in sequence.
 
-    Of several ranks the slowest in each step. Intervals of percentiles are those of order statistics. Arguments as of
-    `step_quantities`.
+    With several ranks, the slowest in each step counts. Intervals of percentiles come from order statistics. Arguments are
+    those of `step_quantities`.
     """
     own, ranks = step_quantities(ranks, batch, method, stalls), _without(stalls, ranks)
     timed = [of_rank for of_rank in _in_step(ranks).values() if next(iter(of_rank.values())).step_time_s is not None]
@@ -114,8 +114,8 @@ def latency_quantities(
 
 
 def percentile(times: Sequence[float] | npt.NDArray[np.float64], share: float, source: str) -> Quantity:
-    """A quantile of times, at least one, in seconds; its interval is that of order statistics."""
-    from scipy.stats import binom  # takes a second to import, which every rank would
+    """Return a quantile of times, at least one, in seconds; its interval comes from order statistics."""
+    from scipy.stats import binom  # importing it takes a second, which every rank would pay
 
     ordered = np.sort(times)
     low, high = (int(binom.ppf(q, len(ordered), share)) for q in INTERVAL)
@@ -130,7 +130,7 @@ def percentile(times: Sequence[float] | npt.NDArray[np.float64], share: float, s
 
 
 def in_tokens(throughput: Quantity, tokens: int) -> Quantity:
-    """A throughput of samples of so many tokens, in tokens."""
+    """Return a throughput in tokens for samples of `tokens` tokens."""
     bounds = {
         name: value if value is None else value * tokens
         for name in ("value", "low", "high", "std")
@@ -140,7 +140,7 @@ def in_tokens(throughput: Quantity, tokens: int) -> Quantity:
 
 
 def memory_quantity(logs: Mapping[int, StepLog]) -> Quantity:
-    """The highest peak of the ranks."""
+    """Return the highest peak of the ranks."""
     peaks = [last for log in logs.values() if (last := log.last(MemoryLine)) is not None]
     if not peaks:
         return Quantity.missing("B", "no rank reported its memory")
@@ -150,16 +150,16 @@ def memory_quantity(logs: Mapping[int, StepLog]) -> Quantity:
 
 
 def epoch_quantities(logs: Mapping[int, StepLog]) -> dict[str, Quantity]:
-    """The epoch that was timed after one of warm-up, with and without loading data; empty if none was.
+    """Return the timed epoch after one of warm-up, with and without loading data; empty if none was timed.
 
-    An epoch lasts as long as on its slowest rank.
+    The time of an epoch is that of its slowest rank.
     """
     timed = [timing for log in logs.values() for timing in log.of(EpochTiming)]
     if not timed:
         return {}
-    told = {
+    sources = {
         "epoch_time_s": "the second epoch, with loading data",
-        "epoch_compute_time_s": "a third epoch, in which one batch is used again and again",
+        "epoch_compute_time_s": "a third epoch, in which one batch is reused",
     }
     return {
         name: Quantity(
@@ -168,12 +168,14 @@ def epoch_quantities(logs: Mapping[int, StepLog]) -> dict[str, Quantity]:
             n=1,
             source=f"{text}; {how_many(timed[0].num_steps, 'steps')}",
         )
-        for name, text in told.items()
+        for name, text in sources.items()
     }
 
 
 def achieved_flops(step_time: Quantity, flops_per_step: float | None, why_not: str = "") -> Quantity:
-    """Rate of matrix FLOPs of one rank. `flops_per_step` is of one rank's share of the batch; None for a reason, `why_not`."""
+    """Return the rate of matrix FLOPs of one rank. `flops_per_step` is for one rank's share of the batch; None for a reason,
+    `why_not`.
+    """
     if flops_per_step is None:
         return Quantity.missing(
             "FLOP/s", why_not or "the FLOPs of a step were not given; `chronograd count` counts them"
@@ -217,42 +219,44 @@ def _part_quantities(ranks: Mapping[int, Sequence[StepLine]], source: str) -> di
             if without
             else [value for line in alone if (value := getattr(line, name)) is not None]
         )
-        told = source + ("; in steps that exchange nothing" if without else "")
+        text = source + ("; in steps without exchange" if without else "")
         if name == "forward_s" and are_waits_known:
-            # Nothing tells how much of it that is; a prediction has it in the exposed communication.
-            told += "; with the broadcast of buffers, if the network has any"
-        found[name] = Quantity.of_samples(samples, "s", told) if samples else _unmarked()
+            # The broadcast's share is unknown; a prediction counts it as exposed communication.
+            text += "; with the broadcast of buffers, if the network has any"
+        found[name] = Quantity.of_samples(samples, "s", text) if samples else _unmarked()
     if are_waits_known:
         found |= _waits(ranks, alone, source)
     elif paired:
         found["communication_exposed_s"] = _exposed([_compute_s(a) - _compute_s(b) for a, b in paired])
     elif len(ranks) > 1:
-        found["communication_exposed_s"] = Quantity.missing("s", "no step without exchange was timed beside these")
+        found["communication_exposed_s"] = Quantity.missing("s", "no step without exchange was timed next to these")
     else:
         found["communication_exposed_s"] = Quantity(value=0.0, unit="s", source="one rank: nothing is exchanged")
     return found
 
 
 def _waits(ranks: Mapping[int, Sequence[StepLine]], alone: Sequence[StepLine], source: str) -> dict[str, Quantity]:
-    """Where each rank's own wait is known: the slowest link's share, and the mean wait for the slowest rank."""
+    """Return the share of the slowest link, and the mean wait for the slowest rank, if the wait of each rank is known."""
     in_step = [[line.needed("exchange_wait_s") for line in own.values()] for own in _in_step(ranks, "parts").values()]
     waits = [line.needed("exchange_wait_s") for line in alone]
-    told = "wait after a rank's own last gradient"
+    wait_source = "wait after a rank's own last gradient"
     found = {
-        "communication_exposed_s": Quantity.of_samples(waits, "s", told),
+        "communication_exposed_s": Quantity.of_samples(waits, "s", wait_source),
         "straggler_wait_s": Quantity.of_samples(
-            [sum(own) / len(own) - min(own) for own in in_step], "s", f"{told}, mean over ranks less the least"
+            [sum(own) / len(own) - min(own) for own in in_step],
+            "s",
+            f"{wait_source}, mean over ranks minus the minimum",
         ),
     }
     backward = [line.backward_s for line in alone]
     if None not in backward:
         own = [max(0.0, (whole or 0.0) - wait) for whole, wait in zip(backward, waits, strict=True)]
-        found["backward_s"] = Quantity.of_samples(own, "s", f"{source}; less the {told}")
+        found["backward_s"] = Quantity.of_samples(own, "s", f"{source}; minus the {wait_source}")
     return found
 
 
 def _exposed(differences: Sequence[float]) -> Quantity:
-    """Median, floored at zero; the bounds are the 10th and 90th percentile, floored too."""
+    """Return the median, floored at zero; the bounds are the 10th and 90th percentile, floored too."""
     low, middle, high = (max(0.0, float(v)) for v in np.quantile(differences, [INTERVAL[0], 0.5, INTERVAL[1]]))
     source = (
         "forward and backward with exchange minus without, in neighbouring steps of one run: "
@@ -270,12 +274,12 @@ def _compute_s(line: StepLine) -> float:
 
 
 def _slowest(ranks: Mapping[int, StepLine]) -> tuple[int, StepLine]:
-    """The rank whose parts of one step take longest, and its line."""
+    """Return the rank whose parts of one step take longest, and its line."""
     return max(ranks.items(), key=lambda one: sum(getattr(one[1], name) or 0.0 for name in OWN_PARTS))
 
 
 def _in_step(ranks: Mapping[int, Sequence[StepLine]], mode: str | None = None) -> dict[int, dict[int, StepLine]]:
-    """By step and rank, in order of steps."""
+    """Return lines by step and rank, in order of steps."""
     steps: dict[int, dict[int, StepLine]] = {}
     for rank, lines in ranks.items():
         for line in lines:

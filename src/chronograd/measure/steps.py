@@ -1,12 +1,12 @@
 """Timing the steps of a job: warm-up outside the clock, then every part of every step.
 
-A step is anything with the parts of `StepInParts`. On the CPU one and the same step gives its time and that of its
-parts. On CUDA the parts need a synchronisation between them, which slows a step down; so step times come
-from steps without any (by CUDA events at their ends), and parts from other, instrumented steps.
+A step is anything with the parts of `StepInParts`. On the CPU, the same step gives its time and that of its parts. On CUDA,
+timing the parts needs a synchronisation between them, which slows a step down. So step times come from steps without
+synchronisation (CUDA events at their ends), and parts from other, instrumented steps.
 
-Where ranks exchange gradients, each instrumented step is followed by one that exchanges nothing and updates
-nothing. The difference between the two, in forward and backward together (buffers are broadcast in
-forward), is the exposed communication; it includes waiting for a slower rank.
+If ranks exchange gradients, each instrumented step is followed by one without exchange and update. The difference between the
+two, in forward and backward together (forward broadcasts buffers), is the exposed communication. It includes waiting for a
+slower rank.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class StepInParts(Protocol):
     device: torch.device
 
     def parts(self, index: int, is_updated: bool = True) -> Iterable[tuple[str, Callable[[], None]]]:
-        """Name (one of PARTS) and call of each part of step `index`, counted from 0, in order.
+        """Yield name (one of PARTS) and call of each part of step `index`, counted from 0, in order.
 
-        A name may come more than once. Without the update, gradients are dropped in its place.
+        A name may occur more than once. Without the update, gradients are dropped instead.
         """
 
     def no_sync(self) -> AbstractContextManager[None] | None:
-        """A context in which ranks exchange nothing; None if they never do."""
+        """Return a context in which ranks exchange nothing; None if they never do."""
 
     @property
     def waited_s(self) -> float | None:
-        """Seconds of the last backward in which this rank waited for the others; None where that is not known."""
+        """Return the seconds of the last backward in which this rank waited for the others; None if unknown."""
 
 
 PARTS = ("input", "transfer", "forward", "backward", "update")
@@ -56,12 +56,12 @@ def time_steps(
 ) -> None:
     """Run and time steps; one call of `write` per timed step.
 
-    A line has `step`, `mode` and times in seconds: `plain` (step_time_s only), `parts` (each part; on the CPU
-    step_time_s as well) or `no_exchange` (each part; follows the `parts` step it is compared with).
+    A line has `step`, `mode` and times in seconds. Modes are `plain` (step_time_s only), `parts` (each part; on the CPU step_time_s as
+    well) or `no_exchange` (each part; follows the `parts` step for comparison).
 
     Args:
-        agree: returns rank 0's number on every rank, so that all run equally many steps.
-        is_waited_for: on CUDA each step is waited for before the next is begun, as somebody waits for an answer.
+        agree: returns rank 0's number on every rank, so that all run the same number of steps.
+        is_waited_for: on CUDA, wait for each step before the next begins, as a client waits for an answer.
     """
     now = clock(step.device)
     start = now()
@@ -92,10 +92,9 @@ def time_steps(
 
 
 def time_epochs(step: StepInParts, num_steps: int, write: Callable[[Line], None]) -> None:
-    """Time an epoch as practitioners do: the first warms up, the second is timed; a third does without loading data.
+    """Time an epoch: the first warms up, the second is timed, and a third runs without loading data.
 
-    In the third the batch that is there is used again and again: its parts are forward, backward and update alone.
-    Writes one line, EpochTiming.
+    The third uses the last batch repeatedly: its parts are forward, backward and update alone. Writes one line, EpochTiming.
     """
     now = clock(step.device)
 
@@ -114,9 +113,9 @@ def time_epochs(step: StepInParts, num_steps: int, write: Callable[[Line], None]
 
 
 class GradientClock:
-    """How long a rank waits for the others on the CPU: from its own last gradient to the end of its backward.
+    """A clock for the wait of a rank for the others on the CPU: from its own last gradient to the end of its backward.
 
-    The rank that waits least is the slowest; what all ranks wait is the cost of the link that backward did not hide.
+    The rank that waits least is the slowest. The shortest wait is the part of the exchange that backward does not hide.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -126,7 +125,7 @@ class GradientClock:
         self._handles = [p.register_post_accumulate_grad_hook(self._note) for p in trained]
 
     def take_s(self) -> float | None:
-        """Seconds waited in backwards since this was last asked; None without a backward."""
+        """Return the seconds waited in backward passes since the last call; None without a backward pass."""
         waited_s = self._waited_s if self._has_waited else None
         self._waited_s, self._has_waited = 0.0, False
         return waited_s
@@ -142,7 +141,7 @@ class GradientClock:
             self._queue(self._go_last)
 
     def _go_last(self) -> None:
-        """Averages are waited for in callbacks such as this; one that is queued now comes after all of them."""
+        """Queue the callback after all others: averages are awaited in callbacks such as this."""
         self._queue(self._end)
 
     def _end(self) -> None:
@@ -155,7 +154,7 @@ class GradientClock:
 
 
 def _run(step: StepInParts, index: int, now: Callable[[], float], update: bool = True) -> dict[str, Any]:
-    """One instrumented step: seconds by part. What is between two parts belongs to the later one."""
+    """Run one instrumented step; return seconds by part. Time between two parts belongs to the later one."""
     times = {f"{name}_s": 0.0 for name in PARTS}
     last = now()
     for name, call in step.parts(index, update):
@@ -175,7 +174,7 @@ def _run_without_exchange(step: StepInParts, index: int, now: Callable[[], float
 
 
 def _plain_step_times_s(step: StepInParts, first: int, count: int) -> list[float]:
-    """Device time from the end of one step to the end of the next, with the host running ahead as it does."""
+    """Return the device time from the end of one step to the end of the next, while the host runs ahead as usual."""
     ends = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]  # type: ignore[no-untyped-call]
     with torch.cuda.device(step.device):
         ends[0].record()
@@ -188,7 +187,7 @@ def _plain_step_times_s(step: StepInParts, first: int, count: int) -> list[float
 
 
 def _waited_step_times_s(step: StepInParts, first: int, count: int, now: Callable[[], float]) -> list[float]:
-    """The host's time of each step, from its begin to the end of all that it launched."""
+    """Return the host time of each step, from its start to the end of all its launched work."""
     ends = [now()]
     for number in range(count):
         for _, call in step.parts(first + number):
@@ -198,7 +197,7 @@ def _waited_step_times_s(step: StepInParts, first: int, count: int, now: Callabl
 
 
 def clock(device: torch.device) -> Callable[[], float]:
-    """Seconds; on CUDA after everything that was launched has finished."""
+    """Return a clock in seconds; on CUDA it waits until all launched work has finished."""
     if device.type != "cuda":
         return time.perf_counter
 

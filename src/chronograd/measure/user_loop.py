@@ -1,4 +1,4 @@
-"""A training loop of the user's own, recorded as a run like any other.
+"""A custom training loop, recorded as a run like any other.
 
     with chronograd.record("runs/mine", batch=64, device="cuda") as rec:
         for x, y in loader:
@@ -12,14 +12,14 @@
         with rec.pause():
             evaluate(model)
 
-Time between two steps is input time; `pause` takes time out of the clock. Parts are optional. On CUDA each
-step ends with one synchronisation, and parts are timed by events, without any.
+Time between two steps is input time; `pause` stops the clock. Parts are optional. On CUDA each step ends with one
+synchronisation, and events time the parts without synchronisation.
 
-The first step is also used to look what the loop works with (chronograd.measure.instrumentation): how many samples its DataLoader
-has and whether they are shared out, and the network, whose gradients tell on the CPU how long a rank waits for the others:
-that wait is then no part of backward. Averaging by calls of torch.distributed, or a part marked `communication`, is known
-for what it is, too. At the end a copy of the network runs a few times more, for `chronograd explain` (`what_if=False` leaves
-that out), and the FLOPs of a step are counted on shapes alone. The last line tells what was recorded.
+In the first step, chronograd.measure.instrumentation looks for the objects of the loop: its DataLoader with the number of
+samples and the sharding, and its network. On the CPU, the network's gradients show how long a rank waits for the others;
+backward then excludes that wait. Averaging by calls of torch.distributed, or a part marked `communication`, is recognised as
+exchange, too. At the end a copy of the network runs a few times more, for `chronograd explain` (`what_if=False` skips this).
+The FLOPs of a step are counted on shapes alone. The last line summarises the record.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from chronograd.words import how_many, off
 
 PathLike = str | os.PathLike[str]
 WAIT_FOR_RANK_0_S = 60.0
-# What a user may mark, and the quantity it becomes.
+# Parts that a user may mark, and the quantity of each.
 PARTS = {name.removesuffix("_s"): name for name in OWN_PARTS} | {"communication": "exchange_wait_s"}
 
 
 class LoopRecorder:
-    """A context around a training loop that writes a run directory and its record, even when the loop raises.
+    """A context manager around a training loop that writes a run directory and its record, even when the loop raises.
 
-    Under torchrun (RANK and WORLD_SIZE are set) every rank records into the same directory, which rank 0
-    makes; give `path`. `run` is the run directory, once entered. Raises InputError, RunError when entered.
+    Under torchrun (RANK and WORLD_SIZE are set) every rank records into the same directory, which rank 0 creates; pass `path`.
+    `run` is the run directory, once entered. Raises InputError, RunError when entered.
     """
 
     run: RunDir
@@ -82,17 +82,18 @@ class LoopRecorder:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        """
+        """Create a recorder.
+
         Args:
-            path: the run directory, which must not hold a run yet; by default a new one in `runs`.
-            batch: samples per step over all ranks, for the throughput; the job's by default.
-            device: where the network is.
+            path: the run directory, which must not contain a run yet; by default a new one in `runs`.
+            batch: samples per step over all ranks, for the throughput; by default the job's.
+            device: device of the network.
             job: the job, or its file, if there is one.
-            warmup: first steps that are written and left out of the quantities.
-            flops_per_step: matrix FLOPs of one step of one rank; counted from the network that the loop calls by default.
+            warmup: number of first steps that are written but excluded from the quantities.
+            flops_per_step: matrix FLOPs of one step of one rank; by default counted from the network that the loop calls.
             what_if: after the loop, time a copy of the network with fewer threads and with a larger batch.
-            quiet: say nothing at the end.
-            rank, world_size: of this process; those that torchrun has set by default.
+            quiet: print nothing at the end.
+            rank, world_size: of this process; by default those from torchrun.
         """
         self._job = jobs.load(Path(job)) if isinstance(job, (str, os.PathLike)) else job
         if batch is None and self._job is not None:
@@ -102,8 +103,8 @@ class LoopRecorder:
         self._path, self._batch, self._device_name = path, batch, str(device)
         self._title, self._warmup, self._flops, self._has_ablations = title, warmup, flops_per_step, what_if
         self._is_quiet = quiet
-        told = (rank, os.environ.get("RANK", 0)), (world_size, os.environ.get("WORLD_SIZE", 1))
-        self._rank, self._world_size = (int(of_environment if own is None else own) for own, of_environment in told)
+        values = (rank, os.environ.get("RANK", 0)), (world_size, os.environ.get("WORLD_SIZE", 1))
+        self._rank, self._world_size = (int(of_environment if own is None else own) for own, of_environment in values)
         self._num_steps = 0
         self._input_s = self._since = 0.0
         self._parts: dict[str, list[Callable[[], float]]] | None = None
@@ -142,7 +143,7 @@ class LoopRecorder:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One training step. A step that raises is not written."""
+        """Time one training step. A step that raises is not written."""
         if self._parts is not None:
             raise InputError("rec.step() within rec.step()", "end one step before the next begins")
         if self._num_steps == 0:
@@ -175,7 +176,9 @@ class LoopRecorder:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """A part of the step: input, transfer, forward, backward, communication or update. Times of equal names add up."""
+        """Time a part of the step: input, transfer, forward, backward, communication or update. Times with the same name add
+        up.
+        """
         if name not in PARTS:
             raise NotFoundError("part of a step", name, PARTS)
         if self._parts is None or self._open_part:
@@ -191,7 +194,7 @@ class LoopRecorder:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Outside of the clock, between steps: evaluation, checkpoints, logging."""
+        """Stop the clock between steps, for evaluation, checkpoints and logging."""
         self._input_s += time.perf_counter() - self._since
         try:
             yield
@@ -201,7 +204,7 @@ class LoopRecorder:
     # -- helpers -----------------------------------------------------------------------------------------
 
     def _summary(self, record: Record) -> str:
-        """What was recorded, what was predicted of it if that lies at hand, and what to type next, in a line."""
+        """Return a line with the recorded steps, their prediction if one is stored nearby, and the next command."""
         steps, mfu, rate = (record[name] for name in ("step_time_s", "mfu", "achieved_flops_per_s"))
         parts = [] if steps.value is None else [f"{quantity(steps.value, 's')} a step"]
         known = next(
@@ -229,7 +232,7 @@ class LoopRecorder:
         return f"recorded {how_many(self._num_steps, 'steps')} in {path}{what}; next: chronograd explain {path}"
 
     def _stopwatch(self) -> Callable[[], Callable[[], float]]:
-        """Starts; stopping it returns what reads the seconds, on CUDA only after a synchronisation."""
+        """Start a stopwatch. Stopping it returns a function that reads the seconds, on CUDA only after a synchronisation."""
         if self._device.type != "cuda":
             start_s = time.perf_counter()
 
@@ -256,12 +259,14 @@ class LoopRecorder:
         path = Path(self._path)
         while not _is_new_run(path):
             if time.monotonic() > deadline:
-                raise RunError(f"rank 0 did not make {path} within {WAIT_FOR_RANK_0_S:g} s", "give all ranks one path")
+                raise RunError(
+                    f"rank 0 did not create {path} within {WAIT_FOR_RANK_0_S:g} s", "give all ranks one path"
+                )
             time.sleep(0.1)
         return RunDir.open(path)
 
     def _record(self, raised: str) -> Record:
-        """From the steps that all ranks have written so far; ranks that are behind make it shorter."""
+        """Return the record of the steps that all ranks have written so far; slow ranks make it shorter."""
         environment_then, logs = self.run.environment(), self.run.logs()
         started = logs[0].last(Start)
         made = Record(
@@ -302,7 +307,7 @@ class LoopRecorder:
 
 
 def _is_new_run(path: Path) -> bool:
-    """Made by the rank 0 of these ranks, not by that of an earlier start, which rank 0 will refuse."""
+    """Return whether rank 0 of these ranks created the run, not that of an earlier start, which rank 0 will refuse."""
     made = path / "environment.json"
     return made.exists() and time.time() - made.stat().st_mtime < WAIT_FOR_RANK_0_S
 

@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation of what was measured: FLOPs of a step over its time, over the peak of what it ran on."""
+"""Model FLOPs utilisation of a measurement: FLOPs of a step over its time, over the peak of the device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def put_utilisation(
     """Put the achieved rate of matrix FLOPs and the utilisation into a record, or why they are missing.
 
     Args:
-        flops: matrix FLOPs of one rank's step; None where nobody counted them, for a reason such as `why_not`.
-        start: what rank 0 said of where it runs. precision: of the arithmetic; a peak is one of a precision.
+        flops: matrix FLOPs of one rank's step; None if they were not counted, for a reason such as `why_not`.
+        start: the start line of rank 0. precision: of the arithmetic; each precision has its own peak.
     """
     achieved = result.achieved_flops(step_time, flops, why_not)
     record.put("achieved_flops_per_s", achieved)
@@ -39,12 +39,12 @@ def put_utilisation(
 
 
 def peak_of(start: Start | None, precision: str, ranks: int) -> float:
-    """Peak FLOP/s of what a rank runs on, as a prediction for it has it. Raises InputError where it is not known.
+    """Return the peak FLOP/s of a rank's device, as a prediction uses it. Raises InputError if it is unknown.
 
-    A GPU's is that of its data sheet, by its driver's name. A processor's was measured by `chronograd calibrate`.
+    For a GPU it is the data sheet's, by the name in its driver. For a processor, `chronograd calibrate` measured it.
     """
     if start is None or start.device is None:
-        raise InputError("what it ran on is not told")
+        raise InputError("the device is unknown")
     name, hint = start.device_name or "", "`chronograd calibrate` measures it"
     if start.device.startswith("cuda"):
         gpu = catalog.of_driver_name(name)
