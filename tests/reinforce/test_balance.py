@@ -62,7 +62,7 @@ def test_the_best_number_is_the_fewest_near_the_top() -> None:
 def test_times_that_are_none() -> None:
     with pytest.raises(InputError, match="an actor takes 0"):
         Components(actor_s=0.0, learner_s=1.0)
-    with pytest.raises(InputError, match="nothing of something"):
+    with pytest.raises(InputError, match="a value below its minimum"):
         balance(PUBLISHED, BalanceSetting(batch=512, draws=0.0))
 
 

@@ -38,10 +38,14 @@ class TestGymnasium:
     @pytest.mark.parametrize(
         ("name", "error", "message"),
         [
-            ("CartPole-v1", InputError, "data.name is 'CartPole-v1', which is no environment"),
+            ("CartPole-v1", InputError, "data.name is 'CartPole-v1', which is not an environment"),
             ("gymnasium:CartPol-v1", NotFoundError, "unknown environment 'CartPol-v1'"),
-            ("gymnasium:Pendulum-v1", InputError, "has no numbered actions but Box"),
-            ("gymnasium:Blackjack-v1", InputError, "Blackjack-v1 shows no array of numbers but Tuple"),
+            ("gymnasium:Pendulum-v1", InputError, "has actions that are not numbered: Box"),
+            (
+                "gymnasium:Blackjack-v1",
+                InputError,
+                "Blackjack-v1 has observations that are not arrays of numbers: Tuple",
+            ),
         ],
     )
     def test_what_is_none_is_refused(self, name: str, error: type[InputError], message: str) -> None:

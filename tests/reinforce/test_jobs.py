@@ -140,18 +140,18 @@ def test_exponents_that_are_not_given_are_those_of_the_kind_of_replay() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["backend=ddp", "cluster.count=2"], "dqn-2015 has one process"),
-        (["training.precision=bf16"], "training.precision is bf16, which is not of agents"),
+        (["backend=ddp", "cluster.count=2"], "dqn-2015 runs in one process"),
+        (["training.precision=bf16"], "training.precision is bf16, which has no effect on agents"),
         (["training.schedule=cosine"], "training.schedule is cosine"),
-        (["training.channels_last=true"], "training.channels_last is True, which is not of agents"),
-        (["data.image_size=84"], "data.image_size is 84, which is not of environments"),
-        (["reinforcement.replay_start=300"], "replay_start is 300, more than replay_size = 200"),
-        (["reinforcement.replay_start=200", "training.epochs=1"], "replay_start is 200, more than all steps of the job, 150"),
-        (["network.name=table", "network.options={}"], "algorithm is dqn-2015, and network.name is table"),
-        (["reinforcement.algorithm=q-learning"], "reinforcement.*is not of a table"),
+        (["training.channels_last=true"], "training.channels_last is True, which has no effect on agents"),
+        (["data.image_size=84"], "data.image_size is 84, which has no effect on environments"),
+        (["reinforcement.replay_start=300"], "replay_start is 300, which is more than replay_size = 200"),
+        (["reinforcement.replay_start=200", "training.epochs=1"], "replay_start is 200, but the job has only 150 steps"),
+        (["network.name=table", "network.options={}"], "algorithm is dqn-2015, which does not work with network.name=table"),
+        (["reinforcement.algorithm=q-learning"], "reinforcement.*has no effect on a table"),
         (["network.name=dqn-2015", "network.options={}"], "takes images"),
-        (["data.name=cartpole"], "no environment"),
-        (["reinforcement.frame_stack=1"], "frame_stack is 1, which is of Atari's images and not of gymnasium:CartPole-v1"),
+        (["data.name=cartpole"], "not an environment"),
+        (["reinforcement.frame_stack=1"], "frame_stack is 1, which applies only to Atari images, not to gymnasium:CartPole-v1"),
         (["reinforcement.frame_stack=17"], "frame_stack.*16"),
     ],
 )  # fmt: skip
@@ -232,7 +232,7 @@ class TestRun:
         assert [section.title for section in both.sections] == [f"{run.path.name}: where an agent's step goes"] * 2
 
     def test_it_is_not_measured(self) -> None:
-        with pytest.raises(JobError, match="is trained, not measured"):
+        with pytest.raises(JobError, match="learning job cannot be measured"):
             measure(job_of())
 
 

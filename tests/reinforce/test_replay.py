@@ -151,7 +151,7 @@ def test_a_capacity_of_none() -> None:
 def test_a_priority_that_is_none(kind: str, wrong: float) -> None:
     replay = KINDS[kind](10)
     replay.add(numbered(range(4)))
-    with pytest.raises(InputError, match="priorities are finite"):
+    with pytest.raises(InputError, match="finite priorities"):
         replay.update(np.arange(4), np.array([1.0, wrong, 1.0, 1.0]))
 
 

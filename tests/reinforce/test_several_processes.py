@@ -45,11 +45,14 @@ def test_which_program_runs_a_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["actors=8"], "reinforcement.actors is 8, which is not of dqn-2015"),
-        (["algorithm=apex", "learners=2"], "reinforcement.learners is 2, which is not of Ape-X, which has one"),
-        (["algorithm=apex", "exploration=fixed"], "reinforcement.exploration is fixed, which is not of Ape-X"),
+        (["actors=8"], "reinforcement.actors is 8, which has no effect on dqn-2015"),
+        (
+            ["algorithm=apex", "learners=2"],
+            "reinforcement.learners is 2, which Ape-X does not support: it has one learner",
+        ),
+        (["algorithm=apex", "exploration=fixed"], "reinforcement.exploration is fixed, which Ape-X does not support"),
         (["algorithm=apex", "replay=rank"], "shards cannot rank together"),
-        (["algorithm=gorila", "replay=proportional"], "Gorila draws alike"),
+        (["algorithm=gorila", "replay=proportional"], "Gorila draws uniformly"),
         (["algorithm=gorila", "replay_size=0", "replay_start=1"], "learners draw from replay"),
     ],
 )

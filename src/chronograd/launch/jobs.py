@@ -199,7 +199,7 @@ def measure(
     Others, and errors, as for `train`.
     """
     if job.task == "reinforcement":
-        raise JobError("a job of reinforcement is trained, not measured", "train it: its record has frames per second")
+        raise JobError("a reinforcement learning job cannot be measured", "train it: its record has frames per second")
     timing = timing or Timing(num_steps=usual_steps(job))
     if with_epochs and job.mode == "inference":
         raise JobError("epochs are of training, and mode is inference", "time batches: leave --epochs out")

@@ -1,4 +1,4 @@
-"""What the run of an agent needs of it, whichever algorithm it learns by, and the episodes that it is scored in."""
+"""The interface of all agents, and the episodes that evaluate them."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from chronograd.reinforce.exploration import epsilon_ladder
 if TYPE_CHECKING:
     import torch
 
-# What gives evaluation episodes their seeds; none is one of training's.
+# Seed from which evaluation derives its seeds; training uses none of them.
 EVALUATION_SEED = 1_000_000
-# Of an episode, in memory at once.
+# Pictures of an episode held in memory.
 MAX_PICTURES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedEpisode:
-    """An episode that ended. `total`: its return, the sum of its rewards as the environment gave them; `epsilon` at its end."""
+    """A finished episode. `total`: its return, the sum of its rewards as the environment gave them; `epsilon` at its end."""
 
     total: float
     length: int
     epsilon: float
 
 
-# The loss of an update that a step ended with, and the episode that it ended, if any.
+# The loss of the update after a step, and the episode that the step ended; None where there is none.
 Moment = tuple["torch.Tensor | float | None", FinishedEpisode | None]
 
 
 class Agent(Protocol):
-    """A file of this folder. `steps` and `episodes` count what it has lived through, `updates` what it learned."""
+    """An agent of a job. `steps`, `episodes` and `updates` are its counts so far."""
 
     steps: int
     episodes: int
     updates: int
 
     def live(self, environment: Environment, num_steps: int, seed: int) -> Iterator[Moment]:
-        """Act and learn for so many steps, from the begin of an episode. The same seed, the same steps."""
+        """Act and learn for `num_steps` steps, starting a new episode. The same seed gives the same steps."""
 
     def values(self, observations: np.ndarray) -> np.ndarray:
-        """Q of every action: (N, actions)."""
+        """Return Q of every action: (N, actions)."""
 
     def num_params(self) -> int:
-        """Numbers that are learned."""
+        """Return the number of learned values."""
 
     def save(self) -> dict[str, Callable[[Path], None]]:
-        """Files of a checkpoint, each with what writes it."""
+        """Return the files of a checkpoint, each with the function that writes it."""
 
     def restore(self, folder: Path) -> None:
-        """Bring it to a checkpoint."""
+        """Load the agent from a checkpoint."""
 
 
 def epsilon_at(settings: Reinforcement, step: int, episode: int) -> float:
-    """Share of random actions at a step, counted from 0; on the ladder that of an episode.
+    """Return the share of random actions at a step, counted from 0, or for the ladder that of an episode.
 
     >>> settings = Reinforcement(epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=1000)
     >>> [epsilon_at(settings, step, 0) for step in (0, 500, 9999)]
@@ -72,7 +72,7 @@ def epsilon_at(settings: Reinforcement, step: int, episode: int) -> float:
 
 
 def greedy(values_NA: np.ndarray) -> np.ndarray:
-    """The action of the highest value, the first of equals."""
+    """Return the action with the highest value, the first of equals."""
     actions: np.ndarray = values_NA.argmax(axis=1)
     return actions
 
@@ -84,9 +84,9 @@ def evaluate(
     seed: int,
     after_step: Callable[[], None] = lambda: None,
 ) -> list[float]:
-    """Returns of one episode in each environment, played side by side so that the network is asked for all at once.
+    """Return the returns of one episode in each environment, played side by side with one call of the network per step.
 
-    The i-th has the same seed, and the same random actions at the same steps, each time.
+    The i-th environment has the same seed, and the same random actions at the same steps, each time.
     """
     seeds = [EVALUATION_SEED + 1_000 * seed + i for i in range(len(environments))]
     randoms = [np.random.default_rng(one) for one in seeds]
@@ -108,7 +108,8 @@ def evaluate(
 
 
 def episode_pictures(agent: Agent, environment: Environment, settings: Reinforcement, seed: int) -> list[np.ndarray]:
-    """Pictures (height, width, 3) after each step of the first evaluation episode; of a long one after every 2nd, 4th, and so on.
+    """Return pictures (height, width, 3) after each step of the first evaluation episode; of a long one every 2nd, 4th and so
+    on.
 
     Raises: MissingExtraError.
     """

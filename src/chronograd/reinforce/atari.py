@@ -1,8 +1,9 @@
 """A game of the Atari 2600 as deep Q-learning sees it. The only file that imports ale-py, which is under the GPL-2.0.
 
-Mnih et al. 2015, methods: an action is held for four frames; of the last two each pixel's maximum is taken, as some sprites
-are drawn in every other frame only; grey, 84 x 84, the last four such images. An episode begins with up to 30 frames in
-which nothing is pressed, and lasts at most half an hour. The same action has the same effect each time: no sticky actions.
+Mnih et al. 2015, methods: an action is repeated for four frames. Each pixel is the maximum of the last two frames, as some
+sprites are drawn in every other frame only. An observation is the last four such images, grey, 84 x 84. An episode starts with
+up to 30 frames without a button pressed, and lasts at most half an hour. The same action always has the same effect: no sticky
+actions.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from chronograd.errors import NotFoundError
 SIDE = 84
 HELD_FRAMES = 4
 MAX_FRAMES = 108_000  # half an hour at 60 frames/s
-NOTHING = 0  # the action of that number
+NOTHING = 0  # the action "no button"
 
 
 class AtariGame(gymnasium.Env[np.ndarray, int]):
-    """Observations (frame_stack, 84, 84) of uint8, the newest image last; rewards as the game's score changes.
+    """A game with observations (frame_stack, 84, 84) of uint8, the newest image last. Rewards are changes of the score.
 
-    `lives` is what is left of them. With `life_ends_episode` a lost life is a terminal state, and the next `reset` goes on
-    with the same game.
+    `lives` are the remaining lives. With `life_ends_episode` a lost life is a terminal state, and the next `reset` continues
+    the same game.
     """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 gymnasium's own form
@@ -71,7 +72,7 @@ class AtariGame(gymnasium.Env[np.ndarray, int]):
                 if self._ale.game_over():
                     self._ale.reset_game()
         else:
-            self._ale.act(self._actions[NOTHING])  # out of the frame in which the life was lost
+            self._ale.act(self._actions[NOTHING])  # leaves the frame in which the life was lost
         self.lives = self._ale.lives()
         self._screens[:] = 0
         self._ale.getScreenGrayscale(self._screens[1])
@@ -94,7 +95,7 @@ class AtariGame(gymnasium.Env[np.ndarray, int]):
         return self._seen.copy(), reward, is_terminal, self._is_too_long, {}
 
     def render(self) -> np.ndarray:
-        """The screen in colour, (210, 160, 3)."""
+        """Return the screen in colour, (210, 160, 3)."""
         screen: np.ndarray = self._ale.getScreenRGB()
         return screen
 
@@ -103,13 +104,13 @@ class AtariGame(gymnasium.Env[np.ndarray, int]):
         return bool(self._ale.getEpisodeFrameNumber() >= MAX_FRAMES)
 
     def _image(self) -> np.ndarray:
-        """The newer of two screens, each pixel the brighter one, as (84, 84): each pixel the mean of the area that it covers."""
+        """Return the pixel-wise maximum of two screens, scaled to (84, 84) by the mean of the area of each pixel."""
         brightest = np.maximum(self._screens[0], self._screens[1]).astype(np.float32)
         return np.asarray(self._rows @ (brightest @ self._columns) + 0.5).astype(np.uint8)
 
 
 def _shares(size: int, smaller: int) -> np.ndarray:
-    """(smaller, size): how much of each pixel of a line lies in each pixel of a shorter one; rows sum to 1."""
+    """Return (smaller, size): the share of each pixel of a line in each pixel of a shorter line; rows sum to 1."""
     edges = np.arange(smaller + 1) * (size / smaller)
     begin, end = edges[:-1, None], edges[1:, None]
     pixels = np.arange(size)[None, :]

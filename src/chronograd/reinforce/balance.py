@@ -1,18 +1,18 @@
-"""Whether actors, replay and learner fit each other: which of them limits the others, and how many actors are enough.
+"""The balance of actors, replay and learner: the part that limits the others, and the number of actors that is enough.
 
-Each part has a rate that it could keep up alone; the whole runs at the least of them:
+Each part has a maximum rate; the whole system runs at the lowest of these, in minibatches per second:
 
     actors    N · q / (B · a)                 a: seconds of an actor per transition; q: draws of a transition; B: minibatch
     learner   L / l                           l: seconds of a learner per minibatch
     replay    S / (r_out + B / q · r_in)      r: seconds of a shard per minibatch drawn, and per transition added
-    cores     C / (k_l + r_out + B / q · (k_a + r_in))    k: of these seconds, those that a core is busy with
+    cores     C / (k_l + r_out + B / q · (k_a + r_in))    k: busy core seconds within a and l
     link      b / (bytes per minibatch + B / q · bytes per transition)
 
-in minibatches per second. A part that is not the least waits for it: its idle share is 1 less the least over its own rate.
-Without pacing q follows from the rates instead: actors and learner each run at their own, on what cores they leave each other.
+Every other part waits for the slowest: its idle share is 1 minus the lowest rate over its own rate. Without pacing, q follows
+from the rates: actors and learner each run at their own rate, on the cores that the other leaves free.
 
-Left out: queues between parts that vary, which cost most where two rates are near each other; caches that parts share.
-Needs no torch.
+Not modelled: queues between parts with varying times, which cost most where two rates are close; caches shared by parts. Needs
+no torch.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from dataclasses import dataclass, replace
 
 from chronograd.errors import InputError
 
-# Beyond the best number, actors still bring this share more, or less; they are then not worth their memory.
+# `best_of` picks the fewest actors within this share of the highest rate; the last few percent are not worth more memory.
 WORTH = 0.05
 
 
 @dataclass(frozen=True)
 class Components:
-    """What each part takes, in seconds, measured or given.
+    """Seconds that each part needs per unit of work, measured or given.
 
     Attributes:
-        actor_s: of one actor per transition, its environments' and network's share and sending included; `actor_cpu_s` of
-            these on a core.
-        learner_s: of one learner per minibatch, with its wait for one that was asked for ahead; `learner_cpu_s` on a core.
-        add_s, draw_s: of a shard, per transition added, and per minibatch drawn and its new priorities.
-        overhead_cpu_s: on a core, of all else per minibatch: what drives them, and what carries their messages.
-        transition_bytes, batch_bytes: what is sent to replay, and to the learner.
+        actor_s: seconds of one actor per transition, including its share of environments, network and sending.
+            `actor_cpu_s`: the part of it on a core.
+        learner_s: seconds of one learner per minibatch, including its wait for a prefetched one. `learner_cpu_s`: on a core.
+        add_s, draw_s: seconds of a shard per added transition, and per drawn minibatch including its new priorities.
+        overhead_cpu_s: core seconds of everything else per minibatch: the driver and the transport of messages.
+        transition_bytes, batch_bytes: bytes sent to replay per transition, and to the learner per minibatch.
     """
 
     actor_s: float
@@ -59,12 +59,12 @@ class Components:
 
 @dataclass(frozen=True)
 class BalanceSetting:
-    """How many there are of what.
+    """Numbers of actors, learners and shards, and the resources that they share.
 
     Attributes:
-        batch: transitions of a minibatch. `draws`: of a transition, on average, while it is in replay.
-        cores: of the machine that all share; None for parts that each have their own.
-        bytes_per_s: of the link to and from replay; None for one that limits nothing.
+        batch: transitions per minibatch. `draws`: average draws of a transition while it is in replay.
+        cores: of the machine that all parts share; None if each part has its own.
+        bytes_per_s: of the link to and from replay; None for a link without limit.
     """
 
     batch: int
@@ -78,7 +78,7 @@ class BalanceSetting:
 
 @dataclass(frozen=True)
 class Balance:
-    """`rates`: minibatches per second that each part could keep up alone."""
+    """The result of `balance`. `rates`: maximum minibatches per second of each part."""
 
     setting: BalanceSetting
     rates: Mapping[str, float]
@@ -93,24 +93,24 @@ class Balance:
 
     @property
     def transitions_per_s(self) -> float:
-        """Into replay."""
+        """Return the transitions that enter replay per second."""
         return self.batches_per_s * self.setting.batch / self.setting.draws
 
     def idle(self, part: str) -> float:
-        """Share of its time."""
+        """Return the share of time in which a part is idle."""
         return 1 - self.batches_per_s / self.rates[part]
 
 
 def balance(parts: Components, setting: BalanceSetting) -> Balance:
-    """The rates of all parts of a paced run.
+    """Return the maximum rates of all parts of a paced run.
 
     >>> parts = Components(actor_s=4 / 139, learner_s=1 / 19)  # the 360 actors of Ape-X, 4 frames a transition
     >>> round(balance(parts, BalanceSetting(batch=512, draws=1.0, num_actors=360)).rates["actors"], 2)
     24.43
     """
     if min(setting.batch, setting.num_actors, setting.learners, setting.shards) < 1 or not setting.draws > 0:
-        raise InputError(f"{setting} has nothing of something", "give 1 or more of each, and draws above 0")
-    new = setting.batch / setting.draws  # transitions that come with a minibatch
+        raise InputError(f"{setting} has a value below its minimum", "give 1 or more of each, and draws above 0")
+    new = setting.batch / setting.draws  # new transitions per minibatch
     rates = {
         "actors": setting.num_actors / (new * parts.actor_s),
         "learner": setting.learners / parts.learner_s,
@@ -131,14 +131,14 @@ def _per_s(amount: float, each: float) -> float:
 
 
 def enough_actors(parts: Components, setting: BalanceSetting, most: int = 10_000) -> int:
-    """The fewest actors with which something else limits, or `most`: more would only wait."""
+    """Return the smallest number of actors that do not limit the run, at most `most`. More actors would only wait."""
     one = balance(parts, replace(setting, num_actors=1))
     others = min(rate for part, rate in one.rates.items() if part != "actors")
     return max(1, min(most, math.ceil(others / one.rates["actors"] - 1e-9)))
 
 
 def best_of(rates: Mapping[int, float]) -> int:
-    """Of rates by number of actors, the fewest that come within WORTH of the highest.
+    """Return the smallest number of actors whose rate is within WORTH of the highest.
 
     >>> best_of({1: 10.0, 2: 19.0, 3: 19.5, 4: 19.2})
     2
@@ -147,6 +147,6 @@ def best_of(rates: Mapping[int, float]) -> int:
 
 
 def gain(parts: Components, setting: BalanceSetting) -> float:
-    """What one more learner brings: minibatches per second over those without, less 1."""
+    """Return the relative gain in minibatches per second from one more learner."""
     more = replace(setting, learners=setting.learners + 1)
     return balance(parts, more).batches_per_s / balance(parts, setting).batches_per_s - 1

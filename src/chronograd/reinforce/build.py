@@ -14,7 +14,7 @@ from chronograd.reinforce.tabular import QTable
 
 
 def agent_of(job: Job, space: Space, device: torch.device) -> Agent:
-    """With fresh weights, and nothing remembered."""
+    """Return the agent of a job, with new weights and an empty replay."""
     assert job.reinforcement is not None
     if job.reinforcement.algorithm == "q-learning":
         return QTable(job, space)
@@ -22,7 +22,7 @@ def agent_of(job: Job, space: Space, device: torch.device) -> Agent:
 
 
 def replay_of(settings: Reinforcement, space: Space) -> Replay | None:
-    """What the agent remembers; None where it remembers nothing. Of stacked images each is kept once."""
+    """Return the replay of an agent, or None if it has none. Each image of a stack is stored once."""
     size, is_stacked = settings.replay_size, space.dtype == np.uint8
     if not size:
         return None

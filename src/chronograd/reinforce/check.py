@@ -1,4 +1,4 @@
-"""Whether a job of reinforcement can run: told before anything is written."""
+"""Checks of a reinforcement learning job that run before anything is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chronograd.reinforce.tabular import TABLE, QTable
 from chronograd.train.optimizer import make_optimizer
 from chronograd.words import how_many
 
-# What a table has not, and what of training and data no agent has.
+# Fields that a table does not use, fields only for several processes, and the training fields that agents do use.
 _OF_NETWORKS = ("replay_size", "replay_start", "update_every", "target_every", "loss", "max_gradient_norm", "clip_rewards",
                 "double", "dueling", "n_step", "replay", "priority_exponent", "importance_exponent", "importance_updates")  # fmt: skip
 _OF_SEVERAL = ("actors", "learners", "bundled", "replay_shards", "environments_per_actor", "send_every", "refresh_every",
@@ -23,17 +23,23 @@ _TRAINING = ("recipe", "epochs", "batch", "seed", "optimizer", "learning_rate", 
 
 
 def check_agent(job: Job) -> None:
-    """Make the environment and, without memory, the network. Raises InputError, MissingExtraError."""
+    """Build the environment and, without allocating memory, the network.
+
+    Raises: InputError, MissingExtraError.
+    """
     agent = job.reinforcement
     assert agent is not None
     if job.backend != "single" or job.cluster.count != 1:
-        raise JobError(f"backend is {job.backend} with {how_many(job.cluster.count, 'devices')}; {agent.algorithm} has one process",
+        raise JobError(f"backend is {job.backend} with {how_many(job.cluster.count, 'devices')}; {agent.algorithm} runs in one process",
                        "write backend=single and cluster.count=1")  # fmt: skip
     _refuse_what_is_left_out(job, agent)
     if environments.split(job.data.name)[0] != "atari":
         usual = Reinforcement(algorithm=agent.algorithm).frame_stack
         _refuse(
-            "reinforcement.frame_stack", agent.frame_stack, usual, f"is of Atari's images and not of {job.data.name}"
+            "reinforcement.frame_stack",
+            agent.frame_stack,
+            usual,
+            f"applies only to Atari images, not to {job.data.name}",
         )
     environment = environments.make(job)
     space = environments.space(environment)
@@ -45,51 +51,61 @@ def check_agent(job: Job) -> None:
 
 
 def _refuse_what_is_left_out(job: Job, agent: Reinforcement) -> None:
-    """Fields that say something and would change nothing."""
+    """Raise JobError if the job sets fields that would have no effect."""
     usual = Training(recipe="sgd")  # constant, nothing augmented
     of_images = () if job.network.name in (MLP, TABLE) else ("channels_last",)
     for name in Training.model_fields.keys() - {*_TRAINING, *of_images}:
-        _refuse(f"training.{name}", getattr(job.training, name), getattr(usual, name), "is not of agents")
+        _refuse(f"training.{name}", getattr(job.training, name), getattr(usual, name), "has no effect on agents")
     for name in Data.model_fields.keys() - {"name"}:
         _refuse(
-            f"data.{name}", getattr(job.data, name), getattr(Data(name=job.data.name), name), "is not of environments"
+            f"data.{name}",
+            getattr(job.data, name),
+            getattr(Data(name=job.data.name), name),
+            "has no effect on environments",
         )
     if agent.algorithm == "q-learning":
         own = Reinforcement(algorithm=agent.algorithm)
         for name in _OF_NETWORKS:
-            _refuse(f"reinforcement.{name}", getattr(agent, name), getattr(own, name), "is not of a table")
+            _refuse(f"reinforcement.{name}", getattr(agent, name), getattr(own, name), "has no effect on a table")
     elif agent.replay_size and agent.replay_start > agent.replay_size:
-        raise JobError(f"reinforcement.replay_start is {agent.replay_start:,}, more than replay_size = {agent.replay_size:,}",
-                       "learning would never begin: write a smaller replay_start")  # fmt: skip
+        raise JobError(f"reinforcement.replay_start is {agent.replay_start:,}, which is more than replay_size = {agent.replay_size:,}",
+                       "learning would never start: set a smaller replay_start")  # fmt: skip
     steps = job.training.epochs * agent.steps_per_epoch
     if agent.replay_size and agent.replay_start > steps:
-        raise JobError(f"reinforcement.replay_start is {agent.replay_start:,}, more than all steps of the job, {steps:,}",
-                       "learning would never begin: write a smaller replay_start, or more training.epochs")  # fmt: skip
+        raise JobError(f"reinforcement.replay_start is {agent.replay_start:,}, but the job has only {steps:,} steps",
+                       "learning would never start: set a smaller replay_start or more training.epochs")  # fmt: skip
     _check_parts(job, agent)
     is_table = job.network.name == TABLE
     if is_table != (agent.algorithm == "q-learning"):
-        raise JobError(f"reinforcement.algorithm is {agent.algorithm}, and network.name is {job.network.name}",
-                       f"write network.name={'mlp or dqn-2015' if is_table else TABLE}")  # fmt: skip
+        raise JobError(f"reinforcement.algorithm is {agent.algorithm}, which does not work with network.name={job.network.name}",
+                       f"set network.name={'mlp or dqn-2015' if is_table else TABLE}")  # fmt: skip
 
 
 def _check_parts(job: Job, agent: Reinforcement) -> None:
-    """Of Gorila and Ape-X, and that others have none."""
+    """Check the distributed fields: their values for Gorila and Ape-X, and that other algorithms set none of them."""
     usual = Reinforcement(algorithm=agent.algorithm)
     if agent.algorithm not in DISTRIBUTED:
         for name in _OF_SEVERAL:
-            _refuse(f"reinforcement.{name}", getattr(agent, name), getattr(usual, name), f"is not of {agent.algorithm}")
+            _refuse(
+                f"reinforcement.{name}",
+                getattr(agent, name),
+                getattr(usual, name),
+                f"has no effect on {agent.algorithm}",
+            )
         return
     require("ray", "ray", f"reinforcement.algorithm={agent.algorithm}")
     if agent.algorithm == "apex":
-        _refuse("reinforcement.learners", agent.learners, 1, "is not of Ape-X, which has one")
-        _refuse("reinforcement.bundled", agent.bundled, False, "is not of Ape-X")
-        _refuse("reinforcement.exploration", agent.exploration, "ladder", "is not of Ape-X, whose actors have a ladder")
+        _refuse("reinforcement.learners", agent.learners, 1, "Ape-X does not support: it has one learner")
+        _refuse("reinforcement.bundled", agent.bundled, False, "Ape-X does not support")
+        _refuse(
+            "reinforcement.exploration", agent.exploration, "ladder", "Ape-X does not support: its actors use a ladder"
+        )
     elif agent.replay != "uniform":
-        raise JobError(f"reinforcement.replay is {agent.replay}, and Gorila draws alike", "write replay: uniform, or algorithm: apex")  # fmt: skip
+        raise JobError(f"reinforcement.replay is {agent.replay}, but Gorila draws uniformly", "set replay: uniform, or algorithm: apex")  # fmt: skip
     if agent.replay == "rank":
-        raise JobError("reinforcement.replay is rank, and shards cannot rank together", "write replay: proportional")
+        raise JobError("reinforcement.replay is rank, but shards cannot rank together", "set replay: proportional")
     if not agent.replay_size:
-        raise JobError("reinforcement.replay_size is 0, and learners draw from replay", "write a replay_size")
+        raise JobError("reinforcement.replay_size is 0, but learners draw from replay", "set a replay_size above 0")
 
 
 def _refuse(name: str, value: Any, usual: Any, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Which part of an agent's step takes how long: acting, the environment, replay, learning. Measured around their calls."""
+"""Times of the parts of an agent's step (acting, environment, replay, learning), measured around their calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Methods of an agent, of its replay and of an environment, and the part that each is.
+# Methods of an agent, of its replay and of an environment, and the part that each belongs to.
 PARTS = {
     "agent": {"act": "act_s", "learn": "learn_s"},
     "replay": {"add": "replay_s", "sample": "replay_s", "update": "replay_s"},
@@ -15,21 +15,21 @@ PARTS = {
 
 
 class Clock:
-    """Seconds of each part since it was last read. A part within another, as replay within learning, counts for itself alone."""
+    """Seconds of each part since the last read. A nested part, such as replay within learning, counts only for itself."""
 
     def __init__(self) -> None:
         self._parts: dict[str, float] = {}
         self._within_s = 0.0
 
     def time_parts(self, agent: Any, environment: Any) -> None:
-        """From now on, time the calls of those methods that there are."""
+        """Start timing the calls of these methods, where they exist."""
         for owner, name in ((agent, "agent"), (getattr(agent, "replay", None), "replay"), (environment, "environment")):
             for method, part in PARTS[name].items():
                 if hasattr(owner, method):
                     setattr(owner, method, self._timed(part, getattr(owner, method)))
 
     def read(self) -> dict[str, float]:
-        """Seconds by part, and begin anew."""
+        """Return the seconds by part and reset the clock."""
         parts, self._parts = self._parts, {}
         return parts
 

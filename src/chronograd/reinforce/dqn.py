@@ -1,10 +1,10 @@
-"""Deep Q-learning, to be read from top to bottom beside its papers.
+"""Deep Q-learning, written to be read from top to bottom next to its papers.
 
-Mnih et al. 2013, "Playing Atari with deep reinforcement learning", arXiv:1312.5602: lines marked `2013 n` are line n of
-its Algorithm 1. Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518: adds a target
-network, which is copied every C updates, and cuts the error where it is beyond 1. Each part has a switch in the job's
-section `reinforcement`. Beyond the two papers, and off by default: double (van Hasselt et al. 2016, arXiv:1509.06461),
-dueling (Wang et al. 2016, arXiv:1511.06581), n-step targets (Sutton 1988), priorities (Schaul et al. 2016, in the replay).
+Mnih et al. 2013, "Playing Atari with deep reinforcement learning", arXiv:1312.5602: a line marked `2013 n` implements line n of
+its Algorithm 1. Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518: adds a target network,
+copied every C updates, and clips errors beyond 1. Each part has a switch in the job's section `reinforcement`. Extensions
+beyond the two papers are off by default: double (van Hasselt et al. 2016, arXiv:1509.06461), dueling (Wang et al. 2016,
+arXiv:1511.06581), n-step targets (Sutton 1988), priorities (Schaul et al. 2016, in the replay).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from chronograd.train.optimizer import make_optimizer
 
 
 class DQN:
-    """An agent whose action values are a network's.
+    """An agent whose action values come from a network.
 
     Attributes:
-        target: what the value of the next state is read from: an older copy of the network, or the network itself.
-        replay: None for an agent that learns from its newest steps alone.
-        steps, episodes, updates: so far.
+        target: the network that values the next state: an older copy of the network, or the network itself.
+        replay: None for an agent that learns from its newest steps only.
+        steps, episodes, updates: counts so far.
     """
 
     def __init__(self, job: Job, space: Space, replay: Replay | None, device: torch.device) -> None:
@@ -58,7 +58,7 @@ class DQN:
     # -- acting ----------------------------------------------------------------------------------------
 
     def live(self, environment: Environment, num_steps: int, seed: int) -> Iterator[Moment]:
-        """Act and learn for so many steps, from the begin of an episode. The same seed, the same steps."""
+        """Act and learn for `num_steps` steps, starting a new episode. The same seed gives the same steps."""
         random = np.random.default_rng(seed)
         settings, end = self.settings, self.steps + num_steps
         waiting = NStep(settings.n_step, settings.discount)
@@ -92,14 +92,14 @@ class DQN:
 
     @torch.inference_mode()
     def values(self, observations: np.ndarray) -> np.ndarray:
-        """Q of every action: (N, actions)."""
+        """Return Q of every action: (N, actions)."""
         values: np.ndarray = self.network(as_input(observations, self.device)).cpu().numpy()
         return values
 
     # -- learning --------------------------------------------------------------------------------------
 
     def learn(self, random: np.random.Generator) -> Tensor | None:
-        """One update, once enough is remembered. Returns its loss."""
+        """Make one update if the replay holds enough transitions. Return its loss."""
         newest = self.remember()
         if self.replay is None:
             return None if newest is None else self.update(Minibatch.of(newest))
@@ -108,7 +108,7 @@ class DQN:
         return self.update(self.replay.sample(self.batch, random))  #                               2013 11
 
     def remember(self) -> Transitions | None:
-        """Put the newest transitions into the replay. Returns them."""
+        """Put the newest transitions into the replay and return them."""
         if not self.newest:
             return None
         transitions = joined(self.newest)
@@ -118,7 +118,7 @@ class DQN:
         return transitions
 
     def update(self, sample: Minibatch) -> Tensor:
-        """A gradient step towards the targets of a minibatch."""
+        """Take a gradient step towards the targets of a minibatch. Return the loss."""
         weights_N = torch.from_numpy(sample.weights).to(self.device)
         targets_N, values_N = self.targets(sample), self.chosen(sample)
         is_huber = self.settings.loss == "huber"
@@ -134,13 +134,15 @@ class DQN:
             self.target.load_state_dict(self.network.state_dict())  #                               2015
         if self.replay is not None:
             errors_N = (targets_N - values_N.detach()).cpu().numpy()
-            if np.isfinite(errors_N).all():  # else the loss is not finite either, which ends the run after this epoch
+            if np.isfinite(
+                errors_N
+            ).all():  # otherwise the loss is not finite either, which ends the run after this epoch
                 self.replay.update(sample.indices, priorities_of(errors_N))
         return loss.detach()
 
     @torch.no_grad()
     def targets(self, sample: Minibatch) -> Tensor:
-        """y = r + γ · max over actions of Q(next state), and r alone after a terminal state, where the discount is 0."""
+        """Return y = r + γ · max over actions of Q(next state). After a terminal state the discount is 0, so y = r."""
         next_seen = as_input(sample.transitions.next_observation, self.device)
         next_NA = self.target(next_seen)
         chooser_NA = self.network(next_seen) if self.settings.double else next_NA
@@ -150,7 +152,7 @@ class DQN:
         return y_N
 
     def chosen(self, sample: Minibatch) -> Tensor:
-        """Q of the actions that were taken."""
+        """Return Q of the actions taken."""
         values_NA = self.network(as_input(sample.transitions.observation, self.device))
         actions_N1 = torch.from_numpy(sample.transitions.action).to(self.device)[:, None]
         chosen_N: Tensor = values_NA.gather(1, actions_N1).squeeze(1)
@@ -162,7 +164,7 @@ class DQN:
         return sum(p.numel() for p in self.network.parameters())
 
     def save(self) -> dict[str, Callable[[Path], None]]:
-        """Files of a checkpoint, each with what writes it."""
+        """Return the files of a checkpoint, each with the function that writes it."""
         tensors, numbers = optimizer_state(self.optimizer)
         assert not numbers, "the state of this optimizer is not all tensors"
         files: dict[str, Callable[[Path], None]] = {
@@ -176,7 +178,7 @@ class DQN:
         return files
 
     def restore(self, folder: Path) -> None:
-        """Bring network, target, optimizer and replay to a checkpoint."""
+        """Load network, target, optimizer and replay from a checkpoint."""
         self.network.load_state_dict(load_file(folder / MODEL))
         restore_optimizer(self.optimizer, load_file(folder / OPTIMIZER), {})
         if self.target is not self.network:

@@ -1,10 +1,11 @@
-"""Environments by the name in a job's `data.name`: what an agent sees, which actions it has, what they lead to.
+"""Environments by the name in a job's `data.name`: their observations, actions and results.
 
     gymnasium:CartPole-v1   any environment of gymnasium with numbered actions
     atari:pong              a game of the Atari 2600, as deep Q-learning sees it (chronograd.reinforce.atari)
 
-All are gymnasium's `Env`: `reset(seed=...)` returns an observation, `step(action)` the next one, the reward, whether it
-is a terminal state, and whether the episode was cut off, which is no end: the state after it still has a value.
+All are gymnasium's `Env`: `reset(seed=...)` returns an observation. `step(action)` returns the next one, the reward, whether
+the state is terminal, and whether the episode was truncated. A truncated episode has no terminal state: its last state still
+has a value.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from chronograd.errors import InputError, MissingExtraError, NotFoundError, requ
 from chronograd.job import Job
 
 LIBRARIES = ("gymnasium", "atari")
-# Steps of an evaluation episode in an environment that has no limit of its own, where a poor agent might go on for ever.
+# Maximum steps of an evaluation episode if the environment has no limit: a poor agent might continue forever.
 MAX_STEPS = 10_000
 
 
 class Environment(Protocol):
-    """gymnasium's `Env`, as far as agents know it."""
+    """The part of gymnasium's `Env` that agents use."""
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]: ...
 
@@ -37,15 +38,15 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Space:
-    """What an agent is given and may do.
+    """Observations and actions of an environment.
 
     Attributes:
-        shape, dtype: of an observation; `(frame_stack, 84, 84)` and uint8 of Atari.
-        num_actions: numbered from 0.
-        num_states: where observations are numbers of states; None elsewhere.
-        frames_per_step: of the game or simulation, for each action.
-        solved_at: mean return at which its makers call it solved; None where they do not say.
-        has_limit: whether episodes end by themselves after so many steps; else those of an evaluation end after MAX_STEPS.
+        shape, dtype: of an observation; `(frame_stack, 84, 84)` and uint8 for Atari.
+        num_actions: actions are numbered from 0.
+        num_states: number of states if observations are state numbers; otherwise None.
+        frames_per_step: frames of the game or simulation per action.
+        solved_at: mean return at which its authors consider it solved; None if they define none.
+        has_limit: whether the environment limits the steps of an episode; otherwise evaluation episodes end after MAX_STEPS.
     """
 
     shape: tuple[int, ...]
@@ -58,7 +59,9 @@ class Space:
 
 
 def split(name: str) -> tuple[str, str]:
-    """Library and name of an environment. Raises InputError for what names none.
+    """Return library and name of an environment.
+
+    Raises: InputError for a name of another form.
 
     >>> split("gymnasium:CartPole-v1")
     ('gymnasium', 'CartPole-v1')
@@ -66,18 +69,18 @@ def split(name: str) -> tuple[str, str]:
     library, _, own = name.partition(":")
     if library not in LIBRARIES or not own:
         raise InputError(
-            f"data.name is {name!r}, which is no environment",
+            f"data.name is {name!r}, which is not an environment",
             "write data.name=gymnasium:CartPole-v1, or data.name=atari:pong",
         )
     return library, own
 
 
 def make(job: Job, *, is_evaluation: bool = False, with_pictures: bool = False) -> Environment:
-    """The environment of a job.
+    """Return the environment of a job.
 
     Args:
-        is_evaluation: as it is scored, where that differs from how it is learned from: whole games, and never without end.
-        with_pictures: `render()` returns an RGB image of the moment.
+        is_evaluation: the variant for scoring, if it differs from the one for learning: whole games, and a limit on steps.
+        with_pictures: `render()` returns an RGB image of the current state.
     Raises: MissingExtraError, NotFoundError, InputError for actions that are not numbered and observations of several parts.
     """
     library, name = split(job.data.name)
@@ -101,30 +104,30 @@ def make(job: Job, *, is_evaluation: bool = False, with_pictures: bool = False) 
     try:
         environment = gymnasium.make(name, render_mode="rgb_array" if with_pictures else None, disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise InputError(f"environment {name} needs more than is installed: {error}") from None
+        raise InputError(f"environment {name} needs a package that is not installed: {error}") from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         known = [own for own in gymnasium.registry if "/" not in own]
         raise (NotFoundError("environment", name, known) if name not in known else InputError(f"environment {name}: {error}")) from None  # fmt: skip
     if not isinstance(environment.action_space, gymnasium.spaces.Discrete):
         raise InputError(
-            f"environment {name} has no numbered actions but {environment.action_space}",
+            f"environment {name} has actions that are not numbered: {environment.action_space}",
             "Q-learning compares the values of a few actions: choose another environment",
         )
-    if environment.observation_space.shape is None:  # of a tuple, a dictionary, a text
+    if environment.observation_space.shape is None:  # a tuple, a dictionary or a text
         raise InputError(
-            f"environment {name} shows no array of numbers but {environment.observation_space}",
+            f"environment {name} has observations that are not arrays of numbers: {environment.observation_space}",
             "networks and tables take one array: choose another environment",
         )
     if is_evaluation and environment.spec is not None and environment.spec.max_episode_steps is None:
         environment = gymnasium.wrappers.TimeLimit(environment, MAX_STEPS)
     if isinstance(environment.observation_space, gymnasium.spaces.Discrete) and job.network.name != "table":
-        environment = gymnasium.wrappers.FlattenObservation(environment)  # a state's number as a vector with a single 1
+        environment = gymnasium.wrappers.FlattenObservation(environment)  # one-hot vector of the state number
     made: Environment = environment
     return made
 
 
 def space(environment: Any) -> Space:
-    """What an agent is given and may do in an environment."""
+    """Return the observations and actions of an environment."""
     seen, spec = environment.observation_space, environment.spec
     return Space(
         shape=tuple(seen.shape),
@@ -133,12 +136,15 @@ def space(environment: Any) -> Space:
         num_states=int(seen.n) if hasattr(seen, "n") else None,
         frames_per_step=getattr(environment.unwrapped, "frames_per_step", 1),
         solved_at=None if spec is None else spec.reward_threshold,
-        has_limit=spec is None or spec.max_episode_steps is not None,  # games of Atari have theirs and no spec
+        has_limit=spec is None or spec.max_episode_steps is not None,  # Atari games have a limit but no spec
     )
 
 
 def picture(environment: Environment) -> np.ndarray:
-    """An RGB image of this moment, (height, width, 3). Raises MissingExtraError where what draws it is not installed."""
+    """Return an RGB image of the current state, (height, width, 3).
+
+    Raises: MissingExtraError if the renderer is not installed.
+    """
     import gymnasium
 
     try:

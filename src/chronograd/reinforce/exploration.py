@@ -1,4 +1,4 @@
-"""How often actors act at random."""
+"""Exploration rates of actors: how often each acts at random."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from chronograd.words import how_many
 
 
 def epsilon_ladder(num_actors: int, epsilon: float = 0.4, alpha: float = 7.0) -> list[float]:
-    """ε of each actor of Ape-X, constant in time: ε_i = ε^(1 + α · i / (N − 1)). One actor alone has ε.
+    """Return the constant ε of each Ape-X actor: ε_i = ε^(1 + α · i / (N − 1)). A single actor uses ε.
 
     Source: Horgan et al., Distributed prioritized experience replay, arXiv 1803.00933, section 4.
-    Raises: InputError for no actor, and an ε that is no probability.
+    Raises: InputError for fewer than one actor, or ε outside 0 to 1.
 
     >>> [round(e, 8) for e in epsilon_ladder(8)]
     [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]

@@ -1,4 +1,4 @@
-"""Networks that value actions: of images those of the zoo (chronograd.models.deep_q), of a few numbers `mlp`."""
+"""Networks that value actions: those in chronograd.models.deep_q for images, `mlp` for a few numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MLP = "mlp"
 
 
 def mlp(inputs: int, actions: int, hidden: Sequence[int] = (128, 128), dueling: bool = False) -> nn.Module:
-    """Linear layers with ReLU between them; the last hidden one belongs to the head."""
+    """Return linear layers with ReLU between them; the last hidden one belongs to the head."""
     are_widths = isinstance(hidden, list | tuple) and all(type(width) is int and width >= 1 for width in hidden)
     if not hidden or not are_widths:
         raise InputError(f"network.options.hidden is {hidden!r}", "give widths of hidden layers, such as [128, 128]")
@@ -33,17 +33,20 @@ def mlp(inputs: int, actions: int, hidden: Sequence[int] = (128, 128), dueling: 
 
 
 def build(job: Job, space: Space, device: str = "cpu") -> nn.Module:
-    """The network of a job, with fresh weights of torch's generator. Raises InputError if it does not fit the environment."""
+    """Return the network of a job, with new weights from torch's random generator.
+
+    Raises: InputError if the network does not fit the environment.
+    """
     assert job.reinforcement is not None
     options: dict[str, Any] = dict(job.network.options)
     if job.reinforcement.dueling:
         options["dueling"] = True
     if job.network.name == MLP:
         if space.dtype == np.uint8:
-            raise InputError(f"network mlp takes a few numbers, and {job.data.name} shows images", "write network.name=dqn-2015")  # fmt: skip
+            raise InputError(f"network mlp takes a few numbers, but {job.data.name} shows images", "write network.name=dqn-2015")  # fmt: skip
         unknown = options.keys() - {"hidden", "dueling"}
         if unknown:
-            raise InputError(f"network mlp has no option {min(unknown)}", "it has hidden and dueling")
+            raise InputError(f"network mlp has no option {min(unknown)}", "its options are hidden and dueling")
         with torch.device(device):
             return mlp(int(np.prod(space.shape)), space.num_actions, **options)
     if len(space.shape) != 3:
@@ -57,16 +60,16 @@ def build(job: Job, space: Space, device: str = "cpu") -> nn.Module:
     )
     if job.training.channels_last:
         for module in network.modules():
-            if isinstance(module, nn.Conv2d):  # images follow its weights
+            if isinstance(module, nn.Conv2d):  # images take the memory format of its weights
                 module.to(memory_format=torch.channels_last)
     return network
 
 
 @contextmanager
 def dead_relus(network: nn.Module) -> Iterator[set[str]]:
-    """Names of the ReLU layers that have let nothing through for all that the network was given within this context.
+    """Yield the names of the ReLU layers whose output was 0 for every input of the network within this context.
 
-    What such a layer gives on is the same whatever the agent sees, and no gradient passes it.
+    The output of such a layer does not depend on the input, and no gradient passes through it.
     """
     layers = {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
     dead, hooks = set(layers), dict[str, RemovableHandle]()
@@ -74,7 +77,7 @@ def dead_relus(network: nn.Module) -> Iterator[set[str]]:
     def look(name: str, output: Tensor) -> None:
         if output.any():
             dead.discard(name)
-            hooks.pop(name).remove()  # so that of a network that sees, only the first minibatch is looked at
+            hooks.pop(name).remove()  # a ReLU with any output above 0 needs no further checks
 
     for name, module in layers.items():
         hooks[name] = module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
@@ -86,6 +89,6 @@ def dead_relus(network: nn.Module) -> Iterator[set[str]]:
 
 
 def as_input(observations: np.ndarray, device: torch.device) -> Tensor:
-    """Observations as a network takes them: pixels as 0 … 1."""
+    """Return observations as input of a network: pixels scaled to 0 … 1."""
     tensor = torch.from_numpy(observations).to(device)
     return tensor.float().div_(255) if tensor.dtype == torch.uint8 else tensor.float()

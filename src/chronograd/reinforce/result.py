@@ -1,4 +1,4 @@
-"""From the steps file of an agent's run to its record. Needs no torch."""
+"""The record of an agent's run, made from its steps file. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from chronograd.train.interruptions import interruptions
 from chronograd.train.result import header, settled, wall_time
 from chronograd.words import how_many
 
-CLOCK = "training clock: acting, environment, replay and learning; evaluation and checkpoints apart"
+CLOCK = "training clock: acting, environment, replay and learning; without evaluation and checkpoints"
 PARTS = ("act_s", "environment_s", "replay_s", "learn_s")
 
 
 def training_record(run: RunDir, job: Job, space: Space, stopped: str) -> Record:
-    """Returns, frames and times of a run that has written its steps. Raises RunError if it wrote no end of an epoch."""
+    """Return the returns, frames and times of a run that has written its steps.
+
+    Raises: RunError if the run did not finish an epoch.
+    """
     assert job.reinforcement is not None
     log = run.read_steps()
     epochs = log.of(Epoch)
     if not epochs:
-        raise RunError(f"{run.path} is damaged: it has no end of an epoch", "resume it, or train it again")
+        raise RunError(f"{run.path} is damaged: it finished no epoch", "resume it, or train it again")
     record = header(run, job, log, f"{job.reinforcement.algorithm} on {job.data.name.partition(':')[2]}")
     record.provenance.method, record.provenance.stopped = CLOCK, stopped
     record.provenance.attempts = log.attempts
     record.notes = [event.text for event in log.of(NoteLine)]
     if not space.has_limit:
         record.notes.append(
-            f"the environment has no limit of steps: an evaluation episode ends after {MAX_STEPS:,}, and its return counts as it is"
+            f"the environment has no step limit: an evaluation episode ends after {MAX_STEPS:,} steps, and its return up to then counts"
         )
     frames = space.frames_per_step
     record.curves = {"training": _curve(epochs, frames), "loss": _losses(log.steps), "episodes": _episodes(log, frames)}
@@ -58,11 +61,11 @@ def _returns(epochs: Sequence[Epoch], job: Job, frames: int) -> dict[str, Quanti
     target = job.reinforcement.target_return
     reached = next((e for e in scored if target is not None and (e.mean_return or 0.0) >= target), None)
     epsilon = job.reinforcement.evaluation_epsilon
-    how = f"{how_many(last.episodes, 'episodes')} of fixed seeds, ε = {epsilon:g}, after epoch "
+    how = f"{how_many(last.episodes, 'episodes')} with fixed seeds, ε = {epsilon:g}, after epoch "
     why_not = (
-        "the job names no reinforcement.target_return"
+        "the job sets no reinforcement.target_return"
         if target is None
-        else f"the mean return was at best {best.mean_return:.4g}, below {target:g}"
+        else f"the best mean return was {best.mean_return:.4g}, below {target:g}"
     )
     source = "" if target is None else f"until the mean return of an evaluation was {target:g} or more"
     return {
@@ -87,25 +90,25 @@ def _returns(epochs: Sequence[Epoch], job: Job, frames: int) -> dict[str, Quanti
 
 def _speed(log: StepLog, last: Epoch, frames: int) -> dict[str, Quantity]:
     lines = settled(log.steps)
-    # Of an epoch that was gone on with in its midst, its own line has the time since then; the clock has all of it.
+    # After a resume within an epoch, the line of that epoch counts only the time since then; the clock counts all of it.
     clock = [0.0, *(epoch.seconds for epoch in log.of(Epoch))]
-    found = {
+    quantities = {
         "training_time_s": Quantity(value=last.seconds, unit="s", source=CLOCK),
         "epoch_time_s": Quantity.of_samples([after - before for before, after in itertools.pairwise(clock)], "s", CLOCK),
         "epochs": Quantity(value=last.epoch, unit="count", source="epochs trained"),
         "frames": Quantity(value=last.step * frames, unit="count", source=f"{frames} per step" if frames > 1 else "one per step"),
         "throughput_frames_per_s": Quantity(value=last.step * frames / last.seconds, unit="frame/s", source="all frames over the training time"),
-        "step_time_s": Quantity.of_samples([line.needed("step_time_s") for line in lines], "s", "one action and its share of an update, means of lines of steps"),
+        "step_time_s": Quantity.of_samples([line.needed("step_time_s") for line in lines], "s", "one action and its share of an update, averaged over each line of steps"),
     }  # fmt: skip
     updates = sum(line.updates or 0 for line in log.steps)
-    found["updates_per_s"] = Quantity(
+    quantities["updates_per_s"] = Quantity(
         value=updates / last.seconds, unit="update/s", source=f"{how_many(updates, 'updates')} over the training time"
     )
     for name in PARTS:
         if any(getattr(line, name) is not None for line in lines):
             values = [getattr(line, name) or 0.0 for line in lines]
-            found[name] = Quantity.of_samples(values, "s", "per step, host clock around the calls")
-    return found
+            quantities[name] = Quantity.of_samples(values, "s", "per step, host clock around the calls")
+    return quantities
 
 
 def _curve(epochs: Sequence[Epoch], frames: int) -> Curve:
@@ -140,4 +143,4 @@ def _episodes(log: StepLog, frames: int) -> Curve:
         "epsilon": [one.epsilon for one in episodes],
     }
     units = {"frames": "count", "total": "", "length": "count", "epsilon": "1"}
-    return Curve(columns=columns, units=units, source="episodes of training, as they ended")
+    return Curve(columns=columns, units=units, source="training episodes in the order they ended")

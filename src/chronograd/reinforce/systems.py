@@ -1,6 +1,6 @@
-"""What a run of actors, replay and learners did, part by part, from their reports: rates, ages, queues, idle shares.
+"""The figures of a run of actors, replay and learners, from their reports: rates, ages, queues, idle shares, bottleneck.
 
-And from these what limits it. Needs no torch.
+Needs no torch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from chronograd.reinforce.balance import Components
 from chronograd.units import percent
 
 Bottleneck = Literal["environments", "acting", "learner", "replay", "link", "cores"]
-# A part that is idle less than this works all the time, as far as its reports tell: handing over work takes some.
+# A part that is idle for less than this share counts as always busy, because handing over work takes some time.
 BUSY_BELOW = 0.25
-# Cores that are so busy leave nothing to win from another part.
+# With cores this busy, speeding up another part gains nothing.
 CORES_BUSY = 0.93
 
 
@@ -32,7 +32,7 @@ _OF_ROLES = {
 
 
 class PartReport(Protocol):
-    """See chronograd.backends.apex.keepers.Report."""
+    """The report of a part. See chronograd.backends.apex.keepers.Report."""
 
     role: str
     number: int
@@ -48,7 +48,7 @@ class PartReport(Protocol):
 
 @dataclass
 class Part:
-    """One actor, shard or learner over the whole run; sums, and means weighted by its reports."""
+    """One actor, shard or learner over the whole run: sums, and means weighted by its reports."""
 
     role: str
     number: int
@@ -60,7 +60,7 @@ class Part:
     end_s: float = 0.0
 
     def add(self, report: PartReport, paused_s: float = 0.0) -> None:
-        """A report, in whose idle time the whole run was paused for so long."""
+        """Add a report. Subtract `paused_s`, the seconds that the whole run was paused, from its idle time."""
         self.amount += report.amount
         self.cpu_s += report.cpu_s
         for name, value in report.parts.items():
@@ -75,7 +75,7 @@ class Part:
 
     @property
     def idle(self) -> float:
-        """Share of its time in which it had nothing to do."""
+        """Return the share of its time without work."""
         return self.seconds["idle_s"] / self.wall_s if self.wall_s else 0.0
 
     def share(self, *names: str) -> float:
@@ -91,28 +91,28 @@ class Part:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What limits a run, and the figures that say so."""
+    """The bottleneck of a run, and the figures that show it."""
 
     bottleneck: Bottleneck
     evidence: tuple[str, ...]
 
 
 class SystemsView:
-    """Reports of a run, added up. Times in which all of it was paused, as for an evaluation, are in none of its figures."""
+    """The sum of a run's reports. Its figures exclude times in which the whole run was paused, as for an evaluation."""
 
     def __init__(self, cores: int, batch: int) -> None:
         self.cores, self.batch = cores, batch
         self.parts: dict[tuple[str, int], Part] = {}
         self.spans: list[dict[str, Any]] = []
-        self.lines: list[dict[str, Any]] = []  # of gradients, where these travel
-        # Times and updates of the learner; times and versions of the parameters that actors had.
+        self.lines: list[dict[str, Any]] = []  # of gradients, for runs that send them
+        # Times and updates of the learner; times and versions of the actors' parameters.
         self._updates: list[tuple[float, float]] = []
         self._versions: list[tuple[float, float]] = []
         self._pauses: list[tuple[float, float]] = []
-        self.others_cpu_s = 0.0  # of what is no part: what hands out the work, and what carries messages
+        self.others_cpu_s = 0.0  # of the processes outside all parts: the driver and the transport of messages
 
     def pause(self, begin_s: float, end_s: float) -> None:
-        """The run was paused; told before the reports of what was done after it are added."""
+        """Record a pause of the run. Call it before adding reports of later work."""
         self._pauses.append((begin_s, end_s))
 
     def _paused_s(self, begin_s: float, end_s: float) -> float:
@@ -121,7 +121,7 @@ class SystemsView:
     def add(self, reports: Iterable[PartReport]) -> None:
         for report in reports:
             part = self.parts.setdefault((report.role, report.number), Part(report.role, report.number))
-            # The idle time of a shard is within its report, that of others before it.
+            # A shard is idle within the time of its report, other parts before it.
             idle_s = 0.0 if report.role == "replay" else report.parts.get("idle_s", 0.0)
             part.add(report, self._paused_s(report.begin_s - idle_s, report.end_s))
             if report.role == "learner":
@@ -139,7 +139,7 @@ class SystemsView:
 
     @property
     def seconds(self) -> float:
-        """From the first begin to the last end of work, without pauses."""
+        """Return the seconds from the first start to the last end of work, without pauses."""
         parts = [part for part in self.parts.values() if part.role != "replay"]
         if not parts:
             return 0.0
@@ -147,9 +147,9 @@ class SystemsView:
         return end_s - begin_s - self._paused_s(begin_s, end_s)
 
     def rates(self) -> dict[str, float]:
-        """Of the whole run: what passes from part to part, each per second; ages; shares of time; 0 of parts that it lacks."""
+        """Return the rates between parts per second, ages, and shares of time of the whole run; 0 for missing parts."""
         actors, learners, shards = self.of("actor"), self.of("learner"), self.of("replay")
-        seconds = max(self.seconds, 1e-9)  # of an attempt that found all done
+        seconds = max(self.seconds, 1e-9)  # an attempt may have nothing left to do
         added, drawn = (sum(shard.total(name) for shard in shards) for name in ("added", "drawn"))
         calls = max(1, sum(actor.amount for actor in actors))
         waited = sum(shard.total("waited_s") for shard in shards)
@@ -163,7 +163,7 @@ class SystemsView:
             "parameter_age_s": _mean([actor.mean("age_s") for actor in actors]),
             "parameter_age_updates": self._parameter_age(),
             "priority_age_s": _mean([learner.mean("priority_age_s") for learner in learners]),
-            "blocks_waiting": waited / seconds,  # Little: those that wait are arrivals times their wait
+            "blocks_waiting": waited / seconds,  # Little's law: items waiting = arrival rate · waiting time
             "bytes_per_update": sum(part.total("bytes") for part in self.parts.values())
             / max(1, sum(learner.amount for learner in learners)),
             "draws_of_top_tenth": _mean([shard.mean("top_tenth") for shard in shards]),
@@ -175,12 +175,14 @@ class SystemsView:
         }
 
     def rates_of_its_parts(self) -> dict[str, float]:
-        """The rates but those of roles that no part has. Bundles, which act and learn in turns, are learners."""
+        """Return the rates without those of missing roles. Bundles, which alternate between acting and learning, are
+        learners.
+        """
         lacking = {name for role, names in _OF_ROLES.items() if not self.of(role) for name in names}
         return {name: value for name, value in self.rates().items() if name not in lacking}
 
     def _parameter_age(self) -> float:
-        """Updates that the learner was ahead of actors: between its reports it is taken to go on evenly."""
+        """Return the mean updates by which the learner was ahead of actors, interpolated between its reports."""
         if not self._updates or not self._versions:
             return 0.0
         learned, had = np.array(sorted(self._updates)), np.array(self._versions)
@@ -191,7 +193,7 @@ class SystemsView:
         return float(np.maximum(ages, 0.0).mean())
 
     def components(self) -> Components:
-        """What each part took of a core and of its own time, per unit, for `balance` to reckon with; there are actors and learners."""
+        """Return the core time and wall time of each part per unit, as input of `balance`. Needs actors and learners."""
         actors, learners, shards = self.of("actor"), self.of("learner"), self.of("replay")
         steps, updates = (max(1, sum(part.amount for part in parts)) for parts in (actors, learners))
         added = max(1.0, sum(shard.total("added") for shard in shards))
@@ -206,7 +208,7 @@ class SystemsView:
         )
 
     def verdict(self) -> Verdict:
-        """What limits the run. A part that works while the others wait for it is the one; where actors are, what they do."""
+        """Return the bottleneck: the part that works while the others wait for it. For actors, name their longest activity."""
         rates = self.rates()
         actors, learners, shards = self.of("actor"), self.of("learner"), self.of("replay")
         replay_busy = max((1 - shard.idle for shard in shards), default=0.0)
@@ -222,21 +224,21 @@ class SystemsView:
                 "replay", (f"a shard of the replay is busy {percent(replay_busy, 0)} of the time", *evidence)
             )
         if max(sending, sampling) > 0.5:
-            told = "what is sent waits on its way, and the replay that it goes to is not busy"
-            return Verdict("link", (told, *evidence))
+            reason = "messages wait in transit although the replay is not busy"
+            return Verdict("link", (reason, *evidence))
         learner_busy = 1 - rates["learner_idle"]
         actors_busy = 1 - rates["actor_idle"]
         if rates["cores_busy"] > CORES_BUSY:
-            return Verdict("cores", (f"all {self.cores} cores work; parts wait for them", *evidence))
+            return Verdict("cores", (f"all {self.cores} cores are busy; parts wait for them", *evidence))
         if learner_busy > actors_busy:
             return Verdict("learner", (f"the learner works {percent(learner_busy, 0)} of the time", *evidence))
         stepping = _mean([actor.share("environment_s") for actor in actors])
         choosing = _mean([actor.share("act_s") for actor in actors])
-        told = f"actors work {percent(actors_busy, 0)} of the time: {percent(stepping, 0)} in environments, {percent(choosing, 0)} choosing actions"
-        return Verdict("environments" if stepping >= choosing else "acting", (told, *evidence))
+        reason = f"actors work {percent(actors_busy, 0)} of the time: {percent(stepping, 0)} in environments, {percent(choosing, 0)} choosing actions"
+        return Verdict("environments" if stepping >= choosing else "acting", (reason, *evidence))
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each part, for a record: amount, seconds by part, idle share."""
+        """Return one row per part for a record: amount, seconds by part, idle share."""
         return [
             {
                 "role": part.role,
@@ -256,7 +258,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def timeline(spans: Sequence[Mapping[str, Any]], until_s: float) -> list[AtWork]:
-    """The first seconds: what begins before `until_s`, times from the first begin on."""
+    """Return the activity that starts before `until_s`, with times since the first start."""
     begin = min((span["start"] for span in spans), default=0.0)
     return [
         AtWork(

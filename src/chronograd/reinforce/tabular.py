@@ -1,8 +1,12 @@
-"""Q-learning with a table, to be read beside C. Watkins and P. Dayan 1992, "Q-learning", Machine Learning 8.
+"""Q-learning with a table, to be read next to C. Watkins and P. Dayan 1992, "Q-learning", Machine Learning 8.
 
-Of every state and action the table holds what they are worth. After each step the value of the action that was taken moves by
-a share α, the job's learning rate, towards what the step taught: Q(s, a) += α (r + γ max Q(s', ·) - Q(s, a)). Where an
-environment shows numbers rather than states, each number is sorted into bins, and a combination of bins is a state.
+The table holds the value of every action in every state. After each step the value of the chosen action moves by a
+share α, the job's learning rate, towards the new estimate:
+
+    Q(s, a) += α (r + γ max Q(s', ·) - Q(s, a))
+
+If an environment shows numbers
+instead of states, each number is sorted into bins, and each combination of bins is a state.
 """
 
 from __future__ import annotations
@@ -24,12 +28,12 @@ from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER
 from chronograd.words import how_many
 
 TABLE = "table"
-# Of a table: 0.8 GB.
+# The largest table: 0.8 GB.
 MAX_VALUES = 100_000_000
 
 
 class QTable:
-    """An agent whose action values are a table's. `q_SA`: (states, actions), 0 at first."""
+    """An agent whose action values come from a table. `q_SA`: (states, actions), initially 0."""
 
     def __init__(self, job: Job, space: Space) -> None:
         assert job.reinforcement is not None
@@ -42,7 +46,7 @@ class QTable:
         self.steps = self.episodes = self.updates = 0
 
     def live(self, environment: Environment, num_steps: int, seed: int) -> Iterator[Moment]:
-        """Act and learn for so many steps, from the begin of an episode. The same seed, the same steps."""
+        """Act and learn for `num_steps` steps, starting a new episode. The same seed gives the same steps."""
         random = np.random.default_rng(seed)
         settings, end = self.settings, self.steps + num_steps
         seen, _ = environment.reset(seed=seed)
@@ -64,7 +68,7 @@ class QTable:
                 seen, _ = environment.reset()
 
     def learn(self, state: int, action: int, reward: float, next_state: int, is_terminal: bool) -> float:
-        """Watkins' update. Returns the error that it lessens."""
+        """Make Watkins' update. Return the error before it."""
         worth = 0.0 if is_terminal else self.settings.discount * self.q_SA[next_state].max()
         error = float(reward + worth - self.q_SA[state, action])
         self.q_SA[state, action] += self.rate * error
@@ -72,7 +76,7 @@ class QTable:
         return error
 
     def state(self, seen: Any) -> int:
-        """The row of the table that an observation belongs to."""
+        """Return the row of the table for an observation."""
         if not self.edges:
             return int(seen)
         bins = [int(np.searchsorted(own, x)) for own, x in zip(self.edges, np.ravel(seen), strict=True)]
@@ -92,7 +96,10 @@ class QTable:
 
 
 def edges(options: dict[str, Any], space: Space) -> list[np.ndarray]:
-    """Inner edges of the bins of each number. Raises InputError for options that do not fit the environment."""
+    """Return the inner edges of the bins of each number.
+
+    Raises: InputError for options that do not fit the environment.
+    """
     count = int(np.prod(space.shape))
     unknown = options.keys() - {"bins", "low", "high"}
     given = {name: options.get(name) for name in ("bins", "low", "high")}
@@ -101,8 +108,8 @@ def edges(options: dict[str, Any], space: Space) -> list[np.ndarray]:
     are_bins = all(type(n) is int and n >= 1 and _is_number(a) and _is_number(b) and a < b for n, a, b in rows)
     if not rows or not are_bins:
         raise InputError(
-            f"network table sorts the {how_many(count, 'numbers')} of an observation into bins, and network.options is {options!r}",
-            f"give bins, low and high, a list of {count} each, such as bins: {[4] * count}; bins are counts, each low is below its high",
+            f"network table sorts the {how_many(count, 'numbers')} of an observation into bins, but network.options is {options!r}",
+            f"give bins, low and high as lists of {count}, such as bins: {[4] * count}; bins are counts, and each low is below its high",
         )
     _check_size(math.prod(bins for bins, *_ in rows), space.num_actions)
     return [np.linspace(low, high, bins + 1)[1:-1] for bins, low, high in rows]

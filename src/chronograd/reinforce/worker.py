@@ -1,7 +1,8 @@
-"""What a job of reinforcement runs: `python -m chronograd.reinforce.worker RUN_DIR train`. One process, one agent.
+"""The process that runs a reinforcement learning job: `python -m chronograd.reinforce.worker RUN_DIR train`, with one agent.
 
-An epoch is `reinforcement.steps_per_epoch` steps, then evaluation, then a checkpoint, as in every other run. It begins with a
-new episode and random numbers of its own, so a run that goes on from a checkpoint lives through what it would have lived through.
+As in every other run, an epoch is `reinforcement.steps_per_epoch` steps, then an evaluation, then a checkpoint. Each epoch
+starts a new episode with its own random numbers, so a run resumed from a checkpoint takes the same steps as an uninterrupted
+one.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.rank_context import RankContext, rank_context_from_environment
 
-# Lines of steps: a hundred an epoch, and none of more steps than this.
+# Step lines: a hundred an epoch, each covering at most this number of steps.
 LINES_PER_EPOCH, MAX_STEPS_OF_LINE = 100, 1_000
-# Of the episode that is kept: every k-th picture, so that there are no more than these.
+# The saved episode keeps every k-th picture, with k chosen so that it has at most MAX_PICTURES.
 MAX_PICTURES, PICTURE_WIDTH, SECONDS_EACH = 100, 240, 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent. Returns the exit status."""
+    """Run the agent. Return the exit status."""
     return run_rank(argv, _train, _measure)
 
 
 def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
-    raise JobError("a job of reinforcement is trained, not measured", "train it: its record has frames per second")
+    raise JobError("a reinforcement learning job cannot be measured", "train it: its record has frames per second")
 
 
 def _train(run: RunDir, job: Job) -> None:
@@ -77,7 +78,9 @@ def _train(run: RunDir, job: Job) -> None:
 
 @dataclass
 class Learning:
-    """An agent, its environments, and where the run is. `blind`: layers of the network that notes have said to let nothing through."""
+    """An agent, its environments and the progress of the run. `blind`: the dead ReLU layers that notes have already
+    reported.
+    """
 
     run: RunDir
     job: Job
@@ -99,7 +102,7 @@ class Learning:
         self.clock.time_parts(self.agent, self.environment)
 
     def resume(self) -> None:
-        """Go on from the newest sound checkpoint, if there is one."""
+        """Resume from the newest valid checkpoint, if one exists."""
         newest, notes = checkpoint_folder.newest_sound(self.run.checkpoints)
         if newest is None:
             return
@@ -113,14 +116,14 @@ class Learning:
                 int(state["agent"][name]) for name in ("steps", "episodes", "updates")
             )
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise FileFormatError(f"checkpoint {newest} is not of this job: {error}") from None
+            raise FileFormatError(f"checkpoint {newest} does not fit this job: {error}") from None
         if extended := self.progress.go_on(self.job.training.epochs):
             notes.append(extended)
         for note in notes:
             self.lines.write(steps.NoteLine(step=self.progress.step, text=note))
 
     def run_epochs(self) -> None:
-        """To the job's epochs or target return, moving `progress` on."""
+        """Train until the job's last epoch or its target return, updating `progress`."""
         while not self.progress.stopped:
             loss, seconds = self._epoch()
             self.progress.epoch += 1
@@ -143,7 +146,7 @@ class Learning:
         checkpoint_folder.write(self.run.checkpoints, self.progress, self.agent.save(), state)
 
     def _epoch(self) -> tuple[float | None, float]:
-        """The steps of one epoch. Returns the mean loss of its updates, None without any, and seconds."""
+        """Run the steps of one epoch. Return the mean loss of its updates (None without updates) and the seconds."""
         seed = order.random_seed(self.job.training.seed, self.progress.epoch, 0) % 2**31
         log = _Log(self.lines, self.progress, self.job.training.batch, self.agent, self.clock)
         num_steps = self.settings.steps_per_epoch
@@ -158,7 +161,7 @@ class Learning:
 
 
 def save_episode(run: RunDir, job: Job, agent: Agent, lines: StepWriter) -> None:
-    """The first evaluation episode as pictures, where what draws them is installed; else a line that says what is not."""
+    """Save the first evaluation episode as pictures; if the renderer is not installed, write a note that names it."""
     assert job.reinforcement is not None
     try:
         environment = environments.make(job, is_evaluation=True, with_pictures=True)
@@ -166,13 +169,15 @@ def save_episode(run: RunDir, job: Job, agent: Agent, lines: StepWriter) -> None
         every = -(-len(pictures) // MAX_PICTURES)
         save_gif(run.path / EPISODE, pictures[::every], SECONDS_EACH, PICTURE_WIDTH)
     except (MissingExtraError, InputError) as error:
-        lines.write(steps.NoteLine(step=agent.steps, text=f"there is no {EPISODE}: {error.message}"))
+        lines.write(steps.NoteLine(step=agent.steps, text=f"{EPISODE} was not saved: {error.message}"))
 
 
 def evaluated(
     agent: Agent, scored: list[Environment], job: Job, lines: StepWriter, step: int, blind: set[str]
 ) -> list[float]:
-    """Returns of an evaluation. A note says which layers of the network let nothing through in it, each once: `blind` has those."""
+    """Return the returns of an evaluation. Write a note about layers whose ReLUs were all 0, unless they are already in
+    `blind`.
+    """
     assert job.reinforcement is not None
     with dead_relus(agent.network) if isinstance(agent, DQN) else nullcontext(set[str]()) as dead:
         returns = evaluate(agent, scored, job.reinforcement, job.training.seed)
@@ -187,7 +192,7 @@ def evaluated(
 
 
 def why_stop(job: Job, epoch: int, loss: float | None, returns: list[float]) -> str:
-    """Why training ends after an epoch with this mean loss and these returns; empty if it goes on."""
+    """Return the reason why training stops after this epoch; empty if it continues."""
     target = job.reinforcement.target_return if job.reinforcement is not None else None
     if loss is not None and not math.isfinite(loss):
         return f"the loss of epoch {epoch} is not finite; a lower training.learning_rate may help"
@@ -216,7 +221,7 @@ def line_of_epoch(progress: Progress, loss: float | None, seconds: float, return
 
 
 class _Log:
-    """Writes a line per so many steps, and one per episode. The clock stops while it writes."""
+    """Writer of one line per group of steps and one per episode. The clock stops while it writes."""
 
     def __init__(self, lines: StepWriter, progress: Progress, batch: int, agent: Agent, clock: Clock) -> None:
         self.seconds = 0.0
@@ -269,7 +274,7 @@ class _Log:
 
 
 def _mean(losses: list[torch.Tensor | float]) -> float | None:
-    """Read at once, as on CUDA that waits for the device."""
+    """Return the mean of all losses, read together because each read on CUDA waits for the device."""
     tensors = [one for one in losses if isinstance(one, torch.Tensor)]
     if tensors:
         return float(torch.stack(tensors).mean())

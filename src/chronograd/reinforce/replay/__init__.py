@@ -1,4 +1,4 @@
-"""Replay: what actors did, kept for learners to draw from."""
+"""Replay: transitions stored by actors for learners to draw from."""
 
 from chronograd.reinforce.replay.n_step import NStep
 from chronograd.reinforce.replay.proportional import ProportionalReplay

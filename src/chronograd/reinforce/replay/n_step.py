@@ -1,7 +1,8 @@
-"""Transitions of n steps from single ones.
+"""Transitions of n steps, built from single steps.
 
-The return of n steps is r_t + γ r_{t+1} + … + γ^(n−1) r_{t+n−1}, and what follows counts γ^n. An episode that ends leaves
-shorter ones behind: with discount 0 where it is over, and γ^k after k steps where only its time was up.
+The return of n steps is r_t + γ r_{t+1} + … + γ^(n−1) r_{t+n−1}, and the value of the next state is multiplied by γ^n. The end
+of an episode leaves shorter transitions: with discount 0 if the episode is over, and γ^k after k steps if it only reached its
+time limit.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from chronograd.words import how_many
 
 
 class NStep:
-    """Steps of `num_envs` environments that step together."""
+    """Pending steps of `num_envs` environments that step together."""
 
     def __init__(self, n: int, gamma: float, num_envs: int = 1) -> None:
         if n < 1 or not 0 <= gamma <= 1 or num_envs < 1:
             raise InputError(f"{how_many(n, 'steps')} with γ = {gamma}", "give 1 step or more, and γ from 0 to 1")
         self._n, self._gamma = n, gamma
         self._steps: deque[tuple[Array, Array, Array]] = deque(maxlen=n)
-        self._age = np.zeros(num_envs, np.int64)  # steps of the present episode that are waiting
+        self._age = np.zeros(num_envs, np.int64)  # pending steps of the current episode
 
     def step(
         self,
@@ -34,10 +35,10 @@ class NStep:
         terminated: Array,
         truncated: Array,
     ) -> Transitions | None:
-        """One step of every environment; what is complete with it, the oldest first.
+        """Add one step of every environment. Return the transitions that it completes, the oldest first.
 
         Args:
-            next_observation: what followed, not the first of another episode.
+            next_observation: the observation after the step, not the first one of another episode.
         """
         rewards = np.asarray(reward, np.float32)
         self._steps.append((np.array(observation), np.array(action, np.int64), rewards))

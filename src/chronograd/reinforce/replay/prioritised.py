@@ -1,8 +1,9 @@
-"""What replays with priorities share: Schaul et al., Prioritized experience replay, arXiv 1511.05952, section 3.
+"""Common base of replays with priorities: Schaul et al., Prioritized experience replay, arXiv 1511.05952, section 3.
 
-A transition i is drawn with a probability P(i) that follows from its priority, made of its last error |δ_i| + ε. As the frequent
-ones would count too much, its error is multiplied by w_i = (N · P(i))^(−β), divided by the largest of the minibatch; β rises to 1.
-A minibatch takes one from each of as many equal parts of the sum, which varies less than independent draws.
+A transition i is drawn with a probability P(i) that follows from its priority, computed from its last error |δ_i| + ε. To keep
+frequent transitions from counting too much, its error is multiplied by w_i = (N · P(i))^(−β), divided by the largest of the
+minibatch; β rises to 1. A minibatch draws one transition from each of equal parts of the sum, which varies less than
+independent draws.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from chronograd.reinforce.replay.sum_tree import Values
 from chronograd.reinforce.replay.transitions import Array, Indices, Minibatch, Transitions
 from chronograd.reinforce.replay.uniform import UniformReplay
 
-# ε of Schaul et al. 2016, section 3.3: none is never drawn again.
+# ε of Schaul et al. 2016, section 3.3: every transition can be drawn again.
 MIN_PRIORITY = 1e-6
 
 
 def priorities_of(errors: Array) -> Array:
-    """|δ| + ε of each error δ: what actors give new transitions and learners those that they have drawn."""
+    """Return |δ| + ε of each error δ: actors use it for new transitions, and learners for drawn ones."""
     priorities: Array = np.abs(errors) + MIN_PRIORITY
     return priorities
 
 
 class PrioritisedReplay(UniformReplay):
-    """A ring of transitions with priorities. What these are kept as, by place, and how they draw, is up to each kind.
+    """A ring of transitions with priorities. Each subclass decides how to store priorities and how to draw.
 
     Attributes:
-        alpha: 0 draws uniformly. `beta`: now; from `beta_start` to 1 over `beta_draws` minibatches, or constant.
-        max_priority: that of new transitions whose own is not known, so that each is soon drawn: the largest so far.
+        alpha: 0 draws uniformly. `beta`: current value; rises from `beta_start` to 1 over `beta_draws` minibatches, or
+            constant.
+        max_priority: largest priority so far, used for new transitions without a priority, so that each is soon drawn.
     """
 
     _kept: Values
@@ -61,7 +63,7 @@ class PrioritisedReplay(UniformReplay):
         return Minibatch(self._storage.read(places), places, weights)
 
     def update(self, indices: Indices, priorities: Array) -> None:
-        """New priorities of drawn transitions, from 0 up."""
+        """Set new priorities, at least 0, for drawn transitions."""
         self._set(indices, self._checked(priorities))
 
     def state(self) -> dict[str, Array]:
@@ -76,13 +78,13 @@ class PrioritisedReplay(UniformReplay):
         self.num_drawn, self.max_priority = int(state["num_drawn"]), float(state["max_priority"])
 
     def _checked(self, priorities: Array) -> Array:
-        """These, after the largest so far is noted."""
+        """Check priorities, update the largest so far, and return them."""
         if len(priorities):
-            # Reductions take longer than all else that is done for one.
+            # For a single one, reductions would take longer than all other work.
             is_one = len(priorities) == 1
             least, largest = (priorities[0],) * 2 if is_one else (priorities.min(), priorities.max())
             if not (least >= 0 and largest < np.inf):  # nan neither
-                raise InputError(f"a priority of {least} to {largest}", "priorities are finite and not below 0")
+                raise InputError(f"a priority of {least} to {largest}", "give finite priorities of at least 0")
             if largest > self.max_priority:
                 self.max_priority = float(largest)
         return priorities
@@ -91,14 +93,14 @@ class PrioritisedReplay(UniformReplay):
         super()._write(places, transitions, priorities)
         self._set(places, self.max_priority if priorities is None else self._checked(priorities))
 
-    # -- what each kind does otherwise ---------------------------------------------------------------------
+    # -- implemented by each subclass -----------------------------------------------------------------------
 
     def draw(self, shares: Values) -> tuple[Indices, Values]:
-        """Places at these shares of the sum, from 0 to below 1, and the probability of each."""
+        """Return the places at these shares of the sum, from 0 to below 1, and the probability of each."""
         raise NotImplementedError
 
     def _set(self, places: Indices | slice, priorities: Array | float) -> None:
-        """Keep these."""
+        """Store priorities."""
         raise NotImplementedError
 
 
@@ -108,7 +110,7 @@ def _numbers(count: int) -> Values:
 
 
 def stratified(batch: int, rng: np.random.Generator) -> Values:
-    """A number from each of `batch` equal parts of 0 to 1."""
+    """Return a random number from each of `batch` equal parts of 0 to 1."""
     shares = rng.random(batch)
     shares += _numbers(batch)
     shares /= batch
@@ -116,7 +118,7 @@ def stratified(batch: int, rng: np.random.Generator) -> Values:
 
 
 def importance_weights(probabilities: Values, beta: float) -> npt.NDArray[np.float32]:
-    """(N · P)^(−β) over the largest of them, in which N cancels out.
+    """Return (N · P)^(−β) divided by its maximum; N cancels out.
 
     >>> importance_weights(np.array([0.5, 0.25, 0.125, 0.125]), 1.0).tolist()
     [0.25, 0.5, 1.0, 1.0]

@@ -1,4 +1,4 @@
-"""Prioritised replay, proportional: P(i) = p_i^α / Σ_k p_k^α. See chronograd.reinforce.replay.prioritised."""
+"""Proportional prioritised replay: P(i) = p_i^α / Σ_k p_k^α. See chronograd.reinforce.replay.prioritised."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chronograd.reinforce.replay.transitions import Array, Indices, Transitions
 
 
 class ProportionalReplay(PrioritisedReplay):
-    """A ring with a sum tree of all p^α over it."""
+    """A ring with a sum tree of all p^α."""
 
     def __init__(
         self, capacity: int, alpha: float = 0.6, beta_start: float = 0.4, beta_draws: int | None = None, slack: int = 0,
@@ -22,11 +22,11 @@ class ProportionalReplay(PrioritisedReplay):
 
     @property
     def total(self) -> float:
-        """Sum of all p^α."""
+        """Return the sum of all p^α."""
         return self._tree.total
 
     def share_of_highest(self, part: float) -> float:
-        """Of all draws, the share that this part of transitions, those of the highest priorities, is expected to get."""
+        """Return the expected share of draws for the share `part` of transitions with the highest priorities."""
         count = round(part * self._size)
         if not count:
             return 0.0

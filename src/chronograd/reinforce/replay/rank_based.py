@@ -1,8 +1,8 @@
-"""Prioritised replay, rank-based: see chronograd.reinforce.replay.prioritised.
+"""Rank-based prioritised replay: see chronograd.reinforce.replay.prioritised.
 
-The priority of a transition is 1 / rank(i), its place among all as their errors fall, so P(rank) ∝ rank^(−α) and one huge error
-changes little. Sorting anew for each minibatch would cost more than the minibatch. Ranks are those of the last sort: what has
-changed since is drawn by its old rank, and what is new, not at all before the next.
+The priority of a transition is 1 / rank(i), where rank 1 has the largest error, so P(rank) ∝ rank^(−α) and one huge error
+changes little. Sorting for each minibatch would cost more than the minibatch, so ranks come from the last sort. Transitions
+changed since then are drawn by their old rank. New ones are not drawn before the next sort.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SORTS_PER_CAPACITY = 64
 
 
 class RankBasedReplay(PrioritisedReplay):
-    """A ring with an order by error. `resort_every`: how many changes; by default a 64th of the capacity."""
+    """A ring with an order by error. `resort_every`: changes between sorts; by default a 64th of the capacity."""
 
     def __init__(
         self, capacity: int, alpha: float = 0.7, beta_start: float = 0.5, beta_draws: int | None = None, slack: int = 0,
@@ -52,7 +52,7 @@ class RankBasedReplay(PrioritisedReplay):
         self._changes += places.stop - places.start if isinstance(places, slice) else len(places)
 
     def _forget(self, places: Indices) -> None:
-        self._changes = self._resort_every  # none of these is to be drawn again
+        self._changes = self._resort_every  # sort before the next draw, so that none of these is drawn again
 
     def _sort(self) -> None:
         places = self._in_order()

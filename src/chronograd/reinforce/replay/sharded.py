@@ -1,7 +1,7 @@
-"""Replay in shards: many writers, each with a shard and its lock to itself, and one reader who draws from all.
+"""Sharded replay: each writer has its own shard and lock, and one reader draws from all shards.
 
-A minibatch is drawn as from one replay: shares of the sum of all shards fall into this shard or that. What changes between
-asking shards for their sums and drawing from them does no harm, as a weight is made of the probability that was used.
+A minibatch is drawn as from a single replay, by shares of the sum over all shards. Shards may change between the calls that
+read their sums and the draws. This is harmless, because each weight is computed from the probability actually used.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from chronograd.reinforce.replay.proportional import ProportionalReplay
 from chronograd.reinforce.replay.sum_tree import Values
 from chronograd.reinforce.replay.transitions import Array, Indices, Minibatch, Transitions, joined
 
-# An index has its shard above these bits.
+# The bits of an index above these hold the shard.
 PLACE_BITS = 40
 
 
 class ShardedReplay:
-    """Proportional replays behind one face."""
+    """Several proportional replays used as one."""
 
     def __init__(self, shards: Sequence[ProportionalReplay]) -> None:
         if not shards:
-            raise InputError("a replay without shards", "give one or more")
+            raise InputError("a replay needs shards", "give one or more")
         self.shards = list(shards)
         self._locks = [threading.Lock() for _ in shards]
 
@@ -34,7 +34,7 @@ class ShardedReplay:
         return sum(map(len, self.shards))
 
     def add(self, transitions: Transitions, priorities: Array | None = None, writer: int = 0) -> None:
-        """Into the shard of a writer."""
+        """Store transitions in the shard of a writer."""
         number = writer % len(self.shards)
         with self._locks[number]:
             self.shards[number].add(transitions, priorities)
@@ -77,7 +77,7 @@ class ShardedReplay:
 
 
 def split_shares(totals: Sequence[float], shares: Values) -> list[tuple[int, Values, float]]:
-    """Rising shares of a sum, by the part in which they fall: its number, shares of that part, and its share of the whole.
+    """Split ascending shares of a sum by part. Return each part's number, the shares within it, and its share of the total.
 
     Raises: InputError if the sum is 0.
 

@@ -1,4 +1,4 @@
-"""Where transitions lie: arrays with a place for each, and pictures that overlap stored frame by frame."""
+"""Storage of transitions: arrays with one place for each, and overlapping image stacks stored frame by frame."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from chronograd.errors import InputError
 from chronograd.reinforce.replay.transitions import FIELDS, Array, Indices, Transitions
 from chronograd.words import how_many
 
-# Transitions whose stacks are restored at once: one of 84 × 84 × 4 has 56 kB.
+# Transitions whose stacks are restored together; a stack of 84 × 84 × 4 takes 56 kB.
 _AT_ONCE = 256
 PICTURES = ("observation", "next_observation")
 
 
 class Columns:
-    """One array a field, allocated as the first transitions come, by their shapes and types."""
+    """One array per field, allocated with the shape and type of the first transitions."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._columns: tuple[Array, ...] = ()
 
     def write(self, places: slice, transitions: Transitions) -> None:
-        """Into places that follow each other, over what was there."""
+        """Overwrite consecutive places with transitions."""
         columns = self._columns or self._allocate(transitions)
         observation, action, reward, next_observation, discount = columns
         observation[places] = transitions.observation
@@ -36,12 +36,12 @@ class Columns:
         return Transitions(*[column.take(places, 0) for column in self._columns])
 
     def saved(self, places: Indices) -> dict[str, Array]:
-        """The transitions of these places, as arrays to be saved."""
+        """Return the transitions at these places as arrays to save."""
         transitions = self.read(places)
         return {name: getattr(transitions, name) for name in FIELDS}
 
     def restored(self, state: dict[str, Array]) -> Iterator[Transitions]:
-        """What `saved` had, in parts to be written again."""
+        """Yield the transitions from `saved` in parts, to be written again."""
         yield Transitions(*(state[name] for name in FIELDS))
 
     @property
@@ -55,14 +55,16 @@ class Columns:
 
 
 class Frames:
-    """As Columns, for observations that are stacks of frames, shape (n, stack, ...): each different frame is stored once.
+    """Columns for observations that are stacks of frames, shape (n, stack, ...), with each distinct frame stored once.
 
-    The stacks of successive steps share all but one of their frames, and those of a transition's two ends most. Frames are
-    known again by their content, so neither episodes nor who wrote them matter; one goes when no transition has it.
+    Consecutive stacks share all but one of their frames, and so do most stacks before and after a transition. Frames are
+    identified by their content, so episodes and writers do not matter. A frame is dropped when no transition uses it.
     """
 
     def __init__(self, capacity: int, frames_per_transition: float = 1.25) -> None:
-        """`frames_per_transition`: room for frames that are stored. Replay of one actor needs little more than 1."""
+        """Reserve room for `frames_per_transition` stored frames per transition. Replay of one actor needs little more than
+        1.
+        """
         self._capacity = capacity
         self._rest = Columns(capacity)
         self._num_frames = int(capacity * frames_per_transition) + 64
@@ -87,12 +89,12 @@ class Frames:
     def read(self, places: Indices) -> Transitions:
         assert self._frames is not None
         rest = self._rest.read(places)
-        # A place that was never written has number 0, one that was has its frame's number and 1.
+        # A place that was never written holds 0; a written one holds its frame's number plus 1.
         first, second = (self._frames.take(getattr(rest, name) - 1, 0) for name in PICTURES)
         return Transitions(first, rest.action, rest.reward, second, rest.discount)
 
     def saved(self, places: Indices) -> dict[str, Array]:
-        """As of Columns, with each frame once and the numbers of those of each transition, counted from 0."""
+        """Return each frame once, and the frame numbers of each transition, counted from 0. See Columns.saved."""
         assert self._frames is not None
         state = self._rest.saved(places)
         numbers = np.stack([state[name] for name in PICTURES])
@@ -116,7 +118,7 @@ class Frames:
         return self._rest.nbytes + (0 if self._frames is None else self._frames.nbytes)
 
     def _place(self, stacks: Array) -> Indices:
-        """The number of each frame, counted from 1, shape (n, stack); new ones are stored."""
+        """Return the number of each frame, counted from 1, shape (n, stack). Store new frames."""
         assert self._frames is not None
         numbers = np.empty(stacks.shape[:2], np.int64)
         for at in np.ndindex(*numbers.shape):

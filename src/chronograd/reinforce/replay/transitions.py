@@ -1,4 +1,4 @@
-"""What replay holds, and what is drawn from it."""
+"""Types of replay: transitions, minibatches and the interface of all replays."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FIELDS = ("observation", "action", "reward", "next_observation", "discount")
 
 @dataclass(slots=True)
 class Transitions:
-    """n steps of acting as arrays with a leading dimension. One of them: observe, act, get `reward`, observe again.
+    """Transitions over n steps, as arrays with a leading dimension. Each one: observe, act, get `reward`, observe again.
 
     Attributes:
         action: int64. `reward`: float32, discounted sum of the rewards in between.
-        discount: float32, what the value of `next_observation` counts: γ^n after n steps; 0 where the episode is over.
+        discount: float32, factor on the value of `next_observation`: γ^n after n steps; 0 if the episode is over.
     """
 
     observation: Array
@@ -33,7 +33,7 @@ class Transitions:
         return len(self.reward)
 
     def __getitem__(self, chosen: Any) -> Transitions:
-        """Those of a slice, a mask or an array of indices."""
+        """Return the transitions of a slice, a mask or an array of indices."""
         return Transitions(*(getattr(self, name)[chosen] for name in FIELDS))
 
     @property
@@ -42,7 +42,7 @@ class Transitions:
 
 
 def joined(parts: Sequence[Transitions]) -> Transitions:
-    """All of them in one."""
+    """Return all parts concatenated."""
     if len(parts) == 1:
         return parts[0]
     return Transitions(*(np.concatenate([getattr(part, name) for part in parts]) for name in FIELDS))
@@ -58,30 +58,33 @@ class Minibatch:
 
     @classmethod
     def of(cls, transitions: Transitions) -> Self:
-        """Transitions that were not drawn but are all there are, each counting the same."""
+        """Return a minibatch of all these transitions, undrawn and with equal weights."""
         count = len(transitions)
         return cls(transitions, np.arange(count), np.ones(count, np.float32))
 
 
 class Replay(Protocol):
-    """What all kinds of replay can do."""
+    """The interface of all kinds of replay."""
 
     def __len__(self) -> int: ...
 
     def add(self, transitions: Transitions, priorities: Array | None = None) -> None:
-        """Keep transitions; without priorities they are the first to be drawn."""
+        """Store transitions. Those without priorities are drawn first."""
 
     def sample(self, batch: int, rng: np.random.Generator) -> Minibatch:
-        """Draw with replacement. Raises InputError if there is nothing to draw from."""
+        """Draw with replacement.
+
+        Raises: InputError if the replay is empty.
+        """
 
     def update(self, indices: Indices, priorities: Array) -> None:
-        """New priorities of what was drawn."""
+        """Set new priorities of drawn transitions."""
 
     def trim(self) -> int:
-        """Drop the oldest beyond the capacity, where there may be more for a while. Returns how many."""
+        """Drop the oldest transitions beyond the capacity, for replays that may exceed it. Return their number."""
 
     def state(self) -> dict[str, Array]:
-        """All there is, as arrays to be saved."""
+        """Return all transitions as arrays to save."""
 
     def restore(self, state: dict[str, Array]) -> None:
-        """As it was when `state` was taken; into a new replay of the same kind."""
+        """Restore a saved `state` into a new replay of the same kind."""

@@ -1,7 +1,7 @@
-"""Uniform replay: every transition is as likely as any other. L.-J. Lin, 1992; Mnih et al., arXiv 1312.5602.
+"""Uniform replay: all transitions are equally likely. L.-J. Lin, 1992; Mnih et al., arXiv 1312.5602.
 
-Transitions lie in a ring: the newest takes the place of the oldest. With `slack` there may be more of them than `capacity`
-for a while: actors need not wait, and `trim` drops the oldest, as in Ape-X.
+Transitions lie in a ring: the newest replaces the oldest. With `slack`, the ring may temporarily exceed `capacity`: actors need
+not wait, and `trim` drops the oldest, as in Ape-X.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from chronograd.words import how_many
 
 
 class UniformReplay:
-    """A ring of transitions. The replays with priorities are made of it, too."""
+    """A ring of transitions. The replays with priorities extend it."""
 
     def __init__(self, capacity: int, slack: int = 0, stores_frames_once: bool = False) -> None:
-        """
+        """Create an empty ring.
+
         Args:
-            slack: how many transitions there may be beyond `capacity` before `trim` is called.
+            slack: number of transitions allowed beyond `capacity` before `trim` is called.
             stores_frames_once: for observations that are stacks of frames.
         """
         if capacity < 1 or slack < 0:
@@ -31,7 +32,7 @@ class UniformReplay:
         self._places = capacity + slack
         self._storage: Storage = (Frames if stores_frames_once else Columns)(self._places)
         self._size = 0
-        self._next = 0  # where the next one goes
+        self._next = 0  # place of the next transition
         self.num_added = 0
 
     def __len__(self) -> int:
@@ -39,12 +40,12 @@ class UniformReplay:
 
     @property
     def num_places(self) -> int:
-        """For transitions, slack included."""
+        """Return the number of places for transitions, including slack."""
         return self._places
 
     @property
     def next_place(self) -> int:
-        """Of the next transition that is added; those after it follow, around the ring."""
+        """Return the place of the next added transition; later ones follow around the ring."""
         return self._next
 
     @property
@@ -52,7 +53,7 @@ class UniformReplay:
         return self._storage.nbytes
 
     def add(self, transitions: Transitions, priorities: Array | None = None) -> None:
-        """Keep transitions. Uniform replay has no use for priorities."""
+        """Store transitions. Uniform replay ignores priorities."""
         count, start = len(transitions.reward), self._next
         stop = start + count
         if stop <= self._places:
@@ -70,7 +71,10 @@ class UniformReplay:
         self.num_added += count
 
     def sample(self, batch: int, rng: np.random.Generator) -> Minibatch:
-        """Draw with replacement. Raises InputError if there is nothing to draw from."""
+        """Draw with replacement.
+
+        Raises: InputError if the replay is empty.
+        """
         self.check_not_empty()
         places = rng.integers(0, self._size, batch)
         if self._size < self._places:
@@ -79,10 +83,10 @@ class UniformReplay:
         return Minibatch(self._storage.read(places), places, np.ones(batch, np.float32))
 
     def update(self, indices: Indices, priorities: Array) -> None:
-        """Nothing: transitions have no priorities."""
+        """Do nothing: transitions have no priorities."""
 
     def trim(self) -> int:
-        """Drop the oldest beyond `capacity`. Returns how many."""
+        """Drop the oldest transitions beyond `capacity`. Return their number."""
         excess = max(0, self._size - self.capacity)
         if excess:
             oldest = (self._next - self._size) % self._places
@@ -91,15 +95,15 @@ class UniformReplay:
         return excess
 
     def state(self) -> dict[str, Array]:
-        """All there is, the oldest first, as arrays to be saved."""
+        """Return all transitions, the oldest first, as arrays to save."""
         places = self._in_order()
         saved = {"num_added": np.array(self.num_added)}
         return saved | (self._storage.saved(places) if len(places) else {})
 
     def restore(self, state: dict[str, Array]) -> None:
-        """As it was when `state` was taken; into a replay that is as new, of the same kind.
+        """Restore a saved `state` into a new replay of the same kind.
 
-        Each transition has the place that it had, so that the same random numbers draw the same ones.
+        Each transition keeps its place, so the same random numbers draw the same transitions.
         """
         if "reward" in state:
             self._next = (int(state["num_added"]) - len(state["reward"])) % self._places
@@ -112,13 +116,13 @@ class UniformReplay:
             raise InputError("the replay is empty", "add transitions before drawing from it")
 
     def _in_order(self) -> Indices:
-        """Places from the oldest to the newest."""
+        """Return the places from the oldest to the newest."""
         return (self._next - self._size + np.arange(self._size)) % self._places
 
-    # -- what replays with priorities do otherwise ---------------------------------------------------------
+    # -- overridden by replays with priorities --------------------------------------------------------------
 
     def _write(self, places: slice, transitions: Transitions, priorities: Array | None) -> None:
         self._storage.write(places, transitions)
 
     def _forget(self, places: Indices) -> None:
-        """These are no longer to be drawn."""
+        """Exclude these places from draws."""
