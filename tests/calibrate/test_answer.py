@@ -24,7 +24,7 @@ def test_a_calibrated_machine_has_a_row_for_each_way_of_running() -> None:
     layouts = ["nhwc" if s["channels_last"] else "nchw" for s in settings]
     assert [row[1] for row in section.table.rows] == layouts
     assert [row[2] for row in section.table.rows] == [s["mode"] for s in settings]
-    assert "FLOP/s reached in fp32" in section.takeaway
+    assert "FLOP/s measured in fp32" in section.takeaway
     assert shown.data == device.model_dump(mode="json")
 
 
@@ -38,5 +38,5 @@ def test_links_are_timed_fitted_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert fitted.takeaway.startswith(f"all_reduce: {seconds(latency_s)} per message")
     assert timed.figure is not None
     assert [row["bytes"] for row in timed.figure.rows()] == [row["bytes"] for row in shown.data["rows"]]
-    with pytest.raises(InputError, match="no name of a link"):
+    with pytest.raises(InputError, match="not a valid link name"):
         calibrate_links(hosts="a,b", name="Not A Name")

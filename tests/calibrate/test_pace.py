@@ -117,7 +117,7 @@ def test_a_calibration_beside_others_is_taken_again_when_they_are_gone(monkeypat
     for now, is_again in ((0.0, True), (1.5, False)):
         monkeypatch.setattr(pace.Watch, "others_cores", lambda self, cores=now: cores)
         why = machine.taken_while_busy(kept(pace_s=0.010, others_cores=0.8))
-        assert ("others used 0.8 cores" in why) == is_again
+        assert ("other programs used 0.8 cores" in why) == is_again
 
 
 def test_only_ways_of_running_that_were_never_measured_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

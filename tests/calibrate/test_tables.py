@@ -127,7 +127,7 @@ def test_a_fit_says_what_it_was_made_of() -> None:
 def test_validation_needs_a_row_to_predict() -> None:
     rows = [ThroughputRow("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
     device = catalog.device("rtx3090")
-    with pytest.raises(InputError, match=r"12 rows of t\.csv could be traced, and 12 are to calibrate"):
+    with pytest.raises(InputError, match=r"12 rows of t\.csv could be traced, but 12 are needed to calibrate"):
         validate(table(*rows), device, calibrate=12)
     with pytest.raises(InputError, match="prior is 'guess'"):
         validate(table(*rows), device, calibrate=11, prior="guess")

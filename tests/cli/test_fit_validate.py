@@ -144,8 +144,8 @@ def test_a_fitted_device_is_one_for_on(rows: list[ThroughputRow], capsys: pytest
     fit = ["fit", "device", TIMM_NAME, "--prior", "datasheet", "--out", "mine.toml"]
     assert main(fit) == 0
     text = capsys.readouterr().out
-    assert f"fitted to {len(rows)} networks; 0 rows left out" in text
-    assert "give it to --on" in text
+    assert f"Fitted to {len(rows)} networks; 0 rows left out" in text
+    assert "use it with --on" in text
     (setting,) = calibrations(catalog.device("mine.toml"))
     assert (setting.origin, setting.precision, setting.mode, setting.channels_last) == (
         *("fitted", "fp16", "inference", True),

@@ -208,7 +208,7 @@ def test_options_that_do_not_go_together_are_refused(capsys: pytest.CaptureFixtu
         ([*job, "--world", "1,2"], "No such option '--hosts'"),
         (["calibrate", "links", "--hosts", "a,b"], "--hosts and --name go together"),
         (["calibrate", "links", "--hosts", "a,b", "--name", "x", "--world", "2"], "leave --world out"),
-        (["calibrate", "links", "--hosts", "a,b", "--name", "../x"], "no name of a link"),
+        (["calibrate", "links", "--hosts", "a,b", "--name", "../x"], "not a valid link name"),
     ):
         assert main(words) == 2
         assert said in capsys.readouterr().err

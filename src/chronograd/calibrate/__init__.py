@@ -1,1 +1,1 @@
-"""This machine and its links measured, and tables of throughputs read."""
+"""Measurement of this machine and its links, and calibration from tables of throughputs."""

@@ -1,4 +1,4 @@
-"""What `calibrate` and `validate` say: this machine as a device, its links, and how well a table is predicted."""
+"""Answers of `calibrate` and `validate`: this machine as a device, its links, and the prediction errors on a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chronograd.launch import hosts as host_list
 from chronograd.units import percent, seconds, si
 from chronograd.words import how_many, signed_percent
 
-# Families of networks that a terminal shows.
+# Families of networks shown in a terminal.
 MAX_FAMILIES = 15
 
 
@@ -31,10 +31,10 @@ def calibrate(
     out: Path | None = None,
     progress: Progress = lambda share, text: None,
 ) -> Answer[Device]:
-    """Measure this machine, keep it as the device `local` and, of a CPU, its loopback link.
+    """Measure this machine and save it as the device `local`; for a CPU, save its loopback link too.
 
     Args:
-        layouts: of images in memory: nchw, nhwc (channels last) or both.
+        layouts: memory layouts of images: nchw, nhwc (channels last) or both.
         out: also save the device file (.toml) here.
     """
     setups = [setup for layout in layouts for setup in machine.default_setups(channels_last=layout == "nhwc")]
@@ -45,13 +45,13 @@ def calibrate(
 
 
 def calibrated(device: Device) -> Answer[Device]:
-    """What was measured of a device, for each way of running."""
+    """Return the measured values of a device, for each way of running."""
     settings: list[dict[str, Any]] = (device.calibration or {})["settings"]
     best = max(settings, key=lambda s: float(s["peak_flops_per_s"]))
     worst = max(float(s["provenance"]["error_left_out"]) for s in settings)
     section = Section(
         title=f"local: {device.title}",
-        takeaway=f"{si(best['peak_flops_per_s'], 'FLOP/s')} reached in {best['precision']} on {how_many(best['threads'], 'threads')}; times "
+        takeaway=f"{si(best['peak_flops_per_s'], 'FLOP/s')} measured in {best['precision']} on {how_many(best['threads'], 'threads')}; times "
         f"of blocks that were left out of the fit deviate by {percent(worst)} at most.",
         table=Table.of(settings, _SETTING),
         caption=f"saved to {catalog.user_device_path('local')}",
@@ -61,7 +61,7 @@ def calibrated(device: Device) -> Answer[Device]:
 
 @dataclass(frozen=True)
 class MeasuredLinks:
-    """The result of `calibrate links`: every timed collective, what was fitted to each, and the link from the all-reduces."""
+    """The result of `calibrate links`: every timed collective, the fit of each, and the link from the all-reduces."""
 
     rows: list[links.TimedCollective]
     fits: list[links.Fit]
@@ -70,7 +70,7 @@ class MeasuredLinks:
 
 @dataclass(frozen=True)
 class ReadLink:
-    """The result of `calibrate links FILE`: a link from measured rows of a kind, and its median relative error on them."""
+    """The result of `calibrate links FILE`: a link from measured rows, and its median relative error on them."""
 
     link: Link
     rows: int
@@ -87,13 +87,13 @@ def calibrate_links(
     name: str = links.LOOPBACK,
     progress: Progress = lambda share, text: None,
 ) -> Answer[MeasuredLinks]:
-    """Time collectives between processes, and keep what was fitted to the all-reduces as a link.
+    """Time collectives between processes, and save the fit of the all-reduces as a link.
 
     Args:
-        worlds: numbers of processes of this machine; with hosts there is one on each.
-        hosts: blocks of names as `launch.hosts.parse` reads them.
-        name: of the link.
-    Raises: InputError for what cannot be the name of a link, and as `measure_links`.
+        worlds: numbers of processes of this machine; ignored with hosts, which run one process each.
+        hosts: blocks of host names as `launch.hosts.parse` reads them.
+        name: name of the link.
+    Raises: InputError for an invalid link name; the errors of `measure_links`.
     """
     counts, seats = list(worlds), []
     if hosts is not None:
@@ -118,9 +118,9 @@ def calibrate_links(
 
 
 def link_from_rows(path: Path, name: str, like: str = link_rows.LIKE) -> Answer[ReadLink]:
-    """A link from rows that somebody measured, kept under its name.
+    """Fit a link to the measured rows of a file and save it under its name.
 
-    Raises: InputError for a name of the catalogue; as `link_rows.link_from` and `links.check_name`.
+    Raises: InputError for a name of the catalogue; the errors of `link_rows.link_from` and `links.check_name`.
     """
     links.check_name(name)
     link_rows.check_not_shipped(name)
@@ -129,14 +129,14 @@ def link_from_rows(path: Path, name: str, like: str = link_rows.LIKE) -> Answer[
     section = Section(
         title=f"Link {name}",
         takeaway=f"{seconds(link.latency_s)} per message and {si(link.bandwidth_bytes_per_s, 'B/s')}, from {found.rows} "
-        f"{found.kind}, which it repeats within {percent(found.error)} in the median.",
+        f"{found.kind}. Its median error on them is {percent(found.error)}.",
         table=Table.of([link], _LINK),
-        caption=f"{link.source[0].source}\nsaved to {saved}: cluster.intra_link={name} within a machine, cluster.link={name} between",
+        caption=f"{link.source[0].source}\nsaved to {saved}: use cluster.intra_link={name} within a machine, cluster.link={name} between machines",
     )
     result = ReadLink(link, found.rows, found.kind, found.error)
     notes = [] if found.message_bytes is None else [
-        f"the rows are of {si(found.message_bytes, 'B')}: messages of a quarter to four times a row's size came out "
-        "9 % off in the mean, all others 16 %, in DeepBench's all-reduces; DistributedDataParallel sends 26 MB at a time"
+        f"all rows have {si(found.message_bytes, 'B')}. In DeepBench's all-reduces, predictions for messages of a quarter to four times a row's size were "
+        "9 % off on average, all others 16 %. DistributedDataParallel sends 26 MB at a time"
     ]  # fmt: skip
     return Answer(f"Link {name}", sections=[section], notes=notes, result=result)
 
@@ -146,7 +146,7 @@ def _fits_section(fits: Sequence[links.Fit], saved: str) -> Section:
     return Section(
         title="Links",
         takeaway=f"{first.collective}: {seconds(first.latency_s)} per message and {si(first.bandwidth_bytes_per_s, 'B/s')}, "
-        f"which is off by {percent(first.error)} in the median.",
+        f"with a median error of {percent(first.error)}.",
         table=Table.of(fits, _FIT),
         caption=saved,
     )
@@ -163,7 +163,7 @@ def _timed_section(rows: Sequence[links.TimedCollective]) -> Section:
         )
     return Section(
         title="Collectives",
-        takeaway=f"The highest bus bandwidth is {si(fastest.busbw, 'B/s')}, of {fastest.collective} of {si(fastest.bytes, 'B')} "
+        takeaway=f"The highest bus bandwidth is {si(fastest.busbw, 'B/s')}: {fastest.collective} with {si(fastest.bytes, 'B')} "
         f"over {how_many(fastest.world, 'processes')}.",
         figure=Figure([Lines("bytes", "seconds", series, log_x=True, log_y=True)]),
         table=Table.of(rows, _TIMED),
@@ -207,22 +207,21 @@ _TIMED = (
 
 
 def _launch_s(setting: dict[str, Any]) -> float:
-    """Return the least time of an operator: of the device and of the host."""
+    """Return the minimum time of an operator: device time plus host time."""
     device_s = setting["classes"]["elementwise.forward"][setting["rates"].index("launch_s")]
     return float(device_s + setting["host_launch_s"])
 
 
 def validate(table: Throughputs, device: Device, *, shipped: bool = False, **options: Any) -> Answer:
-    """How well a table of throughputs is predicted from a few of its rows.
+    """Fit a device to a few rows of a table of throughputs and report the prediction errors on the others.
 
-    Options and errors as of `tables.validate`; where it is predicted as shipped, without a fit, those of `score_shipped`.
+    With `shipped`, predict without a fit. Options and errors are those of `tables.validate`, or of `score_shipped` with
+    `shipped`.
     """
     if shipped:
         scores = score_shipped(table, device, **options)
         carried, own = scores["measured_on"], scores["fitted_to"]
-        how = (
-            f"nothing fitted: as shipped for {device.name}, {'fitted to ' + own if own else 'from ' + scores['prior']}"
-        )
+        how = f"no fit: the shipped calibration of {device.name}, {'fitted to ' + own if own else 'from ' + scores['prior']}"
         how += f"; carried over from {carried['table']} on {carried['device']}" if carried else ""
         how += f"; {scores['n']} rows predicted"
     else:
@@ -235,16 +234,25 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
             f"{scores['n']} others predicted"
         )
     left_out = len(scores["left_out"])
-    notes = [*table.notes, *([f"{left_out} rows could not be traced as the table has them"] if left_out else [])]
+    notes = [
+        *table.notes,
+        *(
+            [f"{left_out} rows were left out: their networks could not be traced, or differ from the table's"]
+            if left_out
+            else []
+        ),
+    ]
     if shipped and scores["fitted_to"] == table.name:
-        notes.append("what is shipped was fitted to a table of this name: this is no test of it")
+        notes.append("the shipped calibration was fitted to a table of this name, so this is not a test of it")
     return Answer(
         f"Validation of {table.name}", sections=_validation_sections(table.name, how, scores), data=scores, notes=notes
     )
 
 
 def _validation_sections(name: str, how: str, scores: dict[str, Any]) -> list[Section]:
-    """All rows, by family, and those furthest off. `how` is said of the first."""
+    """Return the sections on all rows, on families and on the worst predictions. `how` describes the fit in the first
+    section.
+    """
     families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MAX_FAMILIES]
     largest, worst = families[0], scores["worst_rows"][0]
     return [
@@ -254,7 +262,7 @@ def _validation_sections(name: str, how: str, scores: dict[str, Any]) -> list[Se
             f"{percent(scores['median_ape'])} in the median.",
             lines=[how],
             table=Table.of([scores], _SCORES),
-            caption="Errors are of the predicted time, as shares of the measured one; bias is their mean with the sign.",
+            caption="Errors are |predicted - measured| / measured time. The bias is the mean with its sign.",
         ),
         Section(
             title="By family",

@@ -1,8 +1,7 @@
-"""The blocks that `calibrate` runs: small networks that between them use every class of operator.
+"""The blocks that `calibrate` runs: small networks that together use every class of operator.
 
-Widths, resolutions and batches are spread over what real networks use, from CIFAR ResNets to vision
-transformers, so that what is learned from blocks holds for networks that were never run. A block's work comes
-from the same tracer as a network's.
+Widths, resolutions and batches cover the range of real networks, from CIFAR ResNets to vision transformers, so that a fit to
+blocks also holds for other networks. A block's work comes from the same tracer as a network's.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class TimedBlock:
-    """A module to build, its input per sample, and the batch on a CPU; a GPU takes several times that."""
+    """A module to build, its input per sample, and its batch on a CPU; a GPU uses several times that."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -29,13 +28,13 @@ class TimedBlock:
 def _conv_norm(
     cin: int, cout: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: type[nn.Module] | None = nn.ReLU
 ) -> list[nn.Module]:
-    """A convolution, batch norm and an activation; None for none."""
+    """Return a convolution, batch norm and an activation (none for None)."""
     conv = nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False)
     return [conv, nn.BatchNorm2d(cout), *([act()] if act else [])]
 
 
 class _Skip(nn.Module):
-    """What some layers make of their input, added to it, and an activation."""
+    """A residual connection: input plus the output of some layers, then an activation."""
 
     def __init__(self, *layers: nn.Module, act: type[nn.Module] = nn.Identity) -> None:
         super().__init__()
@@ -46,8 +45,8 @@ class _Skip(nn.Module):
         return out
 
 
-class _Beside(nn.Module):
-    """What some layers make of their input, as channels beside it."""
+class _AppendChannels(nn.Module):
+    """A concatenation of the input and the output of some layers, along channels."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -89,7 +88,7 @@ class _Concatenate(nn.Module):
 
 
 class _Scores(nn.Module):
-    """Batched products and a softmax, written out."""
+    """Attention scores written out: batched products and a softmax."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x @ x.transpose(1, 2)).softmax(-1) @ x
@@ -122,7 +121,7 @@ class _Branches(nn.Module):
 
 
 class _Shuffle(nn.Module):
-    """Half of the channels pass by, then all are shuffled, as in a ShuffleNet."""
+    """A unit of a ShuffleNet: half of the channels bypass the layers, then all are shuffled."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -141,7 +140,7 @@ def _mlp(width: int) -> nn.Module:
 
 
 def _residual(channels: int) -> nn.Module:
-    """As in a ResNet."""
+    """Return a basic block as in a ResNet."""
     return _Skip(*_conv_norm(channels, channels, 3), *_conv_norm(channels, channels, 3, act=None), act=nn.ReLU)
 
 
@@ -152,21 +151,21 @@ def _bottleneck(channels: int) -> nn.Module:
 
 
 def _inverted(channels: int, inner: int, kernel: int, has_gate: bool, act: type[nn.Module]) -> nn.Module:
-    """Expansion, depthwise convolution, squeeze and excitation, projection, as in mobile networks."""
+    """Return expansion, depthwise convolution, squeeze and excitation, projection, as in mobile networks."""
     depthwise = _conv_norm(inner, inner, kernel, groups=inner, act=act)
     gate = [_Gate(inner)] if has_gate else []
     return _Skip(*_conv_norm(channels, inner, act=act), *depthwise, *gate, *_conv_norm(inner, channels, act=None))
 
 
 def _wide(channels: int) -> nn.Module:
-    """A depthwise 7 × 7 convolution and a perceptron with channels last, as in a ConvNeXt."""
+    """Return a depthwise 7 × 7 convolution and a perceptron with channels last, as in a ConvNeXt."""
     return _Skip(nn.Conv2d(channels, channels, 7, padding=3, groups=channels), _ChannelsLast(channels))
 
 
 def _dense(channels: int, growth: int) -> nn.Module:
-    """New channels beside the old ones, as in a DenseNet."""
+    """Return layers that concatenate new channels to their input, as in a DenseNet."""
     grown = nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False)
-    return _Beside(nn.BatchNorm2d(channels), nn.ReLU(), *_conv_norm(channels, 4 * growth), grown)
+    return _AppendChannels(nn.BatchNorm2d(channels), nn.ReLU(), *_conv_norm(channels, 4 * growth), grown)
 
 
 def _encoder(width: int, heads: int) -> nn.Module:
@@ -186,101 +185,106 @@ def _conv(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) ->
 
 
 def stages() -> list[TimedBlock]:
-    """Longer ones: pieces of networks of every sort, two layers each, where most operators find their input in a cache
-    and the cost of issuing them shows."""
-    found = []
+    """Return longer blocks: pieces of networks of every kind, two layers each.
+
+    In these most operators find their input in a cache, and the cost of launching them shows.
+    """
+    timed = []
     for c, inner, size, batch, kernel, has_gate, activation in (
         (16, 64, 56, 2, 3, False, nn.ReLU), (24, 72, 56, 1, 3, False, nn.ReLU6), (40, 120, 28, 2, 5, True, nn.ReLU),
         (80, 240, 14, 2, 3, False, nn.Hardswish), (80, 480, 14, 8, 3, True, nn.SiLU), (112, 672, 14, 2, 5, True, nn.SiLU),
         (160, 960, 7, 2, 5, True, nn.Hardswish), (192, 1152, 7, 8, 5, True, nn.SiLU), (32, 192, 28, 8, 3, False, nn.ReLU6),
     ):  # fmt: skip
         make = partial(_inverted, c, inner, kernel, has_gate, activation)
-        found.append(TimedBlock(f"inverted-{c}-{inner}-{size}-{batch}", _repeat(make, 2), (c, size, size), batch))
+        timed.append(TimedBlock(f"inverted-{c}-{inner}-{size}-{batch}", _repeat(make, 2), (c, size, size), batch))
     for c, size, batch in ((256, 56, 1), (512, 28, 2), (1024, 14, 2), (1024, 14, 8), (2048, 7, 4)):
-        found.append(
+        timed.append(
             TimedBlock(f"bottleneck-{c}-{size}-{batch}", _repeat(partial(_bottleneck, c), 2), (c, size, size), batch)
         )
     for c, size, batch in ((64, 56, 2), (128, 28, 2), (256, 14, 4), (512, 7, 2)):
-        found.append(TimedBlock(f"basic-{c}-{size}-{batch}", _repeat(partial(_residual, c), 2), (c, size, size), batch))
+        timed.append(TimedBlock(f"basic-{c}-{size}-{batch}", _repeat(partial(_residual, c), 2), (c, size, size), batch))
     for width, tokens, heads, batch in ((192, 197, 3, 2), (384, 49, 6, 4), (384, 197, 6, 1), (64, 400, 2, 2)):
-        found.append(
+        timed.append(
             TimedBlock(f"encoder-{width}-{tokens}", _repeat(partial(_encoder, width, heads), 2), (tokens, width), batch)
         )
     for c, size, batch in ((96, 56, 1), (192, 28, 2), (384, 14, 2)):
-        found.append(TimedBlock(f"wide-{c}-{size}", _repeat(partial(_wide, c), 2), (c, size, size), batch))
+        timed.append(TimedBlock(f"wide-{c}-{size}", _repeat(partial(_wide, c), 2), (c, size, size), batch))
     for c, size, batch in ((128, 56, 1), (256, 28, 2), (640, 7, 4)):
-        found.append(TimedBlock(f"dense-{c}-{size}", partial(_dense, c, 32), (c, size, size), batch))
+        timed.append(TimedBlock(f"dense-{c}-{size}", partial(_dense, c, 32), (c, size, size), batch))
     for c, inner, size, batch in ((128, 32, 28, 2), (256, 64, 14, 4), (128, 16, 55, 2)):
-        found.append(
+        timed.append(
             TimedBlock(f"branches-{c}-{size}", _repeat(partial(_Branches, c, inner), 2), (c, size, size), batch)
         )
     for c, size, batch in ((116, 28, 2), (232, 14, 4), (464, 7, 2)):
-        found.append(TimedBlock(f"shuffle-{c}-{size}", _repeat(partial(_Shuffle, c), 2), (c, size, size), batch))
+        timed.append(TimedBlock(f"shuffle-{c}-{size}", _repeat(partial(_Shuffle, c), 2), (c, size, size), batch))
     for channels, kernel, batch in ((64, 7, 1), (32, 3, 4)):
-        found.append(TimedBlock(f"stem-{channels}-{kernel}", partial(_stem, channels, kernel), (3, 224, 224), batch))
-    return found
+        timed.append(TimedBlock(f"stem-{channels}-{kernel}", partial(_stem, channels, kernel), (3, 224, 224), batch))
+    return timed
 
 
 def small_images() -> list[TimedBlock]:
-    """Pieces of networks for images of 28 pixels and less, from one image to a batch: there a layer costs what issuing it does, and
-    a batch stays in the cache from layer to layer. A single layer, which finds its input in memory, tells neither."""
-    found = []
+    """Return pieces of networks for images of at most 28 pixels, from one image to a batch.
+
+    Here launches dominate the time of a layer, and a batch stays in the cache from layer to layer. A single layer reads its
+    input from memory and shows neither effect.
+    """
+    timed = []
     for c, size, batch in ((24, 28, 1), (24, 28, 8), (24, 28, 48), (48, 14, 1), (48, 14, 32), (96, 7, 1), (96, 7, 32)):
         make = _repeat(partial(_residual, c), 3)
-        found.append(TimedBlock(f"small-basic-{c}-{size}-{batch}", make, (c, size, size), batch))
+        timed.append(TimedBlock(f"small-basic-{c}-{size}-{batch}", make, (c, size, size), batch))
     for c, size, batch, kernel, has_gate, activation in (
         (24, 14, 1, 3, False, nn.ReLU), (24, 14, 16, 3, False, nn.ReLU), (40, 7, 1, 5, True, nn.Hardswish), (40, 7, 16, 5, True, nn.Hardswish),
         (80, 4, 2, 5, True, nn.Hardswish), (80, 4, 32, 5, True, nn.Hardswish), (112, 2, 16, 5, True, nn.Hardswish),
     ):  # fmt: skip
         make = _repeat(partial(_inverted, c, 4 * c, kernel, has_gate, activation), 2)
-        found.append(TimedBlock(f"small-inverted-{c}-{size}-{batch}", make, (c, size, size), batch))
+        timed.append(TimedBlock(f"small-inverted-{c}-{size}-{batch}", make, (c, size, size), batch))
     for batch in (1, 16):
-        found.append(TimedBlock(f"small-branches-{batch}", _repeat(partial(_Branches, 96, 24), 3), (96, 13, 13), batch))
+        timed.append(TimedBlock(f"small-branches-{batch}", _repeat(partial(_Branches, 96, 24), 3), (96, 13, 13), batch))
     for batch in (1, 16, 96):
-        found.append(TimedBlock(f"small-digits-{batch}", _digits, (1, 28, 28), batch))
-    return found
+        timed.append(TimedBlock(f"small-digits-{batch}", _digits, (1, 28, 28), batch))
+    return timed
 
 
 def _digits() -> nn.Module:
-    """Convolutions without padding or norm, and linear layers, as in the networks of the nineties."""
+    """Return convolutions without padding or norm, and linear layers, as in the networks of the nineties."""
     convolutions = (nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 20, 5), nn.ReLU(), nn.MaxPool2d(2))
     return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(320, 100), nn.ReLU(), nn.Linear(100, 10))
 
 
 def blocks() -> list[TimedBlock]:
-    """Every block, in a fixed order: single layers first, then stages."""
-    found = []
+    """Return every block, in a fixed order: single layers first, then stages."""
+    timed = []
     for c, size, batch in ((16, 32, 16), (16, 8, 64), (32, 4, 64), (64, 8, 32), (64, 56, 1), (64, 2, 32)):
-        found.append(TimedBlock(f"residual-{c}-{size}", partial(_residual, c), (c, size, size), batch))
+        timed.append(TimedBlock(f"residual-{c}-{size}", partial(_residual, c), (c, size, size), batch))
     for cin, cout, size, batch, stride in (
         (1, 16, 8, 64, 1), (3, 32, 64, 4, 2), (64, 128, 28, 2, 2), (128, 128, 14, 8, 1), (256, 256, 14, 2, 1), (512, 512, 7, 2, 1),
     ):  # fmt: skip
-        found.append(TimedBlock(f"conv3x3-{cin}-{cout}-{size}", _conv(cin, cout, 3, stride), (cin, size, size), batch))
+        timed.append(TimedBlock(f"conv3x3-{cin}-{cout}-{size}", _conv(cin, cout, 3, stride), (cin, size, size), batch))
     for cin, cout, size, batch in (
         (64, 256, 28, 2), (256, 64, 28, 2), (32, 16, 16, 32), (512, 1024, 7, 4), (16, 96, 32, 8), (960, 160, 7, 8),
     ):  # fmt: skip
-        found.append(TimedBlock(f"conv1x1-{cin}-{cout}-{size}", _conv(cin, cout, 1), (cin, size, size), batch))
+        timed.append(TimedBlock(f"conv1x1-{cin}-{cout}-{size}", _conv(cin, cout, 1), (cin, size, size), batch))
     for cin, cout, size, batch, kernel, stride in ((3, 64, 112, 1, 7, 2), (64, 64, 14, 4, 5, 1), (3, 96, 112, 1, 4, 4)):
-        found.append(
+        timed.append(
             TimedBlock(
                 f"conv{kernel}x{kernel}-{cin}-{size}", _conv(cin, cout, kernel, stride), (cin, size, size), batch
             )
         )
     for c, size, batch, kernel in ((96, 28, 4, 3), (32, 56, 4, 3), (384, 14, 4, 3), (192, 14, 4, 7), (480, 7, 8, 5)):
-        found.append(TimedBlock(f"depthwise{kernel}-{c}-{size}", _conv(c, c, kernel, 1, c), (c, size, size), batch))
+        timed.append(TimedBlock(f"depthwise{kernel}-{c}-{size}", _conv(c, c, kernel, 1, c), (c, size, size), batch))
     for c, size, groups, batch in ((128, 28, 32, 2), (256, 14, 8, 4)):
-        found.append(TimedBlock(f"grouped-{c}-{groups}", _conv(c, c, 3, 1, groups), (c, size, size), batch))
+        timed.append(TimedBlock(f"grouped-{c}-{groups}", _conv(c, c, 3, 1, groups), (c, size, size), batch))
     for width, tokens, heads, batch in ((192, 64, 3, 4), (384, 196, 6, 1), (64, 16, 4, 32)):
-        found.append(
+        timed.append(
             TimedBlock(f"attention-{width}-{tokens}", partial(_AttentionBlock, width, heads), (tokens, width), batch)
         )
-        found.append(TimedBlock(f"mlp-{width}-{tokens}", partial(_mlp, width), (tokens, width), batch))
+        timed.append(TimedBlock(f"mlp-{width}-{tokens}", partial(_mlp, width), (tokens, width), batch))
     for cin, cout, batch in ((512, 512, 64), (2048, 1000, 8), (64, 10, 64), (9216, 1024, 4)):
-        found.append(TimedBlock(f"linear-{cin}-{cout}", partial(nn.Linear, cin, cout), (cin,), batch))
+        timed.append(TimedBlock(f"linear-{cin}-{cout}", partial(nn.Linear, cin, cout), (cin,), batch))
     for c, size, batch in ((64, 28, 8), (16, 8, 64), (256, 14, 16)):
-        found.append(TimedBlock(f"norm-{c}-{size}", _repeat(partial(nn.BatchNorm2d, c), 4), (c, size, size), batch))
-        found.append(TimedBlock(f"relu-{c}-{size}", _repeat(nn.ReLU, 8), (c, size, size), batch))
-    found += [
+        timed.append(TimedBlock(f"norm-{c}-{size}", _repeat(partial(nn.BatchNorm2d, c), 4), (c, size, size), batch))
+        timed.append(TimedBlock(f"relu-{c}-{size}", _repeat(nn.ReLU, 8), (c, size, size), batch))
+    timed += [
         TimedBlock("silu", _repeat(nn.SiLU, 4), (64, 28, 28), 4),
         TimedBlock("hardswish", _repeat(nn.Hardswish, 4), (64, 28, 28), 4),
         TimedBlock("gelu", _repeat(nn.GELU, 4), (196, 384), 4),
@@ -294,4 +298,4 @@ def blocks() -> list[TimedBlock]:
         TimedBlock("scores", _Scores, (196, 64), 6),
         TimedBlock("tiny", _repeat(nn.ReLU, 40), (8,), 1),
     ]
-    return found + stages() + small_images()
+    return timed + stages() + small_images()

@@ -1,9 +1,9 @@
-"""`calibrate links --from ROWS`: a link fitted from timings that somebody else took: of all-reduces, or of scaling.
+"""`calibrate links --from ROWS`: a link fitted to published timings of all-reduces or of scaling.
 
-A row of an all-reduce has ranks, bytes and seconds. One row gives the bandwidth, with the latency of a link like it; several of
-different sizes give both. Rows of scaling have a network, the samples of a rank, ranks, precision and samples per second, and one of
-them is of one rank: the bandwidth is the one with which the step of several ranks is predicted as measured, where what a rank does
-alone takes as long as measured. Ranks are of one machine; all-reduces are taken for rings.
+A row of an all-reduce has ranks, bytes and seconds. One row gives the bandwidth, with the latency of a similar link; rows of
+several sizes give both. A scaling row has a network, samples per rank, ranks, precision and samples per second; one row must
+have one rank. The bandwidth is chosen so that the predicted step of several ranks equals the measured one. The work of a single
+rank is scaled to its measured time. All ranks are in one machine; all-reduces are assumed to be rings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from chronograd.trace import Trace
 from chronograd.words import how_many
 
 LIKE = "pcie3"
-# Slower than any modem, and faster than any memory: outside a row says nothing of its link.
+# Slower than any modem, and faster than any memory: a row outside these limits does not describe its link.
 MIN_BYTES_PER_S, MAX_BYTES_PER_S = 1e5, 1e14
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "ranks": ("ranks", "world", "num_gpus", "gpus", "devices", "n_accelerators", "count"),
@@ -51,13 +51,13 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "precision": ("precision", "dtype"),
     "algorithm": ("algorithm", "library"),
 }
-# Rows of all-reduces that differ in these are of different links.
+# Rows of all-reduces that differ in these columns belong to different links.
 _ONE_LINK = ("device", "algorithm")
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A step of so many ranks, in seconds, each with `batch` samples."""
+    """A step of `ranks` ranks in seconds, with `batch` samples on each."""
 
     network: str
     image_size: int
@@ -76,7 +76,7 @@ class Scaled:
 class Fitted:
     """A link, the rows that it was fitted to, and the median of |fitted / measured - 1| over them.
 
-    `message_bytes` is the size of the all-reduces, where it is one: it tells of messages like them.
+    `message_bytes` is the size of the all-reduces if all have the same: the link is valid for similar messages.
     """
 
     link: Link
@@ -87,20 +87,20 @@ class Fitted:
 
 
 def check_not_shipped(name: str) -> None:
-    """Raises InputError for the name of a link of the catalogue, which would have other figures for every job from then on."""
+    """Raise InputError for the name of a catalogue link, whose figures would change for every later job."""
     if resources.files(catalog.__package__).joinpath("links", f"{name}.toml").is_file():
         raise InputError(
-            f"{name} is a link of the catalogue, and would be replaced in every prediction",
-            f"give another, such as {name}-here",
+            f"{name} is a link of the catalogue, which this would replace in every prediction",
+            f"give another name, such as {name}-here",
         )
 
 
 def link_from(path: Path, name: str, like: str = LIKE) -> Fitted:
-    """The link that the rows of a CSV file show.
+    """Return the link fitted to the rows of a CSV file.
 
     Args:
-        like: a link of the catalogue whose latency is taken where the rows do not tell it.
-    Raises: FileFormatError for another table, InputError for rows that tell nothing of a link, NotFoundError for `like`.
+        like: a link of the catalogue, whose latency is used if the rows do not determine it.
+    Raises: FileFormatError for another table, InputError for rows that do not determine a link, NotFoundError for `like`.
     """
     base = catalog.link(like)
     rows = _rows(path)
@@ -113,18 +113,21 @@ def link_from(path: Path, name: str, like: str = LIKE) -> Fitted:
 
 
 def _check_one_link(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
-    """Raises InputError for rows of several devices or algorithms, which do not show one link."""
+    """Raise InputError for rows of several devices or algorithms, which do not describe one link."""
     for column in _ONE_LINK:
         values = list(dict.fromkeys(row[column].strip() for row in rows if column in row))
         if len(values) > 1:
             raise InputError(
                 f"{path.name} has rows of more than one {column}: {', '.join(value or 'none' for value in values)}",
-                f"leave the rows of one {column} in the file: each makes a link of its own",
+                f"keep only the rows of one {column} in the file: each needs its own link",
             )
 
 
 def of_all_reduces(timed: Sequence[TimedCollective], name: str, base: Link, file: str) -> Fitted:
-    """The link that all-reduces show; of one size its bandwidth, with the latency of `base`. Raises InputError."""
+    """Return the link fitted to all-reduces; those of one size give its bandwidth, with the latency of `base`.
+
+    Raises: InputError for a message that is mostly latency.
+    """
     sizes = {row.bytes for row in timed}
     if len(sizes) > 1:
         found = fit(timed)
@@ -133,18 +136,18 @@ def of_all_reduces(timed: Sequence[TimedCollective], name: str, base: Link, file
         latency_s, how = base.latency_s, f"bandwidth, with the latency of {base.name}"
         bandwidth = float(np.exp(np.mean([math.log(_bandwidth(row, latency_s)) for row in timed])))
     error = float(np.median([abs(ring(r.bytes, r.world, latency_s, bandwidth) / r.seconds - 1) for r in timed]))
-    link = _link(name, latency_s, bandwidth, f"{how} from {len(timed)} all-reduces of {file}, taken for rings")
+    link = _link(name, latency_s, bandwidth, f"{how} from {len(timed)} all-reduces in {file}, assumed to be rings")
     return Fitted(link, "all-reduces", len(timed), error, min(sizes) if len(sizes) == 1 else None)
 
 
 def _bandwidth(row: TimedCollective, latency_s: float) -> float:
-    """Of one all-reduce: what is left of its time after the messages' latency moves its bytes."""
+    """Return the bandwidth of one all-reduce: its bytes over its time minus the messages' latency."""
     messages, sent = ALPHA_BETA["all_reduce"](row.bytes, row.world)
     left_s = row.seconds - messages * latency_s
     if left_s <= 0.1 * row.seconds:
         raise InputError(
             f"an all-reduce of {how_many(row.bytes, 'bytes')} over {row.world} ranks took {row.seconds:g} s, which is mostly latency",
-            "give one of a larger message, or two of different sizes",
+            "give a row of a larger message, or two rows of different sizes",
         )
     bytes_per_s: float = float(sent) / left_s
     return bytes_per_s
@@ -155,19 +158,19 @@ def _of_scaling(rows: Sequence[Scaled], name: str, base: Link, file: str) -> Fit
     several = [row for row in rows if row.ranks > 1]
     if not several or any(row.of not in alone for row in several):
         raise InputError(
-            f"{file} needs a row of one rank and one of several, of the same network, samples of a rank and device",
-            "add samples_per_s of ranks=1: without it nothing tells what a rank takes alone",
+            f"{file} needs a row of one rank and one of several, with the same network, samples per rank and device",
+            "add samples_per_s of ranks=1: without it the time of a single rank is unknown",
         )
     found = [_bandwidth_of_scaling(row, alone[row.of], base) for row in several]
     bandwidth = float(np.exp(np.mean(np.log([value for value, _ in found]))))
     link = _link(name, base.latency_s, bandwidth,
-                 f"bandwidth with which {how_many(len(several), 'rows')} of scaling of {file} are predicted as measured; latency of {base.name}")  # fmt: skip
+                 f"bandwidth with which the predictions of {how_many(len(several), 'scaling rows')} in {file} equal the measurements; latency of {base.name}")  # fmt: skip
     errors = [abs(step(bandwidth) / row.seconds - 1) for row, (_, step) in zip(several, found, strict=True)]
-    return Fitted(link, "rows of scaling", len(several), float(np.median(errors)))
+    return Fitted(link, "scaling rows", len(several), float(np.median(errors)))
 
 
 def _bandwidth_of_scaling(row: Scaled, alone_s: float, base: Link) -> tuple[float, Callable[[float], float]]:
-    """The bandwidth with which a step is predicted as measured, and the step's seconds by bandwidth."""
+    """Return the bandwidth that makes the predicted step equal the measured one, and the step's seconds by bandwidth."""
     from chronograd.data.trace_job import trace_job
 
     job = _job(row)
@@ -188,8 +191,8 @@ def _bandwidth_of_scaling(row: Scaled, alone_s: float, base: Link) -> tuple[floa
     low, high = math.log(MIN_BYTES_PER_S), math.log(MAX_BYTES_PER_S)
     if excess(low) < 0 or excess(high) > 0:
         raise InputError(
-            f"{row.ranks} ranks took {row.seconds:g} s a step and one {alone_s:g} s, which no bandwidth explains",
-            "a link shows in steps that it makes longer: give rows of a smaller batch, or an all-reduce",
+            f"{row.ranks} ranks took {row.seconds:g} s per step and one rank {alone_s:g} s, which no bandwidth explains",
+            "the link must lengthen the step visibly: give rows of a smaller batch, or an all-reduce",
         )
     return math.exp(brentq(excess, low, high, xtol=1e-4)), step
 
@@ -217,7 +220,10 @@ def _link(name: str, latency_s: float, bandwidth: float, source: str) -> Link:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """Rows by our names of the columns; of all-reduces, or of scaling. Raises FileFormatError."""
+    """Return the rows of all-reduces or of scaling, by our names of the columns.
+
+    Raises: FileFormatError.
+    """
     try:
         text = read_bytes(path).decode("utf-8-sig")
         table = list(csv.DictReader(io.StringIO(text)))
@@ -228,8 +234,8 @@ def _rows(path: Path) -> list[dict[str, str]]:
     is_reduced = {"bytes", "floats"} & known.keys() and {"seconds", "ms"} & known.keys()
     if "ranks" not in known or not (is_reduced or {"rate", "network", "batch", "device"} <= known.keys()):
         raise FileFormatError(
-            f"{path} has no rows of all-reduces and none of scaling; its columns are {', '.join(heads) or 'none'}",
-            "all-reduces have ranks, bytes and seconds; scaling has ranks, network, batch_per_rank, device, precision and samples_per_s",
+            f"{path} has rows neither of all-reduces nor of scaling; its columns are {', '.join(heads) or 'none'}",
+            "all-reduces need ranks, bytes and seconds; scaling needs ranks, network, batch_per_rank, device, precision and samples_per_s",
         )
     if is_reduced:
         known.pop("rate", None)
@@ -251,12 +257,12 @@ def _timed(path: Path, line: int, row: Mapping[str, str]) -> TimedCollective:
     seconds = _number(path, line, row, "seconds") if "seconds" in row else _number(path, line, row, "ms") / 1e3
     ranks = int(_number(path, line, row, "ranks"))
     if ranks < 2:
-        raise FileFormatError(f"{path}, line {line}: an all-reduce over {ranks} rank", "give two or more")
+        raise FileFormatError(f"{path}, line {line}: an all-reduce over {ranks} rank", "give two ranks or more")
     return timed_once(ranks, int(size), seconds)
 
 
 def timed_once(ranks: int, size: int, seconds: float) -> TimedCollective:
-    """An all-reduce of which one time is known."""
+    """Return an all-reduce with one known time."""
     rates = (float(rate) for rate in bandwidths("all_reduce", size, seconds, ranks))
     return TimedCollective("all_reduce", ranks, size, seconds, seconds, seconds, 1, *rates)
 

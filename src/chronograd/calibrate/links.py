@@ -1,7 +1,7 @@
-"""`calibrate links`: what collectives take between the processes of this machine, and the α and β behind it.
+"""`calibrate links`: the times of collectives between the processes of this machine, and the α and β fitted to them.
 
-Real processes over gloo, or over NCCL where there is a GPU for each. The α and β of all-reduces become a link file of
-the user's own, which `predict` reads in place of the catalogue's.
+It runs real processes over gloo, or over NCCL if there is a GPU for each. The α and β of all-reduces become a link file of the
+user, which `predict` reads instead of the catalogue's.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from chronograd.words import how_many
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 MESSAGE_BYTES = (4_096, 32_768, 262_144, 1_048_576, 4_194_304, 16_777_216)
 LOOPBACK = "loopback"
-# Between hosts each message follows a rest, as in training: 256 KiB of tokens are there again after 21 ms at 100 Mbit/s.
+# Between hosts each message follows a pause, as in training: at 100 Mbit/s, 256 KiB of tokens refill in 21 ms.
 REST_S = 0.05
-# A third parameter always fits better; a burst is believed where it takes away most of the squared error.
+# A third parameter always fits better, so we accept a burst only if it removes most of the squared error.
 _BURST_GAIN = 4.0
-# What the formula is off by at best, against which the spread of a message is held.
+# The best relative error of the formula, combined with each message's own spread.
 _FIT_ERROR = 0.05
 
 
@@ -45,8 +45,8 @@ class TimedCollective:
     """One collective of one size: median and 80 % interval of its repeats, on the slowest rank each time.
 
     Attributes:
-        bytes: on each rank: what is reduced or sent; of all_gather what each ends with, of reduce_scatter what each brings.
-        algbw, busbw: bytes / seconds, and times the factor of the collective (nccl-tests, PERFORMANCE.md); bytes/s.
+        bytes: size on each rank: of the reduced or sent message; for all_gather of the output, for reduce_scatter of the input.
+        algbw, busbw: bytes / seconds, and that times the factor of the collective (nccl-tests, PERFORMANCE.md); bytes/s.
     """
 
     collective: str
@@ -61,12 +61,12 @@ class TimedCollective:
 
 
 def measure_ranks(world: int = 2, seconds: float = 8.0) -> tuple[float, float]:
-    """How the same work on ranks that begin together varies, and how much longer it takes after a wait.
+    """Measure how the same work varies between ranks that start together, and how much longer it takes after a wait.
 
-    Returns: the standard deviation of the log of its time, from how much longer the slowest rank takes: of n normals the
-        largest has its median at z = Φ⁻¹(½^(1/n)), so σ = log(median of the largest / median of all) / z. And its median
-        after the ranks waited for each other over that without a wait, at least 1: a core that was idle runs late and slowly
-        at first, most of all where the host of a virtual machine had given it to others.
+    Returns: first, the standard deviation of the log of its time, derived from the slowest rank. The largest of n normals has
+        its median at z = Φ⁻¹(½^(1/n)), so σ = log(median of the largest / median of all) / z. Second, its median after the
+        ranks waited for each other over that without a wait, at least 1. An idle core starts late and slowly, most of all if
+        the host of a virtual machine had given it to other guests.
     """
     results = _run(world, ("nothing", "nothing_waited_for"), [4 * world], seconds / 2)
     waited_RN, straight_RN = (np.array([result["rows"][i]["seconds"] for result in results]) for i in range(2))
@@ -76,12 +76,12 @@ def measure_ranks(world: int = 2, seconds: float = 8.0) -> tuple[float, float]:
 
 
 def measure_exchange(link: Link, world: int = 2, seconds: float = 2.0) -> tuple[float, float]:
-    """What an exchange of DistributedDataParallel costs beside what is sent, in seconds.
+    """Measure the seconds that an exchange of DistributedDataParallel costs in addition to the transfer.
 
-    Returns: for each gradient and each buffer, which are copied to messages and back, from steps of many small layers with
-        and without their exchange, less its collectives by α and β. And for each meeting of the ranks (a bucket, the
-        broadcast of buffers) in a step that computes, from steps of layers that do, less the former: ranks do not arrive
-        together, and whoever waits for a message is woken late, which collectives one after the other do not show.
+    Returns: first, seconds per gradient and per buffer, which are copied to messages and back. They come from steps of many small layers
+        with and without their exchange, minus its collectives by α and β. Second, seconds per meeting of the ranks (a bucket,
+        the broadcast of buffers): from steps of layers that compute, minus the former cost. Ranks arrive at different times,
+        and a rank that waits for a message wakes up late; back-to-back collectives do not show this.
     """
     results = _run(world, ("module", "module_apart", "working", "working_apart"), [4 * world], seconds / 2)
     slowest = [float(np.median(np.max([r["rows"][i]["seconds"] for r in results], axis=0))) for i in range(4)]
@@ -89,7 +89,7 @@ def measure_exchange(link: Link, world: int = 2, seconds: float = 2.0) -> tuple[
 
 
 def exchange_costs(seconds: Sequence[float], topology: Topology) -> tuple[float, float]:
-    """Return what `measure_exchange` does.
+    """Return the result of `measure_exchange` from measured steps.
 
     Args:
         seconds: steps of many small layers with and without their exchange, then of layers that compute, with and without.
@@ -107,7 +107,7 @@ def exchange_costs(seconds: Sequence[float], topology: Topology) -> tuple[float,
 
 @dataclass(frozen=True)
 class Fit:
-    """t = a(n)·α + max(0, b(n)·S - burst)/B of one collective; `error` is the median of |fitted / measured - 1|."""
+    """Fit of one collective: t = a(n)·α + max(0, b(n)·S - burst)/B; `error` is the median of |fitted / measured - 1|."""
 
     collective: str
     latency_s: float
@@ -128,16 +128,18 @@ def measure_links(
     """Time collectives between processes of this machine, with one thread each.
 
     Args:
-        worlds: numbers of processes. `seconds_each`: for one collective of one size.
-        seats: where the processes run instead; `worlds` is then their number.
+        worlds: numbers of processes. `seconds_each`: time per collective and size.
+        seats: where the processes run, if not here; `worlds` is then their number.
     Raises: InputError for a world below 2 or an unknown collective, RunError if a process fails.
     """
     for world in worlds:
         if world < 2:
-            raise InputError(f"a collective over {world} process", "ask for 2 or more, such as --world 2,4")
+            raise InputError(
+                f"a collective needs 2 processes or more, not {world}", "ask for 2 or more, such as --world 2,4"
+            )
     for name in collectives:
         if name not in COLLECTIVES:
-            raise InputError(f"no collective {name!r}", f"use {', '.join(COLLECTIVES)}")
+            raise InputError(f"unknown collective {name!r}", f"use {', '.join(COLLECTIVES)}")
     timed: list[TimedCollective] = []
     for i, world in enumerate(worlds):
         sizes = [size // (4 * world) * 4 * world for size in message_bytes]
@@ -160,7 +162,7 @@ def _run(
     report: Progress = lambda share, name: None,
     seats: Sequence[WorkerSeat] = (),
 ) -> list[dict[str, Any]]:
-    """What each rank timed."""
+    """Run the processes and return the timings of each rank."""
     with tempfile.TemporaryDirectory() as folder:
         meeting = "env://" if seats else f"file://{Path(folder) / 'store'}"
         common = [str(world), meeting, str(seconds_each)]
@@ -171,12 +173,12 @@ def _run(
 
 
 def fit(rows: Sequence[TimedCollective], collective: str = "all_reduce", has_burst: bool = False) -> Fit:
-    """α (s) and B (bytes/s) of one collective by relative least squares over sizes and worlds, neither below zero.
+    """Fit α (s) and B (bytes/s) of one collective by relative least squares over sizes and worlds, both at least 0.
 
     Args:
-        has_burst: also look for the bytes that pass at once, which only messages after a rest show. Small messages then
-            vary many-fold, so each counts by its own spread beside the relative error.
-    Raises: InputError if no row is of it.
+        has_burst: also fit the bytes that pass without delay, which only messages after a pause show. Small messages then vary
+            many-fold, so each is weighted by its own spread in addition to the relative error.
+    Raises: InputError if no row has this collective.
     """
     own = [row for row in rows if row.collective == collective]
     if not own:
@@ -201,14 +203,14 @@ def fit(rows: Sequence[TimedCollective], collective: str = "all_reduce", has_bur
 
 
 def link_of(found: Fit, worlds: Sequence[int], name: str = LOOPBACK, hosts: Sequence[str] = ()) -> Link:
-    """The link that was measured: of this machine's processes, named `loopback` as in the catalogue, or of hosts."""
+    """Return the measured link: between this machine's processes, named `loopback` as in the catalogue, or between hosts."""
     between = f" between {' and '.join(hosts)}" if hosts else ""
-    burst = f"; {found.burst_bytes:.0f} bytes pass at once after a rest" if found.burst_bytes else ""
+    burst = f"; {found.burst_bytes:.0f} bytes pass without delay after a pause" if found.burst_bytes else ""
     source = Source(
         of=("latency_s", "bandwidth_bytes_per_s", *(("burst_bytes",) if found.burst_bytes else ())),
         source=f"measured by chronograd calibrate links on {environment.processor_name()}: all-reduce over "
-        f"{' and '.join(map(str, worlds))} processes{between}, {how_many(found.n, 'sizes')}; fit off by {100 * found.error:.0f} % in the "
-        f"median{burst}",
+        f"{' and '.join(map(str, worlds))} processes{between}, {how_many(found.n, 'sizes')}; "
+        f"median error of the fit {100 * found.error:.0f} %{burst}",
         date=datetime.now(UTC).date().isoformat(),
         tag="measured",
     )
@@ -223,13 +225,15 @@ def link_of(found: Fit, worlds: Sequence[int], name: str = LOOPBACK, hosts: Sequ
 
 
 def check_name(name: str) -> None:
-    """Raises InputError for what cannot be the name of a link, before it is measured."""
+    """Raise InputError for an invalid link name, before measuring it."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
-        raise InputError(f"{name!r} is no name of a link", "use small letters, digits and hyphens, as in ethernet-here")
+        raise InputError(
+            f"{name!r} is not a valid link name", "use small letters, digits and hyphens, as in ethernet-here"
+        )
 
 
 def save(link: Link) -> Path:
-    """Keep a link as one of this user's own, in place of the catalogue's of that name."""
+    """Save a link as one of this user's, replacing the catalogue's link of that name."""
     path = catalog.user_link_path(link.name)
     link.save(path)
     return path

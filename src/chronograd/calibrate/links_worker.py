@@ -1,6 +1,7 @@
-"""One process of `calibrate links`: python -m chronograd.calibrate.links_worker RANK WORLD MEETING SECONDS COLLECTIVES SIZES REST.
+"""One process of `calibrate links`: python -m chronograd.calibrate.links_worker RANK WORLD MEETING SECONDS COLLECTIVES SIZES
+REST.
 
-REST is in seconds, before each repeat.
+REST is a pause in seconds before each repeat.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from chronograd.train.rank_command import exit_with_parent
 
 
 class Stack(NamedTuple):
-    """Tensors of a network that are exchanged: how many, and their bytes. All gradients fit one bucket."""
+    """Numbers and bytes of a network's exchanged tensors. All gradients fit one bucket."""
 
     layers: int
     gradients: int
@@ -32,18 +33,18 @@ class Stack(NamedTuple):
     buffer_bytes: int
 
 
-# Many small layers, which hardly compute: what tensors cost.
+# Many small layers with hardly any computation, to measure the cost per tensor.
 STACK = Stack(32, 4 * 32, 4 * (64 + 8 + 8 + 8) * 32, 3 * 32, (4 * (8 + 8) + 8) * 32)
-# Few layers that compute for some milliseconds between exchanges, as a network does: what meeting costs.
+# Few layers that compute for some milliseconds between exchanges, like a real network, to measure the cost per meeting.
 WORKING = Stack(12, 3 * 12, 4 * (9 * 16 * 16 + 16 + 16) * 12, 3 * 12, (4 * (16 + 16) + 8) * 12)
 NO_WAIT = "nothing_waited_for"
 _MIN_REPEATS, _MAX_REPEATS, _MAX_RESTED, _WARMUP = 8, 200, 30, 3
 
 
 def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
-    """Each collective on a message of S bytes; see `chronograd.calibrate.links.Timed.bytes`.
+    """Return each collective on a message of S bytes; see `chronograd.calibrate.links.Timed.bytes`.
 
-    `nothing` computes instead, after the ranks waited for each other; `nothing_waited_for` without a wait.
+    `nothing` computes instead, after the ranks waited for each other; `nothing_waited_for` computes without that wait.
     """
     part = message[: len(message) // world].clone()
     block = torch.nn.Conv2d(64, 64, 3, padding=1, device=message.device)
@@ -64,7 +65,7 @@ def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
 
 
 def module_calls(device: torch.device) -> dict[str, Callable[[], Any]]:
-    """Steps of small layers, and of layers that compute, which exchange as DistributedDataParallel does, or do not."""
+    """Return steps of small layers and of computing layers, each with the exchange of DistributedDataParallel and without."""
     found: dict[str, Callable[[], Any]] = {}
     for name, make in (("module", stack), ("working", working)):
         module, inputs = make(device)
@@ -73,16 +74,16 @@ def module_calls(device: torch.device) -> dict[str, Callable[[], Any]]:
             module.zero_grad()
             module(inputs).sum().backward()
 
-        def step_apart(module: DistributedDataParallel = module, step: Callable[[], None] = step) -> None:
+        def step_without_exchange(module: DistributedDataParallel = module, step: Callable[[], None] = step) -> None:
             with without_exchange(module):
                 step()
 
-        found |= {name: step, f"{name}_apart": step_apart}
+        found |= {name: step, f"{name}_apart": step_without_exchange}
     return found
 
 
 def stack(device: torch.device) -> tuple[DistributedDataParallel, torch.Tensor]:
-    """Many small layers with buffers, whose gradients are exchanged, and what they take."""
+    """Return many small layers with buffers and exchanged gradients, and their input."""
     layers: list[torch.nn.Module] = []
     for _ in range(STACK.layers):
         layers += [torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)]
@@ -90,7 +91,7 @@ def stack(device: torch.device) -> tuple[DistributedDataParallel, torch.Tensor]:
 
 
 def working(device: torch.device) -> tuple[DistributedDataParallel, torch.Tensor]:
-    """Convolutions whose gradients are exchanged, and images for some milliseconds of work."""
+    """Return convolutions with exchanged gradients, and images for some milliseconds of work."""
     layers: list[torch.nn.Module] = []
     for _ in range(WORKING.layers):
         layers += [torch.nn.Conv2d(16, 16, 3, padding=1, bias=False), torch.nn.BatchNorm2d(16)]
@@ -105,7 +106,7 @@ def _parallel(layers: list[torch.nn.Module], device: torch.device) -> Distribute
 def time_collective(
     call: Callable[[], Any], seconds: float, device: torch.device, rest_s: float = 0.0, waits: bool = True
 ) -> list[float]:
-    """Seconds of each repeat on this rank, from a barrier on where it waits; all ranks run equally many."""
+    """Return seconds of each repeat on this rank, after a barrier if `waits`. All ranks run the same number of repeats."""
 
     now = clock(device)
 

@@ -1,8 +1,8 @@
 """`calibrate`: measure this machine so that `local` is a device like any other.
 
-Blocks of every operator class are run in processes like those of a job: as many at once, with as many threads
-each. What they took is fitted by the model that predicts (`fit.device`), so a prediction for `local` rests on the
-same formula as any other. Takes about a minute for each way of running.
+It runs blocks of every operator class in processes like those of a job: the same number at once, with the same number of
+threads. The model that predicts is fitted to their times (`fit.device`), so a prediction for `local` uses the same formula as
+any other. It takes about a minute for each way of running.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LAYOUTS = ("nchw", "nhwc")
 
 @dataclass(frozen=True)
 class Setup:
-    """One way of running: ranks at once, threads each, and how images lie in memory."""
+    """One way of running: number of simultaneous ranks, threads of each, and memory layout of images."""
 
     processes: int
     threads: int
@@ -47,7 +47,7 @@ class Setup:
 
 
 def default_setups(cores: int | None = None, channels_last: bool = False) -> list[Setup]:
-    """What jobs on this machine use: one rank with all cores, two with half of them each.
+    """Return the usual ways to run jobs on this machine: one rank with all cores, two with half of them each.
 
     >>> [(setup.processes, setup.threads) for setup in default_setups(8)]
     [(1, 8), (2, 4)]
@@ -58,7 +58,7 @@ def default_setups(cores: int | None = None, channels_last: bool = False) -> lis
 
 
 def lays_channels_last(training: Training) -> bool:
-    """Whether images will lie with channels last on this machine; a compiler for CPUs lays them out so."""
+    """Return whether images are stored channels last on this machine; a compiler for CPUs stores them so."""
     return training.channels_last or (bool(training.compile) and not torch.cuda.is_available())
 
 
@@ -69,20 +69,21 @@ def calibrate(
     seconds_per_block: float = SECONDS_PER_BLOCK,
     progress: Progress = lambda share, text: None,
 ) -> Device:
-    """Measure this machine's GPU, or its CPU where there is none, and return it as the device `local`.
+    """Measure this machine's GPU, or its CPU if it has none, and return it as the device `local`.
 
     Args:
         setups: ways of running; on a GPU one for each layout.
         precisions: for a GPU also tf32, bf16, fp16.
-        progress: called with the share done, 0 to 1, and what is being done.
+        progress: called with the completed share, 0 to 1, and the current activity.
 
-    Raises: RunError with what a worker printed if it fails.
+    Raises: RunError with the output of a worker that fails.
     """
     place = "cuda" if torch.cuda.is_available() else "cpu"
     setups = list(setups or default_setups())
     if place == "cuda":
         setups = list(dict.fromkeys(replace(setup, processes=1, threads=environment.cores()) for setup in setups))
-        if catalog.of_driver_name(torch.cuda.get_device_name()) is None:  # no data sheet has its vector peak
+        # without a data sheet, its vector peak must be measured
+        if catalog.of_driver_name(torch.cuda.get_device_name()) is None:
             precisions = list(dict.fromkeys(["fp32", *precisions]))
     layouts = {setup.channels_last for setup in setups}
     traces = {layout: {b.name: _traces_of(b, layout) for b in blocks()} for layout in layouts}
@@ -118,7 +119,7 @@ def calibrate(
 
 
 def _traces_of(block: TimedBlock, channels_last: bool) -> dict[str, Trace]:
-    """By mode: inside a larger network, a block in training also makes the gradient of its input."""
+    """Return traces by mode. In training, a block also computes the gradient of its input, as inside a larger network."""
     of_mode: dict[str, dict[str, Any]] = {
         "training": {"loss": "sum", "inputs_require_grad": True},
         "inference": {"mode": "inference"},
@@ -132,32 +133,36 @@ def _traces_of(block: TimedBlock, channels_last: bool) -> dict[str, Trace]:
 def calibrate_once(
     progress: Progress = lambda share, text: None, setups: Sequence[Setup] | None = None
 ) -> tuple[Device, str]:
-    """The device `local`, measured now if it never was on this processor with these versions, or was while the machine was busy.
+    """Return the device `local`, from its saved calibration or measured now.
+
+    It is measured now if it never was on this processor with these versions, or if the machine was busy then.
 
     Args:
-        setups: ways of running that it is to hold; without them those of `default_setups`. Others that it held are kept.
+        setups: ways of running that it must contain; by default those of `default_setups`. Others that it has remain.
 
-    Returns: the device, and a sentence where a calibration was taken again or the machine is busy now; else nothing.
+    Returns: the device, and a sentence if it was calibrated again or the machine is busy now; else empty.
     """
     path, why = catalog.user_device_path("local"), ""
     wanted = dict.fromkeys(setups or default_setups())
     if path.exists():
         device = catalog.device("local")
         if device.provenance.get("key") == machine_key():
-            held = setups_of(device)
+            existing = setups_of(device)
             why = taken_while_busy(device)
-            if not why and (device.kind == "gpu" or wanted.keys() <= held.keys()):
+            if not why and (device.kind == "gpu" or wanted.keys() <= existing.keys()):
                 return device, ""
-            wanted = held | wanted
+            wanted = existing | wanted
     device = calibrate_all(progress=progress, setups=list(wanted))
     if is_busy(device):
-        again = f"the machine was busy while it was measured, {_spread_words(device)}: prediction is as uncertain"
+        again = (
+            f"the machine was busy during the calibration ({_spread_words(device)}), so predictions are less certain"
+        )
         return device, f"{why}; {again}" if why else again
     return device, why
 
 
 def setups_of(device: Device) -> dict[Setup, None]:
-    """The ways of running in which a device was measured, in that order."""
+    """Return the ways of running in which a device was measured, in that order."""
     return dict.fromkeys(Setup(c.processes or 1, c.threads or 1, bool(c.channels_last)) for c in calibrations(device))
 
 
@@ -166,7 +171,7 @@ def calibrate_all(
     progress: Progress = lambda share, text: None,
     setups: Sequence[Setup] | None = None,
 ) -> Device:
-    """Measure this machine, the link between its processes and what their exchange costs, and keep all of it."""
+    """Measure this machine, the link between its processes and the cost of their exchange, and save all of it."""
     device = calibrate(setups, precisions=precisions, progress=part_of(progress, 0, 1 / 0.9))
     if device.kind == "cpu":
         link = calibrate_link(progress=part_of(progress, 9, 10))
@@ -184,14 +189,14 @@ def calibrate_all(
 
 
 def calibrate_link(progress: Progress = lambda share, text: None) -> Link:
-    """Measure the link between two processes of this machine, in seconds, and keep it; see chronograd.calibrate.links."""
+    """Measure the link between two processes of this machine, in seconds, and save it; see chronograd.calibrate.links."""
     link = links.link_of(links.fit(links.measure_links((2,), ("all_reduce",), progress=progress)), (2,))
     links.save(link)
     return link
 
 
 def is_busy(device: Device) -> bool:
-    """Whether something else used this machine while it was measured: its pace changed, or others had cores of it."""
+    """Return whether other programs used this machine during its calibration: its speed changed, or others used its cores."""
     return (
         _others_cores(device) > pace.BUSY_CORES or float((device.calibration or {}).get("pace_spread", 1.0)) > pace.BUSY
     )
@@ -202,48 +207,49 @@ def _others_cores(device: Device) -> float:
 
 
 def taken_while_busy(device: Device) -> str:
-    """Why a calibration that was kept is no longer to be believed: it is of a slower machine than this now, or of one that others
-    used, which nobody does now; else nothing.
+    """Return why a saved calibration is no longer valid; else empty.
+
+    It is invalid if the machine is faster now, or if other programs used its cores then and none do now.
     """
-    kept_s = float((device.calibration or {}).get("pace_s", 0.0))
-    if not kept_s:
+    saved_s = float((device.calibration or {}).get("pace_s", 0.0))
+    if not saved_s:
         return ""
     watch = pace.Watch()
-    ratio = kept_s / pace.probe_s()
+    ratio = saved_s / pace.probe_s()
     if ratio > pace.BUSY:
-        return f"taken again: the machine runs {ratio:.2f} times as fast as when the kept calibration was measured"
+        return f"calibrated again: the machine runs {ratio:.2f} times as fast as during the saved calibration"
     if _others_cores(device) > pace.BUSY_CORES >= watch.others_cores():
-        return f"taken again: {_others_words(device)} when the kept calibration was measured, and none now"
+        return f"calibrated again: {_others_words(device)} during the saved calibration, and none now"
     return ""
 
 
 def _others_words(device: Device) -> str:
-    return f"others used {_others_cores(device):.1f} cores"
+    return f"other programs used {_others_cores(device):.1f} cores"
 
 
 def _spread_words(device: Device) -> str:
     spread = (device.calibration or {})["pace_spread"]
-    return f"at paces {spread:.2f} times apart" if spread > pace.BUSY else _others_words(device)
+    return f"its speed changed by a factor of {spread:.2f}" if spread > pace.BUSY else _others_words(device)
 
 
 def save_local(device: Device) -> Device:
-    """Keep a calibration as the device `local` of this user."""
+    """Save a calibration as the device `local` of this user."""
     device = device.model_copy(update={"provenance": {**device.provenance, "key": machine_key()}})
     device.save(catalog.user_device_path("local"))
     return device
 
 
 def machine_key() -> str:
-    """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
+    """Return a key that changes when a calibration becomes invalid: processor, cores, GPU, torch, and the file's format."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 12"
 
 
-# -- what workers measured --------------------------------------------------------------------------
+# -- measurements of workers -------------------------------------------------------------------------
 
 
 def _mean(results: Sequence[Any]) -> Any:
-    """One result from those of workers that ran at once: the mean of each time and rate; what is no float is the same in all."""
+    """Combine the results of simultaneous workers: take the mean of each float; other values are the same in all."""
     first = results[0]
     if isinstance(first, dict):
         return {name: _mean([result[name] for result in results]) for name in first}
@@ -309,13 +315,15 @@ def _fit(
 
 
 def at_other_paces(calibration: Calibration, sigma: float) -> Calibration:
-    """As uncertain as a machine whose pace changes by so much, as a standard deviation of its log: rates are those of the median."""
+    """Return a calibration whose uncertainty includes changes of the machine's speed (σ of its log); its rates are median
+    rates.
+    """
     of_class = {name: math.hypot(own, sigma) for name, own in calibration.class_sigma.items()}
     return replace(calibration, sigma=math.hypot(calibration.sigma, sigma), class_sigma=of_class)
 
 
 def _fit_update(rows: list[dict[str, Any]], calibration: Calibration) -> tuple[float, float]:
-    """Seconds per elementary operator of an optimizer, and the share of bandwidth it reaches."""
+    """Return seconds per elementary operator of an optimizer, and its achieved share of bandwidth."""
     passes, operators = UPDATE_PASSES["sgd-momentum"]
     many, large = rows
     launches = [operators * update_launches(r["count"], calibration) for r in (many, large)]
@@ -327,7 +335,7 @@ def _fit_update(rows: list[dict[str, Any]], calibration: Calibration) -> tuple[f
 
 
 def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) -> Device:
-    """The device before calibration: what the machine says of itself, and the best that was reached on it."""
+    """Return the device before calibration: the machine's own description, and the best measured rates."""
     reached: dict[Any, float] = {}
     for peak, precision in zip(peaks, precisions, strict=True):
         reached[precision] = max(reached.get(precision, 0.0), peak["flops_per_s"])
@@ -337,7 +345,7 @@ def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) 
     return Device(
         name="local",
         title=environment.processor_name() or "this machine",
-        note="Peak and bandwidth are what was reached here, not a data sheet's.",
+        note="Peak and bandwidth were measured here; they are not from a data sheet.",
         kind="cpu",
         memory_bytes=environment.ram_bytes() or 2**30,
         bandwidth_bytes_per_s=bandwidth,
@@ -350,11 +358,12 @@ def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) 
 
 
 def gpu_of(properties: Any, count: int, reached: dict[Any, float], bandwidth_bytes_per_s: float) -> Device:
-    """A GPU before calibration: its data sheet if the catalogue has it, else the driver's figures and the measured rates.
+    """Return a GPU before calibration: its data sheet if it is in the catalogue, else the driver's figures and the measured
+    rates.
 
     Args:
-        properties: of `torch.cuda.get_device_properties`. count: GPUs of this machine.
-        reached: FLOP/s by precision, as measured.
+        properties: from `torch.cuda.get_device_properties`. count: GPUs of this machine.
+        reached: measured FLOP/s by precision.
     """
     own = {"name": "local", "title": properties.name, "aliases": (), "memory_bytes": properties.total_memory,
            "num_units": properties.multi_processor_count}  # fmt: skip
@@ -373,13 +382,13 @@ def gpu_of(properties: Any, count: int, reached: dict[Any, float], bandwidth_byt
         node=Node(devices_per_node=count, intra_link="pcie3", inter_link="ethernet-10g"),
         source=(
             _measured("peak_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes", "num_units", "l2_bytes"),
-            Source(of=("node",), source="the slowest usual links", date=today, tag="assumed"),
+            Source(of=("node",), source="the slowest common links", date=today, tag="assumed"),
         ),
     )
 
 
 def _cache_bytes() -> int:
-    """The largest cache that one core sees, as Linux tells; 32 MiB where it does not."""
+    """Return the largest cache of one core, as Linux reports it; 32 MiB if it does not."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()
@@ -395,5 +404,5 @@ def _measured(*names: str) -> Source:
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
-    """Without what TOML cannot say."""
+    """Return the data without None, which TOML cannot represent."""
     return {k: _plain(v) if isinstance(v, dict) else v for k, v in data.items() if v is not None}

@@ -1,4 +1,6 @@
-"""A table of throughputs scored without a fit: as `predict` would say it, and with what another table shows of each network."""
+"""Scores of a table of throughputs without a fit, as `predict` does it, optionally carrying over residuals from another
+table.
+"""
 
 from __future__ import annotations
 
@@ -20,31 +22,31 @@ from chronograd.predict.carrying import Shown, Way
 from chronograd.predict.relatives import calibration_for
 from chronograd.units import seconds
 
-# A share from which the time that is left can be told.
+# From this completed share on, the remaining time can be estimated.
 _MIN_SHARE = 0.02
 
 
 def chosen_rows(table: ThroughputTable, only: str | None = None, without: str | None = None) -> ThroughputTable:
-    """The table with the rows of some networks: families, or patterns of names, separated by commas.
+    """Return the table with the rows of some networks: families, or patterns of names, separated by commas.
 
-    Raises InputError where none is left.
+    Raises: InputError if no row remains.
     """
-    kept = tuple(
+    rows = tuple(
         row
         for row in table.rows
         if (only is None or _is_named(row.model, only)) and not (without is not None and _is_named(row.model, without))
     )
-    if not kept:
+    if not rows:
         families = sorted({family_of_model(row.model) for row in table.rows})
         raise InputError(
-            f"no row of {table.name} is left by --only {only or 'all'} and --except {without or 'none'}",
+            f"no row of {table.name} matches --only {only or 'all'} and --except {without or 'none'}",
             f"its families: {', '.join(families[:20])}{' …' if len(families) > 20 else ''}",
         )
-    return replace(table, rows=kept)
+    return replace(table, rows=rows)
 
 
 def _is_named(model: str, words: str) -> bool:
-    """Whether a model is of one of the families, or fits one of the patterns.
+    """Return whether a model belongs to one of the families or matches one of the patterns.
 
     >>> [_is_named(name, "resnet, vit_s*") for name in ("resnet50d.a1_in1k", "vit_small_patch16", "vit_base_patch16")]
     [True, True, False]
@@ -62,13 +64,13 @@ def score_shipped(
     measured_on: tuple[ThroughputTable, Device] | None = None,
     progress: Progress = lambda share, text: None,
 ) -> dict[str, Any]:
-    """What `tables.validate` returns, of rows predicted with the calibration that `predict` takes for the device.
+    """Return the result of `tables.validate` for rows predicted with the calibration that `predict` uses for the device.
 
     Args:
-        limit: so many rows, chosen by the seed; all by default.
-        measured_on: another table, and its device: what each network showed there is carried over, and rows of others are left
-            out. There the calibration is that of `predict`, too.
-    Raises: InputError where no row can be predicted.
+        limit: number of rows, chosen by the seed; all by default.
+        measured_on: another table, and its device. The residual of each network there is carried over, with the calibration of
+            `predict` for that device; networks that it lacks are left out.
+    Raises: InputError if no row can be predicted.
     """
     calibration = _shipped(table, device)
     joined = join(table, shuffled(table.rows, seed), with_time_left(progress, limit, len(table.rows)), limit)
@@ -83,7 +85,7 @@ def score_shipped(
         way = _way(table, device)
         onto = [shown[t.row.key].onto(t.sample.work.sigma_log(calibration), way) for t in timed]
         sigmas = [sigma for _, sigma in onto]
-        # What is predicted is longer by the factor: as if the row had been shorter.
+        # Dividing the measured time by the factor equals multiplying the predicted one.
         timed = [
             TimedRow(replace(t.row, seconds=t.row.seconds / factor), t.sample)
             for t, (factor, _) in zip(timed, onto, strict=True)
@@ -118,7 +120,7 @@ def _way(table: ThroughputTable, device: Device) -> Way:
 
 
 def _shown(other: ThroughputTable, device: Device, keys: Sequence[str], progress: Progress) -> dict[str, Shown]:
-    """What each network showed in another table; of several rows the means of their logs and of their sigmas."""
+    """Return the residual of each network in another table; for several rows the means of their logs and of their sigmas."""
     wanted, calibration = set(keys), _shipped(other, device)
     rows = [row for row in other.rows if row.key in wanted]
     timed = join(other, rows, with_time_left(progress, None, len(rows))).timed
@@ -134,7 +136,7 @@ def _shown(other: ThroughputTable, device: Device, keys: Sequence[str], progress
 
 
 def with_time_left(progress: Progress, wanted: int | None, of: int) -> Progress:
-    """Progress that counts to the rows that are wanted of all, and tells how long the rest will take."""
+    """Return progress that counts towards the wanted number of rows and estimates the remaining time."""
     begun = time.monotonic()
     num_done = 0
 

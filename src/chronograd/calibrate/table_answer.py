@@ -1,4 +1,4 @@
-"""What `fit device` says: a calibration fitted to a table of throughputs, and how well it predicts networks left out."""
+"""Answer of `fit device`: a calibration fitted to a table of throughputs, and its error on networks outside the fit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from chronograd.hardware.catalog import Device
 from chronograd.units import percent
 from chronograd.words import how_many
 
-MAX_LEFT_OUT = 5  # rows that are named with their reason in text
-# What tells one setting of a device from another.
+MAX_LEFT_OUT = 5  # left-out rows that the text names with their reason
+# Fields that identify one setting of a device.
 _SETTING = ("precision", "mode", "channels_last", "is_compiled", "threads", "processes")
 
 
 @dataclass(frozen=True)
 class DeviceFit:
-    """The result of `fit device`: the setting that a device file gets, and by row why it was not fitted to."""
+    """The result of `fit device`: the setting for a device file, and the reason for each row outside the fit."""
 
     calibration: dict[str, Any]
     left_out: dict[str, str]
@@ -42,9 +42,9 @@ def fit_device(
     """Calibrate a device from a table of throughputs.
 
     Args:
-        prior: of `prior_of`. limit: fit to so many rows, chosen by the seed; to all by default.
-        out: a device file, to which the setting is added.
-    Raises: InputError as `join`, `prior_of` and `fit_table`.
+        prior: as for `prior_of`. limit: number of rows to fit, chosen by the seed; all by default.
+        out: a device file to which the setting is added.
+    Raises: the InputErrors of `join`, `prior_of` and `fit_table`.
     """
     joined = join(table, shuffled(table.rows, seed), progress, limit)
     calibration = fit_table(table, joined.timed, *prior_of(table, device, prior))
@@ -54,9 +54,9 @@ def fit_device(
     p, num_left_out = calibration.provenance, len(joined.left_out)
     section = Section(
         title=f"{table.name}: {described(table, device)}",
-        takeaway=f"Networks that are left out of the fit are predicted with an error of {percent(calibration.sigma)}, fitted "
-        f"ones with {percent(p['error_in_sample'])}: fitted to {how_many(p['samples'], 'networks')}; {num_left_out} rows left out.",
-        lines=[] if out is None else [f"saved to {out}: give it to --on"],
+        takeaway=f"Fitted to {how_many(p['samples'], 'networks')}; {num_left_out} rows left out. The error is {percent(calibration.sigma)} "
+        f"for networks outside the fit and {percent(p['error_in_sample'])} for those in it.",
+        lines=[] if out is None else [f"saved to {out}: use it with --on"],
         table=Table(
             ("row left out", "reason"),
             list(joined.left_out.items())[:MAX_LEFT_OUT],
@@ -69,7 +69,10 @@ def fit_device(
 
 
 def described(table: tables.ThroughputTable, device: Device) -> str:
-    """One line: what is known of a table, inferred or stated. Raises InputError where precision or phase are not."""
+    """Return one line with the known properties of a table, inferred or stated.
+
+    Raises: InputError if precision or phase are unknown.
+    """
     precision = table.stated_precision
     return ", ".join(
         [
@@ -85,7 +88,7 @@ def described(table: tables.ThroughputTable, device: Device) -> str:
 
 
 def add_setting(out: Path, device: Device, setting: dict[str, Any]) -> None:
-    """Save a device with one more setting; one for the same precision and way of running is replaced."""
+    """Save a device with one more setting, replacing one for the same precision and way of running."""
     known = catalog.device(out) if out.exists() else device.model_copy(update={"calibration": None})
     settings = (known.calibration or {}).get("settings", [])
     others = [s for s in settings if any(s.get(key) != setting.get(key) for key in _SETTING)]

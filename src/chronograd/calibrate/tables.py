@@ -1,4 +1,4 @@
-"""From a table that others measured to samples that a calibration can be fitted to, and how well it predicts the rest."""
+"""Samples for fitting a calibration, from a published table of throughputs, and its prediction errors on other rows."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from chronograd.predict.relatives import assumed_for, sheet_for
 from chronograd.record import Z80
 from chronograd.words import how_many
 
-# A network of the same name whose parameters differ by more than rounding is another network: a changed default, or one
-# that was fused before it was timed. Tables print two digits of a million.
+# If the parameters of a network with the same name differ by more than rounding, it is another network: a default changed, or
+# it was fused before timing. Tables print two digits of a million.
 _PARAMS_ROUNDING_M = 0.006
-# Where weights were ported from; not part of the architecture's name.
+# Sources of ported weights; not part of the architecture's name.
 _PORTED = frozenset(("tf", "gluon", "legacy", "tv", "ig", "ssl", "swsl"))
 
 
 @dataclass(frozen=True)
 class TimedRow:
-    """A row and its network's work. `sample` is what a fit takes."""
+    """A row and its network's work. `sample` is the input of a fit."""
 
     row: ThroughputRow
     sample: Sample
@@ -40,7 +40,7 @@ class TimedRow:
 
 @dataclass
 class Joined:
-    """Rows of a table that could be traced, and why others could not."""
+    """Traced rows of a table, and the reasons for leaving out others."""
 
     timed: list[TimedRow] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -52,10 +52,10 @@ def join(
     progress: Progress = lambda share, text: None,
     limit: int | None = None,
 ) -> Joined:
-    """Trace every row's network at its image size (kept on disk) and put its work beside its time.
+    """Trace every row's network at its image size (cached on disk) and combine its work with its time.
 
-    Networks without a library prefix are timm's. Rows that cannot be traced, or whose parameters are not the
-    table's, are left out with the reason. Stops at `limit` rows that could be.
+    Networks without a library prefix are timm's. Rows that cannot be traced, or whose parameters differ from the table's, are
+    left out with the reason. Stop after `limit` traced rows.
     """
     joined = Joined()
 
@@ -73,16 +73,16 @@ def join(
 
 
 def _timed(table: ThroughputTable, row: ThroughputRow) -> TimedRow | str:
-    """A row with its work, or why it has none."""
+    """Return a row with its work, or the reason why it has none."""
     name = row.model if ":" in row.model else f"timm:{row.model}"
     if name.partition(":")[0] not in ("timm", "torchvision"):
-        return "neither timm's nor torchvision's; a table may not name code to import"
+        return "not a network of timm or torchvision; a table may not name code to import"
     shape, precision, mode = (3, row.image_size, row.image_size), table.stated_precision, table.mode
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trace = cached_trace(name, input_shape=shape, mode=mode, channels_last=table.channels_last)
-    except MissingExtraError:  # of all rows, not of this one
+    except MissingExtraError:  # affects all rows, not only this one
         raise
     except ChronogradError as error:
         return error.message.splitlines()[0][:160]
@@ -100,14 +100,14 @@ def _timed(table: ThroughputTable, row: ThroughputRow) -> TimedRow | str:
 
 
 def prior_of(table: ThroughputTable, device: Device, kind: str = "relatives") -> tuple[Calibration, float | None]:
-    """What is assumed before a table is read, and how far the fit may move from it.
+    """Return the prior of a fit to a table, and how far the fit may move from it.
 
     Args:
-        kind: `relatives` for what the nearest calibrated relative taught, never from a table of this name;
+        kind: `relatives` for the calibration of the nearest related device, never from a table of this name;
             `datasheet` for round numbers.
     """
     if kind not in ("relatives", "datasheet"):
-        raise InputError(f"prior is {kind!r}", "relatives or datasheet")
+        raise InputError(f"prior is {kind!r}", "use relatives or datasheet")
     precision = table.stated_precision
     if kind == "datasheet":
         software = (table.is_compiled, table.has_fused_attention)
@@ -126,7 +126,10 @@ def prior_of(table: ThroughputTable, device: Device, kind: str = "relatives") ->
 def fit_table(
     table: ThroughputTable, timed: Iterable[TimedRow], prior: Calibration, prior_sd: float | None = None
 ) -> Calibration:
-    """A calibration fitted to whole networks of a table, with where it comes from. Raises InputError below four rows."""
+    """Return a calibration fitted to whole networks of a table, with its provenance.
+
+    Raises: InputError for fewer than four rows.
+    """
     samples = [t.sample for t in timed]
     fitted = fit_calibration(samples, prior, are_networks=True, prior_sd=prior_sd)
     provenance = {**fitted.provenance, "table": table.name, "torch": table.torch, "prior": prior.origin}
@@ -134,7 +137,7 @@ def fit_table(
 
 
 def described(table: ThroughputTable, device: Device, precision: str) -> dict[str, Any]:
-    """What was predicted, by names: the head of every score of a table."""
+    """Return the names that identify a prediction: the header of every score of a table."""
     return {
         "table": table.name,
         "device": device.name,
@@ -155,16 +158,16 @@ def validate(
     limit: int | None = None,
     progress: Progress = lambda share, text: None,
 ) -> dict[str, Any]:
-    """Fit on `calibrate` rows chosen by the seed alone, predict up to `limit` others: what `score` gives, and more.
+    """Fit on `calibrate` rows chosen by the seed, predict up to `limit` others, and return the result of `score` with details.
 
-    Raises: InputError where fewer rows than that can be traced.
+    Raises: InputError if fewer rows can be traced.
     """
     wanted = None if limit is None else calibrate + limit
     joined = join(table, shuffled(table.rows, seed), progress, wanted)
     if len(joined.timed) <= calibrate:
         raise InputError(
-            f"{how_many(len(joined.timed), 'rows')} of {table.name} could be traced, and {calibrate} are to calibrate",
-            "give a table with more rows, or --calibrate fewer",
+            f"{how_many(len(joined.timed), 'rows')} of {table.name} could be traced, but {calibrate} are needed to calibrate and at least 1 to predict",
+            "give a table with more rows, or a smaller --calibrate",
         )
     assumed, prior_sd = prior_of(table, device, prior)
     chosen = joined.timed[:calibrate]
@@ -180,17 +183,17 @@ def validate(
 
 
 def ratios(timed: Sequence[TimedRow], calibration: Calibration) -> np.ndarray:
-    """Predicted over measured time of every row."""
+    """Return predicted over measured time of every row."""
     return np.array([t.sample.work.total_seconds(calibration) / t.row.seconds for t in timed])
 
 
 def score(timed: Sequence[TimedRow], calibration: Calibration, sigmas: Sequence[float] | None = None) -> dict[str, Any]:
-    """Errors of a calibration on rows: fractions, with the worst ten and their time by operator family.
+    """Return the errors of a calibration on rows: fractions, with the worst ten and their time by operator family.
 
     Args:
-        sigmas: of each row's log error; by default those of the calibration.
+        sigmas: standard deviation of each row's log error; by default those of the calibration.
 
-    Returns `n`, `mape`, `bias` (the mean with its sign: above 0 where times are predicted too long), `median_ape`, `p90_ape`,
+    Returns: `n`, `mape`, `bias` (the signed mean: above 0 if predicted times are too long), `median_ape`, `p90_ape`,
         `worst`, `coverage80`, `families`, `worst_rows`.
     """
     found = ratios(timed, calibration)
@@ -228,7 +231,7 @@ def score(timed: Sequence[TimedRow], calibration: Calibration, sigmas: Sequence[
 
 
 def family_of_model(name: str) -> str:
-    """The first word of a model's name, without its library and its size.
+    """Return the first word of a model's name, without its library and its size.
 
     >>> family_of_model("torchvision:resnet50"), family_of_model("tf_efficientnet_b0"), family_of_model("vit_base_patch16")
     ('resnet', 'efficientnet', 'vit')
@@ -240,7 +243,7 @@ def family_of_model(name: str) -> str:
 
 
 def bare(name: str) -> str:
-    """A model's name without its library."""
+    """Return a model's name without its library."""
     return name.partition(":")[2] or name
 
 

@@ -2,8 +2,8 @@
 
     python -m chronograd.calibrate.worker DEVICE THREADS PRECISION SECONDS_PER_BLOCK nchw|nhwc
 
-Several run at once when ranks will: what they take from each other is part of the measurement. Each says `ready`
-and waits for a line on its standard input before it begins.
+For a job of several ranks, several of these processes run at once, because ranks slow each other down. Each prints `ready` and
+waits for a line on its standard input before it starts.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from chronograd.measure.steps import clock
 from chronograd.train.rank_command import exit_with_parent
 
 GPU_FACTOR = 16
-# What is timed of a block.
+# Timings of each block.
 TIMES = ("inference_s", "forward_s", "backward_s")
-# Written between repeats: twice the last cache of most processors.
+# Written between repeats to evict caches: twice the last-level cache of most processors.
 SCRATCH_BYTES = 2**26
-# Blocks are timed in rounds, half a minute apart, so that none is timed at one pace of the machine alone.
+# Blocks are timed in rounds with half a minute between them, so that a temporary slowdown of the machine does not affect one block only.
 ROUNDS = 2
-# Repeats of a block in a round after those that warm up, where it is given little time; and the most.
+# Warm-up and minimum repeats of a block per round when time is short; maximum repeats.
 _WARM_UP, _MIN_REPEATS, _MAX_REPEATS = 1, 3, 200
-# Below it a block is only run, once after one that warms up: the fit then works, on times that say little.
+# With less time a block runs only once, after one warm-up run: the fit still works, but its times mean little.
 MIN_SECONDS = 0.01
 
 
 @cache
 def _scratch(device: torch.device) -> torch.Tensor:
-    """What is written between repeats. One for all blocks: the pages of a new one come one by one."""
+    """Return the tensor written between repeats. All blocks share it, because the pages of a new one are mapped one at a time."""
     return torch.zeros(SCRATCH_BYTES // 4, device=device)
 
 
 def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Autocast for half precisions; TF32 is a switch of torch's."""
+    """Return autocast for half precisions. For TF32, set torch's switch."""
     if precision in ("bf16", "fp16"):
         return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -58,10 +58,10 @@ def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[
 def time_block(
     block: TimedBlock, device: torch.device, precision: str, seconds: float, layout: str = "nchw"
 ) -> dict[str, Any]:
-    """Median seconds of a block: forward and backward with the sum of its output as loss, and forward in inference.
+    """Return median seconds of a block: forward and backward with the sum of its output as loss, and forward in inference.
 
-    Caches are cold at the start of each, as after the other layers of a network and the update: blocks timed hot
-    promise a third too much.
+    Caches are cold at the start of each run, as they are after the other layers of a network and the update. Timing blocks with
+    hot caches makes them a third too fast.
     """
     torch.manual_seed(0)
     model = block.make().to(device)
@@ -97,22 +97,22 @@ def time_block(
 
 
 def _repeats(seconds: float) -> tuple[int, int]:
-    """How many runs warm up, and how many there are at least, these included."""
+    """Return the number of warm-up runs, and the minimum number of runs including these."""
     return (_WARM_UP, _WARM_UP + _MIN_REPEATS) if seconds >= MIN_SECONDS else (1, 2)
 
 
 def rounds_in(seconds: float) -> int:
-    """Rounds through all blocks, of which each has so many seconds in all."""
+    """Return the number of rounds through all blocks, for a total of `seconds` per block."""
     return ROUNDS if seconds >= MIN_SECONDS else 1
 
 
 def time_blocks(
     device: torch.device, precision: str, seconds: float, layout: str, laps: Laps | None
 ) -> list[dict[str, Any]]:
-    """Every block in so many seconds, over `ROUNDS` rounds through all of them: the median of each time.
+    """Time every block for `seconds` in total, over `ROUNDS` rounds through all blocks. Return the median of each time.
 
     Args:
-        laps: what watches the pace of a CPU meanwhile, to whose median each round of a block is taken.
+        laps: tracks the speed of a CPU; each round of a block is scaled to its median speed.
     """
     rounds = rounds_in(seconds)
     timed: dict[str, list[tuple[dict[str, Any], float]]] = {block.name: [] for block in blocks()}
@@ -129,7 +129,7 @@ def time_blocks(
 
 
 def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float) -> float:
-    """Median seconds of a forward pass in evaluation mode, without gradients, in half the time that a block has."""
+    """Return median seconds of a forward pass in evaluation mode, without gradients, in half of the block's time."""
     warm_up, least = _repeats(seconds)
     scratch = _scratch(x.device)
     model.eval()
@@ -145,7 +145,7 @@ def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, sec
 
 
 def _best(run: Callable[[], Any], device: torch.device, seconds: float = 1.0) -> float:
-    """Least seconds of one run, over about a second."""
+    """Return the minimum seconds of one run, over about `seconds`."""
     run()
     now, best, end = clock(device), float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -156,7 +156,7 @@ def _best(run: Callable[[], Any], device: torch.device, seconds: float = 1.0) ->
 
 
 def peaks(device: torch.device, precision: str, seconds: float = 1.0) -> dict[str, float]:
-    """Reached FLOP/s of a large square product and bytes per second of a large copy, each over some seconds."""
+    """Return the measured FLOP/s of a large square product and bytes per second of a large copy, each over `seconds`."""
     n, size = (8192, 2**28) if device.type == "cuda" else (1024, 2**24)
     a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
     source = torch.randn(size, device=device)
@@ -168,15 +168,16 @@ def peaks(device: torch.device, precision: str, seconds: float = 1.0) -> dict[st
 
 
 def _many_layers() -> nn.Module:
-    """A network of 120 small parameters, which runs in some milliseconds."""
+    """Return a network of 120 small parameters, which runs in a few milliseconds."""
     return nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(60)))
 
 
 def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]]:
-    """Seconds of a step of SGD with momentum on many small parameters and on a hundred megabytes of large ones.
+    """Return seconds of a step of SGD with momentum on many small parameters and on a hundred megabytes of large ones.
 
-    As in training, a backward pass has made the gradients anew, whose memory is given back at the end of each step, and the caches
-    hold what that pass left: on two cores of an EPYC an update takes 28 to 36 µs a parameter after it, and 21 to 24 where gradients are only filled (two repeats).
+    As in training, a backward pass creates new gradients, which each step frees at its end, and the caches hold the data of
+    that pass. This matters: on two cores of an EPYC an update takes 28 to 36 µs per parameter after a backward pass. With
+    gradients that are only filled it takes 21 to 24 µs (two repeats).
     """
     small = _many_layers()
     large = nn.Sequential(*(nn.Linear(1414, 1414, bias=False) for _ in range(12)))
@@ -199,9 +200,10 @@ def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]
 
 
 def time_gather(device: torch.device) -> dict[str, float]:
-    """Seconds to pick a small batch out of a data set in memory by index and normalise it, by mode: mostly the cost of the calls.
+    """Return seconds to select a small batch from a data set in memory by index and normalise it, by mode: mostly call
+    overhead.
 
-    A pass of some network comes before it, as in a loop: forward, and in training backward.
+    As in a training loop, a pass of a network precedes it: forward, and in training also backward.
     """
     images, labels = torch.zeros(1024, 1, 8, 8, dtype=torch.uint8), torch.zeros(1024, dtype=torch.int64)
     scale_C, shift_C = torch.ones(1, device=device), torch.zeros(1, device=device)
@@ -220,7 +222,7 @@ def time_gather(device: torch.device) -> dict[str, float]:
 def _cold_median(
     run: Callable[[], Any], device: torch.device, repeats: int = 25, before: Callable[[], Any] = lambda: None
 ) -> float:
-    """Median seconds of a call that finds its data outside of the caches; `before` is outside the clock."""
+    """Return median seconds of a call with its data outside of the caches. `before` runs outside the clock."""
     scratch = _scratch(device)
     now, seconds = clock(device), []
     for _ in range(repeats):

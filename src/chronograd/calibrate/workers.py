@@ -1,5 +1,6 @@
-"""Processes that measure. Each reads lines of JSON and prints `STAGE JSON` as it goes, by `read` and `say`; it may hang or die
-without harm to who asked. Needs no torch.
+"""Measuring processes and their protocol: each reads lines of JSON and prints `STAGE JSON`, by `read` and `say`.
+
+A process that hangs or dies does not harm its caller. Needs no torch.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from subprocess import Popen  # by its name, as tests put a quicker one in its place: tests/fork_server.py
+from subprocess import Popen  # imported by name because tests replace it with a faster one: tests/fork_server.py
 from typing import IO, Any, Protocol, Self
 
 from chronograd.errors import RunError, require
 from chronograd.train.rank_command import PARENT_VARIABLE
 
-# Called with the share done, 0 to 1, and what is being done.
+# Called with the completed share, 0 to 1, and the current activity.
 Progress = Callable[[float, str], None]
 TIMEOUT_S = 600.0
 GRACE_S = 0.5
 
 
 class Worker:
-    """A process that was started. As a context it ends it.
+    """A started process. Its context manager ends it.
 
     Args:
-        lines: where its lines go, each with the worker and its stage, `ended` last; several may share one.
+        lines: queue of its lines, each with the worker and its stage, `ended` last; several workers may share one.
     """
 
     def __init__(
@@ -45,39 +46,43 @@ class Worker:
             command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True, bufsize=0
         )
         self._lines = queue.SimpleQueue() if lines is None else lines
-        self._said: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         self.errors: list[str] = []
         self._readers = [threading.Thread(target=target, daemon=True) for target in (self._read_errors, self._read)]
         for reader in self._readers:
             reader.start()
 
     def tell(self, data: Any) -> None:
-        """One line for it to read; nothing happens if it is gone."""
+        """Send one line to the process; do nothing if it has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(json.dumps(data).encode() + b"\n")
             self._process.stdin.flush()
 
     def wait(self, stage: str, until: float) -> Any:
-        """What it says of a stage; None if it says nothing until then (time.monotonic), or ends before."""
-        while stage not in self._said and "ended" not in self._said:
+        """Return the data that it prints for a stage; None if it prints none by `until` (time.monotonic), or ends before."""
+        while stage not in self._reported and "ended" not in self._reported:
             try:
-                _, said, data = self._lines.get(timeout=max(0.0, until - time.monotonic()))
+                _, reported, data = self._lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
-            self._said[said] = data
-        return self._said.get(stage)
+            self._reported[reported] = data
+        return self._reported.get(stage)
 
     @property
     def why_ended(self) -> str:
-        """The last line of its errors, if it ended while it was waited for; else empty."""
-        return (self.errors[-1] if self.errors else "it ended without a word") if "ended" in self._said else ""
+        """Return the last line of its errors if it ended during a wait; else empty."""
+        return (
+            (self.errors[-1] if self.errors else "it ended without an error message")
+            if "ended" in self._reported
+            else ""
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End it and its children. One that hangs in the kernel is left behind, for when it comes back."""
+        """End the process and its children. Leave a process that hangs in the kernel to a background thread."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         try:
@@ -104,7 +109,7 @@ class Worker:
 
 
 def _text(stream: IO[bytes] | None) -> Iterator[str]:
-    """Lines until the end, or until the stream is closed."""
+    """Yield lines until the stream ends or is closed."""
     assert stream is not None
     with contextlib.suppress(OSError, ValueError):
         for line in stream:
@@ -112,18 +117,18 @@ def _text(stream: IO[bytes] | None) -> Iterator[str]:
 
 
 class WorkerSeat(Protocol):
-    """Where a worker runs, if not simply here; see chronograd.launch.hosts."""
+    """The host of a worker, if it does not simply run here; see chronograd.launch.hosts."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables that say its rank and where the others are."""
+        """Return the variables with its rank and the addresses of the others."""
 
     def command(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-        """A command as it is started from here, to run there."""
+        """Return the command to start here that runs `command` there."""
 
 
 def part_of(progress: Progress, index: int, count: float, prefix: str = "") -> Progress:
-    """The progress of one of so many equal parts."""
+    """Return the progress of part `index` of `count` equal parts."""
     return lambda share, text: progress((index + share) / count, prefix + text)
 
 
@@ -134,11 +139,13 @@ def run_workers(
     steps: int = 1,
     seats: Sequence[WorkerSeat] = (),
 ) -> list[dict[str, Any]]:
-    """Run one `python -m module` per entry of `arguments`, begun together, and return what each said as its `result`.
+    """Run one `python -m module` per entry of `arguments`, started together, and return the `result` of each.
 
-    A worker says `ready`, reads a line, and says `progress` with a name as often as it likes. `report` is called with the share of
-    `steps` such lines of all workers, and the name of the last. With `seats`, one for each worker, they run there. Raises
-    RunError, and MissingExtraError without torch, which the modules here need.
+    A worker prints `ready`, reads a line, and prints `progress` with a name any number of times. `report` is called with the
+    completed share of all workers' `steps` progress lines, and the name of the last. With `seats`, one for each worker, they
+    run there.
+
+    Raises: RunError; MissingExtraError without torch, which the modules here need.
     """
     if not seats:
         require("torch", "torch", "timing in processes of this machine")
@@ -158,7 +165,7 @@ def run_workers(
             try:
                 worker, stage, data = lines.get(timeout=TIMEOUT_S)
             except queue.Empty:
-                raise RunError(f"a calibration process said nothing for {TIMEOUT_S:.0f} s") from None
+                raise RunError(f"a calibration process did not respond for {TIMEOUT_S:.0f} s") from None
             if stage == "ready":
                 num_ready += 1
                 for one in workers if num_ready == len(workers) else ():
@@ -183,7 +190,7 @@ def say(stage: str, data: Any = True) -> None:
 
 
 def read() -> Any:
-    """The next line. Ends the process when there is none: who asked is gone."""
+    """Return the next line. Exit the process at the end of input: its caller has ended."""
     line = sys.stdin.readline()
     if not line:
         sys.exit(0)
