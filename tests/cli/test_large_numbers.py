@@ -75,7 +75,10 @@ def test_a_setting_to_plan_beyond_any(option: str, trace: str, capsys: pytest.Ca
     for number in ("99999999999999999999", "1000000001"):
         assert f"{option}" in (printed := refused(capsys, *words, number))
         assert "at most 1,000,000,000" in printed
-    why = {"--batches": "there is no whole batch", "--counts": "batch 64 does not divide by 1000000000 devices"}[option]
+    why = {
+        "--batches": "so no batch is full",
+        "--counts": "batch 64 cannot be divided evenly among 1000000000 devices",
+    }[option]
     assert why in refused(capsys, *words, "1000000000")
 
 

@@ -91,7 +91,7 @@ def test_settings_of_more_samples_than_there_are_are_left_out(
     assert (data["evaluated"], data["too_large_for_the_data"]) == (12, 4)
     largest = max(row["count"] * row["batch_per_device"] for row in data["front" if goal else "settings"])
     assert largest <= 1437
-    said = "Left out: 4 settings of a global batch larger than the 1,437 training samples"
+    said = "Left out: 4 settings with a global batch larger than the 1,437 training samples"
     assert said in words(run(capsys, *arguments, "--batches", "359,360"))
     assert "Left out" not in run(capsys, *arguments, "--batches", "32")
     assert main([*arguments, "--batches", "2000,3000"]) == 2
@@ -122,7 +122,7 @@ def test_the_advice_for_fifty_dollars(capsys: pytest.CaptureFixture[str], tmp_pa
     assert title == "resnet20 on synthetic to 75 %: at most $50.00"
     advice, takes, price = (
         " ".join(rest).index(part)
-        for part in ("No accuracy is promised", "The run itself takes ", "The price is of 20")
+        for part in ("We cannot promise the accuracy", "The run itself takes ", "The price is from 20")
     )
     assert 0 == advice < takes < price
     assert "Not searched: " in first

@@ -249,8 +249,8 @@ def test_an_option_in_words() -> None:
 
 def test_beside_the_fastest_the_cheapest_is_named() -> None:
     fast, cheap, dear = (replace(OPTION, dollars=dollars) for dollars in (56.0, 14.0, 70.0))
-    assert beside(fast, [dear, cheap]).startswith("the cheapest of those below, aws in us-east-2, spot")
+    assert beside(fast, [dear, cheap]).startswith("the cheapest in the table, aws in us-east-2, spot")
     assert beside(fast, [dear, cheap]).endswith("costs $14.00, 75 % less")
     assert beside(cheap, [fast, dear]).startswith("the next best, aws")
     assert beside(cheap, [fast, dear]).endswith("costs $56.00, 4 times as much")
-    assert beside(cheap, []) == "no other option that was searched there meets the goal"
+    assert beside(cheap, []) == "no other option in these clouds meets the goal"

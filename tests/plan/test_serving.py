@@ -68,16 +68,18 @@ def test_what_nothing_keeps_is_said_with_the_fastest() -> None:
     answer = serve(TRACE, JOB, SearchSpace(DEVICES, [1], BATCHES), latency_s=1e-7)
     assert answer.data["settings"] == []
     assert answer.sections[0].takeaway.startswith(
-        "Nothing answers within 100 ns with 80 % probability; the fastest is "
+        "No setting answers within 100 ns with 80 % probability; the fastest is "
     )
     assert answer.data["fastest"]["batch_per_device"] == 1
 
 
 def test_without_a_latency_only_outliers_leave_nothing_to_recommend() -> None:
-    result = serve(TRACE, JOB, DEVICES, [1], BATCHES).result
+    result = serve(TRACE, JOB, SearchSpace(DEVICES, [1], BATCHES)).result
     assert result.fastest is not None
     said = _takeaway(replace(result, settings=[]), "sample")
-    assert said.startswith("Nothing is recommended: every price is far below those of its peers; the fastest is 1 × ")
+    assert said.startswith(
+        "Nothing is recommended: every price is far below those of similar offers; the fastest is 1 × "
+    )
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -239,7 +239,7 @@ def test_generic_page_picks_what_applies(everything):
         "How good the prediction was",
         "Which operators take the time",
         "Training",
-        "What it would take elsewhere",
+        "Time and cost on other devices",
     ]
     assert page.title == "resnet20 on digits"
     assert ("global batch", "64") in page.asked

@@ -1,1 +1,1 @@
-"""Which setting: the largest batch that fits, devices, prices, goals."""
+"""The choice of a setting: the largest batch that fits, devices, prices and goals."""

@@ -1,4 +1,4 @@
-"""The words for a goal: what to rent and how to train on it, how long, how much, how sure, and what would change that."""
+"""The text of a recommendation for a goal: what to rent, how to train, time, cost, probability, and changes of the choice."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from chronograd.words import how_many, listed
 def goal_sections(
     what: str, choices: PlanResult, plan: GoalPlan[RunOption], most: int, assumed: Sequence[str]
 ) -> list[Section]:
-    """The advice with a table of at most `most` settings, and what would change it.
+    """Return the recommendation with a table of at most `most` settings, and the limits that would change it.
 
     Args:
-        what: the network and its data. assumed: of the job, in words.
+        what: the network and its data.
+        assumed: assumptions about the job, in words.
     """
     chosen = plan.chosen
     takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in advice_lines(choices, plan, assumed))
@@ -49,9 +50,13 @@ def goal_sections(
                 Column("", lambda r: "".join(sign for sign, one in signs.items() if one is not None and r == one)),
             ),
             [
-                *(["*: the advice; f, b, c: the fastest, balanced and cheapest that keep the goal."] if chosen else []),
                 *(
-                    [f"Chance: of meeting the goal{condition(choices.effort)}."]
+                    ["*: our recommendation; f, b, c: the fastest, balanced and cheapest option that meets the goal."]
+                    if chosen
+                    else []
+                ),
+                *(
+                    [f"Chance: probability of meeting the goal{condition(choices.effort)}."]
                     if has_chance and condition(choices.effort)
                     else []
                 ),
@@ -80,7 +85,7 @@ def has_limits(choices: PlanResult) -> bool:
 
 
 def condition(effort: SamplesToTarget) -> str:
-    """Return the condition of every probability where a job cannot state the whole recipe; else ""."""
+    """Return the condition on every probability if a job cannot state the whole recipe; else ""."""
     return " if the run reaches the published accuracy" if effort.beyond and effort.target is not None else ""
 
 
@@ -95,7 +100,7 @@ def beyond_lines(effort: SamplesToTarget) -> list[str]:
 
 
 def change_section(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[Section]:
-    """What would change the choice, if there is one."""
+    """Return the section on limits that would change the choice, if there are any."""
     changed = [f"{line[0].upper()}{line[1:]}." for line in _changes(choices, plan)]
     if not changed:
         return []
@@ -107,7 +112,9 @@ def change_section(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[Secti
 
 
 def _few(front: Sequence[RunOption], options: Sequence[RunOption], most: int) -> list[RunOption]:
-    """At most `most` rows of the front, evenly, with its ends, and the options, which may lie beside it."""
+    """Return at most `most` evenly spaced rows of the front with its two ends, plus the options, even those that are not on the
+    front.
+    """
     step = max(1, -(-(len(front) - 1) // max(most - 2 - len(options), 1)))
     some = [row for i, row in enumerate(front) if i % step == 0 or i == len(front) - 1]
     for row in options:
@@ -117,8 +124,11 @@ def _few(front: Sequence[RunOption], options: Sequence[RunOption], most: int) ->
 
 
 def _front_figure(rows: Sequence[RunOption], chosen: RunOption | None) -> Figure:
-    """Dollars against hours: settings that none beats in both, and the one to take."""
-    groups = [("none is faster and cheaper", rows, ""), ("taken", [chosen] if chosen else [], "vermilion")]
+    """Plot dollars against hours for the Pareto front and the recommended setting."""
+    groups = [
+        ("no other is both faster and cheaper", rows, ""),
+        ("recommended", [chosen] if chosen else [], "vermilion"),
+    ]
     series = [
         Series(label, "predicted", [r.hours for r in own], [r.dollars for r in own], color=color, is_scatter=True)
         for label, own, color in groups
@@ -128,12 +138,12 @@ def _front_figure(rows: Sequence[RunOption], chosen: RunOption | None) -> Figure
 
 
 def advice_lines(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequence[str]) -> list[str]:
-    """What to rent, what it takes, the alternatives and the assumptions; or by how much the goal is missed."""
+    """Return the recommendation with its time, cost, alternatives and assumptions; or by how much the goal is missed."""
     goal, chosen, best = choices.goal, plan.chosen, plan.likeliest
     sure = percent(goal.confidence, 0)
     if best is None:
         return [
-            "nothing fits: no setting fits in memory and has a price of the kind asked for that includes the host; name other "
+            "no setting fits in memory and has a price of the requested kind that includes the host; name other "
             "devices with --on, or state a price in the job"
         ]
     if chosen is None:
@@ -147,8 +157,8 @@ def advice_lines(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequen
     probability = f"{chance(chosen.probability)} probability" if has_limits(choices) else ""
     if choices.effort.reached is None:
         first = [
-            f"no accuracy is promised: whether {choices.effort.source} reach {100 * (choices.effort.target or 0):.4g} % is not known",
-            f"the run itself takes {takes} on {how}: {why}{f' within the limits, which it keeps with {probability}' if probability else ''}",
+            f"we cannot promise the accuracy: it is unknown whether {choices.effort.source} reach {100 * (choices.effort.target or 0):.4g} %",
+            f"the run itself takes {takes} on {how}: {why} option{f'; it stays within the limits with {probability}' if probability else ''}",
         ]
     else:
         first = [
@@ -171,20 +181,20 @@ def _missed(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequence[st
     if effort.reached is not None and effort.reached < goal.confidence:
         most = "at most " if effort.beyond else ""
         return [
-            f"whatever you rent, the probability that the target is reached at all is {most}{chance(effort.reached)}",
+            f"whatever you rent, the probability of reaching the target is {most}{chance(effort.reached)}",
             *beyond_lines(effort),
             assumed_line(choices, plan, best, assumed),
             *(line for line in grounds(choices, plan, best) if line.startswith("to the target")),
         ]
     lines = [
-        f"no option meets the goal with {percent(goal.confidence, 0)} probability: the most probable is {_name(best)}, with "
+        f"no option meets the goal with {percent(goal.confidence, 0)} probability; the most likely one is {_name(best)}, with "
         f"{chance(best.probability)}{condition(effort)}",
         *beyond_lines(effort),
     ]
     deadline_h, budget = missing["deadline_h"], missing["budget_usd"]
     limits = [f"deadline of {seconds(3600 * deadline_h)}"] if deadline_h is not None else []
     limits += [f"budget of {dollars(budget)}"] if budget is not None else []
-    lines += [f"it would take a {limit}, with the other limit as it is" for limit in limits]
+    lines += [f"a {limit} would be enough, with the other limit unchanged" for limit in limits]
     return [*lines, assumed_line(choices, plan, best, assumed), *grounds(choices, plan, best)]
 
 
@@ -193,7 +203,7 @@ def _reduced(row: RunOption) -> str:
 
 
 def options_line(options: PlanOptions[RunOption]) -> str:
-    """The fastest, the balanced and the cheapest that keep the goal, in one line."""
+    """Return one line with the fastest, the balanced and the cheapest option that meets the goal."""
     named: dict[str, list[str]] = {}
     for name, row in vars(options).items():
         if row is not None:
@@ -203,7 +213,7 @@ def options_line(options: PlanOptions[RunOption]) -> str:
 
 
 def assumed_line(choices: PlanResult, plan: GoalPlan[RunOption], row: RunOption, assumed: Sequence[str]) -> str:
-    """Every assumption that an answer rests on."""
+    """Return a line with all assumptions behind the answer."""
     parts = list(assumed)
     if row.startup_s:
         parts.append(f"{seconds(row.startup_s)} to start a machine")
@@ -215,15 +225,15 @@ def assumed_line(choices: PlanResult, plan: GoalPlan[RunOption], row: RunOption,
         parts.append(f"{plan.spot.per_hour:g} interruptions of a spot node per hour")
     if choices.effort.largest_batch is None:
         parts.append(_by_batch(choices.effort))
-    return f"assumed: {'; '.join(parts)}" if parts else "nothing is assumed"
+    return f"assumed: {'; '.join(parts)}" if parts else "no assumptions"
 
 
 def grounds(choices: PlanResult, plan: GoalPlan[RunOption], row: RunOption) -> list[str]:
-    """Where the price is from, what the way of running gains, whether the input binds, what the target takes."""
+    """Return lines on the source of the price, speed against other precisions, an input limit, and the epochs to the target."""
     price = row.price
-    old = ", more than a year old: ask again" if price.is_older_than_a_year else ""
+    old = ", more than a year ago; check it" if price.is_older_than_a_year else ""
     source = price.source.partition(";")[0].partition(", as read")[0]
-    dated = f"of {price.date or 'no known date'}{old} ({source}; {price.tag})"
+    dated = f"from {price.date or 'an unknown date'}{old} ({source}; {price.tag})"
     lines = [] if row.vendor == OWN else [f"the price is {dated}"]
     gains = [f"{gain.times_as_fast:.1f} times as fast as in {gain.than}" for gain in plan.gains
              if gain.times_as_fast >= 1.05]  # fmt: skip
@@ -241,17 +251,19 @@ def grounds(choices: PlanResult, plan: GoalPlan[RunOption], row: RunOption) -> l
         )
     lines.append(f"to the target: {choices.effort.source}; {_by_batch(choices.effort)}")
     if choices.effort.others:
-        lines.append(f"other known recipes that reach it: {listed([recipe(one) for one in choices.effort.others])}")
+        lines.append(
+            f"other known recipes that reach the target: {listed([recipe(one) for one in choices.effort.others])}"
+        )
     return lines
 
 
 def recipe(result: KnownResult) -> str:
-    """A published recipe with its epochs and accuracy."""
+    """Return a published recipe with its epochs and accuracy."""
     return f"{result.short} ({how_many(result.epochs, 'epochs')}, {percent(result.accuracy)})"
 
 
 def _by_batch(effort: SamplesToTarget) -> str:
-    """What decides how many samples a larger batch takes."""
+    """State how the number of samples grows with the batch."""
     if effort.largest_batch is not None:
         return f"batches up to {effort.largest_batch:,} need no extra epochs"
     low, middle, high = effort.noise_scale
@@ -268,10 +280,10 @@ def _changes(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[str]:
             continue
         limit = seconds(3600 * value) if what == "deadline" else dollars(value)
         if what == "budget" and value < 0.01:
-            continue  # nobody has one of less than a cent
+            continue  # a budget below one cent helps nobody
         side = "from" if what == "deadline" and at else "below"  # the first deadline is the tighter one
         other = (
-            f"no option is likely to keep it ({percent(choices.goal.confidence, 0)})"
+            f"no option is likely to meet it ({percent(choices.goal.confidence, 0)})"
             if then is None
             else f"then {_name(then)}, {seconds(3600 * then.hours)}, {dollars(then.dollars)}"
         )
@@ -280,7 +292,7 @@ def _changes(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[str]:
 
 
 def _name(row: RunOption) -> str:
-    """What is rented: devices, vendor, instance, kind of price and dollars an hour."""
+    """Return the offer in words: devices, vendor, instance, kind of price and dollars per hour."""
     if row.vendor == OWN:
         return f"{shown.devices(row)} at the job's {dollars(row.usd_per_hour)} an hour"
     machines = f"{row.machines} × " if row.machines > 1 else ""
@@ -291,7 +303,7 @@ def _name(row: RunOption) -> str:
 
 
 def short_time(hours: float) -> str:
-    """A time in few characters.
+    """Return a time in few characters.
 
     >>> short_time(0.5), short_time(13.25), short_time(75.0)
     ('30 min', '13.2 h', '3.1 d')

@@ -1,4 +1,6 @@
-"""What `plan` says: settings by the price of a sample, or the one to take for a goal, and what would change that."""
+"""The answer of `plan`: settings by the price of a sample, or the setting that meets a goal and the limits that would change
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,12 @@ from chronograd.units import GIB, dollars, quantity
 from chronograd.words import how_many, listed
 
 MAX_SHOWN = 8  # rows of a table
-NOT_COUNTED = "Not counted: evaluation, storage, and whether the vendor has such an instance free."
+NOT_COUNTED = (
+    "Not included: evaluation and storage. We did not check whether the vendor has such an instance available."
+)
 NOT_COUNTED_AT_PLACES = (
-    "Not counted: the surcharge of SageMaker and Vertex AI, evaluation, storage, the time of a move, and whether such an instance "
-    "is free."
+    "Not included: the surcharge of SageMaker and Vertex AI, evaluation, storage, and the time to move data. We did not check whether "
+    "such an instance is available."
 )
 
 
@@ -44,16 +48,18 @@ def list_settings(
     terms: RentalTerms = ON_DEMAND,
     most: int = MAX_SHOWN,
 ) -> Answer[shown.SettingList]:
-    """Of every number of every device the setting with the cheapest sample; those without a price after them, the fastest first.
+    """Return the setting with the cheapest sample for each device and device count. Settings without a price come last, the
+    fastest first.
 
     Args:
-        traces: see `search`. most: settings to list.
+        traces: see `search`.
+        most: maximum number of settings in the list.
     """
-    found, num_too_large = _searched(traces, job, space)
-    rented = rent(found.columns, space.devices, job, terms.kinds, terms.decoding)
+    searched, num_too_large = _searched(traces, job, space)
+    rented = rent(searched.columns, space.devices, job, terms.kinds, terms.decoding)
     columns = rented.columns
     per_sample = columns["price_usd_per_hour"] / 3600 / columns["throughput_samples_per_s"]
-    # Of settings that wait for the same input, the one that could be faster; what differs by rounding only is the same.
+    # If several settings wait for the same input, prefer the one with the fastest step. Ignore differences from rounding.
     own = columns["count"] * columns["batch_per_rank"] / columns["own_step_s"]
     order = np.lexsort(
         (-own, -np.round(np.log(columns["throughput_samples_per_s"]), 9), np.round(np.log(per_sample), 9))
@@ -64,28 +70,30 @@ def list_settings(
 
     def row(i: int) -> shown.PricedSetting:
         usd = None if np.isnan(per_sample[i]) else float(per_sample[i] * 1e6)
-        return shown.PricedSetting(**shown.setting_row(found, columns, rented.offers, i), usd_per_million_samples=usd)
+        return shown.PricedSetting(
+            **shown.setting_row(searched, columns, rented.offers, i), usd_per_million_samples=usd
+        )
 
     listed = [row(i) for i in best[:most]]
     fastest = max(fitting, key=lambda i: columns["throughput_samples_per_s"][i], default=None)
-    num_fit = int(found.columns["fits"].sum())
-    rough = found.rough(int(columns["setting"][best[0]])) if len(best) else []
+    num_fit = int(searched.columns["fits"].sum())
+    rough = searched.rough(int(columns["setting"][best[0]])) if len(best) else []
     warnings = shown.warnings(listed[0], rough) if listed else []
     section = Section(
-        title=f"{found.network}: the cheapest setting of {len(listed)} of {how_many(len(best), 'devices')} and counts",
+        title=f"{searched.network}: the cheapest setting for {len(listed)} of {how_many(len(best), 'combinations')} of device and count",
         takeaway=_settings_takeaway(listed, None if fastest is None else row(fastest)),
-        lines=[*warnings, f"{num_fit:,} settings fit, of {len(found.columns['fits']):,}."],
+        lines=[*warnings, f"{num_fit:,} of {len(searched.columns['fits']):,} settings fit in memory."],
         table=_settings_table(listed),
         data=as_json(listed),
     )
-    assumed = [*rough, *only_layout(job, found.traces.values())]
-    result = shown.SettingList(listed, len(found.columns["fits"]), num_fit, num_too_large, assumed)
-    notes = [*_left_out(num_too_large, space), *_not_searched(found, job, rented.without_host)]
-    return Answer(f"Settings for {found.network}", sections=[section], notes=notes, result=result)
+    assumed = [*rough, *only_layout(job, searched.traces.values())]
+    result = shown.SettingList(listed, len(searched.columns["fits"]), num_fit, num_too_large, assumed)
+    notes = [*_left_out(num_too_large, space), *_not_searched(searched, job, rented.without_host)]
+    return Answer(f"Settings for {searched.network}", sections=[section], notes=notes, result=result)
 
 
 def _settings_table(rows: Sequence[shown.PricedSetting]) -> Table:
-    notes = [*shown.notes(rows), "GiB: memory of one device. Per M: dollars for a million samples."]
+    notes = [*shown.notes(rows), "GiB: memory per device. Per M: dollars per million samples."]
     columns = (
         *shown.COLUMNS,
         Column("samples/s", "throughput_samples_per_s", format=",.0f"),
@@ -96,16 +104,16 @@ def _settings_table(rows: Sequence[shown.PricedSetting]) -> Table:
 
 
 def _searched(traces: Trace | Sequence[Trace], job: Job, space: SearchSpace) -> tuple[Search, int]:
-    """The search less settings of a larger global batch than the samples, and their number.
+    """Search, and drop settings whose global batch exceeds the number of samples; return the search and their number.
 
-    Raises: InputError where a global batch is stated that no number of devices divides.
+    Raises: InputError if no device count divides the stated global batch.
     """
     global_batch = space.global_batch
     if global_batch is not None:
         able = [count for count in space.counts if global_batch % count == 0]
         if not able:
             raise InputError(
-                f"batch {global_batch} does not divide by {listed([str(count) for count in space.counts], 'or')} devices",
+                f"batch {global_batch} cannot be divided evenly among {listed([str(count) for count in space.counts], 'or')} devices",
                 "choose other numbers with --counts, or another --batch",
             )
         space = replace(space, counts=able, batches=sorted({global_batch // count for count in able}))
@@ -123,16 +131,16 @@ def _settings_takeaway(rows: Sequence[shown.PricedSetting], fastest: shown.Price
     if fastest is None:
         return "No setting fits in memory; try smaller batches, or other devices."
 
-    def told(row: shown.PricedSetting) -> str:
+    def described(row: shown.PricedSetting) -> str:
         rate = quantity(row.throughput_samples_per_s, "sample/s")
         usd = row.usd_per_million_samples
         return f"{rate}, {'no price' if usd is None else f'{dollars(usd)} per million samples'}"
 
     if not rows or rows[0].usd_per_million_samples is None:
-        return f"No setting that fits has a price; the fastest is {_name(fastest)}: {told(fastest)}."
+        return f"No setting that fits has a price; the fastest is {_name(fastest)}: {described(fastest)}."
     if rows[0] == fastest:
-        return f"{_name(fastest)} is the cheapest and the fastest: {told(fastest)}."
-    return f"The cheapest is {_name(rows[0])}: {told(rows[0])}; the fastest is {_name(fastest)}: {told(fastest)}."
+        return f"{_name(fastest)} is the cheapest and the fastest: {described(fastest)}."
+    return f"The cheapest is {_name(rows[0])}: {described(rows[0])}; the fastest is {_name(fastest)}: {described(fastest)}."
 
 
 def _name(row: shown.PlannedSetting) -> str:
@@ -150,35 +158,38 @@ def reach_goal(
     assumed: Sequence[str] = (),
     most: int = MAX_SHOWN,
 ) -> Answer[shown.GoalPlan[shown.RunOption] | shown.GoalPlan[shown.EpochOption]]:
-    """The setting to take for a goal: hours and dollars of every setting that no other beats in both, and what would change
-    the choice. Where the epochs are unknown, prices of an epoch and no choice.
+    """Return the recommended setting for a goal, the Pareto front of hours and dollars, and the limits that would change the
+    choice.
+
+    If the number of epochs is unknown, return prices per epoch and no choice.
 
     Args:
-        traces: see `search`. most: rows of the table.
-        effort: what the target takes.
-        assumed: what the user did not state of the job, in words.
+        traces: see `search`.
+        most: maximum number of rows of the table.
+        effort: training needed for the target.
+        assumed: job settings that the user did not state, in words.
     """
     places = terms.places
-    found, num_too_large = _searched(traces, job, space)
-    rented = rent(found.columns, space.devices, job, terms.kinds, terms.decoding, places)
+    searched, num_too_large = _searched(traces, job, space)
+    rented = rent(searched.columns, space.devices, job, terms.kinds, terms.decoding, places)
     limits = Goal(confidence=goal.confidence) if isinstance(effort, Unknown) else goal
     choices = choose(rented, ranked_by(effort) if isinstance(effort, Unknown) else effort, limits, terms.spot)
-    row: Callable[[int], Any] = partial(_goal_row, found, choices, places, effort)
+    row: Callable[[int], Any] = partial(_goal_row, searched, choices, places, effort)
     taken = choices.taken
-    rough = [] if taken is None else found.rough(int(choices.columns["setting"][taken]))
+    rough = [] if taken is None else searched.rough(int(choices.columns["setting"][taken]))
     warnings = [] if taken is None else shown.warnings(row(taken), rough)
-    what = f"{found.network} on {job.data.name.partition(':')[0]}"
+    what = f"{searched.network} on {job.data.name.partition(':')[0]}"
     outliers = [_outlier(offer, choices) for offer in _outliers(choices)]
     among: dict[str, Any] = {}
     if places is not None:
         among = {"places": [row(i) for i in place_rows(choices, places, terms.kinds)], "not_planned": places.without_price(),
                  "network": job.network.name, "dataset": job.data.name, "moving": places}  # fmt: skip
     plan: shown.GoalPlan[Any] = shown.GoalPlan(
-        **_choice_data(found, choices, effort, row),
+        **_choice_data(searched, choices, effort, row),
         goal=goal,
         effort=_effort_data(effort),
         other_recipes=[_recipe(one) for one in choices.effort.others],
-        assumed=[*assumed, *rough, *only_layout(job, found.traces.values())],
+        assumed=[*assumed, *rough, *only_layout(job, searched.traces.values())],
         decoding=terms.decoding,
         spot=terms.spot,
         too_large_for_the_data=num_too_large,
@@ -189,7 +200,7 @@ def reach_goal(
         *([effort.note] if isinstance(effort, SamplesToTarget) and effort.note else []),
         *_left_out(num_too_large, space),
         *_low_prices(outliers),
-        *_not_searched(found, job, choices.without_host),
+        *_not_searched(searched, job, choices.without_host),
     ]
     if isinstance(effort, Unknown):
         sections = unknown_sections(what, effort, goal, plan, most, assumed)
@@ -199,21 +210,21 @@ def reach_goal(
         notes += not_planned(places, terms.kinds)
         sections = place_sections(what, choices, plan, places, terms.spot, assumed)
     notes.append(NOT_COUNTED if places is None or isinstance(effort, Unknown) else NOT_COUNTED_AT_PLACES)
-    return Answer(f"Goal of {found.network}", sections=_warned(sections, warnings), notes=notes, result=plan)
+    return Answer(f"Goal of {searched.network}", sections=_warned(sections, warnings), notes=notes, result=plan)
 
 
 def _goal_row(
-    found: Search, choices: PlanResult, places: Places | None, effort: SamplesToTarget | Unknown, i: int
+    searched: Search, choices: PlanResult, places: Places | None, effort: SamplesToTarget | Unknown, i: int
 ) -> Any:
-    plain: Any = _choice(found, choices, i)
+    plain: Any = _choice(searched, choices, i)
     plain = plain if places is None else place_row(plain, choices, i)
     return with_epochs(plain, choices, i, effort) if isinstance(effort, Unknown) else plain
 
 
 def _choice_data(
-    found: Search, choices: PlanResult, effort: SamplesToTarget | Unknown, row: Callable[[int], Any]
+    searched: Search, choices: PlanResult, effort: SamplesToTarget | Unknown, row: Callable[[int], Any]
 ) -> dict[str, Any]:
-    """The choice, the settings beside it, and what would change it."""
+    """Return the choice, the alternatives, and the limits that would change the choice."""
 
     def maybe(i: int | None) -> Any:
         return None if i is None else row(i)
@@ -222,10 +233,10 @@ def _choice_data(
     options = {"fastest": choices.fastest(), "balanced": choices.balanced(), "cheapest": choices.cheapest()}
     front = [row(i) for i in choices.pareto_front()]
     other = [] if is_unknown else changes(choices)
-    gains = [] if taken is None else found.times_as_slow(int(choices.columns["setting"][taken]))
+    gains = [] if taken is None else searched.times_as_slow(int(choices.columns["setting"][taken]))
     return {
         "verdict": _verdict(effort, chosen),
-        "evaluated": len(found.columns["fits"]),
+        "evaluated": len(searched.columns["fits"]),
         "offers": len(choices.offers),
         "candidates": int(choices.is_candidate.sum()),
         "front": front,
@@ -240,13 +251,13 @@ def _choice_data(
 
 
 def _warned(sections: Sequence[Section], warnings: Sequence[str]) -> list[Section]:
-    """The sections with warnings before the other lines of the first."""
+    """Insert the warnings before the other lines of the first section."""
     first, *rest = sections
     return [replace(first, lines=[*warnings, *first.lines]), *rest]
 
 
 def _verdict(effort: SamplesToTarget | Unknown, chosen: int | None) -> str:
-    """Name the answer: `unknown`, `missed`, `run` (without a promise of accuracy) or `rent`."""
+    """Return the verdict: `unknown`, `missed`, `run` (no promise of accuracy) or `rent`."""
     if isinstance(effort, Unknown):
         return "unknown"
     if chosen is None:
@@ -278,7 +289,7 @@ def _recipe(result: KnownResult) -> shown.ListedRecipe:
 
 
 def _outliers(choices: PlanResult) -> list[int]:
-    """Offers whose price is far below that of their peers."""
+    """Return the offers whose price is far below that of similar offers."""
     columns = choices.columns
     return sorted({int(i) for i in columns["offer"][columns["is_outlier"] & columns["fits"]]})
 
@@ -297,10 +308,10 @@ def _low_prices(outliers: Sequence[shown.PriceOutlier]) -> list[str]:
     return [*notes, *([f"Not recommended for the same reason: {len(outliers) - 3} more."] if len(outliers) > 3 else [])]
 
 
-def _choice(found: Search, choices: PlanResult, i: int) -> shown.RunOption:
+def _choice(searched: Search, choices: PlanResult, i: int) -> shown.RunOption:
     c = choices.columns
     return shown.RunOption(
-        **shown.setting_row(found, c, choices.offers, i),
+        **shown.setting_row(searched, c, choices.offers, i),
         startup_s=float(3600 * c["startup_h"][i]),
         steps=float(c["steps"][i]),
         hours=float(c["hours"][i]),
@@ -312,21 +323,21 @@ def _choice(found: Search, choices: PlanResult, i: int) -> shown.RunOption:
 
 
 def _left_out(count: int, space: SearchSpace) -> list[str]:
-    """A sentence on settings that are left out, where there are any."""
+    """Return a sentence on the number of settings left out, if any."""
     settings = "1 setting" if count == 1 else how_many(count, "settings")
     return (
-        [f"Left out: {settings} of a global batch larger than the {how_many(space.samples, 'training samples')}."]
+        [f"Left out: {settings} with a global batch larger than the {how_many(space.samples, 'training samples')}."]
         if count and space.samples
         else []
     )
 
 
-def _not_searched(found: Search, job: Job, without_host: Sequence[str]) -> list[str]:
-    """What a reader might think was searched, and was not."""
+def _not_searched(searched: Search, job: Job, without_host: Sequence[str]) -> list[str]:
+    """Return notes on options that a reader might expect in the search but that were not searched."""
     stated = job.training.model_fields_set
-    notes = only_layout(job, found.traces.values())
-    if "compile" not in stated and not any(way.compile for way in found.ways):
-        notes.insert(0, "Not searched: torch.compile, of which no timings of training on these devices are known.")
+    notes = only_layout(job, searched.traces.values())
+    if "compile" not in stated and not any(way.compile for way in searched.ways):
+        notes.insert(0, "Not searched: torch.compile. We have no training times of compiled code on these devices.")
     if without_host:
-        notes.append(f"Not offered: {', '.join(without_host)}, of which only prices without the host are known.")
+        notes.append(f"Not offered: {', '.join(without_host)}. All known prices exclude the host.")
     return notes

@@ -1,4 +1,4 @@
-"""What a target takes, for planning: epochs that the user states, a learning curve, or a published recipe; else it is unknown."""
+"""The training needed for a target: epochs from the user, from a learning curve or from a published recipe; else unknown."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ from chronograd.words import how_many
 
 Scale = tuple[float, float, float] | None
 UNKNOWN = (math.nan, math.nan, math.nan)
-# Where a forecast has no upper bound, the target may never come: not even its 90th percentile does.
+# Probability that the target is reached if a forecast has no upper bound, so that even its 90th percentile never reaches it.
 REACHED_WITHOUT_BOUND = 0.9
-# Of the samples of a published recipe: its epochs are fixed, and the last batch of each is dropped or padded.
+# Deviation of the samples of a published recipe: its epochs are fixed, but the last batch of each may be dropped or padded.
 RECIPE_SIGMA = 0.01
-# What better training may still gain over the best published result, of one network and of all networks on a data set: judged.
+# Judged: improvement still possible over the best published result, of one network and of all networks on a data set.
 NETWORK_MARGIN, DATA_MARGIN = 0.03, 0.01
 MAX_NEIGHBOURS = MAX_OTHERS = 3
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nothing says how many epochs a target takes.
+    """A target whose number of epochs is unknown.
 
     Attributes:
-        reason: a sentence. samples: in an epoch. batch: the job's.
+        reason: a sentence.
+        samples: samples in an epoch.
+        batch: the job's batch.
         neighbours: results of networks of the same family on the data set.
     """
 
@@ -51,7 +53,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class OutOfReach:
-    """No training is known to come near a target; `reason` is a sentence with the source."""
+    """A target far above every known result; `reason` is a sentence with the source."""
 
     target: float
     reason: str
@@ -71,14 +73,18 @@ def effort_of(
     network: str | None = None,
     has_epochs: bool = True,
 ) -> Effort:
-    """From stated epochs, else from a learning curve, else from a published recipe, else from the job's epochs without a promise.
+    """Return the effort from stated epochs, else a learning curve, else a published recipe, else the job's epochs without a
+    promise.
 
     Args:
-        samples: training samples in an epoch. target: accuracy to be reached, instead of the job's.
-        epochs: until the target, at the job's batch. noise: gradient noise scale, with its 80 % interval.
-        network: the name by which the network is known, instead of the job's.
+        samples: training samples in an epoch.
+        target: accuracy to reach, instead of the job's.
+        epochs: epochs to the target at the job's batch.
+        noise: gradient noise scale, with its 80 % interval.
+        network: catalogue name of the network, instead of the job's name.
         has_epochs: whether the job's epochs have a basis; see `ask.Asked.has_epochs`.
-    Raises: InputError where samples are not known, and for a curve without a target.
+
+    Raises: InputError if the number of samples is unknown, and for a curve without a target.
     """
     if not samples:
         raise InputError("the number of training samples is not known", "set data.samples")
@@ -89,7 +95,7 @@ def effort_of(
         return replace(of_epochs(epochs, samples, job.training.batch, noise), target=target)
     if curve is not None:
         if target is None:
-            raise InputError("a curve tells nothing without a target", "give --to, the accuracy to reach")
+            raise InputError("a learning curve needs a target", "give --to, the accuracy to reach")
         return replace(of_curve(curve, job, samples, target, noise), target=target)
     if target is not None and (beyond := out_of_reach(job, target)) is not None:
         return beyond
@@ -103,7 +109,7 @@ def effort_of(
 
 
 def of_epochs(epochs: float, samples: int, batch: int, noise: Scale = None) -> SamplesToTarget:
-    """The effort of epochs that the user states, each of `samples` samples, at a global batch."""
+    """Return the effort of `epochs` epochs of `samples` samples at global batch `batch`, as stated by the user."""
     return SamplesToTarget(
         epochs * samples,
         batch,
@@ -117,7 +123,7 @@ def of_epochs(epochs: float, samples: int, batch: int, noise: Scale = None) -> S
 def of_result(
     result: KnownResult, samples: int, target: float | None, noise: Scale = None, note: str = ""
 ) -> SamplesToTarget:
-    """The effort of a published recipe: all its epochs, as its schedule is not at its end before."""
+    """Return the effort of a published recipe: all its epochs, because its schedule ends only with the last one."""
     reaches = f"{100 * result.accuracy:.4g} %" + ("" if result.std is None else f" ± {100 * result.std:.2g}")
     return SamplesToTarget(
         result.epochs * samples,
@@ -134,7 +140,7 @@ def of_result(
 
 
 def of_job(job: Job, samples: int, target: float | None, noise: Scale = None) -> SamplesToTarget:
-    """The effort of all epochs of the job. Whether they reach a target is not known."""
+    """Return the effort of all epochs of the job. Whether they reach the target is unknown."""
     epochs = job.training.epochs
     return SamplesToTarget(
         epochs * samples,
@@ -149,7 +155,7 @@ def of_job(job: Job, samples: int, target: float | None, noise: Scale = None) ->
 
 
 def other_recipe(job: Job, target: float | None, result: KnownResult | None) -> str:
-    """A sentence on a recipe that reaches the target, where that of the job does not; else nothing."""
+    """Return a sentence on a recipe that reaches the target if the job's recipe does not; else ""."""
     if target is None or (result is not None and result.probability(target) >= 0.5):
         return ""
     own = (
@@ -165,13 +171,15 @@ def other_recipe(job: Job, target: float | None, result: KnownResult | None) -> 
 
 
 def others_that_reach(job: Job, target: float | None, result: KnownResult) -> tuple[KnownResult, ...]:
-    """Return more recipes of the job's network that reach a target, those with less work first."""
-    found = [] if target is None else known.that_reach(job.network.name, job.data.name, target)
-    return tuple(one for one in found if one != result)[:MAX_OTHERS]
+    """Return other recipes of the job's network that reach the target, least work first."""
+    reaching = [] if target is None else known.that_reach(job.network.name, job.data.name, target)
+    return tuple(one for one in reaching if one != result)[:MAX_OTHERS]
 
 
 def out_of_reach(job: Job, target: float) -> OutOfReach | None:
-    """That a target lies well above the best published results of the network, or of any network on the data set."""
+    """Return `OutOfReach` if the target lies well above the best published result of the network or of the data set; else
+    None.
+    """
     name, data = job.network.name, job.data.name.partition(":")[0]
     limit = known.ceiling(data)
     if limit is not None and target > limit[0] + DATA_MARGIN:
@@ -189,10 +197,10 @@ def out_of_reach(job: Job, target: float) -> OutOfReach | None:
 
 
 def unknown(job: Job, samples: int, target: float | None) -> Unknown:
-    """No recipe of the job's network is known on its data."""
+    """Return `Unknown` for a job without a known recipe, with known recipes of similar networks."""
     name, data = job.network.name, job.data.name.partition(":")[0]
     reach = "" if target is None else f" to reach {100 * target:g} %"
-    reason = f"no published recipe of {name} on {data} is known here, so the number of epochs{reach} is unknown"
+    reason = f"we know no published recipe for {name} on {data}, so the number of epochs{reach} is unknown"
     near = known.neighbours(name, data)
     near = [one for one in near if target is not None and one.probability(target) >= 0.5] or near
     first: dict[str, KnownResult] = {}
@@ -202,9 +210,10 @@ def unknown(job: Job, samples: int, target: float | None) -> Unknown:
 
 
 def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = None) -> SamplesToTarget:
-    """Of a run, or a log of accuracies by epoch at the job's batch: when the target was reached, or is forecast to be.
+    """Return the effort from a run or a log of accuracies by epoch: the epoch that reached the target, or its forecast.
 
-    A run tells its own batch, and its noise scale if it measured that.
+    A run has its own batch, and its noise scale if it measured one. A log has the job's batch.
+
     Raises: InputError for a curve by step, or one whose forecast never reaches the target.
     """
     curve = read_curve(path, "accuracy")
@@ -214,7 +223,7 @@ def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = N
         batch = run.job().training.batch
         noise = noise or _measured_noise(run)
     if curve.unit != "epoch":
-        raise InputError(f"{path} is by {curve.unit}, and a plan counts epochs", "give accuracies by epoch")
+        raise InputError(f"{path} has accuracies by {curve.unit}, but a plan counts epochs", "give accuracies by epoch")
     if curve.schedule.kind is None and not curve.schedule.planned:
         curve = replace(curve, schedule=schedule_of(job))
     reached = forecast(curve, target=target).reached
@@ -236,11 +245,11 @@ def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = N
 
 
 def _measured_noise(run: RunDir) -> Scale:
-    """The gradient noise scale that a run measured, with its bounds."""
+    """Return the gradient noise scale that a run measured, with its bounds."""
     if not (run.path / "record.json").exists():
         return None
-    found = run.record().quantities.get("gradient_noise_scale")
-    if found is None or not found.value or found.value < 0:
+    noise_scale = run.record().quantities.get("gradient_noise_scale")
+    if noise_scale is None or not noise_scale.value or noise_scale.value < 0:
         return None
-    low, high = (found.value if bound is None else bound for bound in (found.low, found.high))
-    return max(low, 0.0), found.value, high
+    low, high = (noise_scale.value if bound is None else bound for bound in (noise_scale.low, noise_scale.high))
+    return max(low, 0.0), noise_scale.value, high

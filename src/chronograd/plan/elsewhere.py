@@ -1,4 +1,4 @@
-"""What a training run would take on clusters that nobody has rented yet: time and dollars."""
+"""Predicted time and dollars of a training run on other clusters."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ from chronograd.units import dollars, quantity, seconds
 from chronograd.words import device, interval, reasons, time_unit
 
 ByDevice = dict[str, dict[int, Record]]
-# Three generations and an old one, from one device to what two nodes hold.
+# An old GPU and three newer generations, from one device to two nodes.
 DEVICES = ("k80-gk210", "v100", "a100-40", "h100")
 COUNTS = (1, 2, 4, 8, 16)
-# Twice the devices for less than this times the speed is not worth a mention as faster.
+# Twice the devices must give at least this speedup to count as faster.
 _WORTH = 1.05
 
 
 def elsewhere(
     trace: Trace, job: Job, samples: int, devices: Sequence[str] = DEVICES, counts: Sequence[int] = COUNTS
 ) -> list[Record]:
-    """Predicted records of a job, with its own global batch, on each number of each device: time, memory and cost, no parts.
+    """Return predicted records of a job at its global batch for each count of each device: time, memory and cost, without
+    parts.
 
     Args:
         samples: training samples in an epoch.
-        counts: those above the samples of a step are left out. What does not fit into memory has no time, and a reason.
-    Raises: InputError as `evaluate`, and for a batch of more samples than there are.
+        counts: device counts; those above the samples of a step are skipped. A job that does not fit in memory gets a reason
+            and no time.
+
+    Raises: InputError as `evaluate`, and for a batch larger than the number of samples.
     """
     fields = ["backend=ddp"] if job.backend == "single" else []
     shares = {
@@ -70,14 +73,14 @@ def _record(trace: Trace, job: Job, values: dict[str, float], samples: int) -> R
     record.put("memory_peak_bytes", Quantity(value=memory, unit="B", source="lifetimes in the trace"))
     if memory + reserve_bytes(device) > device.memory_bytes:
         needed, reserve = quantity(memory, "B"), quantity(reserve_bytes(device), "B")
-        why = f"{DOES_NOT_FIT}: a rank needs {needed} beside {reserve} for the framework"
+        why = f"{DOES_NOT_FIT}: a rank needs {needed} in addition to {reserve} for the framework"
         for name in ("epoch_time_s", "training_time_s", "cost_usd"):
             record.put(name, Quantity.missing(record[name].unit, why))
     return record
 
 
 def plan_section(records: Sequence[Record]) -> Section:
-    """Training time and cost against the number of devices, one line per device."""
+    """Plot training time and cost against the number of devices, one line per device."""
     grouped = _by_device(records)
     unit, length = time_unit(r["training_time_s"].value for r in records)
     panels = [
@@ -86,8 +89,8 @@ def plan_section(records: Sequence[Record]) -> Section:
     ]
     panels = [p for p in panels if any(v is not None for s in p.series for v in s.y)]
     return Section(
-        title="What it would take elsewhere",
-        intro="The same training run, to the same number of steps, on devices that were not at hand.",
+        title="Time and cost on other devices",
+        intro="The same training run, with the same number of steps, predicted for other devices.",
         figure=Figure(panels) if panels else None,
         caption="Lines and bands: predicted, 80 % interval. Both axes are logarithmic.",
         table=_table(grouped),
@@ -143,7 +146,7 @@ def _data_row(record: Record) -> dict[str, str]:
 def _takeaway(records: Sequence[Record]) -> str:
     timed = [r for r in records if r["training_time_s"].value]
     if not timed:
-        why = next((r["training_time_s"].reason for r in records), "no cluster was asked for")
+        why = next((r["training_time_s"].reason for r in records), "no clusters were given")
         return f"No training time could be predicted ({why})."
     fastest = min(timed, key=lambda r: r.value("training_time_s"))
     fast_s = fastest.value("training_time_s")
@@ -158,14 +161,14 @@ def _takeaway(records: Sequence[Record]) -> str:
         return f"{fast} and also cheapest at {dollars(cheap_usd)}{_useless(timed)}."
     cheap = f"{device(cheapest)} is predicted cheapest at {dollars(cheap_usd)} and {seconds(cheap_s)}"
     if fast_usd is None:
-        return f"{cheap}; {fast}, at a price not known{_useless(timed)}."
+        return f"{cheap}; {fast}, at an unknown price{_useless(timed)}."
     times = f", {cheap_s / fast_s:.3g} times the speed"
     money = f" for {fast_usd / cheap_usd:.3g} times the money ({dollars(fast_usd)})" if cheap_usd else ""
     return f"{cheap}; {fast}{times}{money}{_useless(timed)}."
 
 
 def _useless(timed: Sequence[Record]) -> str:
-    """Devices of which more do not help: the largest count is no faster than a smaller one."""
+    """Name the devices for which the largest count is no faster than a smaller one."""
     stalled = []
     for name, by_count in _by_device(timed).items():
         times = {n: r.value("training_time_s") for n, r in by_count.items()}

@@ -1,11 +1,12 @@
-"""Goals: which of many settings reaches a target in time and within budget, how likely, and what would change the choice.
+"""Goals: the setting that reaches a target in time and within budget, its probability, and the limits that would change the
+choice.
 
     hours   = start-up + steps to the target · step time / 3600    steps by batch: (1 + noise scale / batch), predict.batch_size
     dollars = billed hours · price per hour of whole instances + moving data and checkpoints
 
-The time of the steps is log-normal: the variances of log(step time), of log(epochs to the target) and of the unknown part of the
-noise scale add up, and for dollars that of an ageing price. Start-up and the cost of moving are taken as certain. A setting keeps
-deadline and budget if its steps end before the earlier of the two, averaged over the possible prices.
+The time of the steps is log-normal. Its variance is the sum of three: of log(step time), of log(epochs to the target), and of
+the unknown part of the noise scale. Dollars add the variance of an ageing price. Start-up and the cost of moving data have no
+uncertainty. A setting meets deadline and budget if its steps end before both limits, averaged over the possible prices.
 """
 
 from __future__ import annotations
@@ -25,33 +26,35 @@ from chronograd.plan.renting import KINDS, STARTUP_SIGMA, USUAL_SPOT, Rented, Sp
 from chronograd.predict.batch_size import steps_factor
 from chronograd.record import Z80, normal_probability, normal_quantile
 
-# Nodes and weights by which a price that is not sure is averaged over (Gauss-Hermite).
+# Gauss-Hermite nodes and weights, to average over an uncertain price.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-# Of log(epochs to a target) between seeds of one job: 3 to 12 % in the studies of this project.
+# Deviation of log(epochs to a target) between seeds of one job: 3 to 12 % in the studies of this project.
 SEED_SIGMA = 0.1
-# Some input of every plan is assumed, such as the start-up of a machine, so no answer claims a higher probability.
+# Every plan assumes some input, such as the start-up time of a machine, so no answer claims a higher probability.
 MAX_PROBABLE = 0.95
-# Times the job's batch, where no noise scale was measured: published ones on CIFAR-10 and ImageNet lie in this range.
+# Multiples of the job's batch, used if no noise scale was measured: published ones on CIFAR-10 and ImageNet lie in this range.
 ASSUMED_NOISE = (2.0, 8.0, 32.0)
 
 
 @dataclass(frozen=True)
 class SamplesToTarget:
-    """What the target takes.
+    """The training needed for a target.
 
     Attributes:
-        samples: training samples until the target at batch `reference_batch`.
+        samples: training samples to the target at batch `reference_batch`.
         sigma_log: standard deviation of log(samples).
-        reached: probability that the target is reached at all; None where nothing says whether it is.
-        noise_scale: of the gradient, in samples, with an 80 % interval.
-        largest_batch: with which published runs reached the target in as many samples. Up to it a batch costs no samples;
-            beyond it, the noise scale is not asked: the samples are between as many, and as many more as the batch is larger.
-        target: the accuracy that is to be reached; None where it is not stated.
-        others: more published recipes that reach it, those with less work first.
-        beyond: parts of the recipe that a job cannot state. Without them a run may end lower: `reached` is an upper bound then.
-        source: where the number comes from.
-        note: what a reader has to know of it before trusting it; empty where there is nothing.
+        reached: probability that the target is reached at all; None if unknown.
+        noise_scale: gradient noise scale in samples, with an 80 % interval.
+        largest_batch: largest batch with which published runs reached the target without extra samples. Beyond it we ignore the
+            noise
+            scale: the samples stay the same at best, and grow in proportion to the batch at worst.
+        target: the accuracy to reach; None if not stated.
+        others: other published recipes that reach it, least work first.
+        beyond: parts of the recipe that a job cannot state. A run without them may end lower, so `reached` is then an upper
+            bound.
+        source: source of the number of samples.
+        note: a caveat for the reader, or "".
     """
 
     samples: float
@@ -59,7 +62,7 @@ class SamplesToTarget:
     sigma_log: float = SEED_SIGMA
     reached: float | None = 1.0
     noise_scale: tuple[float, float, float] = (math.nan, math.nan, math.nan)
-    source: str = "told"
+    source: str = "stated"
     largest_batch: int | None = None
     note: str = ""
     target: float | None = None
@@ -76,7 +79,7 @@ class SamplesToTarget:
             object.__setattr__(self, "noise_scale", assumed)
 
     def steps(self, batch: Any) -> tuple[Any, Any]:
-        """Steps to the target by global batch, and the standard deviation of their logarithm."""
+        """Return the steps to the target at a global batch, and the standard deviation of their logarithm."""
         if self.largest_batch is not None:
             beyond = np.maximum(np.log(np.asarray(batch) / self.largest_batch), 0.0)
             sigma = np.hypot(self.sigma_log, beyond / (2 * Z80))
@@ -88,7 +91,12 @@ class SamplesToTarget:
 
 @dataclass(frozen=True)
 class Goal:
-    """Attributes: budget_usd, deadline_s: None where there is none. confidence: the probability that is asked for."""
+    """A goal.
+
+    Attributes:
+        budget_usd, deadline_s: None if not stated.
+        confidence: required probability of meeting the goal.
+    """
 
     budget_usd: float | None = None
     deadline_s: float | None = None
@@ -106,20 +114,22 @@ class Goal:
 
     @property
     def is_for_speed(self) -> bool:
-        """Return True where there is only a budget, so the fastest is asked for; else it is the cheapest."""
+        """Return whether the goal has only a budget. We then look for the fastest option, else for the cheapest."""
         return self.deadline_s is None and self.budget_usd is not None
 
 
 @dataclass(frozen=True, eq=False)
 class PlanResult:
-    """Settings by offer with what they take: arrays of one row each.
+    """Settings by offer with their time and cost, as arrays with one row each.
 
     Attributes:
-        columns: of `renting.rent`, and `steps`, `hours`, `dollars` (medians), `train_hours` (without start-up), `sigma_hours`,
-            `sigma_dollars`, `probability` (of keeping the goal).
-        offers: what `columns["offer"]` points into. without_host: devices of which no price includes the host.
-        is_candidate: fits in memory, has a price that is no outlier, and is the fastest of what is rented with it.
-        chosen: row of the choice; None if no setting keeps the goal with its confidence.
+        columns: those of `renting.rent`, and `steps`, `hours`, `dollars` (medians), `train_hours` (without start-up),
+            `sigma_hours`,
+            `sigma_dollars`, `probability` (of meeting the goal).
+        offers: the list that `columns["offer"]` indexes.
+        without_host: devices for which no price includes the host.
+        is_candidate: fits in memory, has a price that is no outlier, and is the fastest way to run its offer.
+        chosen: row of the choice; None if no setting meets the goal with its confidence.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -131,7 +141,7 @@ class PlanResult:
     chosen: int | None = None
 
     def at(self, name: str, z: float) -> np.ndarray:
-        """Hours or dollars of every row, `z` standard deviations of their logarithm above the median."""
+        """Return hours or dollars of every row, `z` standard deviations of their logarithm above the median."""
         columns = self.columns
         of_hours = columns["sigma_hours"]
         if name == "hours":
@@ -142,38 +152,42 @@ class PlanResult:
         return np.asarray(columns["moving_usd"] + price * paid)
 
     def interval(self, name: str, row: int) -> tuple[float, float]:
-        """The 80 % interval of `hours` or `dollars`."""
+        """Return the 80 % interval of `hours` or `dollars`."""
         return float(self.at(name, -Z80)[row]), float(self.at(name, Z80)[row])
 
     def quantile(self, name: str) -> np.ndarray:
-        """Hours or dollars of each row that are enough with the confidence of the goal; infinite where the target is too
-        unsure."""
+        """Return the hours or dollars that suffice with the goal's confidence, per row; infinite if reaching the target is too
+        unlikely.
+        """
         asked = self.goal.confidence / max(1.0 if self.effort.reached is None else self.effort.reached, 1e-12)
         if asked >= 1:
             return np.full(len(self.columns[name]), math.inf)
         return self.at(name, float(normal_quantile(asked)))
 
     def pareto_front(self) -> list[int]:
-        """Rows than which none is both faster and cheaper, the fastest first."""
+        """Return the rows that no other row beats in both time and cost, the fastest first."""
         rows = np.flatnonzero(self.is_candidate)
         order = rows[np.lexsort((self.columns["dollars"][rows], self.columns["hours"][rows]))]
         costs = self.columns["dollars"][order]
         before = np.concatenate([[math.inf], np.minimum.accumulate(costs)[:-1]])
-        return [int(row) for row in order[costs < before * (1 - 1e-9)]]  # what differs by rounding only is the same
+        return [int(row) for row in order[costs < before * (1 - 1e-9)]]  # ignore differences from rounding
 
     def most_probable(self, among: np.ndarray | None = None) -> int | None:
-        """The candidate, of some rows or all, that keeps the goal most probably; of equal ones the fastest, then the cheapest."""
+        """Return the candidate most likely to meet the goal; on a tie the fastest, then the cheapest. `among` selects rows."""
         rows = np.flatnonzero(self.is_candidate if among is None else self.is_candidate & among)
         hours, dollars, probability = (self.columns[name][rows] for name in ("hours", "dollars", "probability"))
         return int(rows[np.lexsort((dollars, hours, -probability))[0]]) if len(rows) else None
 
     def keepers(self, among: np.ndarray | None = None) -> np.ndarray:
-        """The candidates, of some rows or all, that keep the goal with its confidence."""
+        """Return the candidates that meet the goal with its confidence. `among` selects rows."""
         is_kept = self.is_candidate & (self.columns["probability"] >= self.goal.confidence)
         return np.flatnonzero(is_kept if among is None else is_kept & among)
 
     def fastest(self, among: np.ndarray | None = None) -> int | None:
-        """The keeper with the least hours. Others are as fast if each lies in the other's 80 % interval; the cheapest of them wins."""
+        """Return the fastest option that meets the goal, or None.
+
+        Options tie if each time lies in the other's 80 % interval; the cheapest of them wins.
+        """
         rows = self.keepers(among)
         if not len(rows):
             return None
@@ -183,11 +197,13 @@ class PlanResult:
         return self._least(rows[(hours <= high[first]) & (low <= hours[first])], "dollars", "hours")
 
     def cheapest(self, among: np.ndarray | None = None) -> int | None:
-        """The keeper with the least dollars."""
+        """Return the cheapest option that meets the goal, or None."""
         return self._least(self.keepers(among), "dollars", "hours")
 
     def balanced(self, among: np.ndarray | None = None) -> int | None:
-        """The keeper with the least product of hours and dollars, of those that cost no more than `fastest`, which ties may be."""
+        """Return the option with the least product of hours and dollars, among those that meet the goal and cost at most as
+        much as `fastest`.
+        """
         rows, first = self.keepers(among), self.fastest(among)
         if first is not None:
             rows = rows[self.columns["dollars"][rows] <= self.columns["dollars"][first]]
@@ -196,38 +212,39 @@ class PlanResult:
 
     def _least(self, rows: np.ndarray, first: str, second: str) -> int | None:
         with np.errstate(divide="ignore"):
-            alike = np.round(np.log(self.columns[first][rows]), 9)  # what differs by rounding only is the same
+            alike = np.round(np.log(self.columns[first][rows]), 9)  # ignore differences from rounding
         return int(rows[np.lexsort((self.columns[second][rows], alike))[0]]) if len(rows) else None
 
     def best(self, among: np.ndarray | None = None) -> int | None:
-        """Return the row to take, of some rows or all: the cheapest that keeps the goal, or with only a budget the fastest."""
+        """Return the row to recommend: the cheapest that meets the goal, or the fastest if there is only a budget. `among`
+        selects rows.
+        """
         return self.fastest(among) if self.goal.is_for_speed else self.cheapest(among)
 
     @property
     def taken(self) -> int | None:
-        """The chosen setting, else the one that most probably keeps the goal."""
+        """Return the chosen setting, else the one most likely to meet the goal."""
         return self.most_probable() if self.chosen is None else self.chosen
 
     def of_rows(self, rows: np.ndarray) -> PlanResult:
-        """Return the same with these rows only, the chosen one among them."""
+        """Return the result with these rows only; they must include the chosen one."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         chosen = None if self.chosen is None else int(np.flatnonzero(rows == self.chosen)[0])
         return replace(self, columns=columns, is_candidate=self.is_candidate[rows], chosen=chosen)
 
     def under(self, goal: Goal) -> PlanResult:
-        """The same settings under another goal."""
+        """Return the same settings under another goal."""
         return _chosen(replace(self, goal=goal))
 
 
 def choose(rented: Rented, effort: SamplesToTarget, goal: Goal, spot: Spot = USUAL_SPOT) -> PlanResult:
     """Choose one of the settings with their offers.
 
-    With a deadline it is the cheapest that keeps the goal with its confidence, with only a budget the fastest, with neither the
-    cheapest.
+    With only a budget, choose the fastest setting that meets the goal with its confidence; else the cheapest. Leaves out:
+    evaluation, storage and traffic between zones.
 
     Args:
-        spot: interruptions.
-    Left out: evaluation, storage and traffic between zones.
+        spot: interruptions of spot instances.
     """
     columns = dict(rented.columns)
     steps, sigma_steps = effort.steps(columns["count"] * columns["batch_per_rank"])
@@ -248,9 +265,10 @@ def choose(rented: Rented, effort: SamplesToTarget, goal: Goal, spot: Spot = USU
 
 
 def _fastest_as_rented(columns: Mapping[str, np.ndarray], is_able: np.ndarray) -> np.ndarray:
-    """Of the settings of each offer and count the fastest, and of those that wait for the same input the one that could be faster.
+    """Return a mask of the fastest setting for each offer and count; if several wait for the same input, of the one with the
+    fastest step.
 
-    What is rented can be run any way: a slower one is not surer because its prediction is.
+    The same hardware can run every setting, so a slower one has no advantage even if its prediction is more certain.
     """
     rows = np.flatnonzero(is_able)
     order = rows[np.lexsort([columns[name][rows] for name in ("own_step_s", "hours", "count", "offer")])]
@@ -262,16 +280,16 @@ def _fastest_as_rented(columns: Mapping[str, np.ndarray], is_able: np.ndarray) -
 
 
 def _chosen(among: PlanResult) -> PlanResult:
-    """The same with probabilities and choice by its goal."""
+    """Return the result with probabilities and a choice for its goal."""
     columns = among.columns
     keeps = np.where(np.isfinite(columns["hours"]), _keeps(columns, among.goal), 0.0)
     reached = 1.0 if among.effort.reached is None else among.effort.reached
-    told = replace(among, columns={**columns, "probability": reached * keeps})
-    return replace(told, chosen=told.best())
+    updated = replace(among, columns={**columns, "probability": reached * keeps})
+    return replace(updated, chosen=updated.best())
 
 
 def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
-    """Probability of keeping deadline and budget, if the target is reached: over the price, that of the hours."""
+    """Return the probability of meeting deadline and budget if the target is reached, averaged over the price."""
     keeps = np.zeros(len(columns["hours"]))
     deadline_h = math.inf if goal.deadline_s is None else goal.deadline_s / 3600
     for node, weight in zip(_NODES, _WEIGHTS, strict=True) if goal.budget_usd is not None else ((0.0, 1.0),):
@@ -290,7 +308,7 @@ def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Change:
-    """What would change the choice: `what` at `value` (hours, dollars, or times as many steps), and the row taken then."""
+    """A change of the choice: `what` at `value` (hours, dollars, or a multiple of the steps), and the row chosen then."""
 
     what: Literal["deadline", "budget", "steps"]
     value: float
@@ -298,26 +316,27 @@ class Change:
 
 
 def changes(choices: PlanResult) -> list[Change]:
-    """The tighter deadline and budget at which another setting is chosen, the looser deadline, and how many times as many
-    steps the choice bears."""
+    """Return the limits that would change the choice: a tighter deadline, a tighter budget, a looser deadline, and a multiple
+    of the steps.
+    """
     if choices.chosen is None:
         return []
-    rows = np.flatnonzero(choices.is_candidate)  # nothing else is ever chosen, and they are few
-    found = _changes(choices.of_rows(rows))
-    return [one if one.row is None else replace(one, row=int(rows[one.row])) for one in found]
+    rows = np.flatnonzero(choices.is_candidate)  # only these few rows can be chosen
+    listed = _changes(choices.of_rows(rows))
+    return [one if one.row is None else replace(one, row=int(rows[one.row])) for one in listed]
 
 
 def _changes(choices: PlanResult) -> list[Change]:
     goal, row = choices.goal, choices.chosen
-    found = []
+    listed = []
     hours, dollars = (float(choices.quantile(name)[row]) for name in ("hours", "dollars"))
     tighter = choices.under(replace(goal, deadline_s=3600 * hours * (1 - 1e-9)))
-    found.append(Change("deadline", hours, tighter.chosen))
+    listed.append(Change("deadline", hours, tighter.chosen))
     if goal.deadline_s is not None:
         looser = choices.under(replace(goal, deadline_s=None, budget_usd=None)).chosen
         if looser is not None and looser != row:
-            found.append(Change("deadline", float(choices.quantile("hours")[looser]), looser))
-    # A bill in whole steps is the same for a little less, so the budget is lowered by hundredths, down to a cent.
+            listed.append(Change("deadline", float(choices.quantile("hours")[looser]), looser))
+    # Bills come in whole steps, so a slightly smaller budget changes nothing: lower it by 1 % at a time, down to one cent.
     most = max(0, math.ceil(math.log(dollars / 0.01) / -math.log(0.99)))
 
     def under_less(k: int) -> PlanResult:
@@ -326,18 +345,21 @@ def _changes(choices: PlanResult) -> list[Change]:
     lowered = bisect.bisect_left(range(most + 1), True, key=lambda k: under_less(k).chosen != row)
     if lowered <= most:
         dollars, cheaper = dollars * 0.99**lowered, under_less(lowered)
-        found.append(Change("budget", dollars, cheaper.chosen))
+        listed.append(Change("budget", dollars, cheaper.chosen))
     limits = [limit / least for limit, least in (
         (None if goal.deadline_s is None else goal.deadline_s / 3600, hours), (goal.budget_usd, dollars),
     ) if limit is not None]  # fmt: skip
     if limits:
-        found.append(Change("steps", min(limits), None))
-    return found
+        listed.append(Change("steps", min(limits), None))
+    return listed
 
 
 def missing(choices: PlanResult) -> dict[str, float | None]:
-    """Where no setting keeps the goal: the least deadline in hours within the budget, and the least budget in dollars within
-    the deadline, with its confidence; None where no such setting is."""
+    """Return the least deadline (hours, within the budget) and the least budget (dollars, within the deadline) that an option
+    meets.
+
+    Each is None if no option meets the goal with its confidence.
+    """
     hours, dollars = (np.where(choices.is_candidate, choices.quantile(name), math.inf) for name in ("hours", "dollars"))
     goal = choices.goal
     within_budget = dollars <= (math.inf if goal.budget_usd is None else goal.budget_usd)

@@ -1,4 +1,4 @@
-"""The largest batch of a device: predicted, and where it is tried for real, between which batches memory ends."""
+"""The largest batch of a device, predicted; and the measured limit if batches are tried on the device."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from chronograd.units import GIB
 from chronograd.words import how_many, signed_percent
 
 MAX_PROBES = 10
-# The search ends where the smallest batch that failed is no further than this above the largest that ran.
+# The search ends when the smallest failed batch is at most this share above the largest that ran.
 CLOSE_ENOUGH = 0.02
-# In the order of the table; the last two are not of `Memory`.
+# In the order of the table; the last two are not parts of `Memory`.
 _PARTS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer", "buffers": "buffers",
           "activations": "activations", "reserve": "reserve", "total": "total"}  # fmt: skip
 _COLUMNS = (
@@ -36,9 +36,9 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Probe:
-    """One batch tried. `base_bytes` is what the process held after a step with a single pair of samples.
+    """One batch that was tried. `base_bytes` is the memory of the process after a step with one pair of samples.
 
-    `reason` says how it ended where it did not run: out of memory, or killed.
+    If it did not run, `reason` states how it ended: out of memory, or killed.
     """
 
     batch: int
@@ -50,7 +50,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Edge:
-    """Between which batches memory ends. None where no probe found that side."""
+    """The batches between which memory runs out. None if no probe reached that side."""
 
     largest_ran: int | None
     smallest_failed: int | None
@@ -59,7 +59,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """Bytes of a rank at the peak of a step with a batch: by role, the reserve, and the total, which may fit or not."""
+    """Bytes of a rank at the peak of a step with a batch: by role, the reserve, the total, and whether it fits."""
 
     batch: int
     parameters: int
@@ -77,10 +77,10 @@ class BatchPlan:
     """The result of `plan batch` for one device.
 
     Attributes:
-        start_at: the batch to start with: nine of ten networks fit with it.
-        capacity_bytes: of the device. `reserve_bytes`: of it, for framework and context.
-        memory: of several batches.
-        confirmed: where memory ended in a trial; None without one.
+        start_at: the batch to start with; nine of ten networks fit with it.
+        capacity_bytes: memory of the device. `reserve_bytes`: the part for framework and context.
+        memory: memory at several batches.
+        confirmed: the limit measured in a trial; None without a trial.
     """
 
     device: str
@@ -98,18 +98,19 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class Trial:
-    """How batches are tried for real: what a process holds before its first batch, and the search from a predicted batch
-    under a limit in bytes."""
+    """A trial of batches on a device: the memory of a process before its first batch, and the search from a predicted batch
+    under a limit in bytes.
+    """
 
     base_bytes: Callable[[Job], int]
     confirm: Callable[[Job, int, int], Edge]
 
 
 def find_edge(try_batch: Callable[[int], Probe], start: int, max_probes: int = MAX_PROBES) -> Edge:
-    """Bisect for the edge, from a predicted largest batch.
+    """Bisect for the edge, starting at the predicted largest batch.
 
-    From `start` in growing strides (an eighth, a quarter, a half, ...) to the first change between running and failing,
-    then halving.
+    Move from `start` in growing strides (an eighth, a quarter, a half, ...) until running changes to failing or back, then
+    bisect.
 
     >>> edge = find_edge(lambda batch: Probe(batch, ran=batch <= 97), start=100)
     >>> edge.largest_ran, edge.smallest_failed, len(edge.probes)
@@ -138,11 +139,12 @@ def find_edge(try_batch: Callable[[int], Probe], start: int, max_probes: int = M
 def largest_batches(
     trace: Trace, jobs: Sequence[Job], capacity_bytes: int | None = None, trial: Trial | None = None
 ) -> Answer[BatchPlan | list[BatchPlan]]:
-    """The largest batch per device that fits the memory of each job's device.
+    """Return the largest batch per device that fits the memory of each job's device.
 
     Args:
         capacity_bytes: instead of the devices' memory.
-        trial: to try batches for real; without it the reserve is assumed.
+        trial: tries batches on the device; without it the reserve is assumed.
+
     Raises: InputError as `settings.largest_batch` does.
     """
     sections, plans = [], []
@@ -176,7 +178,7 @@ def _memory(largest: LargestBatch, batch: int, memory: Memory) -> BatchMemory:
 
 
 def gpu_of_memory(capacity_bytes: int) -> Device:
-    """The GPU of the catalogue whose memory is nearest to a size, the newest of several: it stands for any of that size.
+    """Return the GPU of the catalogue with the nearest memory size, the newest on a tie. It represents all GPUs of that size.
 
     >>> gpu_of_memory(24 * 10**9).name
     'l4'
@@ -203,9 +205,9 @@ def _section(network: str, largest: LargestBatch, edge: Edge | None, rows: Seque
             rows,
             _COLUMNS,
             (
-                "GiB at the peak of a step: gradients and activations are those alive together.",
-                f"Reserve: framework and context ({'assumed' if edge is None else 'measured here'}), and what half of the networks "
-                f"need beside tensors: {100 * (largest.overhead.median - 1):.0f} % of them.",
+                "GiB at the peak of a step. Gradients and activations: only those in memory at the same time.",
+                f"Reserve: framework and context ({'assumed' if edge is None else 'measured here'}), and the median overhead "
+                f"of networks: {100 * (largest.overhead.median - 1):.0f} % of the tensors.",
             ),
         ),
         data=as_json(rows),
@@ -220,7 +222,7 @@ def _takeaway(largest: LargestBatch, rows: Sequence[BatchMemory]) -> str:
     most = max((part for part in _PARTS if part != "total"), key=lambda part: getattr(full, part))
     start = f"Start at {how_many(largest.start_at, 'samples')} per device: " if largest.start_at else ""
     sure = (
-        " Nine of ten networks fit with the first, half with the second."
+        " Nine of ten networks fit at the first batch, half at the second."
         if start and largest.overhead.median > 1
         else ""
     )
@@ -241,6 +243,6 @@ def _trial_lines(largest: LargestBatch, edge: Edge) -> list[str]:
         f"; predicted {largest.batch}, {signed_percent(largest.batch / ran - 1)} of the largest that ran" if ran else ""
     )
     return [
-        f"edge: the largest that ran is {ran or 'none'}, the smallest that failed {failed or 'none'}{error}",
+        f"limit: the largest batch that ran is {ran or 'none'}, the smallest that failed is {failed or 'none'}{error}",
         *lines,
     ]

@@ -1,4 +1,4 @@
-"""The answers of `plan` without advice to rent: no number of epochs has a basis, or no training comes near the target."""
+"""Answers of `plan` without a recommendation: the number of epochs is unknown, or the target is out of reach."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ FEW, MANY = 30, 300
 
 
 def ranked_by(effort: Unknown) -> SamplesToTarget:
-    """The effort by which offers are compared while the epochs are unknown: between few and many."""
+    """Return the effort used to rank offers while the epochs are unknown: between few and many epochs."""
     return SamplesToTarget(math.sqrt(FEW * MANY) * effort.samples, effort.batch, reached=None, target=effort.target)
 
 
 def out_of_reach(what: str, effort: OutOfReach, goal: Goal) -> Answer[NoPlan]:
-    """The answer "no" to a target, with its reason."""
+    """Return the answer "no" to a target, with its reason."""
     section = Section(
         title=f"{what} to {100 * effort.target:.4g} %",
         takeaway=f"No: {100 * effort.target:.4g} % is out of reach, whatever you rent; {effort.reason}.",
-        lines=["If you know a training that reaches it, state its epochs: --epochs-to-target N."],
+        lines=["If you know a training run that reaches it, state its epochs: --epochs-to-target N."],
     )
     result = NoPlan("out of reach", None, goal, UnknownEffort(None, effort.target, 0.0, effort.reason))
     return Answer(f"Goal of {what}", sections=[section], result=result)
 
 
 def with_epochs(row: RunOption, choices: PlanResult, i: int, effort: Unknown) -> EpochOption:
-    """A row with the time and cost of an epoch, and of few and many epochs with start-up, in place of those of a run."""
+    """Return a row with the time and cost of an epoch, and of few and many epochs with start-up, instead of those of a run."""
     one = {name: column[i] for name, column in choices.columns.items()}
     epoch_h = float(one["step_time_s"] * math.ceil(effort.samples / (one["count"] * one["batch_per_rank"])) / 3600)
     slow = float(one["train_hours"] * 3600 / (one["steps"] * one["step_time_s"]))
@@ -59,10 +59,11 @@ def with_epochs(row: RunOption, choices: PlanResult, i: int, effort: Unknown) ->
 def unknown_sections(
     what: str, effort: Unknown, goal: Goal, plan: GoalPlan[EpochOption], most: int, assumed: Sequence[str]
 ) -> list[Section]:
-    """Time and price of an epoch, a range for few to many epochs, near networks with recipes, and how to state the epochs.
+    """Return time and price of an epoch, a range for few to many epochs, recipes of similar networks, and how to state the
+    epochs.
 
     Args:
-        plan: of the answer; at most `most` rows of its `front` are in the table.
+        plan: the answer's data; the table has at most `most` rows of its `front`.
     """
     options, front = plan.options, plan.front
     rows = front[:: max(1, -(-len(front) // most))]
@@ -71,13 +72,13 @@ def unknown_sections(
     cheapest, fastest = options.cheapest, options.fastest
     if cheapest is not None and fastest is not None:
         lines.append(
-            f"an epoch takes {_epoch(fastest)} at the fastest, and {_epoch(cheapest)} at the cheapest"
+            f"an epoch takes {_epoch(fastest)} (fastest), or {_epoch(cheapest)} (cheapest)"
             if cheapest != fastest
             else f"an epoch takes {_epoch(cheapest)}"
         )
         few, many = cheapest.epochs_30, cheapest.epochs_300
         lines.append(
-            f"{FEW} to {MANY} epochs there take {short_time(few.hours)} to {short_time(many.hours)} and cost "
+            f"{FEW} to {MANY} epochs on the cheapest option take {short_time(few.hours)} to {short_time(many.hours)} and cost "
             f"{dollars(few.dollars)} to {dollars(many.dollars)}"
         )
         lines += [_within(goal, cheapest, fastest)] if goal.budget_usd or goal.deadline_s else []
@@ -85,9 +86,9 @@ def unknown_sections(
         lines.append(f"assumed: {'; '.join(assumed)}")
     if effort.neighbours:
         lines.append(
-            f"known recipes of near networks: {listed([f'{one.networks[0]} by {recipe(one)}' for one in effort.neighbours])}"
+            f"known recipes of similar networks: {listed([f'{one.networks[0]} by {recipe(one)}' for one in effort.neighbours])}"
         )
-    lines.append("state the epochs with --epochs-to-target N, or give a log of yours with --curve FILE")
+    lines.append("state the epochs with --epochs-to-target N, or give your training log with --curve FILE")
     table = Table.of(
         rows,
         (
@@ -125,11 +126,11 @@ def _within(goal: Goal, cheapest: EpochOption, fastest: EpochOption) -> str:
     if goal.budget_usd is not None:
         rest = goal.budget_usd - cheapest.startup_s / 3600 * cheapest.usd_per_hour
         parts.append(
-            f"{dollars(goal.budget_usd)} pay for {max(0, int(rest / cheapest.epoch_dollars)):,} epochs at the cheapest"
+            f"{dollars(goal.budget_usd)} pays for {max(0, int(rest / cheapest.epoch_dollars)):,} epochs on the cheapest option"
         )
     if goal.deadline_s is not None:
         rest_h = (goal.deadline_s - fastest.startup_s) / 3600
         parts.append(
-            f"{seconds(goal.deadline_s)} are enough for {max(0, int(rest_h / fastest.epoch_hours)):,} epochs at the fastest"
+            f"{seconds(goal.deadline_s)} is enough for {max(0, int(rest_h / fastest.epoch_hours)):,} epochs on the fastest option"
         )
     return "; ".join(parts)

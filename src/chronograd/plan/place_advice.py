@@ -1,4 +1,4 @@
-"""The words for a choice among clouds: what to rent where, how long and how much, what the next best costs, what moving costs."""
+"""The text of a choice among clouds: what to rent and where, time, cost, the next best option, and the cost of moving data."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from chronograd.units import chance, dollars, percent, quantity, seconds
 
 
 def place_row(row: RunOption, choices: PlanResult, i: int) -> RunOption:
-    """A row with its cloud, the platform that `launch` renders it for, and what moving costs."""
+    """Return a row with its cloud, the platform for `launch`, and the cost of moving data."""
     cloud = row.vendor.lower()
     return replace(row, cloud=cloud, platform=clouds()[cloud], moving_usd=float(choices.columns["moving_usd"][i]))
 
 
 def place_rows(choices: PlanResult, places: Places, kinds: Sequence[Kind]) -> list[int]:
-    """Of each cloud and kind of price the setting to take: those that keep the goal, the best first, then the others."""
-    columns, found = choices.columns, []
+    """Return the best row for each cloud and kind of price: first those that meet the goal, the best first."""
+    columns, best_rows = choices.columns, []
     first = columns["hours" if choices.goal.is_for_speed else "dollars"]
     vendors = np.array([offer.vendor.lower() for offer in choices.offers] + [""])[columns["offer"]]
     for cloud in places.names:
         for kind in kinds:
             among = (vendors == cloud) & (columns["kind"] == KINDS.index(kind))
             best = choices.best(among)
-            found.append(choices.most_probable(among) if best is None else best)
+            best_rows.append(choices.most_probable(among) if best is None else best)
     keeps = columns["probability"] >= choices.goal.confidence
-    return sorted((i for i in found if i is not None), key=lambda i: (not keeps[i], i != choices.chosen, first[i]))
+    return sorted((i for i in best_rows if i is not None), key=lambda i: (not keeps[i], i != choices.chosen, first[i]))
 
 
 def place_sections(
     what: str, choices: PlanResult, plan: GoalPlan[RunOption], places: Places, spot: Spot, assumed: Sequence[str]
 ) -> list[Section]:
-    """The advice with the best of each cloud and kind of price, and what would change it."""
+    """Return the recommendation with the best option of each cloud and kind of price, and the limits that would change it."""
     chosen, rows = plan.chosen, plan.places or []
     is_promised = chosen is not None and choices.effort.reached is not None
     lines = _advice(choices, plan, places, spot, assumed) if is_promised else advice_lines(choices, plan, assumed)
@@ -69,8 +69,8 @@ def place_sections(
             Column("chance", lambda r: f"{chance(r.probability)}{' *' if r == chosen else ''}"),
         ),
         [
-            *(["*: the advice."] if chosen else []),
-            "Moving is in the cost. Of each cloud, on demand and as spot, the best.",
+            *(["*: our recommendation."] if chosen else []),
+            "Cost includes moving data. The table lists the best option of each cloud, on demand and as spot.",
         ],
         drop=("devices",),
     )
@@ -79,7 +79,7 @@ def place_sections(
 
 
 def not_planned(places: Places, kinds: Sequence[Kind]) -> list[str]:
-    """A sentence on instance types without a price, where there are any."""
+    """Return a sentence on instance types without a price, if any."""
     parts = []
     for cloud, missing in places.without_price().items():
         known = sum(one.count > 0 for one in catalogue(clouds()[cloud]).instance)
@@ -90,7 +90,7 @@ def not_planned(places: Places, kinds: Sequence[Kind]) -> list[str]:
             count = "all" if len(missing[kind]) == known else str(len(missing[kind]))
             if missing[kind]:
                 parts.append(f"{count} of {known} types of {cloud} {'as spot' if kind == 'spot' else kind}")
-    return [f"No price was found, so not planned with: {'; '.join(parts)} (`--json` names them)."] if parts else []
+    return [f"Not considered, because no price is known: {'; '.join(parts)} (`--json` lists them)."] if parts else []
 
 
 def _advice(
@@ -111,15 +111,15 @@ def _advice(
     if chosen.prices == "spot":
         longer = float(spot.slow_down(chosen.machines)) - 1
         lines.append(
-            f"interruptions are assumed at {spot.per_hour:g} an hour and node, a checkpoint every {spot.checkpoint_s / 60:g} min and "
-            f"{spot.restart_s / 60:g} min to start again: {percent(longer, 1)} longer"
+            f"assumed for spot: {spot.per_hour:g} interruptions per node and hour, a checkpoint every {spot.checkpoint_s / 60:g} min and "
+            f"{spot.restart_s / 60:g} min to restart; together they add {percent(longer, 1)} to the time"
         )
     return [*lines, *grounds(choices, plan, chosen)]
 
 
 def _moving(row: RunOption, places: Places) -> str:
     if places.data_in is None:
-        return "moving data is not in it (--data-in)"
+        return "this excludes moving data (--data-in)"
     if not row.moving_usd:
         return (
             f"moving costs nothing, as the data is in {places.data_in}"
@@ -128,15 +128,15 @@ def _moving(row: RunOption, places: Places) -> str:
         )
     home = f"{places.data_in} {places.region}".rstrip()
     return (
-        f"{dollars(row.moving_usd)} of it moves {quantity(places.data_bytes, 'B')} from {home} and "
+        f"this includes {dollars(row.moving_usd)} to move {quantity(places.data_bytes, 'B')} from {home} and "
         f"{quantity(places.back_bytes, 'B')} of checkpoints back"
     )
 
 
 def beside(chosen: RunOption, others: Sequence[RunOption]) -> str:
-    """What else keeps the goal: the cheapest of them where it is cheaper, else the next best."""
+    """Return a sentence on an alternative that meets the goal: the cheapest if it costs less, else the next best."""
     if not others:
-        return "no other option that was searched there meets the goal"
+        return "no other option in these clouds meets the goal"
     cheapest = min(others, key=lambda row: float(row.dollars))
     is_cheaper = cheapest.dollars < chosen.dollars
     other = cheapest if is_cheaper else others[0]
@@ -147,7 +147,7 @@ def beside(chosen: RunOption, others: Sequence[RunOption]) -> str:
         else f"{times:.3g} times as much"
     )
     return (
-        f"the {'cheapest of those below' if is_cheaper else 'next best'}, {_where(other)}, takes {short_time(other.hours)} and "
+        f"the {'cheapest in the table' if is_cheaper else 'next best'}, {_where(other)}, takes {short_time(other.hours)} and "
         f"costs {dollars(other.dollars)}, {more}"
     )
 
@@ -162,7 +162,9 @@ def _where(row: RunOption) -> str:
 
 
 def _nodes(row: RunOption) -> str:
-    """Return the nodes and what they are, with the device if the name of the machine has none: `2 × n1-standard-16 + 2 t4`."""
+    """Return the number and type of the nodes, with the device if the machine's name does not include it: `2 × n1-standard-16 +
+    2 t4`.
+    """
     machine, sign, _ = row.instance.partition(":")
     with_device = f" + {row.count // row.machines} {row.device}" if sign else ""
     return f"{row.machines} × {machine}{with_device}"

@@ -1,4 +1,4 @@
-"""Where to rent: instance types of clouds, by the node and the region, and what moving data there and checkpoints back costs."""
+"""Places to rent: instance types of clouds by node and region, and the cost of moving data there and checkpoints back."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from chronograd.hardware.market import Kind
 
 @dataclass(frozen=True)
 class Places:
-    """Clouds to choose among, and what has to be moved.
+    """Clouds to choose among, and the data to move.
 
     Attributes:
-        names: of clouds, such as `aws`.
-        data_in: the cloud where the data lies; None where nobody says, and then moving costs nothing.
-        region: of it, where the data lies; empty where it is that of the machines.
-        data_bytes: of the data set. back_bytes: of the checkpoints that are brought to where the data lies.
+        names: names of clouds, such as `aws`.
+        data_in: the cloud that stores the data; None if not stated, and then moving costs nothing.
+        region: the region that stores the data; "" for the region of the machines.
+        data_bytes: size of the data set.
+        back_bytes: size of the checkpoints that are copied back to the data.
     """
 
     names: tuple[str, ...]
@@ -36,7 +37,7 @@ class Places:
                 raise NotFoundError("cloud", name, clouds())
 
     def offers(self, device: Device) -> list[Price]:
-        """Instances of these clouds that have a device, at each price of theirs that holds: by kind and region."""
+        """Return the instances of these clouds that have a device, one offer per valid price, by kind and region."""
         prices = market.offers(device)
         return [
             price.model_copy(update={"instance": one.name, "count": one.count, "up_to": None, "vcpus": one.vcpus,
@@ -49,7 +50,7 @@ class Places:
         ]  # fmt: skip
 
     def moving_usd(self, offer: Price) -> float:
-        """Dollars to bring the data to the machines of an offer, and the checkpoints back."""
+        """Return the dollars to move the data to the machines of an offer, and the checkpoints back."""
         rented, home = offer.vendor.lower(), self.data_in
         if home is None:
             return 0.0
@@ -61,7 +62,7 @@ class Places:
         return rate * (self.data_bytes + self.back_bytes) / egress.GB
 
     def of_devices(self, devices: Sequence[Device]) -> list[Device]:
-        """Those that can be rented there at a known price. Raises InputError if there is none."""
+        """Return the devices that these clouds rent at a known price. Raises InputError if there is none."""
         rented = [device for device in devices if self.offers(device)]
         if rented:
             return rented
@@ -72,7 +73,7 @@ class Places:
         )
 
     def without_price(self) -> dict[str, dict[Kind, list[str]]]:
-        """Of each cloud the instance types with GPUs of which no price is found, on demand and as spot."""
+        """Return the GPU instance types of each cloud without a known price, on demand and as spot."""
         types = {name: [one for one in catalogue(clouds()[name]).instance if one.count] for name in self.names}
         devices = {one.device for own in types.values() for one in own}
         priced = {(o.vendor.lower(), o.instance, o.kind) for name in devices for o in self.offers(catalog.device(name))}
@@ -82,7 +83,7 @@ class Places:
         }
 
     def as_data(self) -> dict[str, Any]:
-        """What is moved from where, and the prices of it."""
+        """Return what is moved, from where, and the traffic prices."""
         prices = {
             name: egress.of(name).model_dump(mode="json") for name in dict.fromkeys((*self.names, self.data_in)) if name
         }

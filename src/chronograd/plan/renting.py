@@ -1,8 +1,8 @@
-"""What settings are rented as: offers of vendors in whole instances, and how fast their hosts decode the input.
+"""Offers for settings: whole instances of vendors, and how fast their hosts decode the input.
 
-dollars per hour = instances · price of an instance
-billed hours     = start-up + training, at least the vendor's minimum, in its steps (chronograd.hardware.billing)
-step             = max(step on the devices, samples of the machine / (images/s per virtual CPU · virtual CPUs))
+dollars per hour = instances · price of an instance billed hours     = start-up + training, at least the vendor's minimum, in
+its steps (chronograd.hardware.billing) step             = max(step on the devices, samples of the machine / (images/s per
+virtual CPU · virtual CPUs))
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chronograd.plan.places import Places
 from chronograd.record import Z80
 
 KINDS: tuple[Kind, ...] = ("on-demand", "spot")
-# Where the price table does not tell: assumed, what pods of marketplaces usually have.
+# Assumed if the price table has no number: the usual size of marketplace pods.
 VCPUS_PER_DEVICE = 8.0
 ANY_NUMBER = 1e6
 # The vendor of a price that the job states.
@@ -31,7 +31,7 @@ OWN = "the job"
 
 @dataclass(frozen=True)
 class Decoding:
-    """Images that a virtual CPU of the host decodes, crops and resizes in a second: low, middle and high of an 80 % interval."""
+    """Images per second that a virtual CPU of the host decodes, crops and resizes: low, middle and high of an 80 % interval."""
 
     low: float
     per_vcpu: float
@@ -42,22 +42,23 @@ class Decoding:
         return math.log(self.high / self.low) / (2 * Z80)
 
 
-# Photographs of ImageNet's size through Pillow and torchvision's random crop to 224 pixels. `python -m benchmarks.decoding`, on both
-# virtual CPUs of an Intel Xeon of a cloud (Pillow of 2026, 2026-11-22, other work beside it, by processor time): 139, 151 and 146, of
-# which decoding alone 323 to 376. Published for decoding alone with Pillow, one thread: 360 (Neoverse N1) to 726 (Zen 5) images/s
-# (imread-benchmark, arXiv 2605.08731). The interval is judged: from old cores with two threads each to the fastest.
+# Photographs of ImageNet's size through Pillow and torchvision's random crop to 224 pixels. `python -m
+# benchmarks.decoding` measured 139, 151 and 146; decoding alone 323 to 376. The machine was a cloud's Intel Xeon, both virtual
+# CPUs, by processor time while other programs ran (Pillow of 2026, 2026-11-22). Published for decoding alone with Pillow, one thread: 360
+# (Neoverse N1) to 726 (Zen 5) images/s (imread-benchmark, arXiv 2605.08731). The interval is judged: from old cores with two
+# threads each to the fastest.
 PHOTOGRAPHS = Decoding(80.0, 140.0, 250.0)
 
 
-# The deviation of the logarithm of the start-up time. Assumed.
+# Assumed standard deviation of log(start-up time).
 STARTUP_SIGMA = 0.5
 
 
 def billed(hours: Any, columns: Mapping[str, Any]) -> Any:
-    """Return the hours that are billed for hours of rent: at least the vendor's minimum, in whole steps. Numbers or arrays.
+    """Return the hours billed for hours of rent: at least the vendor's minimum, in whole steps. Numbers or arrays.
 
     Args:
-        columns: `minimum_h` and `billing_h`, as of `rent`.
+        columns: `minimum_h` and `billing_h`, as in `rent`.
     """
     step = np.maximum(columns["billing_h"], 1e-9)
     return np.ceil(np.maximum(hours, columns["minimum_h"]) / step - 1e-9) * step
@@ -65,13 +66,14 @@ def billed(hours: Any, columns: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Spot:
-    """Interruptions of spot instances: of one node per hour, and what each costs: work since a checkpoint, and the start.
+    """Interruptions of spot instances: rate per node and hour, and their cost in lost work since a checkpoint and a restart.
 
-    They come at random, at any moment equally, and one of a node stops all. The defaults are assumed; vendors publish no rates
-    that hold.
+    Interruptions are random with a constant rate, and one on any node stops all nodes. The defaults are assumed, because
+    vendors publish no reliable rates.
 
     Attributes:
-        checkpoint_s: between checkpoints. restart_s: until it trains again: a machine, the start, reading the checkpoint.
+        checkpoint_s: time between checkpoints.
+        restart_s: time until training continues: a new machine, the start, and reading the checkpoint.
     """
 
     per_hour: float = 0.05
@@ -79,10 +81,10 @@ class Spot:
     restart_s: float = 300.0
 
     def slow_down(self, nodes: Any) -> Any:
-        """Expected wall time over time without interruptions.
+        """Return the expected wall time divided by the time without interruptions.
 
-        exp(λ restart) · (exp(λ checkpoint) - 1) / (λ checkpoint), with λ interruptions of all nodes a second; a restart may be
-        interrupted too. Leaves out: writing checkpoints. Source: Daly 2006, eq. 20, with no time to write.
+        exp(λ restart) · (exp(λ checkpoint) - 1) / (λ checkpoint), with λ interruptions of all nodes per second; a restart may
+        be interrupted too. Leaves out: writing checkpoints. Source: Daly 2006, eq. 20, with a write time of zero.
 
         >>> round(float(Spot(per_hour=1, checkpoint_s=1200, restart_s=300).slow_down(2)), 3)
         1.679
@@ -97,11 +99,13 @@ USUAL_SPOT = Spot()
 
 @dataclass(frozen=True)
 class RentalTerms:
-    """How settings are rented.
+    """Terms of renting.
 
     Attributes:
-        kinds: of prices. decoding: of the input on the host; None where nothing is decoded while training.
-        places: clouds to rent at; None for every vendor. spot: interruptions of spot instances.
+        kinds: kinds of prices.
+        decoding: decoding speed of the host; None if training decodes nothing.
+        places: clouds to rent from; None for every vendor.
+        spot: interruptions of spot instances.
     """
 
     kinds: Sequence[Kind] = KINDS
@@ -115,14 +119,14 @@ ANY_TERMS, ON_DEMAND = RentalTerms(), RentalTerms(("on-demand",))
 
 @dataclass(frozen=True, eq=False)
 class Rented:
-    """Settings by offer: one row for each setting and each offer of its device, and one without a price where there is none.
+    """Settings by offer: one row for each setting and each offer of its device, and one row without a price if there is none.
 
     Attributes:
-        columns: those of the settings, `step_time_s`, `throughput_samples_per_s` and `sigma_log` with the input in them, and
-            `setting` (row there), `offer` (index into offers, -1 without), `kind` (index into KINDS, -1), `price_usd_per_hour`
-            (of whole instances, NaN), `machines`, `moving_usd` (of data and checkpoints), `sigma_price`, `is_input_bound`,
+        columns: those of the settings, with the input in `step_time_s`, `throughput_samples_per_s` and `sigma_log`. Also
+            `setting` (row there), `offer` (index into offers, -1 without), `kind` (index into KINDS, -1). Price: `price_usd_per_hour`
+            (of whole instances, NaN), `machines`, `moving_usd` (of data and checkpoints), `sigma_price`. Others: `is_input_bound`,
             `own_step_s` (without the input), `startup_h`, `minimum_h` (billed at least), `billing_h` (step of the bill), `is_outlier` (by its price).
-        without_host: names of devices of which only prices without a host are known.
+        without_host: names of devices with prices that all exclude the host.
     """
 
     columns: dict[str, np.ndarray]
@@ -138,14 +142,15 @@ def rent(
     decoding: Decoding | None = None,
     places: Places | None = None,
 ) -> Rented:
-    """Settings of `settings.evaluate` with what they can be rented as.
+    """Return the settings of `settings.evaluate` with their offers.
 
-    Offers include the host. A setting of more devices than a machine holds takes several, if these are as large as the
-    device's usual node: how smaller ones are connected is not known.
+    Offers include the host. Settings with more devices than one machine use several machines if these are as large as the
+    device's usual node; the network between smaller machines is unknown.
 
     Args:
-        kinds: of prices. decoding: None where nothing is decoded while training.
-        places: clouds to rent at, by whole nodes that are used whole; None for every vendor.
+        kinds: kinds of prices.
+        decoding: decoding speed of the host; None if training decodes nothing.
+        places: clouds to rent from, by whole and fully used nodes; None for every vendor.
     """
     offers: list[Price] = []
     low: list[bool] = []
@@ -177,7 +182,9 @@ def rent(
 
 
 def _offers(job: Job, device: Device) -> list[Price]:
-    """A price in the job is that on demand, of any number of devices on their usual nodes."""
+    """Return the offers of a device. A price in the job is an on-demand price for any number of devices on their usual
+    nodes.
+    """
     listed = market.offers(device) if device.kind == "gpu" else []
     price = job.cluster.price_usd_per_hour
     if price is None:
@@ -189,7 +196,7 @@ def _offers(job: Job, device: Device) -> list[Price]:
 
 
 def _terms(vendor: str) -> tuple[float, float, float]:
-    """Return the start-up, the least that is billed and the step of the bill, in seconds: zeros for the job's own machine."""
+    """Return start-up, minimum billed time and billing step in seconds: zeros for the job's own machine."""
     if vendor == OWN:
         return 0.0, 0.0, 0.0
     terms = billing.billing_of(vendor)
@@ -199,7 +206,7 @@ def _terms(vendor: str) -> tuple[float, float, float]:
 def _priced(
     columns: dict[str, np.ndarray], offers: Sequence[Price], decoding: Decoding | None
 ) -> dict[str, np.ndarray]:
-    """Columns of price, machines and input. The last entry of each list of offers is that of rows without one."""
+    """Return columns of price, machines and input. The last entry of each list of offers is for rows without an offer."""
     number, count = columns["offer"], columns["count"]
     nan = math.nan
     each = np.array([offer.count for offer in offers] + [1.0])[number]

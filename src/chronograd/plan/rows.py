@@ -1,4 +1,4 @@
-"""One setting of a plan, as data for programs and as words and cells for readers."""
+"""One setting of a plan, as data for programs and as text and table cells for readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from chronograd.units import dollars
 
 @dataclass(frozen=True)
 class OfferedPrice:
-    """The price of an instance, and its source; `sigma_log` is the deviation of its logarithm, assumed from its age."""
+    """The price of an instance, and its source; `sigma_log` is the standard deviation of its logarithm, assumed from its
+    age.
+    """
 
     usd_per_hour_of_instance: float
     devices_of_instance: float
@@ -38,11 +40,13 @@ class OfferedPrice:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSetting:
-    """A setting and what it is rented as: how its steps are run, their speed and memory. The offer is None without a price.
+    """A setting and its offer: how steps run, their speed and memory. The offer fields are None without a price.
 
     Attributes:
-        prices: on-demand or spot. `usd_per_hour`: of all machines. `price`: of one instance.
-        is_input_bound: decoding on the host limits the speed.
+        prices: on-demand or spot.
+        usd_per_hour: price of all machines.
+        price: price of one instance.
+        is_input_bound: whether decoding on the host limits the speed.
         may_not_fit: a warning, or None.
     """
 
@@ -93,8 +97,8 @@ class RunOption(RentedSetting):
     """A setting for a whole run, with its time and cost and their 80 % intervals; `hours` include the start-up.
 
     Attributes:
-        probability: of meeting the goal.
-        cloud, platform: for a choice among clouds, with the cost of moving the data there.
+        probability: probability of meeting the goal.
+        cloud, platform: the cloud and its platform, with the cost of moving the data there; only for a choice among clouds.
     """
 
     steps: float
@@ -110,7 +114,7 @@ class RunOption(RentedSetting):
 
 @dataclass(frozen=True)
 class RunTime:
-    """Time and cost of a run of some epochs, start-up included."""
+    """Time and cost of a run of some epochs, including start-up."""
 
     hours: float
     dollars: float
@@ -118,7 +122,7 @@ class RunTime:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochOption(RentedSetting):
-    """A setting where the epochs to the target are unknown: an epoch, and runs of 30 and of 300 epochs."""
+    """A setting for an unknown number of epochs: time and cost of one epoch, and of runs of 30 and 300 epochs."""
 
     cloud: str | None = field(default=None, metadata=IF_KNOWN)
     platform: str | None = field(default=None, metadata=IF_KNOWN)
@@ -143,7 +147,7 @@ class PlanOptions(Generic[AnyOption]):
 
 @dataclass(frozen=True)
 class WayGain:
-    """How many times as fast the choice is as another way of running the same devices."""
+    """Speed of the choice as a multiple of another way to run the same devices."""
 
     times_as_fast: float
     than: str
@@ -156,7 +160,9 @@ class WayGain:
 
 @dataclass(frozen=True)
 class PlanChange(Generic[AnyOption]):
-    """A limit that would change the choice: `what` at `value` (hours, dollars, or times as many steps), and the choice then."""
+    """A limit that would change the choice: `what` at `value` (hours, dollars, or a multiple of the steps), and the choice
+    then.
+    """
 
     what: str
     value: float
@@ -176,7 +182,7 @@ class ListedRecipe:
 
 @dataclass(frozen=True)
 class PriceOutlier:
-    """An offer that is never recommended, as its price is far below that of its peers."""
+    """An offer that is never recommended because its price is far below that of similar offers."""
 
     device: str
     vendor: str
@@ -190,11 +196,11 @@ class PriceOutlier:
 
 @dataclass(frozen=True)
 class PlannedEffort:
-    """The training that a target takes: samples at a batch, and the probability that it is reached; None if unknown.
+    """The training needed for a target: samples at a batch, and the probability of reaching it; None if unknown.
 
     Attributes:
         beyond: parts of the recipe that a job cannot state.
-        largest_batch: up to it batches need no extra epochs; else `noise_scale` decides.
+        largest_batch: batches up to this size need no extra epochs; None if `noise_scale` decides.
     """
 
     samples: float
@@ -210,7 +216,7 @@ class PlannedEffort:
 
 @dataclass(frozen=True)
 class UnknownEffort:
-    """A target whose epochs are unknown, or that is out of reach; `source` states why, `neighbours` are known recipes."""
+    """A target that is out of reach or has an unknown number of epochs; `source` states why, `neighbours` are known recipes."""
 
     samples: None
     target: float | None
@@ -226,10 +232,12 @@ class GoalPlan(Generic[AnyOption]):
     Attributes:
         verdict: rent; run (no promise of accuracy); missed; or unknown, if the epochs are.
         front: the settings that no other beats in both time and cost.
-        chosen: the setting to take. `likeliest`: the one that most probably meets the goal.
-        gains: over other ways of running the same devices. `changes`: limits that would change the choice.
+        chosen: the recommended setting.
+        likeliest: the setting most likely to meet the goal.
+        gains: speedup over other ways to run the same devices.
+        changes: limits that would change the choice.
         missing: the least deadline and budget that an option meets; None if the goal is met.
-        places: for a choice among clouds, the best of each; `moving` has what is moved there.
+        places: the best option of each cloud, for a choice among clouds; `moving` lists the data to move.
     """
 
     verdict: str
@@ -261,7 +269,7 @@ class GoalPlan(Generic[AnyOption]):
 
 @dataclass(frozen=True)
 class NoPlan:
-    """The result of `plan` for a target that is out of reach, whatever is rented."""
+    """The result of `plan` for a target that is out of reach with any hardware."""
 
     verdict: str
     chosen: None
@@ -337,23 +345,23 @@ def hourly(row: RentedSetting) -> str:
 
 
 def way(row: PlannedSetting) -> Way:
-    """How its steps are run."""
+    """Return how its steps run."""
     return Way(*(getattr(row, one.name) for one in fields(Way)))
 
 
 def vendor(row: PlannedSetting) -> str:
-    """Whose offer it is, shortly; a spot price says so."""
+    """Return the short name of the vendor, with "spot" for a spot price."""
     return "" if row.vendor is None else f"{row.vendor}{' spot' if row.prices == 'spot' else ''}"
 
 
 def price_month(row: PlannedSetting) -> str:
-    """The month in which a price held; † where that is more than a year ago."""
+    """Return the month of the price, with † if it is more than a year old."""
     if row.price is None:
         return "–"
     return f"{row.price.date[:7] or 'unknown'}{'†' if row.price.is_older_than_a_year else ''}"
 
 
-# What is rented, when its price held, and how it is run: the first columns of a table of settings.
+# The first columns of a table of settings: the offer, the month of its price, and how steps run.
 COLUMNS = (
     Column("rent", lambda row: f"{devices(row)} {vendor(row)}".rstrip()),
     Column("price of", lambda row: price_month(row)),
@@ -362,9 +370,9 @@ COLUMNS = (
 
 
 def notes(rows: Sequence[PlannedSetting]) -> list[str]:
-    """What the signs in these columns mean, where they are used."""
-    told = ["Batch is that of one device; NHWC: channels-last." if any(row.channels_last for row in rows) else
-            "Batch is that of one device."]  # fmt: skip
+    """Return the meaning of the signs that these rows use."""
+    lines = ["Batch: samples per device; NHWC: channels last." if any(row.channels_last for row in rows) else
+            "Batch: samples per device."]  # fmt: skip
     if any(row.price and row.price.is_older_than_a_year for row in rows):
-        told.append("†: a price of more than a year ago; its interval is wider.")
-    return told
+        lines.append("†: this price is more than a year old; its interval is wider.")
+    return lines

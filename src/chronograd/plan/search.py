@@ -1,4 +1,4 @@
-"""A search: every device in every way that it may be run, at every count, batch and all-reduce, as one table."""
+"""A search over every device, way to run a step, device count, batch and all-reduce, as one table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chronograd.predict.setting import setting_of
 from chronograd.record import ROUGH
 from chronograd.trace import Trace
 
-ALGORITHMS = ("ring", "tree")  # of which NCCL chooses
+ALGORITHMS = ("ring", "tree")  # NCCL chooses one of these
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,13 @@ class SearchSpace:
     """The settings to search.
 
     Attributes:
-        devices: see `devices_of`. counts: numbers of devices. batches: samples per step of one device.
-        algorithms: of the all-reduce. precisions: see `ways_of`.
+        devices: see `devices_of`.
+        counts: numbers of devices.
+        batches: samples per step of one device.
+        algorithms: all-reduce algorithms.
+        precisions: see `ways_of`.
         global_batch: samples per step of all devices, instead of `batches`.
-        samples: training samples in an epoch; settings of a larger global batch are left out.
+        samples: training samples in an epoch; settings with a larger global batch are left out.
     """
 
     devices: Sequence[Device]
@@ -43,11 +46,12 @@ class SearchSpace:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Settings, and what their indices stand for.
+    """Settings, and the lists that their columns index.
 
     Attributes:
-        columns: of `settings.evaluate`, and `way`. devices, ways, algorithms: what indices point into.
-        traces: by layout, channels last or not.
+        columns: those of `settings.evaluate`, and `way`.
+        devices, ways, algorithms: the lists that these columns index.
+        traces: traces by layout: channels last or not.
     """
 
     columns: dict[str, np.ndarray]
@@ -62,9 +66,9 @@ class Search:
         return next(iter(self.traces.values())).network
 
     def times_as_slow(self, row: int) -> list[tuple[Way, float]]:
-        """Other ways of running a setting, with their step over its own: in wider precisions, and in the other layout.
+        """Return other ways to run a setting with their relative step time: in wider precisions, and in the other layout.
 
-        The traces of what is in pure bf16 have no tensor in fp32 to compare it with.
+        Pure bf16 has no comparison, because its traces contain no fp32 tensors.
         """
         setting = {name: column[row].item() for name, column in self.columns.items()}
         way, on = self.ways[setting["way"]], self.devices[setting["device"]]
@@ -72,17 +76,17 @@ class Search:
         others = [replace(way, channels_last=not way.channels_last)]
         if way.precision != "fp32" and way.param_dtype == "fp32":
             others = [plain, *([replace(way, precision="tf32")] if way.precision != "tf32" else []), *others]
-        found = []
+        slowdowns = []
         for other in dict.fromkeys(others):
             if other == way or other.precision not in on.peak_flops_per_s or other.channels_last not in self.traces:
                 continue
             trace, algorithm = self.traces[other.channels_last], self.algorithms[setting["algorithm"]]
             at = evaluate(trace, other.of(self.job), [on], [setting["count"]], [setting["batch_per_rank"]], [algorithm])
-            found.append((other, float(at["step_time_s"][0]) / setting["step_time_s"]))
-        return found
+            slowdowns.append((other, float(at["step_time_s"][0]) / setting["step_time_s"]))
+        return slowdowns
 
     def rough(self, row: int) -> list[str]:
-        """Sentences on the parts of a setting's time that no measurement supports, as `predict` states them."""
+        """Return sentences on parts of a setting's time that no measurement supports, as `predict` states them."""
         on, way = self.devices[self.columns["device"][row]], self.ways[self.columns["way"][row]]
         trace = self.traces[way.channels_last]
         setting = setting_of(way.of(self.job), device=on)
@@ -91,7 +95,7 @@ class Search:
 
 
 def devices_of(job: Job, names: Sequence[str], precisions: Sequence[Precision] = ()) -> list[Device]:
-    """Those that were named; else all GPUs that can be rented and have the precisions asked for."""
+    """Return the named devices; else all GPUs that can be rented and support the given precisions."""
     if names:
         return [device(name) for name in names]
     asked = set(precisions) or ({job.training.precision} if "precision" in job.training.model_fields_set else set())
@@ -106,10 +110,11 @@ def devices_of(job: Job, names: Sequence[str], precisions: Sequence[Precision] =
 
 
 def search(traces: Trace | Sequence[Trace], job: Job, space: SearchSpace) -> Search:
-    """Evaluate every setting of a space; see `ways_of` for what is searched beside it.
+    """Evaluate every setting of a space, each in every way of `ways_of`.
 
     Args:
-        traces: of the job's network, one of each layout to be searched.
+        traces: traces of the job's network, one for each layout to search.
+
     Raises: InputError as `settings.evaluate`, and for a device without any of the precisions.
     """
     by_layout = {one.channels_last: one for one in ([traces] if isinstance(traces, Trace) else traces)}
@@ -119,13 +124,13 @@ def search(traces: Trace | Sequence[Trace], job: Job, space: SearchSpace) -> Sea
         if not ways:
             one.peak(
                 space.precisions[0] if space.precisions else job.training.precision
-            )  # raises, and says what it has
+            )  # raises an error that lists its precisions
         for way in ways:
             on.setdefault(way, []).append(index)
     tables: dict[Way, dict[str, np.ndarray]] = {}
     for way, indices in sorted(on.items(), key=lambda item: item[0].activation_checkpointing, reverse=True):
         plain = tables.get(replace(way, activation_checkpointing="none"))
-        if plain is not None:  # a second forward pays where memory is short, and nowhere else
+        if plain is not None:  # checkpointing pays only where memory is short
             short = set(plain["device"][~plain["fits"]].tolist())
             indices = [index for index in indices if index in short]
         if indices:

@@ -1,9 +1,9 @@
-"""What to rent for inference: the device and the batch that keep a latency and cost least per sample.
+"""Offers for inference: the device and batch that stay within a latency at the lowest cost per sample.
 
-    probability = P(latency of a batch ≤ bound), the latency log-normal about what is predicted
+    probability = P(latency of a batch ≤ bound), the latency log-normal around the prediction
     dollars per sample = price per hour of whole instances / 3600 / samples per second, the devices never idle
 
-Several devices are so many of one, each with batches of its own.
+With several devices, each one answers its own batches.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ from chronograd.record import Z80, normal_probability
 from chronograd.trace import Trace
 from chronograd.units import chance, dollars, percent, quantity, seconds
 
-NOT_COUNTED = (
-    "Not counted: the network between who asks and the device, queues, decoding, and hours in which nobody asks."
-)
+NOT_COUNTED = "Not included: the network between client and device, queues, decoding, and hours without requests."
 MAX_SHOWN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSetting(PlannedSetting):
-    """A setting that answers batches: their latency with the 80 % interval, and the probability that the bound is kept."""
+    """A setting that answers batches: their latency with the 80 % interval, and the probability of staying within the bound."""
 
     latency_s: float
     latency_interval_s: list[float]
@@ -47,11 +45,11 @@ class ServingSetting(PlannedSetting):
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """The result of `plan inference`: the cheapest setting of each number of each device that keeps the latency.
+    """The result of `plan inference`: the cheapest setting within the latency for each device and count.
 
     Attributes:
-        fit: settings that fit in memory, of all that were `evaluated`. `kept`: those that keep the latency.
-        fastest: the setting with the least latency, whatever it costs.
+        fit: number of settings that fit in memory, of all `evaluated` ones. `kept`: number of settings that stay within the latency.
+        fastest: the setting with the lowest latency at any cost.
     """
 
     settings: list[ServingSetting]
@@ -74,59 +72,61 @@ def serve(
     confidence: float = 0.8,
     most: int = MAX_SHOWN,
 ) -> Answer[ServingPlan]:
-    """Of every number of every device the cheapest setting per sample that keeps the latency, the cheapest first.
+    """Return the cheapest setting per sample that stays within the latency, for each device and count, the cheapest first.
 
     Args:
-        traces: see `search`; nothing is reduced between the devices of the space. kinds: see `rent`.
-        latency_s: of a batch, at most; None where any will do. confidence: how surely it is to be kept.
-        most: settings to list.
+        traces: see `search`; devices do not reduce anything between them.
+        kinds: see `rent`.
+        latency_s: maximum latency of a batch; None for no limit.
+        confidence: required probability of staying within it.
+        most: maximum number of settings in the list.
     """
-    found = search(traces, job, replace(space, algorithms=("ring",)))
-    rented = rent(found.columns, space.devices, job, kinds)
+    searched = search(traces, job, replace(space, algorithms=("ring",)))
+    rented = rent(searched.columns, space.devices, job, kinds)
     columns = rented.columns
     step_s, rate, price = (columns[n] for n in ("step_time_s", "throughput_samples_per_s", "price_usd_per_hour"))
     bound = math.inf if latency_s is None else latency_s
     probability = normal_probability((np.log(bound) - np.log(step_s)) / np.maximum(columns["sigma_log"], 1e-9))
     per_sample = price / 3600 / rate
     is_kept = columns["fits"] & ~columns["is_outlier"] & (probability >= confidence)
-    # What has no price comes last; of equal prices per sample what answers sooner.
+    # Settings without a price come last; on equal prices per sample, the lower latency comes first.
     order = np.lexsort((step_s, np.round(np.log(np.where(np.isnan(per_sample), np.inf, per_sample)), 9)))
     kept = order[is_kept[order]]
     _, first = np.unique(np.stack([columns["device"], columns["count"]])[:, kept], axis=1, return_index=True)
     best = kept[np.sort(first)]
     columns |= {"probability": probability, "usd_per_sample": per_sample}
-    tokens = tokens_of_sample(next(iter(found.traces.values())))
+    tokens = tokens_of_sample(next(iter(searched.traces.values())))
 
-    listed = [_row(found, rented, i, tokens) for i in best[:most]]
+    listed = [_row(searched, rented, i, tokens) for i in best[:most]]
     fitting = np.flatnonzero(columns["fits"])
-    soonest = _row(found, rented, int(fitting[np.argmin(step_s[fitting])]), tokens) if len(fitting) else None
-    rough = found.rough(int(columns["setting"][best[0]])) if len(best) else []
-    one_layout = only_layout(job, found.traces.values())
+    soonest = _row(searched, rented, int(fitting[np.argmin(step_s[fitting])]), tokens) if len(fitting) else None
+    rough = searched.rough(int(columns["setting"][best[0]])) if len(best) else []
+    one_layout = only_layout(job, searched.traces.values())
     result = ServingPlan(
         settings=listed,
-        evaluated=len(found.columns["fits"]),
-        fit=int(found.columns["fits"].sum()),
+        evaluated=len(searched.columns["fits"]),
+        fit=int(searched.columns["fits"].sum()),
         kept=len(np.unique(columns["setting"][kept])),
         latency_s=latency_s,
         confidence=confidence,
         fastest=soonest,
         assumed=[*rough, *one_layout],
     )
-    without = [f"Not offered: {', '.join(rented.without_host)}, of which only prices without the host are known."]
+    without = [f"Not offered: {', '.join(rented.without_host)}. All known prices exclude the host."]
     return Answer(
-        f"Inference of {found.network}",
-        sections=[_section(found, result, rough, tokens)],
+        f"Inference of {searched.network}",
+        sections=[_section(searched, result, rough, tokens)],
         notes=[*one_layout, *(without if rented.without_host else []), NOT_COUNTED],
         result=result,
     )
 
 
-def _row(found: Search, rented: Rented, i: int, tokens: int | None) -> ServingSetting:
+def _row(searched: Search, rented: Rented, i: int, tokens: int | None) -> ServingSetting:
     columns = rented.columns
     latency_s, spread = float(columns["step_time_s"][i]), math.exp(Z80 * columns["sigma_log"][i])
     usd = float(columns["usd_per_sample"][i] * 1e6)
     return ServingSetting(
-        **setting_row(found, columns, rented.offers, i),
+        **setting_row(searched, columns, rented.offers, i),
         latency_s=latency_s,
         latency_interval_s=[latency_s / spread, latency_s * spread],
         probability=min(float(columns["probability"][i]), MAX_PROBABLE),
@@ -135,19 +135,19 @@ def _row(found: Search, rented: Rented, i: int, tokens: int | None) -> ServingSe
     )
 
 
-def _section(found: Search, plan: ServingPlan, rough: Sequence[str], tokens: int | None) -> Section:
+def _section(searched: Search, plan: ServingPlan, rough: Sequence[str], tokens: int | None) -> Section:
     rows, bound = plan.settings, plan.latency_s
     limit = "any latency" if bound is None else f"an answer within {seconds(bound)}"
     unit = "token" if tokens is not None else "sample"
     cost = f"usd_per_million_{unit}s"
     return Section(
-        title=f"{found.network}: {limit}",
+        title=f"{searched.network}: {limit}",
         takeaway=_takeaway(plan, unit),
         lines=[
             *(shown.warnings(rows[0], rough) if rows else []),
-            f"{plan.kept:,} settings keep it, of {plan.fit:,} that fit and {plan.evaluated:,} in all."
+            f"We evaluated {plan.evaluated:,} settings: {plan.fit:,} fit in memory, {plan.kept:,} stay within the latency."
             if bound is not None
-            else f"{plan.fit:,} settings fit, of {plan.evaluated:,}.",
+            else f"{plan.fit:,} of {plan.evaluated:,} settings fit in memory.",
         ],
         table=Table.of(
             rows,
@@ -158,14 +158,17 @@ def _section(found: Search, plan: ServingPlan, rough: Sequence[str], tokens: int
                 Column("chance", "probability", format=chance),
                 Column("per M", cost, "usd"),
             ),
-            [*shown.notes(rows), f"Per M: dollars for a million {unit}s. Chance: that a batch is answered in time."],
+            [
+                *shown.notes(rows),
+                f"Per M: dollars per million {unit}s. Chance: probability that a batch is answered in time.",
+            ],
         ),
         data=as_json(rows),
     )
 
 
 def _takeaway(plan: ServingPlan, unit: str) -> str:
-    def told(row: ServingSetting) -> str:
+    def described(row: ServingSetting) -> str:
         low, high = row.latency_interval_s
         usd = getattr(row, f"usd_per_million_{unit}s")
         whose = f", {shown.vendor(row)}" if row.vendor else ""
@@ -180,12 +183,12 @@ def _takeaway(plan: ServingPlan, unit: str) -> str:
     if soonest is None:
         return "No setting fits in memory; try smaller batches, or other devices."
     if not plan.settings and bound is None:
-        return f"Nothing is recommended: every price is far below those of its peers; the fastest is {told(soonest)}."
+        return f"Nothing is recommended: every price is far below those of similar offers; the fastest is {described(soonest)}."
     if not plan.settings:
         return (
-            f"Nothing answers within {seconds(bound or 0.0)} with {percent(plan.confidence, 0)} probability; the fastest is "
-            f"{told(soonest)}, which keeps it with {chance(soonest.probability)}."
+            f"No setting answers within {seconds(bound or 0.0)} with {percent(plan.confidence, 0)} probability; the fastest is "
+            f"{described(soonest)}, which does so with {chance(soonest.probability)} probability."
         )
     best = plan.settings[0]
     sure = "" if bound is None else f"; it answers within {seconds(bound)} with {chance(best.probability)} probability"
-    return f"The cheapest is {told(best)}{sure}."
+    return f"The cheapest is {described(best)}{sure}."

@@ -1,7 +1,7 @@
-"""Plan: what many settings would take, from one trace; and the largest batch that fits a device.
+"""Evaluation of many settings from one trace, and the largest batch that fits a device.
 
-A setting is a device, a number of devices, a batch per device and an all-reduce algorithm. Operator times depend on the
-device and the batch alone, so they are computed once for each pair; all counts and batches are evaluated as one array.
+A setting is a device, a number of devices, a batch per device and an all-reduce algorithm. Operator times depend only on the
+device and the batch, so each pair is computed once; all counts and batches are evaluated as one array.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ def evaluate(
     batches: Sequence[int],
     algorithms: Sequence[str] = ("ring",),
 ) -> dict[str, np.ndarray]:
-    """Every combination of devices, counts, batches and algorithms: columns of len(devices) · len(counts) · ... rows.
+    """Evaluate every combination of devices, counts, batches and algorithms, as columns of len(devices) · len(counts) · ...
+    rows.
 
-    Step times are those of `predict_step`, to rounding.
+    Step times equal those of `predict_step` up to rounding.
 
     Args:
-        job: training and cluster fields that hold for all; its own device, count and batch are not used.
-        counts: numbers of devices. batches: samples per step of one device.
+        job: training and cluster fields that apply to all settings; its own device, count and batch are not used.
+        counts: numbers of devices.
+        batches: samples per step of one device.
 
-    Returns: `device` (index into devices), `count`, `batch_per_rank`, `algorithm` (index), `step_time_s`, `sigma_log` (its
-    standard deviation, of the logarithm),
-    `throughput_samples_per_s` (of all devices), `memory_bytes` (of one device) and `fits`, in that order of the arguments,
-    algorithms changing fastest.
+    Returns: `device` (index into devices), `count`, `batch_per_rank`, `algorithm` (index), `step_time_s` and `sigma_log` (standard
+    deviation of its logarithm). Also `throughput_samples_per_s` (of all devices), `memory_bytes` (of one device) and `fits`. Rows
+    are in the order of the arguments; algorithms change fastest.
+
     Raises: InputError for a trace of one batch, and as `setting_of`.
     """
     if trace.fixed_batch is not None:
@@ -85,7 +87,7 @@ def evaluate(
 
 
 def with_whole_batches(table: Mapping[str, np.ndarray], samples: int) -> tuple[dict[str, np.ndarray], int]:
-    """The rows of `evaluate` whose global batch the training samples fill, and the number of the others.
+    """Return the rows of `evaluate` whose global batch is at most the training samples, and the number of other rows.
 
     Raises: InputError if there is no such row.
     """
@@ -93,7 +95,7 @@ def with_whole_batches(table: Mapping[str, np.ndarray], samples: int) -> tuple[d
     if not is_whole.any():
         least = int((table["count"] * table["batch_per_rank"]).min())
         raise InputError(
-            f"the smallest global batch is {least:,}, more than the {how_many(samples, 'training samples')}: there is no whole batch",
+            f"the smallest global batch is {least:,}, more than the {how_many(samples, 'training samples')}, so no batch is full",
             "give smaller counts or batches, or more samples",
         )
     return {name: column[is_whole] for name, column in table.items()}, int((~is_whole).sum())
@@ -101,14 +103,15 @@ def with_whole_batches(table: Mapping[str, np.ndarray], samples: int) -> tuple[d
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """The largest batch per device that is predicted to fit, and what the prediction is made of.
+    """The largest batch per device that is predicted to fit, and the parts of the prediction.
 
     Attributes:
-        capacity_bytes: memory of the device, or what was allowed of it; `reserve_bytes` of it are not for tensors.
+        capacity_bytes: memory of the device, or the allowed part of it.
+        reserve_bytes: the part that is not for tensors.
         batch: samples per step of one device, with the median overhead; 0 if not even one fits.
-        start_at: a batch to begin with, with the overhead that nine of ten networks stay below.
-        overhead: factors of the tensors' bytes.
-        rows: memory by role at some batches, the largest and the first that does not fit among them.
+        start_at: a batch to begin with; nine of ten networks have a smaller overhead than it allows for.
+        overhead: factors on the tensors' bytes.
+        rows: memory by role at some batches, including the largest and the first that does not fit.
     """
 
     device: Device
@@ -120,7 +123,7 @@ class LargestBatch:
     rows: tuple[tuple[int, Memory], ...]
 
     def needed(self, memory: Memory) -> int:
-        """Bytes with the median overhead and the reserve."""
+        """Return the bytes with the median overhead and the reserve."""
         return int(self.overhead.median * memory.total) + self.reserve_bytes
 
     def fits(self, memory: Memory) -> bool:
@@ -130,13 +133,13 @@ class LargestBatch:
 def largest_batch(
     trace: Trace, job: Job, capacity_bytes: int | None = None, reserve: int | None = None
 ) -> LargestBatch:
-    """The largest batch that fits one device of a job, whatever the job's own batch.
+    """Return the largest batch that fits one device of a job, whatever the job's own batch.
 
     Args:
         capacity_bytes: instead of the device's memory.
-        reserve: bytes of it that are not for tensors, instead of `reserve_bytes`.
+        reserve: bytes that are not for tensors, instead of `reserve_bytes`.
 
-    Raises: InputError for a trace of one batch, and where memory does not grow with the batch.
+    Raises: InputError for a trace of one batch, and if memory does not grow with the batch.
     """
     device = catalog.device(job.cluster.device)
     lines = footprint_of_job(trace, job)
@@ -155,7 +158,7 @@ def _with_count(setting: Setting, count: int | np.ndarray) -> Setting:
 
 
 def _by_memory(counts: Sequence[int], setting: Setting) -> Iterator[tuple[int, list[int]]]:
-    """Counts that take the same memory of a rank: all, unless ZeRO shares it out."""
+    """Yield groups of counts with the same memory per rank: all counts, unless ZeRO shards it."""
     if setting.job.training.zero_stage == 0:
         yield 1, list(range(len(counts)))
     else:
@@ -163,15 +166,17 @@ def _by_memory(counts: Sequence[int], setting: Setting) -> Iterator[tuple[int, l
 
 
 def _by_calibration(base: Setting, job: Job, counts: Sequence[int]) -> Iterator[tuple[Calibration, list[int]]]:
-    """Counts that share a calibration: all, unless the device was calibrated with several numbers of processes."""
+    """Yield groups of counts that share a calibration: all counts, unless the device was calibrated with several process
+    counts.
+    """
     if len({c.processes for c in calibrations(base.device)}) <= 1:
         yield base.calibration, list(range(len(counts)))
         return
-    found: list[tuple[Calibration, list[int]]] = []
+    groups: list[tuple[Calibration, list[int]]] = []
     for i, n in enumerate(counts):
         cluster = job.cluster.model_copy(update={"count": n})
         fitting = setting_of(job.model_copy(update={"cluster": cluster}), device=base.device).calibration
-        if all(fitting != known for known, _ in found):
-            found.append((fitting, []))
-        next(same for known, same in found if known == fitting).append(i)
-    yield from found
+        if all(fitting != known for known, _ in groups):
+            groups.append((fitting, []))
+        next(same for known, same in groups if known == fitting).append(i)
+    yield from groups

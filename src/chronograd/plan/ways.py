@@ -1,4 +1,4 @@
-"""How a step may be run on a device: precision, memory layout, compiler, checkpointing. What a job states is kept."""
+"""Ways to run a step on a device: precision, memory layout, compiler, checkpointing. Values that a job states do not change."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from chronograd.predict.calibration import calibrations
 from chronograd.predict.checkpointing import blocks
 from chronograd.trace import Trace
 
-# Of devices without bf16: arithmetic in fp16 this many times as fast as in fp32 is that of tensor cores: 8 on a V100 or T4, 2 on a P100 without them.
+# A device without bf16 has tensor cores if fp16 is at least this many times as fast as fp32. The ratio is 8 on a V100 or T4, and
+# 2 on a P100, which has none.
 _TENSOR_CORES = 4.0
-# In words, and for a narrow column.
+# Text for sentences, and for a narrow column.
 _COMPILERS = {False: ("", ""), True: (" compiled", " comp."), "cuda-graphs": (" in CUDA graphs", " graphs")}
 
 
 @dataclass(frozen=True, order=True)
 class Way:
-    """How a step is run; the fields of `Training` of the same names."""
+    """A way to run a step; the fields of `Training` with the same names."""
 
     precision: Precision
     channels_last: bool = False
@@ -37,7 +38,7 @@ class Way:
 
     @property
     def short(self) -> str:
-        """For a narrow column: NHWC is channels-last, +ckpt activation checkpointing.
+        """Return the text for a narrow column: NHWC is channels last, +ckpt activation checkpointing.
 
         >>> Way("bf16", channels_last=True, activation_checkpointing="blocks").short
         'bf16 NHWC +ckpt'
@@ -50,12 +51,12 @@ class Way:
         return f"{precision}{layout}{_COMPILERS[self.compile][1]}{again}"
 
     def of(self, job: Job) -> Job:
-        """The job run this way."""
+        """Return the job run this way."""
         return job.model_copy(update={"training": job.training.model_copy(update=vars(self))})
 
 
 def autocast_precision(device: Device) -> Precision:
-    """What one would let autocast run in: bf16 where tensor cores have it, else fp16 where they have that, else fp32.
+    """Return the usual precision for autocast: bf16 if the tensor cores support it, else fp16 if they support that, else fp32.
 
     >>> from chronograd.hardware.catalog import device
     >>> [autocast_precision(device(name)) for name in ("a100", "v100", "p100", "cpu")]
@@ -70,15 +71,16 @@ def autocast_precision(device: Device) -> Precision:
 
 
 def ways_of(job: Job, device: Device, traces: Sequence[Trace], precisions: Sequence[Precision] = ()) -> Iterator[Way]:
-    """The ways to be searched on a device. A field that the job states has its value.
+    """Yield the ways to search on a device. A field that the job states has its value.
 
     Args:
-        traces: one of each layout that may be searched.
-        precisions: to be searched, of those that the device has; by default the job's, else `autocast_precision` and fp32,
-            which is faster where a network is small.
+        traces: one for each layout to search.
+        precisions: precisions to search, if the device has them. Default: the job's, else `autocast_precision` and fp32, which
+            is
+            faster for small networks.
 
-    Compiled is searched where a calibration of the device has compiled code of that precision: elsewhere nothing says what a
-    compiler gains. Checkpointing is searched where the network has blocks.
+    Compiled code is searched only if a calibration of the device measured it in that precision, because we otherwise do not
+    know its speedup. Checkpointing is searched if the network has blocks.
     """
     training, stated = job.training, job.training.model_fields_set
     if not precisions:
