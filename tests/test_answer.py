@@ -48,7 +48,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
 )
 def test_what_is_no_answer_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "answer.json").write_text(text)
-    with pytest.raises(FileFormatError, match=r"is no saved answer(.|\n)*--save FILE"):
+    with pytest.raises(FileFormatError, match=r"is not a saved answer(.|\n)*--save FILE"):
         Answer.load(tmp_path / "answer.json")
 
 
@@ -57,7 +57,7 @@ def test_a_damaged_answer_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "answer.json"
     made().save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), name: [{"title": 5}]}))
-    with pytest.raises(FileFormatError, match="is no saved answer"):
+    with pytest.raises(FileFormatError, match="is not a saved answer"):
         Answer.load(path)
 
 
@@ -78,7 +78,7 @@ def test_a_figure_of_wrong_types_is_refused_when_it_is_read(tmp_path: Path, fiel
     data = json.loads(path.read_text())
     data["sections"][0]["figure"]["panels"][0]["series"][0][field] = value
     path.write_text(json.dumps(data))
-    with pytest.raises(FileFormatError, match=rf"is no saved answer: sections\.0\.figure\..*\.{field}"):
+    with pytest.raises(FileFormatError, match=rf"is not a saved answer: sections\.0\.figure\..*\.{field}"):
         Answer.load(path)
 
 
@@ -88,7 +88,7 @@ def test_a_section_with_a_key_of_no_meaning_is_refused(tmp_path: Path) -> None:
     data = json.loads(path.read_text())
     data["sections"][0]["tabel"] = None
     path.write_text(json.dumps(data))
-    with pytest.raises(FileFormatError, match=r"is no saved answer: sections\.0\.tabel"):
+    with pytest.raises(FileFormatError, match=r"is not a saved answer: sections\.0\.tabel"):
         Answer.load(path)
 
 
@@ -147,7 +147,7 @@ def test_python_joins_answers_at_hand(tmp_path: Path) -> None:
     page = chronograd.report(made(), INPUTS / "measured-1", out=tmp_path / "page.html")
     assert page.sections[0].title == "Speeds"
     assert len(page.records) == 1
-    with pytest.raises(InputError, match="a report of nothing"):
+    with pytest.raises(InputError, match="nothing to report"):
         chronograd.report()
 
 

@@ -52,7 +52,7 @@ class TestNumbers:
     def test_true_is_no_number(self, text: str, tmp_path: Path) -> None:
         path = tmp_path / "job.yaml"
         path.write_text(f"network: {{name: alexnet}}\ndata: {{name: digits}}\ntraining: {{{text}}}\n")
-        with pytest.raises(JobError, match=rf"training\.{text.partition(':')[0]}: true and false are no value"):
+        with pytest.raises(JobError, match=rf"training\.{text.partition(':')[0]}: this field cannot be true or false"):
             jobs.load(path)
 
     def test_true_is_a_value_where_it_is_one(self) -> None:

@@ -1,6 +1,6 @@
-"""Answer: what is said about work, records or a machine, as plain data. Every verb and study returns one.
+"""Answer: the result of a verb or a study about work, records or a machine, as plain data.
 
-`chronograd.report` renders it: for a terminal, as HTML, as a notebook, as Markdown. Renderers know nothing else.
+`chronograd.report` renders it for a terminal, as HTML, as a notebook or as Markdown. Renderers use nothing else.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 FORMAT = "chronograd-answer"
 VERSION = 1
-MOST_ROWS = 60  # of a table in a notebook, as pandas has it
+MOST_ROWS = 60  # rows of a table in a notebook, as in pandas
 R_co = TypeVar("R_co", default=Any, covariant=True)
 
-# For `field(metadata=...)` of a result: JSON has the field only if it is not None.
+# For `field(metadata=...)` of a result: write the field to JSON only if it is not None.
 IF_KNOWN = {"json": "if known"}
 
 
 def as_json(value: Any) -> Any:
     """Return a result as JSON: an object for a dataclass, a record or a mapping, a list for a sequence.
 
-    A class with a method `as_data` decides by itself what JSON has of it.
+    A class with a method `as_data` decides itself how it looks in JSON.
 
     >>> as_json([Highlight("cost", "$3.00"), (1, None)])
     [{'label': 'cost', 'value': '$3.00', 'detail': ''}, [1, None]]
@@ -55,14 +55,14 @@ def as_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its heading, the value that it takes of a row, and how it prints the value.
+    """A column of a table: its heading, the value it takes from a row, and the format of the value.
 
-    Numbers have a unit or a format and stand on the right; text has neither.
+    Numbers have a unit or a format and are right-aligned; text has neither.
 
     Attributes:
         value: the name of a field, or a function of the row.
-        unit: as `units.quantity` knows it, such as "s" or "usd".
-        format: in place of a unit: a format specification such as ",.0f", or a function.
+        unit: a unit of `units.quantity`, such as "s" or "usd".
+        format: instead of a unit: a format specification such as ",.0f", or a function.
         empty: the text for None.
 
     >>> Column("time", "seconds", "s").cell({"seconds": 0.02}), Column("n", len, format=",").cell([7] * 1200)
@@ -89,18 +89,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of finished text. Columns in `right` hold numbers; `notes` say why a cell is "–", or, after `COLUMN:`, what it
-    means.
+    """Rows of formatted text. Columns in `right` hold numbers. `notes` explain why a cell is "–", or, after `COLUMN:`, the
+    meaning of a column.
 
-    A cell may hold several lines. Where all of it is shown, as on a page and with --full, the rest does not matter.
+    A cell may hold several lines. The other fields have no effect if the whole table is shown, as on a page and with --full.
 
     Attributes:
-        drop: columns that a terminal does without where it is too narrow, the least important first; after them those at
-            the right.
-        details: columns of provenance, such as sources, which a terminal shows in full only.
-        most: rows that a terminal shows, the first ones; 0 for all.
-        is_stacked: columns after the first are alike, such as ranks: where they are too many for the screen, the others stand
-            below the first ones and none is left out.
+        drop: columns that a terminal leaves out if it is too narrow, the least important first; then it leaves out those at the
+            right.
+        details: columns on provenance, such as sources, which a terminal shows only with --full.
+        most: maximum number of rows in a terminal; 0 for all.
+        is_stacked: columns after the first are alike, such as ranks. If they do not fit side by side, a terminal shows them in
+            several blocks, and leaves none out.
     """
 
     columns: Sequence[str]
@@ -126,7 +126,7 @@ class Table:
         """Return the table of some rows, such as those of a result.
 
         Args:
-            drop, details: as the fields of a table, by the names of the columns.
+            drop, details: names of columns; see the fields of a table.
         """
         names = [column.name for column in columns]
         return cls(
@@ -140,7 +140,7 @@ class Table:
         )
 
     def blocks(self, most: int) -> list[Table]:
-        """So many columns at a time, each time beside the first one.
+        """Return tables with at most `most` columns each; all start with the first column.
 
         >>> [block.columns for block in Table(("", "rank 0", "rank 1", "rank 2"), []).blocks(2)]
         [['', 'rank 0', 'rank 1'], ['', 'rank 2']]
@@ -175,7 +175,7 @@ class Table:
         )
 
     def without_empty_columns(self) -> Table:
-        """The same table less the columns in which no row says anything."""
+        """Return the table without the columns that are empty in all rows."""
         names = [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
         place = {old: new for new, old in enumerate(names)}
         return Table(
@@ -192,13 +192,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """One heading, a figure or a table, and one sentence that follows from the numbers.
+    """One heading, a figure or a table, and one sentence that states the result.
 
     Attributes:
         takeaway: the sentence; every section has one.
-        lines: further sentences that follow from the numbers, such as what would change a choice.
-        figure: the plot as data. A drawing of one's own goes into `figure_svg` instead, which is trusted markup.
-        data: what the figure shows, one row per point; that of `figure` by default.
+        lines: further sentences about the numbers, such as limits that would change a choice.
+        figure: the plot as data. A custom drawing goes into `figure_svg` instead, as trusted markup.
+        data: the data of the figure, one row per point; that of `figure` by default.
     """
 
     title: str
@@ -221,7 +221,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Highlight:
-    """One big figure: what it is, its value, and what travels with it (interval, n, device)."""
+    """One big figure: its name, its value, and the details with it (interval, n, device)."""
 
     label: str
     value: str
@@ -230,19 +230,17 @@ class Highlight:
 
 @dataclass(frozen=True)
 class Answer(Generic[R_co]):
-    """Everything that one question got for an answer.
+    """The answer to one question.
 
     Attributes:
-        asked: what was asked for, as name and value: settings and provenance, which a page shows last.
-        result: the same with types, as the class that the verb names; an answer that was loaded from a file has none.
-        summary: what was learned, in up to three sentences, or one for each question that was asked; where the takeaways of the
-            first sections do not say it.
-        sections: the answer itself, the most important first.
-        records: what it rests on, by name; a page embeds them, so that it can be computed from again.
-        data: the same for programs: what `--json` prints. By default the result as JSON; without one the takeaways and the data of
-            the sections.
-        notes: what a reader must know before trusting it, such as what was left out.
-        exit_status: not 0 where the answer is a verdict that fails, such as that of a gate.
+        asked: settings and provenance, as name and value; a page shows them last.
+        result: the answer with types, as the class that the verb names; None if loaded from a file.
+        summary: up to three sentences, or one for each question; empty if the takeaways of the first sections are enough.
+        sections: the text and tables, the most important first.
+        records: the records behind the answer, by name; a page embeds them, so that others can compute from them.
+        data: the output of `--json`. By default the result as JSON; without a result the takeaways and the data of the sections.
+        notes: caveats, such as costs that are not included.
+        exit_status: not 0 if the answer is a failed verdict, such as that of a gate.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -280,17 +278,17 @@ class Answer(Generic[R_co]):
         return "\n".join([*blocks, *(f"<p><em>{_html(note)}</em></p>" for note in self.notes)])
 
     def opening(self) -> list[str]:
-        """What was learned: in up to three sentences, or one for each question."""
+        """Return the summary in up to three sentences, or one sentence for each question."""
         takeaways = [first_sentence(section.takeaway)[0] for section in self.sections[:3]]
         return list(self.summary) or [text if text[-1:] in ".!?" else f"{text}." for text in takeaways]
 
     def opening_paragraphs(self) -> list[list[str]]:
-        """The same as paragraphs: one, or where more than three questions are answered, one for each."""
+        """Return the summary as paragraphs: one paragraph, or one for each question if there are more than three."""
         sentences = self.opening()
         return [sentences] if len(sentences) <= 3 else [[sentence] for sentence in sentences]
 
     def as_data(self) -> Any:
-        """What a program gets: JSON, once it is written."""
+        """Return the data for programs, which becomes JSON."""
         if self.data is not None:
             return self.data
         return {
@@ -330,7 +328,7 @@ class Answer(Generic[R_co]):
         return pandas.json_normalize(frames[chosen], max_level=0)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, so that a report can hold it; drawings that are no data are left out. Raises InputError."""
+        """Write the answer as JSON, so that a report can include it, without drawings that have no data. Raises InputError."""
         data = _adapter().dump_python(
             self, mode="json", exclude={"sections": {"__all__": {"figure_svg"}}, "result": True}
         )
@@ -340,16 +338,16 @@ class Answer(Generic[R_co]):
 
     @classmethod
     def load(cls, path: Path) -> Answer:
-        """An answer that was saved. Raises FileFormatError for a file that is none."""
+        """Return an answer that was saved. Raises FileFormatError for another file."""
         try:
             data = files.read_json(path)
             if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):
                 raise ValueError("another format or version")
             return _adapter().validate_python(data)
         except ValidationError as error:
-            raise FileFormatError(f"{path} is no saved answer: {first_problem(error)}", _HINT) from None
+            raise FileFormatError(f"{path} is not a saved answer: {first_problem(error)}", _HINT) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FileFormatError(f"{path} is no saved answer: {error}", _HINT) from None
+            raise FileFormatError(f"{path} is not a saved answer: {error}", _HINT) from None
 
 
 @cache
@@ -361,12 +359,12 @@ _HINT = "`--save FILE` of a verb writes one"
 
 
 def under(name: str, sections: Sequence[Section]) -> list[Section]:
-    """The sections with a name before their titles, to stand beside those of another."""
+    """Return the sections with a name before their titles, to show next to those of another answer."""
     return [replace(s, title=f"{name}: {s.title[0].lower()}{s.title[1:]}") for s in sections]
 
 
 def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:
-    """Several answers as one, in order: their sections, notes and records, and the worst exit status."""
+    """Return several answers as one, in order: their sections, notes and records, and the worst exit status."""
     return Answer(
         title=title,
         subtitle=subtitle,
@@ -382,7 +380,7 @@ def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:
 
 
 def _html(text: str) -> str:
-    """Return text that no HTML and no formula of MathJax is read from."""
+    """Return the text escaped, so that it is read neither as HTML nor as a MathJax formula."""
     return html.escape(text).replace("$", "<span>$</span>").replace("\n", "<br>")
 
 

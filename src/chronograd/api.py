@@ -1,8 +1,9 @@
-"""The verbs as Python functions: `chronograd.predict(...)` does what `chronograd predict ...` does.
+"""The verbs as Python functions: `chronograd.predict(...)` does the same as `chronograd predict ...`.
 
-Each takes a job, the path of a job file, or the name of a network, and, where only counting is needed, a `torch.nn.Module`; it
-returns an `Answer`: `answer.sections` say it, `answer.data` is what `--json` prints, `answer.records` are what it rests on.
-`chronograd.show(answer)` prints it. Importing this needs no torch; what needs it says so with MissingExtraError.
+Each takes a job, the path of a job file, or the name of a network. Verbs that only count also take a `torch.nn.Module`. Each
+returns an `Answer`: `answer.sections` is the text, `answer.data` is the output of `--json`, and `answer.records` are the
+records behind it. `chronograd.show(answer)` prints it. Importing this module needs no torch; verbs that need it raise
+MissingExtraError.
 
     answer = chronograd.predict(model, on="v100", input_shape=(3, 224, 224), batch=64)
     answer.records["v100"].value("step_time_s")
@@ -31,14 +32,14 @@ PathLike = str | os.PathLike[str]
 
 
 def keep_freed_memory() -> bool:
-    """Keep what this process frees for what it allocates next; see `chronograd.measure.memory.keep_freed_memory`."""
+    """Keep the memory that this process frees for its next allocations; see `chronograd.measure.memory.keep_freed_memory`."""
     from chronograd.measure import memory
 
     return memory.keep_freed_memory()
 
 
 def record(path: PathLike | None = None, **options: Any) -> LoopRecorder:
-    """A context around a training loop of your own that writes a run; see `chronograd.measure.user_loop.record`."""
+    """Return a context for your training loop that writes a run; see `chronograd.measure.user_loop.record`."""
     from chronograd.measure.user_loop import record as recorder
 
     return recorder(path, **options)
@@ -78,7 +79,7 @@ def declared() -> dict[str, Callable[..., Answer]]:
 
 
 def _one_of(verb: str, functions: Mapping[str, Callable[..., Answer]], text: str) -> Callable[..., Answer]:
-    """Return the function of a verb that is the first word of several: its first argument is the second word."""
+    """Return the function of a verb that is the first word of several verbs: its first argument is the second word."""
 
     def choose(what: str, *words: Any, **options: Any) -> Answer:
         known = [name.removeprefix(f"{verb}_") for name in functions if name.startswith(f"{verb}_")]

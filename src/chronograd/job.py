@@ -1,7 +1,8 @@
-"""The job file: what to train, on what, how. The same file is counted, predicted, measured and trained.
+"""The job file: the network, the data, the training and the hardware. Counting, predicting, measuring and training read the
+same file.
 
-`load` reads YAML, applies overrides written `a.b=c`, and returns a validated, frozen `Job`. Nothing is
-started or written before a job is valid.
+`load` reads YAML, applies overrides such as `a.b=c`, and returns a validated, frozen `Job`. Nothing starts and no file is
+written before the job is valid.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ def _known_backend(name: str) -> str:
 
 
 BackendName = Annotated[str, AfterValidator(_known_backend), WithJsonSchema({"enum": list(BACKENDS), "type": "string"})]
-# A job file has a few hundred.
+# A job file has a few hundred bytes.
 MAX_JOB_BYTES = 32_000
-MAX_CODE_BYTES, MAX_NAMES = 1_000_000, 8  # of a Python file whose networks an error lists
-# Each has a name in memory; the largest published sets of images have some tens of thousands.
+MAX_CODE_BYTES, MAX_NAMES = 1_000_000, 8  # of a Python file whose networks an error message lists
+# Each class has a name in memory; the largest published image data sets have tens of thousands.
 MAX_CLASSES = 1_000_000
-# The data set of synthetic text.
+# Data set of synthetic text.
 TOKENS = "tokens"
-# Random values of whatever the network takes.
+# Random values for any inputs of the network.
 INPUTS = "inputs"
 
 
@@ -64,24 +65,29 @@ class _Section(_Model):
         is_truth = any(isinstance(one, bool) for one in (given if isinstance(given, list | tuple) else [given]))
         annotation = cls.model_fields[info.field_name].annotation if info.field_name else bool
         if is_truth and annotation is not bool and bool not in get_args(annotation):
-            raise ValueError(f"true and false are no value of this field, got {shown(given)}")
+            raise ValueError(f"this field cannot be true or false, got {shown(given)}")
         return given
 
 
 class Network(_Section):
-    """Which network."""
+    """The network."""
 
     name: str = Field(min_length=1)
-    """A name of ours, torchvision:NAME, timm:NAME, package.module:function, or the path of a saved trace."""
+    """A built-in network, torchvision:NAME, timm:NAME, package.module:function, or the path of a saved trace."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the network's function. Number of classes and input shape come from the data."""
+    """Keyword arguments of the network's function. The number of classes and the input shape come from the data."""
     weights: str | None = None
-    """Weights to start from: a run directory, a safetensors or PyTorch file, or `torchvision` or `timm` for theirs."""
+    """Initial weights: a run directory, a safetensors or PyTorch file, or `torchvision` or `timm` for their published
+    weights.
+    """
     inputs: tuple[str, ...] = ()
-    """Tensors that it takes if it does not take one per sample of the data: NAME:SHAPE:DTYPE each, or one FILE.py:example_inputs."""
+    """Inputs of the network if it does not take one tensor per sample: NAME:SHAPE:DTYPE for each, or one
+    FILE.py:example_inputs.
+    """
     head: Literal["new", "kept"] | None = None
-    """The last layer of these weights: `new` gives it random values, `kept` trains it further. By default it is new where
-    the weights were trained on other classes."""
+    """The last layer of these weights: `new` gives it random values, `kept` trains it further. By default it is new if the
+    weights were trained on other classes.
+    """
 
     @field_validator("inputs")
     @classmethod
@@ -100,43 +106,49 @@ class Network(_Section):
 
     @model_serializer(mode="wrap")
     def _without_unset(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out fields that are not set, so that earlier jobs look as they did."""
+        """Leave out fields that are not set, so that jobs from older versions stay the same."""
         data: dict[str, Any] = dump(self)
         return {key: value for key, value in data.items() if key not in ("inputs", "head") or value}
 
 
 class Data(_Section):
-    """What it is trained on."""
+    """The training data."""
 
     name: str = Field(min_length=1)
-    """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET, voc:PATH, coco:PATH,
-    open-images:PATH, tokens, inputs (random values of network.inputs); or an environment to act in: gymnasium:NAME, atari:GAME."""
+    """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET, voc:PATH,
+    coco:PATH, open-images:PATH, tokens, or inputs (random values of network.inputs). For an agent, an environment:
+    gymnasium:NAME or atari:GAME.
+    """
     shape: tuple[int, ...] | None = None
-    """Shape of one sample, for synthetic data; of text the number of tokens, such as [1024]."""
+    """Shape of one synthetic sample; for text the number of tokens, such as [1024]."""
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
-    """Number of classes, for synthetic data; of text the size of the vocabulary."""
+    """Number of classes of synthetic data; for text the vocabulary size."""
     class_names: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Of pictures with boxes: only objects of these classes are read, in this order; by default of all that it has."""
+    """For images with boxes: use only objects of these classes, in this order; all classes by default."""
     samples: Annotated[int, Field(ge=1)] | None = None
-    """Use only so many training samples, the first of a fixed shuffle; all by default."""
+    """Number of training samples to use, the first of a fixed shuffle; all by default."""
     skip: int = Field(0, ge=0)
-    """Leave out so many of that shuffle first, so that two jobs can share a set without a common sample."""
+    """Number of samples of that shuffle to skip first, so that two jobs can use the same data set without a common sample."""
     test_samples: Annotated[int, Field(ge=1)] | None = None
-    """Use only so many test samples, the first of a fixed shuffle; all by default."""
+    """Number of test samples to use, the first of a fixed shuffle; all by default."""
     image_size: Annotated[int, Field(ge=1)] | None = None
-    """Side of square images: the shorter side is resized to it and the middle kept. Folders have 224, decathlon sets 72."""
+    """Side of square images: resize the shorter side to it, then crop the center. Default: 224 for folders, 72 for decathlon
+    sets.
+    """
     normalisation: Literal["own", "imagenet", "unit", "raw"] = "own"
-    """What a network sees: `own` and `imagenet` subtract a mean and divide by a deviation, `unit` is 0…1, `raw` 0…255."""
+    """Normalisation of pixels: `own` and `imagenet` subtract a mean and divide by a deviation, `unit` is 0…1, `raw` 0…255."""
     label_noise: float = Field(0.0, ge=0, le=1)
-    """Share of the training labels that are replaced by a draw from the distribution of all training labels."""
+    """Fraction of training labels replaced by random labels, drawn from the distribution of all training labels."""
     long_tail: float = Field(0.0, ge=0)
-    """Exponent s of Zipf's law: the class of rank r has `r ** -s` times the images of the first. Needs `samples`."""
+    """Exponent s of Zipf's law: the number of images falls with the rank r of a class as `r ** -s`. Needs `samples`."""
     resampling: Literal["natural", "square_root", "uniform"] = "natural"
-    """How often a class is met in an epoch: as often as it has images, as the root of that, or as any other."""
+    """Sampling of classes in an epoch: in proportion to their images, to the square root of that, or all equally often."""
     labels: str | None = None
-    """A file of training samples and labels, such as a teacher writes, that replaces the set's own."""
+    """A file of training samples and labels, such as `chronograd label` writes, to use instead of the data set's labels."""
     loading: Literal["auto", "resident", "streaming"] = "auto"
-    """Images all on the training device, or decoded while it trains; by default whether they fit decides."""
+    """`resident` stores all images on the training device, `streaming` decodes them during training; `auto` decides by their
+    size.
+    """
 
     @field_validator("shape")
     @classmethod
@@ -147,49 +159,51 @@ class Data(_Section):
 
 
 class Augmentation(_Section):
-    """What happens to each training image, drawn anew each time, in this order. Runs on the training device."""
+    """Random changes to each training image, new in each epoch, in this order. They run on the training device."""
 
     crop: int = Field(0, ge=0)
-    """Pad by so many black pixels on every side, then cut out the image's size at random."""
+    """Pad every side by this number of black pixels, then crop to the image's size at a random place."""
     resized_crop: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Cut out a random rectangle of this share of the area or more, of aspect 3/4 to 4/3, and resize it."""
+    """Crop a random rectangle with at least this fraction of the area and an aspect ratio of 3/4 to 4/3, and resize it."""
     flip: bool = False
-    """Mirror left to right, every second time."""
+    """Flip left to right with probability 1/2."""
     cutout: int = Field(0, ge=0)
-    """Side of a square of zeros at a random place, which may reach beyond the image; after normalisation."""
+    """Side of a square of zeros at a random place, which may extend beyond the image; applied after normalisation."""
     pixel_dropout: float = Field(0.0, ge=0, lt=1)
-    """Share of pixels that become zero, one by one, with all their channels; after normalisation."""
+    """Fraction of single pixels set to zero in all channels; applied after normalisation."""
     expand: float = Field(4.0, ge=1, le=16)
-    """Of pictures with boxes: side of the largest canvas that one is put on, in sides of its own; 1 for none."""
+    """For images with boxes: largest side of the canvas on which an image is placed, as a multiple of the image's side; 1 for
+    none.
+    """
     copies: int = Field(1, ge=1)
-    """Times that each sample of a batch is in it, each with draws of its own (batch augmentation, M)."""
+    """Copies of each sample in a batch, each with different random changes (batch augmentation, M)."""
 
     @property
     def is_none(self) -> bool:
-        """Whether an image is the same every time."""
+        """Return whether images stay the same in all epochs."""
         return self == Augmentation()
 
 
 class ParameterGroup(_Section):
-    """Parameters that are trained otherwise than the rest."""
+    """Parameters with a different learning rate or weight decay."""
 
     match: str = Field(min_length=1)
     """A pattern of parameter names, such as `layer4.*` or `*.bias`."""
     learning_rate_factor: float = Field(1.0, ge=0)
-    """Times the learning rate; 0 freezes them."""
+    """Factor on the learning rate; 0 freezes the parameters."""
     weight_decay: Annotated[float, Field(ge=0)] | None = None
-    """In place of the weight decay of the rest."""
+    """Weight decay of these parameters instead of the common one."""
 
 
 class Training(_Section):
-    """How it is trained. Fields not given are those of the recipe."""
+    """The training settings. Fields that you leave out come from the recipe."""
 
     recipe: str = "sgd-momentum"
     """A named set of defaults for the fields below."""
     epochs: int = Field(10, ge=1)
-    """Passes over the training samples, at most."""
+    """Maximum number of passes over the training samples."""
     batch: int = Field(64, ge=1)
-    """Global batch: samples per step over all ranks; with parameter_server the minibatch of one learner."""
+    """Global batch: samples per step over all ranks; for parameter_server the minibatch of one learner."""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """Stop when the test accuracy reaches this, as a fraction."""
     seed: int = Field(0, ge=0, lt=2**31)
@@ -199,7 +213,9 @@ class Training(_Section):
     learning_rate: float = Field(0.1, gt=0)
     """Peak learning rate."""
     scale_by_ranks: tuple[Literal["learning_rate", "epochs"], ...] = ()
-    """What grows or shrinks with `cluster.count`: the rate is multiplied by it, the epochs are divided by it, rounded up."""
+    """Settings that depend on `cluster.count`: the learning rate is multiplied by it, the epochs are divided by it and rounded
+    up.
+    """
     momentum: float = Field(0.0, ge=0, lt=1)
     """Momentum of SGD, beta1 of AdamW, rho of Adadelta, decay of both running means of RMSProp."""
     nesterov: bool = False
@@ -209,37 +225,37 @@ class Training(_Section):
     schedule: Literal["constant", "multi_step", "cosine", "one_cycle"] = "constant"
     """Shape of the learning rate over the run."""
     warmup: float = Field(0.0, ge=0, lt=1)
-    """Share of the run over which the rate rises linearly to its peak."""
+    """Fraction of the run over which the rate rises linearly to its peak."""
     milestones: tuple[float, ...] = ()
-    """Shares of the run at which multi_step multiplies the rate by gamma."""
+    """Fractions of the run at which multi_step multiplies the rate by gamma."""
     gamma: float = Field(0.1, gt=0, lt=1)
     """Factor of multi_step."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Label smoothing of the cross-entropy."""
     augmentation: Augmentation = Field(default_factory=lambda: Augmentation())
-    """What happens to training images."""
+    """Random changes to training images."""
     trainable: Literal["all", "head"] = "all"
-    """`head` freezes all but the last linear layer; without augmentation the rest is then run once per image."""
+    """`head` freezes all but the last linear layer; without augmentation the frozen part then runs only once per image."""
     frozen_norm: Literal["stored", "batch"] = "stored"
-    """Statistics by which batch norm of a frozen trunk normalises: those of its weights, or those of each batch."""
+    """Statistics that batch norm uses in frozen layers: those stored with the weights, or those of each batch."""
     parameter_groups: tuple[ParameterGroup, ...] = ()
-    """Exceptions to learning rate and weight decay; the first that matches holds."""
+    """Exceptions to learning rate and weight decay; the first match applies."""
     accumulation: int = Field(1, ge=1)
-    """Parts into which a rank's batch is cut; their gradients are added up before the update."""
+    """Number of parts of a rank's batch; gradients of the parts are added up before the update."""
     ema_decay: float = Field(0.0, ge=0, lt=1)
-    """Decay of a running mean of the weights, which is then what is evaluated; 0 for none."""
+    """Decay of a running mean of the weights; evaluation then uses the mean. 0 for none."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of matrix work; anything below fp32 uses autocast."""
+    """Precision of matrix operations; below fp32 and tf32, training uses autocast."""
     param_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Type of parameters and buffers. With bf16, and that precision, all else is in it, too, without autocast: pure bf16."""
+    """Type of parameters and buffers. bf16 with precision bf16 is pure bf16: everything is bf16, without autocast."""
     channels_last: bool = False
-    """Memory layout of images."""
+    """Store images as channels last (NHWC)."""
     compile: bool | Literal["cuda-graphs"] = False
     """Run the network through torch.compile; with cuda-graphs each pass is launched as one graph (NVIDIA GPUs)."""
     activation_checkpointing: Literal["none", "blocks"] = "none"
-    """Keep only the inputs of repeated blocks, and run each block again before its backward pass."""
+    """Store only the inputs of repeated blocks, and run each block again before its backward pass."""
     zero_stage: int = Field(0, ge=0, le=3)
-    """ZeRO: shared out over the ranks are optimizer state (1), gradients too (2), parameters too (3). Predicted only."""
+    """ZeRO: shard the optimizer state over the ranks (1), also the gradients (2), also the parameters (3). Predicted only."""
     checkpoint_every: int = Field(1, ge=1)
     """Epochs between checkpoints."""
     evaluate_every: int = Field(1, ge=1)
@@ -277,12 +293,12 @@ class Training(_Section):
         if list(self.milestones) != sorted(self.milestones) or any(not 0 < m < 1 for m in self.milestones):
             raise ValueError("milestones are rising shares of the run between 0 and 1")
         if self.param_dtype == "bf16" != self.precision:
-            raise ValueError(f"param_dtype is bf16 and precision {self.precision}: write training.precision=bf16, too")
+            raise ValueError(f"param_dtype is bf16 and precision {self.precision}: also write training.precision=bf16")
         return self
 
     @property
     def is_pure(self) -> bool:
-        """Whether all is held and computed in the type of the parameters, without autocast."""
+        """Return whether everything is stored and computed in the type of the parameters, without autocast."""
         return self.param_dtype != "fp32"
 
     @property
@@ -291,17 +307,17 @@ class Training(_Section):
 
     @property
     def images_per_step(self) -> int:
-        """Images that a step computes on, over all ranks: the batch, each sample as often as it is copied."""
+        """Return the images per step over all ranks: the batch times the copies of each sample."""
         return self.batch * self.augmentation.copies
 
     @property
     def optimizer_kind(self) -> str:
-        """Which state the optimizer keeps: the key of `predict.memory.OPTIMIZER_STATES`."""
+        """Return the kind of optimizer state: a key of `predict.memory.OPTIMIZER_STATES`."""
         return "sgd-momentum" if self.optimizer == "sgd" and self.momentum > 0 else self.optimizer
 
 
 class Cluster(_Section):
-    """What it runs on."""
+    """The hardware."""
 
     device: str = Field("local", min_length=1)
     """A device of the catalogue (`chronograd devices`), `local`, or a device file."""
@@ -310,36 +326,42 @@ class Cluster(_Section):
     per_node: Annotated[int, Field(ge=1)] | None = None
     """Devices per node; the device's usual number by default."""
     link: str | None = None
-    """Link between nodes (`chronograd devices --links`); the device's usual one by default."""
+    """Link between nodes (`chronograd devices --links`); by default the usual one of the device."""
     intra_link: str | None = None
-    """Link between devices of a node; the device's usual one by default."""
+    """Link between the devices of a node; by default the usual one of the device."""
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
-    """What the input pipeline of a node delivers, loading in the background; never short by default. Predicted only."""
+    """Samples per second that the input pipeline of a node delivers while training runs; unlimited by default. Predicted
+    only.
+    """
     step_sigma_log: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Spread of a rank's steps, as the standard deviation of their log, for which ranks wait; as calibrated by default, else 0.05 of GPUs. Predicted only."""
+    """Variation of step times between ranks, which makes ranks wait: standard deviation of log(time). Default: the calibrated
+    value, or 0.05 for GPUs. Predicted only.
+    """
     threads: Annotated[int, Field(ge=1)] | None = None
-    """CPU threads of one rank; cores divided by ranks on this machine by default."""
+    """CPU threads per rank; by default this machine's cores divided by its ranks."""
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
-    """Price of one device for an hour; the price table's by default."""
+    """Price of one device per hour; from the price table by default."""
     max_restarts: int = Field(0, ge=0, le=1000)
-    """Times that all ranks are started again after one has failed, was killed or hung, from the newest checkpoint."""
+    """How often to restart all ranks from the newest checkpoint after one has failed, was killed or hung."""
     timeout_s: float = Field(1800.0, ge=1, le=1e6)
-    """Seconds that ranks wait for one another in a collective; then the run is ended, and whoever is missing is named."""
+    """Seconds that ranks wait for each other in a collective. After that the run ends and names the missing ranks."""
 
     def threads_per_rank(self, cores: int, ranks_on_node: int) -> int:
-        """CPU threads of each of so many ranks on one machine: what the job says, else cores shared out, at least 1."""
+        """Return the CPU threads per rank: the job's value, else the cores divided by the ranks on the node, at least 1."""
         return self.threads or max(1, cores // ranks_on_node)
 
 
 class GradientExchange(_Section):
-    """How ranks exchange gradients."""
+    """The gradient exchange between ranks."""
 
     all_reduce: Literal["auto", "ring", "nccl", "hierarchical_copy", "reduction_to_one_device"] = "auto"
-    """Of the TensorFlow backends: hierarchical_copy, reduction_to_one_device or nccl on one machine, ring or nccl between."""
+    """For the TensorFlow backends: hierarchical_copy, reduction_to_one_device or nccl on one machine, ring or nccl between
+    machines.
+    """
     bucket_bytes: Annotated[int, Field(ge=1)] | None = None
-    """Gradients sent together: DDP's buckets (25 MiB by default), Horovod's fusion buffer (64 MiB by default)."""
+    """Bytes of gradients sent together: DDP's buckets (25 MiB by default), Horovod's fusion buffer (64 MiB by default)."""
     compression: Literal["none", "fp16"] = "none"
-    """Gradients are sent in half precision; ddp and horovod."""
+    """Send gradients in half precision; ddp and horovod only."""
     servers: int = Field(1, ge=1)
     """Parameter servers, each with a share of the parameters."""
     staleness_aware: bool = False
@@ -347,90 +369,95 @@ class GradientExchange(_Section):
 
 
 class Reinforcement(_Section):
-    """How an agent learns in an environment. Fields not given are those of the algorithm.
+    """An agent that learns in an environment. Fields that you leave out come from the algorithm.
 
-    A step is one action; an epoch is so many of them, then evaluation and a checkpoint. `training` has the minibatch, the
-    optimizer, its rate and the number of epochs.
+    A step is one action; an epoch is `steps_per_epoch` steps, then evaluation and a checkpoint. `training` has the minibatch,
+    the optimizer, the learning rate and the number of epochs.
     """
 
     algorithm: Literal["q-learning", "dqn-2013", "dqn-2015", "gorila", "apex"] = "dqn-2015"
-    """Q-learning with a table, or deep Q-learning in the form of one of its papers; any part can then be changed. Gorila and
-    Ape-X are several processes, on Ray."""
+    """Q-learning with a table, or deep Q-learning as in one of its papers; other fields change any part of it. Gorila and Ape-X
+    run several processes, on Ray.
+    """
     steps_per_epoch: int = Field(10_000, ge=1)
-    """Actions between two evaluations. An epoch begins with a new episode."""
+    """Actions between two evaluations. Each epoch starts a new episode."""
     discount: float = Field(0.99, ge=0, le=1)
-    """γ: what a reward is worth one step later."""
+    """γ: the discount of a reward per step."""
     exploration: Literal["annealed", "fixed", "ladder"] = "annealed"
-    """ε falls from epsilon_start to epsilon_end, or is epsilon_end; or episodes take turns on the ladder of Ape-X."""
+    """ε falls from epsilon_start to epsilon_end (annealed) or is always epsilon_end (fixed). With `ladder`, episodes take turns
+    with the values of Ape-X.
+    """
     epsilon_start: float = Field(1.0, ge=0, le=1)
-    """Share of random actions at first."""
+    """Fraction of random actions at the start."""
     epsilon_end: float = Field(0.1, ge=0, le=1)
-    """Share of random actions from `epsilon_steps` on."""
+    """Fraction of random actions from `epsilon_steps` on."""
     epsilon_steps: int = Field(1_000_000, ge=1)
-    """Steps over which ε falls, linearly."""
+    """Number of steps over which ε falls linearly."""
     ladder: int = Field(8, ge=1)
-    """How many ε there are on the ladder, 0.4 ** (1 + 7 i / (N - 1)): one per actor."""
+    """Number of values of ε on the ladder, 0.4 ** (1 + 7 i / (N - 1)): one per actor."""
     replay_size: int = Field(1_000_000, ge=0)
-    """Transitions that are remembered; 0 to learn from the newest ones alone."""
+    """Transitions in the replay memory; 0 to learn from the newest ones only."""
     replay_start: int = Field(50_000, ge=1)
-    """Transitions remembered before the first update."""
+    """Transitions in the replay memory before the first update."""
     replay: Literal["uniform", "proportional", "rank"] = "uniform"
-    """Whether transitions are drawn alike, or by their last error or the rank of it (Schaul et al. 2016)."""
+    """Sampling of transitions: uniform, in proportion to their last error, or by its rank (Schaul et al. 2016)."""
     priority_exponent: float = Field(0.6, ge=0)
-    """α: how much priorities matter; 0 draws alike. 0.7 by default where `replay` is rank."""
+    """α: strength of the priorities; 0 samples uniformly. 0.7 by default if `replay` is rank."""
     importance_exponent: float = Field(0.4, ge=0, le=1)
-    """β: how far weights make up for drawing some more often, at first; it rises to 1. 0.5 by default where `replay` is rank."""
+    """β: initial strength of the weights that correct for non-uniform sampling; it rises to 1. 0.5 by default if `replay` is
+    rank.
+    """
     importance_updates: Annotated[int, Field(ge=1)] | None = None
-    """Updates over which β rises to 1; constant by default."""
+    """Number of updates over which β rises to 1; constant by default."""
     update_every: int = Field(4, ge=1)
     """Steps between updates."""
     target_every: int = Field(10_000, ge=0)
-    """Updates between copies of the network that targets are computed with; 0 for the network itself."""
+    """Updates between copies of the target network; 0 to compute targets with the network itself."""
     loss: Literal["huber", "squared"] = "huber"
-    """Of the error of Q: squared, or beyond 1 absolute, so that a gradient is at most 1."""
+    """Loss of the error of Q: squared; or Huber, which is linear for errors above 1, so that gradients are at most 1."""
     max_gradient_norm: Annotated[float, Field(gt=0)] | None = None
-    """Longer gradients are cut to this length."""
+    """Clip gradients to this norm."""
     clip_rewards: bool = True
-    """Learn from rewards cut to -1 … 1. Returns are reported as the environment gives them."""
+    """Learn from rewards clipped to -1 … 1. Reported returns are not clipped."""
     double: bool = False
-    """The network chooses the next action, its older copy says what it is worth (van Hasselt et al. 2016)."""
+    """Double Q-learning: the network chooses the next action, the target network evaluates it (van Hasselt et al. 2016)."""
     dueling: bool = False
     """The network adds the value of a state and the advantage of each action (Wang et al. 2016)."""
     n_step: int = Field(1, ge=1)
-    """Rewards that a target sums before it trusts the network."""
+    """Number of rewards in a target before it uses the network's estimate."""
     life_ends_episode: bool = True
-    """Atari: to the agent a lost life is the end of an episode; in evaluation it never is."""
+    """Atari: in training, a lost life ends the episode; never in evaluation."""
     frame_stack: int = Field(4, ge=1, le=16)
-    """Atari: how many of the last images the network sees together, up to those of a second; 1 for the newest alone."""
+    """Atari: number of last images that the network sees together, at most those of one second; 1 for the newest only."""
     noop_starts: int = Field(30, ge=0)
-    """Atari: an episode begins with up to so many frames in which nothing is pressed."""
+    """Atari: maximum number of frames without action at the start of an episode."""
     evaluation_episodes: int = Field(20, ge=1)
-    """Episodes of an evaluation, each with a seed that is the same every time."""
+    """Episodes of an evaluation. Their seeds are the same in every evaluation."""
     evaluation_epsilon: float = Field(0.05, ge=0, le=1)
-    """Share of random actions in evaluation."""
+    """Fraction of random actions in evaluation."""
     target_return: float | None = None
-    """Stop when an evaluation's mean return reaches this."""
+    """Stop when the mean return of an evaluation reaches this."""
     actors: int = Field(4, ge=1, le=10_000)
     """Gorila and Ape-X: processes that act."""
     learners: int = Field(1, ge=1, le=10_000)
-    """Gorila: processes that learn, of parameters that `communication.servers` hold."""
+    """Gorila: processes that learn; `communication.servers` processes hold the parameters."""
     bundled: bool = False
-    """Gorila: each learner acts, too, and has a replay of its own; there are no other actors."""
+    """Gorila: each learner also acts and has a separate replay memory; there are no other actors."""
     replay_shards: int = Field(1, ge=1, le=10_000)
-    """Gorila and Ape-X: processes that the replay is shared out over."""
+    """Gorila and Ape-X: processes that share the replay memory."""
     environments_per_actor: int = Field(1, ge=1)
-    """Gorila and Ape-X: an actor asks its network for the actions of all of them at once."""
+    """Gorila and Ape-X: environments of an actor, for which its network chooses actions in one batch."""
     send_every: int = Field(50, ge=1)
-    """Gorila and Ape-X: transitions that an actor sends at a time."""
+    """Gorila and Ape-X: transitions that an actor sends together."""
     refresh_every: int = Field(100, ge=1)
-    """Gorila and Ape-X: steps of an actor after which it takes the newest parameters."""
+    """Gorila and Ape-X: steps after which an actor fetches the newest parameters."""
     paced: bool = True
-    """Gorila and Ape-X: actors and learners wait for each other to keep to an update every `update_every` steps."""
+    """Gorila and Ape-X: actors and learners wait for each other, so that there is one update every `update_every` steps."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_algorithm(cls, given: Any) -> Any:
-        """Fields that are not given, where the algorithm or its kind of replay has its own."""
+        """Set fields that the user did not give to the values of the algorithm and its kind of replay."""
         name = given.get("algorithm", "dqn-2015") if isinstance(given, dict) else None
         if not isinstance(name, str) or name not in ALGORITHMS:
             return given
@@ -440,27 +467,27 @@ class Reinforcement(_Section):
 
 
 class Job(_Model):
-    """What to train, on what, and how."""
+    """A job: the network, the data, the training and the hardware."""
 
     task: Literal["classification", "detection", "reinforcement", "language"] = "classification"
-    """What is learned: images to classes, or to boxes, environments to returns, tokens to tokens."""
+    """Task: classification or detection of images, reinforcement learning in an environment, or a language model on tokens."""
     mode: Literal["training", "inference"] = "training"
-    """What is done with the network: it is trained, or run forward for its answers, without gradients."""
+    """Train the network, or run it forward only, without gradients."""
     network: Network
     data: Data
     training: Training = Field(default_factory=lambda: Training())
     cluster: Cluster = Field(default_factory=lambda: Cluster())
     communication: GradientExchange = Field(default_factory=lambda: GradientExchange())
     backend: BackendName = "single"
-    """How ranks work together."""
+    """Library and method by which ranks work together."""
     reinforcement: Reinforcement | None = None
-    """How an agent learns; only of jobs of that task, which always have it."""
+    """Settings of an agent; only for task reinforcement, which always has them."""
 
     @property
     def images_per_rank(self) -> int:
-        """Images of a step on the rank that has most: ranks share samples, each with all its copies.
+        """Return the images per step on the rank with the most: ranks share samples, each with all its copies.
 
-        torch.nn.DataParallel splits the images themselves, and a parameter server's worker has the whole batch.
+        torch.nn.DataParallel splits the images themselves, and a worker of a parameter server has the whole batch.
         """
         count = 1 if self.backend == "parameter_server" else self.cluster.count
         if self.backend == "data_parallel":
@@ -469,13 +496,13 @@ class Job(_Model):
 
     @property
     def is_text(self) -> bool:
-        """Whether its samples are tokens."""
+        """Return whether its samples are tokens."""
         return self.task == "language"
 
     @model_validator(mode="before")
     @classmethod
     def _task_of_tokens(cls, given: Any) -> Any:
-        """A sample of one dimension is a row of tokens, which needs no word of its own."""
+        """Set the task to language for samples of one dimension: they are rows of tokens."""
         if not isinstance(given, dict) or "task" in given or not isinstance(data := given.get("data"), dict):
             return given
         shape = data.get("shape")
@@ -485,13 +512,15 @@ class Job(_Model):
     @model_validator(mode="before")
     @classmethod
     def _agent_of_task(cls, given: Any) -> Any:
-        """A job of reinforcement has that section, and no other job has."""
+        """Add the section `reinforcement` to a job of that task, and refuse it for other tasks."""
         if not isinstance(given, dict):
             return given
         if given.get("task") == "reinforcement":
             return {**given, "reinforcement": given.get("reinforcement") or {}}
         if given.get("reinforcement") is not None:
-            raise ValueError("reinforcement is of agents: write task: reinforcement, or leave it out")
+            raise ValueError(
+                "only task reinforcement has the section reinforcement: write task: reinforcement, or leave the section out"
+            )
         return given
 
     @model_serializer(mode="wrap")
@@ -501,7 +530,7 @@ class Job(_Model):
 
     @model_validator(mode="after")
     def _only_forward(self) -> Self:
-        """What training alone has is not asked of inference."""
+        """Refuse settings in inference that only training has."""
         training = self.training
         for name, usual in (("accumulation", 1), ("zero_stage", 0), ("noise_scale_every", 0)):
             if self.mode == "inference" and (value := getattr(training, name)) != usual:
@@ -510,14 +539,14 @@ class Job(_Model):
                 )
         if self.mode == "inference" and training.augmentation.copies > 1:
             raise ValueError(
-                f"training.augmentation.copies is {training.augmentation.copies}, and mode is inference, where each "
-                "sample is asked about once: write 1"
+                f"training.augmentation.copies is {training.augmentation.copies}, and mode is inference, which runs each "
+                "sample once: write 1"
             )
         return self
 
     @model_validator(mode="after")
     def _pure(self) -> Self:
-        """Which jobs hold their parameters in half precision."""
+        """Refuse parameters in half precision for jobs that do not support them."""
         of = {
             "task": (self.task, ("classification", "language")),
             "backend": (self.backend, ("single", "ddp", "data_parallel")),
@@ -549,7 +578,7 @@ class Job(_Model):
 
 
 def check_backend(job: Job) -> None:
-    """Raise JobError for several devices under a backend of one rank, which neither runs nor can be predicted."""
+    """Raise JobError for several devices under a backend of one rank, which can neither run nor be predicted."""
     if job.backend == "single" and job.cluster.count != 1:
         raise JobError(
             f"cluster.count is {job.cluster.count} and backend is single, which has one rank",
@@ -558,7 +587,10 @@ def check_backend(job: Job) -> None:
 
 
 def from_dict(data: Any, where: str = "job") -> Job:
-    """A validated job. Raises JobError that lists each field that is wrong, the value seen and near names."""
+    """Return a validated job.
+
+    Raises: JobError that lists each wrong field with its value and similar names.
+    """
     if not isinstance(data, dict):
         raise JobError(f"{where} must be a mapping of keys to values, got {shown(data)}", _EXAMPLE)
     try:
@@ -585,7 +617,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
-    """Read a job file as `load` does, as that of a run, which may be anyone's: its network's code does not run for that."""
+    """Read a job file as `load` does, but without running the code of its network: the file may come from anyone, such as that
+    of a run.
+    """
     path = Path(path)
     if os.path.isdir(path):
         is_run = (path / "job.yaml").is_file()
@@ -611,7 +645,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
 
 
 def _network_hint(path: Path) -> str:
-    """How to name a network of a Python file, with the public classes and functions that it defines; nothing of it runs."""
+    """Return a hint on naming a network of a Python file, with its public classes and functions; none of its code runs."""
     name = f"name the class or function: {path}:NAME"
     try:
         body = ast.parse(files.read_bytes(path, MAX_CODE_BYTES)).body
@@ -624,7 +658,7 @@ def _network_hint(path: Path) -> str:
 
 
 def changed(job: Job, overrides: Sequence[str]) -> Job:
-    """A copy of a job with overrides applied, validated again.
+    """Return a copy of a job with overrides applied, validated again.
 
     Only fields that the job states keep their value; the others follow the recipe again.
     """
@@ -632,12 +666,12 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
 
 
 def with_ranks(job: Job) -> Job:
-    """The job as one of `ddp` where it has several devices and a backend of one rank."""
+    """Return the job with backend `ddp` if it has several devices and a backend of one rank."""
     return changed(job, ["backend=ddp"]) if job.cluster.count > 1 and job.backend == "single" else job
 
 
 def stated(job: Job) -> dict[str, Any]:
-    """What a job says beyond defaults and its recipe, as plain data: the shortest job file that means the same."""
+    """Return the fields of a job that differ from the defaults and its recipe: the shortest job file with the same meaning."""
     data = job.model_dump(mode="json", exclude_unset=True)
     defaults = Training(recipe=job.training.recipe)
     training = data.get("training", {})
@@ -645,7 +679,7 @@ def stated(job: Job) -> dict[str, Any]:
         k: v for k, v in training.items() if k == "recipe" or getattr(job.training, k) != getattr(defaults, k)
     }
     if (agent := job.reinforcement) is not None:
-        own = Reinforcement(algorithm=agent.algorithm, replay=agent.replay)  # exponents follow the kind of replay
+        own = Reinforcement(algorithm=agent.algorithm, replay=agent.replay)  # exponents depend on the kind of replay
         usual = {**own.model_dump(), "replay": Reinforcement(algorithm=agent.algorithm).replay}
         data["reinforcement"] = {
             k: v for k, v in data["reinforcement"].items() if k == "algorithm" or getattr(agent, k) != usual[k]
@@ -654,19 +688,19 @@ def stated(job: Job) -> dict[str, Any]:
 
 
 def steps_per_epoch(num_samples: int, batch: int) -> int:
-    """Whole global batches in an epoch; the last incomplete one is dropped. Raises InputError if there is none."""
+    """Return the whole global batches in an epoch, without an incomplete last one. Raises InputError if there is none."""
     if not num_samples:
-        raise InputError("the number of training samples is not known", "write data.samples=N, those of an epoch")
+        raise InputError("the number of training samples is unknown", "write data.samples=N, the samples of an epoch")
     if batch > num_samples:
         raise InputError(
-            f"training.batch is {batch:,}, more than the {how_many(num_samples, 'training samples')}: there is no whole batch",
+            f"training.batch is {batch:,}, more than the {how_many(num_samples, 'training samples')}, so no batch is full",
             "use a smaller batch or more samples",
         )
     return num_samples // batch
 
 
 def scaled(job: Job) -> Job:
-    """The job with its rate and epochs scaled by its ranks, where `training.scale_by_ranks` asks for that.
+    """Return the job with its learning rate and epochs scaled by its ranks, as `training.scale_by_ranks` states.
 
     >>> one = from_dict({"network": {"name": "alexnet"}, "data": {"name": "digits"}, "cluster": {"count": 3},
     ...     "training": {"epochs": 4, "learning_rate": 0.5, "scale_by_ranks": ["learning_rate", "epochs"]}})
@@ -685,22 +719,22 @@ def scaled(job: Job) -> Job:
 
 
 def resolved(job: Job) -> dict[str, Any]:
-    """Every field of a job as plain data, as saved with every result."""
+    """Return every field of a job as plain data, as saved with every result."""
     return job.model_dump(mode="json")
 
 
 def to_yaml(job: Job, is_whole: bool = True) -> str:
-    """A job file: every field, or only what the job says beyond defaults and its recipe."""
+    """Return a job file with every field, or only with those that differ from the defaults and the recipe."""
     return files.dump_yaml(resolved(job) if is_whole else stated(job))
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of the job file."""
+    """Return the JSON Schema of job files."""
     return Job.model_json_schema()
 
 
 def precision_name(precision: str, param_dtype: str) -> str:
-    """A precision in words: bf16 is that of autocast, pure bf16 has no fp32 beside it.
+    """Return a precision in words: bf16 means autocast; pure bf16 has no fp32 parameters.
 
     >>> precision_name("bf16", "fp32"), precision_name("bf16", "bf16")
     ('bf16', 'pure bf16')
@@ -709,7 +743,7 @@ def precision_name(precision: str, param_dtype: str) -> str:
 
 
 def parse_on(text: str) -> tuple[int, str]:
-    """Count and device of `8xV100`, `v100` or `8x path/to/device.toml`. Raises InputError.
+    """Return the count and the device of `8xV100`, `v100` or `8x path/to/device.toml`. Raises InputError.
 
     >>> parse_on("8xV100"), parse_on("local")
     ((8, 'v100'), (1, 'local'))
@@ -725,7 +759,7 @@ _EXAMPLE = "`chronograd run --print-config` prints a whole job file, and `chrono
 
 
 def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A job as plain data, with overrides written `a.b=c` applied. Raises JobError for one that cannot be read."""
+    """Return a job as plain data with overrides such as `a.b=c` applied. Raises JobError if one cannot be read."""
     data = {k: (dict(v) if isinstance(v, dict) else v) for k, v in data.items()}
     for text in overrides:
         key, sign, value = text.partition("=")

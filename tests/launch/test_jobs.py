@@ -177,7 +177,7 @@ def test_the_rank_that_failed_first_is_blamed(tmp_path: Path) -> None:
         (["network.name=nosuch"], "unknown network"),
         (["network.options={}", "data.shape=[1,3,3]"], "cannot run on the 1x3x3 images"),
         (["network.options={num_classes: 3}"], "has 10 classes"),
-        (["training.batch=200"], "there is no whole batch"),
+        (["training.batch=200"], "so no batch is full"),
         (["cluster.count=2"], "which has one rank"),
         (["cluster.device=k80"], "cluster.device is k80"),
         (["training.precision=fp16"], "which needs an NVIDIA GPU"),

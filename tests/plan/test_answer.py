@@ -250,7 +250,7 @@ def test_an_effort_is_what_was_told_before_what_the_job_says() -> None:
     assert isinstance(stated, SamplesToTarget)
     assert isinstance(own, SamplesToTarget)
     assert (stated.samples, own.samples) == (3000, job().training.epochs * 1000)
-    with pytest.raises(InputError, match="samples is not known"):
+    with pytest.raises(InputError, match="samples is unknown"):
         effort_of(job(), 0)
 
 

@@ -63,8 +63,8 @@ def test_tokens_stay_whole_numbers() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ((PURE, "training.precision=fp32"), "write training.precision=bf16, too"),
-        ((PURE, "training.precision=fp16"), "write training.precision=bf16, too"),
+        ((PURE, "training.precision=fp32"), "also write training.precision=bf16"),
+        ((PURE, "training.precision=fp16"), "also write training.precision=bf16"),
         ((PURE, "backend=parameter_server", "cluster.count=2"), "single, ddp, data_parallel have"),
     ],
 )

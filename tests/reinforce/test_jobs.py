@@ -57,7 +57,7 @@ def test_only_a_job_of_reinforcement_has_an_agent() -> None:
     assert "reinforcement" not in jobs.resolved(
         jobs.from_dict({"network": {"name": "lenet5"}, "data": {"name": "digits"}})
     )
-    with pytest.raises(JobError, match="reinforcement is of agents"):
+    with pytest.raises(JobError, match="only task reinforcement has the section"):
         jobs.from_dict({**plain, "reinforcement": {"discount": 0.9}})
 
 

@@ -87,7 +87,7 @@ def effort_of(
     Raises: InputError if the number of samples is unknown, and for a curve without a target.
     """
     if not samples:
-        raise InputError("the number of training samples is not known", "set data.samples")
+        raise InputError("the number of training samples is unknown", "set data.samples")
     target = target or job.training.target_accuracy
     if network is not None:
         job = job.model_copy(update={"network": job.network.model_copy(update={"name": network})})

@@ -429,7 +429,7 @@ def put_run(
     if price is not None:
         record.put("cost_usd_per_hour", Quantity(value=price[0], unit="usd", source=price[1]))
     if steps is None:
-        reason = "the number of training samples is not known: state --data, or data.samples=N"
+        reason = "the number of training samples is unknown: state --data, or data.samples=N"
         for name in ("epoch_time_s", "training_time_s", "cost_usd"):
             record.put(name, Quantity.missing(QUANTITIES[name][1], reason))
         return
