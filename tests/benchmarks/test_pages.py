@@ -29,14 +29,14 @@ def test_what_is_right_of_ranks_and_what_is_not() -> None:
     assert f"{sum(judged)} of {len(judged)} with two ranks" in PAGE
     wrong = {name: row["step_time_s"]["error"] for name, row in one.items() if not row["step_time_s"]["is_right"]}
     told = ", ".join(f"{name} by {-100 * error:.0f} %" for name, error in wrong.items())
-    assert f"{len(wrong)} of {len(one)} are wrong, all predicted too short: {told}." in PAGE
+    assert f"{len(wrong)} of {len(one)} steps are wrong, all predicted too short: {told}." in PAGE
     step, exposed = (two["resnet18-cifar"][name] for name in ("step_time_s", "communication_exposed_s"))
     assert (step["is_right"], exposed["is_right"]) == (True, False)
     too_long = exposed["predicted"] - exposed["measured"]
     rest = step["measured"] - exposed["measured"]
     too_short = rest - (step["predicted"] - exposed["predicted"])
-    shown = f"{1000 * too_long:.0f} ms too much of exposed communication, and {1000 * too_short:.0f} ms too little"
-    assert f"{shown} of everything else, {100 * too_short / rest:.0f} % of that" in PAGE
+    shown = f"{1000 * too_short:.0f} ms ({100 * too_short / rest:.0f} %) too short"
+    assert f"exposed communication is {1000 * too_long:.0f} ms too long, and everything else is {shown}" in PAGE
 
 
 def test_the_table_of_faults_is_that_of_the_results() -> None:
@@ -53,7 +53,7 @@ def test_what_a_burst_is_worth_is_that_of_the_links() -> None:
     (slow,) = (link for link in results("links")["links"] if link["rate_mbit"] == 100)
     rows = [TimedCollective(**{name: value for name, value in row.items() if name in names}) for row in slow["rows"]]
     plain, burst = fit(rows), fit(rows, has_burst=True)
-    shown = f"it makes {8e-6 * plain.bandwidth_bytes_per_s:.0f} Mbit/s and is off by {percent(plain.error, 0)}"
+    shown = f"gives {8e-6 * plain.bandwidth_bytes_per_s:.0f} Mbit/s and is off by {percent(plain.error, 0)}"
     assert shown in PAGE
     off = {}
     for row in rows:

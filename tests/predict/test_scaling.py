@@ -276,9 +276,9 @@ def test_the_page_on_clusters_says_what_is_predicted_of_data_parallel() -> None:
         return predict(trace, jobs.from_dict({**job, **place})).value("step_time_s")
 
     page = " ".join((Path(__file__).parents[2] / "docs" / "clusters.md").read_text().split())
-    one, two, four = (1e3 * step_s("rtx8000", 32, count) for count in (1, 2, 4))
-    assert f"a step is predicted at {one:.1f}, {two:.1f} and {four:.1f} ms on 1, 2 and 4 GPUs" in page
-    assert f"on four L4 at 512 it is {step_s('l4', 512, 1) / step_s('l4', 512, 4):.2f} times as fast" in page
+    for count in (1, 2, 4):
+        assert f"| {count} RTX 8000, global batch 32 | {1e3 * step_s('rtx8000', 32, count):.1f} ms |" in page
+    assert f"| speed-up of 4 L4 over one, batch 512 | {step_s('l4', 512, 1) / step_s('l4', 512, 4):.2f} |" in page
 
 
 def test_data_parallel_of_a_large_batch_gains_little_as_published() -> None:
