@@ -1,1 +1,1 @@
-"""What studies share; the studies themselves are in `studies`."""
+"""Shared code of the studies, which are in `studies`."""

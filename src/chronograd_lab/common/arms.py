@@ -1,4 +1,4 @@
-"""Arms: the jobs that a study compares, each from several seeds, and what their accuracies and curves look like."""
+"""Arms: the jobs that a study compares, each from several seeds, with their accuracies and curves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRAINING = ("epochs", "batch", "learning_rate", "momentum", "evaluate_every")
 
 @dataclass(frozen=True)
 class Arm:
-    """One job of a study, and the seeds that it is run from. `known`: columns of its rows, before what comes out."""
+    """One job of a study, and its seeds. `known`: first columns of its rows, before the results."""
 
     name: str
     job: Job
@@ -33,11 +33,11 @@ class Arm:
 
     @classmethod
     def of(cls, job: Job, seeds: Sequence[int], **known: str) -> Arm:
-        """Named after what is known of it, such as its stage and what is varied."""
+        """Return an arm named by its known columns, such as its stage and the varied setting."""
         return cls("/".join(filter(None, known.values())), job, known, seeds)
 
     def jobs(self) -> dict[str, Job]:
-        """By name, `NAME/seed-S`."""
+        """Return the jobs by name, `NAME/seed-S`."""
         return {f"{self.name}/seed-{seed}": changed(self.job, [f"training.seed={seed}"]) for seed in self.seeds}
 
 
@@ -61,9 +61,9 @@ def job_of(
     settings: Settings, network: str, weights: str | None = None, data: Row | None = None, parts: Row | None = None,
     **training: Any,
 ) -> Job:  # fmt: skip
-    """A job with the data and training that the settings of a study name; `data` and `training` go over these.
+    """Return a job with the data and training of a study's settings; `data` and `training` override these.
 
-    A checkpoint is written at the end only. `parts`: further parts of the job, such as cluster and backend.
+    The job writes a checkpoint only at the end. `parts`: further parts of the job, such as cluster and backend.
     """
     own = {field: settings[key] for field, key in _DATA.items() if settings.get(key) is not None}
     asked = {key: settings[key] for key in _TRAINING if key in settings} | training
@@ -85,7 +85,7 @@ def train_arms(runner: StudyRunner, arms: Sequence[Arm]) -> list[Trained]:
 
 
 def split_seed(name: str) -> tuple[str, int]:
-    """The arm and the seed of the name of a run.
+    """Split the name of a run into arm and seed.
 
     >>> split_seed("cutout/seed-2")
     ('cutout', 2)
@@ -99,17 +99,17 @@ def curves_of(trained: Sequence[Trained]) -> dict[str, dict[str, list[float | No
 
 
 def of_arm(curves: Curves, experiment: str) -> list[Mapping[str, Sequence[float | None]]]:
-    """The curves of an arm, one a seed."""
+    """Return the curves of an arm, one for each seed."""
     return [columns for name, columns in curves.items() if split_seed(name)[0] == experiment]
 
 
 def accuracy_table(
     rows: Sequence[Row], keys: Mapping[str, str], more: Mapping[str, tuple[str, Callable[[float], str]]] | None = None
 ) -> Table:
-    """One row per arm: accuracy with its spread, seeds, and the means of other columns.
+    """Return a table with one row per arm: accuracy with its spread, seeds, and the means of other columns.
 
     Args:
-        keys: heading → column of `rows` that tells arms apart. `more`: heading → column, and how its mean is printed.
+        keys: heading → column of `rows` that distinguishes arms. `more`: heading → column, and the format of its mean.
     """
     more = more or {}
     body = [
@@ -121,7 +121,7 @@ def accuracy_table(
 
 
 def mean_curve(curves: Curves, experiment: str, x: str, label: str = "", color: str = "") -> Series:
-    """Mean test accuracy over the seeds of an experiment in percent with ± one standard deviation, against a column of the curves."""
+    """Return the mean test accuracy over seeds in percent with ± one standard deviation, against a column of the curves."""
     own = of_arm(curves, experiment)
     shortest = min(len(columns[x]) for columns in own)  # a seed that diverged ended early
     xs = np.mean([[float(v or 0) for v in columns[x][:shortest]] for columns in own], axis=0)
@@ -139,6 +139,6 @@ def _plain(values: np.ndarray) -> list[float | None]:
 def points(
     label: str, xs: Sequence[float], spreads: Sequence[Spread], color: str = "", scale: float = 100.0, is_joined: bool = True
 ) -> Series:  # fmt: skip
-    """Means, of accuracies in percent, with ± one standard deviation."""
+    """Return means, of accuracies in percent, with ± one standard deviation."""
     y, low, high = ([scale * getattr(s, side) for s in spreads] for side in ("mean", "low", "high"))
     return Series(label, "measured", list(xs), y, low, high, color, is_joined=is_joined)

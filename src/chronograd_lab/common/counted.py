@@ -1,8 +1,10 @@
-"""Layers of a network as rows of a study, and the working of each figure: what a reader would write beside it.
+"""Layers of a network as rows of a study, and the calculation of each figure, as a reader would write it.
 
-output       (input − kernel + 2 × padding) / stride + 1, rounded down (up where the pooling says so)
-parameters   filters × (kernel × kernel × channels a filter sees) + one bias each
-MACs         output positions × filters × (kernel × kernel × channels a filter sees)
+output       (input − kernel + 2 × padding) / stride + 1, rounded down (up if the pooling says so)
+
+parameters   filters × (kernel × kernel × channels of a filter) + one bias each
+
+MACs         output positions × filters × (kernel × kernel × channels of a filter)
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ CONVOLUTION, POOLING, LINEAR, INPUT = "convolution", "pooling", "linear", "input
 
 
 def counted(reference: str, options: Mapping[str, Any] | None = None, **settings: Any) -> Trace:
-    """The forward pass of a network, in evaluation mode."""
+    """Return the forward pass of a network, in evaluation mode."""
     return cached_trace(reference, dict(options or {}), mode="inference", **settings)
 
 
 def layer_rows(trace: Trace) -> list[Row]:
-    """The input, and each convolution, pooling and linear layer of one sample, in order; images are square.
+    """Return the input, and each convolution, pooling and linear layer of one sample, in order; images are square.
 
-    Local response norm, which PyTorch writes as a pooling over channels, and poolings to a size that is already there are none.
+    Left out: local response norm, which PyTorch implements as a pooling over channels, and poolings that do not change the
+    size.
     """
     first = trace.tensors[trace.inputs[0]].shape_at(1)
     rows = [_row("input", INPUT, first, first)]
@@ -64,7 +67,7 @@ def _row(module: str, kind: str, inputs: Sequence[int], output: Sequence[int], *
 
 
 def named_by_number(rows: Sequence[Row]) -> list[Row]:
-    """Names of the papers for a network without blocks: conv1, pool1, … and fc behind the last of them, as in AlexNet.
+    """Name layers as the papers do for a network without blocks: conv1, pool1, … and fc after the last of them, as in AlexNet.
 
     A pooling has the number of the convolution before it.
     """
@@ -79,7 +82,7 @@ def named_by_number(rows: Sequence[Row]) -> list[Row]:
 
 
 def named_by_block(rows: Sequence[Row]) -> list[Row]:
-    """Names for a network whose blocks end in poolings: conv1_1, conv1_2, pool1, … and fc behind the last, as in VGG."""
+    """Name layers of a network whose blocks end in poolings: conv1_1, conv1_2, pool1, … and fc after the last, as in VGG."""
     block, convolution, dense = 1, 0, 0
     named = []
     for row in rows:
@@ -100,7 +103,7 @@ def total(rows: Sequence[Row], *columns: str, kind: str | None = None) -> int:
 
 
 def amounts(rows: Sequence[Row]) -> Row:
-    """Totals of a network, of its convolutions and of its linear layers, and its layers by name, as a page finds them."""
+    """Return totals of a network, of its convolutions and of its linear layers, and its layers by name, for a page."""
     kinds = {"convolutions": CONVOLUTION, "linear": LINEAR}
     by_kind = {name: _totals(matching(rows, kind=kind)) for name, kind in kinds.items()}
     return {**_totals(rows), **by_kind, "layer": {row["layer"]: row for row in rows}}
@@ -112,7 +115,7 @@ def _totals(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def macs_table(rows: Sequence[Row], digits: int, *more: list[str]) -> Table:
-    """MACs with their working, FLOPs and share of each layer, then of all layers. `more`: rows below."""
+    """Return MACs with their calculation, FLOPs and share of each layer, then of all layers. `more`: further rows."""
     macs = total(rows, "macs")
     body = [
         [r["layer"], mac_work(r), f"{2 * r['macs']:,}", percent(r["macs"] / macs, digits)] for r in rows if r["macs"]
@@ -121,7 +124,8 @@ def macs_table(rows: Sequence[Row], digits: int, *more: list[str]) -> Table:
 
 
 def output_work(row: Row) -> str:
-    """
+    """Return the calculation of an output size.
+
     >>> output_work({"kind": "convolution", "in_size": 227, "kernel": 11, "padding": 0, "stride": 4, "out_size": 55})
     '(227 − 11 + 2 × 0) / 4 + 1 = 55'
     """
@@ -131,7 +135,7 @@ def output_work(row: Row) -> str:
 
 
 def shape(row: Row) -> str:
-    """Height × width × channels of what comes out."""
+    """Return height × width × channels of an output."""
     if row["kind"] == LINEAR:
         return f"{row['out_channels']:,}"
     return f"{row['out_size']} × {row['out_size']} × {row['out_channels']}"
@@ -142,12 +146,12 @@ def activation_work(row: Row) -> str:
 
 
 def seen_channels(row: Row) -> int:
-    """Input channels that a filter sees."""
+    """Return the input channels of a filter."""
     return int(row["in_channels"]) // int(row["groups"])
 
 
 def weight_work(row: Row, with_bias: bool = False) -> str:
-    """What the weights are a product of; empty for a layer without."""
+    """Return the product of the weights; empty for a layer without weights."""
     bias = f" + {row['biases']:,}" if with_bias and row["biases"] else ""
     result = row["weights"] + (row["biases"] if with_bias else 0)
     if row["kind"] == CONVOLUTION:

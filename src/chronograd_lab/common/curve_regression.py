@@ -1,12 +1,12 @@
-"""Across runs: what a network never trained will do, told from runs of others.
+"""Regression across runs: the curve of a network that was never trained, from runs of other networks.
 
-What describes a run's curve, its coefficients or its loss at each epoch, is regressed on what is known beforehand:
+The description of a run's curve, its coefficients or its loss at each epoch, is regressed on features known before the run:
 
     log y = intercept + sum over numbers of slope * log(number) + sum over labels of the effect of the label
 
-Slopes and effects are shrunk a little (ridge), so that features that say nearly the same, as params and MACs of one family
-do, share the effect, and a label never seen has that of the average run. Every network weighs the same, however many
-runs it has: runs of one network tell of its noise, not of its features. Errors are those of whole networks left out.
+Slopes and effects are shrunk a little (ridge). Features that nearly agree, such as params and MACs of one family, then share
+the effect, and a new label has the effect of the average run. Every network has the same weight for any number of runs, because
+runs of one network show its noise, not its features. Errors are those of whole networks left out.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from chronograd.forecast.loss import fit_loss
 from chronograd.record import INTERVAL
 from chronograd.words import how_many
 
-EPOCH_BY_EPOCH = "epoch by epoch"  # no formula: the loss of each epoch is regressed by itself
+EPOCH_BY_EPOCH = "epoch by epoch"  # no formula: regresses the loss of each epoch separately
 FORMS = (*FAMILIES, EPOCH_BY_EPOCH)
-RIDGE = 0.1  # of a network's weight; of 0.03 to 3 none predicts left-out networks of the fifteen runs much better
-MIN_NETWORKS = 3  # that one can be left out and a slope be drawn through the others
-SMOOTHED = 11  # epochs over which errors are pooled: a few runs say little of the scatter at one epoch
-NUM_QUANTILES = 99  # of each regression, where several make an interval
-MAX_PERMUTATIONS = 100_000  # tried one by one; of more, as many are drawn
+# in units of a network's weight; no value from 0.03 to 3 predicts left-out networks of the fifteen runs much better
+RIDGE = 0.1
+MIN_NETWORKS = 3  # to leave one out and fit a slope through the others
+SMOOTHED = 11  # epochs over which errors are pooled, because a few runs show little of the scatter at one epoch
+NUM_QUANTILES = 99  # of each regression, if several make an interval
+MAX_PERMUTATIONS = 100_000  # all are tried up to this number; otherwise this number is drawn
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run: what was trained, and how its loss fell.
+    """A run: its network, and its losses.
 
     Attributes:
         network: runs of one network are left out together.
@@ -73,12 +74,14 @@ class Regression:
     num_networks: int
 
     def predict(self, run: Run) -> Array:
-        """Every y expected of a run, none below 0."""
+        """Return every expected y of a run, none below 0."""
         y = self.intercept + self._row(run) @ self.weights
         return np.where(self.is_log, np.exp(np.where(self.is_log, y, 0.0)), np.maximum(y, 0.0))
 
     def leverage(self, run: Run) -> float:
-        """How far a run's features lie from those fitted: the variance of its expected log y over that of one network."""
+        """Return the distance of a run's features from the fitted ones: the variance of its expected log y over that of one
+        network.
+        """
         row = self._row(run)
         return float(1 / self.num_networks + row @ self.inverse @ row)
 
@@ -93,7 +96,7 @@ class Regression:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What is expected of a run, each (num_values,), with the 80 % interval."""
+    """The expected values of a run, each (num_values,), with the 80 % interval."""
 
     values: Array
     low: Array
@@ -102,12 +105,13 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Score:
-    """How far a predicted curve is off.
+    """The error of a predicted curve.
 
     Attributes:
-        mape: mean over epochs of |predicted / loss - 1|. It grows without bound as losses near 0, so read it with the others.
+        mape: mean over epochs of |predicted / loss - 1|. It grows without bound as losses approach 0, so read it with the
+            others.
         error_of_largest: mean over epochs of |predicted - loss| / largest loss.
-        factor: exp of the mean of |log(predicted / loss)|: the factor by which it is off, either way.
+        factor: exp of the mean of |log(predicted / loss)|: the typical factor, in either direction.
     """
 
     mape: float
@@ -117,13 +121,13 @@ class Score:
 
 @dataclass(frozen=True)
 class LabelTest:
-    """Whether a label, such as the device, changes y, with networks as blocks.
+    """A test whether a label, such as the device, changes y, with networks as blocks.
 
     Attributes:
-        p_value: share of the permutations of labels within networks that spread the labels' means as far.
-        spread: the largest mean over the least, less 1. low, high: of that ratio less 1, the middle 95 % of Student's t.
+        p_value: share of the permutations of labels within networks that spread the labels' means at least as far.
+        spread: the largest mean over the smallest, minus 1. low, high: the 95 % interval of that, by Student's t.
         noise: standard deviation of log y that neither network nor label explains.
-        share: of the variance within networks, what the label explains beyond chance (omega squared, at least 0).
+        share: of the variance within networks that the label explains beyond chance (omega squared, at least 0).
     """
 
     num_networks: int
@@ -139,12 +143,14 @@ class LabelTest:
 def regress(runs: Sequence[Run], y: Array, features: Sequence[str]) -> Regression:
     """Fit y on features of runs.
 
-    A y that is 0 in some run, such as a coefficient at its bound, has no logarithm: it is regressed as it is.
+    A y that is 0 in some run, such as a coefficient at its bound, has no logarithm: it is regressed without it.
 
     Args:
         y: at least 0, (num_runs, num_targets).
         features: names of numbers or labels; none for the mean of the networks.
+
     Raises: InputError for runs without a feature, or a y below 0.
+
     Source: Hoerl and Kennard, Ridge regression, Technometrics 1970.
 
     >>> runs = [Run(name, {"depth": depth}) for name, depth in (("a", 10), ("b", 20), ("c", 40))]
@@ -164,7 +170,7 @@ def regress(runs: Sequence[Run], y: Array, features: Sequence[str]) -> Regressio
     told = np.where(is_log, np.log(np.where(is_log, y, 1.0)), y)
     center, intercept = w @ x / w.sum(), w @ told / w.sum()
     scale = np.sqrt(w @ (x - center) ** 2 / w.sum())
-    scale[scale < 1e-9] = math.inf  # a column that never varies tells nothing
+    scale[scale < 1e-9] = math.inf  # a column that never varies has no information
     z = (x - center) / scale
     inverse = np.linalg.inv((z.T * w) @ z + RIDGE * np.eye(len(columns)))
     weights = inverse @ (z.T * w) @ (told - intercept)
@@ -172,10 +178,11 @@ def regress(runs: Sequence[Run], y: Array, features: Sequence[str]) -> Regressio
 
 
 def describe(form: str, runs: Sequence[Run]) -> Array:
-    """What is regressed of each run: coefficients (num_runs, 3), or losses (num_runs, num_epochs).
+    """Return the regressed description of each run: coefficients (num_runs, 3), or losses (num_runs, num_epochs).
 
-    Coefficients are those of `fit_loss`, for epochs and losses as they are. Runs are cut to the shortest.
-    Raises: NotFoundError for a form; what `fit_loss` raises.
+    Coefficients are those of `fit_loss`, for epochs and losses without scaling. Runs are cut to the shortest.
+
+    Raises: NotFoundError for a form; the errors of `fit_loss`.
     """
     if form not in FORMS:
         raise NotFoundError("form of a curve", form, FORMS)
@@ -187,7 +194,7 @@ def describe(form: str, runs: Sequence[Run]) -> Array:
 
 
 def curve(form: str, described: Array, num_epochs: int) -> Array:
-    """The losses of epochs 1 to num_epochs of which `describe` tells."""
+    """Return the losses of epochs 1 to num_epochs for a description."""
     if form == EPOCH_BY_EPOCH:
         return described[:num_epochs]
     return np.maximum(evaluate(form, np.arange(1.0, num_epochs + 1), described), TINY)
@@ -196,10 +203,11 @@ def curve(form: str, described: Array, num_epochs: int) -> Array:
 def left_out(
     runs: Sequence[Run], y: Array, features: Sequence[str], expand: Callable[[Array], Array] = lambda found: found
 ) -> tuple[Array, Array]:
-    """For every run, what the other networks predict, (num_runs, num_values), and its leverage then, (num_runs,).
+    """Return, for every run, the prediction from the other networks, (num_runs, num_values), and its leverage, (num_runs,).
 
     Args:
-        expand: from the regressed y to what is compared, such as coefficients to a curve.
+        expand: converts the regressed y to the compared values, such as coefficients to a curve.
+
     Raises: InputError with too few networks.
     """
     networks = list(dict.fromkeys(run.network for run in runs))
@@ -225,14 +233,14 @@ def predict(
     smoothed: int = 1,
     rivals: Sequence[Sequence[str]] = (),
 ) -> Predicted:
-    """What the runs say of a new one.
+    """Predict a new run from the runs.
 
-    The interval comes from how predictions of left-out networks failed, widened as the new one's features lie farther out,
-    with Student's t for as many networks. With `rivals` it is that of the regressions in equal parts, as none is known to
-    hold where no network has been: it is wide where they disagree.
+    The interval comes from the errors for left-out networks, and widens with the new one's leverage. It uses Student's t for
+    the number of networks. With `rivals` it is the interval of all regressions with equal weights, because none is known to be
+    valid for a new network: it is wide where they disagree.
 
     Args:
-        truth: what `expand` gives was in fact, (num_runs, num_values). smoothed: values over which errors are pooled.
+        truth: the real values of `expand`, (num_runs, num_values). smoothed: values over which errors are pooled.
         rivals: features of other regressions.
     """
     quantiles = np.linspace(0, 1, NUM_QUANTILES + 2)[1:-1, None]
@@ -255,7 +263,9 @@ def _squared_error(
     expand: Callable[[Array], Array],
     smoothed: int,
 ) -> Array:
-    """Of log values of left-out networks, for a leverage of 0, (num_values,): the mean over networks."""
+    """Return the mean over networks of the squared error of log values of left-out networks, for a leverage of 0,
+    (num_values,).
+    """
     predicted, leverages = left_out(runs, y, features, expand)
     squares = np.log(np.maximum(predicted, TINY) / np.maximum(truth, TINY)) ** 2 / (1 + leverages[:, None])
     networks = np.array([run.network for run in runs])
@@ -276,7 +286,7 @@ def score(predicted: Array, losses: Array) -> Score:
 
 
 def epochs_to(values: Array, target: float) -> int | None:
-    """The first epoch, from 1, at which a falling curve is no more than `target`; None if it never is.
+    """Return the first epoch, from 1, at which a falling curve is no more than `target`; None if it never is.
 
     >>> epochs_to(np.array([3.0, 2.0, 1.0]), 2.0), epochs_to(np.array([3.0]), 2.0)
     (2, None)
@@ -286,14 +296,16 @@ def epochs_to(values: Array, target: float) -> int | None:
 
 
 def label_test(runs: Sequence[Run], y: Sequence[float], label: str) -> LabelTest:
-    """Whether y differs by label, with the network as block: a permutation test of log y, and the size of the effect.
+    """Test whether y differs by label, with the network as block: a permutation test of log y, and the size of the effect.
 
-    Under the null hypothesis a network's runs could have had its labels in any order. All orders are tried, or
-    `MAX_PERMUTATIONS` of them.
+    Under the null hypothesis, a network's runs could have had its labels in any order. All orders are tried, or
+    `MAX_PERMUTATIONS` random ones.
 
     Args:
         y: above 0, one per run. Every network has one run of each label.
-    Raises: InputError if a run is missing or there twice, or a y is not above 0.
+
+    Raises: InputError if a run is missing or exists twice, or a y is not above 0.
+
     Source: Fisher, The design of experiments, 1935; Student's t on the residuals of the two-way table.
     """
     networks = list(dict.fromkeys(run.network for run in runs))
@@ -322,7 +334,7 @@ def label_test(runs: Sequence[Run], y: Sequence[float], label: str) -> LabelTest
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
-    """Of log y against log x, with the 80 % interval. Raises InputError with fewer than 3 points or all x alike.
+    """Return the slope of log y against log x, with the 80 % interval. Raises InputError with fewer than 3 points or equal x.
 
     >>> slope([1, 2, 4], [1, 4, 16])
     (2.0, 2.0, 2.0)
@@ -332,7 +344,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
     if len(u) < 3 or float(u @ u) < TINY:
         raise InputError(f"{len(u)} points make no slope with an interval", "give at least 3, at different x")
     found = float(u @ v / (u @ u))
-    rest = float(((v - found * u) ** 2).sum())  # exact points: 0, where scipy's linregress has no deviation
+    rest = float(((v - found * u) ** 2).sum())  # 0 for exact points, where scipy's linregress has no deviation
     error = math.sqrt(rest / (len(u) - 2) / float(u @ u)) * float(student.ppf(INTERVAL[1], len(u) - 2))
     return round(found, 9), round(found - error, 9), round(found + error, 9)
 
@@ -359,7 +371,7 @@ def _value(run: Run, name: str, label: str | None) -> float:
 
 
 def _permuted(table: Array) -> Array:
-    """The sum of squared column means for permutations within rows: all, or as many as are allowed, drawn."""
+    """Return the sum of squared column means for permutations within rows: all, or the allowed number of random ones."""
     orders = np.array(list(itertools.permutations(range(table.shape[1]))))
     if len(orders) ** len(table) <= MAX_PERMUTATIONS:
         sums = np.zeros((1, table.shape[1]))

@@ -1,9 +1,9 @@
-"""Sets of runs of several networks, and what each network's features tell of one left out: rows of plain data.
+"""Sets of runs of several networks, and predictions for a network left out from the others' features: rows of plain data.
 
-The published runs are in `CIFAR_RESNETS` of CHRONOGRAD_MEASURED: `history{depth}_{device}.json` with lists `loss` and `acc`, of the
-training set, by epoch. Depths 18, 34, 50, 101 and 152 are there torchvision's ImageNet networks on images of 32 x 32, other
-depths of the form 6n + 2 the CIFAR ones of He et al. 2015. Source: github.com/alexunxus/DLSP_hw4_p4. Its runs of depth 50
-are in a folder of their own: predictions are scored on them, and nothing is fitted to them.
+The published runs are in `CIFAR_RESNETS` of CHRONOGRAD_MEASURED: `history{depth}_{device}.json` with lists `loss` and `acc`, of
+the training set, by epoch. Depths 18, 34, 50, 101 and 152 are torchvision's ImageNet networks on images of 32 x 32. Other
+depths of the form 6n + 2 are the CIFAR networks of He et al. 2015. Source: github.com/alexunxus/DLSP_hw4_p4. Its runs of depth
+50 are in a separate folder: they score predictions, and nothing is fitted to them.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ FEATURES: dict[str, tuple[str, ...]] = {
     FULL: ("family", "params", "macs"),
 }
 OPTIMUS = "inverse"
-AT_BOUND = 1e-9  # a coefficient below is 0 but for where the fit stopped
+AT_BOUND = 1e-9  # a smaller coefficient would be 0 without the fit's stopping rule
 _NAME = re.compile(r"history(?P<depth>\d+)_(?P<device>[A-Za-z0-9-]+)\.json")
 _TOLERANCE = 1e-9  # a share of correct answers is a quotient of whole numbers
-NUM_SHOWN = 40  # epochs of a curve that are kept for a figure: of more, smaller points are drawn
+NUM_SHOWN = 40  # epochs of a curve in a figure; a longer curve has fewer points
 
 
 @dataclass(frozen=True, eq=False)
 class Logs:
-    """Runs that differ in network, and in device or seed only beside.
+    """Runs that differ in network, and otherwise only in device or seed.
 
     Attributes:
         runs: with `numbers` depth, params, macs and `labels` family and device or seed.
-        features: those that runs are regressed on, by name of the regression.
-        targets: by name, such as `accuracy 90 %`. epochs: of each run to each, (num_runs, num_targets); NaN: not reached.
-        levels: the loss at which each run had each accuracy, between epochs, (num_runs, num_targets); empty where the targets
-            are losses.
+        features: of each regression, by its name.
+        targets: by name, such as `accuracy 90 %`. epochs: of each run to each, (num_runs, num_targets); NaN if not reached.
+        levels: the loss at which each run had each accuracy, between epochs, (num_runs, num_targets); empty if the targets are
+            losses.
     """
 
     name: str
@@ -78,31 +78,31 @@ class Logs:
     levels: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
     def of(self, networks: Sequence[str], wanted: bool = True) -> Logs:
-        """Those of some networks, or the others."""
+        """Return the runs of some networks, or of all others."""
         at = [i for i, run in enumerate(self.runs) if (run.network in networks) == wanted]
         levels = self.levels[at] if len(self.levels) else self.levels
         return replace(self, runs=tuple(self.runs[i] for i in at), epochs=self.epochs[at], levels=levels)
 
     @property
     def networks(self) -> list[str]:
-        """By depth."""
+        """Return the networks by depth."""
         return list(dict.fromkeys(run.network for run in sorted(self.runs, key=lambda run: run.numbers["depth"])))
 
     @property
     def reached(self) -> list[int]:
-        """Which targets every run reached: only of those are epochs predicted."""
+        """Return the targets that every run reached: epochs are predicted only for these."""
         return np.flatnonzero(~np.isnan(self.epochs).any(axis=0)).tolist()
 
 
 def published_folder(name: str = CIFAR_RESNETS) -> Path | None:
-    """Where the published runs are; None if they are not at hand."""
+    """Return the folder of the published runs; None if they are not available."""
     measured = measured_folder()
     folder = measured / name if measured else None
     return folder if folder is not None and any(folder.glob("history*.json")) else None
 
 
 def ahead(depth: int, known: Logs) -> Logs:
-    """A network of which there is no run, on each device of the known ones."""
+    """Return a network without a run, on each device of the known ones."""
     devices = dict.fromkeys(run.labels["device"] for run in known.runs)
     runs = tuple(_run(depth, device, np.zeros(0)) for device in devices)
     epochs = np.full((len(runs), len(known.targets)), np.nan)
@@ -110,9 +110,9 @@ def ahead(depth: int, known: Logs) -> Logs:
 
 
 def read_logs(name: str, files: Sequence[Path], accuracies: Sequence[float]) -> Logs:
-    """Read published runs, or further ones of their form and naming.
+    """Read published runs, or further ones with the same form and names.
 
-    Raises: InputError for a name that does not tell depth and device, or a depth that is of neither family.
+    Raises: InputError for a name without depth and device, or a depth of neither family.
     """
     runs, epochs, levels = [], [], []
     for path in files:
@@ -129,7 +129,7 @@ def read_logs(name: str, files: Sequence[Path], accuracies: Sequence[float]) -> 
 
 
 def _level(losses: Array, errors: Array, error: float) -> float:
-    """The loss where an error is first reached, on lines between epochs; NaN where it is not."""
+    """Return the loss at which an error is first reached, linear between epochs; NaN if it is not."""
     at = crossing(np.arange(1.0, len(errors) + 1), errors, error)
     return np.nan if at is None else float(np.interp(at, np.arange(1.0, len(losses) + 1), losses))
 
@@ -142,7 +142,7 @@ def _run(depth: int, device: str, losses: Array) -> Run:
 
 @cache
 def _network(depth: int) -> tuple[str, str, float, float]:
-    """Its name in the zoo or torchvision, its family, params, and MACs of one image of 32 x 32, for 10 classes."""
+    """Return its name in the zoo or torchvision, its family, params, and MACs of one image of 32 x 32, for 10 classes."""
     from chronograd.count.network import trace_network
 
     if depth in TORCHVISION_DEPTHS:
@@ -162,7 +162,7 @@ def _network(depth: int) -> tuple[str, str, float, float]:
 
 
 def analysed(logs: Logs, notes: list[str]) -> dict[str, list[Row]]:
-    """Coefficients, errors of networks left out, and the prediction that has the least."""
+    """Return coefficients, errors of networks left out, and the best prediction."""
     if len(logs.networks) <= MIN_NETWORKS:
         notes.append(f"{logs.name}: {len(logs.networks)} networks are too few for intervals of one left out")
     curves, targets, chosen = choice(logs)
@@ -174,7 +174,9 @@ def analysed(logs: Logs, notes: list[str]) -> dict[str, list[Row]]:
 
 
 def choice(logs: Logs) -> tuple[list[Row], list[Row], Row]:
-    """How far off curves and epochs of networks left out are, and what has the least error: no other rule chooses it."""
+    """Return the errors of curves and epochs for networks left out, and the prediction with the smallest error, the only rule
+    of choice.
+    """
     curves = curve_rows(logs)
     targets = target_rows(logs) if len(logs.networks) > MIN_NETWORKS else []
     form, features = best(curves, "mape", "form", "features")
@@ -183,13 +185,13 @@ def choice(logs: Logs) -> tuple[list[Row], list[Row], Row]:
 
 
 def best(rows: Sequence[Row], error: str, *keys: str) -> tuple[str, ...]:
-    """What has the least mean error over the networks left out: values of the keys, such as form and features."""
+    """Return the values of the keys, such as form and features, with the smallest mean error over the networks left out."""
     means = {tuple(own[0][key] for key in keys): mean(own, error) for own in grouped(rows, *keys).values()}
     return min((one for one in means if means[one] is not None), key=lambda one: means[one] or 0.0)
 
 
 def best_formula(curves: Sequence[Row]) -> str:
-    """Of the forms that have coefficients, the one that predicts networks left out best."""
+    """Return the form with coefficients that predicts networks left out best."""
     return best([row for row in curves if row["form"] in FAMILIES], "mape", "form")[0]
 
 
@@ -204,7 +206,7 @@ def _network_rows(logs: Logs) -> list[Row]:
 
 
 def coefficient_rows(logs: Logs, forms: Sequence[str]) -> list[Row]:
-    """The fitted coefficients of each run, and how far the fitted curve is off."""
+    """Return the fitted coefficients of each run, and the error of the fitted curve."""
     rows = []
     for form in forms:
         for run, own in zip(logs.runs, _described(logs, form), strict=True):
@@ -214,7 +216,7 @@ def coefficient_rows(logs: Logs, forms: Sequence[str]) -> list[Row]:
 
 
 def curve_rows(logs: Logs) -> list[Row]:
-    """How far the curve predicted for each network left out is off, by form and features: the mean of its runs."""
+    """Return the error of the curve predicted for each network left out, by form and features: the mean of its runs."""
     rows = []
     truth = describe(EPOCH_BY_EPOCH, logs.runs)
     for form in FORMS:
@@ -225,7 +227,7 @@ def curve_rows(logs: Logs) -> list[Row]:
 
 
 def repeat_rows(logs: Logs) -> list[Row]:
-    """The same, of the geometric mean of a network's other runs: no regression can be expected to be better."""
+    """Return the same for the geometric mean of a network's other runs: no regression can be expected to be better."""
     truth = describe(EPOCH_BY_EPOCH, logs.runs)
     predicted = []
     for i, run in enumerate(logs.runs):
@@ -246,7 +248,7 @@ def _by_network(logs: Logs, predicted: Array, truth: Array, known: Row) -> list[
 
 
 def target_rows(logs: Logs) -> list[Row]:
-    """Epochs to each target for each network left out, by features, with their intervals."""
+    """Return epochs to each target for each network left out, by features, with their intervals."""
     return [
         row
         for network in logs.networks
@@ -273,14 +275,14 @@ def _epoch_rows(known: Logs, held: Logs, features: str) -> list[Row]:
 
 
 def epochs_prediction(logs: Logs, run: Run, features: str, is_alone: bool = False) -> Predicted:
-    """Epochs to the targets that all runs reached, with the interval of all regressions, or of this one alone."""
+    """Predict epochs to the targets that all runs reached, with the interval of all regressions, or of this one alone."""
     epochs = logs.epochs[:, logs.reached]
     rivals = [] if is_alone else _rivals(logs, features)
     return predict(logs.runs, epochs, logs.features[features], run, epochs, rivals=rivals)
 
 
 def curve_prediction(logs: Logs, run: Run, form: str, features: str) -> Predicted:
-    """Losses by epoch, as far as the shortest of the runs goes."""
+    """Predict losses by epoch, up to the length of the shortest run."""
     truth = describe(EPOCH_BY_EPOCH, logs.runs)
     return predict(
         logs.runs, _described(logs, form), logs.features[features], run, truth, _expand(form, truth.shape[1]),
@@ -290,7 +292,7 @@ def curve_prediction(logs: Logs, run: Run, form: str, features: str) -> Predicte
 
 @lru_cache(maxsize=32)
 def _described(logs: Logs, form: str) -> Array:
-    """Fits of a long curve take a tenth of a second."""
+    """Return descriptions, cached: fits of a long curve take a tenth of a second."""
     return describe(form, logs.runs)
 
 
@@ -306,7 +308,7 @@ def _expand(form: str, num_epochs: int) -> Callable[[Array], Array]:
 
 
 def truth_rows(known: Logs, truth: Logs, forms: Sequence[str]) -> list[Row]:
-    """Curves predicted from known runs against real ones, with each regression."""
+    """Compare curves predicted from known runs with real ones, for each regression."""
     rows = []
     for run in truth.runs:
         for features in known.features:
@@ -325,9 +327,10 @@ def truth_epoch_rows(known: Logs, truth: Logs) -> list[Row]:
 
 
 def curve_columns(known: Logs, truth: Logs, form: str, features: str, beside: str) -> Iterator[tuple[str, Any]]:
-    """Of each network: epoch, loss predicted with its bounds, loss predicted by other features, and of each run.
+    """Yield for each network: epoch, predicted loss with its bounds, loss predicted by other features, and the loss of each
+    run.
 
-    Of a long curve, epochs that are even in their logarithm.
+    A long curve has epochs with equal steps of their logarithm.
     """
     for network in truth.networks:
         runs = truth.of([network]).runs
@@ -343,11 +346,11 @@ def curve_columns(known: Logs, truth: Logs, form: str, features: str, beside: st
         yield f"{truth.name}: {network}", {"epoch": epochs.tolist(), **drawn}
 
 
-# -- tests of what the published runs are said to show ------------------------------------------------
+# -- tests of the published runs' claims --------------------------------------------------------------
 
 
 def device_rows(logs: Logs, notes: list[str]) -> list[Row]:
-    """Whether the device changes the epochs to each target, networks as blocks."""
+    """Test whether the device changes the epochs to each target, with networks as blocks."""
     rows: list[Row] = []
     for j, target in enumerate(logs.targets):
         epochs = logs.epochs[:, j]
@@ -361,14 +364,14 @@ def device_rows(logs: Logs, notes: list[str]) -> list[Row]:
 
 
 def slope_rows(logs: Logs, coefficients: Sequence[Row]) -> list[Row]:
-    """d log y / d log depth of epochs and coefficients over the networks, with and without those of another family."""
+    """Return d log y / d log depth of epochs and coefficients over the networks, with and without those of another family."""
     ys = {target: logs.epochs[:, j] for j, target in enumerate(logs.targets)}
     for form, fits in grouped(coefficients, "form").items():
         ys |= {f"{form}, {name}": np.array([row["coefficients"][i] for row in fits])
                for i, name in enumerate(FAMILIES[form].names)}  # fmt: skip
     rows: list[Row] = []
     for name, y in ys.items():
-        if not (y > AT_BOUND).all():  # NaN, where a run did not reach a target, is not
+        if not (y > AT_BOUND).all():  # false for NaN, where a run did not reach a target
             continue
         for over, families in (("all", (CIFAR, IMAGENET)), (CIFAR, (CIFAR,))):
             own = [[i for i, run in enumerate(logs.runs) if run.network == network] for network in logs.networks]
@@ -392,7 +395,7 @@ def _digits(value: float) -> float:
 
 
 def rounded(values: Mapping[str, float | None]) -> Row:
-    """To six digits."""
+    """Round values to six digits."""
     return {key: None if value is None else _digits(value) for key, value in values.items()}
 
 

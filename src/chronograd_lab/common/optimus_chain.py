@@ -1,10 +1,10 @@
-"""From the loss curves of some networks to the epochs of another, by way of Optimus' coefficients, and how sure that is.
+"""The chain from the loss curves of some networks to the epochs of another, by Optimus' coefficients, and its uncertainty.
 
-Peng et al., Optimus, EuroSys 2018: l(k) = 1/(b0·k + b1) + b2, with losses over the largest. The coefficients of each run are
-regressed on depth and device; the curve of another depth follows from them, and its epochs to an accuracy from the loss at
-which the known runs had that accuracy.
+Peng et al., Optimus, EuroSys 2018: l(k) = 1/(b0·k + b1) + b2, with losses divided by the largest. The coefficients of each run
+are regressed on depth and device. The curve of another depth follows from them. Its epochs to an accuracy follow from the loss
+at which the known runs had that accuracy.
 
-A network of a kind that no run has is as far off as a kind is from the others: intervals for it leave whole kinds out.
+A network of a kind without any run is as far off as one known kind is from the others: intervals for it leave whole kinds out.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ from chronograd_lab.common.results import Row
 from chronograd_lab.common.rows import Difference, Spread, difference
 
 COEFFICIENTS = ("b0", "b1", "b2", "largest loss")
-ASKED = ("depth", "device")  # what the coefficients are regressed on
+ASKED = ("depth", "device")  # features of the coefficients
 CHAIN, BEFORE, AFTER = "Optimus' coefficients on depth and device", "forecast made beforehand", "mean of the networks"
 RULES = (BEFORE, CHAIN, AFTER)
-# Epochs to each target with the 80 % interval, of the fifteen runs by `FULL`, before a run of depth 50 was read: at 9c22c1c.
+# Epochs to each target with the 80 % interval, from the fifteen runs by `FULL`, before a run of depth 50 was read: at 9c22c1c.
 FORECAST = {
     "accuracy 90 %": (8.2, 8.0, 15.0), "accuracy 95 %": (11.0, 10.4, 20.9), "accuracy 99 %": (21.5, 20.3, 34.0),
 }  # fmt: skip
-# What this study predicts of ResNet-50 by `CHAIN`: epochs to 92 % with the 80 % interval. Other studies begin with it.
+# This study's prediction for ResNet-50 by `CHAIN`: epochs to 92 % with the 80 % interval. Other studies start from it.
 RESNET50_EPOCHS_TO_92 = (12.9685, 6.49779, 25.8828)
-RESNET50_REAL_EPOCHS_TO_92 = (33, 29, 26)  # what its runs on K80, P100 and V100 took
+RESNET50_REAL_EPOCHS_TO_92 = (33, 29, 26)  # of its runs on K80, P100 and V100
 TARGET = "accuracy 92 %"
-LEARNING = "accuracy 99 %"  # until then a percentage error of a loss is not one of a number near 0
+LEARNING = "accuracy 99 %"  # beyond it, losses are near 0, where a percentage error means little
 
 
 # -- coefficients of the runs --------------------------------------------------------------------------
 
 
 def plain_fit(losses: Array) -> Array:
-    """b0, b1, b2 of losses over the largest, by `scipy.optimize.curve_fit` with all points alike and no coefficient below 0.
+    """Fit b0, b1, b2 to losses divided by the largest, by `scipy.optimize.curve_fit` with equal weights and no coefficient
+    below 0.
 
     >>> k = np.arange(1.0, 21)
     >>> plain_fit(2 / (0.5 * k + 0.5) + 0.2).round(3).tolist()
@@ -66,7 +67,9 @@ def plain_fit(losses: Array) -> Array:
 
 
 def is_lost_without_bounds(losses: Array) -> bool:
-    """Whether `curve_fit` without bounds, from its own start, ends at what is no loss: below its level, or never falling."""
+    """Return whether `curve_fit` without bounds, from its default start, ends at an impossible loss: below its level, or never
+    falling.
+    """
     b0, b1, _ = _fitted(losses, (-np.inf, np.inf))
     return bool(b0 <= 0 or b0 + b1 <= 0)
 
@@ -78,20 +81,20 @@ def _fitted(losses: Array, bounds: tuple[float, float]) -> Array:
         return 1 / (b0 * k + b1) + b2
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OptimizeWarning)  # no covariance is asked for
+        warnings.simplefilter("ignore", OptimizeWarning)  # the covariance is not used
         found, _ = curve_fit(curve, epochs, losses / losses.max(), bounds=bounds, maxfev=20_000)
     return np.asarray(found)
 
 
 def weighted_fit(losses: Array) -> Array:
-    """The same by `fit_loss`, where each later third of the points has a fourth of the sigma of the one before."""
+    """Fit the same by `fit_loss`; each later third of the points has a fourth of the sigma of the one before."""
     b0, b1, b2 = fit_loss(np.arange(1.0, len(losses) + 1), losses, OPTIMUS, draws=0).coefficients.values()
     largest = float(losses.max())
     return np.array([b0 * largest, b1 * largest, b2 / largest])
 
 
 def triple_rows(logs: Logs) -> list[Row]:
-    """The coefficients of each run by both fits, and how far each is off, over the largest loss."""
+    """Return the coefficients of each run by both fits, and the error of each, divided by the largest loss."""
     rows = []
     for run in logs.runs:
         epochs, relative = np.arange(1.0, len(run.losses) + 1), run.losses / run.losses.max()
@@ -108,13 +111,15 @@ def triple_rows(logs: Logs) -> list[Row]:
 
 
 def described(logs: Logs) -> Array:
-    """What is regressed: b0, b1, b2 of the plain fit and the largest loss, (num_runs, 4)."""
+    """Return the regressed values: b0, b1, b2 of the plain fit and the largest loss, (num_runs, 4)."""
     return np.array([[*np.where(b > TINY, b, 0.0), run.losses.max()]
                      for run in logs.runs for b in [plain_fit(run.losses)]])  # fmt: skip
 
 
 def regression_rows(logs: Logs, new: Run) -> list[Row]:
-    """Of each coefficient how it goes with depth, over all networks and over one family, with device, and at another depth."""
+    """Return for each coefficient its trend with depth, over all networks and over one family, with device, and at another
+    depth.
+    """
     found = described(logs)
     model = regress(logs.runs, found, ASKED)
     devices = list(dict.fromkeys(run.labels["device"] for run in logs.runs))
@@ -143,24 +148,24 @@ def _of(logs: Logs, network: str) -> list[Run]:
 
 
 def chain_curve(known: Logs, new: Run, epochs: Array) -> Array:
-    """The losses at some epochs that the regressed coefficients say."""
+    """Return the losses at some epochs from the regressed coefficients."""
     *b, largest = regress(known.runs, described(known), ASKED).predict(new)
     return np.asarray(largest * evaluate(OPTIMUS, epochs, np.array(b)))
 
 
 def chain_epochs(known: Logs, new: Run) -> Array:
-    """Epochs to each target: where that curve has come down to the loss at which the known runs had the accuracy."""
+    """Return the epochs to each target, where that curve falls to the loss at which the known runs had the accuracy."""
     b0, b1, b2, largest = regress(known.runs, described(known), ASKED).predict(new)
     return np.asarray((1 / np.maximum(level_losses(known) / largest - b2, TINY) - b1) / b0)
 
 
 def mean_epochs(known: Logs, new: Run) -> Array:
-    """Epochs to each target of the mean network, each weighing the same: no slope is believed beyond a kind."""
+    """Return the epochs to each target of the mean network, with equal weights: no slope is trusted beyond a kind."""
     return regress(known.runs, known.epochs, ()).predict(new)
 
 
 def mean_curve(known: Logs, new: Run, epochs: Array) -> Array:
-    """The losses of the mean network at some epochs; before the first and beyond the last those."""
+    """Return the losses of the mean network at some epochs; constant before the first and beyond the last."""
     losses = regress(known.runs, describe(EPOCH_BY_EPOCH, known.runs), ()).predict(new)
     return np.interp(epochs, np.arange(1.0, len(losses) + 1), losses)
 
@@ -169,7 +174,7 @@ Rule = Callable[[Logs, Run], Array]
 
 
 def kind_errors(known: Logs, rule: Rule, truth: Array, features: Sequence[str]) -> dict[str, tuple[Array, Array]]:
-    """Of each kind when it is left out: the mean log(predicted / real), and its mean square for a leverage of 0."""
+    """Return for each kind, when it is left out, the mean log(predicted / real), and its mean square for a leverage of 0."""
     errors = {}
     for kind in dict.fromkeys(run.labels["family"] for run in known.runs):
         at = [i for i, run in enumerate(known.runs) if run.labels["family"] == kind]
@@ -184,10 +189,10 @@ def kind_errors(known: Logs, rule: Rule, truth: Array, features: Sequence[str]) 
 def of_another_kind(
     known: Logs, new: Run, rule: Rule, truth: Array, features: Sequence[str]
 ) -> tuple[Array, Array, Array]:
-    """What a rule says of a network of a kind that no run has, with the 80 % interval.
+    """Predict a network of a kind without any run, by a rule, with the 80 % interval.
 
-    As the interval of a network left out, but whole kinds are left out: Student's t has one degree of freedom less than there
-    are kinds.
+    The interval is like that of a network left out, but whole kinds are left out. Student's t has one degree of freedom less
+    than the number of kinds.
     """
     squares = np.mean([square for _, square in kind_errors(known, rule, truth, features).values()], axis=0)
     kinds = {run.labels["family"] for run in known.runs}
@@ -198,7 +203,7 @@ def of_another_kind(
 
 
 def kind_rows(known: Logs) -> list[Row]:
-    """How far each rule is off for kinds left out, and how far two kinds are apart in other recipes."""
+    """Return the error of each rule for kinds left out, and the difference of two kinds in other recipes."""
     rows = []
     for name, rule, features in (
         (CHAIN, chain_epochs, ASKED),
@@ -216,9 +221,9 @@ def _forecast_epochs(known: Logs, new: Run) -> Array:
 
 
 def other_kind_rows(levels: Sequence[tuple[str, float]]) -> list[Row]:
-    """Two kinds under one recipe, of runs on small data that the package has: epochs of each to losses, and their ratio.
+    """Compare two kinds under one recipe, from runs on small data in the package: epochs of each to losses, and their ratio.
 
-    Only recipes of which both kinds have a run that comes down to all the losses.
+    Only recipes in which both kinds have a run that reaches all the losses.
     """
     reached: dict[tuple[str, str], list[Array]] = {}
     for run in published().losses:
@@ -237,7 +242,9 @@ def other_kind_rows(levels: Sequence[tuple[str, float]]) -> list[Row]:
 
 
 def _reached(steps: Array, losses: Array, loss: float) -> float:
-    """Where a loss is reached, on lines of its logarithm between points; NaN where it is not, or at the first point."""
+    """Return the step at which a loss is reached, linear in its logarithm between points; NaN if it is not, or at the first
+    point.
+    """
     below = np.flatnonzero(losses <= loss)
     if not len(below) or below[0] == 0:
         return math.nan
@@ -246,12 +253,12 @@ def _reached(steps: Array, losses: Array, loss: float) -> float:
 
 
 def level_losses(known: Logs) -> Array:
-    """The loss at which the known runs had each accuracy, their geometric mean, (num_targets,)."""
+    """Return the loss at which the known runs had each accuracy, their geometric mean, (num_targets,)."""
     return np.asarray(np.exp(np.log(known.levels).mean(axis=0)))
 
 
 def ahead_rows(known: Logs, new: Run) -> dict[str, list[Row]]:
-    """What each rule says of a network of which no run is known, on no device in particular, and what that rests on."""
+    """Return each rule's prediction for a network without any run, on no particular device, and its basis."""
     levels = list(zip(known.targets, level_losses(known).tolist(), strict=True))
     ahead = [{"rule": rule, "network": new.network, "depth": int(new.numbers["depth"]), "target": target,
               **rounded({"epochs": values[j], "low": low[j], "high": high[j]})}
@@ -264,8 +271,8 @@ def ahead_rows(known: Logs, new: Run) -> dict[str, list[Row]]:
 
 
 def _by_rule(known: Logs, new: Run) -> dict[str, tuple[Array, Array, Array]]:
-    """Epochs to each target, and their 80 % interval."""
-    before = epochs_prediction(known, new, FULL)  # which asks one of its regressions for the device
+    """Return epochs to each target, and their 80 % interval."""
+    before = epochs_prediction(known, new, FULL)  # one of its regressions needs the device
     return {
         BEFORE: (before.values, before.low, before.high),
         CHAIN: of_another_kind(known, _anywhere(new), chain_epochs, known.epochs, ASKED),
@@ -274,7 +281,7 @@ def _by_rule(known: Logs, new: Run) -> dict[str, tuple[Array, Array, Array]]:
 
 
 def _anywhere(run: Run) -> Run:
-    """On no device in particular: the mean of those that are known, as none of them changes the epochs."""
+    """Return a run on no particular device: the mean of the known ones, because no device changes the epochs."""
     return replace(run, labels={"family": run.labels["family"]})
 
 
@@ -282,7 +289,7 @@ def _anywhere(run: Run) -> Run:
 
 
 def epoch_rows(known: Logs, held: Logs) -> list[Row]:
-    """Epochs to each target by each rule for networks held back, beside what each run took."""
+    """Return epochs to each target by each rule for networks held back, and the epochs of each run."""
     rows = []
     for run, seen in zip(held.runs, held.epochs, strict=True):
         for rule, (values, low, high) in _by_rule(known, run).items():
@@ -294,10 +301,10 @@ def epoch_rows(known: Logs, held: Logs) -> list[Row]:
 
 
 def curves_of(known: Logs, new: Run, num_epochs: int) -> dict[str, tuple[Array, Array, Array]]:
-    """By rule the loss of each epoch with its 80 % interval.
+    """Return by rule the loss of each epoch with its 80 % interval.
 
-    Of a network of another kind the interval has the curve of one that learns faster and slower by the factor by which kinds
-    differ in their epochs to `TARGET`.
+    For a network of another kind, the bounds are the curves of a faster and a slower learner. Their factor is that by which
+    kinds differ in their epochs to `TARGET`.
     """
     before = curve_prediction(known, new, EPOCH_BY_EPOCH, FULL)
     curves = {BEFORE: (before.values[:num_epochs], before.low[:num_epochs], before.high[:num_epochs])}
@@ -313,7 +320,7 @@ def curves_of(known: Logs, new: Run, num_epochs: int) -> dict[str, tuple[Array, 
 
 
 def score_rows(known: Logs, held: Logs) -> list[Row]:
-    """How far each rule's curve is off in each run: over all epochs, and until the run is nearly right about all."""
+    """Return the error of each rule's curve in each run: over all epochs, and until the run is nearly perfect."""
     rows = []
     at = known.targets.index(LEARNING) if LEARNING in known.targets else -1
     for run, seen in zip(held.runs, held.epochs, strict=True):
@@ -338,7 +345,9 @@ def score_rows(known: Logs, held: Logs) -> list[Row]:
 
 
 def curve_columns(known: Logs, new: Run, held: Logs | None) -> Iterator[tuple[str, dict[str, list[float | None]]]]:
-    """By rule, for a figure: epochs even in their logarithm, the predicted loss with its bounds, and that of each real run."""
+    """Yield by rule, for a figure: epochs with equal steps of their logarithm, the predicted loss with its bounds, and that of
+    each run.
+    """
     runs = held.runs if held else ()
     length = min(len(run.losses) for run in (*known.runs, *runs))
     epochs = np.unique(np.geomspace(1, length, NUM_SHOWN).astype(int))
@@ -355,14 +364,14 @@ def curve_columns(known: Logs, new: Run, held: Logs | None) -> Iterator[tuple[st
 
 
 def device_pairs(logs: Logs, values: Array) -> list[tuple[str, str, Difference]]:
-    """Of each two devices, how far log values are apart, networks as repeats, by the one test of differences.
+    """Return the difference of log values of each two devices, with networks as repeats, by the one test of differences.
 
-    Each network's mean is taken off first; that it was estimated is made good in the spread.
+    The mean of each network is subtracted first; the spread is corrected for this estimate.
     """
     devices = list(dict.fromkeys(run.labels["device"] for run in logs.runs))
     at = {(run.network, run.labels["device"]): math.log(value) for run, value in zip(logs.runs, values, strict=True)}
     if len(devices) < 2 or len(at) < len(devices) * len(logs.networks):
-        return []  # a network without a run on each of them is no repeat
+        return []  # a network without a run on each of them is not a repeat
     table = np.array([[at[network, device] for device in devices] for network in logs.networks])
     table -= table.mean(axis=1, keepdims=True)
     k = len(devices)
@@ -372,7 +381,7 @@ def device_pairs(logs: Logs, values: Array) -> list[tuple[str, str, Difference]]
 
 
 def pair_rows(logs: Logs) -> list[Row]:
-    """Ratios of epochs less 1, of each two devices and to each target that all runs reached."""
+    """Return ratios of epochs minus 1, for each two devices and each target that all runs reached."""
     rows = []
     for j in logs.reached:
         for a, b, apart in device_pairs(logs, logs.epochs[:, j]):

@@ -1,4 +1,4 @@
-"""Runs on parameter servers beside simulations of them: from what learners wrote to staleness and updates per second."""
+"""Runs on parameter servers and simulations of them: from the lines of learners to staleness and updates per second."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from chronograd_lab.common.rows import grouped
 
 COUNTED, AT_ONCE, WITH_GAP = "counted", "simulated, reads at once", "simulated, with the gap"
 PARTS = ("pull_s", "compute_s", "push_s")
-# Of Updates, one value a gradient.
+# Columns of Updates, one value per gradient.
 COLUMNS = ("learner", "index", "read_ns", "pulled_ns", "computed_ns", "pushed_ns", "applied_ns", "update", "staleness")
 DRAWN = 40  # gradients of a run in its picture
-PAUSE_S = 0.01  # a slow learner is stopped this long at a time
+PAUSE_S = 0.01  # length of one stop of a slow learner
 
 
 @contextlib.contextmanager
@@ -59,9 +59,9 @@ def _pause(run: Path, learner: int, share: float, is_over: threading.Event) -> N
 
 
 def lines_of(run: RunDir) -> list[Row]:
-    """Updates in the order of server 0, less those of the beginning.
+    """Return updates in the order of server 0, without those of the beginning.
 
-    `idle_s`: time from update to update of a learner, less pull, compute and push of the later.
+    `idle_s`: time between two updates of a learner, minus pull, compute and push of the later one.
     """
     kept = ("step", "learner", "staleness", "time_s", *PARTS)
     found, before = [], dict[float, float]()
@@ -83,13 +83,17 @@ def _mean_parts(lines: Sequence[Row]) -> dict[str, float]:
 
 
 def timeline(lines: Sequence[Row]) -> Updates:
-    """The first of a run, drawn as if an update came at the very end of its push, and weights were read as a pull began.
+    """Return the first updates of a run as a picture: an update at the end of its push, a read of weights at the start of a
+    pull.
 
-    No cycle is drawn as beginning before the update of the last.
+    No cycle begins before the update of the last.
     """
     first = lines[:DRAWN]
     start = min(line["time_s"] - sum(line[part] for part in PARTS) for line in first)
-    rows, before = [], dict[int, tuple[int, int]]()  # of each learner, gradients so far and when the last was applied
+    rows, before = (
+        [],
+        dict[int, tuple[int, int]](),
+    )  # for each learner, gradients so far and the time of the last update
     for line in first:
         index, free = before.get(line["learner"], (0, 0))
         applied = round((line["time_s"] - start) * NS)
@@ -102,18 +106,21 @@ def timeline(lines: Sequence[Row]) -> Updates:
 
 
 def replayed(lines: Sequence[Row]) -> float:
-    """Mean staleness of pushes at the times of a run's updates, if every learner pulled at the instant of its push."""
+    """Return the mean staleness of pushes at the times of a run's updates, if every learner pulled at the instant of its
+    push.
+    """
     start = min(line["time_s"] for line in lines) - 1.0
     found = of_pushes([[line["time_s"] - start for line in own] for own in _of_learners(lines)])
-    return float(found.staleness[found.index > 1].mean())  # first pulls of those that are left out are not known
+    return float(found.staleness[found.index > 1].mean())  # the first pulls of the updates left out are unknown
 
 
 def simulated(lines: Sequence[Row], updates: int, outside: float | None = None) -> Updates:
-    """Learners with the durations of a run, each part drawn on its own.
+    """Simulate learners with the durations of a run; each part is drawn independently.
 
     Args:
-        outside: of pull and push the share in which a gradient does not age, as weights are not read yet or it is applied
-            already; nor does it while a learner is idle. None for none of all this.
+        outside: share of pull and push in which a gradient does not age, because weights are not read yet or it is already
+            applied.
+            It does not age either while a learner is idle. None to ignore all of this.
     """
     learners = []
     for own in _of_learners(lines):
@@ -132,10 +139,10 @@ def _samples(seconds: np.ndarray) -> Duration:
 
 
 def compared(runs: Mapping[str, Sequence[Row]], updates: int) -> tuple[list[Row], list[Row]]:
-    """Each run beside its simulations: one row a run, and the share of each staleness.
+    """Compare each run with its simulations: one row per run, and the share of each staleness.
 
-    Where in a pull weights are read, and where in a push they are updated, no learner can tell. The first run of several
-    learners tells how much of the two lies outside; that share is then taken for all runs.
+    A learner cannot know when in a pull weights are read, and when in a push they are updated. The first run of several
+    learners gives the share of the two that lies outside; all runs use that share.
     """
     gaps = {name: _gap(lines) for name, lines in runs.items()}
     outside = next((gap["outside"] for gap in gaps.values() if gap["learners"] > 1), 0.0)
@@ -170,7 +177,7 @@ def _last_mean(updates: Updates) -> float:
 
 
 def _stall(lines: Sequence[Row]) -> Row:
-    """The longest cycle of any learner, and how many learners have their own longest at the same time, itself included."""
+    """Return the longest cycle of any learner, and the number of learners that have their longest one at the same time."""
     longest = [max((sum(line[part] for part in PARTS), line["time_s"]) for line in own) for own in _of_learners(lines)]
     most, at = max(longest)
     overlapping = sum(end - seconds < at and at - most < end for seconds, end in longest)
@@ -178,9 +185,9 @@ def _stall(lines: Sequence[Row]) -> Row:
 
 
 def _gap(lines: Sequence[Row]) -> Row:
-    """How long after its update the weights for a learner's next gradient are read.
+    """Return the time from an update to the reading of weights for the learner's next gradient.
 
-    By then others have updated so often that replayed staleness is larger than counted.
+    Others update in that time, so replayed staleness is larger than counted staleness.
     """
     learners = len(_of_learners(lines))
     times = sorted(line["time_s"] for line in lines)
@@ -200,7 +207,7 @@ def shares_of(staleness: np.ndarray | Sequence[int]) -> dict[int, float]:
 
 
 def total_variation(a: Mapping[int, float], b: Mapping[int, float]) -> float:
-    """Half the sum of the differences of two distributions: the share that would have to move.
+    """Return half the sum of the differences of two distributions: the share that would have to move.
 
     >>> total_variation({0: 0.5, 1: 0.5}, {1: 0.5, 2: 0.5})
     0.5

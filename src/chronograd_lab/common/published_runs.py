@@ -1,8 +1,8 @@
-"""Learning curves that others published, with the schedules of their learning rates.
+"""Published learning curves, with the schedules of their learning rates.
 
-DAWNBench's logs do not tell the schedule. Where the error falls at once, in every run of a kind at the same epoch, the rate fell;
-where it falls ever faster towards the planned end, it was annealed. That is read here from whole curves, once, as the job file
-of each run would have said it before the run began.
+DAWNBench's logs do not contain the schedule. If the error falls at once, at the same epoch in every run of a kind, the rate
+fell. If it falls faster and faster towards the planned end, the rate was annealed. This is read from whole curves once, as the
+job file of each run would have stated it before the run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from chronograd.forecast.schedule import Schedule
 MEASURED_VARIABLE = "CHRONOGRAD_MEASURED"
 CIFAR_RESNETS = "resnet_cifar10_k80_p100_v100"  # a folder of it
 HELD_BACK = (
-    "resnet50_cifar10_k80_p100_v100"  # another, of the same source: runs of ResNet-50, which nothing is fitted to
+    "resnet50_cifar10_k80_p100_v100"  # another folder of the same source: runs of ResNet-50, to which nothing is fitted
 )
-# Drops of the rate, by a part of the name of the file; other runs on images are annealed. Of question answering it is constant.
+# Drops of the rate, by a part of the file name. Other runs on images are annealed; for question answering the rate is constant.
 DROPS: dict[str, tuple[float, ...]] = {
     "KRes34": (50, 100, 150),
     "dawn_resnet164": (91, 136),
@@ -35,12 +35,12 @@ DROPS: dict[str, tuple[float, ...]] = {
     "dawn_resnet152_b_4M60": (106, 213),
     "dawn_resnet152_b_8k80": (68, 137),
 }
-NO_CURVE = "drqa"  # its column of accuracies holds something else: it rises beyond 1
+NO_CURVE = "drqa"  # its column of accuracies exceeds 1, so it holds something else
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedCurve:
-    """A whole curve. `group`: runs that are alike, none of which may forecast another; `source`: the table it is from."""
+    """A whole curve. `group`: similar runs; none of them may forecast another. `source`: its table."""
 
     curve: LearningCurve
     source: str
@@ -48,7 +48,7 @@ class PublishedCurve:
 
 
 def dawnbench(measured: Path) -> Iterator[PublishedCurve]:
-    """Errors on the test split by epoch, of runs on CIFAR-10, ImageNet and SQuAD."""
+    """Yield errors on the test split by epoch, of runs on CIFAR-10, ImageNet and SQuAD."""
     runs: dict[str, list[tuple[float, float]]] = {}
     with (measured / "dawnbench" / "train_epoch_times.csv").open(newline="") as file:
         for row in csv.DictReader(file):
@@ -67,7 +67,9 @@ def dawnbench(measured: Path) -> Iterator[PublishedCurve]:
 def cifar_resnets(
     measured: Path, folder: str = CIFAR_RESNETS, source: str = "ResNets at a constant rate"
 ) -> Iterator[PublishedCurve]:
-    """Training losses of ResNets of five depths on three devices, at a constant rate; in the other folder those of ResNet-50."""
+    """Yield training losses of ResNets of five depths on three devices, at a constant rate; in the other folder those of
+    ResNet-50.
+    """
     for path in sorted((measured / folder).glob("history*.json")):
         name = path.stem.removeprefix("history")
         losses = read_curve(path)
@@ -76,7 +78,7 @@ def cifar_resnets(
 
 
 def measured_folder() -> Path | None:
-    """Where published timings and curves lie, if the user has them."""
+    """Return the folder of published timings and curves, if the user has them."""
     folder = os.environ.get(MEASURED_VARIABLE)
     if folder and not Path(folder).expanduser().is_dir():
         raise NotFoundError(f"folder of {MEASURED_VARIABLE}", folder, [])

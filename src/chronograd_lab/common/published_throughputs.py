@@ -1,6 +1,6 @@
-"""Throughputs of training that others published, of the devices that studies predict; what such a row says of a prediction.
+"""Published throughputs of training on the devices that studies predict, and their use for a prediction.
 
-A prediction rests on the row of one GPU; rows of several are held against it.
+A prediction uses the row of one GPU; rows of several GPUs are compared with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _WHOLE = ("image_size", "batch_per_gpu", "gpus", "nodes")
 
 
 def published(device: str, network: str) -> list[Row]:
-    """Rows of a network on a device, in the order of the table, of either form of a ResNet; none where none is kept here.
+    """Return the rows of a network on a device, in the order of the table, for either form of a ResNet; empty if there are
+    none.
 
     >>> [row["gpus"] for row in published("v100", "resnet50-v1")], published("v100", "lenet5")
     ([1, 8], [])
@@ -48,9 +49,10 @@ def _table() -> tuple[Row, ...]:
 
 
 def one_gpu_steps() -> list[Row]:
-    """Steps of ResNet-18 on CIFAR images on one GPU, by precision and batch, timed by the project, beside what was predicted before.
+    """Return steps of ResNet-18 on CIFAR images on one GPU, by precision and batch, timed by the project, with the earlier
+    predictions.
 
-    `step_s` is None where the batch did not fit.
+    `step_s` is None if the batch did not fit.
     """
     text = (resources.files("chronograd_lab.common") / "one_gpu_steps.csv").read_text(encoding="utf-8")
     return [
@@ -60,15 +62,15 @@ def one_gpu_steps() -> list[Row]:
 
 
 def base_row(device: str, network: str) -> Row | None:
-    """The first row of one GPU, on which predictions of the network on the device rest; None if there is none."""
+    """Return the first row of one GPU, the basis of predictions of the network on the device; None if there is none."""
     return next((row for row in published(device, network) if row["gpus"] == 1), None)
 
 
 def correction(device: str, network: str) -> Callable[[Job], float] | None:
-    """By how much to correct predicted times of a network on a device, from its row of one GPU; None without one.
+    """Return the correction of predicted times of a network on a device, from its row of one GPU; None without one.
 
-    The part of a step in which the device waits for the host stays as it is. Images of another size are other operators: of
-    what the row showed they have as much as a network on another device.
+    The part of a step in which the device waits for the host is not corrected. Images of another size have other operators, so
+    they get the correction of a network on another device.
     """
     row = base_row(device, network)
     if row is None:
@@ -87,12 +89,12 @@ def correction(device: str, network: str) -> Callable[[Job], float] | None:
 
 
 def _work_s(trace: Trace, setting: Setting) -> float:
-    """Seconds that a rank computes in a step."""
+    """Return the seconds of computation of a rank in a step."""
     return sum(rank_work(trace, setting.batch_per_rank, setting)[1].values())
 
 
 def factor_shown(row: Row) -> float:
-    """Published over predicted time of a step: a job of that network, batch and device, of one GPU."""
+    """Return the published divided by the predicted time of a step: a job of that network, batch and device, on one GPU."""
     size = row["image_size"]
     job = from_dict(
         {

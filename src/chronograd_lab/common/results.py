@@ -1,4 +1,4 @@
-"""What a study found, as plain data that is kept as JSON."""
+"""The results of a study, as plain data stored in JSON."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """What a study found.
+    """The results of a study.
 
     Attributes:
-        settings: of the size that was run.
-        rows: by table name, one row per experiment and seed: what was varied, and what came out.
+        settings: of the executed size.
+        rows: by table name, one row per experiment and seed: the varied settings, and the results.
         curves: by experiment, columns of equal length such as epoch, step, seconds, test_accuracy.
         pictures: by name, PNG as base64.
-        notes: what fell short, and why.
+        notes: shortfalls, and their reasons.
         environment: processor, threads and versions.
     """
 
@@ -46,7 +46,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """Raises FileFormatError for a file that is not there or is no results."""
+        """Read results. Raises FileFormatError for a missing file or one that holds no results."""
         try:
             data = json.loads(path.read_bytes())
             if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):

@@ -1,4 +1,4 @@
-"""What studies of agents share: their jobs, what came out of a run, curves over seeds, and what repeats bear."""
+"""Shared code of studies of agents: their jobs, the results of a run, curves over seeds, and significance."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import listed
 from chronograd_lab.common.written import Block, key
 
-# The last evaluations of a run, over which its return is meant: one alone says little of an agent that keeps changing.
+# Share of a run's last evaluations in its return. A single one says little about an agent that keeps changing.
 LAST_SHARE = 0.25
-# The agent that studies take parts away from, at two sizes.
+# The agent from which studies remove parts, at two sizes.
 _AGENT = {
     "algorithm": "dqn-2015", "clip_rewards": False, "update_every": 1, "evaluation_epsilon": 0.0, "epsilon_end": 0.05,
 }  # fmt: skip
@@ -40,7 +40,7 @@ LAPTOP = {
 
 
 def agent_job(settings: Settings, **changes: Any) -> Job:
-    """A job of the environment, network and agent that settings name; `changes` are of the agent."""
+    """Return a job of the environment, network and agent of the settings; `changes` apply to the agent."""
     return from_dict(
         {
             "task": "reinforcement",
@@ -56,8 +56,8 @@ def agent_job(settings: Settings, **changes: Any) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings, arms: Mapping[str, Mapping[str, Any]]) -> Results:
-    """Train the agent of each arm, a name and what is changed of the agent, from each seed."""
-    runner.threads = 1  # networks as small as these are no faster with more
+    """Train the agent of each arm, a name and the changes of the agent, from each seed."""
+    runner.threads = 1  # networks of this size are no faster with more
     compared = [
         Arm(name, agent_job(settings, **changes), {"agent": name}, range(settings["seeds"]))
         for name, changes in arms.items()
@@ -69,20 +69,21 @@ def conduct(runner: StudyRunner, settings: Settings, arms: Mapping[str, Mapping[
 
 
 def returns_of(record: Record) -> dict[str, list[float | None]]:
-    """Of every evaluation: frames, seconds, mean return."""
+    """Return frames, seconds and mean return of every evaluation."""
     columns = record.curves["training"].columns
     kept = [i for i, value in enumerate(columns["mean_return"]) if value is not None]
     return {name: [columns[name][i] for i in kept] for name in ("frames", "seconds", "mean_return")}
 
 
 def processor_s(one: Trained) -> float:
-    """Seconds of a core that a run of one process took, start and evaluations too: other processes do not lengthen it as they do
-    its time."""
+    """Return the core seconds of a run of one process, including start and evaluations. Unlike its wall time, they do not grow
+    with the load of other processes.
+    """
     return sum((end.user_s or 0.0) + (end.system_s or 0.0) for end in one.run.read_steps().of(End))
 
 
 def row_of(one: Trained) -> Row:
-    """What came out of a run."""
+    """Return the results of a run as a row."""
     record = one.run.record()
     returns = [value or 0.0 for value in returns_of(record)["mean_return"]]
     last = returns[-max(1, round(LAST_SHARE * len(returns))) :]
@@ -99,7 +100,7 @@ def row_of(one: Trained) -> Row:
 
 
 def returns_table(rows: Sequence[Row]) -> Table:
-    """A row per agent: the return over the last evaluations, the worst of them, the best of all; time of a core where it is known."""
+    """Return a row per agent: the return over the last evaluations, the worst of them, the best of all; core time if known."""
     time = _time(rows)
     body = [
         [name, f"{spread(own, 'last_return'):.4g}", f"{spread(own, 'worst_of_last').mean:.4g}",
@@ -125,7 +126,9 @@ def _time(rows: Sequence[Row]) -> str:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Of each agent its return at the end and its time; how many pairs of agents differ significantly in their return."""
+    """Return for each agent its return at the end and its time; and the number of pairs of agents with significantly different
+    returns.
+    """
     agents = grouped(results.rows["runs"], "agent")
     ends = {name: spread(rows, "last_return") for name, rows in agents.items()}
     times = {name: spread(rows, _time(rows)) for name, rows in agents.items()}
@@ -137,7 +140,7 @@ def values(results: Results) -> dict[str, Any]:
 
 
 def pairs_table(rows: Sequence[Row]) -> Table:
-    """The difference of the returns of every two agents."""
+    """Return the difference of the returns of every two agents."""
     ends = {name: spread(own, "last_return") for name, own in grouped(rows, "agent").items()}
     pairs = [[one, other, f"{ends[one] - ends[other]:.0f}"] for one, other in combinations(ends, 2)]
     return listed(["one", "other", "return at the end, one less other"], pairs, text=2)
@@ -148,13 +151,13 @@ def returns_block(results: Results, colors: Mapping[str, str]) -> Block:
 
 
 def curves_figure(results: Results, colors: Mapping[str, str]) -> Figure:
-    """Returns against frames, a band for each agent."""
+    """Return the figure of returns against frames, a band for each agent."""
     bands = [band(results.curves, name, color) for name, color in colors.items()]
     return Figure([Lines("frames", "mean return", bands, solved_mark(results.settings), from_zero=True)])
 
 
 def band(curves: Curves, name: str, color: str = "") -> Series:
-    """Mean return over seeds against frames, with ± one standard deviation."""
+    """Return the mean return over seeds against frames, with ± one standard deviation."""
     own = of_arm(curves, name)
     shortest = min(len(columns["frames"]) for columns in own)
     returns = np.array([[float(v or 0) for v in columns["mean_return"][:shortest]] for columns in own])

@@ -1,4 +1,4 @@
-"""Rows of results: those that match, the values of a column, means and spreads over seeds, and how these are worded."""
+"""Rows of results: selection, values of a column, means and spreads over seeds, and their words."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from chronograd_lab.common.results import Row
 
 
 def matching(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    """The rows that have the wanted values."""
+    """Return the rows that have the wanted values."""
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
 def distinct(rows: Sequence[Row], key: str, **wanted: Any) -> list[Any]:
-    """Values of a column of the rows that have the wanted values, in the order in which they first come."""
+    """Return the values of a column of the rows that have the wanted values, in order of their first appearance."""
     return list(dict.fromkeys(row[key] for row in matching(rows, **wanted)))
 
 
 def grouped(rows: Sequence[Row], *keys: str) -> dict[Any, list[Row]]:
-    """Rows by their value in a column, or by their values in several, in the order in which these first come.
+    """Group rows by their value in a column, or by their values in several, in order of the first appearance.
 
     >>> grouped([{"a": 2, "b": 1}, {"a": 1, "b": 1}, {"a": 2, "b": 3}], "a")
     {2: [{'a': 2, 'b': 1}, {'a': 2, 'b': 3}], 1: [{'a': 1, 'b': 1}]}
@@ -37,14 +37,14 @@ def grouped(rows: Sequence[Row], *keys: str) -> dict[Any, list[Row]]:
 
 
 def mean(rows: Sequence[Row], key: str, **wanted: Any) -> float | None:
-    """Of what is known in a column of the rows that have the wanted values; None if nothing is."""
+    """Return the mean of the known values in a column of the rows that have the wanted values; None if there are none."""
     values = [row[key] for row in matching(rows, **wanted) if row[key] is not None]
     return float(np.mean(values)) if values else None
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation over seeds; of one seed the deviation is not known."""
+    """Mean and standard deviation over seeds; for one seed the deviation is unknown."""
 
     mean: float
     std: float | None
@@ -59,7 +59,7 @@ class Spread:
         return difference(self, other)
 
     def __gt__(self, other: Spread) -> bool:
-        """Whether the mean is above the other one and the difference is significant.
+        """Return whether the mean is above the other one and the difference is significant.
 
         >>> Spread(0.82, 0.005, 3) > Spread(0.80, 0.005, 3), Spread(0.81, 0.02, 3) > Spread(0.80, 0.02, 3)
         (True, False)
@@ -68,11 +68,12 @@ class Spread:
         return apart.is_seen and apart.mean > 0
 
     def __lt__(self, other: Spread) -> bool:
-        """Whether the mean is below the other one and the difference is significant."""
+        """Return whether the mean is below the other one and the difference is significant."""
         return other > self
 
     def __format__(self, form: str) -> str:
-        """
+        """Format the mean, with its deviation.
+
         >>> f"{Spread.of([0.5, 0.6]):%}, {Spread.of([100.0, 200.0]):.4g}, {Spread.of([100.0]):.4g}"
         '55.00 ± 7.07 %, 150 ± 70.7, 100'
         """
@@ -89,7 +90,8 @@ class Spread:
         return self.mean + (self.std or 0.0)
 
     def percent(self) -> str:
-        """
+        """Return the mean as percent, with its deviation.
+
         >>> Spread.of([0.5, 0.6]).percent(), Spread.of([0.5]).percent()
         ('55.00 ± 7.07 %', '50.00 %')
         """
@@ -97,12 +99,12 @@ class Spread:
         return f"{100 * self.mean:.2f}{plus} %"
 
     def cells(self) -> list[str]:
-        """Of a table: the accuracy with its deviation, and how many seeds."""
+        """Return cells of a table: the accuracy with its deviation, and the number of seeds."""
         return [self.percent(), str(self.n)]
 
 
 def spread(rows: Sequence[Row], key: str = "accuracy", **wanted: Any) -> Spread:
-    """Of the rows that have the wanted values. Raises ValueError if there is none."""
+    """Return the spread of the rows that have the wanted values. Raises ValueError if there is none."""
     values = [float(row[key]) for row in matching(rows, **wanted)]
     if not values:
         raise ValueError(f"no row has {wanted}")
@@ -111,12 +113,12 @@ def spread(rows: Sequence[Row], key: str = "accuracy", **wanted: Any) -> Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two means over repeats are apart: Welch's t-test, and the 95 % interval of the difference.
+    """The difference of two means over repeats: Welch's t-test, and the 95 % interval.
 
     Attributes:
-        interval: None where either mean has fewer than two repeats, or none of them differ; `p` too.
+        interval: None if either mean has fewer than two repeats, or none of them differ; also `p`.
         is_seen: whether the difference is significant: the interval, which is wide for few repeats, excludes zero.
-        detectable: half of the interval: a smaller difference could not have been seen with these repeats.
+        detectable: half of the interval: these repeats cannot detect a smaller difference.
     """
 
     mean: float
@@ -133,7 +135,7 @@ class Difference:
         return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
 
     def __format__(self, form: str) -> str:
-        """`%`: of accuracies, in percentage points.
+        """Format the difference; `%` gives percentage points of accuracies.
 
         >>> f"{Spread(3, 1, 3) - Spread(8, 1, 3):.1f}"
         '−5.0 (−7.3 … −2.7, p = 0.0036)'
@@ -141,7 +143,7 @@ class Difference:
         return self.points() if form == "%" else self.words(lambda value: minus(f"{value:+{form}}"))
 
     def points(self) -> str:
-        """Of accuracies, in words: percentage points, their interval, and what the repeats bear."""
+        """Return the difference of accuracies in words: percentage points, their interval, and whether it is significant."""
         return self.words(lambda value: _signed(100 * value), " percentage points")
 
     def words(self, form: Callable[[float], str], unit: str = "") -> str:
@@ -155,7 +157,7 @@ class Difference:
 
 
 def difference(a: Spread, b: Spread) -> Difference:
-    """a minus b: B. L. Welch, The generalization of Student's problem, 1947.
+    """Return a minus b: B. L. Welch, The generalization of Student's problem, 1947.
 
     >>> difference(Spread(0.82, 0.005, 3), Spread(0.80, 0.005, 3)).points()
     '+2.0 percentage points (+0.9 … +3.1, p = 0.008)'
@@ -176,9 +178,9 @@ def difference(a: Spread, b: Spread) -> Difference:
 
 
 def trend(xs: Sequence[float], ys: Sequence[float]) -> Difference:
-    """What a step of 1 in x changes in y: the slope of a straight line through all runs, with its 95 % interval.
+    """Return the change of y for a step of 1 in x: the slope of a straight line through all runs, with its 95 % interval.
 
-    Where single values of x are too few to be told apart, all of them together may show a direction.
+    If single values of x have too few runs to differ significantly, all of them together may show a direction.
 
     >>> trend([0, 0, 0, 1, 1, 1], [0.50, 0.51, 0.52, 0.53, 0.54, 0.55]).points()
     '+3.0 percentage points (+0.7 … +5.3, p = 0.021)'
@@ -203,7 +205,7 @@ def _signed(points: float) -> str:
 
 
 def shown(value: float | None, form: Callable[[float], str], otherwise: str = "–") -> str:
-    """A value as it is printed, or what stands for one that is not known.
+    """Return a value as printed, or a replacement for an unknown one.
 
     >>> shown(0.5, "{:.2f}".format), shown(None, "{:.2f}".format)
     ('0.50', '–')
@@ -212,7 +214,8 @@ def shown(value: float | None, form: Callable[[float], str], otherwise: str = "�
 
 
 def signed(points: float) -> str:
-    """
+    """Return percentage points with their sign.
+
     >>> signed(1.24), signed(-0.04)
     ('+1.2', '+0.0')
     """
@@ -220,7 +223,8 @@ def signed(points: float) -> str:
 
 
 def plural(n: int, word: str) -> str:
-    """
+    """Return a number with its word, in the plural if needed.
+
     >>> plural(1, "node"), plural(2, "node")
     ('1 node', '2 nodes')
     """
@@ -232,5 +236,5 @@ def seeds(n: int) -> str:
 
 
 def upper(text: str) -> str:
-    """With a capital letter at its beginning."""
+    """Return text with a capital first letter."""
     return text[0].upper() + text[1:]

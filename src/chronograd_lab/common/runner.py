@@ -1,6 +1,6 @@
-"""Where a study runs its jobs: each in a run directory of its own, several at a time, none twice.
+"""A runner for the jobs of a study: each in its own directory, several at a time, none twice.
 
-An interrupted study goes on where it was: finished runs are kept, an unfinished one is resumed.
+An interrupted study continues: finished runs stay, an unfinished one is resumed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Say = Callable[[str], None]
 
 
 class StudyRunner:
-    """A folder for the runs of one study, and how many run at a time. Every run has `threads` threads.
+    """A folder for the runs of one study, and the number that run at a time. Every run has `threads` threads.
 
-    `truth` are files of what happened, for a study that scores its predictions on such. `changes` are overrides of every job
-    that it trains, such as training.precision=bf16 on a GPU.
+    `truth` are files of real results, for a study that scores its predictions. `changes` are overrides of every job that it
+    trains, such as training.precision=bf16 on a GPU.
     """
 
     def __init__(
@@ -43,10 +43,9 @@ class StudyRunner:
         self.say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()
 
     def train(self, experiments: Mapping[str, Job]) -> dict[str, RunDir]:
-        """Run jobs, by name, to their end. Returns their run directories.
+        """Run jobs, by name, to their end. Return their run directories.
 
-        A name such as `noise 25 %/seed-1` becomes that of a directory. Raises the first error; the others are then ended
-        where they are.
+        A name such as `noise 25 %/seed-1` becomes that of a directory. Raises the first error; the other runs then end at once.
         """
         with ThreadPoolExecutor(self.parallel) as pool:
             started = {name: pool.submit(self._train, name, job) for name, job in experiments.items()}
@@ -54,7 +53,7 @@ class StudyRunner:
                 done, _ = wait(started.values(), return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
-            except BaseException:  # an error or an interrupt: the other runs end too, and can be resumed
+            except BaseException:  # an error or an interrupt: the other runs end, too, and can be resumed
                 self._is_stopped.set()
                 raise
             finally:
@@ -82,12 +81,12 @@ class StudyRunner:
         return run
 
     def _watch(self, line: Line) -> None:
-        """Called with every step of a run: an error here ends its processes."""
+        """Receive every step of a run: an error here ends its processes."""
         if self._is_stopped.is_set():
             raise RunError("stopped", "the same command goes on from here")
 
     def step_alone_s(self, name: str, job: Job) -> float:
-        """Seconds of a step of the job while no other run of the study is under way: the median."""
+        """Return the median seconds of a step of the job while no other run of the study is active."""
         path = self.path(f"alone/{name}")
         run = RunDir.open(path) if is_run_dir(path) else None
         if run is None or not run.is_finished:
@@ -97,15 +96,15 @@ class StudyRunner:
         return run.record().value("step_time_s")
 
     def threads_alone(self, worlds: Sequence[int]) -> int:
-        """Threads of a rank when nothing else runs and the cores are shared out over the largest of these worlds."""
+        """Return the threads of a rank when nothing else runs and the largest of these worlds shares the cores."""
         return max(1, environment.cores() // max(worlds))
 
     def path(self, name: str) -> Path:
-        """The run directory of an experiment, done or not."""
+        """Return the run directory of an experiment, done or not."""
         return self.folder.resolve() / "runs" / re.sub(r"[^A-Za-z0-9./=-]+", "-", name).strip("-")
 
     def results(self, settings: Settings, **found: Any) -> Results:
-        """Results with their header filled in."""
+        """Return results with their header filled in."""
         own = environment.environment()
         kept = {key: own[key] for key in ("processor", "gpus", "versions") if own.get(key)}
         how: dict[str, Any] = {
@@ -117,7 +116,7 @@ class StudyRunner:
 
 
 def outcome(run: RunDir) -> Row:
-    """What came out of a run, as one row: accuracies are fractions, times seconds."""
+    """Return the results of a run as one row: accuracies are fractions, times seconds."""
     record = run.record()
     job = run.job().training
     updates = record.curves["training"].columns["step"][-1] or 0
@@ -135,7 +134,7 @@ def outcome(run: RunDir) -> Row:
 
 
 def curve(record: Record) -> dict[str, list[float | None]]:
-    """Of every epoch that was evaluated: epoch, step, seconds, train_loss, test_loss, test_accuracy."""
+    """Return for every evaluated epoch: epoch, step, seconds, train_loss, test_loss, test_accuracy."""
     columns = record.curves["training"].columns
     kept = [i for i, accuracy in enumerate(columns["test_accuracy"]) if accuracy is not None]
     return {name: [values[i] for i in kept] for name, values in columns.items()}

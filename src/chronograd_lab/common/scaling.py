@@ -1,7 +1,7 @@
-"""What the studies of many ranks share: jobs on growing numbers of ranks, measured here and predicted for elsewhere.
+"""Shared code of studies of many ranks: jobs on growing numbers of ranks, measured here and predicted for other devices.
 
-Runs of one study never overlap: they are timed. What cannot run here is a row that says why; predictions for devices
-that are not here stand beside, labelled.
+Runs of one study never overlap, because they are timed. A run that is impossible here is a row with the reason. Predictions for
+other devices are labelled.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ COLORS = ("accent", "vermilion", "green", "purple", "orange", "teal")
 
 @dataclass(frozen=True)
 class Sweep:
-    """One job of a study and the numbers of ranks it is looked at with.
+    """One job of a study and its numbers of ranks.
 
     Attributes:
         measured: numbers of ranks to run here; `predicted`: to predict, on the job's device.
-        known: further columns of its rows. `algorithm`: of the all-reduce, for what is predicted.
-        factor: by how much predicted times of a job are corrected; see `published_throughputs.correction`.
+        known: further columns of its rows. `algorithm`: of the all-reduce, for predictions.
+        factor: the correction of predicted times of a job; see `published_throughputs.correction`.
     """
 
     name: str
@@ -59,7 +59,9 @@ class Sweep:
 def scaling_job(
     settings: Settings, backend: str, training: Row, data: str = "data", communication: Row | None = None, **cluster: Any
 ) -> Job:  # fmt: skip
-    """A job of these settings on this machine, or on the device that `cluster` names. `data`: the setting that has it."""
+    """Return a job of these settings on this machine, or on the device in `cluster`. `data`: the setting that holds the
+    data.
+    """
     return from_dict(
         {
             "network": {"name": settings["network"]},
@@ -73,11 +75,11 @@ def scaling_job(
 
 
 def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep]) -> Results:
-    """The table `points`: rows of `chronograd.bench.scaling.Point`, with `series`: the sweep's name. One run at a time.
+    """Return the table `points`: rows of `chronograd.bench.scaling.Point`, with `series`: the sweep's name. One run at a time.
 
-    What was measured is predicted as well where this machine is calibrated, which it is with PyTorch: not TensorFlow's runs.
-    More ranks than cores are not run, as they would measure how cores are shared. Every rank has as many threads as leaves a
-    core for each of the largest world.
+    Measured runs are also predicted if this machine is calibrated for their framework: PyTorch, not TensorFlow. More ranks than
+    cores are not run, because they would measure the sharing of cores. Each rank has the same threads in every world, chosen
+    for the largest one.
     """
     from chronograd.data.datasets import card
     from chronograd.data.trace_job import trace_job
@@ -111,7 +113,7 @@ def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep])
 
 
 def measured(runner: StudyRunner, settings: Settings, name: str, job: Job) -> Record:
-    """The record of a timed job, from an earlier run of the study where there is one."""
+    """Return the record of a timed job, from an earlier run of the study if there is one."""
     path = runner.path(name)
     if is_run_dir(path) and RunDir.open(path).is_finished:
         return RunDir.open(path).record()
@@ -124,7 +126,7 @@ def measured(runner: StudyRunner, settings: Settings, name: str, job: Job) -> Re
 def cluster_sweeps(
     settings: Settings, job: Callable[..., Job], scalings: Sequence[Scaling] = ("weak",)
 ) -> list[Sweep]:  # fmt: skip
-    """Predictions for the GPUs of `clusters`, which rest on the published row of one GPU where there is one.
+    """Return predictions for the GPUs of `clusters`, based on the published row of one GPU if there is one.
 
     Args:
         job: makes the job of a kind of scaling on a cluster, from the fields of `Cluster`.
@@ -153,7 +155,7 @@ def with_published(results: Results) -> Results:
 
 
 def by_world(rows: Sequence[Row]) -> dict[str, Row]:
-    """Rows of one series by number of ranks, as a page finds them: n1, n2, …"""
+    """Return rows of one series by number of ranks, for a page: n1, n2, …"""
     return {f"n{row['world']}": row for row in rows}
 
 
@@ -163,7 +165,7 @@ def has_many(rows: Sequence[Row]) -> bool:
 
 
 def here_table(rows: Sequence[Row], names: Mapping[str, Column]) -> Table:
-    """What ran on this machine, and what was predicted for it. `names`: the first columns."""
+    """Return the table of runs on this machine, and their predictions. `names`: the first columns."""
     rows = [row for row in rows if row["step_time_s"] is not None]
 
     def error(row: Row) -> str:
@@ -183,7 +185,7 @@ def here_table(rows: Sequence[Row], names: Mapping[str, Column]) -> Table:
 
 @dataclass(frozen=True)
 class Changes:
-    """Settings that were run in rounds against a base: differences of their steps, as shares of that of the base.
+    """Settings that ran in rounds against a base: differences of their steps, as shares of the base.
 
     Attributes:
         significant: number of settings whose step differs. `detectable`: the largest difference that the rounds cannot detect.
@@ -214,7 +216,7 @@ def changes(rows: Sequence[Row], by: str, base: str) -> Changes:
 
 
 def rounds_table(rows: Sequence[Row], by: str, base: str, exposed: str, shown_as: Callable[[str], str] = str) -> Table:
-    """Steps of settings that were run in rounds. `exposed`: the column of exposed communication."""
+    """Return the steps of settings that ran in rounds. `exposed`: the column of exposed communication."""
     own, found = grouped(rows, by), changes(rows, by, base)
 
     def change(name: str) -> str:
@@ -233,13 +235,13 @@ def rounds_table(rows: Sequence[Row], by: str, base: str, exposed: str, shown_as
 
 
 def last(rows: Sequence[Row], **wanted: Any) -> Row | None:
-    """Of the wanted rows the one with most ranks and a step time; None if there is none."""
+    """Return the wanted row with most ranks and a step time; None if there is none."""
     known = [row for row in matching(rows, **wanted) if row["step_time_s"] is not None]
     return max(known, key=lambda row: row["world"], default=None)
 
 
 def reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why rows are missing, each once, with the series that it keeps away."""
+    """Return why rows are missing, each reason once, with its series."""
     missing: dict[str, dict[str, None]] = {}
     for row in rows:
         if row["kind"] == "missing":
@@ -248,10 +250,10 @@ def reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def gpu_prices(devices: Sequence[str], per_node: int) -> dict[str, Price]:
-    """The on-demand price of each device in an instance of `per_node`, so that costs differ by what runs lose and by nothing else.
+    """Return the on-demand price of each device in an instance of `per_node`, so that costs differ only by the losses of runs.
 
-    Prices of one provider and year where one lists all of the devices; else the price that `predict` uses for each. A device without a
-    known price is left out. Raises: NotFoundError for an unknown device.
+    If one provider lists all of the devices in one year, those prices are used; else the prices of `predict`. A device without
+    a known price is left out. Raises: NotFoundError for an unknown device.
     """
     offers = {device: market.offers(device, "on-demand") for device in devices}
     shared = set.intersection(*({(row.date[:4], row.vendor) for row in rows} for rows in offers.values()))
@@ -269,7 +271,7 @@ def gpu_prices(devices: Sequence[str], per_node: int) -> dict[str, Price]:
 
 
 def usd_per_gpu_hour(price: Price | None, per_node: int) -> float | None:
-    """US dollars an hour for one GPU of a whole node."""
+    """Return US dollars an hour for one GPU of a whole node."""
     return None if price is None else float(price.usd_per_hour(per_node)) / per_node
 
 
@@ -290,7 +292,7 @@ def is_one_market(prices: Sequence[Row]) -> bool:
 
 
 def throughput_interval(row: Row) -> tuple[float | None, float | None]:
-    """Samples per second at the ends of the interval of a step."""
+    """Return samples per second at the ends of the interval of a step."""
     low_s, high_s = row["low"], row["high"]
     return (row["batch"] / high_s if high_s else None, row["batch"] / low_s if low_s else None)
 
@@ -298,12 +300,12 @@ def throughput_interval(row: Row) -> tuple[float | None, float | None]:
 def series_of(
     label: str, rows: Sequence[Row], key: str, role: Role, color: str, unit: float = 1.0, *, x: str = "world"
 ) -> Series:
-    """One series of a figure against ranks: values of a column, in units of so many of its own."""
+    """Return one series of a figure against ranks: values of a column, divided by `unit`."""
     return Series(label, role, [row[x] for row in rows], [_short(row[key], unit) for row in rows], color=color)
 
 
 def with_interval(series: Series, bounds: Sequence[tuple[float | None, float | None]]) -> Series:
-    """The series with a band or bars where all bounds are known."""
+    """Return the series with a band or bars if all bounds are known."""
     if not bounds or any(None in pair for pair in bounds):
         return series
     low, high = zip(*bounds, strict=True)
@@ -311,7 +313,7 @@ def with_interval(series: Series, bounds: Sequence[tuple[float | None, float | N
 
 
 def ideal(rows: Sequence[Row], key: str = "speed_up", worlds: Sequence[int] = ()) -> Series:
-    """What so many ranks would give if none of them lost anything, from the value of one rank; rows hold one series."""
+    """Return the ideal values, without any loss, from the value of one rank; rows hold one series."""
     first = next(row[key] for row in rows if row["world"] == 1)
     worlds = worlds or sorted({row["world"] for row in rows})
     return Series("ideal", "reference", worlds, [_short(n * first) for n in worlds])
@@ -320,7 +322,7 @@ def ideal(rows: Sequence[Row], key: str = "speed_up", worlds: Sequence[int] = ()
 def against_ranks(
     y_label: str, series: Sequence[Series], title: str = "", ranks: str = "GPUs", is_log: bool = True
 ) -> Lines:
-    """A panel with a tick for each number of ranks."""
+    """Return a panel with a tick for each number of ranks."""
     ticks = sorted({x for s in series for x in s.x})
     return Lines(ranks, y_label, series, log_x=is_log, log_y=is_log, from_zero=not is_log, x_ticks=ticks, title=title)
 

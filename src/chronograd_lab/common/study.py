@@ -21,17 +21,18 @@ from chronograd_lab.common.written import Block, ClaimError, read_page
 
 MISSING = "What is missing"
 SIZES = ("smoke", "laptop", "evening", "paper")
-# Of a table, what a cell is made of: a field of the item, a field and how it is printed, or a function of the item.
+# The source of a cell: a field of the item, a field and its format, or a function of the item.
 Column = str | tuple[str, Callable[[Any], str]] | Callable[[Any], str]
 
 
 @dataclass(frozen=True)
 class NotRun:
-    """What a larger size has that the published page lacks.
+    """The additions of a larger size over the published page.
 
     Attributes:
-        lacks: the condition that is missing, as a clause.
-        hours: on two cores, from the measured cost of an image. `gpu_hours`: predicted for the steps alone on one H200, where it is meant
+        lacks: the missing condition, as a clause.
+        hours: on two cores, from the measured cost of an image. `gpu_hours`: predicted for the steps alone on one H200, if it
+            is meant
             for a GPU. `python -m benchmarks.evening` prints both.
     """
 
@@ -53,15 +54,16 @@ class Study:
     """One question, answered from numbers.
 
     Attributes:
-        hypothesis: what the sources let one expect.
-        sizes: settings by size: `smoke` takes seconds and runs in the tests, `laptop` minutes on two cores with real
-            data, `evening` hours on two cores or minutes on a GPU, `paper` has the published setting.
+        hypothesis: the expectation from the sources.
+        sizes: settings by size. `smoke` takes seconds and runs in the tests, `laptop` minutes on two cores with real data.
+            `evening` takes hours on two cores or minutes on a GPU. `paper` has the published setting.
         conduct: runs a size in a runner.
-        text: the page, as `chronograd_lab.common.written` reads it, for results of size `published`.
-        values: what the text fills in and claims, beside `settings`. `blocks`: tables and figures by the title of their section.
+        text: the page, in the form of `chronograd_lab.common.written`, for results of size `published`.
+        values: fill-ins and claims of the text, in addition to `settings`. `blocks`: tables and figures by the title of their
+            section.
         computed: a page made by code, of a study without a text.
-        truth: what files the runner's `truth` may name, which predictions are then scored on; empty: none.
-        not_run: what results of size `laptop` leave open.
+        truth: a description of the files in the runner's `truth`, which score predictions; empty if there are none.
+        not_run: the open points of results of size `laptop`.
     """
 
     name: str
@@ -78,7 +80,7 @@ class Study:
     not_run: Sequence[NotRun] = ()
 
     def page(self, results: Results, is_checked: bool = True) -> Answer:
-        """The report. Raises ClaimError where results of the published size do not support the text, unless not `is_checked`."""
+        """Return the report. Raises ClaimError if results of the published size do not support the text, if `is_checked`."""
         if self.computed is not None:
             return self.computed(results)
         if self.text is None or results.size != self.published:
@@ -87,14 +89,14 @@ class Study:
         return self.answer(results, written.sections, written.highlights, written.opening)
 
     def _values(self, results: Results) -> Mapping[str, Any]:
-        """Raises InputError where results lack what a value is computed from, such as the least of no rows."""
+        """Return the values. Raises InputError if results lack the input of a value, such as the minimum of no rows."""
         try:
             return {"settings": results.settings, **self.values(results)}
         except (LookupError, ValueError, TypeError, ArithmeticError) as error:
             raise InputError(f"a value of the page cannot be computed ({error})") from error
 
     def plain(self, results: Results, reason: str = "") -> Answer:
-        """Tables and figures without a text. `reason`: why there is none, by default that these are of another size."""
+        """Return tables and figures without a text. `reason`: why there is none; by default the results have another size."""
         reason = reason or f"The text of this study is written for its published results, of size {self.published}."
         sections = [
             Section(title, _rows_shown(block, results.size), figure=block.figure, table=block.table)
@@ -103,7 +105,7 @@ class Study:
         return self.answer(results, sections, summary=[f"These are results of size {results.size}.", reason])
 
     def page_or_plain(self, results: Results) -> Answer:
-        """The report; without a text where results do not support it."""
+        """Return the report; without a text if results do not support it."""
         try:
             return self.page(results)
         except ClaimError as error:
@@ -119,10 +121,10 @@ class Study:
         highlights: Sequence[Highlight] = (),
         summary: Sequence[str] = (),
     ) -> Answer:
-        """A page: the study's question, what was learned, the sections, and the setting of the results in words, last.
+        """Return a page: the study's question, the answers, the sections, and last the setting of the results in words.
 
         Args:
-            summary: the answer, a sentence or two per question; by default what the first three sections begin with.
+            summary: the answer, a sentence or two per question; by default the first sentences of the first three sections.
         """
         asked = [("what was expected", self.hypothesis), ("size", results.size)]
         asked += [(_words(key), _shown(value, key)) for key, value in results.settings.items() if value is not None]
@@ -146,12 +148,12 @@ class Study:
 
 
 def _rows_shown(block: Block, size: str) -> str:
-    """The takeaway of a section without a text."""
+    """Return the takeaway of a section without a text."""
     return f"{plural(len(block.table.rows), 'row')} of size {size}." if block.table else f"Results of size {size}."
 
 
 def _missing_section(study: Study) -> Section:
-    """The larger sizes that were not run: what each has, and what it takes."""
+    """Describe the larger sizes that were not run: their additions and their cost."""
     return Section(
         MISSING,
         " ".join(one.sentence(study.name) for one in study.not_run),
@@ -163,14 +165,14 @@ def _missing_section(study: Study) -> Section:
 
 
 def settings_of(study: Study, size: str) -> Settings:
-    """Raises NotFoundError for a size that the study does not have."""
+    """Return the settings of a size. Raises NotFoundError for an unknown size."""
     if size not in study.sizes:
         raise NotFoundError(f"size of study {study.name}", size, study.sizes)
     return study.sizes[size]
 
 
 def table(items: Iterable[Any], columns: Mapping[str, Column], text: int = 1) -> Table:
-    """One row per item; the first `text` columns hold text, the others numbers.
+    """Return a table with one row per item; the first `text` columns hold text, the others numbers.
 
     >>> table([{"n": 3, "s": 0.5}], {"n": "n", "time": ("s", "{:.2f} s".format), "twice": lambda row: str(2 * row["n"])}).rows
     [['3', '0.50 s', '6']]
@@ -186,12 +188,12 @@ def _cell(item: Any, of: Column) -> str:
 
 
 def listed(columns: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1, notes: Sequence[str] = ()) -> Table:
-    """Finished rows; the first `text` columns hold text, the others numbers."""
+    """Return a table of finished rows; the first `text` columns hold text, the others numbers."""
     return Table(columns, rows, set(range(text, len(columns))), notes)
 
 
 def pictures_shown(results: Results) -> Figure:
-    """Pictures in rows by their names, `ROW/TITLE`; a title that is a number is not shown."""
+    """Show pictures in rows by their names, `ROW/TITLE`; a title that is a number is not shown."""
     rows: dict[str, list[Picture]] = {}
     for name, png in results.pictures.items():
         row, _, title = name.rpartition("/")
@@ -200,7 +202,7 @@ def pictures_shown(results: Results) -> Figure:
 
 
 def _shown(value: object, key: str = "") -> str:
-    """A setting in words: what is on by its name alone, what is off or not set not at all.
+    """Return a setting in words: its name if it is on, nothing if it is off or not set.
 
     >>> _shown({"cosine": {}, "one_cycle": {}, "crop and flip": {"crop": 2, "flip": True, "cutout": None}})
     'cosine, one-cycle, crop and flip (crop 2, flip)'
@@ -229,14 +231,14 @@ _SHAPES = ("shape", "image_shape")
 
 
 def _joined(values: Sequence[object]) -> str:
-    """A few values that belong together: numbers are sizes, names go with one another."""
+    """Join a few values that belong together: numbers are sizes, names stand together."""
     is_numbers = all(isinstance(v, int | float) for v in values)
     return (" × " if is_numbers else " with ").join(map(_shown, values))
 
 
 def _setting(name: str, value: object) -> str:
-    """One entry of a setting; empty for what is off or not set."""
-    if isinstance(value, Mapping):  # what stands before it is a name, such as one_cycle
+    """Return one entry of a setting; empty if it is off or not set."""
+    if isinstance(value, Mapping):  # the text before it is a name, such as one_cycle
         inside = _shown(value)
         return f"{name.replace('_', '-')} ({inside})" if inside else name.replace("_", "-")
     if value is None or value is False:
@@ -244,7 +246,7 @@ def _setting(name: str, value: object) -> str:
     return _words(name) if value is True else f"{_words(name)} {_shown(value, name)}"
 
 
-# Settings whose name is a word of the code, as a reader would say it.
+# Readable names of settings whose name is a word of the code.
 _NAMES = {
     "worlds": "numbers of ranks here",
     "predicted_worlds": "numbers of GPUs predicted",
@@ -260,13 +262,14 @@ _NAMES = {
 }
 
 
-# Words of studies' names that are not written as others are.
+# Words in names of studies with a special spelling.
 _SPELT = {"dqn": "DQN", "onnx": "ONNX", "sgd": "SGD", "gorila": "Gorila", "apex": "Ape-X", "alexnet": "AlexNet",
           "vgg19": "VGG-19"}  # fmt: skip
 
 
 def _title(name: str) -> str:
-    """
+    """Return the title of a study.
+
     >>> _title("asynchronous-sgd"), _title("gorila-and-apex")
     ('Asynchronous SGD', 'Gorila and Ape-X')
     """
@@ -275,7 +278,8 @@ def _title(name: str) -> str:
 
 
 def _words(key: str) -> str:
-    """
+    """Return the words of a key.
+
     >>> _words("is_balance_ablated"), _words("image_size"), _words("warmup")
     ('balance ablated', 'image size', 'steps before them')
     """

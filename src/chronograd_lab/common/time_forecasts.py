@@ -1,4 +1,4 @@
-"""Time to accuracy, predicted: with published coefficients, with a fit to runs on parameter servers, and from a trace."""
+"""Predicted time to accuracy: with published coefficients, with a fit to runs on parameter servers, and from a trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRONG, WEAK = "strong", "weak"
 
 
 def reached(columns: Mapping[str, Sequence[float | None]], target: float) -> tuple[float | None, float | None]:
-    """Epochs and training seconds until a test accuracy, on a line between the epochs around it; None if it never came.
+    """Return epochs and training seconds until a test accuracy, linear between epochs; None if it never came.
 
     >>> reached({"epoch": [1, 2], "seconds": [3.0, 5.0], "test_accuracy": [0.5, 1.0]}, 0.75)
     (1.5, 4.0)
@@ -42,9 +42,9 @@ def series_of(servers: int | None) -> str:
 
 
 def of_optimus(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
-    """ResNet-50 with the published coefficients, to the accuracy of which the epochs are told, at each batch.
+    """Predict ResNet-50 with the published coefficients, to the accuracy with known epochs, at each batch.
 
-    `epochs`: predicted, with the ends of their 80 % interval; `real_epochs`: what runs took. Both at `reference_batch`.
+    `epochs`: predicted, with the ends of their 80 % interval; `real_epochs`: of runs. Both at `reference_batch`.
     """
     rows, best = [], []
     counts = range(1, asked["workers"] + 1)
@@ -68,7 +68,7 @@ def of_optimus(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
 
 
 def on_device(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
-    """The all-reduce that `predict` knows: step times from a trace, at a global batch, and at a batch of each device."""
+    """Predict step times from a trace, with the all-reduce of `predict`, at a global batch, and at a batch of each device."""
     from chronograd.data.trace_job import trace_job
     from chronograd.plan.settings import evaluate
 
@@ -91,9 +91,10 @@ def on_device(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
 
 
 def forecasts(runs: Sequence[Row], settings: Settings) -> dict[str, list[Row]]:
-    """The asynchronous speed model of the runs on parameter servers, and times to the target by it; nothing of too few.
+    """Fit the asynchronous speed model to the runs on parameter servers, and predict times to the target; nothing for too few
+    runs.
 
-    Steps to the target are those of `single`: as if staleness cost nothing.
+    Steps to the target are those of `single`: as if staleness had no cost.
     """
     pairs = [row for row in runs if row["method"] == ASYNCHRONOUS]
     alone = [row["epochs"] for row in runs if row["method"] == SINGLE and row["epochs"]]

@@ -1,4 +1,4 @@
-"""Weights that a study starts from: files that the user has, a library's, or those of a run of its own."""
+"""Initial weights of a study: from the user's files, a library, or an earlier run of the study."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRETRAINING = "pretraining"
 
 
 def weights_file(name: str) -> str:
-    """Path of a file of weights in the folder that CHRONOGRAD_WEIGHTS names. Raises InputError if it is not there."""
+    """Return the path of a file of weights in the folder CHRONOGRAD_WEIGHTS. Raises InputError if it does not exist."""
     folder = os.environ.get(WEIGHTS_VARIABLE)
     if not folder:
         raise InputError(
@@ -29,5 +29,5 @@ def weights_file(name: str) -> str:
 
 
 def source_weights(given: str) -> str:
-    """What `network.weights` is for a source: a library's name, a file, or a run of this study that is yet to come."""
+    """Return `network.weights` for a source: a library's name, a file, or a future run of this study."""
     return given if given in ("torchvision", "timm", PRETRAINING) else weights_file(given)

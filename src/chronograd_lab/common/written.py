@@ -1,4 +1,4 @@
-"""Pages that are written: `page.md` beside the code of a study, with numbers filled in and claims that are checked.
+"""Written pages: `page.md` next to the code of a study, with numbers filled in and claims that are checked.
 
 The answer: {soft.mean:.1%}.          the opening; in braces an expression over the study's values, and its format
 
@@ -7,6 +7,7 @@ The answer: {soft.mean:.1%}.          the opening; in braces an expression over 
 ## Title                              a section, with the table and the figure of the study's block of that title
 
 claim: soft > alone                   must hold for the text below it, up to the next claim or empty line
+
 The first paragraph is the takeaway.
 
 Further paragraphs stand above the figure.
@@ -15,7 +16,7 @@ Figure: This is its caption.
 
 - This line stands below the takeaway.
 
-## Layers of *                       a section for each block of such a title that has none of its own
+## Layers of *                       a section for each matching block that has no separate section
 
 It has {block.layers} layers.        `block`: the values of that block
 """
@@ -55,7 +56,7 @@ class ClaimError(ChronogradError):
 
 @dataclass(frozen=True)
 class Block:
-    """What a section shows. `values`: known to its text alone, as `block`."""
+    """The content of a section. `values`: visible only to its text, as `block`."""
 
     table: Table | None = None
     figure: Figure | None = None
@@ -72,7 +73,7 @@ class Written:
 
 
 def key(name: str) -> str:
-    """The name under which a page finds an arm.
+    """Return the name of an arm in a page.
 
     >>> key("annealed, 1 to 0.05"), key("small-cnn")
     ('annealed_1_to_0_05', 'small_cnn')
@@ -83,8 +84,9 @@ def key(name: str) -> str:
 def read_page(path: Path, values: Mapping[str, Any], blocks: Mapping[str, Block], is_checked: bool = True) -> Written:
     """Fill in a page and check its claims.
 
-    Raises: ClaimError for a claim that does not hold, unless `is_checked` is False. NotFoundError for a value that the study
-        does not have. InputError for one that cannot be compared or printed. FileFormatError for a page that lacks the section of a block.
+    Raises: ClaimError for a claim that does not hold, unless `is_checked` is False; NotFoundError for a value that the study
+    does not have; InputError for one that cannot be compared or printed; FileFormatError for a page without the section of a
+    block.
     """
     head, *parts = re.split(r"^## +(.+)\n", path.read_text(encoding="utf-8"), flags=re.M)
     page = Written()
@@ -106,7 +108,7 @@ def read_page(path: Path, values: Mapping[str, Any], blocks: Mapping[str, Block]
 
 
 def _titles(heading: str, others: list[str]) -> list[str]:
-    """The titles that a heading stands for: itself, or with a `*` those of the other blocks that match.
+    """Return the titles of a heading: itself, or with a `*` those of the other blocks that match.
 
     >>> _titles("Layers of *", ["Times", "Layers of A", "Layers of B"])
     ['Layers of A', 'Layers of B']
@@ -131,7 +133,7 @@ def _section(title: str, paragraphs: list[str], block: Block) -> Section:
 
 
 def _paragraphs(text: str, values: Mapping[str, Any], is_checked: bool) -> list[str]:
-    """Paragraphs and items of lists, filled in, without their claims."""
+    """Return paragraphs and items of lists, filled in, without their claims."""
     made = []
     for paragraph in re.split(r"\n\s*\n|\n(?=- )", text.strip()):
         pieces = []
@@ -150,7 +152,8 @@ def _paragraphs(text: str, values: Mapping[str, Any], is_checked: bool) -> list[
 
 
 def filled(text: str, values: Mapping[str, Any]) -> str:
-    """
+    """Fill values into a text.
+
     >>> filled("{100 * share:.0f} of 100 in {t.all:time}; {share - 1:.1%}", {"share": 0.25, "t": {"all": 90}})
     '25 of 100 in 1 min 30 s; −75.0 %'
     """
@@ -160,14 +163,16 @@ def filled(text: str, values: Mapping[str, Any]) -> str:
         value = value_of(expression, values)
         try:
             return printed(value, form)
-        except (TypeError, ValueError) as error:  # such as None, of what was not measured
+        except (TypeError, ValueError) as error:  # such as None for a value that was not measured
             raise InputError(f"{match[0]} of a page is {value!r}: {error}") from None
 
     return _FILL.sub(fill, text)
 
 
 def printed(value: Any, form: str = "") -> str:
-    """A value in a format of Python, where `%` stands apart and a minus is a minus, or as `time`, `memory`, `dollars`, `bytes`, `number`."""
+    """Print a value in a format of Python, with a blank before `%` and a real minus, or as `time`, `memory`, `dollars`,
+    `bytes`, `number`.
+    """
     if form in _FORMS:
         return _FORMS[form](value)
     if form.endswith("%") and isinstance(value, int | float):
@@ -176,7 +181,7 @@ def printed(value: Any, form: str = "") -> str:
 
 
 def holds(claim: str, values: Mapping[str, Any]) -> bool:
-    """Whether a claim is true. Raises InputError for an expression that is neither true nor false."""
+    """Return whether a claim is true. Raises InputError for an expression that is neither true nor false."""
     result = value_of(claim, values)
     if str(result) not in ("True", "False"):  # bool, or that of NumPy
         raise InputError(f"claim {claim!r} is {result!r}", "a claim compares values")
@@ -184,7 +189,7 @@ def holds(claim: str, values: Mapping[str, Any]) -> bool:
 
 
 def value_of(expression: str, values: Mapping[str, Any]) -> Any:
-    """Evaluate names, their fields, numbers, texts, arithmetic and comparisons; nothing is called.
+    """Evaluate names, their fields, numbers, texts, arithmetic and comparisons; no calls.
 
     >>> value_of("a.mean / 2 > 1 and not b == 'x'", {"a": {"mean": 4}, "b": "y"})
     True

@@ -1,1 +1,1 @@
-"""The exercises that the studies answer: which page answers which question, and notebooks to hand in."""
+"""The exercises that the studies answer: the page for each question, and notebooks to hand in."""

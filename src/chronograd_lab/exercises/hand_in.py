@@ -1,4 +1,4 @@
-"""What is handed in: an executed notebook for each problem of an exercise, with its data beside it, in one archive."""
+"""The hand-in: an executed notebook for each problem of an exercise, with its data, in one archive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_YET = "This part is not answered yet: no study here asks it."
 
 @dataclass(frozen=True)
 class HandIn:
-    """What was written. `notes`: what could not be answered, and why."""
+    """The written files. `notes`: questions without an answer, with the reason."""
 
     archive: Path
     notebooks: list[str]
@@ -45,7 +45,9 @@ class HandIn:
 
 
 def archive_name(exercise: Exercise, author: str) -> str:
-    """Of the archive, less its ending; of notebooks the beginning. Raises InputError for an id that no file should have."""
+    """Return the name of the archive without its ending, which also begins the names of notebooks. Raises InputError for an id
+    that is not safe in a file name.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", author):
         raise InputError(
             f"id {author!r} stands in names of files", "give letters, digits, dots, hyphens and underscores"
@@ -54,7 +56,7 @@ def archive_name(exercise: Exercise, author: str) -> str:
 
 
 def hand_in(exercise: Exercise, author: str, library: Library, out: Path) -> HandIn:
-    """Write the archive. What a library does not have is said in its place in the notebook, and in the notes.
+    """Write the archive. The notebook and the notes state what a library does not have.
 
     Raises: InputError where it cannot be written, RunError if a notebook fails.
     """
@@ -75,12 +77,12 @@ def hand_in(exercise: Exercise, author: str, library: Library, out: Path) -> Han
 
 @dataclass
 class _Problem:
-    """One notebook while it is made.
+    """A notebook in progress.
 
     Attributes:
-        sections: of studies, in the order in which they are drawn, which the notebook reads from the file beside it; by study
-            and title the part that shows one.
-        read: concept pages that have been quoted, and their figures shown.
+        sections: of studies, in drawing order, which the notebook reads from its data file; by study and title the part that
+            shows one.
+        read: concept pages that are already quoted, and their figures shown.
     """
 
     path: Path
@@ -143,7 +145,7 @@ class _Problem:
         return [code_cell(f"SVG(filename={beside.name!r})"), *caption]
 
     def _how(self) -> list[Any]:
-        """How each study was run, and its results in the folder `data`."""
+        """Return how each study was run, and its results in the folder `data`."""
         names = list(dict.fromkeys(name for name, _ in self.shown))
         cells = []
         for name in names:

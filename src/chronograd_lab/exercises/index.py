@@ -1,4 +1,4 @@
-"""docs/exercises.md: a line for each question, with its answer looked up in the pages."""
+"""The page docs/exercises.md: a line for each question, with its answer from the pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ makes notebooks of the same pages, one for each problem, executed."""
 
 
 def exercises_page(catalogue: Catalogue, library: Library) -> str:
-    """The page as Markdown. Raises InputError that names every answer that is not there."""
+    """Return the page as Markdown. Raises InputError that names every missing answer."""
     lacking = [
         f"{question.id}: {problem}" for question in catalogue.questions for problem in _lacking(question, library)
     ]
@@ -52,7 +52,7 @@ def exercises_page(catalogue: Catalogue, library: Library) -> str:
 
 
 def _not_answered(exercise: Exercise, questions: Sequence[Question]) -> list[str]:
-    """A sentence that names problems without any answer, and parts of others; none where all have one."""
+    """Return a sentence on problems without any answer, and parts of others; none if all have one."""
     parts: list[str] = []
     problems: list[str] = []
     for number, title in enumerate(exercise.problems, 1):
@@ -94,7 +94,7 @@ def rests_on(answers: Iterable[AnsweringSection], library: Library) -> str:
 
 
 def link(source: AnsweringSection, library: Library) -> str:
-    """A link to a section, as it stands in docs."""
+    """Return a link to a section, as it stands in docs."""
     if source.study:
         title = library.study(source.study).section(source.section).title
         return f"[{source.study}: {heading(title)}](studies/{source.study}/README.md#{anchor(title)})"

@@ -1,4 +1,4 @@
-"""The pages that answers are looked up in: studies, made of their results, and concept pages."""
+"""The pages with the answers: studies, made from their results, and concept pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chronograd_lab.common.study import SIZES
 from chronograd_lab.exercises.questions import AnsweringSection, Question
 from chronograd_lab.studies import find
 
-# Of an installed package the pages lie beside this file, of a checkout in docs.
+# In an installed package the pages lie next to this file, in a checkout in docs.
 _CONCEPTS = (Path(__file__).parent / "concepts", Path(__file__).parents[3] / "docs" / "concepts")
 SOURCES = "Sources"  # the last section of a concept page
 STUDIES = (Path("docs/studies"), Path("studies"))
@@ -24,7 +24,7 @@ _SENTENCE_END = re.compile(r"(?<=[\w%)`²])(?<!et al)[.?] (?=[A-Z0-9`])")
 
 @dataclass(frozen=True)
 class StudyPage:
-    """A study's results, and the page that is made of them."""
+    """A study's results, and the page made from them."""
 
     name: str
     file: Path
@@ -32,7 +32,7 @@ class StudyPage:
     page: Answer
 
     def place(self, pattern: str) -> int:
-        """Where the section is whose title a pattern stands for; of several, `A | B`, the first that has one.
+        """Return the place of the section whose title matches a pattern; for several, `A | B`, the first that exists.
 
         Raises NotFoundError.
         """
@@ -52,7 +52,7 @@ class Concept:
     """A concept page.
 
     Attributes:
-        opening: what stands before the picture. `caption`: what stands between the picture and the first section.
+        opening: the text before the picture. `caption`: the text between the picture and the first section.
         sections: Markdown by heading.
     """
 
@@ -65,7 +65,7 @@ class Concept:
 
     @classmethod
     def read(cls, path: Path) -> Concept:
-        """Raises FileFormatError for a page without a title or with a section that says nothing."""
+        """Read a page. Raises FileFormatError for a page without a title or with an empty section."""
         head, *parts = re.split(r"^## +", path.read_text(encoding="utf-8"), flags=re.M)
         sections = {title.strip(): body.strip() for title, _, body in (part.partition("\n") for part in parts)}
         title = re.match(r"# +(.+)", head)
@@ -80,11 +80,11 @@ class Concept:
 
     @property
     def sources(self) -> str:
-        """The list of papers, without what stands below it."""
+        """Return the list of papers, without the text below it."""
         return self.sections[SOURCES].partition("\n\n")[0]
 
     def section(self, heading: str) -> str:
-        """Raises NotFoundError."""
+        """Return a section. Raises NotFoundError."""
         if heading not in self.sections:
             raise NotFoundError(f"section of concept page {self.name}", heading, self.sections)
         return self.sections[heading]
@@ -93,7 +93,7 @@ class Concept:
 class Library:
     """Studies in a folder, `NAME/results.json` or `NAME-SIZE/results.json`, and the concept pages. Each is read once.
 
-    Of several sizes of a study the largest is taken.
+    The largest of several sizes of a study is used.
     """
 
     def __init__(self, studies: Path, concepts: Path | None = None) -> None:
@@ -103,7 +103,7 @@ class Library:
         self._pages: dict[str, Concept] = {}
 
     def study(self, name: str) -> StudyPage:
-        """Raises NotFoundError for no study, InputError where the folder has no results of it."""
+        """Return a study's page. Raises NotFoundError for an unknown study, InputError if the folder has no results of it."""
         if name not in self._studies:
             study = find(name)
             folders = [self.folder / name, *(self.folder / f"{name}-{size}" for size in reversed(SIZES))]
@@ -118,7 +118,7 @@ class Library:
         return self._studies[name]
 
     def concept(self, name: str) -> Concept:
-        """Raises NotFoundError."""
+        """Return a concept page. Raises NotFoundError."""
         if name not in self._pages:
             path = self.concepts / f"{name}.md"
             if not path.exists():
@@ -127,14 +127,14 @@ class Library:
         return self._pages[name]
 
     def declines(self, source: AnsweringSection) -> bool:
-        """Return whether a study's section has neither table nor figure, although its answer rests on numbers."""
+        """Return whether a study's section has neither table nor figure, although its answer needs numbers."""
         if not source.study or not {"measured", "published", "predicted"} & set(source.rests):
             return False
         section = self.study(source.study).section(source.section)
         return not section.rows() and not (section.table and section.table.rows)
 
     def answer(self, question: Question) -> str:
-        """The sentences that answer a question, as Markdown without links; none where it is not answered yet."""
+        """Return the sentences that answer a question, as Markdown without links; none if it is not answered yet."""
         counts = [max(source.sentences, number == 0) for number, source in enumerate(question.answers)]
         said = [self._said(s, count) for s, count in zip(question.answers, counts, strict=True) if count]
         return " ".join(said)
@@ -147,7 +147,8 @@ class Library:
 
 
 def first_sentences(text: str, count: int = 1) -> str:
-    """
+    """Return the first sentences of a text.
+
     >>> first_sentences("It takes 0.5 s; why? Nobody knows. So be it")
     'It takes 0.5 s; why?'
     >>> first_sentences("It takes 0.5 s; why? Nobody knows. So be it", 3)
@@ -159,7 +160,7 @@ def first_sentences(text: str, count: int = 1) -> str:
 
 
 def without_links(text: str) -> str:
-    """Markdown whose links are their text, for where their targets are not.
+    """Replace links by their text, for places without their targets.
 
     >>> without_links("See [all-reduce](all-reduce.md) and ![a](b.svg)f(x)[0](c).")
     'See all-reduce and f(x)0.'
@@ -168,7 +169,7 @@ def without_links(text: str) -> str:
 
 
 def anchor(title: str) -> str:
-    """What GitHub calls the section of a page in a link.
+    """Return GitHub's anchor of a section.
 
     >>> anchor("One machine, here: tf_mirrored"), anchor("What is left? 80 %")
     ('one-machine-here-tf_mirrored', 'what-is-left-80-')

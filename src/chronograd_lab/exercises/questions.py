@@ -16,10 +16,10 @@ Rests = Literal["measured", "published", "predicted", "arithmetic", "papers"]
 
 @dataclass(frozen=True)
 class AnsweringSection:
-    """A section that answers a question: of a study's page, where `*` stands for anything, or of a concept page.
+    """A section that answers a question: of a study's page, where `*` matches anything, or of a concept page.
 
     Attributes:
-        sentences: how many of it stand in docs/exercises.md; of a question's first source at least one does.
+        sentences: number of its sentences in docs/exercises.md; at least one for a question's first source.
     """
 
     section: str
@@ -35,7 +35,7 @@ class AnsweringSection:
 
 @dataclass(frozen=True)
 class Question:
-    """One part of a problem, asked in our words. One without answers is not answered yet."""
+    """One part of a problem, in our words. A part without sources is not answered yet."""
 
     id: str
     asks: str
@@ -51,7 +51,8 @@ class Question:
 
     @property
     def part(self) -> str:
-        """
+        """Return the part of a question.
+
         >>> Question("1.1.2b", "").part, Question("3.1", "").part
         ('2b', '')
         """
@@ -60,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A set of problems. `assignment` stands in the names of files that are handed in; empty for what is not."""
+    """A set of problems. `assignment` is part of the names of files to hand in; empty if nothing is handed in."""
 
     number: str
     assignment: str
@@ -76,11 +77,11 @@ class Catalogue:
     questions: tuple[Question, ...] = field(default=())
 
     def of(self, exercise: Exercise, problem: int | None = None) -> list[Question]:
-        """The questions of an exercise, or of one of its problems."""
+        """Return the questions of an exercise, or of one of its problems."""
         return [q for q in self.questions if q.exercise == exercise.number and problem in (None, q.problem)]
 
     def handed_in(self) -> dict[str, Exercise]:
-        """Exercises that are handed in, by number."""
+        """Return the exercises to hand in, by number."""
         return {exercise.number: exercise for exercise in self.exercises if exercise.assignment}
 
 
@@ -92,7 +93,7 @@ def catalogue() -> Catalogue:
 
 
 def label(question: Question) -> str:
-    """How a part is called in a heading.
+    """Return the name of a part in a heading.
 
     >>> label(Question("1.1.2b", "")), label(Question("3.1", "")), label(Question("2.2.4", ""))
     ('Part 2 (b)', 'Problem 1', 'Part 4')

@@ -19,7 +19,7 @@ def command(number: str, author: str, out: Path | None, studies: Path | None, as
     """Save a notebook for each problem, executed, with its data.
 
     Answers are sections of studies and of concept pages; `chronograd study list` shows the studies. The folder of studies has NAME/results.json, or
-    NAME-SIZE/results.json as `study run` makes it. What is not there is said in its place.
+    NAME-SIZE/results.json as `study run` makes it. The notebook states what is missing.
 
     \b
     chronograd hand-in --exercise 1 --id ab1234 --out ab1234_hw4.zip

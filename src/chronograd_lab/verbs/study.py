@@ -76,7 +76,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
     chronograd study run transfer --size laptop --out studies/transfer
     chronograd study run depth-and-device --size paper --truth history50_K80.json history50_V100.json
     """
-    from chronograd.report.html import write_page  # an extra: better missed now than after the runs
+    from chronograd.report.html import write_page  # an extra: better to miss it now than after the runs
     from chronograd.report.markdown import write_markdown
     from chronograd.report.terminal import say
     from chronograd_lab.common.results import Results
@@ -109,7 +109,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
 
 
 def _check_truth(study: Study, truth: Sequence[Path], files: Sequence[Path], report_only: bool) -> None:
-    """`files` are those that stand behind the first of --truth."""
+    """Check the files of --truth. `files` are further files after the first."""
     if files and not truth:
         raise click.UsageError(f"{files[0]} belongs to no option; files to score predictions on follow --truth")
     if truth and not study.truth:
