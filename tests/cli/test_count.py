@@ -210,7 +210,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["timm:resnet51"], "did you mean"),
     (["torchvision:resnet18", "depth=3"], "unexpected keyword argument 'depth'"),
     (["resnet20", "depth"], "write name=value"),
-    (["small-cnn", "--input", "3,5,5"], "6 x 6 is the least"),
+    (["small-cnn", "--input", "3,5,5"], "the minimum is 6 x 6"),
     (["small-cnn", "--input", "3,a"], "is not a shape"),
     (["vgg19", "--input", "0,32,32"], "at least 1"),
     (["torchvision:vgg19", "--input", "3,8"], "takes samples of shape (3, 224, 224), not (3, 8)"),

@@ -125,7 +125,7 @@ def test_a_network_names_its_head() -> None:
     network = Marked()
     assert head_of(network) == ("top", network.top)
     network.head_name = "bottom"
-    with pytest.raises(InputError, match="its head is bottom, and has no such part"):
+    with pytest.raises(InputError, match="names bottom as its head, but has no such part"):
         head_of(network)
     network.head_name = "body"
     with pytest.raises(InputError, match=r"ends with body \(Conv2d\)"):
@@ -318,7 +318,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
         ("w", b"no", "from a name without suffix"),
         ("w.pt", [torch.zeros(1)], "holds a list, not a state dict"),
         ("w.pt", {}, "is empty"),
-        ("w.pt", {"state_dict": {"a": torch.zeros(1), "b": 3}}, "no tensor: b"),
+        ("w.pt", {"state_dict": {"a": torch.zeros(1), "b": 3}}, "not tensors: b"),
     ],
 )
 def test_file_that_holds_no_weights(name: str, content: Any, message: str, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_lenet_takes_images_of_12_pixels_and_more() -> None:
     for side in (12, 13, 15, 28, 32):
         network = build("lenet5", input_shape=(3, side, side), num_classes=4)
         assert network(torch.zeros(2, 3, side, side)).shape == (2, 4)
-    with pytest.raises(InputError, match="11 x 11 are too small, 12 x 12 is the least"):
+    with pytest.raises(InputError, match="11 x 11 are too small; the minimum is 12 x 12"):
         build("lenet5", input_shape=(1, 11, 11))
 
 
@@ -385,7 +385,7 @@ def test_function_of_the_user(mine: str) -> None:
 
 def test_function_that_says_no_input_shape(mine: str) -> None:
     assert spec(f"{mine}:make").input_shape is None
-    with pytest.raises(InputError, match="does not say the shape"):
+    with pytest.raises(InputError, match="does not define the shape"):
         spec(f"{mine}:make").required_input_shape()
 
 

@@ -1,7 +1,7 @@
-"""AlexNet as published: two groups in three of its convolutions, local response norm.
+"""AlexNet as published, with two groups in three of its convolutions and local response norm.
 
-Krizhevsky, Sutskever, Hinton, "ImageNet classification with deep convolutional neural networks", NIPS 2012.
-torchvision's `alexnet` is the one-tower variant of 2014, which has other widths and no norm.
+Krizhevsky, Sutskever, Hinton, "ImageNet classification with deep convolutional neural networks", NIPS 2012. torchvision's
+`alexnet` is the one-tower variant of 2014, which has other widths and no norm.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chronograd.models.registry import register
 
 
 def response_norm() -> nn.Module:
-    """Section 3.3. The paper sums alpha = 1e-4 over 5 channels, torch takes the mean."""
+    """Return the norm of section 3.3. The paper sums alpha = 1e-4 over 5 channels; torch takes the mean."""
     return nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2.0)
 
 
@@ -23,7 +23,7 @@ def response_norm() -> nn.Module:
     "alexnet", input_shape=(3, 227, 227), paper="Krizhevsky et al., NIPS 2012", params=60_965_224, macs=724_406_816
 )
 class AlexNet(nn.Module):
-    """With `groups` 1 every filter sees every channel, as the paper's would have on one GPU with enough memory."""
+    """AlexNet. With `groups` 1 every filter sees every channel, as in the paper's network on one GPU with enough memory."""
 
     def __init__(self, num_classes: int = 1000, in_channels: int = 3, image_size: int = 227, groups: int = 2) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class AlexNet(nn.Module):
         for _ in range(3):
             side = (side - 3) // 2 + 1
         if side < 1:
-            raise ValueError(f"images of {image_size} x {image_size} are too small, 67 x 67 is the least")
+            raise ValueError(f"images of {image_size} x {image_size} are too small; the minimum is 67 x 67")
         self.classifier = nn.Sequential(
             *(nn.Linear(256 * side * side, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),
             *(nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from chronograd.models.registry import register
 
-FRAMES, SIDE, ACTIONS = 4, 84, 18  # of Atari 2600: all its actions; most games need fewer
+FRAMES, SIDE, ACTIONS = 4, 84, 18  # all actions of the Atari 2600; most games need fewer
 
 
 class Dueling(nn.Module):
-    """Q(s, a) = V(s) + A(s, a) - mean over actions of A(s, ·), each from a hidden layer of its own."""
+    """A dueling head: Q(s, a) = V(s) + A(s, a) - mean over actions of A(s, ·), with a hidden layer for V and one for A."""
 
     def __init__(self, stream: Callable[[int], nn.Module], actions: int) -> None:
         super().__init__()
@@ -29,7 +29,9 @@ class Dueling(nn.Module):
 
 
 def q_head(features: int, hidden: int, actions: int, dueling: bool) -> nn.Module:
-    """A hidden layer and a linear output per action; dueling, one such for the state and one for its actions."""
+    """Return a hidden layer and one linear output per action; if `dueling`, one such pair for the state and one for its
+    actions.
+    """
 
     def stream(outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
@@ -48,7 +50,7 @@ def q_head(features: int, hidden: int, actions: int, dueling: bool) -> nn.Module
 def dqn_2013(
     num_classes: int = ACTIONS, in_channels: int = FRAMES, image_size: int = SIDE, dueling: bool = False
 ) -> nn.Module:
-    """`num_classes` are actions."""
+    """Return the network of 2013; `num_classes` is the number of actions."""
     side = _after(_after(image_size, 8, 4), 4, 2)
     return nn.Sequential(
         *(nn.Conv2d(in_channels, 16, 8, 4), nn.ReLU()),
@@ -68,7 +70,7 @@ def dqn_2013(
 def dqn_2015(
     num_classes: int = ACTIONS, in_channels: int = FRAMES, image_size: int = SIDE, dueling: bool = False
 ) -> nn.Module:
-    """`num_classes` are actions."""
+    """Return the network of 2015; `num_classes` is the number of actions."""
     side = _after(_after(_after(image_size, 8, 4), 4, 2), 3, 1)
     return nn.Sequential(
         *(nn.Conv2d(in_channels, 32, 8, 4), nn.ReLU()),
@@ -79,5 +81,5 @@ def dqn_2015(
 
 
 def _after(side: int, kernel: int, stride: int) -> int:
-    """Side of a map after a convolution without padding."""
+    """Return the side of a map after a convolution without padding."""
     return (side - kernel) // stride + 1

@@ -1,8 +1,8 @@
-"""BERT, GPT-2, OPT and Switch as widely used PyTorch code ran them before fused attention: every step an operator.
+"""BERT, GPT-2, OPT and Switch as common PyTorch code ran them before fused attention, with one operator per step.
 
-Scores, scale, mask, softmax, dropout and the sum over values are operators of their own, so time goes to memory
-traffic that a fused attention does not have. Weights and shapes are those of the papers. With the option `attention: fused` BERT,
-GPT-2 and OPT attend by `scaled_dot_product_attention` instead, as the same code does today.
+Scores, scale, mask, softmax, dropout and the sum over values are separate operators, so they spend time on memory traffic that
+fused attention avoids. Weights and shapes are those of the papers. With the option `attention: fused` BERT, GPT-2 and OPT
+attend by `scaled_dot_product_attention` instead, as the same code does today.
 
 Devlin et al., "BERT", 2019, arXiv:1810.04805. Radford et al., "Language models are unsupervised multitask learners",
 2019. Zhang et al., "OPT", 2022, arXiv:2205.01068. Fedus et al., "Switch Transformers", 2022, arXiv:2101.03961.
@@ -26,7 +26,7 @@ from chronograd.models.transformer import check_attention, num_positions
 
 
 def gelu_by_tanh(x: Tensor) -> Tensor:
-    """GELU's approximation in elementary operators, as GPT-2's code has it."""
+    """Return GELU's approximation in elementary operators, as in GPT-2's code."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
@@ -34,9 +34,9 @@ class Attention(nn.Module):
     """Attention in eager steps. `keys` are the sequence itself, or another one (cross attention).
 
     Args:
-        inner: heads × head width; the width of the network unless said.
+        inner: heads × head width; by default the width of the network.
         scale: `query` scales the queries, `scores` the scores, `none` neither. OPT scales queries, and keeps masked
-            scores from falling below the least finite number.
+            scores from falling below the smallest finite number.
         is_joined: queries, keys and values come from one product, as in GPT-2.
         is_fused: scores, mask, softmax and the sum over values are one operator.
     """
@@ -107,7 +107,7 @@ class Perceptron(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention, then a perceptron, each beside a shortcut; norms before (GPT-2, OPT) or after (BERT)."""
+    """Attention, then a perceptron, each with a residual connection; norms before (GPT-2, OPT) or after (BERT)."""
 
     def __init__(self, kind: str, width: int, heads: int, ffn: int, dropout: float, is_fused: bool = False) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class EncoderBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """BERT, or a decoder of GPT-2's or OPT's kind: tokens (B, T) to scores (B, T, vocab).
+    """BERT, or a decoder like GPT-2's or OPT's: tokens (B, T) to scores (B, T, vocab).
 
     The output matrix is the embedding. With `classes`, BERT scores the whole sequence instead, (B, classes).
     """
@@ -180,7 +180,7 @@ class Transformer(nn.Module):
         if self.kind == "bert":
             x_BTD = self.norm(x_BTD + self.types(torch.zeros_like(tokens_BT)))
         x_BTD = self.drop(x_BTD)
-        # BERT masks padding by sequence, decoders by position; OPT makes one mask for every sequence.
+        # BERT masks padding per sequence, decoders per position; OPT creates one mask for each sequence.
         shape = {"bert": (batch, 1, 1, length), "opt": (batch, 1, length, length)}.get(
             self.kind, (1, 1, length, length)
         )
@@ -220,7 +220,7 @@ tokens(
 
 
 class RootMeanSquareNorm(nn.Module):
-    """In elementary operators, as T5's code has it."""
+    """Root mean square norm in elementary operators, as in T5's code."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -233,8 +233,8 @@ class RootMeanSquareNorm(nn.Module):
 class Experts(nn.Module):
     """A router and its experts, each taking at most `capacity` tokens of a sequence (B, T, D).
 
-    Which tokens depends on values, which a trace does not have: as many as the capacity allows go to each expert,
-    the first to the first. Tokens beyond pass unchanged.
+    The choice of tokens depends on values, which a trace lacks. So each expert here takes the next tokens in order, as many as
+    its capacity allows. The remaining tokens pass unchanged.
     """
 
     def __init__(self, width: int, ffn: int, num_experts: int, capacity: int) -> None:
@@ -249,14 +249,14 @@ class Experts(nn.Module):
         each = min(self.capacity, x_BTD.shape[1] // len(self.experts))
         taken = each * len(self.experts)
         parts = torch.split(x_BTD[:, :taken], each, dim=1)
-        # Gathered and put back through an index in the original; a copy of as many bytes here.
+        # The original gathers and scatters through an index; here a copy moves the same number of bytes.
         outputs = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
         result = torch.cat([*outputs, x_BTD[:, taken:]], dim=1)
         return best_BT1 * result
 
 
 class SwitchBlock(nn.Module):
-    """Attention, cross attention if in the decoder, and a perceptron or experts; each behind a norm, beside a shortcut."""
+    """Attention, cross attention in the decoder, and a perceptron or experts; each after a norm, with a residual connection."""
 
     def __init__(self, width: int, heads: int, inner: int, feed: nn.Module, dropout: float, is_decoder: bool) -> None:
         super().__init__()
@@ -283,8 +283,10 @@ class SwitchBlock(nn.Module):
     params=5_300_514_816,
 )
 class Switch(nn.Module):
-    """T5's XL shape with four experts in every second block: encoder and decoder over the same tokens (B, T), `layers`
-    blocks each, to scores (B, T, vocab)."""
+    """Encoder and decoder in T5's XL shape, with four experts in every second block.
+
+    Both read the same tokens (B, T) and have `layers` blocks each; the output is scores (B, T, vocab).
+    """
 
     def __init__(
         self,
@@ -312,7 +314,7 @@ class Switch(nn.Module):
 
         self.tokens = nn.Embedding(vocab, width)
         self.encoder, self.decoder = blocks(False), blocks(True)
-        # Bias of scores by distance: 32 buckets, learned in the first block of either side and shared by the others.
+        # Bias of scores by distance: 32 buckets, learned in the first block of each side and shared by the others.
         self.distances = nn.ModuleList(nn.Embedding(32, heads) for _ in range(2))
         self.norms = nn.ModuleList(RootMeanSquareNorm(width) for _ in range(2))
         self.drop = nn.Dropout(dropout)

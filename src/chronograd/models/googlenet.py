@@ -1,8 +1,8 @@
-"""GoogLeNet with the shapes of its paper: 5x5 convolutions, no batch norm. And one of its modules on 256 channels.
+"""GoogLeNet with the shapes of its paper (5x5 convolutions, no batch norm), and one of its modules on 256 channels.
 
-Szegedy et al., "Going deeper with convolutions", 2014, arXiv:1409.4842, table 1 and figure 3.
-torchvision's `googlenet` has 3x3 in place of 5x5 and batch norm. The module, with and without 1x1 reductions, shows the
-arithmetic behind it; its widths are those of the exercise that lecture notes make of figure 2.
+Szegedy et al., "Going deeper with convolutions", 2014, arXiv:1409.4842, table 1 and figure 3. torchvision's `googlenet` has 3x3
+instead of 5x5 and batch norm. The module, with and without 1x1 reductions, shows the arithmetic behind it; its widths are those
+of a lecture exercise on figure 2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAPER = "Szegedy et al. 2014, arXiv:1409.4842"
 
 
 def conv_relu(in_channels: int, channels: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """A convolution that keeps the size of the image, up to its stride."""
+    """Return a convolution that preserves the size of the image, up to its stride."""
     return nn.Sequential(nn.Conv2d(in_channels, channels, kernel, stride, padding=kernel // 2), nn.ReLU(inplace=True))
 
 
@@ -43,7 +43,7 @@ class Inception(nn.Module):
 
 
 class GoogLeNetOutput(NamedTuple):
-    """Scores of the network and of the two classifiers on its way, which count 0.3 in the loss."""
+    """Scores of the network and of its two auxiliary classifiers, which count 0.3 in the loss."""
 
     logits: Tensor
     aux_4a: Tensor
@@ -51,7 +51,7 @@ class GoogLeNetOutput(NamedTuple):
 
 
 def classifier_4(inputs: int, num_classes: int) -> nn.Sequential:
-    """Auxiliary classifier on a 14x14 image."""
+    """Return an auxiliary classifier on a 14x14 image."""
     return nn.Sequential(
         *(nn.AvgPool2d(5, 3), conv_relu(inputs, 128, 1), nn.Flatten()),
         *(nn.Linear(128 * 4 * 4, 1024), nn.ReLU(inplace=True), nn.Dropout(0.7), nn.Linear(1024, num_classes)),
@@ -66,7 +66,7 @@ def classifier_4(inputs: int, num_classes: int) -> nn.Sequential:
     macs=1_582_671_872,
 )
 class GoogLeNet(nn.Module):
-    """With `aux`, which takes 224x224 images, the two auxiliary classifiers of training are there as well."""
+    """GoogLeNet. `aux` adds the two auxiliary classifiers of training, which need 224x224 images."""
 
     def __init__(self, num_classes: int = 1000, in_channels: int = 3, aux: bool = False) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Two networks with new heads, as a Keras user builds them from `keras.applications` for ten classes.
 
-Keras counts the running statistics of batch norm and the input normalisation as parameters, and gives its
-ResNet-50 biases that a following batch norm makes idle. `keras_extra` lists what it counts beyond ours.
+Keras counts the running statistics of batch norm and the input normalisation as parameters. Its ResNet-50 has biases, which the
+following batch norm cancels. `keras_extra` lists the parameters that it counts in addition to ours.
 
 EfficientNet: Tan & Le 2019, arXiv:1905.11946. ResNet-50: He et al. 2015, arXiv:1512.03385.
 """
@@ -15,12 +15,12 @@ from chronograd.models.resnet import ResNet50
 
 
 def normalised_input(network: nn.Module) -> dict[str, int]:
-    """EfficientNet of Keras normalises its input in a layer of its own."""
+    """Return the extra parameters of the layer with which Keras' EfficientNet normalises its input."""
     return {"input normalisation (mean 3, variance 3, count 1)": 7}
 
 
 def convolution_biases(network: nn.Module) -> dict[str, int]:
-    """ResNet50 of Keras has a bias in every convolution."""
+    """Return the extra parameters of Keras' ResNet50: a bias in every convolution."""
     return {"convolution biases": sum(m.out_channels for m in network.modules() if isinstance(m, nn.Conv2d))}
 
 
@@ -49,7 +49,9 @@ def efficientnet_b0_keras(num_classes: int = 10) -> nn.Module:
     keras_extra=convolution_biases,
 )
 def resnet50_keras(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """Pooled features to 20 to the classes; the activation between the two dense layers is our choice."""
+    """Return ResNet-50 with two dense layers, from pooled features to 20 to the classes; the activation between them is our
+    choice.
+    """
     network = ResNet50(num_classes, in_channels)
     head = nn.Sequential(nn.Linear(2048, 20), nn.ReLU(), nn.Linear(20, num_classes))
     network.fc = head  # type: ignore[assignment]

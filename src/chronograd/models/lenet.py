@@ -1,8 +1,9 @@
 """LeNet-5: two convolutions and three dense layers for handwritten digits.
 
-LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition", 1998, section II.B. As is
-usual today: ReLU for tanh, max pooling for trained subsampling, every map of C3 sees all of S2, and a linear layer
-for the radial basis functions of the output. No batch norm and no dropout, so that any number of ranks computes the same.
+LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition", 1998, section II.B. As is usual
+today, ReLU replaces tanh, and max pooling replaces trained subsampling. Every map of C3 sees all of S2, and a linear layer
+replaces the radial basis functions of the output. It has no batch norm and no dropout, so any number of ranks computes the
+same.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from chronograd.models.registry import register
     source="computed from the layer shapes",
 )
 def lenet5(num_classes: int = 10, in_channels: int = 1, image_size: int = 28) -> nn.Module:
-    """Two pixels of padding make the paper's 32 x 32 of an image of 28 x 28."""
+    """Return the network. Two pixels of padding turn an image of 28 x 28 into the paper's 32 x 32."""
     side = (image_size // 2 - 4) // 2
     if side < 1:
-        raise ValueError(f"images of {image_size} x {image_size} are too small, 12 x 12 is the least")
+        raise ValueError(f"images of {image_size} x {image_size} are too small; the minimum is 12 x 12")
     return nn.Sequential(
         *(nn.Conv2d(in_channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),

@@ -1,9 +1,9 @@
-"""MobileNet v1: depthwise 3x3 and pointwise 1x1 convolutions in turn, all widths scaled by one multiplier.
+"""MobileNet v1: alternating depthwise 3x3 and pointwise 1x1 convolutions, with all widths scaled by one multiplier.
 
-Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision applications", 2017,
-arXiv:1704.04861, table 1. Parameters have the names of the ImageNet weights of width 0.25 from which the face detectors
-of biubug6 start (Pytorch_Retinaface, models/net.py). Those detectors have leaky ReLUs of slope 0.1. The weights were
-trained with ReLUs: nine channels behind an activation have a stored variance of 0, which no leaky ReLU gives.
+Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision applications", 2017, arXiv:1704.04861,
+table 1. The face detectors of biubug6 start from ImageNet weights of width 0.25 (Pytorch_Retinaface, models/net.py); our
+parameters have the names of those. Those detectors have leaky ReLUs of slope 0.1, but the weights were trained with ReLUs. Nine
+channels behind an activation have a stored variance of 0, which a leaky ReLU cannot produce.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from torch import Tensor, nn
 from chronograd.models.registry import register
 from chronograd.models.resnet import initialise
 
-# Width and stride of each separable convolution of table 1, cut where an image has an eighth and a sixteenth of
-# its side left: detectors look at the image there.
+# Width and stride of each separable convolution of table 1, split where the map has an eighth and a sixteenth of the image's
+# side: detectors use the maps there.
 STAGES = (
     ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
     ((512, 2), (512, 1), (512, 1), (512, 1), (512, 1), (512, 1)),
     ((1024, 2), (1024, 1)),
 )
 STEM_WIDTH = 32
-MIN_WIDTH = 8  # of the authors' code for small multipliers
+MIN_WIDTH = 8  # from the authors' code for small multipliers
 
 
 def conv(in_channels: int, out: int, kernel: int, stride: int, groups: int, slope: float) -> list[nn.Module]:
-    """A convolution, batch norm and (leaky) ReLU."""
+    """Return a convolution, batch norm and (leaky) ReLU."""
     activation = nn.LeakyReLU(slope, inplace=True) if slope else nn.ReLU(inplace=True)
     same = nn.Conv2d(in_channels, out, kernel, stride, kernel // 2, groups=groups, bias=False)
     return [same, nn.BatchNorm2d(out), activation]
 
 
 def separable(in_channels: int, out: int, stride: int, slope: float) -> nn.Sequential:
-    """A 3x3 convolution of each channel on its own, then a 1x1 convolution over the channels."""
+    """Return a depthwise 3x3 convolution, then a 1x1 convolution over the channels."""
     depthwise = conv(in_channels, in_channels, 3, stride, in_channels, slope)
     return nn.Sequential(*depthwise, *conv(in_channels, out, 1, 1, 1, slope))
 
 
 class MobileNetV1(nn.Module):
-    """`width` multiplies every number of channels; `slope` is that of the activation below zero."""
+    """MobileNet v1. `width` multiplies every number of channels; `slope` is that of the activation below zero."""
 
     def __init__(self, num_classes: int = 1000, in_channels: int = 3, width: float = 1.0, slope: float = 0.0) -> None:
         super().__init__()

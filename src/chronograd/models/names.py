@@ -1,8 +1,8 @@
-"""Names of networks, without importing torch: to check one before seconds pass, to list them, to complete one.
+"""Names of networks without importing torch: to check a name at once, to list names, to complete them.
 
-`zoo.csv` lists the networks of the zoo with the shape of their samples. `libraries.csv` does so for the networks of torchvision and
-timm whose traces are part of this package. Tests compare both files with the registry. All other names of torchvision and timm are
-read from the source of the installed library, where functions are decorated by `register_model`.
+`zoo.csv` lists the networks of the zoo with the shape of their samples. `libraries.csv` lists the networks of torchvision and
+timm whose traces are part of this package. Tests compare both files with the registry. All other names of torchvision and timm
+are read from the source of the installed library, where functions are decorated by `register_model`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEPRECATED = re.compile(r"^register_model_deprecations\(__name__, \{(.*?)^\}\)"
 
 @dataclass(frozen=True)
 class ZooName:
-    """A network of the zoo. `shape` is that of one sample: channels, height, width, or positions of tokens."""
+    """A network of the zoo. `shape` is the shape of one sample: channels, height, width, or positions of tokens."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,9 +44,10 @@ class ZooName:
 
 
 def split(reference: str) -> tuple[str, str]:
-    """Return `zoo`, `torchvision`, `timm` or `function`, and the name in it. Raises InputError for what is none.
+    """Return `zoo`, `torchvision`, `timm` or `function`, and the name in it.
 
     A name without a library is looked up in the zoo, then in torchvision, then in timm; see `resolved`.
+    Raises: InputError for any other form.
 
     >>> split("timm:resnet50"), split("my_net.py:MyNet"), split("resnet152")
     (('timm', 'resnet50'), ('function', 'my_net.py:MyNet'), ('torchvision', 'resnet152'))
@@ -113,10 +114,10 @@ def known(reference: str) -> ZooName | None:
 
 @cache
 def of_library(library: str) -> frozenset[str]:
-    """Names of torchvision's or timm's networks, read from their source; empty where the library is not installed."""
+    """Return the names of torchvision's or timm's networks, read from their source; empty if the library is not installed."""
     try:
         spec = importlib.util.find_spec(library)
-    except ValueError:  # it was imported, and is kept from being imported again
+    except ValueError:  # its import is blocked
         spec = None
     if spec is None or not spec.submodule_search_locations:
         return frozenset()
@@ -130,7 +131,7 @@ def of_library(library: str) -> frozenset[str]:
 
 
 def usable(library: str) -> list[str]:
-    """Return the names of a library, in order: all where it is installed, else those whose traces are part of this package."""
+    """Return the names of a library, sorted: all if it is installed, else those whose traces are part of this package."""
     prefix = f"{library}:"
     return sorted(of_library(library) or (one.removeprefix(prefix) for one in packaged() if one.startswith(prefix)))
 
@@ -144,7 +145,7 @@ def listed() -> Answer:
         sections=[
             Section(
                 "The zoo",
-                f"{how_many(len(rows), 'networks')} of ours, " + " and ".join(f"{len(own):,} of {name}" for name, own in libraries.items())
+                f"{how_many(len(rows), 'networks')} of the zoo, " + " and ".join(f"{len(own):,} of {name}" for name, own in libraries.items())
                 + "; also FILE.py:CLASS and package.module:function. A name without a library is the zoo's, else torchvision's, else timm's.",
                 table=Table(
                     ("name", "sample", "classes", "from"),
@@ -172,7 +173,7 @@ def check_code(job: Job) -> None:
 
     Call it before another process builds the job's network: such a process trusts all code, because a verb started it.
     """
-    from chronograd.inputs import is_reference  # reads traces, which completing a name needs not
+    from chronograd.inputs import is_reference  # this import reads traces, which completing a name does not need
 
     if ":" in job.network.name and split(job.network.name)[0] == "function":
         trust.check(job.network.name)
@@ -184,10 +185,10 @@ def check_code(job: Job) -> None:
 
 
 def check(reference: str) -> None:
-    """Raise NotFoundError, with near names of the zoo and of all installed libraries, for a network that none of them has.
+    """Raise NotFoundError for an unknown network, with similar names of the zoo and of all installed libraries.
 
-    A function of the user's is not looked for; nor is a library whose source does not show its names. Raises InputError for code
-    that the user did not name.
+    Functions of the user are not checked, nor libraries whose source does not show their names. Raises InputError for code that
+    the user did not name.
     """
     library, name = split(reference)
     if library == "function":
@@ -202,7 +203,7 @@ def check(reference: str) -> None:
 
 
 def require_library(reference: str) -> None:
-    """Raise MissingExtraError where torch, or the library that a network is from, is not installed. Imports neither."""
+    """Raise MissingExtraError if torch, or the library of a network, is not installed. Imports neither."""
     library, _ = split(reference)
     purpose = f"counting {reference}"
     if known(reference) is not None:
@@ -212,7 +213,7 @@ def require_library(reference: str) -> None:
 
 
 def _unknown(name: str) -> NotFoundError:
-    """Return the error for a name without a library that nobody has; a library that is not installed may have it."""
+    """Return the error for an unknown name without a library; a library that is not installed may have it."""
     names = {*zoo(), *(one.partition(":")[2] for one in packaged())}
     error = NotFoundError("network", name, names.union(*map(of_library, LIBRARIES)), LIST)
     missing = [library for library in LIBRARIES if not of_library(library)]

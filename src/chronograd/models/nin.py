@@ -12,7 +12,7 @@ from chronograd.models.registry import register
 
 
 def mlpconv(in_channels: int, channels: int, out: int, kernel: int, stride: int, padding: int) -> nn.Sequential:
-    """A convolution and two 1x1 convolutions, which are a small perceptron at every pixel."""
+    """Return a convolution and two 1x1 convolutions, which act as a small perceptron at every pixel."""
     return nn.Sequential(
         *(nn.Conv2d(in_channels, channels, kernel, stride, padding), nn.ReLU(inplace=True)),
         *(nn.Conv2d(channels, channels, 1), nn.ReLU(inplace=True)),
@@ -28,7 +28,7 @@ def mlpconv(in_channels: int, channels: int, out: int, kernel: int, stride: int,
     source="Qi, Sparks, Talwalkar, PALEO, ICLR 2017: its NiN",
 )
 def nin(num_classes: int = 1000, in_channels: int = 3, ceil_mode: bool = True) -> nn.Module:
-    """`ceil_mode` pools what is left at the border, as the authors' Caffe does; PALEO drops it."""
+    """Return the network. `ceil_mode` also pools the remaining border, as the authors' Caffe does; PALEO drops the border."""
     return nn.Sequential(
         *(mlpconv(in_channels, 96, 96, 11, 4, 0), nn.MaxPool2d(3, 2, ceil_mode=ceil_mode)),
         *(mlpconv(96, 256, 256, 5, 1, 2), nn.MaxPool2d(3, 2, ceil_mode=ceil_mode)),

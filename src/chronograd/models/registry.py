@@ -1,15 +1,15 @@
 """Networks by name: ours, torchvision's, timm's, or any function that returns a module.
 
-A network is written as
+The name of a network has one of these forms:
 
     resnet20                    a network of this folder, the zoo
     torchvision:vgg19           torchvision.models.get_model("vgg19", weights=None)
     timm:vit_base_patch16_224   timm.create_model(..., pretrained=False)
-    my_net.py:MyNet             a function or class in a file of the user's
+    my_net.py:MyNet             a function or class in a file of the user
     package.module:function     the same by its import path, also from the current directory
 
-`build` makes it, `spec` tells what it expects. On the device `meta` a network of any size takes no
-memory and no initialisation. Nothing is downloaded unless an option of the network asks for it.
+`build` creates it, `spec` describes its input and output. On the device `meta` a network of any size needs no memory and no
+initialisation. Nothing is downloaded unless an option of the network requests it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _B = TypeVar("_B", bound=Builder)
 
 
 class PublishedFigure(NamedTuple):
-    """A figure that others print for a network, and where."""
+    """A published figure of a network, and its source."""
 
     value: int
     source: str
@@ -51,16 +51,16 @@ class PublishedFigure(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """What a network expects and what is known about it.
+    """Input, output and published figures of a network.
 
     Attributes:
-        input_shape: shape of one sample, such as (3, 224, 224); None if the network does not say.
+        input_shape: shape of one sample, such as (3, 224, 224); None if the network does not define it.
         input_dtype: `float32` for images, `int64` for tokens.
-        num_classes: outputs per sample (vocabulary of a language model); None if it is no classifier.
-        published: `params` and `macs` of the network without options, where somebody has printed them.
-        keras_extra: given the network, what Keras counts as parameters beyond `parameters()` and the
+        num_classes: outputs per sample (vocabulary of a language model); None if it is not a classifier.
+        published: published `params` and `macs` of the network without options.
+        keras_extra: for a network, the parameters that Keras counts in addition to `parameters()` and the
             running statistics of batch norm.
-        inputs: tensors that it takes in place of one of `input_shape`, as `chronograd.inputs` reads them.
+        inputs: tensors that it takes instead of one of `input_shape`, as `chronograd.inputs` reads them.
     """
 
     name: str
@@ -73,10 +73,13 @@ class NetworkSpec:
     inputs: tuple[str, ...] = ()
 
     def required_input_shape(self) -> tuple[int, ...]:
-        """The input shape. Raises InputError if the network does not say it."""
+        """Return the input shape.
+
+        Raises: InputError if the network does not define it.
+        """
         if self.input_shape is None:
             raise InputError(
-                f"{self.name} does not say the shape of its input",
+                f"{self.name} does not define the shape of its input",
                 "write --input 3,224,224, or one --input NAME:SHAPE:DTYPE for each tensor that it takes; or set the attribute "
                 "input_shape of the function",
             )
@@ -103,11 +106,11 @@ def register(
     input_dtype: str = "float32",
     keras_extra: KerasExtra | None = None,
 ) -> Callable[[_B], _B]:
-    """Enter a function into the zoo under `name`.
+    """Add a function to the zoo under `name`.
 
-    The function may take `num_classes`, `in_channels`, `image_size` (one side of a square image),
-    `sequence` and `vocab`; `build` passes those that it takes. `source` says where `params` and `macs`
-    (at `input_shape`) come from; they must hold exactly and a test holds them to it.
+    The function may take `num_classes`, `in_channels`, `image_size` (one side of a square image), `sequence` and `vocab`;
+    `build` passes those that it takes. `source` is the origin of `params` and `macs` (at `input_shape`); they must be exact,
+    and a test checks them.
     """
     published = {
         key: PublishedFigure(value, source) for key, value in (("params", params), ("macs", macs)) if value is not None
@@ -115,7 +118,7 @@ def register(
     entered = NetworkSpec(name, input_shape, input_dtype, num_classes, paper, published, keras_extra)
 
     def enter(builder: _B) -> _B:
-        assert name not in _ZOO, f"two networks are called {name}"
+        assert name not in _ZOO, f"two networks have the name {name}"
         _ZOO[name] = _RegisteredNetwork(builder, entered)
         return builder
 
@@ -130,12 +133,12 @@ def build(
     num_classes: int | None = None,
     device: str = "cpu",
 ) -> nn.Module:
-    """The network that `reference` names, with fresh weights.
+    """Return the network that `reference` names, with new weights.
 
     Args:
-        options: keyword arguments of the network's function; they win over the two below.
-        input_shape: shape of one sample. Channels and image size are passed where the function takes them.
-        num_classes: passed where the function takes it.
+        options: keyword arguments of the network's function; they override the two below.
+        input_shape: shape of one sample. Channels and image size are passed if the function takes them.
+        num_classes: passed if the function takes it.
         device: `meta` for a network without memory and initial values.
     Raises: NotFoundError for an unknown name, MissingExtraError for a library that is not installed,
         InputError for a function that cannot be imported, raises or returns something else.
@@ -164,7 +167,7 @@ def build(
 
 
 def spec(reference: str, options: dict[str, Any] | None = None) -> NetworkSpec:
-    """What the network that `reference` names expects, given the options of its function.
+    """Return the input and output of the network that `reference` names, given the options of its function.
 
     >>> spec("resnet20").input_shape, spec("resnet20", {"in_channels": 1}).input_shape
     ((3, 32, 32), (1, 32, 32))
@@ -186,7 +189,7 @@ def spec(reference: str, options: dict[str, Any] | None = None) -> NetworkSpec:
 
 
 def _with_options(found: NetworkSpec, options: Mapping[str, Any]) -> NetworkSpec:
-    """A spec after options that change the input or the output; published figures no longer hold."""
+    """Return a spec changed by options of input or output; published figures no longer hold."""
     shape = found.input_shape
     if shape is not None and len(shape) == 3:
         channels = options.get("in_channels", options.get("in_chans", shape[0]))
@@ -199,12 +202,12 @@ def _with_options(found: NetworkSpec, options: Mapping[str, Any]) -> NetworkSpec
     return replace(found, input_shape=shape, num_classes=classes, published={})
 
 
-# -- where a reference leads ------------------------------------------------------------------------
+# -- resolving references ---------------------------------------------------------------------------
 
 
 @cache
 def _zoo() -> dict[str, _RegisteredNetwork]:
-    """The zoo, after importing every file of this folder."""
+    """Return the zoo, after importing every file of this folder."""
     folder = importlib.import_module("chronograd.models")
     for module in pkgutil.iter_modules(folder.__path__):
         importlib.import_module(f"{folder.__name__}.{module.name}")
@@ -216,11 +219,14 @@ def _zoo_entry(name: str) -> _RegisteredNetwork:
     if entry is not None:
         return entry
     names.check(name)
-    raise AssertionError(f"{name} is listed in zoo.csv and not in the zoo")
+    raise AssertionError(f"{name} is listed in zoo.csv but not in the zoo")
 
 
 def optional_library(module: str, purpose: str) -> ModuleType:
-    """torchvision, timm or a module of theirs. Raises MissingExtraError where it is not installed."""
+    """Return torchvision, timm or one of their modules.
+
+    Raises: MissingExtraError if it is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -232,7 +238,7 @@ def optional_library(module: str, purpose: str) -> ModuleType:
 
 @contextmanager
 def _working_directory_importable() -> Iterator[None]:
-    """The current directory first on `sys.path`, as `python -m` has it."""
+    """Put the current directory first on `sys.path`, like `python -m`."""
     here = os.getcwd()
     sys.path.insert(0, here)
     importlib.invalidate_caches()
@@ -244,7 +250,10 @@ def _working_directory_importable() -> Iterator[None]:
 
 
 def _function(reference: str) -> Builder:
-    """The function of the user's that `my_net.py:MyNet` or `package.module:function` names. Raises InputError."""
+    """Return the user's function that `my_net.py:MyNet` or `package.module:function` names.
+
+    Raises: InputError.
+    """
     found = _attribute(reference, "network", FORMS)
     if isinstance(found, nn.Module) or not callable(found):
         kind, attribute = type(found).__name__, reference.rpartition(":")[2]
@@ -255,7 +264,10 @@ def _function(reference: str) -> Builder:
 
 
 def target(reference: str, what: str) -> Any:
-    """Return the object that `my_net.py:example_inputs` names, or the result of a function. Raises InputError."""
+    """Return the object that `my_net.py:example_inputs` names, or the result of a function.
+
+    Raises: InputError.
+    """
     with _working_directory_importable():
         found = _attribute(
             reference, what, "name a function or an object of the file, such as my_net.py:example_inputs"
@@ -271,7 +283,10 @@ def target(reference: str, what: str) -> Any:
 
 
 def _attribute(reference: str, what: str, forms: str) -> Any:
-    """Return what a reference to code names. Raises InputError, also for code that the user did not name."""
+    """Return the object that a reference to code names.
+
+    Raises: InputError, also for code that the user did not name.
+    """
     trust.check(reference)
     path, _, attribute = reference.rpartition(":")
     try:
@@ -286,7 +301,7 @@ def _attribute(reference: str, what: str, forms: str) -> Any:
 
 
 def _file(path: Path) -> ModuleType:
-    """The module that a file holds, run once for each of its versions; what lies beside it can be imported by it."""
+    """Return the module of a file, run once for each version of it. It can import modules in its folder."""
     return _loaded(path.absolute(), path.stat().st_mtime_ns)
 
 
@@ -302,10 +317,10 @@ def _loaded(path: Path, modified_ns: int) -> ModuleType:
     return module
 
 
-_PATHS = "a module is looked for in the current directory, in PYTHONPATH and among installed packages"
+_PATHS = "modules are imported from the current directory, PYTHONPATH and installed packages"
 
 
-# Options of verbs that people also write as fields.
+# Options of verbs that users also write as fields.
 _OPTIONS_OF_VERBS = ("input", "inputs", "batch", "classes", "mode", "loss", "optimizer", "depth")
 
 
@@ -316,9 +331,9 @@ def _taken(
     input_shape: tuple[int, ...] | None,
     num_classes: int | None,
 ) -> dict[str, Any]:
-    """Options, and what the function takes of number of classes and input shape.
+    """Return the options, with number of classes and input shape if the function takes them.
 
-    Raises: InputError for an option that it does not take.
+    Raises: InputError for an option that the function does not take.
     """
     wanted: dict[str, Any] = {}
     if num_classes is not None:
@@ -346,7 +361,7 @@ def _taken(
 
 
 def _check_shape(entry: _RegisteredNetwork, options: Mapping[str, Any], shape: tuple[int, ...]) -> None:
-    """Raises InputError if a network of the zoo cannot take samples of this shape."""
+    """Raise InputError if a network of the zoo cannot take samples of this shape."""
     name, own = entry.spec.name, entry.spec.required_input_shape()
     takes = inspect.signature(entry.builder).parameters
     if len(shape) != len(own):
@@ -374,7 +389,7 @@ def _torchvision_builder(
     if "weights_backbone" in takes:
         given["weights_backbone"] = None  # by default it downloads them
     if name in ("googlenet", "inception_v3"):
-        given["init_weights"] = True  # what it does anyway, with a warning
+        given["init_weights"] = True  # this is the default, which torchvision warns about
     if num_classes is not None:
         given["num_classes"] = num_classes
     if input_shape is not None and len(input_shape) == 3:
@@ -402,7 +417,7 @@ _VIDEO_FRAMES = 16  # clip length of torchvision's video networks, in the docume
 
 
 def _torchvision_spec(reference: str, name: str) -> NetworkSpec:
-    """From the transforms and the meta data of the default weights; the weights are not loaded."""
+    """Return a spec from the transforms and the meta data of the default weights, without loading the weights."""
     models = _torchvision_models(reference, name)
     weights = models.get_model_weights(name).DEFAULT
     transforms = weights.transforms()
@@ -411,7 +426,7 @@ def _torchvision_spec(reference: str, name: str) -> NetworkSpec:
         fixed = re.search("300|320", name)
         size = [int(fixed[0]) if fixed else _DETECTION_SIDE]
     elif name.startswith("vit_"):
-        size = [224]  # what they are built for without weights, whatever the crop of their weights
+        size = [224]  # their size when built without weights, whatever crop the weights use
     else:
         size = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None) or [224]
     frames = (_VIDEO_FRAMES,) if kind == "VideoClassification" else ()
@@ -443,7 +458,7 @@ def _timm_builder(
     def make() -> nn.Module:
         try:
             network: nn.Module = timm.create_model(name, **given, **sized)
-        except TypeError as error:  # timm does not say which networks are built for one image size
+        except TypeError as error:  # timm does not list the networks with a fixed image size
             if not sized or "img_size" not in str(error):
                 raise
             network = timm.create_model(name, **given)
@@ -462,7 +477,7 @@ def _timm(reference: str, name: str) -> ModuleType:
 
 def _timm_spec(reference: str, name: str) -> NetworkSpec:
     config = _timm(reference, name).get_pretrained_cfg(name)
-    if config is None:  # the network has no weights; timm's defaults hold
+    if config is None:  # the network has no weights, so timm's defaults apply
         return NetworkSpec(reference, (3, 224, 224))
     return NetworkSpec(reference, tuple(config.input_size), num_classes=config.num_classes or None)
 
@@ -471,7 +486,7 @@ def _timm_spec(reference: str, name: str) -> NetworkSpec:
 
 
 def _construct(reference: str, make: Callable[[], nn.Module], device: str) -> nn.Module:
-    """Call a constructor for a device; whatever it raises becomes one InputError."""
+    """Call a constructor for a device. Convert any exception to one InputError."""
     try:
         network = without_init.on_meta(make) if device == "meta" else make()
     except ChronogradError:

@@ -1,4 +1,4 @@
-"""Residual networks: those for CIFAR-10, the original ResNet-50, and the one that is meant by the name today.
+"""Residual networks: those for CIFAR-10, the original ResNet-50, and today's ResNet-50.
 
 He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2015, arXiv:1512.03385.
 """
@@ -32,7 +32,7 @@ class Subsample(nn.Module):
 
 
 def projection(in_channels: int, channels: int, stride: int) -> nn.Module:
-    """Shortcut with a 1x1 convolution (option B)."""
+    """Return a shortcut with a 1x1 convolution (option B)."""
     return nn.Sequential(conv(in_channels, channels, 1, stride), nn.BatchNorm2d(channels))
 
 
@@ -54,7 +54,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions; as published, the first one has the stride."""
+    """A block of 1x1, 3x3, 1x1 convolutions; as published, the first one has the stride."""
 
     def __init__(
         self, in_channels: int, channels: int, stride: int, shortcut: nn.Module | None, is_stride_in_3x3: bool = False
@@ -84,7 +84,7 @@ def stage(
     stride: int,
     option: str = "B",
 ) -> nn.Sequential:
-    """`depth` blocks; the first has the stride and, where the shape changes, a shortcut of its own."""
+    """Return `depth` blocks; the first has the stride and, if the shape changes, a shortcut with layers."""
     shortcut = None
     if stride != 1 or in_channels != channels:
         shortcut = (Subsample if option == "A" else projection)(in_channels, channels, stride)
@@ -93,14 +93,14 @@ def stage(
 
 
 def initialise(network: nn.Module) -> None:
-    """Normal weights that keep the variance through ReLU; He et al. 2015, arXiv:1502.01852."""
+    """Draw normal weights that preserve the variance through ReLU; He et al. 2015, arXiv:1502.01852."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 class CifarResNet(nn.Module):
-    """Section 4.2 of the paper: 6n + 2 layers, widths 16, 32, 64. Takes images of any size."""
+    """The network of section 4.2 of the paper: 6n + 2 layers, widths 16, 32, 64. Takes images of any size."""
 
     def __init__(self, depth: int, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
@@ -156,9 +156,9 @@ class ResNet18Cifar(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """With a stage's stride in the first 1x1 convolution, or in the 3x3 after it."""
+    """ResNet-50 with a stage's stride in the first 1x1 convolution, or in the 3x3 after it."""
 
-    head_name = "fc"  # whole, also where another network puts two layers there
+    head_name = "fc"  # the whole head, even if another network puts two layers there
 
     def __init__(self, num_classes: int = 1000, in_channels: int = 3, *, is_stride_in_3x3: bool = False) -> None:
         super().__init__()
@@ -183,11 +183,11 @@ of_50_layers = partial(register, input_shape=(3, 224, 224), params=25_557_032)
 
 @of_50_layers("resnet50", paper=f"v1.5, Goyal et al. 2017; {PAPER}", macs=4_089_184_256)
 def resnet50(num_classes: int = 1000, in_channels: int = 3) -> nn.Module:
-    """What is meant by the name today, in published results and in torchvision: the stride in the 3x3."""
+    """Return today's ResNet-50, as in published results and in torchvision: the stride in the 3x3."""
     return ResNet50(num_classes, in_channels, is_stride_in_3x3=True)
 
 
 @of_50_layers("resnet50-v1", paper=PAPER, macs=3_857_973_248)
 def resnet50_v1(num_classes: int = 1000, in_channels: int = 3) -> nn.Module:
-    """As first published, and in Keras: the stride in the 1x1 before."""
+    """Return ResNet-50 as first published, and in Keras: the stride in the 1x1 before."""
     return ResNet50(num_classes, in_channels)

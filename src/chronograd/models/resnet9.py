@@ -1,7 +1,7 @@
-"""ResNet-9, the small residual network with which CIFAR-10 is trained to 94 % in the shortest time.
+"""ResNet-9, a small residual network known for the fastest training of CIFAR-10 to 94 %.
 
-D. Page, "How to train your ResNet", 2018, and its code, cifar10-fast. Eight 3x3 convolutions and a linear layer;
-poolings in place of strides.
+D. Page, "How to train your ResNet", 2018, and its code, cifar10-fast. Eight 3x3 convolutions and a linear layer; poolings
+instead of strides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OUTPUT_SCALE = 0.125  # of the logits, as published
 
 
 def conv(in_channels: int, out: int) -> nn.Sequential:
-    """A 3x3 convolution, batch norm and ReLU."""
+    """Return a 3x3 convolution, batch norm and ReLU."""
     same = nn.Conv2d(in_channels, out, 3, padding=1, bias=False)
     return nn.Sequential(same, nn.BatchNorm2d(out), nn.ReLU(inplace=True))
 
@@ -45,7 +45,7 @@ class Residual(nn.Module):
     source="computed from the layer shapes",
 )
 class ResNet9(nn.Module):
-    """The last pooling covers what is left of the image, 4x4 of 32x32."""
+    """ResNet-9. The last pooling covers the remaining map, 4x4 for images of 32x32."""
 
     def __init__(self, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()

@@ -1,8 +1,7 @@
-"""Networks as PALEO has them, after TensorFlow-Slim: dense layers are written as convolutions, every convolution has a
-bias, none has batch norm.
+"""The networks of PALEO, after TensorFlow-Slim: dense layers written as convolutions, biases everywhere, no batch norm.
 
-Qi, Sparks, Talwalkar, "PALEO: a performance model for deep neural networks", ICLR 2017. Its published scaling holds
-for these and not for the like-named networks of torchvision.
+Qi, Sparks, Talwalkar, "PALEO: a performance model for deep neural networks", ICLR 2017. Its published scaling holds for these
+and not for the networks of the same name in torchvision.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ PALEO = "Qi et al., ICLR 2017, and its released networks"
 
 
 def conv(in_channels: int, out: int, kernel: int | tuple[int, int], stride: int = 1, same: bool = True) -> nn.Module:
-    """A convolution and its ReLU; `same` keeps the image size at stride 1."""
+    """Return a convolution and its ReLU; `same` preserves the image size at stride 1."""
     sides = (kernel, kernel) if isinstance(kernel, int) else kernel
     padding = (sides[0] // 2, sides[1] // 2) if same else (0, 0)
     return nn.Sequential(nn.Conv2d(in_channels, out, sides, stride, padding), nn.ReLU(inplace=True))
 
 
 def dense_head(in_channels: int, kernel: int, num_classes: int) -> nn.Module:
-    """fc6, fc7 and fc8 as convolutions; fc6 covers what is left of the image."""
+    """Return fc6, fc7 and fc8 as convolutions; fc6 covers the remaining map."""
     return nn.Sequential(
         *(conv(in_channels, 4096, kernel, same=False), nn.Dropout(0.5)),
         *(conv(4096, 4096, 1), nn.Dropout(0.5)),
@@ -43,7 +42,7 @@ def dense_head(in_channels: int, kernel: int, num_classes: int) -> nn.Module:
     source=PALEO,
 )
 def alexnet_v2(num_classes: int = 1000, in_channels: int = 3, fourth_width: int = 384) -> nn.Module:
-    """`fourth_width` is 256 where PALEO splits the network over devices, as the paper of 2014 does."""
+    """Return the network. `fourth_width` is 256 if PALEO splits the network over devices, as the paper of 2014 does."""
     return nn.Sequential(
         *(conv(in_channels, 64, 11, 4, same=False), nn.MaxPool2d(3, 2)),
         *(conv(64, 192, 5), nn.MaxPool2d(3, 2)),
@@ -81,7 +80,7 @@ def pooled(in_channels: int, out: int) -> list[nn.Module]:
 
 
 def mixed_35(i: int, pool: int) -> nn.Module:
-    """35 × 35: 1×1; 5×5; two 3×3; pooling."""
+    """Return the module for 35 × 35: 1×1; 5×5; two 3×3; pooling."""
     return Branches(
         [conv(i, 64, 1)],
         [conv(i, 48, 1), conv(48, 64, 5)],
@@ -91,7 +90,7 @@ def mixed_35(i: int, pool: int) -> nn.Module:
 
 
 def mixed_17(w: int) -> nn.Module:
-    """17 × 17, of 768 channels: 7×7 in two strips, once and twice."""
+    """Return the module for 17 × 17 with 768 channels: 7×7 in two strips, once and twice."""
     return Branches(
         [conv(768, 192, 1)],
         [conv(768, w, 1), conv(w, w, (1, 7)), conv(w, 192, (7, 1))],
@@ -101,7 +100,7 @@ def mixed_17(w: int) -> nn.Module:
 
 
 def mixed_8(i: int) -> nn.Module:
-    """8 × 8: 3×3 as two strips side by side."""
+    """Return the module for 8 × 8: 3×3 as two strips side by side."""
 
     def strips(width: int) -> nn.Module:
         return Branches([conv(width, 384, (1, 3))], [conv(width, 384, (3, 1))])
@@ -122,7 +121,7 @@ def mixed_8(i: int) -> nn.Module:
     source=PALEO,
 )
 class InceptionV3(nn.Module):
-    """Inception v3; where 35 × 35 becomes 17 × 17 PALEO has one 3×3 convolution less than the paper."""
+    """Inception v3. Between 35 × 35 and 17 × 17, PALEO has one 3×3 convolution fewer than the paper."""
 
     def __init__(self, num_classes: int = 1000, in_channels: int = 3) -> None:
         super().__init__()

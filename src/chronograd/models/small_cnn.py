@@ -1,7 +1,7 @@
-"""A small network for small images, as comparisons of training frameworks use it.
+"""A small network for small images, often used to compare training frameworks.
 
-Two valid 3x3 convolutions, a pooling, two dense layers: the first network of the Keras examples for
-MNIST and CIFAR-10 (F. Chollet, 2015), without dropout and batch norm.
+Two valid 3x3 convolutions, a pooling, two dense layers: the first network of the Keras examples for MNIST and CIFAR-10 (F.
+Chollet, 2015), without dropout and batch norm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chronograd.models.registry import register
 def small_cnn(num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> nn.Module:
     side = (image_size - 4) // 2
     if side < 1:
-        raise ValueError(f"images of {image_size} x {image_size} are too small, 6 x 6 is the least")
+        raise ValueError(f"images of {image_size} x {image_size} are too small; the minimum is 6 x 6")
     return nn.Sequential(
         *(nn.Conv2d(in_channels, 32, 3), nn.ReLU()),
         *(nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),

@@ -1,9 +1,9 @@
-"""SSD on MobileNet v1: what is where, from six maps of one network, in one pass.
+"""SSD on MobileNet v1: classes and boxes of objects, from six feature maps in one pass.
 
-Liu et al., "SSD: single shot multibox detector", 2016, arXiv:1512.02325, on the trunk of Howard et al. (mobilenet_v1.py): its map
-of 19 x 19 cells for an image of 300, the last one of 10 x 10, and four that further convolutions make of that. The public weights
-`mobilenet-v1-ssd-mp-0_675.pth` (github.com/qfgaohao/pytorch-ssd, trained on PASCAL VOC 2007 and 2012) fit; they were trained
-on (pixel - 127) / 128.
+Liu et al., "SSD: single shot multibox detector", 2016, arXiv:1512.02325, on the trunk of Howard et al. (mobilenet_v1.py). The
+maps for an image of 300 are: the trunk's map of 19 x 19 cells, its last one of 10 x 10, and four from further convolutions. The
+public weights `mobilenet-v1-ssd-mp-0_675.pth` (github.com/qfgaohao/pytorch-ssd, trained on PASCAL VOC 2007 and 2012) fit; they
+were trained on (pixel - 127) / 128.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from chronograd.models.registry import register
 
 # Channels within and after each pair of convolutions behind the trunk; the second of a pair halves the map's side.
 EXTRAS = ((256, 512), (128, 256), (128, 256), (128, 256))
-# The trunk's first and second stage have six blocks each, which the public weights number on.
+# The trunk's first and second stage have six blocks each; the public weights number them continuously.
 BLOCKS_OF_STAGE = 6
 IMAGE_SIZE = 300
 
 
 class PriorDetector(nn.Module):
-    """In evaluation it gives scores and boxes, in training the logits and offsets of which these are made."""
+    """A detector that returns scores and boxes in evaluation, and in training the logits and offsets behind them."""
 
-    # What it gives in evaluation, as outputs of a graph.
+    # Names of its outputs in evaluation, for exported graphs.
     output_names = ("scores", "boxes")
     priors: Tensor
 
@@ -39,24 +39,24 @@ class PriorDetector(nn.Module):
         return logits.softmax(dim=2), decode(offsets, self.priors)
 
     def predictions(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (N, P, K + 1) and encoded offsets (N, P, 4)."""
+        """Return logits (N, P, K + 1) and encoded offsets (N, P, 4)."""
         raise NotImplementedError
 
 
 class SSD(PriorDetector):
-    """Six maps, and headers on each of them.
+    """SSD with six maps, and headers on each of them.
 
-    Scores (N, P, K + 1) are probabilities of the background and of K classes at each of P priors; boxes (N, P, 4) are
-    (left, top, right, bottom) in units of the image. There are 3,000 priors of an image of 300.
+    Scores (N, P, K + 1) are probabilities of the background and of K classes at each of P priors. Boxes (N, P, 4) are (left,
+    top, right, bottom) in units of the image. An image of 300 has 3,000 priors.
 
     Args:
         num_classes: K, without the background.
         width: multiplies every number of channels of the trunk.
     """
 
-    # Layers whose shape depends on the number of classes: they stay new where weights are of another number.
+    # Layers whose shape depends on the number of classes: they keep their initial values if the weights have another number.
     class_layers = ("classification_headers",)
-    # Layers that are not the trunk's: they stay new where weights are those of a classifier.
+    # Layers outside the trunk: they keep their initial values if the weights are those of a classifier.
     added_layers = ("extras", "classification_headers", "regression_headers")
 
     def __init__(
@@ -97,7 +97,7 @@ class SSD(PriorDetector):
 
     @staticmethod
     def own_name(name: str) -> str:
-        """The name here of a parameter that the public weights call `name`; other names as they are.
+        """Return our name of a parameter that the public weights call `name`; other names unchanged.
 
         >>> SSD.own_name("base_net.0.1.weight"), SSD.own_name("base_net.13.3.weight"), SSD.own_name("extras.0.2.bias")
         ('stage1.0.1.weight', 'stage3.1.3.weight', 'extras.0.2.bias')
@@ -119,17 +119,17 @@ def _pair(channels: int, inner: int, outer: int) -> nn.Sequential:
 
 
 def _headers(channels: list[int], numbers: int) -> nn.ModuleList:
-    """A convolution for each map that gives so many numbers at each prior."""
+    """Return a convolution for each map, with `numbers` outputs per prior."""
     return nn.ModuleList(nn.Conv2d(width, PRIORS_PER_CELL * numbers, 3, padding=1) for width in channels)
 
 
 def _by_prior(out_NCHW: Tensor, numbers: int) -> Tensor:
-    """(N, cells · priors of a cell, numbers), in the order of `boxes.priors`."""
+    """Return (N, cells · priors per cell, numbers), in the order of `boxes.priors`."""
     return out_NCHW.permute(0, 2, 3, 1).reshape(out_NCHW.shape[0], -1, numbers)
 
 
 def _initialise(module: nn.Module) -> None:
-    """As the SSD paper: Xavier's weights, no bias."""
+    """Initialise as the SSD paper does: Xavier weights, zero biases."""
     if isinstance(module, nn.Conv2d):
         nn.init.xavier_uniform_(module.weight)
         assert module.bias is not None

@@ -1,8 +1,8 @@
-"""SSDLite on MobileNet v3 large, as torchvision has it, with the interface of our SSD.
+"""SSDLite on MobileNet v3 large: torchvision's network with the interface of our SSD.
 
 Sandler et al., "MobileNetV2: inverted residuals and linear bottlenecks", 2018, arXiv:1801.04381, section 6.2, on the trunk of
 Howard et al., "Searching for MobileNetV3", 2019, arXiv:1905.02244. The layers, their names and the priors are torchvision's, so
-its weights fit; those were trained on pixel / 127.5 - 1, which is ours to within half a grey level.
+its weights fit. Those were trained on pixel / 127.5 - 1, which differs from ours by less than half a grey level.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ IMAGE_SIZE = 320
 
 
 class SSDLite(PriorDetector):
-    """Torchvision's layers.
+    """SSDLite with torchvision's layers.
 
-    Scores are (N, P, K + 1), boxes (N, P, 4), as those of `chronograd.models.ssd.SSD`; P is 3,234 for an image of 320.
+    Scores are (N, P, K + 1), boxes (N, P, 4), as in `chronograd.models.ssd.SSD`; P is 3,234 for an image of 320.
 
     Args:
         num_classes: K, without the background.
     """
 
-    # Layers whose shape depends on the number of classes: they stay new where weights are of another number.
+    # Layers whose shape depends on the number of classes: they keep their initial values if the weights have another number.
     class_layers = ("head.classification_head",)
 
     def __init__(self, num_classes: int = 90, image_size: int = IMAGE_SIZE) -> None:
@@ -34,7 +34,7 @@ class SSDLite(PriorDetector):
         library = optional_library("torchvision.models.detection", "SSDLite")
         whole = library.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=num_classes + 1)
         self.backbone, self.head = whole.backbone, whole.head
-        # It asks for the maps only to know their sizes.
+        # The generator reads only the sizes of the maps.
         maps = [torch.zeros(1, 1, side, side) for side in map_sides(image_size)]
         images = optional_library("torchvision.models.detection.image_list", "SSDLite").ImageList(
             torch.zeros(1, 3, image_size, image_size), [(image_size, image_size)]

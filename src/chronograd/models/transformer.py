@@ -1,11 +1,11 @@
 """Decoders of language models, with the shapes of Llama and of GPT-2.
 
-Touvron et al., "LLaMA: open and efficient foundation language models", 2023, arXiv:2302.13971.
-Radford et al., "Language models are unsupervised multitask learners", 2019.
-Norm: Zhang & Sennrich 2019. Positions: Su et al. 2021, arXiv:2104.09864. SwiGLU: Shazeer 2020, arXiv:2002.05202.
+Touvron et al., "LLaMA: open and efficient foundation language models", 2023, arXiv:2302.13971. Radford et al., "Language models
+are unsupervised multitask learners", 2019. Norm: Zhang & Sennrich 2019. Positions: Su et al. 2021, arXiv:2104.09864. SwiGLU:
+Shazeer 2020, arXiv:2002.05202.
 
-Attention is one operator, `scaled_dot_product_attention`, or with the option `attention: eager` its products, its mask and its
-softmax one after the other.
+Attention is one operator, `scaled_dot_product_attention`. With the option `attention: eager` its products, mask and softmax are
+separate operators.
 
 Shapes: B batch, T positions, D width, H heads, K key and value heads, E = D / H.
 """
@@ -23,31 +23,31 @@ from chronograd.models.registry import register
 
 
 def rotation(sequence: int, size: int, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the angle of each position and pair of features, (T, E / 2) each."""
+    """Return cosine and sine of the angle of each position and pair of features, (T, E / 2) each."""
     rates = base ** (-torch.arange(0, size, 2) / size)
     angles_TF = torch.outer(torch.arange(sequence), rates)
     return angles_TF.cos(), angles_TF.sin()
 
 
 def rotate(x_BHTE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pair of features (i, i + E / 2) of every position by that position's angle."""
+    """Rotate the pair of features (i, i + E / 2) of every position by that position's angle."""
     a, b = x_BHTE.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-# How attention runs: as one operator, or step by step.
+# Kinds of attention: as one operator, or step by step.
 ATTENTION = ("fused", "eager")
 
 
 def check_attention(kind: str) -> str:
-    """Raises ValueError for what is none of ATTENTION."""
+    """Return `kind`, or raise ValueError if it is not in ATTENTION."""
     if kind not in ATTENTION:
         raise ValueError(f"attention is {kind!r}; write {' or '.join(ATTENTION)}")
     return kind
 
 
 def causal_attention(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor, kind: str, dropout: float = 0.0) -> Tensor:
-    """Each position attends to itself and to those before it; (B, H, T, E)."""
+    """Return attention of each position to itself and to those before it; (B, H, T, E)."""
     groups = q_BHTE.shape[1] // k_BKTE.shape[1]
     if kind == "fused":
         return F.scaled_dot_product_attention(
@@ -83,7 +83,7 @@ class LlamaAttention(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """Attention, then a gated perceptron; each behind a norm and beside a shortcut."""
+    """Attention, then a gated perceptron; each after a norm and with a residual connection."""
 
     def __init__(self, width: int, heads: int, kv_heads: int, ffn: int, attention: str = "fused") -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class LlamaBlock(nn.Module):
     params=6_738_415_616,
 )
 class Llama(nn.Module):
-    """Tokens (B, T) to scores (B, T, vocab). Without `kv_heads` every head has keys and values of its own."""
+    """A Llama decoder from tokens (B, T) to scores (B, T, vocab). Without `kv_heads` every head has its own keys and values."""
 
     cos: Tensor
     sin: Tensor
@@ -157,7 +157,7 @@ def num_positions(tokens_BT: Tensor, most: int) -> int:
 
 
 def initialise(network: nn.Module) -> None:
-    """Normal weights of deviation 0.02 and no bias, as GPT-2 has them."""
+    """Draw normal weights of standard deviation 0.02 and set biases to zero, as in GPT-2."""
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
@@ -196,7 +196,7 @@ class GPT2Block(nn.Module):
     params=124_439_808,
 )
 class GPT2(nn.Module):
-    """Tokens (B, T) to scores (B, T, vocab); the output matrix is the embedding."""
+    """A GPT-2 decoder from tokens (B, T) to scores (B, T, vocab); the output matrix is the embedding."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ WIDTHS = (64, 128, 256, 512, 512)
 
 
 class VGG(nn.Module):
-    """`depths` holds the number of convolutions of each block; a pooling ends a block."""
+    """A VGG network. `depths` holds the number of convolutions of each block; a pooling ends a block."""
 
     def __init__(
         self, depths: tuple[int, ...], num_classes: int = 1000, in_channels: int = 3, image_size: int = 224
@@ -33,7 +33,7 @@ class VGG(nn.Module):
         self.features = nn.Sequential(*layers)
         side = image_size // 32
         if side < 1:
-            raise ValueError(f"images of {image_size} x {image_size} are too small, 32 x 32 is the least")
+            raise ValueError(f"images of {image_size} x {image_size} are too small; the minimum is 32 x 32")
         self.classifier = nn.Sequential(
             *(nn.Linear(512 * side * side, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),
             *(nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),

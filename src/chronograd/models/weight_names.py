@@ -1,7 +1,7 @@
-"""Names of tensors in weights files of others, and of the network that they are for.
+"""Matching of tensor names in public weights files to those of a network.
 
-Wrappers put a prefix before each name, checkpoints keep the weights under a key, some files hold two sets of weights, and
-older releases of torchvision had other names. The tables here list them. Every change is returned in words for the user.
+Wrappers put a prefix before each name, checkpoints store the weights under a key, some files hold two sets of weights, and
+older releases of torchvision used other names. The tables here list them. Every change is described in words for the user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chronograd.words import how_many
 
 Tensors = dict[str, Tensor]
 
-# What puts a prefix before every name. They nest in any order.
+# Wrappers that put a prefix before every name. They nest in any order.
 PREFIXES = {
     "_orig_mod.": "torch.compile",
     "module.": "DataParallel, DDP or AveragedModel",
@@ -26,10 +26,10 @@ PREFIXES = {
 }
 # Tensors that count the updates of a running mean and belong to no network.
 BOOKKEEPING = ("n_averaged",)
-# Keys of a checkpoint for the weights themselves and for their running mean, the first found counts.
+# Keys of a checkpoint for the weights and for their running mean; the first match counts.
 KEYS = ("state_dict", "model", "model_state_dict", "model_state", "net", "params", "module")
 MEAN_KEYS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "params_ema", "ema")
-# First parts of names in a state dict that holds the running mean beside the weights.
+# Prefixes of names in a state dict that holds the running mean in addition to the weights.
 MEAN_PREFIXES = ("ema_model.", "model_ema.", "module_ema.", "ema.")
 # Names of torchvision's earlier releases, and today's. A name changes only if the network has the new one.
 RENAMES = (
@@ -42,10 +42,10 @@ RENAMES = (
 
 
 def weights_in(content: Any) -> tuple[Any, list[str]]:
-    """Return the weights within the content of a checkpoint, and which of two sets they are, in words.
+    """Return the weights in the content of a checkpoint, and which of two sets was used, in words.
 
-    The running mean of the weights is preferred where a file has both. Tensors that a mean lacks, such as running
-    statistics, come from the other set. The result is not checked: it may be no state dict.
+    The running mean of the weights is preferred if a file has both. Tensors that the mean lacks, such as running statistics,
+    come from the other set. The result is not checked and may not be a state dict.
     """
     if not isinstance(content, Mapping) or _is_state_dict(content):
         return content, []
@@ -66,11 +66,11 @@ def weights_in(content: Any) -> tuple[Any, list[str]]:
 def for_network(
     given: Tensors, own: Collection[str], own_name: Callable[[str], str] = str
 ) -> tuple[Tensors, list[str]]:
-    """Return tensors by the names of a network, and what was stripped, renamed or left out, in words.
+    """Return tensors by the names of a network, and in words the stripped prefixes, renamed and left-out tensors.
 
     Args:
         own: names of the network's tensors.
-        own_name: the network's own name for one of public weights.
+        own_name: maps a name in public weights to the network's name.
     """
     given, notes = _one_set(given, own)
     stripped: list[str] = []
@@ -105,18 +105,18 @@ def _is_state_dict(content: Any) -> bool:
 def _with_rest(
     averaged: Mapping[str, Tensor], content: Mapping[str, Any], mean: str, plain: str | None
 ) -> tuple[Mapping[str, Tensor], list[str]]:
-    """The running mean, with what only the other set has."""
+    """Return the running mean, completed with the tensors that only the other set has."""
     if plain is None:
         return averaged, [f"used {mean}, the running mean of the weights"]
     note = f"used {mean}, the running mean of the weights, and not {plain}"
     other, _ = weights_in(content[plain])
     if _is_state_dict(other) and set(averaged) < set(other):
-        return {**other, **averaged}, [f"{note} but for {len(other) - len(averaged)} tensors that it lacks"]
+        return {**other, **averaged}, [f"{note}, except {len(other) - len(averaged)} tensors that it lacks"]
     return averaged, [note]
 
 
 def _one_set(given: Tensors, own: Collection[str]) -> tuple[Tensors, list[str]]:
-    """The running mean alone where the names of one state dict begin with its prefix, and others do not."""
+    """Return only the running mean if some names of the state dict have its prefix and others do not."""
     for prefix in MEAN_PREFIXES:
         mean = {name.removeprefix(prefix): tensor for name, tensor in given.items() if name.startswith(prefix)}
         if mean and len(mean) < len(given) and not any(name.startswith(prefix) for name in own):
@@ -127,7 +127,7 @@ def _one_set(given: Tensors, own: Collection[str]) -> tuple[Tensors, list[str]]:
 
 
 def _without_prefix(given: Tensors) -> tuple[Tensors, str] | None:
-    """The tensors without the prefix that all their names share, and the prefix; None if they share none."""
+    """Return the tensors without the prefix that all names share, and the prefix; None if they share none."""
     names = [name for name in given if name not in BOOKKEEPING]
     for prefix in PREFIXES:
         if names and all(name.startswith(prefix) for name in names):
@@ -142,7 +142,7 @@ def _matches(given: Tensors, own: Collection[str], own_name: Callable[[str], str
 
 
 def _today(name: str, own: Collection[str]) -> str:
-    """The name that a tensor has in torchvision today, if the network has that and not the old one."""
+    """Return torchvision's current name of a tensor, if the network has it and does not have the old one."""
     if name in own:
         return name
     return next((new for old, form in RENAMES if (new := old.sub(form, name)) in own), name)

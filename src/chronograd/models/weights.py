@@ -1,11 +1,11 @@
-"""Weights to start from, and the head of a network, the one part in which they may differ.
+"""Pretrained weights, and the head of a network, the only part that may differ from them.
 
-torchvision, timm       the library's default weights, from its cache, or downloaded
-NAME.safetensors        tensors by name
-NAME.pth .pt .th .tar   a state dict, bare or under a usual key such as `state_dict`; nothing in it is executed. Prefixes of
-     .ckpt .bin         wrappers are removed, and of two sets the running mean is used; the output states both
-FILE#sha256=DIGEST      a file of either kind that is refused unless it has this digest, whole or its first 8 digits or more
-RUN                     a run directory: its newest sound checkpoint, the running mean of the weights if it has one
+torchvision, timm       the library's default weights, from its cache, or downloaded.
+NAME.safetensors        tensors by name.
+NAME.pth .pt .th .tar   a state dict, bare or under a usual key such as `state_dict`; nothing in it is executed.
+     .ckpt .bin         Wrapper prefixes are removed, and the running mean is preferred; the output states both.
+FILE#sha256=DIGEST      a file of either kind, refused unless it has this digest (at least its first 8 digits).
+RUN                     a run directory: its newest valid checkpoint, the running mean of the weights if it has one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tensors = dict[str, Tensor]
 Head = Literal["new", "kept"]
 
 PYTORCH_SUFFIXES = (".pth", ".pt", ".th", ".tar", ".ckpt", ".bin")
-# Networks of ours with the layers and parameter names of a network of torchvision's.
+# Networks of the zoo with the layers and parameter names of a torchvision network.
 TORCHVISION_TWINS = {
     "efficientnet-b0-keras": "efficientnet_b0",
     "vgg16": "vgg16",
@@ -48,13 +48,13 @@ SHOWN = 3  # names of each kind that an error lists
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was loaded.
+    """Result of loading weights.
 
     Attributes:
-        source: what it was, for the record.
-        num_loaded: tensors, running statistics included.
-        fresh: parameters of the head, or of all that a detector adds to its trunk, that kept their initial values. A head is
-            loaded whole or not at all.
+        source: description of the weights for the record.
+        num_loaded: number of tensors, running statistics included.
+        fresh: parameters with their initial values: those of the head, or all that a detector adds to its trunk. A head is
+            loaded completely or not at all.
     """
 
     source: str
@@ -63,29 +63,28 @@ class Loaded:
 
 
 def load_pretrained(network: nn.Module, source: str, reference: str, head: Head | None = None) -> Loaded:
-    """Give a network the weights of `source`, in place.
+    """Load the weights of `source` into a network, in place.
 
-    All tensors must match by name and shape. Only those of the head (see `head_of`), and of the last layers of auxiliary
-    classifiers, may have other shapes: then it keeps its initial values. Batch counters may be missing, and auxiliary
-    classifiers that the network was built without are left out. A detector also takes the weights of its trunk alone.
+    All tensors must match by name and shape, with one exception. The head (see `head_of`) and the last layers of auxiliary
+    classifiers may have other shapes; they then keep their initial values. Batch counters may be missing. Auxiliary classifiers
+    that the network lacks are left out. A detector also accepts the weights of its trunk alone.
 
     Args:
         source: `torchvision`, `timm`, a file or a run directory, as at the top of this file.
-        reference: what the network was built from, such as torchvision:resnet50.
+        reference: the name that the network was built from, such as torchvision:resnet50.
         head: `new` leaves the head with its initial values whatever its shape, `kept` refuses a head of another shape.
-    Raises: InputError for a source that is not there or has nothing for this network, FileFormatError for damaged
-        files and weights of another network, RunError where weights can be had only from a network that is not there,
-        MissingExtraError.
+    Raises: InputError for a source that does not exist or does not fit this network, FileFormatError for damaged
+        files and weights of another network, RunError if a download fails, MissingExtraError.
     """
     if source == "torchvision":
-        given, said = _from_torchvision(reference)
+        given, description = _from_torchvision(reference)
     elif source == "timm":
-        given, said = _from_timm(network, reference)
+        given, description = _from_timm(network, reference)
     else:
-        given, said = _from_path(source)
-    loaded = _load(network, given, said, head)
+        given, description = _from_path(source)
+    loaded = _load(network, given, description, head)
     if source == "torchvision" and hasattr(network, "transform_input"):
-        # GoogLeNet and Inception v3 were trained by TensorFlow on images of -1 … 1 and convert theirs to that.
+        # GoogLeNet and Inception v3 were trained by TensorFlow on images of -1 … 1 and convert their input to that.
         setattr(network, "transform_input", True)  # noqa: B010, a plain attribute, of which nn.Module knows nothing
     return loaded
 
@@ -94,11 +93,11 @@ def load_pretrained(network: nn.Module, source: str, reference: str, head: Head 
 
 
 def head_of(network: nn.Module) -> tuple[str, nn.Module]:
-    """Path and module of the head, which turns features into one number per class. The path is "" for a mere layer.
+    """Return path and module of the head, which turns features into one number per class. The path is "" for a single layer.
 
-    It is what the network's attribute `head_name` says, else what timm says, else the last linear layer; with the
-    dropout and activation around it if it is the only one of a `Sequential` of these. Auxiliary classifiers, whose
-    paths begin with `aux`, are passed over.
+    The network's attribute `head_name` names it, else timm, else it is the last linear layer. If that layer is the only one of
+    a `Sequential` with dropout and activation, the head is the `Sequential`. Auxiliary classifiers, whose paths begin with
+    `aux`, are ignored.
     Raises: InputError if the last layer is a convolution, or there are several heads.
     """
     marked = getattr(network, "head_name", None)
@@ -109,7 +108,7 @@ def head_of(network: nn.Module) -> tuple[str, nn.Module]:
         head = network.get_submodule(path)
     except AttributeError:
         raise InputError(
-            f"{_name(network)} says that its head is {path}, and has no such part", "correct its attribute head_name"
+            f"{_name(network)} names {path} as its head, but has no such part", "correct its attribute head_name"
         ) from None
     parts = list(head.modules())
     convolution = next((m for m in parts if isinstance(m, _ConvNd)), None)
@@ -120,10 +119,10 @@ def head_of(network: nn.Module) -> tuple[str, nn.Module]:
 
 
 def without_head(network: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """Trunk and head. The trunk is the network with the identity in place of the head; it gives the head's input.
+    """Return trunk and head. The trunk is the network with the identity instead of the head; it returns the head's input.
 
-    All parts are shared with the network, which stays as it is: parameters, running statistics, and the mode
-    (training or evaluation) of all but the modules that contain the head.
+    All parts are shared with the network, which does not change: parameters, running statistics, and the mode (training or
+    evaluation) of all but the modules that contain the head.
     """
     path, head = head_of(network)
     if not path:
@@ -139,14 +138,14 @@ def without_head(network: nn.Module) -> tuple[nn.Module, nn.Module]:
 
 
 def _twin(module: nn.Module) -> nn.Module:
-    """The same module with a list of children of its own."""
+    """Return a copy of a module with its own list of the same children."""
     twin = copy.copy(module)
     twin._modules = module._modules.copy()
     return twin
 
 
 def _last_layer(network: nn.Module) -> str:
-    """Path of the last layer that has weights, or of the short `Sequential` that it is in."""
+    """Return the path of the last layer with weights, or of the short `Sequential` around it."""
     if type(network).__module__.startswith("torchvision.models.detection"):
         raise _no_head(network, "is a detector, with a head for classes and one for boxes")
     layers: dict[str, nn.Module] = {
@@ -176,7 +175,7 @@ def _kind(module: nn.Module) -> str:
 
 
 def _timm_head(network: nn.Module) -> str | None:
-    """Path of what a network of timm's calls its classifier; None for other networks."""
+    """Return the path of the classifier of a timm network; None for other networks."""
     ask = getattr(network, "get_classifier", None)
     if not callable(ask):
         return None
@@ -192,7 +191,8 @@ def _is_auxiliary(path: str) -> bool:
 
 
 def _class_layers(network: nn.Module) -> list[str]:
-    """Paths of all that has one output per class: the head, and the last linear layer of each auxiliary classifier.
+    """Return the paths of all layers with one output per class: the head, and the last linear layer of each auxiliary
+    classifier.
 
     A detector names them in an attribute `class_layers`.
     """
@@ -216,19 +216,22 @@ def _name(network: nn.Module) -> str:
 def _no_head(network: nn.Module, what: str) -> InputError:
     return InputError(
         f"{_name(network)} {what}",
-        "take a network that ends with a linear layer; one of your own can name its head in an attribute head_name",
+        "use a network that ends with a linear layer, or name the head of your network in its attribute head_name",
     )
 
 
 # -- matching ---------------------------------------------------------------------------------------
 
 
-def _load(network: nn.Module, given: Tensors, said: str, head: Head | None = None) -> Loaded:
-    """Copy tensors into the network. Raises FileFormatError if they are another network's."""
+def _load(network: nn.Module, given: Tensors, description: str, head: Head | None = None) -> Loaded:
+    """Copy tensors into the network.
+
+    Raises: FileFormatError if they belong to another network.
+    """
     own: Mapping[str, Tensor] = network.state_dict()
     own_name = getattr(network, "own_name", None)
     given, changes = weight_names.for_network(given, own, own_name if callable(own_name) else str)
-    given, said = _in_grey(given, own, "; ".join([said, *changes]))
+    given, description = _in_grey(given, own, "; ".join([description, *changes]))
     given, fresh = _trunk_alone(network, given, own)
     missing = [name for name in own if name not in (*given, *fresh) and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in given if name not in own and not _is_auxiliary(name)]
@@ -246,21 +249,21 @@ def _load(network: nn.Module, given: Tensors, said: str, head: Head | None = Non
     ]
     if wrong:
         raise FileFormatError(
-            f"{said}: not the weights of this {_name(network)}; {'; '.join(wrong)}",
+            f"{description}: not the weights of this {_name(network)}; {'; '.join(wrong)}",
             "name weights of the same network, with the same options and shape of input; only its head may differ",
         )
     if head == "kept" and fresh:
         raise InputError(
-            f"network.head is kept, and the head of {said} does not fit: {fresh[0]} has another shape or is missing",
-            "write network.head=new, or leave it out",
+            f"network.head={head}, but the head of {description} does not fit: {fresh[0]} has another shape or is missing",
+            "set network.head=new, or remove it",
         )
     chosen = {name: tensor for name, tensor in given.items() if name in own and name not in fresh}
     network.load_state_dict(chosen, strict=False)
-    return Loaded(said, len(chosen), tuple(fresh))
+    return Loaded(description, len(chosen), tuple(fresh))
 
 
 def head_tensors(network: nn.Module) -> list[str]:
-    """Names of all parameters and buffers of the head and of the last layers of auxiliary classifiers."""
+    """Return the names of all parameters and buffers of the head and of the last layers of auxiliary classifiers."""
     return [name for inside in _class_tensors(network, network.state_dict()) for name in inside]
 
 
@@ -270,10 +273,10 @@ def _class_tensors(network: nn.Module, own: Mapping[str, Tensor]) -> list[list[s
 
 
 def _trunk_alone(network: nn.Module, given: Tensors, own: Mapping[str, Tensor]) -> tuple[Tensors, list[str]]:
-    """Weights of a detector's trunk, without the head that it had as a classifier; and what of the network stays new.
+    """Return the weights of a detector's trunk without their classifier head, and the names that keep initial values.
 
-    A detector names the layers that are not its trunk's in an attribute `added_layers`. Weights that have any of these are
-    the detector's, and stay as they are.
+    A detector names the layers outside its trunk in an attribute `added_layers`. Weights with any of these layers are a
+    detector's, and are returned unchanged.
     """
     marked = getattr(network, "added_layers", None)
     if not isinstance(marked, tuple):
@@ -286,15 +289,18 @@ def _trunk_alone(network: nn.Module, given: Tensors, own: Mapping[str, Tensor]) 
     return of_trunk, [name for name in own if name.startswith(added)]
 
 
-def _in_grey(given: Tensors, own: Mapping[str, Tensor], said: str) -> tuple[Tensors, str]:
-    """A first layer for colours summed over its channels where the network's own takes grey: what three equal ones would give."""
+def _in_grey(given: Tensors, own: Mapping[str, Tensor], description: str) -> tuple[Tensors, str]:
+    """Sum the first layer of colour weights over its channels if the network takes grey images.
+
+    The result is the same as for three equal colour channels.
+    """
     first = next((name for name, tensor in own.items() if tensor.ndim == 4), None)
     if first is None or first not in given or own[first].shape[1] != 1:
-        return given, said
+        return given, description
     shape = given[first].shape
     if len(shape) != 4 or shape[1] != 3 or (shape[0], *shape[2:]) != (own[first].shape[0], *own[first].shape[2:]):
-        return given, said
-    return {**given, first: given[first].sum(dim=1, keepdim=True)}, f"{said}; {first} summed over three colours"
+        return given, description
+    return {**given, first: given[first].sum(dim=1, keepdim=True)}, f"{description}; {first} summed over three colours"
 
 
 def _listed(what: str, names: list[str]) -> list[str]:
@@ -313,10 +319,10 @@ def _from_path(source: str) -> tuple[Tensors, str]:
         path = Path(source).expanduser()
         if path.is_dir():
             if wanted:
-                raise InputError(f"{source} is a run, which has no digest of its own", f"write {source} alone")
+                raise InputError(f"{source} is a run directory, which has no digest", f"write {source} alone")
             return _from_run(path, source)
         files.open_plain(path).close()
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of no user
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of an unknown user
         why = "there are no weights at" if isinstance(error, FileNotFoundError) else f"{error}; cannot read weights at"
         raise InputError(
             f"{why} {source}",
@@ -325,12 +331,12 @@ def _from_path(source: str) -> tuple[Tensors, str]:
     digest = files.digest(path)
     if not digest.startswith(wanted):
         raise FileFormatError(
-            f"{source} has the sha256 {digest}, and {wanted} was asked for",
-            "it is another file, or was damaged on its way: fetch it again, or correct the digest in network.weights",
+            f"{source} has the sha256 {digest}, but network.weights states {wanted}",
+            "it is another file, or is damaged: download it again, or correct the digest in network.weights",
         )
     chosen: list[str] = []
     if path.suffix == ".safetensors":
-        door.check(path, "weights", expects=("any",))  # it begins with a length, which may look like another kind
+        door.check(path, "weights", expects=("any",))  # it begins with a length, which may look like another format
         given = _read_safetensors(path)
     elif path.suffix in PYTORCH_SUFFIXES:
         door.check(path, "weights that torch.save wrote", expects=("zip", "pickle", "tar"))
@@ -344,7 +350,7 @@ def _from_path(source: str) -> tuple[Tensors, str]:
 
 
 def _digest_of(source: str) -> tuple[str, str]:
-    """Path, and the digest that is asked of it; empty if none is.
+    """Return the path, and the digest that it must have; empty if none is given.
 
     >>> _digest_of("ssd.pth#sha256=0A1B2C3D"), _digest_of("ssd.pth")
     (('ssd.pth', '0a1b2c3d'), ('ssd.pth', ''))
@@ -353,7 +359,7 @@ def _digest_of(source: str) -> tuple[str, str]:
     if not sign:
         return source, ""
     if not re.fullmatch(r"[0-9a-fA-F]{8,64}", digest):
-        raise InputError(f"{digest!r} is no sha256", "write 8 to 64 hexadecimal digits after #sha256=")
+        raise InputError(f"{digest!r} is not a sha256", "write 8 to 64 hexadecimal digits after #sha256=")
     return path, digest.lower()
 
 
@@ -368,21 +374,23 @@ def _read_safetensors(path: Path) -> Tensors:
 
 
 def _read_pytorch(path: Path) -> tuple[Tensors, list[str]]:
-    """The tensors by name, and which of two sets they are, in words."""
+    """Return the tensors by name, and which of two sets was used, in words."""
     try:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of TorchScript, which is refused below
+        with warnings.catch_warnings(
+            action="ignore", category=UserWarning
+        ):  # about TorchScript, which is refused below
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # zip, pickle and tar each have errors of their own
+    except Exception as error:  # zip, pickle and tar raise different exceptions
         raise FileFormatError(
             f"{path} cannot be read as tensors alone: {_why_not_tensors(error)}",
-            "where you trust it, load it yourself and save the state dict as safetensors",
+            "if you trust it, load it yourself and save the state dict as safetensors",
         ) from None
     content, chosen = weight_names.weights_in(content)
     if not isinstance(content, Mapping):
         raise FileFormatError(f"{path} holds a {type(content).__name__}, not a state dict", _SAVE)
     others = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
     if others or not content:
-        what = f"also holds what is no tensor: {', '.join(others[:SHOWN])}" if others else "is empty"
+        what = f"also holds values that are not tensors: {', '.join(others[:SHOWN])}" if others else "is empty"
         raise FileFormatError(f"the state dict in {path} {what}", _SAVE)
     return {str(name): tensor for name, tensor in content.items()}, chosen
 
@@ -400,7 +408,9 @@ _SAVE = "save network.state_dict(), bare or under the key state_dict or model"
 
 
 def _from_run(folder: Path, source: str) -> tuple[Tensors, str]:
-    """The newest checkpoint whose files are those it was written with; chronograd.train.checkpoint has the format."""
+    """Return the tensors of the newest checkpoint whose files are unchanged; chronograd.train.checkpoint describes the
+    format.
+    """
     numbers = {path: re.fullmatch(r"step-(\d{8,})", path.name) for path in (folder / "checkpoints").glob("step-*")}
     steps = sorted(((int(match[1]), path) for path, match in numbers.items() if match), reverse=True)
     if not steps:
@@ -424,19 +434,22 @@ def _from_run(folder: Path, source: str) -> tuple[Tensors, str]:
 
 
 def _averaged(given: Tensors) -> Tensors:
-    """The running mean by the network's names, without what torch's AveragedModel adds."""
+    """Return the running mean by the network's names, without the additions of torch's AveragedModel."""
     if "n_averaged" not in given:
         return given
     return {name.removeprefix("module."): tensor for name, tensor in given.items() if name != "n_averaged"}
 
 
 def _check_sums(path: Path) -> set[str]:
-    """Names of a checkpoint's tensor files. Raises FileFormatError if one is not what was written."""
+    """Return the names of a checkpoint's tensor files.
+
+    Raises: FileFormatError if one has changed since it was written.
+    """
     try:
         state = files.read_json(path / "state.json")
         sums = state["sha256"] if state["format"] == "chronograd-checkpoint" else {}
         if not set(sums) <= {f"{part}.safetensors" for part in ("model", "optimizer", "ema")}:
-            raise ValueError("state.json names files that no checkpoint has")
+            raise ValueError("state.json names files that do not belong to a checkpoint")
         changed = [name for name, value in sums.items() if files.digest(path / name) != value]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path}: {one_line(error)}") from None
@@ -450,21 +463,21 @@ def _check_sums(path: Path) -> set[str]:
 
 
 def _from_torchvision(reference: str) -> tuple[Tensors, str]:
-    """Default weights, as the library finds them: in its cache, else by a download."""
+    """Return the default weights, from the library's cache, else by a download."""
     library, _, name = reference.rpartition(":")
     if not library:
         name = TORCHVISION_TWINS.get(reference, "")
     if library not in ("", "torchvision") or not name:
         raise InputError(
             f"torchvision has no weights for network {reference}",
-            f"take a network torchvision:NAME, or one of {', '.join(TORCHVISION_TWINS)}",
+            f"use a network torchvision:NAME, or one of {', '.join(TORCHVISION_TWINS)}",
         )
     models = optional_library("torchvision.models", f"weights of {reference}")
     weights = models.get_model_weights(name).DEFAULT
     file = _hub_file(weights.url)
     was_there = file.exists()
     try:
-        with files.impatient(), contextlib.redirect_stdout(sys.stderr):  # it says there what it downloads
+        with files.impatient(), contextlib.redirect_stdout(sys.stderr):  # torchvision prints its downloads to stdout
             given = weights.get_state_dict(progress=False, check_hash=True, map_location="cpu", weights_only=True)
     except Exception as error:
         if was_there:
@@ -477,7 +490,7 @@ def _from_torchvision(reference: str) -> tuple[Tensors, str]:
 
 
 def library_of(reference: str) -> str | None:
-    """The library that has pretrained weights for a network, as `network.weights` names it; None where none has."""
+    """Return the library with pretrained weights for a network, as `network.weights` names it; None if no library has any."""
     library, _, name = reference.rpartition(":")
     if library == "timm":
         config = optional_library("timm", f"weights of {reference}").get_pretrained_cfg(name)
@@ -499,18 +512,18 @@ def is_cached(reference: str) -> bool:
 
 
 def _new_name(name: str) -> str:
-    """torchvision's files of DenseNet still say `norm.1`, where the network has `norm1`."""
+    """Return the current name of a DenseNet layer: torchvision's files still have `norm.1` for `norm1`."""
     return re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", name)
 
 
 def _from_timm(network: nn.Module, reference: str) -> tuple[Tensors, str]:
-    """Default weights, fitted by the library to the network's channels and image size.
+    """Return the default weights, adapted by the library to the network's channels and image size.
 
-    A file in the cache is used without asking the network for a newer one.
+    A file in the cache is used without checking the network for a newer one.
     """
     library, _, name = reference.partition(":")
     if library != "timm":
-        raise InputError(f"timm has no weights for network {reference}", "take a network timm:NAME")
+        raise InputError(f"timm has no weights for network {reference}", "use a network timm:NAME")
     timm = optional_library("timm", f"weights of {reference}")
     config = timm.get_pretrained_cfg(name)
     if config is None or not config.has_weights:
@@ -534,7 +547,7 @@ def _from_timm(network: nn.Module, reference: str) -> tuple[Tensors, str]:
 
 
 def _timm_file(config: Any) -> tuple[Path | None, Path]:
-    """The file in the cache, if it is there, and where it or its folder is expected."""
+    """Return the cached file, None if it is missing, and the expected path of it or its folder."""
     if not config.hf_hub_id:
         file = _hub_file(config.url)
         return (file if file.exists() else None), file
@@ -548,7 +561,7 @@ def _timm_file(config: Any) -> tuple[Path | None, Path]:
 
 
 def _input_of(network: nn.Module, config: Any) -> dict[str, Any]:
-    """Channels and image size for which a network of timm's was built, where they are not those of its weights."""
+    """Return the channels and image size of a timm network, if they differ from those of its weights."""
     channels, *size = config.input_size
     options: dict[str, Any] = {}
     own_channels = getattr(network, "in_chans", channels)
@@ -561,9 +574,9 @@ def _input_of(network: nn.Module, config: Any) -> dict[str, Any]:
 
 
 def _hub_file(url: str) -> Path:
-    """Where torch.hub keeps what it downloads from `url`; TORCH_HOME moves it."""
+    """Return the path where torch.hub stores the download of `url`; TORCH_HOME moves it."""
     return Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(url).path).name
 
 
 def _damaged(file: Path, error: Exception) -> FileFormatError:
-    return FileFormatError(f"weights at {file} cannot be read: {one_line(error)}", "remove it, to download it anew")
+    return FileFormatError(f"weights at {file} cannot be read: {one_line(error)}", "remove it to download it again")

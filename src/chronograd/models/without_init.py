@@ -19,9 +19,9 @@ RANDOM_FILLS = frozenset(
 
 
 class SkipInitialisation(TorchFunctionMode):
-    """Within it, filling a tensor with random numbers does nothing; what is in the tensor is undefined.
+    """A context in which filling a tensor with random numbers does nothing; the content of the tensor is undefined.
 
-    A mode of the current thread, so nothing of torch is changed for anyone else.
+    It is a mode of the current thread, so torch does not change for other threads.
     """
 
     def __torch_function__(
@@ -31,21 +31,21 @@ class SkipInitialisation(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in RANDOM_FILLS:
             return args[0] if args else kwargs["tensor"]
-        if func is torch.linalg.qr:  # the work of nn.init.orthogonal_, which is no torch function itself
+        if func is torch.linalg.qr:  # the work of nn.init.orthogonal_, which is not a torch function itself
             shapes = func(args[0].to("meta"), *args[1:], **kwargs)
             return tuple(torch.empty_like(t, device="cpu") for t in shapes)
         return func(*args, **kwargs)
 
 
 def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
-    """The network that `make` returns, on the device `meta`.
+    """Return the network of `make`, on the device `meta`.
 
-    Some constructors cannot run there, such as those that read a number out of a tensor. They run again
-    on the CPU, with initialisation skipped. The state of the random number generator stays as it was.
+    Some constructors cannot run there, such as those that read a number from a tensor. They run again on the CPU, with
+    initialisation skipped. The state of the random number generator does not change.
     """
     with torch.random.fork_rng(devices=[]):
         try:
-            # On meta there is nothing to fill, yet torch would run its reference code for each random fill.
+            # Tensors on meta have no memory to fill, yet torch would run its reference code for each random fill.
             with torch.device("meta"), SkipInitialisation():
                 network = make()
         except Exception:
@@ -55,9 +55,9 @@ def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def move_to_meta(network: nn.Module) -> nn.Module:
-    """Move parameters, buffers and plain tensor attributes to `meta`, in place; what is tied stays tied.
+    """Move parameters, buffers and plain tensor attributes to `meta`, in place; tied tensors stay tied.
 
-    `Module.to("meta")` would make two parameters of one that two modules share.
+    `Module.to("meta")` would split a parameter that two modules share into two.
     """
     moved: dict[int, torch.Tensor] = {}
 
