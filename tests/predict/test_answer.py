@@ -58,11 +58,11 @@ def test_what_does_not_fit_is_said_first_and_once() -> None:
     both = predict_jobs(TRACE, on_devices(huge, ["p4", "h200"]))
     needed = both.as_data()[0]["quantities"]["memory_peak_bytes"]["value"] / GIB
     assert 8 < needed < 100
-    assert both.sections[0].takeaway.startswith(f"p4 does not fit: a rank needs {needed:.3g} GiB beside ")
+    assert both.sections[0].takeaway.startswith(f"p4 does not fit: a rank needs {needed:.3g} GiB plus ")
     assert "p4 has 8 GiB. h200 is the fastest" in both.sections[0].takeaway
     assert not both.notes
     alone = predict_jobs(TRACE, on_devices(huge, ["p4"]))
-    assert alone.sections[0].takeaway.startswith(f"It does not fit: a rank needs {needed:.3g} GiB beside ")
+    assert alone.sections[0].takeaway.startswith(f"It does not fit: a rank needs {needed:.3g} GiB plus ")
 
 
 def test_a_prediction_has_no_empty_columns_and_its_sources_are_details() -> None:

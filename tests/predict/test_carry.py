@@ -152,11 +152,11 @@ def test_the_pace_of_the_input_is_that_of_the_corrected_step(trace: Trace, job: 
 
 
 def test_what_is_no_measured_step_of_this_network_is_refused(trace: Trace, job: Job) -> None:
-    with pytest.raises(InputError, match="is no measured step"):
+    with pytest.raises(InputError, match="is not a measured step"):
         shown_by(trace, predict(trace, job))
     found = measured(trace, job, 1.0)
     lost = found.model_copy(update={"quantities": {"step_time_s": Quantity.missing("s", "the clock stopped")}})
-    with pytest.raises(InputError, match="is no measured step"):
+    with pytest.raises(InputError, match="is not a measured step"):
         shown_by(trace, lost)
     other = Record.model_validate(
         {**found.model_dump(), "job": {**found.job.model_dump(), "network": {"name": "resnet56"}}}
@@ -203,7 +203,7 @@ def test_a_record_of_small_images_tells_of_large_ones(
         measured(trace_job(other), other, 1.0).save(f"{name}.json")
         assert main(["predict", "job.yaml", "--measured-on", f"{name}.json", "--json"]) == 0
         (note,) = [n for n in json.loads(capsys.readouterr().out)["notes"] if n.startswith("times are corrected")]
-        assert "corrected by 1.00: where it was measured the network took 1.00 times" in note
+        assert "corrected by 1.00: in the measurement the network took 1.00 times" in note
     trace_network("resnet20").save("net.json.gz")
     assert main(["predict", "job.yaml", "--trace", "net.json.gz", "--measured-on", "small.json"]) == 2
     assert "samples of shape (3, 32, 32); the job has (3, 16, 16)" in capsys.readouterr().err
@@ -229,9 +229,9 @@ def test_predict_measured_on(
     assert carried["forward_s"]["value"] == pytest.approx(factor * plain["forward_s"]["value"])
     step = carried["step_time_s"]
     assert math.log(step["high"] / step["low"]) == pytest.approx(2 * Z80 * sigma)
-    assert any("where it was measured" in note for note in record["notes"])
+    assert any("in the measurement" in note for note in record["notes"])
     for wrong, message in (
-        (["--measured-on", "predicted.json"], "is no measured step"),
+        (["--measured-on", "predicted.json"], "is not a measured step"),
         (["--measured-on", "nothing.json"], "nothing.json"),
         (["--measured-on", "here.json", "--model", "paleo"], "leave --model paleo out"),
     ):

@@ -151,7 +151,7 @@ def test_a_job_in_graphs_runs_compiled_kernels_and_an_eager_optimizer() -> None:
     share = assumed.columns["bandwidth"][CLASSES.index("elementwise.forward")]
     copied_s = 2 * 4 * 1000 * batch / (v100.bandwidth_bytes_per_s * share)
     assert graphs["forward_s"] - compiled["forward_s"] == pytest.approx(copied_s)
-    with pytest.raises(InputError, match="cuda-graphs, and cpu is no GPU"):
+    with pytest.raises(InputError, match="cuda-graphs, but cpu is not a GPU"):
         step(small, "cuda-graphs", "cluster.device=cpu")
 
 
@@ -315,13 +315,13 @@ def test_the_time_of_measuring_the_noise_scale_is_said_to_be_left_out() -> None:
 
 def test_what_is_not_predicted_is_refused() -> None:
     servers = jobs.from_dict({**JOB, "backend": "parameter_server"})
-    with pytest.raises(InputError, match="do not wait for one another") as refused:
+    with pytest.raises(InputError, match="do not wait for each other") as refused:
         predict(linear_trace(), servers)
     assert "chronograd fit speed" in refused.value.hint
     assert "chronograd simulate speed" in refused.value.hint
     training = {**JOB["training"], "zero_stage": 1}  # type: ignore[dict-item]
     for backend in ("data_parallel", "horovod", "tf_mirrored", "tf_multiworker"):
-        with pytest.raises(InputError, match=f"zero_stage is 1; backend {backend}"):
+        with pytest.raises(InputError, match=f"zero_stage is 1, but backend {backend}"):
             predict(linear_trace(), jobs.from_dict({**JOB, "training": training, "backend": backend}))
 
 
@@ -335,7 +335,7 @@ def test_more_devices_share_the_global_batch() -> None:
 def test_a_trace_of_one_batch_is_refused_at_another() -> None:
     trace = linear_trace()
     trace.fixed_batch = 3
-    with pytest.raises(InputError, match="holds for batch 3 only"):
+    with pytest.raises(InputError, match="valid for batch 3 only"):
         predict(trace, jobs.from_dict(JOB))
 
 

@@ -234,7 +234,7 @@ def test_data_parallel_is_of_one_machine() -> None:
         return jobs.from_dict({**base, "cluster": {"device": "rtx8000", **cluster}})
 
     setting_of(job(count=per_node))
-    with pytest.raises(InputError, match=f"cluster.count is 16: a machine of rtx8000 has {per_node}"):
+    with pytest.raises(InputError, match=f"cluster.count is 16 and a machine of rtx8000 has {per_node}"):
         setting_of(job(count=16))
     setting_of(job(count=16, per_node=16))
 

@@ -147,7 +147,7 @@ def test_a_figure_that_no_software_reaches_is_refused(
     capsys.readouterr()
     assert main([*line, f"{place}={1.001 * 64 / least_s}/s"]) == 2
     error = capsys.readouterr().err
-    assert f"so that {64 / least_s:,.0f} samples/s are the most" in error
+    assert f"at most {64 / least_s:,.0f} samples/s are possible" in error
     assert f"{count} × v100 in fp32" in error
 
 

@@ -1,4 +1,4 @@
-"""What `predict` says of one job, on one device or several: its quantities, or its layers under the roofline."""
+"""The answer of `predict` for a job on one or several devices: its quantities, or its layers under the roofline."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def predict_jobs(
     has_epochs: bool = True,
     assumed: Sequence[str] = (),
 ) -> Answer:
-    """A predicted record of each job.
+    """Return a predicted record of each job.
 
     Args:
-        samples, has_epochs: see `predict`. shown: what the network of each job showed elsewhere; see `shown_of`.
-        assumed: what the user did not state, in words; every record notes it first.
-        with_layers: say how close each layer comes to what the device can do, instead of every quantity.
+        samples, has_epochs: see `predict`. shown: a measured correction for the network of each job; see `shown_of`.
+        assumed: values that the user did not state, in words; every record notes them first.
+        with_layers: show how close each layer comes to the limits of the device, instead of every quantity.
     """
     records = [predict(trace, job, model, samples=samples, shown=shown(job), has_epochs=has_epochs) for job in jobs]
     if assumed:
@@ -53,9 +53,9 @@ def predict_jobs(
 
 
 def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
-    """The job on each of several places, such as `8xV100`; as it is where there is none.
+    """Return the job on each of several places, such as `8xV100`, or the job itself if there is no place.
 
-    A job of one rank is one of `ddp` on several devices. Raises JobError where the job itself says both.
+    A job of one rank becomes a `ddp` job on several devices. Raises JobError if the job already names a device or count.
     """
     if not places:
         check_backend(job)
@@ -67,10 +67,12 @@ def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
 def shown_of(
     trace: Trace, measured: Record | Callable[[Job], Shown] | None, traced: Callable[[Job], Trace] | None = None
 ) -> Callable[[Job], Shown | None]:
-    """What the network of each job showed elsewhere, or nothing. Arguments and errors as of `shown_by`.
+    """Return the correction for the network of each job from a measurement on another device, or None.
 
     Args:
-        measured: of the same network on another device, a record or what `of_figure` returns.
+        measured: a measurement of the same network on another device: a record, or the result of `of_figure`.
+
+    Arguments and errors are those of `shown_by`.
     """
     if measured is None:
         return lambda job: None
@@ -86,14 +88,15 @@ def shown_of(
 
 
 def of_figure(trace: Trace, text: str, least_s: Callable[[Job], float] = lambda job: 0.0) -> Callable[[Job], Shown]:
-    """What a figure such as `rtx3090=1234/s` tells of a job: as `shown_by`, of the same job on that device.
+    """Return the correction that a figure such as `rtx3090=1234/s` gives for a job: like `shown_by`, for that job on that
+    device.
 
-    A rate is of samples (or tokens, `tokens/s`), a time of one step; of several devices, such as `8xv100=78ms`, of all together.
-    It is taken for one of the network: what the job says of its input is of another machine.
+    A rate counts samples (or tokens, `tokens/s`); a time is that of one step. For several devices, such as `8xv100=78ms`, it
+    covers them all. The figure counts as one of the network alone, because the job's input pipeline is that of another machine.
 
     Args:
-        least_s: seconds that no step of a job can be shorter than.
-    Raises: InputError for what is no figure or an impossible one, and as `setting_of`.
+        least_s: the shortest possible step of a job, in seconds.
+    Raises: InputError for text that is not a figure or for an impossible figure; else as `setting_of`.
     """
     place, _, figure = text.partition("=")
     count, device = parse_on(place)
@@ -115,9 +118,9 @@ def of_figure(trace: Trace, text: str, least_s: Callable[[Job], float] = lambda 
         least = least_s(there)
         if step_s < least:
             raise InputError(
-                f"--measured-on {text!r} is a step of {seconds(step_s)} at batch {there.training.batch:,}; by its FLOPs and bytes "
-                f"at the peaks of {count} × {device} in {there.training.precision} it takes {seconds(least)} at least, so that "
-                f"{images / least:,.0f} samples/s are the most",
+                f"--measured-on {text!r} is a step of {seconds(step_s)} at batch {there.training.batch:,}, but its FLOPs and bytes "
+                f"need at least {seconds(least)} at the peaks of {count} × {device} in {there.training.precision}: at most "
+                f"{images / least:,.0f} samples/s are possible",
                 "look up the figure, and its batch, precision and number of devices",
             )
         return _shown(step_s, trace, there)
@@ -125,7 +128,7 @@ def of_figure(trace: Trace, text: str, least_s: Callable[[Job], float] = lambda 
     return shown
 
 
-# Rates end in /s; times are of a step.
+# Rates end in /s. Times are those of a step.
 _FIGURE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*((?:images?|imgs?|samples?|tokens?)?/s(?:ec)?|ms|us|µs|s)")
 _STEP_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
@@ -144,18 +147,18 @@ def _shown(measured_s: float, trace: Trace, job: Job) -> Shown:
 
 
 def shown_by(trace: Trace, record: Record, traced: Callable[[Job], Trace] | None = None) -> Shown:
-    """What a measured record shows of its network: the step beside what is predicted of it there.
+    """Return the correction that a measured record gives for its network: the measured step compared with its prediction.
 
     Args:
-        trace: of the job that is asked about.
-        traced: the trace of the record's own job, which may be of another input, number of classes, layout or mode; without it the
-            record has to be of the trace's.
+        trace: the trace of the job to predict.
+        traced: returns the trace of the record's own job, which may have another input, number of classes, layout or mode.
+            Without it the record must match the trace.
     Raises: InputError unless the record is a measured step of the trace's network; as `traced`.
     """
     measured = record.quantities.get("step_time_s")
     if record.kind != "measured" or measured is None or measured.value is None:
         raise InputError(
-            f"{record.title} is no measured step", "give the record.json of `chronograd measure` or `train`"
+            f"{record.title} is not a measured step", "give the record.json of `chronograd measure` or `train`"
         )
     job = _job_of(record)
     if job.network.name != trace.network:
@@ -182,7 +185,7 @@ def _job_of(record: Record) -> Job:
 
 
 def _check_same_network(job: Job, measured: Job) -> None:
-    """Options make it another network, which errs in its own way."""
+    """Raise InputError if the options differ: they make another network, with other prediction errors."""
     own, asked = measured.network.options, job.network.options
     if own != asked:
         raise InputError(

@@ -1,8 +1,9 @@
-"""The shares of a predicted time that no measurement supports: recurrent layers, classes never calibrated, work that is not known.
+"""Shares of a predicted time without any measurement: recurrent layers, classes never calibrated, operators of unknown work.
 
-A trace holds recurrent layers unrolled, operator by operator and step by step. Libraries run them as one operator, so the prediction,
-which adds a launch for each, is too slow: of three timings (November 2026) an LSTM took 1/12 of it, another LSTM and a GRU on a CPU
-1/5 and 1/2.6. Until recurrent layers have a model of their own, the interval holds all three.
+A trace holds recurrent layers unrolled, operator by operator and step by step. Libraries run such a layer as one operator. The
+prediction adds a launch for each operator, so it is too slow. Of three timings (November 2026) an LSTM took 1/12 of the
+prediction; another LSTM and a GRU on a CPU took 1/5 and 1/2.6. Recurrent layers have no model yet, so the interval covers all
+three.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from chronograd.trace import Trace
 from chronograd.units import percent
 from chronograd.words import listed
 
-# exp(1.2816 · 2) is 13: an 80 % interval of a network that is all recurrent holds a time of 1/12.
+# exp(1.2816 · 2) is 13: the 80 % interval of a purely recurrent network includes 1/12 of the predicted time.
 RECURRENT_SIGMA = 2.0
-# A weight that so many products of one pass read is that of a loop over time. ALBERT's shared block is run 12 times.
+# A weight read by at least this many products in one pass belongs to a loop over time. ALBERT's shared block runs 12 times.
 _LOOPED = 16
-# Shares of the time that are worth a sentence.
+# Smaller shares of the time are not mentioned.
 _LEAST_RECURRENT, _LEAST_UNSEEN = 0.02, 0.1
 
 
 @dataclass(frozen=True)
 class Basis:
-    """Shares of a predicted time without a basis.
+    """Shares of a predicted time that no measurement supports.
 
     Attributes:
-        recurrent: of unrolled recurrent layers, in the device's time and in the host's, weighed by which of them decides.
+        recurrent: share of unrolled recurrent layers, in the time of device and host, weighted by which of them decides.
         layers: the classes of these layers.
-        unseen: of each class of operators that the calibration never measured, the largest first; empty where it measured none.
-        unknown: operators whose work is not known.
+        unseen: share by class of operators that the calibration never measured, largest first; empty if it measured none.
+        unknown: operators with an unknown amount of work.
     """
 
     recurrent: float
@@ -43,28 +44,28 @@ class Basis:
     unknown: tuple[str, ...]
 
     def widened(self, sigma: float) -> float:
-        """The standard deviation of the log error, given that of the rest."""
+        """Return the total standard deviation of the log error, given that of the supported part."""
         mixed = (1 - self.recurrent) * sigma + self.recurrent * max(RECURRENT_SIGMA, sigma)
         return max(mixed, DATASHEET_SIGMA) if self.unknown else mixed
 
     def sentences(self) -> list[str]:
         """Return the sentences that a reader needs before the figures."""
-        said = []
+        sentences = []
         if self.recurrent >= _LEAST_RECURRENT:
             what = listed(self.layers) if self.layers else "a loop that reuses its weights"
-            said.append(
-                f"{percent(self.recurrent, 0)} of the time is in recurrent layers ({what}), which are counted step by step and run "
-                "as fused operators: the true time is probably shorter, by up to a factor of 12 where it was measured"
+            sentences.append(
+                f"{percent(self.recurrent, 0)} of the time is in recurrent layers ({what}). They are counted step by step but run "
+                "as fused operators, so the true time is probably shorter: in measurements, by up to a factor of 12"
             )
         total = sum(self.unseen.values())
         if total >= _LEAST_UNSEEN:
-            said.append(
+            sentences.append(
                 f"{percent(total, 0)} of the time is in operators that were never measured on this device "
                 f"({listed(list(self.unseen)[:3])}): their speed is assumed from its data sheet"
             )
         if self.unknown:
-            said.append(f"the work of {listed(self.unknown)} is not known, so the true time is longer")
-        return said
+            sentences.append(f"the work of {listed(self.unknown)} is not known, so the true time is longer")
+        return sentences
 
 
 def basis(
@@ -75,10 +76,10 @@ def basis(
     class_index: np.ndarray,
     calibration: Calibration,
 ) -> Basis:
-    """Return the shares of a prediction that have no basis.
+    """Return the shares of a prediction that no measurement supports.
 
     Args:
-        times: seconds of each operator. issues: what the host does for each. of_host: how much the host decides, from 0 to 1.
+        times: seconds of each operator. issues: host work of each operator. of_host: the host's share of the time, 0 to 1.
         class_index: into CLASSES.
     """
     is_recurrent, layers = derived(trace, "recurrent", lambda: _recurrent(trace))
@@ -98,7 +99,7 @@ def basis(
 
 
 def _recurrent(trace: Trace) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Which operators are of unrolled recurrent layers, and the classes of these layers."""
+    """Return a mask of the operators in unrolled recurrent layers, and the classes of these layers."""
     kinds = [str(op.attributes.get("recurrent", "")) for op in trace.operators]
     reads: Counter[int] = Counter()
     for op in trace.select("forward", ("gemm", "batched_gemm")):

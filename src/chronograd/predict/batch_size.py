@@ -1,21 +1,24 @@
-"""Steps and samples to a target as a function of the batch: what more workers, each with samples of its own, buy.
+"""Steps and samples to a target as a function of the batch: the gain from more workers, each with its samples.
 
-A gradient over B samples is the true gradient G and noise of covariance Σ/B. Against the steps of an endless batch, S_min,
+A gradient over B samples is the true gradient G plus noise of covariance Σ/B. With S_min steps at an infinite batch,
 
     S(B) = S_min · (1 + B_noise/B)      steps to the target
     E(B) = S(B) · B = E_min + S_min·B   samples to the target, E_min = S_min · B_noise
 
-with the noise scale B_noise = tr(Σ)/|G|². At B = B_noise, the critical batch, a run takes twice the fewest steps and twice the
-fewest samples; far below it doubling the batch halves the steps, far above it only costs samples.
+and the noise scale B_noise = tr(Σ)/|G|². B = B_noise is the critical batch: a run there needs twice the minimum of steps and
+twice the minimum of samples. Far below it, doubling the batch halves the steps; far above, it only costs samples.
 
-Left out, by the published theory as by us: the learning rate has to be chosen anew for each batch, or large batches fall behind
-their curve; the noise scale grows while the loss falls, so one number is a mean over the way to one target; the curvature, which
-tr(Σ)/|G|² takes to be alike in all directions; the generalisation of what is found. The published agreement with S(B) measured is
-of an order of magnitude. Shallue et al. find the same shape of S(B) on many workloads, with critical batches that differ
-by network, optimizer and data, and no rule that foretells the best learning rate.
+Left out, as in the published theory:
+- The learning rate has to be tuned again for each batch, or large batches fall behind their curve.
+- The noise scale grows while the loss falls, so one number is a mean over the way to one target.
+- tr(Σ)/|G|² assumes the same curvature in all directions.
+- Generalisation.
 
-Source: McCandlish, Kaplan, Amodei et al., An empirical model of large-batch training, arXiv 1812.06162, sections 2.2 to 2.4 and
-appendix A.1; Shallue et al., Measuring the effects of data parallelism on neural network training, arXiv 1811.03600.
+Published measurements agree with S(B) within an order of magnitude. Shallue et al. measure the same shape of S(B) on many
+workloads. The critical batch depends on network, optimizer and data, and no rule predicts the best learning rate.
+
+Source: McCandlish, Kaplan, Amodei et al., An empirical model of large-batch training, arXiv 1812.06162, sections 2.2 to 2.4,
+appendix A.1. Shallue et al., Measuring the effects of data parallelism on neural network training, arXiv 1811.03600.
 """
 
 from __future__ import annotations
@@ -34,9 +37,9 @@ class BatchModel:
     """S(B) = min_steps + min_samples / B.
 
     Attributes:
-        min_steps: steps to the target with an endless batch, S_min.
+        min_steps: steps to the target with an infinite batch, S_min.
         min_samples: samples to the target with the smallest batch, E_min.
-    Raises: InputError for one below 0, or both 0.
+    Raises: InputError if one is below 0 or both are 0.
     """
 
     min_steps: float
@@ -45,11 +48,13 @@ class BatchModel:
     def __post_init__(self) -> None:
         both = (self.min_steps, self.min_samples)
         if not all(0 <= value < math.inf for value in both) or not any(both):
-            raise InputError(f"{both[0]:g} steps and {both[1]:g} samples at least", "neither is below 0, one is above")
+            raise InputError(
+                f"minimum of {both[0]:g} steps and {both[1]:g} samples", "give numbers of at least 0, one of them above"
+            )
 
     @classmethod
     def through(cls, steps: float, batch: float, noise_scale: float) -> BatchModel:
-        """The model of a run that took so many steps at one batch, with the noise scale measured.
+        """Return the model through a run of `steps` steps at batch `batch`, with a measured noise scale.
 
         >>> BatchModel.through(steps=300, batch=100, noise_scale=200).steps(200)
         200.0
@@ -63,35 +68,35 @@ class BatchModel:
 
     @property
     def noise_scale(self) -> float:
-        """B_noise in samples, the critical batch; infinite where more samples in a step always mean fewer steps."""
+        """Return B_noise in samples, the critical batch; infinite if more samples in a step always reduce the steps."""
         return self.min_samples / self.min_steps if self.min_steps else math.inf
 
     def steps(self, batch: Any) -> Any:
-        """To the target. Arrays give arrays."""
+        """Return the steps to the target. Arrays give arrays."""
         found = self.min_steps + self.min_samples / np.asarray(batch, dtype=float)
         return float(found) if np.ndim(found) == 0 else found
 
     def samples(self, batch: Any) -> Any:
-        """To the target. Arrays give arrays."""
+        """Return the samples to the target. Arrays give arrays."""
         found = self.min_samples + self.min_steps * np.asarray(batch, dtype=float)
         return float(found) if np.ndim(found) == 0 else found
 
     def efficiency(self, batch: Any) -> Any:
-        """Share of the samples that a small batch would have needed as well, E_min / E(B) = 1 / (1 + B/B_noise)."""
+        """Return the samples of a tiny batch over those of this batch, E_min / E(B) = 1 / (1 + B/B_noise)."""
         return self.min_samples / self.samples(batch)
 
 
 def steps_factor(batch: Any, reference_batch: Any, noise_scale: Any) -> Any:
-    """Steps to a target at a batch, over those at a reference batch: (1 + Bn/B) / (1 + Bn/B_ref). Arrays broadcast.
+    """Return steps to a target at a batch over those at a reference batch: (1 + Bn/B) / (1 + Bn/B_ref). Arrays broadcast.
 
-    Raises: InputError for a batch that is not above 0, or a noise scale below 0.
+    Raises: InputError for a batch of 0 or less, or a noise scale below 0.
 
     >>> steps_factor(256, 128, 128), steps_factor(256, 128, 0)
     (0.75, 1.0)
     """
     b, reference, noise = (np.asarray(value, dtype=float) for value in (batch, reference_batch, noise_scale))
     if not ((b > 0).all() and (reference > 0).all() and ((noise >= 0) & np.isfinite(noise)).all()):
-        raise InputError("a batch that is not above 0, or a noise scale below 0", "give samples, such as 128")
+        raise InputError("a batch of 0 or less, or a noise scale below 0", "give samples, such as 128")
     found = (1 + noise / b) / (1 + noise / reference)
     return float(found) if np.ndim(found) == 0 else found
 
@@ -99,20 +104,23 @@ def steps_factor(batch: Any, reference_batch: Any, noise_scale: Any) -> Any:
 def gradient_moments(
     sq_small: Any, sq_big: Any, batch_small: Any, batch_big: Any, population: float | None = None
 ) -> tuple[Any, Any]:
-    """Unbiased estimates of |G|² and tr(Σ) from squared norms of gradients over few samples and over many.
+    """Return unbiased estimates of |G|² and tr(Σ) from squared norms of gradients over few samples and over many.
 
-    |G|² = (B_big·|G_big|² − B_small·|G_small|²) / (B_big − B_small) and tr(Σ) = (|G_small|² − |G_big|²) / (1/B_small − 1/B_big).
-    Each may come out below 0: only means over many steps are of use, and the noise scale is the ratio of means, not a mean of ratios.
+    |G|² = (B_big·|G_big|² − B_small·|G_small|²) / (B_big − B_small) and tr(Σ) = (|G_small|² − |G_big|²) / (1/B_small −
+    1/B_big). Each may be below 0: only means over many steps are useful, and the noise scale is the ratio of means, not a mean
+    of ratios.
 
     Args:
-        sq_small, sq_big: squared norms; the means over several small gradients will do. Arrays broadcast.
-        batch_small: samples of the small one; of several unequal ones the harmonic mean.
-        population: training samples N, where a batch has none of them twice: its noise is then Σ·(1/B − 1/N), by which |G|²
-            falls short by tr(Σ)/N, and that is added. None where there is no end of them, as the source has it.
+        sq_small, sq_big: squared norms, or means over several small gradients. Arrays broadcast.
+        batch_small: samples of the small gradient; for several of different sizes, the harmonic mean.
+        population: training samples N, if no batch contains a sample twice. The noise is then Σ·(1/B − 1/N), which makes |G|²
+            too small by tr(Σ)/N; this is added. None for infinite data, as in the source.
     """
     small, big = np.asarray(batch_small, dtype=float), np.asarray(batch_big, dtype=float)
     if not (small < big).all():
-        raise InputError("a small batch that is not smaller than the big one", "compare parts with their whole")
+        raise InputError(
+            "the small batch is not smaller than the big one", "compare a part of a batch with the whole batch"
+        )
     squared = (big * sq_big - small * sq_small) / (big - small)
     trace = (np.asarray(sq_small) - sq_big) / (1 / small - 1 / big)
     return squared + (trace / population if population else 0.0), trace

@@ -1,7 +1,7 @@
-"""Calibration: how much of its peak a device reaches, by class of operator, and what a launch costs.
+"""Calibration: the share of its peak that a device reaches, by class of operator, and the cost of a launch.
 
-Three origins, one form: measured on the device, fitted from a table of throughputs, or assumed from the
-data sheet with a wide interval. It is kept in the device's file, under `calibration`.
+A calibration is measured on the device, fitted to a table of throughputs, or assumed from the data sheet with a wide interval.
+All three have one form. The device's file stores it under `calibration`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from chronograd.hardware.catalog import Device
 from chronograd.predict.derived import derived
 from chronograd.trace import KINDS, MATRIX_KINDS, PHASES, Index, one_of
 
-# Kinds of which members run at rates of their own, told by the operator's name.
+# Kinds with members that run at different rates, distinguished by the operator's name.
 _SPLIT: dict[str, tuple[tuple[str, str], ...]] = {
     "norm": (("batch_norm", "batch_norm"), ("group_norm", "group_norm"), ("", "layer_norm")),
     "pooling": (("max", "max_pooling"), ("", "average_pooling")),
 }
-# Attention that no fused kernel takes: products and a softmax one after the other.
+# Attention without a fused kernel: products and a softmax, one after the other.
 UNFUSED_ATTENTION = "attention_unfused"
 FAMILIES = (
     *(f for kind in KINDS for f in ([n for _, n in _SPLIT[kind]] if kind in _SPLIT else [kind])),
     UNFUSED_ATTENTION,
 )
-# A class is a family of operators in one direction; the gradients of a convolution are other kernels than the
-# convolution itself.
+# A class is a family of operators in one direction, because the gradients of a convolution use other kernels than its forward
+# pass.
 CLASSES = tuple(f"{family}.{phase}" for family in FAMILIES for phase in PHASES[:2])
 
-# Sizes of a class's work, of which each has a half at which half of `compute` is reached.
+# Sizes of a class's work. For each, a class has the size at which it reaches half of `compute`.
 SIZES = ("depth", "width", "rows", "out_width")
 
-# Below what any device will reach, so that products stay finite.
+# Above any real device, and small enough that products stay finite.
 Amount = Annotated[StrictFloat | StrictInt, Field(ge=0, lt=1e30)]
 Positive = Annotated[StrictFloat | StrictInt, Field(gt=0, lt=1e30)]
 ClassName = Annotated[str, one_of(CLASSES)]
@@ -44,14 +44,15 @@ ClassName = Annotated[str, one_of(CLASSES)]
 
 @dataclass(frozen=True)
 class ClassRate:
-    """How one class of operators runs.
+    """Rates of one class of operators.
 
     Attributes:
-        compute: share of peak FLOP/s reached by large matrix work, or of vector peak by other arithmetic.
-        bandwidth: share of memory bandwidth reached by what grows with the batch.
-        weights: share of it reached by what does not: weights and their gradients, often laid out anew.
-        depth, width, rows: of a matrix product, that at which half of `compute` is reached; out_width: of a row of a convolution's output.
-        relayout: times that a convolution's data goes through memory to be laid out with channels last.
+        compute: share of peak FLOP/s that large matrix work reaches, or of vector peak for other arithmetic.
+        bandwidth: share of memory bandwidth for bytes that grow with the batch.
+        weights: share of memory bandwidth for bytes that do not: weights and their gradients, often copied to another layout.
+        depth, width, rows: sizes of a matrix product at which it reaches half of `compute`; out_width: the same for a row of a
+            convolution's output.
+        relayout: number of times that a convolution's data goes through memory to become channels last.
         launch_s: fixed time of one operator.
     """
 
@@ -74,18 +75,18 @@ class Calibration:
 
     Attributes:
         origin: `measured`, `fitted` or `datasheet`.
-        peak_flops_per_s, vector_flops_per_s, bandwidth_bytes_per_s: what the shares are shares of.
-        host_launch_s: time of issuing one operator from the host, which hides behind the device's work; `host_sigma`: standard
+        peak_flops_per_s, vector_flops_per_s, bandwidth_bytes_per_s: the rates that shares refer to.
+        host_launch_s: time in which the host issues one operator, hidden while the device works; `host_sigma`: standard
             deviation of its log, as hosts differ.
-        pass_s: of beginning a pass, forward or backward, whose code and threads rest; a GPU's host is ahead by then.
-        graph_launch_s: of launching a whole pass that was recorded as one CUDA graph; None where operators are issued one by one.
-        cache_bytes, cache_speedup: operators whose bytes fit are faster by so much.
-        update_launch_s: of one elementary operator of the optimizer; `input_launch_s`: of picking a batch in memory.
-        overlap: share of communication that can hide behind backward; 0 where both need the same cores.
-        sigma: standard deviation of the log error of a predicted step; `class_sigma`: of classes that have their own.
-        is_compiled, has_fused_attention: what software ran: a compiler; attention as one kernel.
-        mode, channels_last: `training` or `inference`, and the layout that it was fitted to; None where it serves all.
-        threads, processes: for a CPU, what it was calibrated with: threads per rank, ranks at once.
+        pass_s: time to begin a forward or backward pass whose code and threads are idle; on a GPU the host is ahead by then.
+        graph_launch_s: time to launch a whole pass recorded as one CUDA graph; None if the host issues operators individually.
+        cache_bytes, cache_speedup: operators whose bytes fit into the cache are faster by this factor.
+        update_launch_s: time of one elementary operator of the optimizer; `input_launch_s`: of selecting a batch in memory.
+        overlap: share of communication that can hide behind backward; 0 if both need the same cores.
+        sigma: standard deviation of the log error of a predicted step; `class_sigma`: of single classes.
+        is_compiled, has_fused_attention: whether a compiler was used, and whether attention was one kernel.
+        mode, channels_last: `training` or `inference`, and the layout that it was fitted to; None if it applies to all.
+        threads, processes: for a CPU, threads per rank and simultaneous ranks during calibration.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -117,23 +118,23 @@ class Calibration:
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """Rates as arrays over CLASSES; a class never calibrated takes the defaults."""
+        """Return rates as arrays over CLASSES; a class never calibrated gets the defaults."""
         rates = [self.classes.get(name, ClassRate()) for name in CLASSES]
         return {name: np.array([getattr(r, name) for r in rates], dtype=np.float64) for name in asdict(ClassRate())}
 
     def sigmas(self) -> np.ndarray:
-        """Standard deviation of the log error by CLASSES; one that was never seen is as uncertain as from a data sheet."""
+        """Return the standard deviation of the log error by CLASSES; a class never measured is as uncertain as a data sheet."""
         seen, unseen = self.classes_seen, max(DATASHEET_SIGMA, self.sigma)
         own = {name: self.sigma if name in seen else unseen for name in CLASSES} | self.class_sigma
         return np.array([own[name] for name in CLASSES])
 
     @cached_property
     def classes_seen(self) -> frozenset[str]:
-        """Classes that what was measured had work of; rates of the others are the prior's."""
+        """Return the classes that the measurements included; rates of the others are those of the prior."""
         return frozenset(self.provenance.get("classes_seen", ()))
 
     def to_table(self) -> dict[str, Any]:
-        """As kept in a device file; None is left out, which TOML does not have."""
+        """Return the table for a device file, without fields that are None, which TOML does not have."""
         table = {k: v for k, v in asdict(self).items() if v is not None}
         table["rates"] = [f.name for f in fields(ClassRate)]
         table["classes"] = {k: list(asdict(v).values()) for k, v in self.classes.items()}
@@ -141,7 +142,7 @@ class Calibration:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Calibration:
-        """Read back. Raises FileFormatError naming what is wrong."""
+        """Return the calibration of a table. Raises FileFormatError with the field that is wrong."""
         try:
             named = {
                 name: dict(zip(table["rates"], values, strict=True))
@@ -160,9 +161,9 @@ _ADAPTER, _NAMES = TypeAdapter(Calibration), TypeAdapter(list[str])
 
 
 def calibrations(device: Device) -> list[Calibration]:
-    """All that are kept in a device's file, one per precision and way of running.
+    """Return all calibrations in a device's file, one per precision and way of running.
 
-    Classes that one never saw are those of the data sheet.
+    Classes that a calibration never measured have the values of the data sheet.
     """
     return list(derived(device, "calibrations", lambda: _read_calibrations(device)))
 
@@ -177,9 +178,9 @@ def _read_calibrations(device: Device) -> list[Calibration]:
 
 _AGAIN = "make it again: chronograd calibrate"
 
-# Shares assumed before anything was measured, by family: (compute, bandwidth, weights, depth, width). Round numbers, the
-# same for all families of a sort: matrix work near its peak once it is deep and wide enough, what only streams near
-# the bandwidth, what gathers or reduces at half of it.
+# Shares assumed without measurements, by family: (compute, bandwidth, weights, depth, width). The numbers are round and equal
+# for similar families. Deep and wide matrix work runs near its peak, streaming operators near the bandwidth, gathers and
+# reductions at half of it.
 _MATRIX = (0.7, 0.5, 0.5, 50, 15)
 _STREAM = (0.5, 0.6, 0.5, 0, 0)
 _ASSUMED: dict[str, tuple[float, float, float, float, float]] = {
@@ -190,7 +191,7 @@ _ASSUMED: dict[str, tuple[float, float, float, float, float]] = {
     "elementwise": (0.5, 0.9, 0.5, 0, 0),
     "update": (1.0, 0.8, 0.5, 0, 0),
 }
-# A CPU reaches less of what its vector units could do, and small products fill it sooner.
+# A CPU reaches a smaller share of its vector peak, and small products fill it sooner.
 _MATRIX_CPU = (0.4, 0.4, 0.4, 30, 8)
 _ASSUMED_CPU = {
     **_ASSUMED,
@@ -199,43 +200,45 @@ _ASSUMED_CPU = {
     "attention": (0.3, 0.4, 0.4, 0, 0),
     UNFUSED_ATTENTION: (0.3, 0.4, 0.4, 0, 0),
 }
-# Passes through memory of a convolution's data where tensor cores want channels last and find them first.
+# Passes through memory of a convolution's data when tensor cores need channels last and the data has channels first.
 _RELAYOUT = {"conv_grouped": 0.8, "conv_1x1": 0.4, "conv_3x3": 0.4, "conv_kxk": 0.4}
-# A launch from C++, and a CPU's per-operator overhead in eager PyTorch, which is of the same size. A kernel that has been
-# issued still takes some 2 µs to start and end.
+# A launch from C++. A CPU's overhead per operator in eager PyTorch is about the same. A kernel that has been issued still takes
+# some 2 µs to start and end.
 _LAUNCH_S = 5e-6
 _KERNEL_S = 2e-6
-# Python, modules and dispatch for one eager operator of a forward pass: 50 to 59 µs at batch 1 on the hosts of V100 and T4
-# (NVIDIA DeepLearningExamples, PyTorch 1.6 to 1.9, 2020 to 2022): of devices of the year 2018. Hosts differ by half. The host of
-# an H200 took 19 in inference and 40 in training (2026-11-23, PyTorch 2.11).
+# Python, modules and dispatch for one eager operator of a forward pass. Measured: 50 to 59 µs at batch 1 on the hosts of V100
+# and T4, devices of 2018 (NVIDIA DeepLearningExamples, PyTorch 1.6 to 1.9, 2020 to 2022). Hosts differ by half. The host of an
+# H200 took 19 µs in inference and 40 in training (2026-11-23, PyTorch 2.11).
 HOST_S, HOST_SIGMA, HOST_YEAR = 50e-6, 0.4, 2018
-# Beginning a pass on a CPU, in a loop that does nothing else: with 0, 0.1, 0.3 and 1 ms 17 rows of timm's table of compiled networks
-# (i7-12700H, batch 1), fitted to 25 others by four seeds, are 8.9, 9.0, 9.1 and 10.0 % off, the 14 shortest 11, 11, 13 and 22 %.
-# `chronograd calibrate` finds 0.3 to 0.4 ms between other work (two cores of a Xeon, 2026-11-23, PyTorch 2.14).
+# Time to begin a pass on a CPU, in a loop without other work. Checked with 17 rows of timm's table of compiled networks
+# (i7-12700H, batch 1), fitted to 25 others by four seeds. Errors with 0, 0.1, 0.3 and 1 ms: 8.9, 9.0, 9.1 and 10.0 %; of the 14
+# shortest rows: 11, 11, 13 and 22 %. `chronograd calibrate` measures 0.3 to 0.4 ms between other work (two cores of a Xeon,
+# 2026-11-23, PyTorch 2.14).
 PASS_S = 100e-6
-# What a pass of a compiled network in training costs a CPU beside, in elementary operators of an optimizer, which the same host issues:
-# guards, AOTAutograd's wrappers, what they save, and a region of threads for each kernel. Fitted to six small networks at batch 1 and 64
-# (two cores of a Xeon, 2026-11-23); in inference nothing more was found.
+# Additional cost of a pass of a compiled network in training on a CPU, in elementary operators of an optimizer, which the same
+# host issues. It covers guards, AOTAutograd's wrappers, saved tensors, and a thread region for each kernel. Fitted to six small
+# networks at batch 1 and 64 (two cores of a Xeon, 2026-11-23). Inference had no additional cost.
 COMPILED_TRAINING_ISSUES = 80
-# A pass that was recorded as one CUDA graph: Python, its guards and the launch. The launch alone takes the processor 3.5 µs (80
-# kernels) to 8 µs (CUDA.jl's manual, "Graphs", seen 2026-11-23; verified); 10 µs for all of it is assumed.
+# A pass recorded as one CUDA graph: Python, its guards and the launch. The launch alone takes the CPU 3.5 µs (80 kernels) to 8
+# µs (CUDA.jl's manual, "Graphs", seen 2026-11-23; verified). 10 µs for everything is assumed.
 GRAPH_LAUNCH_S = 10e-6
 # Rows of a product that fill half of the device: one wave of tiles.
 _ROWS = {"gpu": 64.0, "cpu": 8.0}
-# A CPU's kernels hold part of a row of a convolution's output in registers (Georganas et al. 2018, "Anatomy of high-performance deep
-# learning convolutions on SIMD architectures"): short rows leave them idle. `chronograd calibrate` finds 4 to 8 pixels for 3 x 3
-# forward and 2 to 4 backward (two cores of an EPYC, 2026-11-23). One of 1 x 1 is a product over all pixels.
+# A CPU's kernels keep part of a row of a convolution's output in registers (Georganas et al. 2018, "Anatomy of high-performance
+# deep learning convolutions on SIMD architectures"). Short rows leave registers idle. `chronograd calibrate` measures 4 to 8
+# pixels for 3 x 3 forward and 2 to 4 backward (two cores of an EPYC, 2026-11-23). A 1 x 1 convolution is a product over all
+# pixels.
 _BLOCKED_BY_ROW, _OUT_WIDTH_CPU = ("conv_3x3", "conv_kxk", "conv_grouped"), 2.0
-# 3 x 3 convolutions in single precision on a GPU take Winograd's form, of up to 2.25 times fewer multiplications, above the
-# peak of direct ones once they are large: share of peak forward and backward, and half-filling rows. Lavin & Gray 2016;
-# DeepBench, cuDNN 5 and later on M40, Titan X, P100, Titan Xp: 1.2 to 2.2 from 3,000 rows on, 0.4 to 0.8 below 800.
+# 3 x 3 convolutions in single precision on a GPU use Winograd's algorithm, with up to 2.25 times fewer multiplications. Large
+# ones exceed the peak of direct convolutions. Values: share of peak, and rows at which half of it is reached. Lavin & Gray
+# 2016. DeepBench, cuDNN 5 and later on M40, Titan X, P100, Titan Xp: 1.2 to 2.2 from 3,000 rows on, 0.4 to 0.8 below 800.
 _WINOGRAD = {"conv_3x3.forward": (1.6, 500.0), "conv_3x3.backward": (1.2, 500.0)}
-# Half-decade either way at 95 %: predictions of an uncalibrated roofline are off by a third on average.
+# A factor of about 2.4 either way at 95 %: an uncalibrated roofline is off by a third on average.
 DATASHEET_SIGMA = 0.45
 
 
 def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
-    """A calibration from peaks alone. Raises InputError if the device lacks the precision."""
+    """Return a calibration from peaks alone. Raises InputError if the device lacks the precision."""
     peak = device.peak(precision)  # type: ignore[arg-type]
     is_gpu = device.kind == "gpu"
     classes = {}
@@ -269,7 +272,7 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
 
 
 def family_of(kind: str, name: str) -> str:
-    """The family of an operator by its kind and name.
+    """Return the family of an operator by its kind and name.
 
     >>> family_of("norm", "native_batch_norm"), family_of("gemm", "addmm")
     ('batch_norm', 'gemm')
@@ -278,5 +281,5 @@ def family_of(kind: str, name: str) -> str:
 
 
 def uses_vector_peak(family: str) -> bool:
-    """Depthwise convolutions run on vector units, as all that is no matrix work."""
+    """Return whether a family runs on vector units: depthwise convolutions and everything that is not matrix work."""
     return family == "conv_depthwise" or family not in MATRIX_KINDS

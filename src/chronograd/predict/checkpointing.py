@@ -1,9 +1,9 @@
-"""Activation checkpointing: of every block only the input is kept, and the block is run again before its backward.
+"""Activation checkpointing: each block stores only its input and runs again before its backward pass.
 
-Memory falls to the inputs of blocks and the activations of one block; time grows by one forward pass of the blocks.
+Memory falls to the inputs of blocks and the activations of one block. Time grows by one forward pass of the blocks.
 
-Left out: tensors that a second run makes and drops before backward starts; states of random number generators.
-Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
+Left out: tensors that a second run creates and frees before backward starts; states of random number generators. Source: Chen
+et al. 2016, Training deep nets with sublinear memory cost.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Lifetime = tuple[Storage, int, int | None]
 
 
 def blocks(modules: Mapping[str, str]) -> dict[str, str]:
-    """Path of every module inside a block → path of the block.
+    """Return a map from the path of every module inside a block to the path of the block.
 
-    A block is an outermost module whose class occurs more than once and that has modules of its own; containers such as
-    Sequential are no blocks.
+    A block is an outermost module that contains modules and whose class occurs more than once. Containers such as Sequential
+    are not blocks.
 
     Args:
         modules: path → class name of every module, as in a trace.
@@ -47,13 +47,13 @@ def blocks(modules: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_recomputed(trace: Trace) -> np.ndarray:
-    """Which operators run a second time, shape (num_operators,). Raises InputError if the network has no blocks."""
+    """Return a mask of the operators that run a second time, shape (num_operators,). Raises InputError without blocks."""
     inside = derived(trace, "blocks", lambda: blocks_to_checkpoint(trace.modules))
     return np.array([op.phase == "forward" and op.module in inside for op in trace.operators], dtype=bool)
 
 
 def lifetimes(trace: Trace, activation_checkpointing: str = "none") -> Iterator[Lifetime]:
-    """(storage, birth, death) of everything in a pass; with checkpointing, a storage made again has two."""
+    """Yield (storage, birth, death) of every storage in a pass; with checkpointing, a recomputed storage appears twice."""
     if activation_checkpointing == "none":
         yield from ((s, s.birth, s.death) for s in trace.storages)
         return
@@ -75,10 +75,10 @@ def lifetimes(trace: Trace, activation_checkpointing: str = "none") -> Iterator[
 def _made_again(
     s: Storage, uses: list[int], block_of: list[str | None], starts: dict[str | None, int], backward: int
 ) -> Iterator[Lifetime]:
-    """Lifetimes of an activation: as made first, and as made again for the backward of its own block.
+    """Yield the lifetimes of an activation: as first computed, and as recomputed for the backward pass of its block.
 
-    The first lasts while others need it: forward operators, backward operators outside of its block, and other blocks,
-    which are given it as their input, until they have been run again.
+    The first lasts while other operators need it: forward, backward outside of its block, and other blocks that have it as
+    their input, until they have run again.
     """
     own = block_of[s.birth]
     if own is None:
@@ -95,7 +95,7 @@ def _made_again(
 
 
 def blocks_to_checkpoint(modules: Mapping[str, str]) -> dict[str, str]:
-    """As `blocks`. Raises InputError if there are none."""
+    """Return the result of `blocks`. Raises InputError if there are no blocks."""
     found = blocks(modules)
     if not found:
         raise InputError(

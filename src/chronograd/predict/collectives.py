@@ -1,8 +1,8 @@
 """Collective times from latency and bandwidth: the α–β model.
 
-n ranks, S bytes on each, α seconds per message, B bytes per second in one direction. Sizes, ranks, latencies and
-bandwidths are numbers or NumPy arrays, which broadcast. The arithmetic of the reduction, contention between unrelated
-messages and changes of protocol with size are left out.
+n ranks, S bytes on each, α seconds per message, B bytes per second in one direction. Sizes, ranks, latencies and bandwidths are
+numbers or NumPy arrays, which broadcast. Left out: the arithmetic of the reduction, contention between unrelated messages, and
+changes of protocol with size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Amount: TypeAlias = Any
 
 
 def ring(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
-    """2(n - 1)·α + 2(n - 1)/n · S/B: a reduce-scatter and an all-gather of n - 1 steps, S/n bytes each.
+    """Return 2(n - 1)·α + 2(n - 1)/n · S/B: a reduce-scatter and an all-gather of n - 1 steps, S/n bytes each.
 
     Source: Patarasuk and Yuan 2009.
 
@@ -32,7 +32,7 @@ def ring(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_
 
 
 def tree(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
-    """2⌈log2 n⌉ · (α + S/B): reduce to a root along a binary tree, broadcast back.
+    """Return 2⌈log2 n⌉ · (α + S/B): reduce to a root along a binary tree, broadcast back.
 
     >>> tree(1e9, 8, 0.0, 1e9)
     6.0
@@ -43,7 +43,7 @@ def tree(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_
 def halving_doubling(
     message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount
 ) -> Amount:
-    """2⌈log2 n⌉·α + 2(n - 1)/n · S/B: recursive halving, then doubling (Rabenseifner).
+    """Return 2⌈log2 n⌉·α + 2(n - 1)/n · S/B: recursive halving, then doubling (Rabenseifner).
 
     >>> halving_doubling(1e9, 4, 0.5, 1e9)
     3.5
@@ -55,7 +55,7 @@ def halving_doubling(
 def recursive_doubling(
     message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount
 ) -> Amount:
-    """⌈log2 n⌉ · (α + S/B): whole messages exchanged with partners ever further away. PALEO's butterfly.
+    """Return ⌈log2 n⌉ · (α + S/B): ranks exchange whole messages with ever more distant partners. PALEO's butterfly.
 
     >>> recursive_doubling(1e9, 8, 0.0, 1e9)
     3.0
@@ -64,7 +64,7 @@ def recursive_doubling(
 
 
 def reduce_to_one(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
-    """2(n - 1) · (α + S/B): everyone sends to one rank, one after the other, and gets the sum back.
+    """Return 2(n - 1) · (α + S/B): all ranks send to one rank, one after the other, and receive the sum.
 
     Also a single parameter server: PALEO's one-to-all.
 
@@ -75,9 +75,10 @@ def reduce_to_one(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, b
 
 
 def hierarchical_copy(message_bytes: Amount, num_ranks: int, near: Link, across: Link) -> float:
-    """2(⌈n/2⌉ - 1) · (α + S/B) in each half at once, and 2(α + S/B) between their hubs: TensorFlow's HierarchicalCopyAllReduce.
+    """Return 2(⌈n/2⌉ - 1) · (α + S/B) in both halves in parallel, plus 2(α + S/B) between their hubs.
 
-    A hub of each half takes the half's copies, one after the other; one hub sends its sum to the other and gets the whole back.
+    This is TensorFlow's HierarchicalCopyAllReduce. A hub of each half receives the copies of its half, one after the other. One
+    hub sends its sum to the other and receives the total.
 
     Args:
         near: link in a half; `across`: between the hubs.
@@ -97,7 +98,7 @@ def hierarchical_copy(message_bytes: Amount, num_ranks: int, near: Link, across:
 def reduce_scatter(
     message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount
 ) -> Amount:
-    """(n - 1)·α + (n - 1)/n · S/B around a ring: rank i ends with the sum of the i-th n-th part.
+    """Return (n - 1)·α + (n - 1)/n · S/B around a ring: rank i ends with the sum of the i-th of n parts.
 
     >>> reduce_scatter(1e9, 4, 0.5, 1e9)
     2.25
@@ -107,7 +108,7 @@ def reduce_scatter(
 
 
 def all_gather(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
-    """As `reduce_scatter`; S is what every rank ends with, S/n what it brings.
+    """Return the time of an all-gather, equal to `reduce_scatter`; every rank contributes S/n and ends with S.
 
     >>> all_gather(1e9, 4, 0.5, 1e9)
     2.25
@@ -116,7 +117,7 @@ def all_gather(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, band
 
 
 def broadcast(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
-    """⌈log2 n⌉ · (α + S/B): from one rank to all, along a binary tree; a reduction to one rank takes as long.
+    """Return ⌈log2 n⌉ · (α + S/B): from one rank to all along a binary tree. A reduction to one rank takes the same time.
 
     >>> broadcast(1e9, 5, 0.0, 1e9)
     3.0
@@ -124,7 +125,7 @@ def broadcast(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandw
     return _levels(_ranks(num_ranks)) * (latency_s + message_bytes / bandwidth_bytes_per_s)
 
 
-# What α and 1/B are multiplied by in each collective of one tier: (message bytes, ranks) → (messages, bytes).
+# Factors of α and 1/B in each collective of one tier: (message bytes, ranks) → (messages, bytes).
 ALPHA_BETA: dict[str, Callable[[Amount, Amount], tuple[Amount, Amount]]] = {
     "all_reduce": lambda size, n: (2 * (n - 1), 2 * (n - 1) / n * size),
     "reduce_scatter": lambda size, n: (n - 1, (n - 1) / n * size),
@@ -135,13 +136,13 @@ ALPHA_BETA: dict[str, Callable[[Amount, Amount], tuple[Amount, Amount]]] = {
 
 @dataclass(frozen=True)
 class Topology:
-    """Ranks in nodes: neighbours are on one node, and nodes are full but for the last.
+    """Ranks in nodes: neighbours share a node, and all nodes but the last are full.
 
     Attributes:
         num_ranks: one number, or an array of them.
         per_node: ranks on a full node.
         intra: link between devices of a node; `inter`: between nodes.
-        per_group: devices of a node that share a switch or a board, where not all do; `across`: link between such groups.
+        per_group: devices of a node that share a switch or a board, if not all do; `across`: link between such groups.
 
     >>> from chronograd.hardware.catalog import link
     >>> Topology(12, 8, link("nvlink2"), link("ethernet-25g")).num_nodes
@@ -157,7 +158,9 @@ class Topology:
 
     @property
     def within(self) -> tuple[Amount, Amount]:
-        """Latency and bandwidth between the devices of the fullest node: of the slower link, where they are of several groups."""
+        """Return latency and bandwidth between the devices of the fullest node; if it has several groups, of the slower
+        link.
+        """
         latency_s, bandwidth = self.intra.latency_s, self.intra.bandwidth_bytes_per_s
         if self.across is None or self.per_group is None:
             return latency_s, bandwidth
@@ -169,7 +172,7 @@ class Topology:
 
     @property
     def on_node(self) -> Amount:
-        """Ranks on the fullest node."""
+        """Return the ranks on the fullest node."""
         return (
             np.minimum(self.num_ranks, self.per_node)
             if _is_array(self.num_ranks)
@@ -182,7 +185,7 @@ class Topology:
 
     @property
     def slowest_link(self) -> Link:
-        """The slowest link that a collective over all (one number of) ranks crosses."""
+        """Return the slowest link that a collective over all ranks crosses. `num_ranks` must be a number."""
         if self.num_nodes > 1:
             return self.inter
         return (
@@ -190,12 +193,12 @@ class Topology:
         )
 
     def shared(self) -> Amount:
-        """Bandwidth between nodes that a rank has when all ranks of its node send at once."""
+        """Return the bandwidth between nodes for each rank when all ranks of its node send at once."""
         return self.inter.bandwidth_bytes_per_s / (self.on_node if self.inter.per == "node" else 1)
 
 
 def _ring(size: Amount, t: Topology) -> Amount:
-    # In order of rank the ring enters and leaves a node once, so each node's link carries one message at a time.
+    # In rank order the ring enters and leaves a node once, so each node's link carries one message at a time.
     is_far = t.num_nodes > 1
     near_s, near = t.within
     latency_s = np.where(is_far, np.maximum(t.inter.latency_s, near_s), near_s)
@@ -208,7 +211,7 @@ def _tree(size: Amount, t: Topology) -> Amount:
 
 
 def _halving_doubling(size: Amount, t: Topology) -> Amount:
-    # Nearest partners first, so a rank has S/g bytes left for the other nodes.
+    # Nearest partners come first, so a rank has S/g bytes left for the other nodes.
     far = halving_doubling(size / t.on_node, t.num_nodes, t.inter.latency_s, t.shared())
     return _within(halving_doubling, size, t) + far
 
@@ -218,7 +221,7 @@ def _recursive_doubling(size: Amount, t: Topology) -> Amount:
 
 
 def _reduce_to_one(size: Amount, t: Topology) -> Amount:
-    # Every device of another node crosses the root's link by itself.
+    # Every device of another node crosses the root's link separately.
     num_far = t.num_ranks - t.on_node
     return _within(reduce_to_one, size, t) + reduce_to_one(
         size, num_far + 1, t.inter.latency_s, t.inter.bandwidth_bytes_per_s
@@ -226,7 +229,7 @@ def _reduce_to_one(size: Amount, t: Topology) -> Amount:
 
 
 def _hierarchical(size: Amount, t: Topology) -> Amount:
-    """Reduce-scatter(S) in every node, all-reduce(S/g) between the nodes, all-gather(S) in every node."""
+    """Return the time of reduce-scatter(S) in every node, all-reduce(S/g) between nodes, all-gather(S) in every node."""
     between = ring(size / t.on_node, t.num_nodes, t.inter.latency_s, t.shared())
     return _within(reduce_scatter, size, t) + between + _within(all_gather, size, t)
 
@@ -253,15 +256,15 @@ _TWO_TIERS: dict[str, Callable[[Amount, Topology], Amount]] = {
     "hierarchical": _hierarchical,
 }
 ALGORITHMS = tuple(ALL_REDUCES)
-# Names in PALEO (Qi et al. 2017), and the usual other name of each.
+# Names in PALEO (Qi et al. 2017), and the other usual name of each.
 ALIASES = {"one_to_all": "reduce_to_one", "parameter_server": "reduce_to_one", "butterfly": "recursive_doubling"}
 
 
 def all_reduce_s(algorithm: str, message_bytes: Amount, topology: Topology) -> Amount:
-    """Seconds of an all-reduce of `message_bytes` over the ranks of a topology, across its two tiers.
+    """Return the seconds of an all-reduce of `message_bytes` over the ranks of a topology, across its two tiers.
 
-    Within one node it is the formula of that algorithm on the node's link. Between nodes each algorithm crosses the
-    nodes' links in its own way, and where a link belongs to a node (`Link.per`), the ranks that send at once share it:
+    Within one node the algorithm's formula applies to the node's link. Between nodes each algorithm crosses the nodes' links in
+    its own way. If a link belongs to a node (`Link.per`), the ranks that send at once share it:
 
         ring                the slower of both links, crossed once per node; the longer latency at every step
         tree                a tree in the nodes, then one between one rank of each
@@ -273,8 +276,8 @@ def all_reduce_s(algorithm: str, message_bytes: Amount, topology: Topology) -> A
     Args:
         algorithm: one of ALGORITHMS, or of ALIASES.
         message_bytes: a number, or an array that broadcasts with the topology's `num_ranks`.
-    Raises: NotFoundError for an unknown algorithm.
-    Source: hierarchical as in Horovod; near partners first as in Rabenseifner 2004.
+    Raises: NotFoundError for an unknown algorithm. Source: hierarchical as in Horovod; near partners first as in Rabenseifner
+    2004.
 
     >>> from chronograd.hardware.catalog import link
     >>> two_nodes = Topology(16, 8, link("nvlink2"), link("ethernet-25g"))
@@ -286,7 +289,7 @@ def all_reduce_s(algorithm: str, message_bytes: Amount, topology: Topology) -> A
 
 
 def algorithm_named(name: str) -> str:
-    """The algorithm that a name or alias stands for. Raises NotFoundError.
+    """Return the algorithm with a name or alias. Raises NotFoundError.
 
     >>> algorithm_named("butterfly")
     'recursive_doubling'
@@ -297,8 +300,8 @@ def algorithm_named(name: str) -> str:
     return found
 
 
-# Bus bandwidth over algorithm bandwidth by collective: what each link carries, of what the collective moves.
-# Source: nccl-tests, PERFORMANCE.md.
+# Bus bandwidth over algorithm bandwidth by collective: bytes on each link over bytes that the collective moves. Source:
+# nccl-tests, PERFORMANCE.md.
 BUS_FACTORS: dict[str, Callable[[Amount], Amount]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
@@ -310,7 +313,7 @@ BUS_FACTORS: dict[str, Callable[[Amount], Amount]] = {
 
 
 def bandwidths(collective: str, message_bytes: Amount, seconds: Amount, num_ranks: Amount) -> tuple[Amount, Amount]:
-    """Algorithm bandwidth S/t and bus bandwidth, in bytes per second.
+    """Return algorithm bandwidth S/t and bus bandwidth, in bytes per second.
 
     >>> bandwidths("all_reduce", 1e9, 1.0, 4)
     (1000000000.0, 1500000000.0)
@@ -326,7 +329,7 @@ def _is_array(value: Amount) -> bool:
 
 
 def _levels(num_ranks: Amount) -> Amount:
-    """⌈log2 n⌉."""
+    """Return ⌈log2 n⌉."""
     return np.ceil(np.log2(num_ranks)) if _is_array(num_ranks) else (num_ranks - 1).bit_length()
 
 

@@ -4,18 +4,23 @@
     t_compute = FLOPs / (peak · u),   u = u_class · Π size / (size + half), size: depth, width, rows, out_width
     t_memory  = bytes that grow with the batch / (bandwidth · v_class · cache)
     t_weights = bytes that do not / (bandwidth · q_class)
-    t_layout  = (bytes of operands changed in type or layout / v_elementwise + relayout_class · bytes laid out anew) / bandwidth
+    t_layout  = (bytes of operands that change type or layout / v_elementwise + relayout_class · bytes copied to another
+                layout) / bandwidth
 
-u, v, q, launch, relayout and the half of each size are those of the operator's class. The fourth power is a smooth maximum. `cache`
-is 1 for operators much larger than the device's cache and rises to the calibration's speed-up for those that fit.
-Views cost nothing on the device. A pass, forward or backward, takes the smooth maximum of its operators and of the host's
-issuing them, (device^4 + host^4)^(1/4): the device's queue hides the host while the device is behind. A CPU runs kernels in the thread
-that issues them: there a pass is its operators and what beginning it takes, `pass_s`, longer where it is compiled. Bytes are those of `traffic`: they depend on precision and compiler. Attention that
-no fused kernel takes also writes and reads its scores. Gradients of convolutions of few groups, in half precision and with
-channels last, are no work of tensor cores: they run as depthwise ones do. Products in half precision whose matrices have rows that
-begin at any byte, such as those of GPT-2's 50,257 words, take several times as long: see _UNALIGNED.
+u, v, q, launch, relayout and the half of each size belong to the operator's class. The fourth power is a smooth maximum.
+`cache` is 1 for operators much larger than the device's cache and rises to the calibration's speed-up for those that fit. Views
+cost nothing on the device.
 
-Left out: tile and wave quantisation, clock changes; that a CPU in half precision has other kernels for such groups.
+A forward or backward pass takes the smooth maximum of its operators and of the host's time to issue them, (device^4 +
+host^4)^(1/4). The device's queue hides the host while the device is behind. A CPU runs kernels in the thread that issues them.
+There a pass takes its operators and the time to begin it, `pass_s`, which is longer for compiled code.
+
+Bytes are those of `traffic`: they depend on precision and compiler. Attention without a fused kernel also writes and reads its
+scores. In half precision and channels last, gradients of convolutions with few groups do not run on tensor cores; they run like
+depthwise convolutions. Half-precision products take several times as long if rows of their matrices are not aligned, as with
+GPT-2's 50,257 words: see _UNALIGNED.
+
+Left out: tile and wave quantisation, clock changes, and the other kernels of a CPU in half precision for such groups.
 """
 
 from __future__ import annotations
@@ -47,39 +52,43 @@ _IS_VECTOR = np.array([uses_vector_peak(k) for k in KINDS])
 _VIEW, _ATTENTION, _GROUPED = (KINDS.index(kind) for kind in ("view", "attention", "conv_grouped"))
 _CONV = [KINDS.index(k) for k in CONV_KINDS]
 _LAID_OUT = [KINDS.index(k) for k in CONV_KINDS if k != "conv_depthwise"]
-# Of fewer groups the gradients are cuDNN's direct kernels, on vector units: `wgrad2d_grouped_direct_kernel` in profiles of
-# PyTorch's issues 34977 and 70954. The number is the least of ResNeXt's groups: timm's training table of 2022 has those as fast as
-# without channels last, RegNets and NFNets three times slower. Forward passes show none of it, in 2022 and in 2024.
+# With fewer groups, gradients use cuDNN's direct kernels on vector units: `wgrad2d_grouped_direct_kernel` in profiles of
+# PyTorch's issues 34977 and 70954. 32 is the smallest number of groups of ResNeXt. In timm's training table of 2022, ResNeXt is
+# as fast as without channels last, while RegNets and NFNets are three times slower. Forward passes are not affected, in 2022
+# and in 2024.
 _MANY_GROUPS = 32
-# Tensor cores load 16 bytes at once: of half precision 8 numbers. Where a dimension of weights is no multiple of that, a product takes so
-# many times its FLOPs. Of ten networks timed on an H200, each predicted from the others: 3 to 6 for GPT-2, whose words are the only such
-# dimension, and the transformers beside it (20.7 % off at 1, 19.7 at 3, 18.8 at 6). That padding them made a step a quarter faster on
-# an A100 (Karpathy on nanoGPT, 2023) tells 2.
+# Tensor cores load 16 bytes at once: 8 numbers of half precision. If a dimension of the weights is not a multiple of 8, the
+# FLOPs of a product count this many times. Ten networks were timed on an H200, each predicted from the others. The best factor
+# is 3 to 6 for GPT-2, whose vocabulary is the only such dimension, and the other transformers. Errors: 20.7 % at 1, 19.7 at 3,
+# 18.8 at 6. Padding the vocabulary made a step a quarter faster on an A100 (Karpathy on nanoGPT, 2023), which suggests 2.
 _ALIGNED, _UNALIGNED = 8, 3.0
 _PRODUCT = KINDS.index("gemm")
-# Scores of unfused attention are written, read and written by the softmax, and read again.
+# Unfused attention writes its scores, the softmax reads and writes them, and the product reads them again.
 _SCORE_PASSES = 4
-# Planning asks for the same batches on one device after another.
-_KEPT = 32
-# Share of the error of what relatives lend that all its classes have in common: with 0.4 intervals hold 82 % of transformers
-# (NeuSight) and 78 % of CNNs (cnn-benchmarks) on GPUs that were left out. Chosen on the former alone it is 0.3, on the latter 0.43.
-_LENT_TOGETHER = 0.4
+# Entries of the cache. Planning uses the same batches on one device after another.
+_MOST_CACHED = 32
+# Share of the error of relatives' data that all classes have in common. With 0.4, 80 % intervals cover 82 % of transformers
+# (NeuSight) and 78 % of CNNs (cnn-benchmarks) on GPUs that were left out. Chosen on transformers alone it is 0.3, on CNNs alone
+# 0.43.
+_COMMON_SHARE = 0.4
 _ELEMENTWISE = CLASSES.index("elementwise.forward")
 
 
 def smooth_max(a: Any, b: Any) -> Any:
-    """The fourth-power sum: a tenth above the larger where they are within a third of each other, else that."""
+    """Return the fourth-power sum: a tenth above the larger value if they are within a third of each other, else nearly that
+    value.
+    """
     return (a**4 + b**4) ** 0.25
 
 
 def at_batch(column: np.ndarray, batch: float) -> np.ndarray:
-    """An affine column (…, 2) at a batch: shape (…)."""
+    """Return an affine column (…, 2) at a batch: shape (…)."""
     return np.asarray(column[..., 0] + column[..., 1] * batch)
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds of each operator by term. `cached` is the share of the cache's speed-up in it, for derivatives."""
+    """Seconds of each operator by term. `cached` is the share of the cache's speed-up in them, for derivatives."""
 
     launch: np.ndarray
     compute: np.ndarray
@@ -91,7 +100,7 @@ class Terms:
 
     @property
     def pass_s(self) -> np.ndarray:
-        """The smooth maximum of compute and memory."""
+        """Return the smooth maximum of compute and memory."""
         return np.asarray(smooth_max(self.compute, self.memory))
 
     @property
@@ -101,18 +110,20 @@ class Terms:
 
 @dataclass(frozen=True)
 class Work:
-    """What each operator asks of a device at one batch: arrays of shape (num_operators,).
+    """The work of each operator at one batch: arrays of shape (num_operators,).
 
     Attributes:
         class_index: into CLASSES.
-        is_launched: False for views, which cost nothing on the device. `issues`: what the host does; see `Traffic`.
-        sample_bytes, weight_bytes: what grows with the batch, and what does not.
-        cast_bytes: what changing the type or layout of operands moves; `relayout_bytes` what a convolution moves that does not
-            find its channels last.
+        is_launched: False for views, which cost nothing on the device. `issues`: work of the host; see `Traffic`.
+        sample_bytes, weight_bytes: bytes that grow with the batch, and bytes that do not.
+        cast_bytes: bytes moved to change the type or layout of operands; `relayout_bytes`: bytes that a convolution moves if
+            its
+            input is not channels last.
         depth, width, rows: of a product (rows × depth) · (depth × width); ones elsewhere.
-        out_width: pixels in a row of a convolution's output, its images taken as square: the root of a sample's rows, of which two
-            gradients have twice as many. One elsewhere.
-        is_unaligned: products in half precision of weights with a dimension that is no multiple of 8.
+        out_width: pixels in a row of a convolution's output, for square images: the square root of a sample's rows. Two
+            gradients
+            have twice the rows. One elsewhere.
+        is_unaligned: half-precision products of weights with a dimension that is not a multiple of 8.
     """
 
     class_index: np.ndarray
@@ -140,10 +151,10 @@ class Work:
         is_compiled: bool = False,
         has_fused_attention: bool = True,
     ) -> Work:
-        """The work of a trace at a batch, under a precision and a way of running."""
+        """Return the work of a trace at a batch, for a precision and a way of running."""
         c, moves = trace.columns, traffic(trace, precision, is_compiled)
         macs = at_batch(c["macs"], batch)
-        # A product of empty matrices is none.
+        # A product of empty matrices has size 0.
         depth, width = (np.maximum(at_batch(c[name], batch), 1.0) for name in ("depth", "width"))
         grows = moves.moved[:, 1] * batch if trace.fixed_batch is None else moves.moved[:, 0]
         is_direct = _is_direct(trace, precision)
@@ -176,11 +187,11 @@ class Work:
 
     @classmethod
     def on(cls, trace: Trace, batch: float, calibration: Calibration) -> Work:
-        """The work of a trace as a calibration's precision and software run it. The latest few are kept."""
+        """Return the work of a trace for a calibration's precision and software. The latest few results are cached."""
         key = (batch, calibration.precision, calibration.is_compiled, calibration.has_fused_attention)
         known: dict[tuple[object, ...], Work] = derived(trace, "work", dict)
         if key not in known:
-            if len(known) >= _KEPT:
+            if len(known) >= _MOST_CACHED:
                 known.pop(next(iter(known)))
             known[key] = cls.of(
                 trace,
@@ -193,32 +204,32 @@ class Work:
 
     @classmethod
     def joined(cls, parts: Sequence[Work]) -> Work:
-        """Several, one after the other."""
+        """Return several works as one, in order."""
         return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
     def sigma_log(self, calibration: Calibration) -> float:
-        """As `sigma_log` of a trace."""
+        """Return the same as `sigma_log` of a trace."""
         return class_sigma_log(self.class_index, self.seconds(calibration), self.issues, calibration)
 
     def chosen(self, mask: np.ndarray) -> Work:
         return Work(**{f.name: getattr(self, f.name)[mask] for f in fields(self)})
 
     def seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> np.ndarray:
-        """Seconds of each operator on the device; `rates` instead of the calibration's own columns."""
+        """Return seconds of each operator on the device; `rates` replaces the calibration's columns."""
         return self.terms(calibration, rates).seconds
 
     def passes(self, values: np.ndarray) -> np.ndarray:
-        """Sums of values over the operators of forward and of backward."""
+        """Return sums of values over the operators of forward and of backward."""
         return np.bincount(self.class_index % 2, values, 2)
 
     def total_seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> float:
-        """Seconds of both passes: what begins each, and the device's work, or the host's issuing of it where that takes longer."""
+        """Return seconds of both passes: their beginning, plus the device's work or, if longer, the host's issuing of it."""
         issues = self.passes(self.issues)
         working = smooth_max(self.passes(self.seconds(calibration, rates)), host_seconds(issues, calibration))
         return float(working.sum() + calibration.pass_s * (issues > 0).sum())
 
     def terms(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> Terms:
-        """What the seconds of each operator are made of."""
+        """Return the terms of the seconds of each operator."""
         rates = rates or calibration.columns
         i = self.class_index
         share = rates["compute"][i]
@@ -239,17 +250,17 @@ class Work:
 
 
 def _is_direct(trace: Trace, precision: str) -> np.ndarray:
-    """Which operators are gradients of grouped convolutions that no kernel of tensor cores takes; see _MANY_GROUPS."""
+    """Return a mask of the gradients of grouped convolutions without tensor-core kernels; see _MANY_GROUPS."""
     c = trace.columns
     is_gradient = (c["kind"] == _GROUPED) & (c["phase"] == PHASES.index("backward"))
     return np.asarray(is_gradient & c["channels_last"] & (c["groups"] < _MANY_GROUPS) & (precision in ("fp16", "bf16")))
 
 
 def _is_unaligned(trace: Trace, sizes: dict[str, np.ndarray], rows: np.ndarray, precision: str) -> np.ndarray:
-    """Which operators are products in half precision of which a dimension, the samples apart, is no multiple of _ALIGNED."""
+    """Return a mask of half-precision products with a dimension, other than the samples, that is not a multiple of _ALIGNED."""
     c = trace.columns
     is_product = (c["kind"] == _PRODUCT) & (precision in ("fp16", "bf16"))
-    # Samples are depth, width, or else the rows.
+    # Samples are depth or width if one of them grows with the batch, else the rows.
     is_odd, are_rows = np.zeros_like(is_product), np.ones_like(is_product)
     for name, size in sizes.items():
         grows = c[name][..., 1] != 0
@@ -260,7 +271,7 @@ def _is_unaligned(trace: Trace, sizes: dict[str, np.ndarray], rows: np.ndarray, 
 
 
 def _families(trace: Trace, is_direct: np.ndarray) -> np.ndarray:
-    """Index into FAMILIES of each operator; those of `is_direct` are of depthwise convolutions'."""
+    """Return the index into FAMILIES of each operator; operators of `is_direct` count as depthwise convolutions."""
 
     def by_name() -> np.ndarray:
         c = trace.columns
@@ -272,14 +283,14 @@ def _families(trace: Trace, is_direct: np.ndarray) -> np.ndarray:
 
 
 def operator_seconds(trace: Trace, batch: float, calibration: Calibration) -> np.ndarray:
-    """Seconds of each operator on the device, shape (num_operators,)."""
+    """Return seconds of each operator on the device, shape (num_operators,)."""
     return Work.on(trace, batch, calibration).seconds(calibration)
 
 
 def phase_seconds(trace: Trace, times: np.ndarray, calibration: Calibration) -> dict[str, float]:
-    """Forward and backward seconds: the device's work, or the host's issuing of it where that takes longer.
+    """Return forward and backward seconds: the device's work or, if longer, the host's issuing of it.
 
-    Operators of no time do not run.
+    Operators with a time of 0 do not run.
     """
     runs, issues = times > 0, traffic(trace, calibration.precision, calibration.is_compiled).issues
     result = {}
@@ -292,10 +303,10 @@ def phase_seconds(trace: Trace, times: np.ndarray, calibration: Calibration) -> 
 
 
 def host_seconds(issues: Any, calibration: Calibration, num_inputs: int = 0) -> np.ndarray:
-    """What the host takes to issue a pass of so many operators: each of them, or all as one graph where that is less.
+    """Return the seconds in which the host issues a pass of `issues` operators, individually or, if faster, as one graph.
 
     Args:
-        num_inputs: copied first to where a graph was recorded to find them, each by a launch of its own.
+        num_inputs: inputs that are first copied to their place in the graph, one launch each.
     """
     one_by_one = np.asarray(issues * calibration.host_launch_s)
     if calibration.graph_launch_s is None:
@@ -304,20 +315,20 @@ def host_seconds(issues: Any, calibration: Calibration, num_inputs: int = 0) -> 
 
 
 def graph_input_seconds(input_bytes: float, calibration: Calibration) -> float:
-    """What copying its inputs takes the device before a graph; nothing where there is none."""
+    """Return the seconds in which the device copies its inputs for a graph; 0 without a graph."""
     if calibration.graph_launch_s is None:
         return 0.0
     return float(2 * input_bytes / (calibration.bandwidth_bytes_per_s * calibration.columns["bandwidth"][_ELEMENTWISE]))
 
 
 def sigma_log(trace: Trace, times: np.ndarray, calibration: Calibration) -> float:
-    """Standard deviation of the log error of both passes; see `class_sigma_log`, and `basis` for what widens it."""
+    """Return the standard deviation of the log error of both passes; see `class_sigma_log`, and `basis` for what widens it."""
     index, issues = _classes(trace, calibration)
     return _basis(trace, times, calibration).widened(class_sigma_log(index, times, issues, calibration))
 
 
 def without_basis(trace: Trace, times: np.ndarray, calibration: Calibration) -> list[str]:
-    """Sentences on what nothing was measured for; see `basis`."""
+    """Return sentences on the parts that no measurement supports; see `basis`."""
     return _basis(trace, times, calibration).sentences()
 
 
@@ -327,7 +338,7 @@ def _basis(trace: Trace, times: np.ndarray, calibration: Calibration) -> Basis:
 
 
 def _classes(trace: Trace, calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
-    """Index into CLASSES of each operator, and what the host does for it."""
+    """Return the index into CLASSES of each operator, and the host's work for it."""
     families = _families(trace, _is_direct(trace, calibration.precision))
     issues = traffic(trace, calibration.precision, calibration.is_compiled).issues
     return 2 * families + np.minimum(trace.columns["phase"], 1), issues
@@ -341,36 +352,36 @@ def _share_of_host(index: np.ndarray, times: np.ndarray, issues: np.ndarray, cal
 
 
 def class_sigma_log(index: np.ndarray, times: np.ndarray, issues: np.ndarray, calibration: Calibration) -> float:
-    """Standard deviation of the log error of operators together: those of their classes, weighed by time.
+    """Return the standard deviation of the log error of all operators: those of their classes, weighted by time.
 
-    Errors of one calibration are of whole networks, so they add up; what several relatives teach errs by class, each partly
-    on its own. The share of the time that the host sets is as uncertain as the host.
+    Errors of one calibration concern whole networks, so they add up. Errors of data from several relatives differ by class and
+    are partly independent. The share of the time that the host sets has the uncertainty of the host.
     """
     device, num_classes = float(times.sum()), len(CLASSES)
     of_host = _share_of_host(index, times, issues, calibration)
     spread = np.bincount(index, times, num_classes) / max(device, 1e-30) * calibration.sigmas()
     is_lent = np.array([name in calibration.class_sigma for name in CLASSES])
-    together = float((spread * np.where(is_lent, math.sqrt(_LENT_TOGETHER), 1.0)).sum())
-    of_device = together**2 + (1 - _LENT_TOGETHER) * float((spread[is_lent] ** 2).sum())
+    together = float((spread * np.where(is_lent, math.sqrt(_COMMON_SHARE), 1.0)).sum())
+    of_device = together**2 + (1 - _COMMON_SHARE) * float((spread[is_lent] ** 2).sum())
     return float(np.sqrt((1 - of_host) * of_device + of_host * max(calibration.host_sigma, calibration.sigma) ** 2))
 
 
-# Per parameter element, fp32: arrays read and written by one fused pass of the optimizer, and how many elementary
-# operators it takes unfused: weight decay, moments, step.
+# Per parameter element, fp32: arrays that one fused pass of the optimizer reads and writes, and the number of elementary
+# operators without fusion: weight decay, moments, step.
 UPDATE_PASSES = {"sgd": (3, 2), "sgd-momentum": (5, 4), "adamw": (7, 9), "adadelta": (7, 9), "rmsprop": (7, 7)}
 
 
 def update_launches(num_parameters: int, calibration: Calibration) -> int:
-    """Launches of one elementary operator of the optimizer over all parameters: one each, or batched on a GPU."""
-    # torch's foreach kernels take some 110 tensors of one list per launch (its metadata must fit 4 KiB).
+    """Return the launches of one elementary operator of the optimizer: one per parameter, or batched on a GPU."""
+    # torch's foreach kernels process some 110 tensors of one list per launch (its metadata must fit 4 KiB).
     return -(-num_parameters // 110) if calibration.host_launch_s > 0 else num_parameters
 
 
 def update_seconds(trace: Trace, optimizer: str, calibration: Calibration) -> float:
-    """Time of one optimizer step, derived from the parameter list.
+    """Return the time of one optimizer step, derived from the parameter list.
 
-    On a GPU the tensors of a step are batched into a few launches per elementary operator; on a CPU each
-    parameter takes its own.
+    On a GPU the tensors of a step are batched into a few launches per elementary operator. On a CPU each parameter has its own
+    launch.
     """
     num_trained, size = derived(trace, "trained", lambda: _trained(trace))
     passes, operators = UPDATE_PASSES[optimizer]
@@ -380,14 +391,16 @@ def update_seconds(trace: Trace, optimizer: str, calibration: Calibration) -> fl
 
 
 def _trained(trace: Trace) -> tuple[int, int]:
-    """Number and bytes of the parameters that take a gradient."""
+    """Return number and bytes of the trainable parameters."""
     frozen = set(trace.frozen)
     trained = [t for name, t in trace.parameters().items() if name not in frozen]
     return len(trained), sum(t.numel_at(1) * DTYPE_BYTES[t.dtype] for t in trained)
 
 
 def average_seconds(trace: Trace, calibration: Calibration) -> float:
-    """Time of one step of a running mean of parameters and buffers: both read, the mean written, in one operator."""
+    """Return the time of one update of a running mean of parameters and buffers: one operator reads both and writes the
+    mean.
+    """
     state = [*trace.parameters().values(), *trace.buffers().values()]
     size = sum(t.numel_at(1) * DTYPE_BYTES[t.dtype] for t in state)
     bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns["bandwidth"][CLASSES.index("update.backward")]
@@ -395,7 +408,7 @@ def average_seconds(trace: Trace, calibration: Calibration) -> float:
 
 
 def by_kind(trace: Trace, times: np.ndarray, batch: float) -> list[OperatorKind]:
-    """Time, FLOPs and bytes by kind of operator, longest first. `share` is that of the time."""
+    """Return time, FLOPs and bytes by kind of operator, longest first. `share` is the share of the time."""
     c = trace.columns
     flops = FLOPS_PER_MAC * at_batch(c["macs"], batch)
     moved = at_batch(c["read_bytes"] + c["written_bytes"], batch)

@@ -1,4 +1,6 @@
-"""What prediction derives from a trace or a device, computed once and kept as long as that lives. Both stay pure data."""
+"""A cache for results that prediction derives from a trace or a device, with the lifetime of that owner. Owners stay pure
+data.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# By the id of the owner, because traces and devices are compared by value and have no hash.
+# Keys are ids of owners, because traces and devices compare by value and have no hash.
 _DERIVED: dict[int, dict[Hashable, Any]] = {}
 
 
 def derived(owner: object, key: Hashable, make: Callable[[], T]) -> T:
-    """Return the result of `make`, which is called once for an owner and a key. Nobody changes an owner after its first prediction."""
+    """Return the cached result of `make`, called once per owner and key. An owner must not change after its first
+    prediction.
+    """
     known = _DERIVED.get(id(owner))
     if known is None:
         known = _DERIVED[id(owner)] = {}

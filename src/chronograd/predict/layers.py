@@ -1,4 +1,4 @@
-"""Layers under the roof that a device's peak and bandwidth make."""
+"""Layers under the roof that the device's peak and bandwidth form."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _WHAT = {"compute": "arithmetic", "memory": "memory traffic", "launch": "launche
 
 
 def roofline_section(record: Record, measured: Record | None = None) -> Section:
-    """Each layer of the record's table `layers`, and the whole measured step where there is one."""
+    """Return a section with each layer of the record's table `layers`, and the measured step if there is one."""
     layers = record.tables.layers
     peak, bandwidth = record.provenance.peak_flops_per_s or 0.0, record.provenance.bandwidth_bytes_per_s or 0.0
     points = [row for row in layers if row.flops and row.bytes]
     return Section(
-        title="Roofline: how close each layer comes to what the device can do",
+        title="Roofline: how close each layer comes to the limits of the device",
         intro=f"Forward and backward on {device(record)}, under a peak of {si(peak, 'FLOP/s')} and a bandwidth of "
         f"{si(bandwidth, 'B/s')}: {_where_from(record)}. {_conventions(record)}",
         figure=Figure([_plot(points, layers, peak, bandwidth, measured)]) if points and peak and bandwidth else None,
@@ -42,8 +42,8 @@ def _where_from(record: Record) -> str:
 def _conventions(record: Record) -> str:
     mfu, ppp = (quantity(record[name].value, "1") for name in ("mfu", "ppp"))
     return (
-        f"MFU is {mfu}: matrix FLOPs of a step (1 MAC = 2 FLOPs) over its time, of the dense peak in this precision. PPP "
-        f"is {ppp}: FLOPs / peak + bytes / bandwidth, over the time of both passes, as in PALEO."
+        f"MFU is {mfu}: matrix FLOPs of a step (1 MAC = 2 FLOPs) over its time, as a share of the dense peak "
+        f"in this precision. PPP is {ppp}: FLOPs / peak + bytes / bandwidth, over the time of both passes, as in PALEO."
     )
 
 
@@ -89,7 +89,7 @@ _LAYER = (
 def _takeaway(record: Record, layers: Sequence[Layer]) -> str:
     total = sum(row.time_s for row in layers)
     if not total:
-        return "The record has no times of layers, so nothing can be said about their ceilings."
+        return "The record has no times of layers, so their ceilings are unknown."
     best = record.tables.most_to_win or sorted(layers, key=lambda r: -r.time_to_win_s)[:3]
     won = sum(row.time_to_win_s for row in best)
     ceiling = sum(row.ceiling_s for row in layers)

@@ -1,6 +1,6 @@
-"""Peak memory of a step: what is alive at once, from the lifetimes in a trace, shared out by ZeRO where asked for.
+"""Peak memory of a step, from the lifetimes of tensors in a trace, with optional sharding by ZeRO.
 
-Left out: the allocator's rounding and fragmentation, kernels' workspace, the framework's own context.
+Left out: the allocator's rounding and fragmentation, workspace of kernels, the framework's own context.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from chronograd.predict.traffic import traffic
 from chronograd.trace import MATRIX_KINDS, Affine, Trace
 from chronograd.units import memory
 
-# One number, or an array of them.
+# One number, or an array.
 Amount = Any
 
-# Tensors of the size of the parameters that an optimizer keeps: the momentum of SGD, both moments of Adam.
+# Number of state tensors of the size of the parameters: the momentum of SGD, both moments of Adam.
 OPTIMIZER_STATES = {"sgd": 0, "sgd-momentum": 1, "adamw": 2, "adadelta": 2, "rmsprop": 2}
 # Rows of a footprint. Activations include their gradients and the input.
 _HALF = ("bf16", "fp16")
 PARTS = ("parameters", "buffers", "gradients", "optimizer_state", "activations")
 _PART_OF_ROLE = {"parameter": 0, "buffer": 1, "gradient": 2, "optimizer_state": 3, "activation": 4, "input": 4}
 
-# Bytes of a device that are not for tensors; assumed. GPU: half a GiB for the CUDA context and its libraries, as much for
-# workspaces and the allocator's fragmentation. CPU: a process that has taken one small step has 0.74 GB resident with torch 2.11 on Linux.
+# Assumed bytes of a device's memory that tensors cannot use. GPU: half a GiB for the CUDA context and its libraries, and half a
+# GiB for workspaces and the allocator's fragmentation. CPU: a process after one small step has 0.74 GB resident with torch 2.11
+# on Linux.
 _RESERVE_BYTES = {"gpu": 2**30, "cpu": 740_000_000}
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Memory that a step needs beside the reserve, as factors of the predicted bytes of its tensors.
+    """Memory that a step needs in addition to the reserve, as factors of the predicted bytes of its tensors.
 
     Attributes:
         median: half of the networks need less. high: nine of ten need less.
@@ -47,10 +48,11 @@ class Overhead:
     high: float
 
 
-# A step needs reserve + factor * predicted bytes. The rest is workspaces of kernels, fragmentation, and errors of the prediction.
-# GPU: log-normal factors, fitted by `python -m benchmarks.memory` to the batches that timm ran on an RTX 3090 with 24 GiB (15 rows in
-# training, 27 in inference; a deviation of 0.30 and 0.25 of the logarithm). As all rows have one size of memory, they cannot
-# distinguish a larger reserve from a larger factor: the reserve stays at 1 GiB. CPU: judged; predictions are within 3 to 10 %.
+# A step needs reserve + factor * predicted bytes. The factor covers workspaces of kernels, fragmentation, and errors of the
+# prediction. GPU: log-normal factors, fitted by `python -m benchmarks.memory` to the batches that timm ran on an RTX 3090 with
+# 24 GiB. There are 15 rows in training and 27 in inference; the standard deviation of the logarithm is 0.30 and 0.25. All rows
+# have the same memory size, so they cannot distinguish a larger reserve from a larger factor: the reserve stays at 1 GiB. CPU:
+# estimated; predictions are within 3 to 10 %.
 _OVERHEAD = {
     ("gpu", "training"): Overhead(1.19, 1.75),
     ("gpu", "inference"): Overhead(1.36, 1.88),
@@ -61,8 +63,9 @@ _OVERHEAD = {
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes at the moment of the peak, by role. Activations include their gradients and the input, the optimizer's state a
-    running mean of the weights."""
+    """Bytes at the moment of the peak, by role. Activations include their gradients and the input. The optimizer's state
+    includes a running mean of the weights.
+    """
 
     parameters: int
     buffers: int
@@ -80,17 +83,18 @@ class Footprint:
     """Memory of one rank at every moment of a step, at any batch.
 
     Attributes:
-        table: shape (parts, moments, 2): bytes that are there whatever the batch, and bytes per sample. Moments are the
-            operators and, last, the update.
+        table: shape (parts, moments, 2): bytes independent of the batch, and bytes per sample. The moments are the operators
+            and,
+            last, the update.
     """
 
     table: np.ndarray
 
     @cached_property
     def envelope(self) -> np.ndarray:
-        """Sum over parts of the moments that are a peak at some batch: shape (few, 2).
+        """Return the sum over parts of the moments that are a peak at some batch: shape (few, 2).
 
-        Of moments with equally many bytes per sample only the largest can be.
+        Of moments with equal bytes per sample only the largest can be a peak.
         """
         total = self.table.sum(axis=0)
         total = total[np.lexsort((total[:, 0], total[:, 1]))]
@@ -98,20 +102,20 @@ class Footprint:
         return np.asarray(total[is_last])
 
     def at(self, batch: int) -> Memory:
-        """Bytes by part at the peak of a step with `batch` samples."""
+        """Return bytes by part at the peak of a step with `batch` samples."""
         by_moment = self.table[..., 0] + self.table[..., 1] * batch
         peak = by_moment[:, int(np.argmax(by_moment.sum(axis=0)))]
         return Memory(*(int(np.ceil(value)) for value in peak))
 
     def peak_bytes(self, batches: np.ndarray) -> np.ndarray:
-        """Bytes at the peak for each of some batches, in the shape of `batches`."""
+        """Return bytes at the peak for each batch, in the shape of `batches`."""
         line = self.envelope
         return np.asarray((line[:, 0] + np.asarray(batches)[..., None] * line[:, 1]).max(axis=-1))
 
     def largest_batch(self, capacity_bytes: float) -> int:
-        """The largest batch whose peak fits; 0 if none does.
+        """Return the largest batch whose peak fits; 0 if none does.
 
-        A moment takes c + p · batch bytes, so the batch is bound by the least of (capacity - c) / p over moments.
+        A moment takes c + p · batch bytes, so the limit is the minimum of (capacity - c) / p over moments.
 
         Raises: InputError if memory does not grow with the batch, as in a trace of one batch only.
         """
@@ -126,29 +130,32 @@ class Footprint:
 
 
 def reserve_bytes(device: Device) -> int:
-    """Bytes of a device's memory that are not for tensors: framework, context and workspaces. Assumed, not modelled."""
+    """Return the assumed bytes of a device's memory that tensors cannot use: framework, context and workspaces."""
     return _RESERVE_BYTES[device.kind]
 
 
 def overhead(device: Device, mode: str) -> Overhead:
-    """Factors of a mode, `training` or `inference`, from the tensors' bytes to the memory that a step needs beside the reserve."""
+    """Return the factors of a mode, `training` or `inference`, from the tensors' bytes to the memory of a step without the
+    reserve.
+    """
     return _OVERHEAD[device.kind, mode]
 
 
 def needed_bytes(device: Device, mode: str, tensors: Amount) -> tuple[Amount, Amount]:
-    """Memory that a step needs, given the bytes of its tensors: half of the networks need less than the first number, nine of
-    ten less than the second."""
+    """Return the memory of a step, given the bytes of its tensors: half of the networks need less than the first number, nine
+    of ten less than the second.
+    """
     more, reserve = overhead(device, mode), reserve_bytes(device)
     return more.median * tensors + reserve, more.high * tensors + reserve
 
 
 def may_not_fit(device: Device, mode: str, tensors: int) -> str:
-    """A sentence where the memory that a step needs is within its uncertainty of the device's; else nothing."""
+    """Return a sentence if, within the uncertainty, a step may need more memory than the device has; else an empty string."""
     if needed_bytes(device, mode, tensors)[1] <= device.memory_bytes:
         return ""
     return (
-        f"may not fit: tensors of a rank take {memory(tensors)}, one network in ten needs {overhead(device, mode).high:g} times as "
-        f"much beside {memory(reserve_bytes(device))} for the framework, {device.name} has {memory(device.memory_bytes)}"
+        f"may not fit: tensors of a rank take {memory(tensors)}. One network in ten needs {overhead(device, mode).high:g} times "
+        f"that plus {memory(reserve_bytes(device))} for the framework; {device.name} has {memory(device.memory_bytes)}"
     )
 
 
@@ -162,23 +169,22 @@ def footprint(
     precision: str = "fp32",
     has_average: bool = False,
 ) -> Footprint:
-    """Memory of one of `world_size` data-parallel ranks.
+    """Return the memory of one of `world_size` data-parallel ranks.
 
-    ZeRO shares out over the ranks: from stage 1 optimizer state, from 2 gradients as well, from 3 parameters as well.
-    What a stage shares is whole only for the unit in work (a block, or a module outside of blocks); its bound is the
-    largest: x / n + (1 - 1/n) · min(x, largest unit). In bf16 and fp16 that unit is gathered and its gradients are reduced in half;
-    the half copies of weights are shared from stage 3, as FSDP does.
+    ZeRO shards over the ranks: from stage 1 optimizer state, from 2 gradients as well, from 3 parameters as well. Sharded parts
+    are whole only for the current unit (a block, or a module outside of blocks). The bound uses the largest unit: x / n + (1 -
+    1/n) · min(x, largest unit). In bf16 and fp16 that unit is gathered and its gradients are reduced in half precision; half
+    copies of weights are sharded from stage 3, as in FSDP.
 
     Args:
-        optimizer: key of OPTIMIZER_STATES; nothing is kept in inference.
-        activation_checkpointing: `none`, or `blocks`: only inputs of blocks are kept, and one block at a time is
-            computed again.
-        precision: in bf16 and fp16, under autocast, most activations take half, and weights of matrix work are there
+        optimizer: key of OPTIMIZER_STATES; inference has no state.
+        activation_checkpointing: `none`, or `blocks`: only inputs of blocks are stored, and one block at a time is recomputed.
+        precision: in bf16 and fp16, under autocast, most activations take half the bytes, and weights of matrix work exist
             twice.
-        has_average: a running mean of parameters and buffers is kept, whole on every rank.
+        has_average: every rank has a whole running mean of parameters and buffers.
 
-    Left out: units gathered ahead of their use, buckets. Raises: InputError for blocks where the network has none.
-    Source: Rajbhandari et al. 2020, ZeRO, section 5.
+    Left out: units gathered ahead of their use, buckets. Raises: InputError for blocks if the network has none. Source:
+    Rajbhandari et al. 2020, ZeRO, section 5.
     """
     is_training = trace.mode == "training"
     num_moments = max(len(trace.operators), 1)
@@ -197,7 +203,7 @@ def footprint(
     frozen = set(trace.frozen)
     trained = [t for n, t in trace.parameters().items() if n not in frozen] if is_training else []
     trained_bytes = sum((np.array(trace.storages[t.storage].bytes) for t in trained), np.zeros(2))
-    # The update, after the pass: all gradients exist, activations and the input do not.
+    # The update, after the pass: all gradients exist; activations and the input do not.
     table[2, -1], table[4, -1] = trained_bytes, 0.0
     table[3] = OPTIMIZER_STATES[optimizer] * trained_bytes
     if zero_stage and world_size > 1:
@@ -212,8 +218,8 @@ def footprint(
 def _share_out(
     trace: Trace, table: np.ndarray, copies: np.ndarray, world_size: int, zero_stage: int, is_half: bool
 ) -> np.ndarray:
-    """Share the parts of a table out over the ranks, as a stage of ZeRO does; return the half copies of weights, shared as well."""
-    # Ranks gather weights and reduce gradients in the precision of the work.
+    """Shard the parts of a table over the ranks for a stage of ZeRO; return the half copies of weights, sharded as well."""
+    # Ranks gather weights and reduce gradients in the precision of the computation.
     whole = _largest_unit_bytes(trace) / (2 if is_half else 1) if zero_stage > 1 else 0
     for part, stage in ((3, 1), (2, 2), (0, 3)):
         if zero_stage >= stage:
@@ -223,7 +229,7 @@ def _share_out(
 
 
 def footprint_of_job(trace: Trace, job: Job, world_size: int | None = None) -> Footprint:
-    """Memory of a rank of a job, at any batch; of another number of ranks where one is given. Raises as `footprint`."""
+    """Return the memory of a rank of a job at any batch, optionally for another number of ranks. Raises as `footprint`."""
     training = job.training
     return footprint(
         trace,
@@ -237,28 +243,28 @@ def footprint_of_job(trace: Trace, job: Job, world_size: int | None = None) -> F
 
 
 def checkpoint_bytes(trace: Trace, job: Job) -> int:
-    """Bytes of a checkpoint: parameters, buffers and what the optimizer keeps of them, once whatever the number of ranks."""
+    """Return the bytes of a checkpoint: parameters, buffers and the optimizer's state, once for any number of ranks."""
     memory = footprint_of_job(trace, job, world_size=1).at(1)
     return memory.parameters + memory.buffers + memory.optimizer_state
 
 
 def peak_memory(trace: Trace, batch: int, optimizer: str = "sgd-momentum") -> Memory:
-    """Memory at the peak of a step with `batch` samples on one device; see `footprint`.
+    """Return the memory at the peak of a step with `batch` samples on one device; see `footprint`.
 
-    The peak is either inside the pass, or in the update, when all gradients exist and no activation does.
+    The peak is inside the pass, or in the update, when all gradients exist and no activation does.
     """
     return footprint(trace, optimizer).at(batch)
 
 
 def _add(line: np.ndarray, size: Affine | np.ndarray, birth: int, death: int | None, num_moments: int) -> None:
-    """Adds to the changes of a part over moments, shape (moments, 2), what is born and dies."""
+    """Add the allocation and release of a storage to the changes of a part over moments, shape (moments, 2)."""
     line[max(birth, 0)] += size
     if death is not None:
         line[min(death + 1, num_moments)] -= size
 
 
 def _shared(line: np.ndarray, world_size: int, unit_bytes: float) -> np.ndarray:
-    """Return the bytes of a part on one rank: its share, and the whole unit in work, except in the update."""
+    """Return the bytes of a part on one rank: its share, and the whole current unit, except in the update."""
     unit = np.minimum(line, unit_bytes)
     unit[-1] = 0.0
     return np.asarray(line / world_size + (1 - 1 / world_size) * unit)
@@ -278,7 +284,7 @@ def _held_in_half(trace: Trace, zero_stage: int) -> set[int]:
 
 
 def _half_copies(trace: Trace) -> Iterator[tuple[Affine, int, int]]:
-    """Bytes, first and last use of the half copies that autocast makes of weights of matrix work."""
+    """Yield bytes, first and last use of the half copies that autocast creates of weights of matrix work."""
     uses: dict[int, list[int]] = {}
     single = {tensor.storage for tensor in trace.tensors if tensor.dtype == "float32"}
     for k, op in enumerate(trace.operators):
@@ -295,7 +301,7 @@ def _half(size: Affine) -> Affine:
 
 
 def _largest_unit_bytes(trace: Trace) -> int:
-    """Bytes of the parameters of the largest block, or module outside of blocks."""
+    """Return the bytes of the parameters of the largest block, or module outside of blocks."""
     inside = blocks(trace.modules)
     units: dict[str, int] = {}
     for name, tensor in trace.parameters().items():

@@ -1,4 +1,4 @@
-"""What a prediction's reader must know beside its quantities."""
+"""Notes that the reader of a prediction needs in addition to its quantities."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from chronograd.units import memory
 from chronograd.words import how_many, layout_name
 
 MFU_ABOVE_PEAK = (
-    "an MFU above 100 % is no error: FLOPs are counted plainly, and Winograd's algorithm, which this device uses for 3×3 "
+    "an MFU above 100 % is not an error: FLOPs are those of direct convolutions. Winograd's algorithm, which this device uses for 3×3 "
     "convolutions, needs fewer multiplications (down to a quarter)"
 )
 
 
 def only_layout(job: Job, traces: Collection[Trace]) -> list[str]:
-    """A sentence if a search that may choose the memory layout has the trace of one layout only."""
+    """Return a sentence if a search that may choose the memory layout has a trace of one layout only."""
     (first, *others) = traces
     if others or "channels_last" in job.training.model_fields_set or not first.select(kinds=CONV_KINDS):
         return []
@@ -32,10 +32,10 @@ def only_layout(job: Job, traces: Collection[Trace]) -> list[str]:
 def notes_of(
     setting: Setting, needed: Memory, shown: Shown | None = None, factor: float = 1.0, mfu: float = 0.0
 ) -> list[str]:
-    """Notes of a predicted record.
+    """Return the notes of a predicted record.
 
     Args:
-        needed: memory of a rank. shown: what the network showed elsewhere, for which times were corrected by `factor`.
+        needed: memory of a rank. shown: an earlier measurement of the network; times were corrected for it by `factor`.
         mfu: predicted model FLOPs utilisation.
     """
     carried = [] if shown is None else [_carried(shown, factor)]
@@ -53,7 +53,7 @@ def _of_memory(setting: Setting, needed: Memory) -> Iterator[str]:
     reserve = reserve_bytes(setting.device)
     if needed.total + reserve > setting.device.memory_bytes:
         yield (
-            f"{DOES_NOT_FIT}: a rank needs {memory(needed.total)} beside {memory(reserve)} for the framework, "
+            f"{DOES_NOT_FIT}: a rank needs {memory(needed.total)} plus {memory(reserve)} for the framework; "
             f"{setting.device.name} has {memory(setting.device.memory_bytes)}"
         )
         return
@@ -63,13 +63,13 @@ def _of_memory(setting: Setting, needed: Memory) -> Iterator[str]:
 
 def _carried(shown: Shown, factor: float) -> str:
     return (
-        f"times are corrected by {factor:.2f}: where it was measured the network took {shown.ratio:.2f} times what is predicted "
-        "there, of which the rest counts as that device's own, run as it was"
+        f"times are corrected by {factor:.2f}: in the measurement the network took {shown.ratio:.2f} times the "
+        "predicted time, and the rest of that error counts as specific to that device and way of running"
     )
 
 
 def _of_threads(setting: Setting) -> Iterator[str]:
-    """Of a calibration that was made with other threads than a rank of the job has."""
+    """Yield a note if the calibration used another number of threads than a rank of the job has."""
     calibrated = setting.calibration.threads
     if calibrated is None or not is_this_processor(setting.device):
         return
@@ -82,11 +82,11 @@ def _of_threads(setting: Setting) -> Iterator[str]:
 
 
 def _of_compiler(setting: Setting) -> Iterator[str]:
-    """Of compiled code on a CPU that was calibrated without the layout that a compiler chooses."""
+    """Yield a note for compiled code on a CPU that was calibrated without the layout that a compiler chooses."""
     calibration = setting.calibration
     if calibration.is_compiled and calibration.origin != "measured" and is_this_processor(setting.device):
         yield (
-            "compiled code of a CPU lays images out with channels last, in which this machine was not calibrated: `chronograd calibrate "
+            "compiled code on a CPU uses channels last, and this machine was not calibrated in that layout: `chronograd calibrate "
             "--layout nchw --layout nhwc` measures both"
         )
 

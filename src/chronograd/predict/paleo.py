@@ -1,8 +1,8 @@
 """PALEO: a step from FLOPs and bytes over a fixed percent of the peak.
 
-Qi, Sparks, Talwalkar, "PALEO: a performance model for deep neural networks", ICLR 2017, and its released code. A layer
-takes FLOPs / peak + bytes / bandwidth, both over one platform percent of peak (PPP); communication has a PPP of its own.
-Nothing overlaps; layers run one after the other. Everything is affine in the batch, so batches may be arrays.
+Qi, Sparks, Talwalkar, "PALEO: a performance model for deep neural networks", ICLR 2017, and its released code. A layer takes
+FLOPs / peak + bytes / bandwidth, both over one platform percent of peak (PPP). Communication has another PPP. Nothing overlaps;
+layers run one after the other. Everything is affine in the batch, so batches may be arrays.
 
     forward    a convolution or product: 2 FLOPs per MAC; pooling: 2 per kernel element and output; dropout: 1 per input;
                nothing else counts. Bytes: inputs, weights and outputs, 4 each
@@ -10,7 +10,7 @@ Nothing overlaps; layers run one after the other. Everything is affine in the ba
                zeros between its elements, padded to the size of the input; none for the first layer
     update     2 FLOPs per parameter and 3 passes over it, at full peak
 
-Left out: convolutions by FFT, which PALEO chooses by asking cuDNN; the floor of one clock period per layer.
+Left out: convolutions by FFT, which PALEO chooses with cuDNN, and the minimum of one clock period per layer.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Platform:
     """A device and a link, in the numbers that PALEO divides by.
 
     Attributes:
-        bandwidth_bytes_per_s: PALEO takes a GB/s for 2^30 bytes, and so does this.
+        bandwidth_bytes_per_s: with 2^30 bytes per GB/s, as in PALEO.
         ppp, ppp_comm: share of the peak that computation and communication reach, in (0, 1].
-        link_bytes_per_s: of one link in one direction; latency is none.
+        link_bytes_per_s: of one link in one direction, without latency.
     """
 
     peak_flops_per_s: float
@@ -53,7 +53,7 @@ class Platform:
 
 
 def platform_of(device: Device, link_bytes_per_s: float, ppp: float, ppp_comm: float) -> Platform:
-    """A device of the catalogue as PALEO takes it: fp32 peak, at base clock where that is known."""
+    """Return a device of the catalogue in PALEO's numbers: fp32 peak, at base clock if that is known."""
     peak = device.base_peak_flops_per_s.get("fp32", device.peak("fp32"))
     return Platform(peak, device.bandwidth_bytes_per_s / 1e9 * GIB, link_bytes_per_s, ppp, ppp_comm)
 
@@ -75,7 +75,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class PaleoLayer:
-    """What PALEO counts of one layer; the biases and what follows in place are none."""
+    """FLOPs and bytes of one layer as PALEO counts them, without biases and in-place operators that follow."""
 
     module: str
     forward: Cost
@@ -85,7 +85,7 @@ class PaleoLayer:
 
 
 def layers(trace: Trace) -> list[PaleoLayer]:
-    """The layers of a trace that PALEO counts, in order."""
+    """Return the layers of a trace that PALEO counts, in order."""
     inputs = {trace.tensors[i].storage for i in trace.inputs}
     return [layer for op in trace.select("forward") for layer in _layer(trace, op, inputs)]
 
@@ -96,7 +96,7 @@ def _layer(trace: Trace, op: Operator, network_inputs: set[int]) -> Iterator[Pal
         return np.array([t.numel_at(0), t.numel_at(1) - t.numel_at(0)], dtype=np.float64)
 
     if op.kind in MATRIX_KINDS and len(op.inputs) > 1:
-        # A linear layer with a bias has that first.
+        # A linear layer with a bias has the bias as its first input.
         x, w = op.inputs[:2] if op.kind in CONV_KINDS else op.inputs[-2:]
         flops, sizes = 2.0 * np.array(op.macs), [size(x), size(w), size(op.outputs[0])]
         forward, data = _convolution(trace, op, flops, *sizes) if op.kind in CONV_KINDS else _product(flops, *sizes)
@@ -114,7 +114,7 @@ def _layer(trace: Trace, op: Operator, network_inputs: set[int]) -> Iterator[Pal
 
 
 def _product(flops: np.ndarray, x: np.ndarray, w: np.ndarray, out: np.ndarray) -> tuple[Cost, Cost]:
-    """Forward, and the gradient of the data, of x · w."""
+    """Return the costs of x · w: forward, and the gradient of the data."""
     cost = Cost(flops, _FLOAT_BYTES * (x + w + out))
     return cost, cost
 
@@ -122,10 +122,10 @@ def _product(flops: np.ndarray, x: np.ndarray, w: np.ndarray, out: np.ndarray) -
 def _convolution(
     trace: Trace, op: Operator, flops: np.ndarray, x: np.ndarray, w: np.ndarray, out: np.ndarray
 ) -> tuple[Cost, Cost]:
-    """Forward on the padded input, and the gradient of the data.
+    """Return the costs of a convolution: forward on the padded input, and the gradient of the data.
 
-    The latter is a dense convolution of stride 1 over the output's gradient, spread out by the stride and padded until
-    the result is as large as the input: it multiplies the zeros as well, once for every element of the input.
+    The gradient is a dense convolution of stride 1 over the output's gradient, dilated by the stride and padded until the
+    result has the size of the input. It also multiplies the zeros, once for every element of the input.
     """
     padded, spread, positions, has_holes = 1.0, 1.0, 1.0, False
     a = op.attributes
@@ -134,7 +134,7 @@ def _convolution(
         padded *= (i + 2 * p) / i
         expanded, before = (o - 1) * s + 1, k - 1 - p
         after = i + k - 1 - expanded - before
-        # As in TensorFlow's own gradient: an odd rest of padding makes the spread-out gradient one larger.
+        # As in TensorFlow's gradient: an odd remainder of padding makes the dilated gradient one larger.
         expanded += abs(before - after) == 1
         has_holes |= expanded > o
         spread *= (expanded + 2 * min(before, after)) / o
@@ -146,7 +146,7 @@ def _convolution(
 
 @dataclass(frozen=True)
 class PaleoNetwork:
-    """All that PALEO knows of a network: sums over layers, and the parameters."""
+    """PALEO's view of a network: sums over layers, and the parameters."""
 
     forward: Cost
     backward: Cost
@@ -163,7 +163,7 @@ class PaleoNetwork:
 
 
 def update_s(param_bytes: float, platform: Platform) -> float:
-    """Seconds of w ← w - ε·dw. PALEO applies no PPP to it."""
+    """Return the seconds of w ← w - ε·dw. PALEO applies no PPP to it."""
     flops = 2 * param_bytes / _FLOAT_BYTES
     return flops / platform.peak_flops_per_s + 3 * param_bytes / platform.bandwidth_bytes_per_s
 
@@ -171,7 +171,7 @@ def update_s(param_bytes: float, platform: Platform) -> float:
 def step_parts_s(
     network: PaleoNetwork, batch_per_worker: Amount, num_workers: Amount, platform: Platform, scheme: str = "tree"
 ) -> dict[str, Amount]:
-    """Seconds of a step by part, `forward`, `backward`, `update` and `communication`, which add up to it.
+    """Return the seconds of a step by part, `forward`, `backward`, `update` and `communication`, whose sum is the step.
 
     Args:
         batch_per_worker: ⌈B/n⌉ for strong scaling, the batch itself for weak scaling.

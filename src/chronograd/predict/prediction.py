@@ -63,22 +63,22 @@ from chronograd.record import (
 from chronograd.trace import Trace
 from chronograd.words import how_many
 
-# A batch kept in memory is gathered sample by sample: each byte is read and written once, at this share of
-# the bandwidth that large copies reach.
+# A batch from data in memory is gathered sample by sample. Each byte is read and written once, at this share of the bandwidth
+# of large copies.
 _GATHER_SHARE = 0.25
 HOROVOD_BUCKET_BYTES = 64 * 2**20
-# Of a job and its step time: the job with an input that sets its pace, or the same job, and a note; None where neither is known.
+# From a job and its step time to the job, limited by its input if that is slower, and a note; None if neither time is known.
 Pace = Callable[[Job, float], tuple[Job, str] | None]
 
 
 @dataclass(frozen=True)
 class StepModel:
-    """How a step is predicted.
+    """The options for the prediction of a step.
 
     Attributes:
         algorithm: of the all-reduce; see `setting_of`.
-        ppp: PALEO's percents of peak for computation and communication; its formulas are used then.
-        paced: what the step has to wait for beside the devices.
+        ppp: PALEO's percents of peak for computation and communication, to use its formulas.
+        paced: returns the limit that loading data sets to the step, in addition to the devices.
         depth: of the modules in the table `layers`; see `roofline`.
     """
 
@@ -95,8 +95,8 @@ USUAL_MODEL = StepModel()
 class Step:
     """A predicted step: seconds by part, communication and memory of one rank.
 
-    `straggler_wait_s` is part of the exposed communication, `input_stall_s` of the input; `sigma_log` is the spread; `rough`
-    are sentences on what nothing was measured for.
+    `straggler_wait_s` is part of the exposed communication, `input_stall_s` of the input. `sigma_log` is the spread. `rough`
+    contains sentences on the parts that no measurement supports.
     """
 
     parts: dict[str, float]
@@ -115,18 +115,18 @@ class Step:
 
 
 def predict_step(trace: Trace, setting: Setting, factor: float = 1.0) -> Step:
-    """Time, memory and work of one step on one rank, whose own work takes `factor` times as long as by its calibration.
+    """Return time, memory and work of one step on one rank, whose work takes `factor` times the calibrated time.
 
     Raises InputError for a trace of another batch.
     """
     batch = setting.batch_per_rank
     if trace.fixed_batch is not None and trace.fixed_batch != batch:
         raise InputError(
-            f"the trace holds for batch {trace.fixed_batch} only, and each rank has {batch}",
+            f"the trace is valid for batch {trace.fixed_batch} only, but each rank has {batch}",
             f"set training.batch to {trace.fixed_batch * setting.count}, or count again with --fixed-batch {batch}",
         )
     times, alone = rank_work(trace, batch, setting)
-    # Before others and the input are waited for: longer work hides more of both.
+    # Correct before adding the waits for other ranks and for input: longer work hides more of both.
     alone = _corrected(alone, factor)
     parts, communication, wait_s, stall_s = with_others(trace, times, alone, setting)
     return Step(
@@ -145,12 +145,12 @@ def predict_step(trace: Trace, setting: Setting, factor: float = 1.0) -> Step:
 def with_others(
     trace: Trace, times: np.ndarray, alone: dict[str, Amount], setting: Setting
 ) -> tuple[dict[str, Amount], Communication, Amount, Amount]:
-    """Seconds by part of a rank's step among others, its communication, and its waits for stragglers and for input.
+    """Return seconds by part of a rank's step in a group, its communication, and its waits for stragglers and for input.
 
     Args:
         times, alone: of `rank_work`; of several batches with the shapes (batches, 1, operators) and (batches, 1).
-        setting: the number of ranks in its topology is one or an array of them, and so is each of the results. For several
-            batches its batch is an array (batches, 1), and results have the shape (batches, numbers of ranks).
+        setting: the number of ranks in its topology is one number or an array, and so is each result. For several batches its
+            batch is an array (batches, 1), and results have the shape (batches, numbers of ranks).
     """
     num_ranks, overlap = setting.topology.num_ranks, setting.calibration.overlap
     zero_stage, input_rate = setting.job.training.zero_stage, setting.job.cluster.input_samples_per_s
@@ -174,7 +174,7 @@ def with_others(
             total_s=exchanged.total_s * traffic_factor(zero_stage) + upkeep,
             exposed_s=exchanged.exposed_s + gather_s + upkeep,
         )
-        # The slowest rank is later with every part; what it is late with while the link is busy nobody waits for.
+        # The slowest rank is later in every part. Nobody waits for its delay while the link is busy.
         later = straggler_wait_s(1.0, num_ranks, setting.step_sigma_log)
         slowest = _exchanged(trace, times, alone, setting, 1 + later) if setting.step_sigma_log else exchanged
         wait_s = less(sum(alone.values()) * later + slowest.exposed_s, exchanged.exposed_s)
@@ -193,7 +193,7 @@ def with_others(
 def _exchanged(
     trace: Trace, times: np.ndarray, alone: dict[str, Amount], setting: Setting, longer: Amount = 1.0
 ) -> Communication:
-    """The exchange behind the last part of a batch, where a rank takes so many times longer than alone."""
+    """Return the exchange behind the last part of a batch, if a rank takes `longer` times the time it takes alone."""
     job, last_backward_s = setting.job, alone["backward_s"] / setting.job.training.accumulation
     return exchange(
         trace,
@@ -211,9 +211,9 @@ def _exchanged(
 
 
 def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, dict[str, float]]:
-    """What a rank does with `batch` samples if it were alone: seconds of each operator, and by part of the step.
+    """Return the time of a rank alone with `batch` samples: seconds of each operator, and seconds by part of the step.
 
-    Where the batch is cut into parts, operators are those of one part, and the step has each as often as there are.
+    With gradient accumulation, operators are those of one part of the batch, and the step runs each once per part.
     """
     calibration, device, training = setting.calibration, setting.device, setting.job.training
     times = operator_seconds(trace, -(-batch // training.accumulation), calibration)
@@ -238,12 +238,12 @@ def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, d
 
 
 def footprint_of(trace: Trace, setting: Setting) -> Footprint:
-    """Memory of a rank in a setting, at any batch."""
+    """Return the memory of a rank in a setting, at any batch."""
     return footprint_of_job(trace, setting.job, setting.count)
 
 
 def paleo_step(trace: Trace, setting: Setting, ppp: float, ppp_comm: float) -> Step:
-    """The step by PALEO's formulas, on the slowest link that is crossed. Raises InputError for a PPP out of (0, 1]."""
+    """Return the step by PALEO's formulas, on the slowest link in use. Raises InputError for a PPP outside (0, 1]."""
     link = setting.topology.slowest_link
     platform = paleo.platform_of(setting.device, link.bandwidth_bytes_per_s, ppp, ppp_comm)
     network = paleo.PaleoNetwork.of(trace)
@@ -277,19 +277,19 @@ def predict(
     shown: Shown | None = None,
     has_epochs: bool = True,
 ) -> Record:
-    """A predicted record of a job.
+    """Return a predicted record of a job.
 
     Args:
         trace: the job's network.
         samples: training samples in an epoch; without it epochs, run and cost are missing.
         device: instead of the job's `cluster.device`.
-        shown: what the network showed elsewhere, to be carried here.
-        has_epochs: whether the job's epochs have a basis; without, run and cost are missing.
+        shown: a measurement of the network, used as a correction here.
+        has_epochs: whether the number of epochs is known; if not, run and cost are missing.
 
     Intervals are the 80 % intervals of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up,
-    stragglers and the measuring of the noise scale.
+    stragglers and measurement of the noise scale.
 
-    Raises InputError as `setting_of` and `predict_step`, and for a batch of more samples than there are.
+    Raises InputError as `setting_of` and `predict_step`, and for a batch larger than the training samples.
     """
     job = in_mode(scaled(job), trace.mode)
     is_training = job.mode == "training"
@@ -301,7 +301,7 @@ def predict(
         record = predict(trace, found[0], alone, samples=samples, device=device, shown=shown, has_epochs=has_epochs)
         record.notes.append(found[1])
         return record
-    # Where the batch does not divide by the ranks, the largest share sets the pace, and the others are smaller.
+    # If the batch is not divisible by the number of ranks, the largest share decides the time.
     images = job.training.images_per_step
     step = replace(step, flops=step.flops * images // (setting.batch_per_rank * setting.count))
     record = _without_quantities(trace, job, setting, step)
@@ -323,7 +323,7 @@ def predict(
 
 
 def _without_quantities(trace: Trace, job: Job, setting: Setting, step: Step) -> Record:
-    """The record of a predicted step, before its quantities are put in."""
+    """Return the record of a predicted step, before its quantities are filled in."""
     name = f"{setting.count} × {setting.device.title}" if setting.count > 1 else setting.device.title
     of_inference = f", inference at batch {job.training.images_per_step}" if job.mode == "inference" else ""
     return Record(
@@ -339,7 +339,9 @@ def _without_quantities(trace: Trace, job: Job, setting: Setting, step: Step) ->
 
 
 def _step_by(model: StepModel, trace: Trace, setting: Setting, shown: Shown | None) -> tuple[Setting, Step, float]:
-    """A step by a model, corrected by what the network showed elsewhere; its setting, as PALEO has it; and the correction."""
+    """Return the setting (adapted to PALEO if that is used), the step corrected by a measurement of the network, and the
+    correction.
+    """
     ppp, way = model.ppp, way_of(setting.job, setting.device)
     if ppp is None:
         step = predict_step(trace, setting)
@@ -364,7 +366,7 @@ def _corrected(parts: dict[str, float], factor: float) -> dict[str, float]:
 
 
 def likely_by(source: str, sigma: float) -> Callable[..., Quantity]:
-    """A maker of quantities whose interval is the 80 % interval of a log-normal."""
+    """Return a function that creates quantities whose interval is the 80 % interval of a log-normal."""
     spread = math.exp(Z80 * sigma)
 
     def likely(value: float, unit: str, source: str = source) -> Quantity:
@@ -377,7 +379,7 @@ def likely_by(source: str, sigma: float) -> Callable[..., Quantity]:
 
 
 def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[..., Quantity], images: int) -> None:
-    """Of one step, in which all ranks together train `images`."""
+    """Fill in the quantities of one step, in which all ranks together train `images`."""
     is_training = setting.job.mode == "training"
     for part in STEP_PARTS if is_training else FORWARD_PARTS:
         record.put(part, likely(step.parts[part], "s"))
@@ -418,11 +420,11 @@ def put_run(
     step_s: float,
     has_epochs: bool = True,
 ) -> None:
-    """Epoch, run and cost on the job's number of devices: steps × step time, hours × price.
+    """Fill in epoch, run and cost on the job's number of devices: steps × step time, hours × price.
 
     Args:
-        likely: of `likely_by`. steps: of an epoch; None where the training samples are not known.
-        has_epochs: False where nothing says how many epochs the run has.
+        likely: of `likely_by`. steps: of an epoch; None if the number of training samples is unknown.
+        has_epochs: False if the number of epochs is unknown.
     """
     unit = price_of(job, device)
     price = None if unit is None else (unit[0] * job.cluster.count, unit[1])
@@ -456,7 +458,7 @@ def _put_cost_of_answers(
     samples_per_s: float,
     tokens: int | None,
 ) -> None:
-    """Of inference: what an hour, a million samples and a million tokens cost while the devices are never idle."""
+    """Fill in the inference costs of an hour, a million samples and a million tokens, for devices that are never idle."""
     unit = price_of(job, device)
     names = ("cost_usd_per_million_samples", *(("cost_usd_per_million_tokens",) if tokens is not None else ()))
     if unit is None:
@@ -471,12 +473,12 @@ def _put_cost_of_answers(
 
 
 def in_mode(job: Job, mode: str) -> Job:
-    """The job in the mode of a trace: what is predicted of a forward pass is inference, whatever it was counted for."""
+    """Return the job in the mode of a trace: a forward pass alone is predicted as inference."""
     return job if job.mode == mode else job.model_copy(update={"mode": mode})
 
 
 def tokens_of_sample(trace: Trace) -> int | None:
-    """Tokens of a sample, of a network that takes rows of whole numbers; None of any other."""
+    """Return the tokens of a sample if the network takes rows of integers, else None."""
     first = trace.tensors[trace.inputs[0]] if trace.inputs else None
     if first is None or first.dtype not in ("int64", "int32") or len(first.shape) != 2:
         return None
@@ -484,14 +486,14 @@ def tokens_of_sample(trace: Trace) -> int | None:
 
 
 def price_of(job: Job, device: Device) -> tuple[float, str] | None:
-    """Dollars per hour of one device among the job's, in whole instances, and where they come from; None if no price is known."""
+    """Return dollars per hour of one device of the job, in whole instances, and the source; None if no price is known."""
     if job.cluster.price_usd_per_hour is not None:
         return job.cluster.price_usd_per_hour, "the job"
     count = job.cluster.count
     price = market.price_of(device, count=count) if device.kind == "gpu" else None
     if price is None:
         return None
-    host = "" if price.includes_host else ", host billed apart"
+    host = "" if price.includes_host else ", host billed separately"
     return float(price.usd_per_hour(count)) / count, f"{price.vendor} {price.instance} {price.date}{host}"
 
 
@@ -516,7 +518,7 @@ def _provenance(setting: Setting, step: Step, trace: Trace) -> Provenance:
         f"{setting.device.name}",
         calibration=c.provenance or {"origin": c.origin},
         sigma_log=step.sigma_log,
-        interval="middle 80 % of a log-normal",
+        interval="80 % interval of a log-normal",
         peak_flops_per_s=c.peak_flops_per_s,
         precision=c.precision,
         flops_per_step_per_rank=step.flops,

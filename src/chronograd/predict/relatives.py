@@ -1,12 +1,12 @@
-"""Which calibration serves a device: its own, and for what that never saw what relatives teach.
+"""The calibration for a device: its own and, for classes that it never measured, data from related devices.
 
-A relative lends its shares of peak and bandwidth; peaks are the device's own. Every class of operators has its own lenders:
-all calibrations that saw it, each weighed by how well it is likely to know, and round numbers beside them. Matrix work
-depends on the precision, what streams through memory hardly does. Where a board's power does not feed its units, matrix work
-falls short of the peak on the lender and on the device, each by its own.
+A relative lends its shares of peak and bandwidth; the peaks are the device's own. Every class of operators has its own lenders:
+all calibrations that measured it, weighted by their reliability, and round numbers in addition. Matrix work depends on the
+precision; memory-bound work hardly does. If a board's power cannot feed its units, matrix work falls short of the peak on
+lender and device, each by its own share.
 
-How far a relative is, in log units of time, is a judgement from published tables: cards of one line predict each other within
-10 to 14 %, other lines and compiled code within 17 to 28 %, one CPU another within 50 %.
+The distance of a relative, in log units of time, is a judgement from published tables. Cards of one line predict each other
+within 10 to 14 %, other lines and compiled code within 17 to 28 %, one CPU another within 50 %.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from chronograd.predict.calibration import (
     uses_vector_peak,
 )
 
-# Distances add up. A device's age and its balance of FLOPs and bytes tell of its line.
+# Distances add up. A device's year and its ratio of FLOPs to bytes indicate its line.
 _OTHER_DEVICE = {"gpu": 0.2, "cpu": 1.1}
 _PER_YEAR, _PER_LOG_BALANCE = 0.03, 0.1
-# Units that are fed in another way, of which no table has one: as far as another mode or compiler.
+# Units with another kind of instruction issue. No table covers this; assumed to be similar to another mode or compiler.
 _OTHER_ISSUE = 0.4
 _OTHER_LAYOUT, _OTHER_MODE, _OTHER_COMPILER = 0.1, 0.3, 0.5
-# Of matrix work: tensor cores of another type are nearer than vector units. Of all else.
+# The first two are for matrix work: tensor cores of another type are closer than vector units. The last is for all other work.
 _OTHER_TENSOR, _OTHER_UNITS, _OTHER_PRECISION_STREAM = 0.35, 0.7, 0.1
-# Share of a distance that is spread of the log time, and how far a fit may move from its prior: as much as a full fit of
-# one layout differs from that of the other, and more for what is further.
+# _SPREAD is the share of a distance that becomes spread of the log time. The others limit how far a fit may move from its
+# prior. NEAR_SD is the difference between full fits of two layouts; the limit grows with the distance.
 _SPREAD, NEAR_SD, _SD_PER_DISTANCE = 0.5, 0.3, 0.3
-# How much of the log error of a prediction is that of another: of the same network on the same device, run in the same way, at another
-# batch or length, as NeuSight's and NVIDIA's tables have it (0.8 and 0.9, each alone); see `carrying` for other devices.
+# Share of the log error of one prediction that another one has too: the same network on the same device, run in the same way,
+# at another batch or length. NeuSight's tables alone give 0.8, NVIDIA's 0.9. See `carrying` for other devices.
 CARRIED_EXPONENT = 0.8
-# Watts per TFLOP/s of 2016 that a device needs to hold its boost clock: fitted to transformers on GPUs that were left out.
-# Years in which it halves: the slope of log2(board power / fp32 peak) over the GPUs of the catalogue, 2014 to 2025.
+# Watts per TFLOP/s of 2016 that a device needs to hold its boost clock: fitted to transformers on GPUs that were left out. The
+# need halves in this number of years: the slope of log2(board power / fp32 peak) over the GPUs of the catalogue, 2014 to 2025.
 _NEEDED_W, _HALVING_YEARS = 20.0, 3.6
 
-# What an operator of compiled code begins with, of that of an eager one, which goes through modules and dispatch: by hand, of six networks
-# on two cores of an EPYC (benchmarks/results/cpu-epyc/host.json).
+# Launch time of an operator of compiled code over that of an eager one, which goes through modules and dispatch. Set by hand
+# from six networks on two cores of an EPYC (benchmarks/results/cpu-epyc/host.json).
 _COMPILED_LAUNCH = 0.5
-# The gradient of a max pooling, for which compiled code looks through the windows of each number, one number at a time: alone it takes 7 to 8
-# ns a number of the input where eager code takes 1 to 3 (2 x 2 and 3 x 3 with stride 2, two threads). A share of peak, by hand, of LeNet
-# and SqueezeNet at batch 64, likewise.
+# Share of peak of the gradient of a max pooling. Compiled code searches the windows of each number, one number at a time. Alone
+# it takes 7 to 8 ns per number of the input, eager code 1 to 3 (2 x 2 and 3 x 3 with stride 2, two threads). Set by hand from
+# LeNet and SqueezeNet at batch 64 in the same way.
 _COMPILED_MAX_POOLING = 0.0006
 
-# Of one chip: how far one board is from another. Run alike, which layout and what streams apart, it stands in for the other alone: what a fit
-# to a board misses of its own networks it misses of the other's, too.
+# _SAME_CHIP is the distance between two boards of one chip. Boards of one chip that run alike are the only
+# lenders; layout does not count, nor does memory-bound work. A fit to one board has the same errors on networks of the other.
 _SAME_CHIP, _ALIKE = 0.05, 0.25
 
 Lender = tuple[Device, Calibration]
@@ -75,12 +75,12 @@ def calibration_for(
     channels_last: bool = False,
     is_compiled: bool = False,
 ) -> Calibration:
-    """The calibration of a device that fits best, and for what it never saw its relatives', else the data sheet's.
+    """Return the calibration of a device that fits best, completed with data from its relatives, else from the data sheet.
 
-    Of its own, precision, mode and whether it was compiled must match; then the layout, the threads of a rank where they are
-    given, and the nearest number of ranks at once. Its others are its nearest relatives; what they measured that neither
-    precision nor compiler changes is kept. Compiled code of a CPU runs the kernels that it has for channels last, whatever the job
-    says (PyTorch, torch/_inductor/graph.py, `decide_layout_opt`), so that a calibration of that layout stands for it.
+    Its calibration must match precision, mode and compiler. Then layout, threads of a rank (if given) and the
+    nearest number of simultaneous ranks decide. If none matches, its nearest relatives are used, with the
+    device's measurements that do not depend on precision and compiler. On a CPU, compiled code always runs kernels for channels last
+    (PyTorch, torch/_inductor/graph.py, `decide_layout_opt`), so a calibration of that layout replaces a compiled one.
     """
     lays_last = is_compiled and device.kind == "cpu"
     of_mode = [c for c in calibrations(device) if mode is None or c.mode in (None, mode)]
@@ -114,19 +114,21 @@ def calibration_for(
 
 
 def _as_compiled(eager: Calibration) -> Calibration:
-    """A CPU's calibration as compiled code has it: the same kernels, begun sooner, and as uncertain as another mode is far."""
+    """Return a CPU's calibration for compiled code: the same kernels with faster launches, and as uncertain as for another
+    mode.
+    """
     classes = {
         name: rate if name.startswith("update.") else replace(rate, launch_s=_COMPILED_LAUNCH * rate.launch_s)
         for name, rate in eager.classes.items()
     }
     of_pooling = classes["max_pooling.backward"]
     classes["max_pooling.backward"] = replace(of_pooling, compute=min(of_pooling.compute, _COMPILED_MAX_POOLING))
-    found = replace(eager, is_compiled=True, classes=classes, sigma=math.hypot(eager.sigma, _SPREAD * _OTHER_MODE))
-    return replace(found, pass_s=found.pass_s + _compiled_pass_s(found))
+    compiled = replace(eager, is_compiled=True, classes=classes, sigma=math.hypot(eager.sigma, _SPREAD * _OTHER_MODE))
+    return replace(compiled, pass_s=compiled.pass_s + _compiled_pass_s(compiled))
 
 
 def _as_measured(assumed: Calibration, own: Calibration) -> Calibration:
-    """With what the device's own calibration for other software measured: its input, its optimizer, and how a pass begins."""
+    """Return a calibration with input, optimizer and start of a pass from the device's calibration for other software."""
     begins_s = own.pass_s - _compiled_pass_s(own) or assumed.pass_s - _compiled_pass_s(assumed)
     found = replace(
         assumed,
@@ -140,7 +142,7 @@ def _as_measured(assumed: Calibration, own: Calibration) -> Calibration:
 
 
 def _compiled_pass_s(c: Calibration) -> float:
-    """What a compiler adds to the beginning of a pass on a CPU, where nothing hides it."""
+    """Return the time that a compiler adds to the start of a pass on a CPU, where nothing hides it."""
     return COMPILED_TRAINING_ISSUES * c.update_launch_s if c.pass_s and c.is_compiled and c.mode != "inference" else 0.0
 
 
@@ -155,13 +157,13 @@ def assumed_for(
     without_table: str | None = None,
     without_devices: Collection[str] = (),
 ) -> tuple[Calibration, float | None]:
-    """What to assume of a device before it is measured, and how far a fit may move from it in log units.
+    """Return the assumed calibration of a device without measurements, and how far a fit may move from it in log units.
 
     Args:
-        without_table: a table of which nothing may be known: calibrations fitted to it are passed over.
-        without_devices: devices of which nothing may be known.
+        without_table: a table to ignore: calibrations fitted to it are skipped.
+        without_devices: devices to ignore.
 
-    The second is None where no relative is near enough to be better than round numbers.
+    The second is None if no relative is close enough to be better than round numbers.
     """
     sheet = sheet_for(device, precision, mode, channels_last, is_compiled, has_fused_attention)
     own = [device] if device.calibration else []
@@ -178,7 +180,7 @@ def assumed_for(
 
 
 def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple[Calibration, float | None]:
-    """What calibrations of relatives teach about a device, beside the data sheet's: as `assumed_for`."""
+    """Return a calibration from those of relatives and the data sheet, and its distance, as `assumed_for`."""
     boards = [_distance(device, r) for r, _ in lenders]
     is_mate = [r.name != device.name and _is_same_chip(device, r) for r, _ in lenders]
     near, stands_in = {}, {}
@@ -197,7 +199,7 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
         knowing = mates or [k for k in seen if sigma_of[k] < sheet.sigma]
         if not knowing:
             continue
-        # The fourth power: relatives err alike, so that many far ones do not outvote a near one.
+        # The fourth power: relatives have similar errors, and a group of distant ones must not outvote a near one.
         sigmas = np.array([sigma_of[k] for k in knowing])
         weights = np.append(sigmas, math.inf if mates else sheet.sigma) ** -4.0
         weights /= weights.sum()
@@ -238,10 +240,10 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
 
 
 def _host_s(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> float:
-    """Seconds in which a host issues an operator: of hosts with its chip, or else as old as it, in its mode, between those that are known.
+    """Return the seconds in which a host issues an operator, in its mode, interpolated between known hosts by year.
 
-    A data sheet's assumption is one of `HOST_YEAR`. Hosts and frameworks both became faster; before the first known year and after
-    the last they are as then.
+    Hosts with the same chip take precedence. A data sheet's assumption counts as a host of `HOST_YEAR`. Hosts and frameworks
+    both became faster. Before the first known year and after the last one the value stays constant.
     """
     if not sheet.host_launch_s:
         return 0.0
@@ -269,7 +271,7 @@ def sheet_for(
     is_compiled: bool,
     has_fused_attention: bool,
 ) -> Calibration:
-    """Round numbers for a way of running: what `from_datasheet` assumes, with the software written down."""
+    """Return round numbers for a way of running: the values of `from_datasheet`, with the software filled in."""
     sheet = replace(
         from_datasheet(device, precision),
         is_compiled=is_compiled,
@@ -281,9 +283,10 @@ def sheet_for(
 
 
 def fed(device: Device) -> float:
-    """Share of its peak that matrix work can be fed: what its schedulers issue, and what clock the board's power holds.
+    """Return the share of its peak at which matrix work can run, limited by instruction issue and by the power of the board.
 
-    The latter is min(1, p / e), or 1 where power or year is not known. p is its watts per TFLOP/s of vector peak, doubled for every 3.6 years after 2016.
+    The board's share is min(1, p / e), or 1 if power or year is unknown.
+    Here e is _NEEDED_W, and p is the device's watts per TFLOP/s of vector peak, doubled for every 3.6 years after 2016.
 
     >>> round(fed(catalog.device("t4")), 2), fed(catalog.device("v100"))
     (0.64, 1.0)
@@ -306,7 +309,9 @@ def _distance(a: Device, b: Device) -> float:
 
 
 def _is_same_chip(a: Device, b: Device) -> bool:
-    """Whether one chip works at its full width in both: where a vendor halves the tensor cores of a card, work gets nearer to their peak."""
+    """Return whether both have one chip at full width: if a vendor halves the tensor cores of a card, work gets closer to its
+    peak.
+    """
     if a.name == b.name:
         return True
     if a.chip is None or a.chip != b.chip:
@@ -316,7 +321,7 @@ def _is_same_chip(a: Device, b: Device) -> bool:
 
 
 def _setting_distance(c: Calibration, wanted: Calibration, is_matrix: bool) -> float:
-    """How far a calibration is from a way of running, for matrix work or for the rest."""
+    """Return the distance of a calibration from a way of running, for matrix work or for the rest."""
     return (
         _precision_distance(c.precision, wanted.precision, is_matrix)
         + _OTHER_COMPILER * (c.is_compiled != wanted.is_compiled)

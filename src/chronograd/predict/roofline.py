@@ -1,15 +1,15 @@
-"""Roofline: what each layer could take at best, what it is predicted to take, and what bounds it.
+"""Roofline: the best possible time of each layer, its predicted time, and its bound.
 
     ceiling = max(FLOPs / peak, bytes / bandwidth)      per operator; a layer's is the sum of its operators'
     share   = ceiling / predicted time
     time to win = predicted time - ceiling
 
-Peak and bandwidth are the calibration's: reached on the device where it was measured, else the data sheet's. Operators
-that run on vector units have the vector peak. An operator whose bytes stay in the cache may be predicted faster than
-memory allows; its ceiling is then its own time.
+Peak and bandwidth are those of the calibration: measured on the device if possible, else those of the data sheet. Operators on
+vector units have the vector peak. An operator whose bytes stay in the cache may be predicted faster than memory allows; its
+ceiling is then its predicted time.
 
-Left out: the optimizer's update, communication, a second forward pass under activation checkpointing.
-Source: Williams, Waterman and Patterson 2009, Roofline.
+Left out: the optimizer's update, communication, a second forward pass under activation checkpointing. Source: Williams,
+Waterman and Patterson 2009, Roofline.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from chronograd.trace import PHASES, Trace
 from chronograd.units import FLOPS_PER_MAC
 
 BOUNDS = ("compute", "memory", "launch")
-# Layers are modules of the least depth at which there are this many: blocks, in most networks.
+# Layers are the modules of the smallest depth with at least this number of modules: blocks, in most networks.
 _FEWEST_LAYERS = 12
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The roof and what is under it, in order of first execution.
+    """The roof and the layers under it, in order of first execution.
 
     Attributes:
         ppp: PALEO's percent of peak, as a fraction: (matrix FLOPs / peak + bytes / bandwidth) / time of both passes.
-            One share stands for arithmetic and memory alike, and the two are not overlapped (Qi et al. 2017).
+            One share applies to arithmetic and memory, and the two do not overlap (Qi et al. 2017).
     """
 
     peak_flops_per_s: float
@@ -45,20 +45,20 @@ class Roofline:
     ppp: float
 
     def most_to_win(self, count: int = 3) -> list[Layer]:
-        """The layers furthest above their ceilings, in seconds."""
+        """Return the layers furthest above their ceilings, in seconds."""
         return sorted(self.layers, key=lambda layer: -layer.time_to_win_s)[:count]
 
 
 def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | None = None) -> Roofline:
-    """The roofline of one step of one rank.
+    """Return the roofline of one step of one rank.
 
     Args:
         batch: samples in the step.
-        depth: of the module paths that are one layer: 1 for the network's children, 0 for every operator on its own; by
-            default the least at which there are twelve layers.
+        depth: depth of the module paths that form one layer: 1 for the network's children, 0 for single operators. The default
+            is the smallest depth with at least twelve layers.
 
-    Where the host takes longer to issue a pass than the device to run it, the wait is spread evenly over the launches,
-    so that layers add up to the predicted passes.
+    If the host takes longer to issue a pass than the device to run it, the wait is spread evenly over the launches. So layers
+    add up to the predicted passes.
     """
     work = Work.on(trace, batch, calibration)
     moved = work.sample_bytes + work.weight_bytes
@@ -66,7 +66,7 @@ def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | No
     times = _with_host(trace, alone, work.is_launched, calibration)
     peak = np.where(work.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
     launch_s = calibration.columns["launch_s"][work.class_index] * work.is_launched
-    # The host counts in a pass in which the device waits for it.
+    # The host counts in a pass if the device waits for it.
     issued = work.passes(work.issues)
     whole_s = host_seconds(issued, calibration)
     host_s = work.issues * (whole_s / np.maximum(issued, 1e-30))[work.class_index % 2]
@@ -113,7 +113,7 @@ def _layer(
 
 
 def _with_host(trace: Trace, times: np.ndarray, is_launched: np.ndarray, calibration: Calibration) -> np.ndarray:
-    """Operator times that add up to those of the passes."""
+    """Return operator times that add up to those of the passes."""
     phases = phase_seconds(trace, times, calibration)
     times = times.copy()
     for name, seconds in phases.items():
@@ -125,7 +125,7 @@ def _with_host(trace: Trace, times: np.ndarray, is_launched: np.ndarray, calibra
 
 
 def _groups(trace: Trace, depth: int | None, is_launched: np.ndarray) -> tuple[list[tuple[str, str]], np.ndarray]:
-    """Name and kind of each layer, and the layer of each operator."""
+    """Return name and kind of each layer, and the layer index of each operator."""
     if depth == 0:
         names = [(f"{op.module or trace.network}: {op.name}, {op.phase}", op.kind) for op in trace.operators]
         return names, np.arange(len(names))

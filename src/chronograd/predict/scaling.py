@@ -1,4 +1,4 @@
-"""Several devices: the exchange of gradients behind backward, ZeRO, waiting for the slowest rank and for the input."""
+"""Several devices: gradient exchange during backward, ZeRO, and waits for the slowest rank and for input."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from chronograd.predict.derived import derived
 from chronograd.record import normal_quantile
 from chronograd.trace import KINDS, PHASES, Trace
 
-# Of PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early, then 25 MiB.
+# As in PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early, then 25 MiB.
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
-# Spread of a GPU's steps among others, where nothing was measured: what of the published steps of 8 GPUs in one machine is longer
-# than alone, as z below has it. On TensorFlow's performance page (2017; no AlexNet, no VGG)
-# and in NVIDIA's DeepLearningExamples the median of 16 rows is 0.05, of five machines 0.06: DGX-1 with P100 0.01 and with V100 0.06,
-# eight K80 0.05 and 0.06, DGX A100 0.07.
+# Spread of a GPU's steps in a group, without measurements: the additional time of published steps of 8 GPUs in one machine,
+# converted with z below. Sources: TensorFlow's performance page (2017; no AlexNet, no VGG) and NVIDIA's DeepLearningExamples.
+# The median of 16 rows is 0.05, that of five machines 0.06: DGX-1 with P100 0.01 and with V100 0.06, eight K80 0.05 and 0.06,
+# DGX A100 0.07.
 USUAL_STEP_SIGMA_LOG = 0.05
-# Of DataParallel, for each tensor of each replica, and for each operator of forward in threads that share an interpreter.
-# benchmarks/data_parallel.py measures both: the least of resnet20 and resnet56 in 2 and 4 replicas, on the Xeon and with the
+# DataParallel: time for each tensor of each replica, and for each operator of forward in threads that share an interpreter.
+# Measured by benchmarks/data_parallel.py: the minimum of resnet20 and resnet56 in 2 and 4 replicas, on the Xeon and with the
 # PyTorch of benchmarks/results/data_parallel.json.
 REPLICA_TENSOR_S = 36e-6
 REPLICA_OPERATOR_S = 39e-6
-_ROUNDING = 1e-9  # of a whole: less than this is left by rounding where two sums of the same times are subtracted
+_ROUNDING = 1e-9  # share of the whole: the difference of two sums of the same times can be this large by rounding
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients exchanged together: when, in seconds from the start of backward, and for how long."""
+    """Gradients exchanged together: start, in seconds from the start of backward, and duration."""
 
     size_bytes: int
     start_s: Amount
@@ -41,9 +41,9 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Communication:
-    """Seconds of one step's gradient exchange, of which `exposed_s` is not hidden behind backward.
+    """Seconds of one step's gradient exchange; `exposed_s` is the part that is not hidden behind backward.
 
-    Arrays if the topology's number of ranks is one.
+    Arrays if the topology's number of ranks is an array.
     """
 
     total_s: Amount = 0.0
@@ -65,11 +65,11 @@ class Communication:
 
 @dataclass(frozen=True)
 class Packing:
-    """How gradients are packed into messages.
+    """The packing of gradients into messages.
 
     Attributes:
         bucket_bytes: gradients exchanged together; see `buckets`.
-        sent_share: of their bytes, where they are compressed.
+        sent_share: share of their bytes that is sent, with compression.
     """
 
     bucket_bytes: int | None = None
@@ -77,9 +77,9 @@ class Packing:
 
 
 def buckets(trace: Trace, bucket_bytes: int | None = None) -> list[tuple[int, int]]:
-    """(bytes, operator id after which it is complete) of each bucket, in the order gradients become ready.
+    """Return (bytes, id of the operator that completes it) of each bucket, in the order gradients become ready.
 
-    Without `bucket_bytes` a first bucket of 1 MiB, then 25 MiB each.
+    Without `bucket_bytes`, the first bucket has 1 MiB, and the others 25 MiB each.
     """
     ready = sorted((s.birth, s.bytes.const) for s in trace.storages if s.role == "gradient")
     found: list[tuple[int, int]] = []
@@ -104,14 +104,14 @@ def exchange(
     packing: Packing = Packing(),
     rest_s: Amount = np.inf,
 ) -> Communication:
-    """The gradient exchange of one step: each bucket waits for its last gradient and for the bucket before it.
+    """Return the gradient exchange of one step: each bucket waits for its last gradient and for the bucket before it.
 
     Args:
-        times: seconds of each operator; `backward_s` the whole backward pass, to which they are scaled. For several batches
-            they have the shapes (batches, 1, operators) and (batches, 1), and results the shape (batches, numbers of ranks).
-        overlap: share of the communication within a node that may run at the same time as backward, 0 to 1; see
-            `slowed_by`.
-        rest_s: time between the end of backward and the next, in which a link gets its burst back.
+        times: seconds of each operator, scaled to `backward_s`, the whole backward pass. For several batches they have the
+            shapes
+            (batches, 1, operators) and (batches, 1), and results the shape (batches, numbers of ranks).
+        overlap: share of the communication within a node that can run at the same time as backward, 0 to 1; see `slowed_by`.
+        rest_s: time between the end of backward and the start of the next, in which a link recovers its burst.
     """
     parts = derived(trace, ("buckets", packing.bucket_bytes), lambda: buckets(trace, packing.bucket_bytes))
     if not parts or np.max(topology.num_ranks) == 1:
@@ -121,7 +121,7 @@ def exchange(
     share = elapsed / np.maximum(elapsed[..., -1:], 1e-30)
     found: list[Bucket] = []
     total: Amount = 0.0
-    now: Amount = 0.0  # on the clock, when the link is free; `done` is how much of backward is done by then
+    now: Amount = 0.0  # time at which the link is free; `done` is the part of backward done by then
     done: Amount = 0.0
     credit: Amount = 0.0
     full, latency_s = burst_s(topology), all_reduce_s(algorithm, 0.0, topology)
@@ -145,10 +145,10 @@ def exchange(
 
 
 def slowed_by(algorithm: str, message_bytes: Amount, topology: Topology, overlap: float, seconds: Amount) -> Amount:
-    """Share of backward's pace that an all-reduce of so many seconds costs, 0 to 1.
+    """Return the share of backward's speed that an all-reduce of `seconds` costs, 0 to 1.
 
-    Within a node of CPUs all of it: it is work of the same cores (`overlap` 0). Between nodes it is that work, as long as
-    the same message takes within a node, in all the time that the message takes: the rest is waiting for the wire.
+    Within a node of CPUs it costs all of it, because the same cores do the work (`overlap` 0). Between nodes the work is that
+    of the same message within a node, spread over the time of the transfer. The rest of that time is waiting for the network.
     """
     if overlap == 1:
         return 0.0
@@ -159,13 +159,13 @@ def slowed_by(algorithm: str, message_bytes: Amount, topology: Topology, overlap
 def upkeep_s(
     trace: Trace, tensor_s: float | None, topology: Topology, meeting_s: float | None = None, num_buckets: int = 0
 ) -> Amount:
-    """What DistributedDataParallel does in a step beside its all-reduces, which nothing hides.
+    """Return the time of DistributedDataParallel in a step in addition to its all-reduces, which nothing hides.
 
-    Rank 0's buffers are broadcast before forward, and each gradient and each buffer is copied to a message and back.
+    Rank 0's buffers are broadcast before forward. Each gradient and each buffer is copied to a message and back.
 
     Args:
-        tensor_s: of each of those tensors, as calibrated; None where it was never measured, and then nothing of this is known.
-        meeting_s: of each of `num_buckets` and of the broadcast, for ranks that meet in it after they computed; None where only
+        tensor_s: calibrated time of each of those tensors; None if it was never measured, and then the result is 0.
+        meeting_s: time of each of `num_buckets` and of the broadcast, for ranks that synchronise after computing; None if only
             tensors were measured.
     """
     if tensor_s is None or np.max(topology.num_ranks) == 1:
@@ -178,11 +178,11 @@ def upkeep_s(
 
 
 def replicas_s(trace: Trace, num_ranks: Amount, forward_s: Amount) -> Amount:
-    """What one process of torch.nn.DataParallel does for its replicas in a step, which nothing hides.
+    """Return the time that the process of torch.nn.DataParallel needs for its replicas in a step, which nothing hides.
 
-    Each parameter and each buffer is put into each replica, and in training its gradient comes back; forward of all replicas is
-    issued by threads that share one interpreter, of which what is longer than forward on a device counts. Copies between devices
-    are the exchange's, in inference `replicated_s`. Left out: processors other than the one it was measured on.
+    Each parameter and each buffer is copied into each replica, and in training its gradient comes back. Threads that share one
+    interpreter issue forward of all replicas; the time beyond forward on one device counts. Copies between devices belong to
+    the exchange, in inference to `replicated_s`. Left out: CPUs other than the measured one.
     """
     num_trained = sum(storage.role == "gradient" for storage in trace.storages)
     num_tensors = (num_trained if trace.mode == "training" else len(trace.parameters())) + len(trace.buffers())
@@ -195,16 +195,16 @@ def replicas_s(trace: Trace, num_ranks: Amount, forward_s: Amount) -> Amount:
 
 
 def replicated_s(trace: Trace, topology: Topology) -> Amount:
-    """The copies of all parameters to the replicas of torch.nn.DataParallel: the half of its exchange that is before forward.
+    """Return the time to copy all parameters to the replicas of torch.nn.DataParallel: the half of its exchange before forward.
 
-    Left out, as in training: buffers, and the samples and answers that cross between devices.
+    Left out, as in training: buffers, and the samples and outputs that cross between devices.
     """
     size = sum(trace.storages[tensor.storage].bytes.const for tensor in trace.parameters().values())
     return all_reduce_s("reduce_to_one", size, topology) / 2
 
 
 def buffers_s(num_bytes: int, topology: Topology) -> Amount:
-    """A broadcast of buffers: one message for each type of number, which are two: statistics and counters."""
+    """Return the time to broadcast buffers: one message for each of two number types, statistics and counters."""
     links = (topology.inter, topology.intra)
     far, near = (
         2 * broadcast(num_bytes / 2, topology.num_ranks, link.latency_s, link.bandwidth_bytes_per_s) for link in links
@@ -213,7 +213,7 @@ def buffers_s(num_bytes: int, topology: Topology) -> Amount:
 
 
 def burst_s(topology: Topology) -> Amount:
-    """Seconds of its rate that the slowest link has saved up after a long rest; see `Link.burst_bytes`."""
+    """Return the burst that the slowest link has saved after a long rest, in seconds at its rate; see `Link.burst_bytes`."""
     far, near = (link.burst_bytes / link.bandwidth_bytes_per_s for link in (topology.inter, topology.intra))
     return np.where(topology.num_nodes > 1, far, near)
 
@@ -221,9 +221,9 @@ def burst_s(topology: Topology) -> Amount:
 def topology_of(
     device: Device, count: int, per_node: int | None = None, inter: str | None = None, intra: Link | str | None = None
 ) -> Topology:
-    """Where `count` devices sit: the device's usual node and links where nothing else is named.
+    """Return the topology of `count` devices, by default with the device's usual node and links.
 
-    Where no link between nodes is named, all ranks on the processor of this machine are on this machine, however few cores it has.
+    If no link between nodes is named, all ranks on the CPU of this machine are on this machine, however few cores it has.
 
     Raises: NotFoundError for an unknown link.
     """
@@ -233,7 +233,7 @@ def topology_of(
     within, between = (
         catalog.link(x) if isinstance(x, str) else x for x in (intra or node.intra_link, inter or node.inter_link)
     )
-    # A link that the job names is taken for that of the whole machine.
+    # A link that the job names counts as that of the whole machine.
     across = catalog.link(node.group_link) if node.group_link and not intra else None
     return Topology(
         count, per_node or node.devices_per_node, within, between, node.per_group if across else None, across
@@ -241,12 +241,12 @@ def topology_of(
 
 
 def is_this_processor(device: Device) -> bool:
-    """Whether it is the processor of this machine, as `calibrate` measured it."""
+    """Return whether a device is the CPU of this machine, as `calibrate` measured it."""
     return device.name == "local" and device.kind == "cpu"
 
 
 def crowding(device: Device, cluster: Cluster, topology: Topology) -> Amount:
-    """Threads of ranks that share a core of this machine's processor, at least 1: so many times as long does work take."""
+    """Return the threads of ranks per core of this machine's CPU, at least 1: the factor by which work takes longer."""
     if not is_this_processor(device):
         return 1.0
     on_node = np.asarray(topology.on_node)
@@ -255,7 +255,7 @@ def crowding(device: Device, cluster: Cluster, topology: Topology) -> Amount:
 
 
 def less(whole_s: Amount, part_s: Amount) -> Amount:
-    """What a part leaves of a whole, in seconds: 0 where it is less than rounding leaves, of either sign.
+    """Return whole minus part in seconds, or 0 if the difference, of either sign, is as small as a rounding error.
 
     >>> less(0.3, 0.1 + 0.2), less(0.3, 0.1)
     (0.0, 0.19999999999999998)
@@ -266,10 +266,10 @@ def less(whole_s: Amount, part_s: Amount) -> Amount:
 
 
 def straggler_wait_s(step_s: Amount, num_ranks: Amount, sigma_log: float) -> Amount:
-    """Expected wait for the slowest of n ranks whose step times vary independently, log-normal with `sigma_log`.
+    """Return the expected wait for the slowest of n ranks whose step times vary independently, log-normal with `sigma_log`.
 
-    t·(exp(σ·z) - 1) with z = Φ⁻¹((n - 0.375) / (n + 0.25)), the expected largest of n standard normals. `step_s` is a
-    typical (median) step of one rank. Left out: ranks that are slow for good, or together.
+    t·(exp(σ·z) - 1) with z = Φ⁻¹((n - 0.375) / (n + 0.25)), the expected maximum of n standard normals. `step_s` is a typical
+    (median) step of one rank. Left out: ranks that are permanently slow, or slow together.
 
     Source: Blom, "Statistical estimates and transformed beta-variables", 1958.
 
@@ -282,7 +282,7 @@ def straggler_wait_s(step_s: Amount, num_ranks: Amount, sigma_log: float) -> Amo
 
 
 def input_stall_s(step_s: Amount, samples_per_node: Amount, input_samples_per_s: float | None) -> Amount:
-    """How long a step waits for its batch, which is loaded in the background while the step before runs.
+    """Return how long a step waits for its batch, which is loaded in the background during the previous step.
 
     max(0, samples / rate - step): the step lasts max(step, input). Without a rate nothing stalls.
 
@@ -296,9 +296,9 @@ def input_stall_s(step_s: Amount, samples_per_node: Amount, input_samples_per_s:
 
 
 def traffic_factor(stage: int) -> float:
-    """Bytes that a stage of ZeRO moves per step, over those of an all-reduce. What stages keep where is in `memory`.
+    """Return the bytes that a stage of ZeRO moves per step over those of an all-reduce. `memory` describes what stages store.
 
-    Stages 0 to 2 move what an all-reduce moves: a reduce-scatter of gradients and an all-gather of parameters (or of summed
+    Stages 0 to 2 move the bytes of an all-reduce: a reduce-scatter of gradients and an all-gather of parameters (or of summed
     gradients). Stage 3 gathers parameters twice, for forward and for backward.
 
     Source: Rajbhandari et al. 2020, ZeRO, section 7.
@@ -310,13 +310,13 @@ def traffic_factor(stage: int) -> float:
 
 
 def gather_exposed_s(stage: int, exchange_s: Amount, forward_s: Amount, overlap: float) -> Amount:
-    """What stage 3's all-gather in forward adds to a step: half an all-reduce, less what hides behind forward.
+    """Return the time that stage 3's all-gather in forward adds to a step: half an all-reduce, less the part hidden by forward.
 
-    The other two thirds of its traffic run in backward and hide there as an all-reduce does.
+    The other two thirds of its traffic run in backward and are hidden there like an all-reduce.
 
     Args:
         exchange_s: seconds of all all-reduces of a step.
-        overlap: share of it that may run at the same time as forward, 0 to 1.
+        overlap: share of it that can run at the same time as forward, 0 to 1.
 
     >>> gather_exposed_s(3, 4.0, 1.5, 1.0), gather_exposed_s(2, 4.0, 1.5, 1.0)
     (0.5, 0.0)

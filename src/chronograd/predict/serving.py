@@ -1,4 +1,4 @@
-"""What `predict` says of inference: latency and throughput against batch, on each device."""
+"""The answer of `predict` for inference: latency and throughput by batch, on each device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chronograd.trace import Trace
 from chronograd.units import quantity
 from chronograd.words import how_many, interval, listed, named, scaled, time_unit
 
-# Asked about where no batch is: an answer at once, and the sizes at which devices fill.
+# Used if no batch is given: a single sample, and the sizes at which devices fill.
 USUAL_BATCHES = (1, 8, 32, 128)
 
 
@@ -25,11 +25,11 @@ def predict_batches(
     batches: Sequence[int],
     shown_of: Callable[[Job], Shown | None] = lambda job: None,
 ) -> Answer[list[Record]]:
-    """A predicted record of each job, of which each is one device, at each batch.
+    """Return a predicted record of each job at each batch. Each job is one device or group of devices.
 
     Args:
-        batches: over all devices of a job. shown_of: what the network showed on another device, as `predict` takes it.
-    Raises: InputError as `predict`, and for a batch that does not give each device a sample.
+        batches: over all devices of a job. shown_of: a measurement of the network on another device, as `predict` takes it.
+    Raises: InputError as `predict`, and for a batch with less than one sample per device.
     """
     sections: list[Section] = []
     records: list[Record] = []
@@ -54,7 +54,7 @@ def predict_batches(
 
 
 def _section(records: Sequence[Record]) -> Section:
-    """Of one device, batch by batch."""
+    """Return the section of one device, batch by batch."""
     first = records[0]
     device = first.device if first.world == 1 else f"{first.world} × {first.device}"
     columns = {
@@ -74,9 +74,9 @@ def _section(records: Sequence[Record]) -> Section:
     names = ["batch", *columns]
     names[2:2] = ["80 % interval"]
     source = first["cost_usd_per_hour"].source
-    notes = [f"price: {source}, never idle"] if source else []
+    notes = [f"price: {source}; devices never idle"] if source else []
     if not all(_fits(record) for record in records):
-        notes.append("†: the memory of the device is too small for it")
+        notes.append("†: does not fit into the memory of the device")
     return Section(
         title=f"{first.title.partition(',')[0]}, inference in {first.provenance.precision}",
         takeaway=_takeaway(records, device),
@@ -103,7 +103,7 @@ def _fits(record: Record) -> bool:
 
 
 def _takeaway(records: Sequence[Record], device: str) -> str:
-    """The first answer, and the most that can be had."""
+    """Return a sentence with the shortest latency and the highest throughput."""
     first = records[0]
     head = f"{first.title.partition(' on ')[0]} on {device} in {first.provenance.precision}"
     fitting = [record for record in records if _fits(record)]

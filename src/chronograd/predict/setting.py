@@ -1,4 +1,4 @@
-"""The setting of a prediction: a job, and what its names stand for."""
+"""The setting of a prediction: a job, and the objects behind its names."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from chronograd.predict.collectives import Amount, Topology, algorithm_named
 from chronograd.predict.relatives import calibration_for
 from chronograd.predict.scaling import USUAL_STEP_SIGMA_LOG, topology_of
 
-# Of DataParallel all parameters and gradients cross the first GPU's link, one GPU after the other, nothing hidden.
+# In DataParallel all parameters and gradients cross the first GPU's link, one GPU after the other, and nothing hides them.
 _DATA_PARALLEL = "reduce_to_one"
-# Whose ranks are processes of their own, as ZeRO's are.
+# Backends whose ranks are separate processes, as ZeRO requires.
 _ZERO_BACKENDS = ("single", "ddp")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything a prediction depends on beside the trace: a job, and what its names stand for.
+    """All inputs of a prediction except the trace: a job, and the objects behind its names.
 
-    Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's, or arrays.
-    `step_sigma_log`, `exchange_tensor_s` and `exchange_meeting_s` are those of `straggler_wait_s` and `upkeep_s`; `after_wait` how many times as long
-    the same work takes on ranks that wait for each other, as measured between processes of one machine.
+    Numbers of ranks and samples are those of `topology` and `batch_per_rank`; they may differ from the job's, or be arrays.
+    `step_sigma_log` is for `straggler_wait_s`; `exchange_tensor_s` and `exchange_meeting_s` are for `upkeep_s`. `after_wait` is
+    the factor of the time of the same work on ranks that wait for each other, as measured between processes of one machine.
     """
 
     job: Job
@@ -51,21 +51,21 @@ class Setting:
 
     @property
     def spread(self) -> float:
-        """`step_sigma_log` of ranks that wait for each other; one alone waits for nobody."""
+        """Return `step_sigma_log` for ranks that wait for each other, and 0 for a single rank."""
         return self.step_sigma_log if self.count > 1 else 0.0
 
     @property
     def link(self) -> Link | None:
-        """The slowest link that an all-reduce crosses; None on one device."""
+        """Return the slowest link of an all-reduce; None on one device."""
         return self.topology.slowest_link if self.count > 1 else None
 
 
 def setting_of(job: Job, algorithm: str | None = None, device: Device | None = None) -> Setting:
-    """The setting that a job describes; samples are images that are computed on, so a copy counts as one.
+    """Return the setting that a job describes. Samples are computed images, so each augmented copy counts as one.
 
-    The all-reduce is a ring where `algorithm` names no other; `data_parallel` reduces to one and overlaps nothing.
+    The all-reduce is a ring unless `algorithm` names another; `data_parallel` reduces to one and overlaps nothing.
 
-    Raises NotFoundError and InputError for names and precisions, and for what is not predicted.
+    Raises NotFoundError and InputError for names and precisions, and for jobs that cannot be predicted.
     """
     _check_is_predicted(job)
     cluster = job.cluster
@@ -82,7 +82,8 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
     if job.training.compile == "cuda-graphs":
         if device.kind != "gpu":
             raise InputError(
-                f"training.compile is cuda-graphs, and {device.name} is no GPU", "write training.compile=true or false"
+                f"training.compile is cuda-graphs, but {device.name} is not a GPU",
+                "write training.compile=true or false",
             )
         calibration = replace(calibration, graph_launch_s=GRAPH_LAUNCH_S)
     if job.backend == "data_parallel":
@@ -91,13 +92,13 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
     topology = topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link)
     if job.backend == "data_parallel" and topology.num_nodes > 1:
         raise InputError(
-            f"backend is data_parallel, one process on one machine, and cluster.count is {cluster.count}: a machine of "
+            f"backend data_parallel is one process on one machine, but cluster.count is {cluster.count} and a machine of "
             f"{device.name} has {topology.per_node}",
-            f"write cluster.count={topology.per_node} or less, backend=ddp, or cluster.per_node={cluster.count} for a machine with as many",
+            f"write cluster.count={topology.per_node} or less, backend=ddp, or cluster.per_node={cluster.count} if your machine has {cluster.count}",
         )
     measured = device.calibration or {}
     tensor_s, meeting_s = (_seconds_of(measured, f"exchange_{of}_s") for of in ("tensor", "meeting"))
-    # Where nothing was measured steps of GPUs vary as published ones do.
+    # Without measurements, steps of GPUs vary like published ones.
     usual_spread = USUAL_STEP_SIGMA_LOG if device.kind == "gpu" else 0.0
     measured_spread = float(measured.get("step_sigma_log", usual_spread))
     return Setting(
@@ -115,26 +116,26 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
 
 
 def _check_is_predicted(job: Job) -> None:
-    """Raise InputError for a job whose step is not predicted."""
+    """Raise InputError for a job whose step cannot be predicted."""
     if job.training.trainable == "head":
         raise InputError(
-            "training.trainable is head: a network of which only the last layer is trained is not predicted yet",
+            "training.trainable is head: training of the last layer alone cannot be predicted yet",
             "measure it, or predict it with training.trainable=all, which is an upper bound",
         )
     if job.backend == "parameter_server":
         raise InputError(
-            "backend is parameter_server, whose workers do not wait for one another: a synchronous step is predicted",
+            "backend is parameter_server, whose workers do not wait for each other; only synchronous steps can be predicted",
             "fit its speed from runs with `chronograd fit speed`, see what more workers do with `chronograd simulate "
             "speed`, or predict backend=ddp",
         )
     if job.training.zero_stage and job.backend not in _ZERO_BACKENDS:
         raise InputError(
-            f"training.zero_stage is {job.training.zero_stage}; backend {job.backend} has the whole state on every device",
+            f"training.zero_stage is {job.training.zero_stage}, but backend {job.backend} stores the whole state on every device",
             f"write training.zero_stage=0, or backend={' or '.join(_ZERO_BACKENDS)}",
         )
 
 
 def _seconds_of(measured: Mapping[str, Any], name: str) -> float | None:
-    """What a device's file has of it; None where it was never measured."""
+    """Return a value of a device's measurements in seconds; None if it was never measured."""
     value = measured.get(name)
     return None if value is None else float(value)

@@ -5,16 +5,16 @@ With w workers, p servers and a global batch of M, and coefficients a of at leas
     synchronous     1/f = a0·M/w + a1 + a2·w/p + a3·w + a4·p      a step is M samples
     asynchronous    w/f = a0 + a1·w/p + a2·w + a3·p               a step is one worker's minibatch
 
-a0 is computation, a1 (asynchronous: in a0) what is fixed, then the transfer to p servers, then the overhead of each worker and
-of each server. Per worker the batch of a synchronous step shrinks, so there is a best number of workers; asynchronous workers
-only ever add steps, and what they lose is staleness.
+a0 is computation, a1 (asynchronous: in a0) the fixed part, then the transfer to p servers, then the overhead of each worker and
+of each server. In a synchronous step the batch per worker shrinks, so there is a best number of workers. Asynchronous workers
+always add steps; their loss is staleness.
 
-The counterpart without servers, with the same computation and the same link, is ours and not the paper's:
+The counterpart without servers has the same computation and the same link. It is ours, not the paper's:
 
     all-reduce      1/f = a0·M/w + a1 + a2·(w − 1)/w + a3·w
 
-In a2 one worker moves gradients and parameters, twice the size of the network, over the link of one server; a ring all-reduce
-moves 2(w − 1)/w times the size over each rank's link, which is a2·(w − 1)/w. Nothing of it grows with w but the overhead a3.
+In a2 one worker moves gradients and parameters, twice the size of the network, over the link of one server. A ring all-reduce
+moves 2(w − 1)/w times the size over each rank's link, which is a2·(w − 1)/w. Only the overhead a3 grows with w.
 
 Source: Peng, Bao, Chen, Wu, Guo, Optimus, EuroSys 2018, section 3.2, and its authors' code.
 """
@@ -38,7 +38,7 @@ NUM_COEFFICIENTS: dict[Mode, int] = {"synchronous": 5, "asynchronous": 4, "all-r
 
 
 def terms(mode: Mode, workers: Any, servers: Any, batch: float | None) -> Array:
-    """What the coefficients multiply: shape (num_coefficients, ...). Their sum is 1/f, asynchronously w/f."""
+    """Return the factors of the coefficients: shape (num_coefficients, ...). The weighted sum is 1/f, asynchronously w/f."""
     w, p = np.broadcast_arrays(np.asarray(workers, dtype=float), np.asarray(servers, dtype=float))
     if mode == "asynchronous":
         return np.stack([np.ones_like(w), w / p, w, p])
@@ -49,7 +49,7 @@ def terms(mode: Mode, workers: Any, servers: Any, batch: float | None) -> Array:
 
 
 def without_servers(mode: Mode, coefficients: Array) -> Array:
-    """Of an all-reduce, from those of servers: shape (..., num_coefficients) to (..., 4)."""
+    """Return the coefficients of an all-reduce from those with servers: shape (..., num_coefficients) to (..., 4)."""
     if mode == "synchronous":
         return coefficients[..., :4]
     a0, a1, a2, _ = np.moveaxis(coefficients, -1, 0)
@@ -60,7 +60,7 @@ def without_servers(mode: Mode, coefficients: Array) -> Array:
 class SpeedModel:
     """Coefficients in seconds, a0 to a4 (else to a3), and the global batch of a step that workers share.
 
-    Raises InputError for another number of them, one below 0, and a batch that is missing or not above 0.
+    Raises InputError for a wrong number of coefficients, a negative one, and a batch that is missing or not above 0.
     """
 
     mode: Mode
@@ -75,10 +75,12 @@ class SpeedModel:
                 f"give {how_many(needed, 'numbers')}, none below 0, not all 0",
             )
         if self.mode != "asynchronous" and not (self.batch and 0 < self.batch < math.inf):
-            raise InputError(f"a global batch of {self.batch}", "a synchronous step has samples: give --batch")
+            raise InputError(
+                f"a global batch of {self.batch}", "a synchronous step needs its global batch: give --batch"
+            )
 
     def all_reduce(self) -> SpeedModel:
-        """The same work and link without servers. Of asynchronous workers: one minibatch in each step, shared out.
+        """Return the same work and link without servers. Asynchronous workers then share one minibatch per step.
 
         >>> round(OPTIMUS_RESNET50.all_reduce().steps_per_s(4), 5)
         0.05999
@@ -89,7 +91,8 @@ class SpeedModel:
         return SpeedModel("all-reduce", tuple(coefficients.tolist()), self.batch or 1.0)
 
     def steps_per_s(self, workers: Any, servers: Any = 1) -> Any:
-        """Of all workers together; arrays broadcast. Each at least 1. An all-reduce has no servers.
+        """Return the steps per second of all workers together; arrays broadcast. Workers and servers are at least 1. An
+        all-reduce has no servers.
 
         >>> round(SpeedModel("synchronous", (1.02, 2.78, 4.92, 0, 0.02), 40).steps_per_s(4, 2), 5)
         0.04374
@@ -98,28 +101,28 @@ class SpeedModel:
             raise InputError(f"{np.min(workers)} workers, {np.min(servers)} servers", "give at least 1 of each")
         needed_s = np.tensordot(np.array(self.coefficients), terms(self.mode, workers, servers, self.batch), axes=1)
         done = np.asarray(workers, dtype=float) if self.mode == "asynchronous" else 1.0
-        with np.errstate(divide="ignore"):  # terms whose coefficients are 0 may be all there are
+        with np.errstate(divide="ignore"):  # all terms may have coefficients of 0
             found = done / needed_s
         return float(found) if np.ndim(found) == 0 else found
 
     def time_s(self, steps: float, workers: Any, servers: Any = 1) -> Any:
-        """Seconds that so many steps take."""
+        """Return the seconds of `steps` steps."""
         if not 0 < steps < math.inf:
             raise InputError(f"{steps:g} steps", "give a number above 0")
         return steps / self.steps_per_s(workers, servers)
 
     def best_workers(self, servers: int, counts: Sequence[int]) -> int:
-        """The fastest of some counts of workers; the fewest of those that are as fast."""
+        """Return the fastest count of workers; of equally fast ones, the smallest."""
         if not counts:
             raise InputError("no count of workers", "give one or more")
         ordered = sorted(counts)
         return ordered[int(np.argmax(self.steps_per_s(np.array(ordered), servers)))]
 
     def closed_form(self, servers: int = 1) -> float | None:
-        """The real number of workers at which a shared step is shortest: with servers sqrt(a0·M / (a2/p + a3)), by all-reduce
-        sqrt((a0·M − a2) / a3), and 1 where one is faster than any more.
+        """Return the real number of workers at which a shared step is shortest.
 
-        None where more workers are always faster: asynchronous ones, or with nothing that grows with them.
+        It is sqrt(a0·M / (a2/p + a3)) with servers, sqrt((a0·M − a2) / a3) by all-reduce, and 1 if one worker is faster than
+        more. None if more workers are always faster: asynchronous ones, or if nothing grows with their number.
         """
         if self.mode == "asynchronous":
             return None
@@ -135,10 +138,11 @@ class SpeedModel:
 
 
 def time_to_target(steps: Any, steps_per_s: Any, steps_sigma_log: Any, speed_sigma_log: Any = 0.0) -> Array:
-    """Seconds to a target, with their 80 % interval: shape (3, ...), the median, the low and the high bound.
+    """Return seconds to a target, with their 80 % interval: shape (3, ...), the median, the low and the high bound.
 
-    Both are log-normal and independent. Steps of asynchronous workers are one minibatch each; what staleness adds to them
-    has to be in `steps`, as no model here foretells it. For another global batch see `predict.batch_size.steps_factor`.
+    Steps and speed are log-normal and independent. Steps of asynchronous workers are one minibatch each. `steps` must include
+    the steps that staleness adds, as no model here predicts them. For another global batch see
+    `predict.batch_size.steps_factor`.
 
     Args:
         steps: until the target. `steps_sigma_log`: standard deviation of their logarithm, between seeds.
@@ -152,6 +156,6 @@ def time_to_target(steps: Any, steps_per_s: Any, steps_sigma_log: Any, speed_sig
     return np.stack(np.broadcast_arrays(seconds, seconds / spread, seconds * spread))
 
 
-# ResNet-50, of the paper's testbed: a step of 40 samples, and asynchronous minibatches.
+# ResNet-50 on the paper's testbed: a step of 40 samples, and asynchronous minibatches.
 OPTIMUS_RESNET50 = SpeedModel("synchronous", (1.02, 2.78, 4.92, 0.0, 0.02), 40)
 OPTIMUS_RESNET50_ASYNCHRONOUS = SpeedModel("asynchronous", (2.83, 3.92, 0.0, 0.11))

@@ -1,7 +1,7 @@
 """A step over time, in the trace-event format that Perfetto and chrome://tracing open.
 
-One process a rank, one thread a track: what computes, what communicates. Times are in microseconds.
-Source: "Trace Event Format", the Chromium project.
+Each rank is a process, and each track (compute, communication) a thread. Times are in microseconds. Source: "Trace Event
+Format", the Chromium project.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ TRACKS = ("compute", "communication")
 
 
 def timeline_of_step(trace: Trace, setting: Setting) -> dict[str, Any]:
-    """A predicted step of one rank: its operators, its buckets of gradients, its memory.
+    """Return a predicted step of one rank: its operators, its buckets of gradients, its memory.
 
-    Operators of a pass that the host issues more slowly than the device runs them are stretched to the pass. The wait
-    for stragglers follows the last bucket, the wait for input precedes the step.
+    If the host issues a pass more slowly than the device runs it, the operators are stretched to the pass. The wait for
+    stragglers follows the last bucket; the wait for input precedes the step.
 
     Raises: as `predict_step`.
     """
@@ -68,18 +68,18 @@ def _predicted(trace: Trace, setting: Setting, step: Step, times: np.ndarray) ->
 
 
 def timeline_of_run(run: RunDir) -> dict[str, Any]:
-    """The measured steps of a run, one process a rank, from what each rank wrote.
+    """Return the measured steps of a run, one process per rank, from the log of each rank.
 
-    Steps follow each other without a gap; those timed in parts show them, those that exchange nothing say so. Memory
-    and operators are not in a run. The actors and learners of an agent's run have a process each, as far as its record says when
-    they were at work.
+    Steps follow each other without a gap. Steps timed in parts show the parts; steps without exchange are marked. A run
+    contains no memory and no operators. The actors and learners of an agent's run have a process each, if the record contains
+    their times.
     """
     events: list[Event] = []
     for rank in run.ranks():
         events += _named(rank, f"rank {rank} (measured)", TRACKS[:1])
         now = 0.0
         log = run.read_steps(rank)
-        is_timed = any(line.mode is not None for line in log.steps)  # measured, each attempt from its beginning
+        is_timed = any(line.mode is not None for line in log.steps)  # measured, each attempt from its start
         for line in log.last_attempt() if is_timed else log.steps:
             found = {name: value for name in STEP_PARTS if (value := getattr(line, name)) is not None}
             length = max(sum(found.values()), line.step_time_s or 0.0)
@@ -94,7 +94,7 @@ def timeline_of_run(run: RunDir) -> dict[str, Any]:
 
 
 def _of_agents(run: RunDir, first: int) -> Iterator[Event]:
-    """The parts of an agent's run at work, as processes from this number on; nothing of other runs."""
+    """Yield the actors and learners of an agent's run, as processes numbered from `first`; nothing for other runs."""
     rows = run.record().tables.timeline
     parts = {part: first + i for i, part in enumerate(sorted({(row.role, row.number) for row in rows}))}
     for (role, number), process in parts.items():
@@ -113,7 +113,7 @@ def _slice(
     args: Event | None = None,
     process: int = 0,
 ) -> Iterator[Event]:
-    """A complete event; none where nothing lasts."""
+    """Yield a complete event; nothing if its duration is 0."""
     if seconds > 0:
         span = {"ts": _us(start_s), "dur": _us(seconds)}
         yield {"ph": "X", "name": name, "cat": kind, "pid": process, "tid": track, **span, "args": args or {}}

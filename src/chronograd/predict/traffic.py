@@ -1,12 +1,12 @@
 """Bytes that each operator moves, under a precision and a compiler.
 
-A trace holds what single-precision eager execution moves. Under autocast matrix work takes and gives half precision,
-softmax and some others give single, everything else the widest of what it gets; a change of type is a copy, and so is
-a change of layout. A compiler makes one pass of all that lies between two matrix operators: it reads what enters and
-writes what leaves.
+A trace holds the bytes of single-precision eager execution. Under autocast, matrix work has half-precision inputs and outputs,
+softmax and some others have single precision, and everything else has the widest type of its inputs. A change of type or layout
+is a copy. A compiler fuses everything between two matrix operators into one pass, which reads its inputs and writes its
+outputs.
 
-Left out: fast norms are assumed (a norm gives what it gets); accumulation and statistics, which are small.
-Source: PyTorch, "Automatic Mixed Precision package", op-specific behaviour; Ansel et al. 2024, PyTorch 2.
+Left out: fast norms are assumed (the output type is the input type); accumulation and statistics, which are small. Source:
+PyTorch, "Automatic Mixed Precision package", op-specific behaviour; Ansel et al. 2024, PyTorch 2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from chronograd.predict.derived import derived
 from chronograd.trace import CONV_KINDS, DTYPE_BYTES, KINDS, MATRIX_KINDS, Operator, Trace
 
-# Autocast's list of operators that are kept in single precision.
+# Autocast's list of operators that stay in single precision.
 _SINGLE = frozenset(
     (
         *("_softmax", "_log_softmax", "softplus", "nll_loss_forward", "nll_loss2d_forward"),
@@ -27,27 +27,27 @@ _SINGLE = frozenset(
     )
 )
 _HALF_BYTES = 2
-# A change of type reads four bytes and writes two, or the other way round.
+# A change of type reads four bytes and writes two, or reads two and writes four.
 _CAST_BYTES = 6
-# What the host takes to issue an operator, in those of an eager forward one: autograd issues from C++, a compiler's wrapper
-# without modules and dispatch. Autocast's change of an operand's type is an operator of its own. Fitted by hand to
-# NVIDIA's inference tables (batch 1 to 8, amp less fp32, V100 and T4) and to epochs of CIFAR ResNets on a V100 by depth;
-# compiled is assumed: no timing of a compiled network on a GPU tells its host. A CPU has no host apart; see `pass_s`.
+# Host time to issue an operator, relative to an eager forward one: autograd issues from C++, a compiler's wrapper without
+# modules and dispatch. Autocast's change of an operand's type is a separate operator. Fitted by hand to NVIDIA's inference
+# tables (batch 1 to 8, amp less fp32, V100 and T4) and to epochs of CIFAR ResNets on a V100 by depth. The compiled value is
+# assumed: no timing of a compiled network on a GPU shows its host. A CPU has no separate host; see `pass_s`.
 _BACKWARD_ISSUE, _CAST_ISSUE, _COMPILED_ISSUE = 0.7, 0.8, 0.3
-# Which operator stands for a fused pass: the first of the kind that is hardest to stream through.
+# The operator that represents a fused pass: the first of the kind that is hardest to stream.
 _STANDS_FOR_PASS = {"norm": 0, "softmax": 1, "reduction": 2, "pooling": 3, "gather": 4, "elementwise": 5, "copy": 6}
 _VIEW, _NORM = KINDS.index("view"), KINDS.index("norm")
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Affine amounts of shape (num_operators, 2), and which operators are launched.
+    """Affine amounts of shape (num_operators, 2), and a mask of launched operators.
 
     Attributes:
         moved: bytes that the operators themselves read and write.
-        cast: bytes that change their operands' type or layout first.
-        vector_flops: arithmetic that is no matrix work.
-        issues: what the host does for each, in eager forward operators without casts.
+        cast: bytes moved before, to change their operands' type or layout.
+        vector_flops: arithmetic that is not matrix work.
+        issues: host work of each, in units of an eager forward operator without casts.
         held_in_half: ids of the tensors that autocast holds in half precision.
     """
 
@@ -60,7 +60,7 @@ class Traffic:
 
 
 def traffic(trace: Trace, precision: str = "fp32", is_compiled: bool = False) -> Traffic:
-    """What a trace's operators move; computed once."""
+    """Return the bytes that a trace's operators move; computed once."""
     is_half = precision in ("fp16", "bf16")
     return derived(trace, ("traffic", is_half, is_compiled), lambda: _traffic(trace, is_half, is_compiled))
 
@@ -75,41 +75,41 @@ def _traffic(trace: Trace, is_half: bool, is_compiled: bool) -> Traffic:
     if is_half:
         moved, cast, num_casts, half = _autocast(trace)
     cast = cast + _laid_out(trace, half)
-    moved = np.where(copied, 2 * moved, moved)  # a norm lays its input out anew first
+    moved = np.where(copied, 2 * moved, moved)  # a norm first copies its input to another layout
     if is_compiled:
         moved, vector, launched = _fused(trace, moved, half)
-        cast[:, 1] = 0.0  # what grows with the batch changes type in the pass before; parameters do not
+        cast[:, 1] = 0.0  # bytes that grow with the batch change type in the previous pass; parameters do not
     issues = _COMPILED_ISSUE * launched if is_compiled else launched + _CAST_ISSUE * num_casts
     issues = np.where(c["phase"] == 1, _BACKWARD_ISSUE, 1.0) * issues
     return Traffic(moved, cast, vector, launched, issues, frozenset(half))
 
 
 def _numel(trace: Trace) -> np.ndarray:
-    """Elements of every tensor, affine: shape (num_tensors, 2)."""
+    """Return the elements of every tensor, affine: shape (num_tensors, 2)."""
     one = np.array([t.numel_at(1) for t in trace.tensors], dtype=np.float64)
     two = np.array([t.numel_at(2) for t in trace.tensors], dtype=np.float64)
     return np.stack([2 * one - two, two - one], axis=1)
 
 
 def _sizes(trace: Trace, half: set[int]) -> np.ndarray:
-    """Bytes of every tensor, affine, with those in half precision at half: shape (num_tensors, 2)."""
+    """Return the bytes of every tensor, affine, halved for tensors in half precision: shape (num_tensors, 2)."""
     each = [_HALF_BYTES if i in half else DTYPE_BYTES[t.dtype] for i, t in enumerate(trace.tensors)]
     return _numel(trace) * np.array(each, dtype=np.float64).reshape(-1, 1)
 
 
 def _autocast(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, set[int]]:
-    """Bytes moved and cast, how many operands are cast, and the tensors that are held in half precision."""
+    """Return bytes moved, bytes cast, the number of cast operands, and the tensors in half precision."""
     numel = _numel(trace)
     is_single = [t.dtype == "float32" for t in trace.tensors]
     half: set[int] = set()
-    copied: set[int] = set()  # storages with a copy in half: weights keep theirs for the step, backward finds it saved
+    copied: set[int] = set()  # storages with a copy in half: weights keep it for the step, and backward reuses it
     c = trace.columns
     cast, num_casts = np.zeros_like(c["read_bytes"]), np.zeros(len(trace.operators))
     reads, writes = [(1.0, 1.0)] * len(trace.operators), [(1.0, 1.0)] * len(trace.operators)
     sizes = (numel * np.array([[DTYPE_BYTES[t.dtype]] for t in trace.tensors])).tolist()
 
     def share(ids: tuple[int, ...], is_weight_half: bool) -> tuple[float, float]:
-        """Bytes now over bytes traced, of the part that is constant and of that which grows."""
+        """Return bytes now over bytes traced, of the constant part and of the part that grows."""
         before, now = [0.0, 0.0], [0.0, 0.0]
         for i in ids:
             scale = 0.5 if i in half or (is_weight_half and is_single[i]) else 1.0
@@ -140,7 +140,7 @@ def _autocast(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, set[int
 
 
 def _laid_out(trace: Trace, half: set[int]) -> np.ndarray:
-    """Bytes that convolutions move to bring operands into the layout they run with."""
+    """Return the bytes that convolutions move to bring operands into the layout of their kernels."""
     found = np.zeros((len(trace.operators), 2))
     size = _sizes(trace, half)
     for k, op in enumerate(trace.operators):
@@ -163,7 +163,7 @@ def _outputs_in_half(op: Operator, half: set[int], is_single: list[bool], trace:
 
 
 def _fused(trace: Trace, moved: np.ndarray, half: set[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bytes, arithmetic and launches where everything between two matrix operators is one pass."""
+    """Return bytes, arithmetic and launches if everything between two matrix operators is one pass."""
     c = trace.columns
     vector = np.array(c["vector_flops"])
     moved = np.array(moved)
@@ -194,7 +194,7 @@ def _fused(trace: Trace, moved: np.ndarray, half: set[int]) -> tuple[np.ndarray,
 
 
 def _through(trace: Trace, run: list[int], size: np.ndarray, last_read: dict[int, int]) -> np.ndarray:
-    """Bytes of the distinct tensors that enter a run of operators, and of those read after it, affine."""
+    """Return the bytes of the distinct tensors that a run of operators reads, and of those that are read after it, affine."""
     start, end = run[0], run[-1]
     enters: dict[int, dict[int, np.ndarray]] = {}
     leaves: dict[int, dict[int, np.ndarray]] = {}

@@ -1,4 +1,4 @@
-"""Which kinds of operators take the time of a step."""
+"""The time of a step by kind of operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chronograd.words import device, kind_name, time_unit
 
 
 def operators_section(record: Record) -> Section:
-    """Time of a step by operator kind, from the record's table `by_kind`."""
+    """Return the section with the time of a step by operator kind, from the record's table `by_kind`."""
     rows = sorted(record.tables.by_kind, key=lambda row: -row.time_s)
     total = sum(row.time_s for row in rows)
     unit, length = time_unit([rows[0].time_s] if rows else [])
@@ -53,7 +53,7 @@ def operators_section(record: Record) -> Section:
 
 def _operators_takeaway(rows: Sequence[OperatorKind], total: float) -> str:
     if not rows or not total:
-        return "The record has no time by operator kind, so nothing can be said about single operators."
+        return "The record has no time by operator kind, so it does not show single operators."
     top = rows[0]
     flops = sum(row.flops for row in rows)
     of_flops = f" for {percent(top.flops / flops, 0)} of the FLOPs" if flops else ""
