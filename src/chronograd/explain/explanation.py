@@ -123,7 +123,7 @@ def explain(paths: Sequence[Path]) -> Explanation:
     runs = _labelled(sorted(runs, key=lambda run: run.world))
     explained = [explain_one(run) for run in runs]
     if len(runs) > 1:
-        explained = [explained[0], *(_beside(runs[0], one) for one in explained[1:])]
+        explained = [explained[0], *(_with_fewer_ranks(runs[0], one) for one in explained[1:])]
     return Explanation(explained, across.compare(runs) if len(runs) > 1 else [])
 
 
@@ -164,7 +164,7 @@ def explain_one(run: Evidence) -> Explained:
     )
 
 
-def _beside(first: Evidence, one: Explained) -> Explained:
+def _with_fewer_ranks(first: Evidence, one: Explained) -> Explained:
     """Return the explanation with the facts that need a run on fewer ranks."""
     if one.run.world == first.world:
         return one

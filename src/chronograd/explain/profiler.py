@@ -246,7 +246,7 @@ def _of_host(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) ->
         wait / 1e6,
         _parts(events, main, lows, highs),
         start=_start(trace, "cpu", ""),
-        operators=_dearest(operators, float(lows[0]), float(highs[-1])),
+        operators=_longest_operators(operators, float(lows[0]), float(highs[-1])),
         launch_s=np.maximum(0.0, highs - lows - seen) / 1e6,
     )
 
@@ -404,7 +404,7 @@ def _work_intervals(operators: Sequence[_Event], thread: str) -> Intervals:
     return Intervals.union([piece for pieces in alone for piece in pieces])
 
 
-def _dearest(operators: Sequence[_Event], low: float, high: float) -> tuple[tuple[str, float], ...]:
+def _longest_operators(operators: Sequence[_Event], low: float, high: float) -> tuple[tuple[str, float], ...]:
     """Return the operators with the largest self time, in seconds over all threads, largest first."""
     totals: dict[str, float] = {}
     for thread in {e.thread for e in operators}:

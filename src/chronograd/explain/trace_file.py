@@ -172,7 +172,7 @@ def distinguished(names: Sequence[str], width: int = 60) -> list[str]:
 def _cut(name: str, others: Sequence[str], width: int) -> str:
     if len(name) <= width:
         return name
-    alike = max((_alike(name, other) for other in others), default=0)
+    alike = max((_common_prefix_length(name, other) for other in others), default=0)
     if alike < width - 1:
         return f"{name[: width - 1]}…"
     head = 2 * width // 5
@@ -182,7 +182,7 @@ def _cut(name: str, others: Sequence[str], width: int) -> str:
     return f"{name[:head]}…{rest if len(rest) <= room + 1 else rest[:room] + '…'}"
 
 
-def _alike(one: str, other: str) -> int:
+def _common_prefix_length(one: str, other: str) -> int:
     """Return the number of letters before two names differ."""
     differs = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differs, min(len(one), len(other)))

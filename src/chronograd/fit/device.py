@@ -167,7 +167,7 @@ class _FitProblem:
         return jacobian
 
     def host_sigma(self, x: np.ndarray) -> float:
-        """Return the standard deviation of the log of the host's time: that of the prior, reduced by samples that show host
+        """Return the standard deviation of the log of the host's time: that of the prior, narrowed by samples that show host
         time.
         """
         if self.prior.host_sigma == 0:

@@ -107,7 +107,7 @@ def from_schedule(schedule: Schedule, now: float, known: PublishedCurves) -> Con
 
 
 def _moved(progress: float, num_drops: int) -> float:
-    """Return the progress of a run with more drops than this schedule, counting from the last drop."""
+    """Return the progress with at most `num_drops` drops: the phase after a later drop counts as the phase after the last."""
     whole = math.floor(progress)
     return min(whole, num_drops) + progress - whole if num_drops else progress
 

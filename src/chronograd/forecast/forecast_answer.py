@@ -281,7 +281,7 @@ def _rows_of_level(forecast: Forecast, now: float) -> list[list[str]]:
 
 def _lines(forecast: Forecast) -> list[str]:
     curve, unit, pace = forecast.curve, forecast.curve.unit, forecast.pace
-    lines = [f"learning rate: {curve.schedule_told}" if curve.schedule_told else _untold(curve)]
+    lines = [f"learning rate: {curve.schedule_told}" if curve.schedule_told else _unknown_rate(curve)]
     if pace is not None:
         lines.append(
             f"pace: {seconds(pace.seconds)} a{'n' * (unit == 'epoch')} {unit} ({seconds(pace.low)} … {seconds(pace.high)})"
@@ -293,7 +293,7 @@ def _lines(forecast: Forecast) -> list[str]:
     return [*lines, forecast.basis, *missed(forecast, "points")]
 
 
-def _untold(curve: LearningCurve) -> str:
+def _unknown_rate(curve: LearningCurve) -> str:
     if curve.schedule.planned is not None:
         return f"learning rate: only its end is known, {curve.unit} {_place(curve.schedule.planned)}; give the rest with --schedule"
     end = f"--schedule cosine --planned {2 * curve.steps[-1]:.0f}"

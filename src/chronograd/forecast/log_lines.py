@@ -107,12 +107,12 @@ def _of_words(line: str, split: str) -> tuple[dict[str, Any], str]:
     for pair in pairs:
         name = pair[1].strip() + (" (ms)" if pair[3] == "ms" else "")
         row.setdefault(name, pair[2].replace(",", "") + ("%" if pair[3] == "%" else ""))
-    if not (epoch or count or share) and not (pairs and _tells(pairs)):
+    if not (epoch or count or share) and not (pairs and _has_metric(pairs)):
         return {}, split
     return ({**row, "mode": mode} if mode or split else row), mode
 
 
-def _tells(pairs: list[re.Match[str]]) -> bool:
+def _has_metric(pairs: list[re.Match[str]]) -> bool:
     """Return whether a line without an epoch or step has a metric, such as the last line of an evaluation."""
     return any(
         re.search(r"loss|acc|top.?[15]|ppl|perplexity|error|map|iou|f1", pair[1], re.IGNORECASE) for pair in pairs

@@ -210,7 +210,7 @@ def _of_one_run(rows: list[Row], run: str | None, path: Path) -> list[Row]:
     """Return the rows, or columns, of one run. Raises InputError if there are several and the user names none."""
     names = _names(rows)
     prefixes = list(dict.fromkeys(name.rpartition(" - ")[0] for name in names if " - " in name))
-    column = next((name for name in named(names, RUNS) if _tells_runs(rows, names, name)), None)
+    column = next((name for name in named(names, RUNS) if _names_runs(rows, names, name)), None)
     runs = prefixes if column is None else list(dict.fromkeys(str(row.get(column)) for row in rows if row.get(column)))
     if run is not None:
         if len(runs) < 2:
@@ -231,7 +231,7 @@ def _of_one_run(rows: list[Row], run: str | None, path: Path) -> list[Row]:
     raise InputError(f"{path} holds {how_many(len(runs), 'runs')}: {shown}", f"name one, such as --run '{runs[0]}'")
 
 
-def _tells_runs(rows: Sequence[Row], names: Sequence[str], column: str) -> bool:
+def _names_runs(rows: Sequence[Row], names: Sequence[str], column: str) -> bool:
     """Return whether a column names several runs: it has several values, and steps do not rise from the first row to the
     last.
     """

@@ -91,8 +91,8 @@ def _of_rows(
     values = _numbers((rows[number][name] for number in own), name, path)
     others = [one for one in names if one != name]
     steps, unit, notes = _steps(rows, others, own, unit)
-    kept = _held(steps)
-    if len(kept) < len(own):
+    valid = _valid_points(steps)
+    if len(valid) < len(own):
         back = int(np.flatnonzero(np.diff(steps) <= 0)[0])
         if (np.diff(steps) <= 0).sum() > MAX_RESTARTS * len(own):
             raise FileFormatError(
@@ -101,14 +101,14 @@ def _of_rows(
             )
         notes.append(
             f"{unit}s go back from {steps[back]:,g} to {steps[back + 1]:,g}, as after a restart: the later values are used, and "
-            f"{len(own) - len(kept):,} earlier points are left out"
+            f"{len(own) - len(valid):,} earlier points are left out"
         )
     times = times_of(rows, others, own)
     from_0 = unit == "epoch" and len(steps) > 0 and min(steps) == 0 and bool((steps == np.round(steps)).all())
     is_text = any("of iterations" in row for row in rows)  # text logs mix lines of many kinds
     return LogColumn(
-        name, steps[kept], values[kept], None if times is None else times[kept], unit,
-        len(kept) if is_text else len(rows) - len(own) + len(kept), from_0, tuple(notes),
+        name, steps[valid], values[valid], None if times is None else times[valid], unit,
+        len(valid) if is_text else len(rows) - len(own) + len(valid), from_0, tuple(notes),
     )  # fmt: skip
 
 
@@ -196,18 +196,18 @@ def _ahead(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequenc
     return None
 
 
-def _held(steps: Array) -> list[int]:
+def _valid_points(steps: Array) -> list[int]:
     """Return the points that remain valid if steps go back: the last of each step, and none that a restart overwrites.
 
-    >>> _held(np.array([1.0, 2, 3, 2, 3, 4]))
+    >>> _valid_points(np.array([1.0, 2, 3, 2, 3, 4]))
     [0, 3, 4, 5]
     """
-    held: list[int] = []
+    valid: list[int] = []
     for number, step in enumerate(steps):
-        while held and steps[held[-1]] >= step:
-            held.pop()
-        held.append(number)
-    return held
+        while valid and steps[valid[-1]] >= step:
+            valid.pop()
+        valid.append(number)
+    return valid
 
 
 def _numbers(given: Iterable[Any], name: str, path: Path) -> Array:

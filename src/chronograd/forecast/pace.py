@@ -49,12 +49,12 @@ class Pace:
             return 0.0, 0.0, None if high is None else max(0.0, high) * self.high
         return (
             middle,
-            middle * _apart(low or 0.0, ahead, self.low / self.seconds),
-            (None if high is None else middle / _apart(ahead, high, self.seconds / self.high)),
+            middle * _combined_ratio(low or 0.0, ahead, self.low / self.seconds),
+            (None if high is None else middle / _combined_ratio(ahead, high, self.seconds / self.high)),
         )
 
 
-def _apart(less: float, more: float, pace: float) -> float:
+def _combined_ratio(less: float, more: float, pace: float) -> float:
     """Combine the ratio of two distances and the ratio of two paces, both at most 1, into one ratio."""
     if less <= 0:
         return 0.0
