@@ -203,7 +203,7 @@ def test_a_step_on_a_processor_is_predicted_from_its_measured_peaks() -> None:
 def test_what_costs_most_comes_first_and_is_in_the_first_sentence() -> None:
     (row,) = doctor_job.exchange(jobs.from_dict(TWO), NEED, 6.25e6, "between these hosts")
     sections = answer.sections_of([row, Finding("cores", "load", "busy", "warning", "wait")], 1.0)
-    assert sections[0].takeaway.startswith("A run can start, and 84 % of its time goes into waiting for gradients;")
+    assert sections[0].takeaway.startswith("A run can start, and 84 % of its time goes into waiting for gradients.")
 
 
 def test_writing_is_weighed_against_the_time_between_checkpoints() -> None:
@@ -236,7 +236,7 @@ def test_what_the_job_does_not_use_is_left_out() -> None:
 @pytest.mark.parametrize(("name", "text", "why"), [
     ("OMP_NUM_THREADS", "64000", "wait for each other"),
     ("MKL_NUM_THREADS", "64000", "wait for each other"),
-    ("OMP_NUM_THREADS", "many", "is no number"),
+    ("OMP_NUM_THREADS", "many", "is not a number"),
 ])  # fmt: skip
 def test_thread_variables_that_are_wrong(name: str, text: str, why: str) -> None:
     row = only(doctor_cores.thread_variables(1, {name: text}), "warning")
@@ -439,7 +439,7 @@ def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
 @pytest.mark.skipif(is_root, reason="root may write anywhere")
 def test_a_folder_without_permission(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir(mode=0o555)
-    assert "may write there" in only(look(tmp_path / "runs"), "obstacle").to_do
+    assert "permission to write there" in only(look(tmp_path / "runs"), "obstacle").to_do
 
 
 @needs_root
@@ -653,12 +653,12 @@ def test_what_is_in_the_way_comes_first_and_the_verdict_before_it() -> None:
         Finding("storage", "runs", "cannot be written", "obstacle", "name another folder"),
     ]
     first, second = answer.sections_of(found, 1.25)
-    assert first.takeaway == "A run cannot start as it is; looked for 1.2 s. 1 of 2 things that were looked at."
+    assert first.takeaway == "A run cannot start as it is. The checks took 1.2 s. This section lists 1 of 2 checks."
     assert first.table is not None
     assert list(first.table.rows) == [["storage", "runs: cannot be written\n→ name another folder"]]
-    assert (second.title, second.takeaway) == ("Fine", "1 of 2 things that were looked at.")
+    assert (second.title, second.takeaway) == ("Fine", "This section lists 1 of 2 checks.")
     (fine,) = answer.sections_of(found[:1], 1.0)
-    assert fine.takeaway.startswith("A run can start; ")
+    assert fine.takeaway.startswith("A run can start. ")
 
 
 @pytest.mark.parametrize("why", ["", "was killed by SIGKILL"])
@@ -676,4 +676,4 @@ def test_devices_that_do_not_answer_are_told_with_why_their_process_ended(
     monkeypatch.setattr(checks.cores, "blas", lambda build: [])
     found, need = checks._of_torch(Ended(), {"has_link": False}, None, [], "")  # type: ignore[arg-type]
     assert need == {}
-    assert found[-1].to_do == (why or "see that no other process has the devices")
+    assert found[-1].to_do == (why or "check that no other process uses the devices")

@@ -1,4 +1,4 @@
-"""What `doctor` says: whether a run can start, what is in its way with what to do, then all that was looked at."""
+"""Answer of `doctor`: whether a run can start, the obstacles with their remedies, then all other checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TITLES: dict[State, str] = {
     "absent": "Not here",
 }
 
-# What costs a share of the time, in words.
+# Findings that cost a share of the time, in words.
 IN_WORDS = {"exchange": "waiting for gradients", "speed": "writing checkpoints"}
 
 
@@ -39,7 +39,9 @@ class Examined:
 
 
 def doctor(job: Job | None = None, hosts: str = "", out: str = "runs", everything: bool = False) -> Answer[Examined]:
-    """Look at this machine, for a job or for any; the exit status is 1 if a run cannot start. As `examine`."""
+    """Check this machine, for a job or in general, with the arguments of `examine`. The exit status is 1 if a run cannot
+    start.
+    """
     started = time.monotonic()
     findings = examine(job, hosts, out, everything)
     took_s, is_ready = time.monotonic() - started, can_start(findings)
@@ -49,17 +51,17 @@ def doctor(job: Job | None = None, hosts: str = "", out: str = "runs", everythin
 
 
 def sections_of(findings: Sequence[Finding], took_s: float) -> list[Section]:
-    """By state, what is in the way first; the first of them has the verdict."""
+    """Return one section per state, obstacles first; the first one has the verdict."""
     verdict = "A run can start" if can_start(findings) else "A run cannot start as it is"
     worst = max((one for one in findings if one.state == "warning"), key=lambda one: one.share, default=None)
     if worst is not None and worst.share > 0:
         verdict += f", and {percent(worst.share, 0)} of its time goes into {IN_WORDS.get(worst.what, worst.what)}"
-    takeaway = f"{verdict}; looked for {took_s:.1f} s."
+    takeaway = f"{verdict}. The checks took {took_s:.1f} s."
     sections = []
     for state, title in TITLES.items():
         chosen = [finding for finding in findings if finding.state == state]
         if chosen:
-            things = f"{len(chosen)} of {len(findings)} things that were looked at."
+            things = f"This section lists {len(chosen)} of {len(findings)} checks."
             table = Table(("", title.lower() if state != "absent" else "not here"), _rows(chosen))
             sections.append(Section(title, f"{takeaway} {things}".strip(), table=table, data=as_json(chosen)))
             takeaway = ""
@@ -67,7 +69,7 @@ def sections_of(findings: Sequence[Finding], took_s: float) -> list[Section]:
 
 
 def _rows(findings: Sequence[Finding]) -> list[list[str]]:
-    """The group where it changes; what was seen, and on a line of its own what to do."""
+    """Return rows of a group, named in its first row, and a finding, with its remedy on a separate line."""
     rows, group = [], ""
     for finding in findings:
         seen = finding.seen if finding.what == finding.group else f"{finding.what}: {finding.seen}"

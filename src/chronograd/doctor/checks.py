@@ -1,4 +1,4 @@
-"""What `doctor` asks for and what it makes of the answers; imported while PyTorch is being imported elsewhere."""
+"""The order of `doctor`'s checks and their findings; imported while another process imports PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from chronograd.errors import install_command
 from chronograd.job import Job
 from chronograd.units import seconds, si
 
-# Importing PyTorch takes 3 s on a warm disk, and five times that on a cold or a busy one: these only keep from hanging.
+# Importing PyTorch takes 3 s from a warm disk, and five times that from a cold or a busy one: these deadlines only prevent
+# hangs.
 BUILD_S, REST_S = 30.0, 20.0
 MARK_S = 2.0
 
@@ -24,7 +25,7 @@ MARK_S = 2.0
 def check(
     machine: Worker, folder: Worker, job: Job | None, hosts: str, out: Path, started: float, everything: bool = False
 ) -> list[Finding]:
-    """All but what is said when the two processes have ended; see `doctor.examine`."""
+    """Return all findings that do not need the end of the two processes; see `doctor.examine`."""
     found = _looked_at_here(job, hosts)
     if not everything:
         found = [one for one in found if software.concerns(one, job.backend if job else None)]
@@ -34,7 +35,7 @@ def check(
         mark = folder.wait("mark", started + MARK_S)
         rows, rate = doctor_hosts.check(hosts, mark, str(out), job.cluster.count if job else None)
         found += rows
-    machine.tell({"go": True})  # peaks are measured when hosts of this machine are quiet
+    machine.tell({"go": True})  # measure peaks only when hosts on this machine are idle
     rows, need = _of_torch(machine, machine.wait("build", started + BUILD_S), job, driver, driver_cuda)
     if job is not None and rate is not None:
         found += [*rows, *doctor_job.exchange(job, need, rate, "between these hosts")]
@@ -46,7 +47,7 @@ def check(
 
 
 def _looked_at_here(job: Job | None, hosts: str) -> list[Finding]:
-    """What needs neither PyTorch nor patience."""
+    """Return the findings that need neither PyTorch nor waiting."""
     ranks = cores.ranks_here(job, hosts)
     quota = cores.quota_cores()
     found = cores.cores(ranks, job.cluster.threads if job else None, quota)
@@ -61,7 +62,7 @@ def _looked_at_here(job: Job | None, hosts: str) -> list[Finding]:
 def _of_torch(
     machine: Worker, build: dict[str, Any] | None, job: Job | None, driver: list[dict[str, str]], driver_cuda: str
 ) -> tuple[list[Finding], dict[str, Any]]:
-    """Findings of the process with PyTorch, and the bytes that a job needs, as far as it came in time."""
+    """Return the findings of the process with PyTorch, and the needs of a job, if they arrive in time."""
     if build is None or "error" in build:
         return [_no_torch(build, machine.why_ended)], {}
     until = time.monotonic() + REST_S
@@ -70,7 +71,7 @@ def _of_torch(
         found.append(_link(machine.wait("link", until)))
     measured = machine.wait("devices", until)
     if measured is None:
-        to_do = machine.why_ended or "see that no other process has the devices"
+        to_do = machine.why_ended or "check that no other process uses the devices"
         return [*found, late("devices", "peaks", REST_S, to_do)], {}
     found += devices.usable(driver, driver_cuda, build, measured, job.cluster.device if job else "local")
     found += devices.peaks(measured, driver, cores.usable_cores())
@@ -79,13 +80,13 @@ def _of_torch(
         return found, {}
     need = machine.wait("job", until)
     if need is None:
-        to_do = machine.why_ended or "its network may take long to count: chronograd count says more"
+        to_do = machine.why_ended or "counting its network may take long: try `chronograd count`"
         return [*found, late("job", "job", REST_S, to_do)], {}
     return found + doctor_job.findings(job, need, measured), need
 
 
 def _exchange_here(job: Job | None, need: dict[str, Any], rows: list[Finding]) -> list[Finding]:
-    """The job's gradients on the link between two processes of this machine, unless its ranks have GPUs."""
+    """Check the exchange of the job's gradients between two processes of this machine, unless its ranks have GPUs."""
     rates = [one.numbers["bandwidth_bytes_per_s"] for one in rows if one.group == "link" and one.numbers]
     if job is None or not rates or need.get("is_on_gpu"):
         return []
@@ -94,7 +95,7 @@ def _exchange_here(job: Job | None, need: dict[str, Any], rows: list[Finding]) -
 
 def _no_torch(build: dict[str, Any] | None, why_ended: str) -> Finding:
     if build is None:
-        to_do = why_ended or "its disk is slow, or many processes run: see what takes long with python -X importtime"
+        to_do = why_ended or "the disk is slow, or many processes run: find the slow imports with python -X importtime"
         return late("software", "importing PyTorch", BUILD_S, to_do)
     is_missing = "No module" in build["error"]
     to_do = install_command("torch") if is_missing else "pip install --force-reinstall torch"
@@ -102,7 +103,7 @@ def _no_torch(build: dict[str, Any] | None, why_ended: str) -> Finding:
 
 
 def _link(answer: dict[str, Any] | None) -> Finding:
-    what, to_do = "two processes here", "see that the loopback interface is up: ip addr show lo"
+    what, to_do = "two processes here", "check that the loopback interface is up: ip addr show lo"
     if answer is None:
         return late("link", what, REST_S, to_do)
     if "error" in answer:

@@ -1,4 +1,4 @@
-"""Cores, threads and memory: what this process may use, what it is told to use, and what others take."""
+"""Checks of cores, threads and memory: the limits of this process, its settings, and the use by other programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 CPUS = Path("/sys/devices/system/cpu")
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-# Of the allowed cores: others that take more are felt in a step that all cores share.
+# Share of the allowed cores: if other programs use more, a step on all cores becomes slower.
 MAX_TAKEN = 0.25
 MIN_FILES = 1_024
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -30,7 +30,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def ranks_here(job: Job | None, hosts: str) -> int:
-    """Ranks of a job on this machine. Namespaces are this machine; other hosts each take their share."""
+    """Return the ranks of a job on this machine. Namespaces are on this machine; other hosts each take their share."""
     count = job.cluster.count if job else 1
     names = hosts.split(",") if hosts else []
     others = sum(not name.strip().startswith("netns:") for name in names)
@@ -38,10 +38,10 @@ def ranks_here(job: Job | None, hosts: str) -> int:
 
 
 def quota_cores(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> float | None:
-    """Cores that a control group grants (`docker run --cpus`, Kubernetes limits, SLURM); None without a limit.
+    """Return the cores that a control group grants (`docker run --cpus`, Kubernetes limits, SLURM); None without a limit.
 
-    Neither the affinity nor PyTorch knows of it. Reads cpu.max of version 2 and cpu.cfs_quota_us of version 1, of this
-    process's group and of those above.
+    Neither the affinity nor PyTorch shows this limit. Reads cpu.max of version 2 and cpu.cfs_quota_us of version 1, of this
+    process's group and of its parents.
     """
     found = []
     for folder in _groups(root, own, "cpu"):
@@ -58,7 +58,7 @@ def quota_cores(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> float | None:
 
 
 def _groups(root: Path, own: Path, controller: str) -> list[Path]:
-    """Folders of this process's control group and of those above it, of either version."""
+    """Return the folders of this process's control group and of its parents, of either version."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
@@ -76,7 +76,7 @@ def _groups(root: Path, own: Path, controller: str) -> list[Path]:
 
 
 def physical_cores(cpus: Path = CPUS) -> int:
-    """Of the cores that this process may use, hyper-threads of one core counted once."""
+    """Return the number of physical cores that this process may use."""
     seen = set()
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(environment.cores())
     for cpu in allowed:
@@ -88,33 +88,35 @@ def physical_cores(cpus: Path = CPUS) -> int:
 
 
 def usable_cores() -> int:
-    """Threads that can work at once: physical cores, within the quota, at least 1."""
+    """Return the threads that can work simultaneously: physical cores, within the quota, at least 1."""
     quota = quota_cores()
     return max(1, min(physical_cores(), int(quota) if quota else physical_cores()))
 
 
 def cores(ranks: int, threads: int | None, quota: float | None) -> list[Finding]:
-    """Cores against the ranks of a job on this machine, and the threads that it gives each (None: a share)."""
+    """Compare the cores with the ranks of a job on this machine and the threads of each (None: an equal share)."""
     logical, physical = environment.cores(), physical_cores()
     numbers = {"logical": logical, "physical": physical, "machine": os.cpu_count(), "quota": quota}
     if quota is not None and quota < logical:
-        seen = f"{logical} cores are seen, and a control group grants {quota:g}"
+        seen = f"this machine shows {logical} cores, but a control group grants {quota:g}"
         share = max(1, int(quota) // ranks)
-        to_do = f"write cluster.threads={share}, set OMP_NUM_THREADS={share} for loops of your own, or raise the limit"
-        return [Finding("cores", "quota", seen, "warning", f"{to_do}: threads beyond it are stopped in turn", numbers)]
+        to_do = f"set cluster.threads={share}, set OMP_NUM_THREADS={share} for your own loops, or raise the limit"
+        return [Finding("cores", "quota", seen, "warning", f"{to_do}: the system pauses threads beyond it", numbers)]
     seen = f"{logical} of the machine's {os.cpu_count()}, {physical} without hyper-threads, no quota"
     found = [Finding("cores", "cores", seen, numbers=numbers)]
     total = ranks * (threads or max(1, logical // ranks))
     if total > logical:
-        seen = f"{how_many(ranks, 'ranks')} of {threads or 1} threads on {how_many(logical, 'cores')}"
+        seen = f"{how_many(ranks, 'ranks')} with {threads or 1} threads each on {how_many(logical, 'cores')}"
         most = max(1, logical // ranks)
-        to_do = f"write cluster.threads={most}" + ("" if ranks <= logical else f", and cluster.count={logical} at most")
+        to_do = f"set cluster.threads={most}" + ("" if ranks <= logical else f", and cluster.count={logical} at most")
         found.append(Finding("cores", "ranks", seen, "warning", to_do, {"ranks": ranks, "threads": total}))
     return found
 
 
 def thread_variables(ranks: int, variables: Mapping[str, str]) -> list[Finding]:
-    """OMP_NUM_THREADS and MKL_NUM_THREADS against cores / ranks. Our own ranks are given theirs; other programs obey these."""
+    """Compare OMP_NUM_THREADS and MKL_NUM_THREADS with cores / ranks. Ranks of chronograd ignore them; other programs obey
+    them.
+    """
     share = max(1, usable_cores() // ranks)
     found = []
     for name in VARIABLES:
@@ -122,25 +124,29 @@ def thread_variables(ranks: int, variables: Mapping[str, str]) -> list[Finding]:
         if text is None:
             continue
         count = int(text) if text.isdigit() else None
-        why = "is no number" if count is None else "threads wait for each other" if count > share else "cores stay idle"
+        why = (
+            "is not a number"
+            if count is None
+            else "threads wait for each other"
+            if count > share
+            else "cores stay idle"
+        )
         of = f"{share} {'core' if share == 1 else 'cores'} per rank"
         seen = f"{text}, with {of}" if count == share else f"{text!r} with {of}: {why}"
-        to_do = (
-            f"export {name}={share}, or unset it; ranks that chronograd starts are given {share} each whatever it says"
-        )
+        to_do = f"export {name}={share}, or unset it; chronograd gives each of its ranks {share} regardless"
         numbers = {"threads": count, "cores_per_rank": share}
         found.append(judged("cores", name, seen, numbers, (count != share, "warning", to_do)))
     return found
 
 
 class Load:
-    """How many of the allowed cores others keep busy, from its making on."""
+    """The allowed cores that other programs keep busy, measured from its creation on."""
 
     def __init__(self) -> None:
         self._start, self._ticks, self._own_s = time.monotonic(), environment.processor_ticks(), self._used_s()
 
     def finding(self) -> Finding:
-        """To be asked when processes of ours have ended and were waited for."""
+        """Return the finding. Call it after our own processes have ended and were waited for."""
         seconds = max(time.monotonic() - self._start, 0.05)
         busy, stolen = (
             (now - then) / _TICKS_PER_S for now, then in zip(environment.processor_ticks(), self._ticks, strict=True)
@@ -148,11 +154,11 @@ class Load:
         others = max(0.0, (busy - (self._used_s() - self._own_s)) / seconds)
         taken, of = stolen / seconds, environment.cores()
         is_overbooked = taken > MAX_TAKEN * of
-        stealing = f"; {taken:.1f} are taken by other machines" if is_overbooked else ""
+        stealing = f"; {taken:.1f} are used by other virtual machines" if is_overbooked else ""
         return judged(
             "cores",
             "load",
-            f"others keep {others:.1f} of {of} cores busy (load average {os.getloadavg()[0]:.1f}){stealing}",
+            f"other programs keep {others:.1f} of {of} cores busy (load average {os.getloadavg()[0]:.1f}){stealing}",
             {
                 "busy_cores_of_others": round(others, 2),
                 "stolen_cores": round(taken, 2),
@@ -160,7 +166,7 @@ class Load:
             },
             (is_overbooked, "warning",
              "the host of this virtual machine is overbooked: ask for dedicated cores, or measure at another time"),
-            (others > MAX_TAKEN * of, "warning", "`top` shows who; wait for it, or end it"),
+            (others > MAX_TAKEN * of, "warning", "find the program with `top`; wait for it, or end it"),
         )  # fmt: skip
 
     @staticmethod
@@ -170,17 +176,15 @@ class Load:
 
 
 def blas(build: Mapping[str, Any]) -> list[Finding]:
-    """The libraries of linear algebra that PyTorch and NumPy use, as `measure.probe.build` tells."""
+    """Check the libraries of linear algebra that PyTorch and NumPy use, from `measure.probe.build`."""
     name, numpy = str(build["blas"]), str(build["numpy_blas"])
     seen = f"{name or 'none'} in PyTorch ({build['vectors']}), {numpy or 'none'} in NumPy"
     numbers = {"torch": name, "numpy": numpy, "vectors": str(build["vectors"])}
-    to_do = "products are slow without one: install PyTorch from its own wheels, which have MKL or OpenBLAS"
+    to_do = "matrix products are slow without one: install PyTorch from its official wheels, which have MKL or OpenBLAS"
     found = [judged("cores", "BLAS", seen, numbers, (name in ("", "generic"), "warning", to_do))]
     libraries = build["openmp"]
     if len({library.split(".")[0].split("-")[0] for library in libraries}) > 1:
-        seen = (
-            f"{len(libraries)} OpenMP libraries in one process ({', '.join(libraries)}), each with threads of its own"
-        )
+        seen = f"{len(libraries)} OpenMP libraries in one process ({', '.join(libraries)}), each with its own threads"
         to_do = "install PyTorch and NumPy from one source, pip or conda, not both"
         found.append(Finding("cores", "OpenMP", seen, "warning", to_do, {"libraries": len(libraries)}))
     return found
@@ -190,7 +194,7 @@ def blas(build: Mapping[str, Any]) -> list[Finding]:
 
 
 def free_memory_bytes(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """RAM that new processes may take: what is available, within the control group's limit."""
+    """Return the RAM available to new processes, within the control group's limit."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -200,13 +204,13 @@ def free_memory_bytes(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | Non
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             try:
                 free.append(int((folder / limit).read_text()) - int((folder / used).read_text()))
-            except (OSError, ValueError):  # not of this version, or `max`
+            except (OSError, ValueError):  # another version, or `max`
                 continue
     return max(0, min(free)) if free else None
 
 
 def open_files() -> Finding:
-    """The limit on open files: loaders, Ray and many ranks need hundreds."""
+    """Check the limit on open files: loaders, Ray and many ranks need hundreds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     seen = f"{soft:,} open files per process" if soft != resource.RLIM_INFINITY else "open files without a limit"
     is_low = soft != resource.RLIM_INFINITY and soft < MIN_FILES

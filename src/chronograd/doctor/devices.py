@@ -1,4 +1,4 @@
-"""Devices: what the driver lists against what PyTorch can use, and their measured peaks against their data sheets."""
+"""Checks of devices: those that the driver lists and PyTorch can use, and their measured peaks against their data sheets."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from chronograd.hardware.catalog import Device
 from chronograd.measure import environment
 from chronograd.units import percent, si
 
-# Of a data sheet's peak. Large products reach 0.6 to 0.95 of it, large copies 0.75 to 0.95; see docs/accuracy.md.
+# Minimum share of a data sheet's peak. Large products reach 0.6 to 0.95 of it, large copies 0.75 to 0.95; see docs/accuracy.md.
 MIN_SHARE = 0.5
-# Of what this machine reached when it was calibrated.
+# Minimum share of the rate that this machine's calibration measured.
 MIN_OF_CALIBRATED = 0.7
 DRIVER_TIMEOUT_S = 4.0
 _FIELDS = "name,driver_version,memory.total,memory.used,utilization.gpu,power.limit,power.default_limit,temperature.gpu"
 
 
 def listed() -> tuple[list[dict[str, str]], str]:
-    """GPUs of nvidia-smi, hidden ones too, and the newest CUDA that the driver can run; empty where there is no driver."""
+    """Return all GPUs of nvidia-smi, even hidden ones, and the newest CUDA of the driver; empty without a driver."""
     text = environment.nvidia_smi(f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits", timeout_s=DRIVER_TIMEOUT_S)
     if text is None:
         return [], ""
@@ -42,29 +42,29 @@ def usable(
     found: Mapping[str, Any],
     asked_for: str = "local",
 ) -> list[Finding]:
-    """GPUs that the driver lists and PyTorch cannot use, with the reason. `asked_for` is the device of the job."""
+    """Report GPUs that the driver lists and PyTorch cannot use, with the reason. `asked_for` is the device of the job."""
     num_listed, num_seen = len(driver), len(found["gpu_names"])
     numbers = {"listed": num_listed, "usable": num_seen, "torch_cuda": build["cuda"], "driver_cuda": driver_cuda}
     if num_listed == 0 and num_seen == 0:
-        return [Finding("devices", "GPUs", "none is listed by a driver; jobs run on the processor", numbers=numbers)]
+        return [Finding("devices", "GPUs", "no driver lists any; jobs run on the CPU", numbers=numbers)]
     if num_seen >= num_listed:
-        return [Finding("devices", "GPUs", f"{num_seen} of {num_listed} can be used by PyTorch", numbers=numbers)]
-    seen = f"the driver lists {num_listed} ({driver[0]['name']}), PyTorch can use {num_seen}"
+        return [Finding("devices", "GPUs", f"PyTorch can use {num_seen} of {num_listed}", numbers=numbers)]
+    seen = f"the driver lists {num_listed} ({driver[0]['name']}), but PyTorch can use {num_seen}"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if build["cuda"] is None:
-        why = f"{seen}: PyTorch {build['version']} is built for the CPU alone"
-        to_do = "pip install torch from an index with CUDA builds (pytorch.org/get-started says which)"
+        why = f"{seen}: PyTorch {build['version']} is built for the CPU only"
+        to_do = "pip install torch from an index with CUDA builds (see pytorch.org/get-started)"
     elif hidden is not None:
         why, to_do = (
             f"{seen}: CUDA_VISIBLE_DEVICES is {hidden!r}",
-            "unset CUDA_VISIBLE_DEVICES, or name those you want in it",
+            "unset CUDA_VISIBLE_DEVICES, or add the GPUs you want to it",
         )
     elif driver_cuda and _major(driver_cuda) < _major(build["cuda"]):
-        why = f"{seen}: its driver runs CUDA up to {driver_cuda}, PyTorch is built for {build['cuda']}"
+        why = f"{seen}: its driver supports CUDA up to {driver_cuda}, but PyTorch is built for {build['cuda']}"
         to_do = f"install a driver for CUDA {build['cuda']}, or a PyTorch built for CUDA {_major(driver_cuda)}"
     else:
-        why = f"{seen}: {found['error'] or 'it does not say why'}"
-        to_do = "see that this process may open /dev/nvidia*; in a container start it with --gpus all"
+        why = f"{seen}: {found['error'] or 'it gives no reason'}"
+        to_do = "check that this process may open /dev/nvidia*; in a container start it with --gpus all"
     return [Finding("devices", "GPUs", why, "fine" if asked_for == "cpu" else "warning", to_do, numbers)]
 
 
@@ -73,7 +73,7 @@ def _major(version: str) -> int:
 
 
 def peaks(found: Mapping[str, Any], driver: list[dict[str, str]], threads: int) -> list[Finding]:
-    """One finding for each device that was measured."""
+    """Return one finding for each measured device."""
     return [_gpu(row, driver) if row["kind"] == "gpu" else _cpu(row, threads) for row in found["rows"]]
 
 
@@ -87,28 +87,26 @@ def _cpu(row: Mapping[str, Any], threads: int) -> Finding:
     copied = f"copies at {si(rate, 'B/s')} (no data sheet for its memory)"
     if row["asked"] != row["precision"]:
         seen = f"it has no arithmetic for {row['asked']}; in fp32 it reaches {si(reached, 'FLOP/s')}"
-        return Finding("devices", what, seen, "warning", "write training.precision=fp32", numbers)
+        return Finding("devices", what, seen, "warning", "set training.precision=fp32", numbers)
     if sheet is None:
-        seen = f"{si(reached, 'FLOP/s')} in {row['precision']}; it does not tell enough for a peak; {copied}"
+        seen = f"{si(reached, 'FLOP/s')} in {row['precision']}; its peak is unknown; {copied}"
         return Finding("devices", what, seen, numbers=numbers)
     share = reached / sheet.flops_per_s
     seen = f"{si(reached, 'FLOP/s')} in {row['precision']}, {percent(share, 0)} of {si(sheet.flops_per_s, 'FLOP/s')}"
     seen += f" = {sheet.assumption}; {copied}"
     if share < MIN_SHARE:
-        to_do = (
-            "look at the load and the quota under `cores`; else throttling, or a virtual machine that shares its cores"
-        )
+        to_do = "check the load and the quota under `cores`; other causes are throttling, or a virtual machine that shares its cores"
         return Finding("devices", what, seen, "warning", to_do, numbers)
     before = _calibrated_flops_per_s(threads)
     if row["precision"] == "fp32" and before and reached < MIN_OF_CALIBRATED * before:
-        seen += f"; {si(before, 'FLOP/s')} when it was calibrated"
-        to_do = "predictions for `local` are too short as it is now: end other work, or run `chronograd calibrate`"
+        seen += f"; {si(before, 'FLOP/s')} in its calibration"
+        to_do = "at this speed, predictions for `local` are too short: end other work, or run `chronograd calibrate`"
         return Finding("devices", what, seen, "warning", to_do, numbers)
     return Finding("devices", what, seen, numbers=numbers)
 
 
 def _calibrated_flops_per_s(threads: int) -> float | None:
-    """What `chronograd calibrate` measured in fp32 with all these threads in one process, if it did."""
+    """Return the fp32 rate that `chronograd calibrate` measured with the same number of threads in one process, if any."""
     try:
         local = catalog.device("local")
     except ChronogradError:
@@ -124,8 +122,8 @@ def _gpu(row: Mapping[str, Any], driver: list[dict[str, str]]) -> Finding:
     reached = f"{si(row['flops_per_s'], 'FLOP/s')} in {row['precision']}"
     copied = f"copies at {si(row['bytes_per_s'], 'B/s')}"
     if sheet is None:
-        to_do = "chronograd calibrate makes it a device of yours"
-        seen = f"{reached}, {copied}; the catalogue has no data sheet of it"
+        to_do = "`chronograd calibrate` adds it to your devices"
+        seen = f"{reached}, {copied}; the catalogue has no data sheet for it"
         return Finding("devices", what, seen, "fine", to_do, _numbers(row, None))
     peak, numbers = sheet.peak_flops_per_s.get(row["precision"]), _numbers(row, None)
     if peak is None:
@@ -142,7 +140,7 @@ def _gpu(row: Mapping[str, Any], driver: list[dict[str, str]]) -> Finding:
 
 
 def _likely(driver: list[dict[str, str]], sheet: Device) -> str:
-    """Causes of a low peak that the driver's figures speak for, each with what to do."""
+    """Return likely causes of a low peak according to the driver's figures, each with its remedy."""
     causes = []
     for row in driver:
         limit = _number(row.get("power.limit"))
@@ -152,12 +150,12 @@ def _likely(driver: list[dict[str, str]], sheet: Device) -> str:
         if (_number(row.get("memory.used")) or 0) > 2_000:
             causes.append("another process has memory on it (nvidia-smi lists it)")
         if (_number(row.get("temperature.gpu")) or 0) > 83:
-            causes.append(f"it is at {row['temperature.gpu']} °C and slows down: see to its cooling")
+            causes.append(f"it is at {row['temperature.gpu']} °C and slows down: check its cooling")
     return "; ".join(causes) or "see `nvidia-smi -q -d PERFORMANCE,CLOCK` for throttling and other processes"
 
 
 def _data_sheet(name: str) -> Device | None:
-    """The catalogue's device that a driver's name means, such as `NVIDIA A100-SXM4-80GB`; None if there is none."""
+    """Return the catalogue's device for a driver's name, such as `NVIDIA A100-SXM4-80GB`; None if it has none."""
     try:
         return catalog.device(name)
     except NotFoundError:
@@ -165,12 +163,16 @@ def _data_sheet(name: str) -> Device | None:
     words = re.split(r"[\s-]+", name.lower())
     parts = {*words, *(a + b for a, b in pairwise(words)), *(word.removesuffix("gb") for word in words)}
     fits = [d for d in catalog.devices() if d.kind == "gpu" and set(d.name.split("-")) <= parts]
-    of_form = [d for d in fits if {"pcie", "nvl"} & parts <= set(d.name.split("-"))]  # slower cards than the module
+    of_form = [
+        d for d in fits if {"pcie", "nvl"} & parts <= set(d.name.split("-"))
+    ]  # these cards are slower than the module
     return max(of_form, key=lambda d: len(d.name), default=None)
 
 
 def _unmeasured(what: str, row: Mapping[str, Any]) -> Finding:
-    to_do = "see `nvidia-smi`: another process may hold its memory" if row["kind"] == "gpu" else "see that RAM is free"
+    to_do = (
+        "see `nvidia-smi`: another process may hold its memory" if row["kind"] == "gpu" else "check that RAM is free"
+    )
     return Finding("devices", what, f"cannot be used: {row['error']}", "obstacle", to_do)
 
 

@@ -1,7 +1,7 @@
-"""What a machine can do before a run: everything that is looked at, in about five seconds.
+"""All checks of a machine before a run, in about five seconds.
 
-Whatever could hang or crash runs in processes with a deadline (`doctor.process`); what is not done in time is said so.
-PyTorch is imported in one of them while the rest is looked at here. With hosts and with a job it takes longer.
+Checks that could hang or crash run in processes with a deadline (`doctor.process`); a finding reports those that miss it. One
+process imports PyTorch while the other checks run here. Hosts and a job take longer.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ CLEANING_S = 0.3
 
 
 def examine(job: Job | None = None, hosts: str = "", out: str = "runs", everything: bool = False) -> list[Finding]:
-    """What was found: what costs most of the job's time first, then by group.
+    """Return all findings, by the share of the job's time that they cost, then by group.
 
     Args:
-        job: what is to run; without one, what any job may meet.
-        hosts: as of --hosts: `netns:h1,netns:h2` or names for ssh; without, a link is measured on this machine.
+        job: the job to run; without one, the checks cover any job.
+        hosts: as for --hosts: `netns:h1,netns:h2` or names for ssh; without them, a link is measured on this machine.
         out: the run directory, or its parent.
-        everything: also backends and launchers that are not here, and that the job does not ask for.
-    Raises: InputError for hosts that cannot be read.
+        everything: also report unavailable backends and launchers that the job does not need.
+    Raises: InputError for hosts that cannot be parsed.
     """
     started, load = time.monotonic(), cores.Load()
     with asked(_about(job, hosts)) as machine, asked({"of": "folder", "path": out}) as folder:
-        from chronograd.doctor.checks import check  # takes a second, in which PyTorch is imported elsewhere
+        from chronograd.doctor.checks import check  # takes a second, while another process imports PyTorch
 
         found = check(machine, folder, job, hosts, Path(out), started, everything)
         folder.tell({"end": True})
@@ -48,7 +48,7 @@ def can_start(found: Sequence[Finding]) -> bool:
 
 
 def _about(job: Job | None, hosts: str) -> dict[str, Any]:
-    """What the process with PyTorch is asked."""
+    """Return the request to the process with PyTorch."""
     if job is not None:
         names.check_code(job)
     return {

@@ -1,4 +1,4 @@
-"""Several hosts: can they be entered, do they reach each other, how fast, and do they agree on versions, clock and files."""
+"""Checks of several hosts: access, connections, speed, and the same versions, clock and files."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from chronograd.launch.hosts import Host
 from chronograd.units import seconds, si
 from chronograd.words import how_many
 
-# The last is for importing PyTorch on each host, and gloo's own patience of 20 s.
+# LINK_S includes importing PyTorch on each host, and gloo's timeout of 20 s.
 ENTER_S = 4.0
 FACTS_S = 8.0
 LINK_S = 30.0
-# Records of different hosts are put side by side by their times.
+# Records of different hosts are compared by their times.
 MAX_CLOCK_S = 1.0
 COMPARED = ("python", "chronograd", "torch", "torchvision", "numpy")
 
 
 @dataclass
 class HostReport:
-    """A host that could be entered, and what its process says."""
+    """An accessible host, and the reports of its process."""
 
     host: Host
     checks: Worker
@@ -39,11 +39,11 @@ class HostReport:
 
 
 def check(text: str, mark: str | None, run_directory: str, num_ranks: int | None) -> tuple[list[Finding], float | None]:
-    """Findings on the hosts of `--hosts`, and the bandwidth of an all-reduce among them (bytes/s; None if there was none).
+    """Return the findings on the hosts of `--hosts`, and the bandwidth of an all-reduce among them (bytes/s, or None).
 
     Args:
-        mark: a folder made in the run directory, for others to see. `num_ranks`: of the job; None without one.
-    Raises: InputError for a text that names no hosts, or one twice.
+        mark: a folder created in the run directory, for others to see. `num_ranks`: of the job; None without one.
+    Raises: InputError for a text without host names, or with one twice.
     """
     started = time.monotonic()
     entered, found = _enter(text, started)
@@ -78,10 +78,10 @@ def check(text: str, mark: str | None, run_directory: str, num_ranks: int | None
 
 
 def _enter(text: str, started: float) -> tuple[list[Host], list[Finding]]:
-    """Hosts that say their address, all asked at once, and a finding for each that does not."""
+    """Ask all hosts for their address simultaneously. Return those that answer, and a finding for each other one."""
     names = [word.strip() for word in text.split(",")]
     if len(set(names)) < len(names) or not all(names):
-        launcher.parse(text)  # raises before it asks anybody
+        launcher.parse(text)  # raises before contacting any host
     answers: dict[str, Future[Host]] = {name: Future() for name in names}
     for name, answer in answers.items():
         threading.Thread(target=_ask, args=(name, answer), daemon=True).start()
@@ -90,7 +90,7 @@ def _enter(text: str, started: float) -> tuple[list[Host], list[Finding]]:
         try:
             entered.append(answer.result(max(0.1, started + ENTER_S - time.monotonic())))
         except TimeoutError:
-            to_do = f"see that it is up and named rightly: ping, then ssh {name.removeprefix('ssh:')} true"
+            to_do = f"check that it is running and its name is correct: ping, then ssh {name.removeprefix('ssh:')} true"
             found.append(late("hosts", f"host {name}", ENTER_S, to_do, "obstacle"))
         except ChronogradError as error:
             found.append(Finding("hosts", f"host {name}", error.message, "obstacle", error.hint))
@@ -105,9 +105,9 @@ def _ask(name: str, answer: Future[Host]) -> None:
 
 
 def _silent(host: Host, checks: Worker) -> Finding:
-    seen = checks.why_ended or f"{WORKER[0]} does not answer there in {FACTS_S:.0f} s"
+    seen = checks.why_ended or f"{WORKER[0]} does not respond there within {FACTS_S:.0f} s"
     to_do = (
-        f"see that {WORKER[0]} has chronograd on that host, at the same path, and that {host.address} is its address"
+        f"check that {WORKER[0]} has chronograd on that host, at the same path, and that {host.address} is its address"
     )
     return Finding("hosts", f"host {host.name}", seen, "obstacle", to_do)
 
@@ -124,21 +124,21 @@ def _facts(asked: Sequence[HostReport]) -> list[Finding]:
         theirs = {one.host.name: one.facts["versions"].get(name, "none") for one in asked}
         if len(set(theirs.values())) > 1:
             seen = ", ".join(f"{version} on {host}" for host, version in theirs.items())
-            to_do = f"install the version of {first.host.name} on all"
+            to_do = f"install the version of {first.host.name} on all hosts"
             found.append(Finding("hosts", f"{name} differs", seen, "warning", to_do))
     return found
 
 
 def _reach(asked: Sequence[HostReport], started: float) -> tuple[bool, list[Finding]]:
-    """TCP from each to each at the address and interface that gloo uses, and how far clocks are apart."""
+    """Check TCP between all pairs at gloo's address and interface, and the difference between clocks."""
     peers = {one.host.name: [one.host.address, one.facts["port"]] for one in asked}
     clocks, found, trips = {}, [], []
     for one in asked:
-        told = time.time()
+        sent = time.time()
         one.checks.tell({"peers": {name: at for name, at in peers.items() if name != one.host.name}})
         clock = one.checks.wait("clock", started + FACTS_S)
         if clock is not None:
-            clocks[one.host.name] = (clock - (told + time.time()) / 2, (time.time() - told) / 2)
+            clocks[one.host.name] = (clock - (sent + time.time()) / 2, (time.time() - sent) / 2)
     for one in asked:
         reached = one.checks.wait("reached", started + FACTS_S) or {}
         for name in peers:
@@ -147,12 +147,12 @@ def _reach(asked: Sequence[HostReport], started: float) -> tuple[bool, list[Find
             answer = reached.get(name, {"error": "no answer in time"})
             if "error" in answer:
                 seen = f"no TCP to {peers[name][0]}: {answer['error']}"
-                to_do = f"open the ports between them (firewall), and see that {one.host.interface} has a route"
+                to_do = f"open the ports between them (firewall), and check that {one.host.interface} has a route"
                 found.append(Finding("hosts", f"{one.host.name} to {name}", seen, "obstacle", to_do))
             else:
                 trips.append(answer["seconds"])
     if not found:
-        seen = f"each reaches each by TCP, round trip {seconds(max(trips))} at most"
+        seen = f"all hosts reach each other by TCP; the longest round trip is {seconds(max(trips))}"
         found.append(Finding("hosts", "reach", seen, numbers={"round_trip_s": max(trips)}))
         return True, found + _clocks(clocks)
     return False, found + _clocks(clocks)
@@ -162,10 +162,13 @@ def _clocks(clocks: Mapping[str, tuple[float, float]]) -> list[Finding]:
     offsets = [offset for offset, _ in clocks.values()]
     if not offsets:
         return []
-    apart, doubt = max(offsets) - min(offsets), max(doubt for _, doubt in clocks.values())
-    seen, numbers = f"{seconds(apart)} apart, ± {seconds(doubt)}", {"apart_s": apart, "doubt_s": doubt}
-    to_do = "let NTP set them: timedatectl set-ntp true"
-    return [judged("hosts", "clocks", seen, numbers, (apart > MAX_CLOCK_S + 2 * doubt, "warning", to_do))]
+    difference, doubt = max(offsets) - min(offsets), max(doubt for _, doubt in clocks.values())
+    seen, numbers = (
+        f"they differ by {seconds(difference)} ± {seconds(doubt)}",
+        {"apart_s": difference, "doubt_s": doubt},
+    )
+    to_do = "set them with NTP: timedatectl set-ntp true"
+    return [judged("hosts", "clocks", seen, numbers, (difference > MAX_CLOCK_S + 2 * doubt, "warning", to_do))]
 
 
 def _sees(one: HostReport, run_directory: str, started: float) -> Finding:
@@ -173,7 +176,9 @@ def _sees(one: HostReport, run_directory: str, started: float) -> Finding:
     if sees:
         return Finding("hosts", what, f"it sees {run_directory}")
     seen = (
-        "no answer in time: its mount may be dead" if sees is None else f"it does not see {run_directory} as it is here"
+        "no answer in time: its mount may be dead"
+        if sees is None
+        else f"it sees another {run_directory} than this host, or none"
     )
     return Finding("hosts", what, seen, "obstacle", "name a folder that all hosts share (NFS, Lustre) with --out")
 
@@ -190,7 +195,7 @@ def _link(asked: Sequence[HostReport]) -> tuple[Finding, float | None]:
         if answer is None or "error" in answer:
             ended = one.checks.why_ended or f"not done after {LINK_S:.0f} s"
             seen = f"{one.host.name}: {ended if answer is None else answer['error']}"
-            to_do = f"see that {one.host.interface} leads to the other hosts, and that torch can be imported there"
+            to_do = f"check that {one.host.interface} leads to the other hosts, and that torch can be imported there"
             return Finding("hosts", what, seen, "obstacle", to_do), None
     slowest = max(answers, key=lambda answer: float(answer["latency_s"]))
     rate = min(float(answer["bandwidth_bytes_per_s"]) for answer in answers)

@@ -1,4 +1,4 @@
-"""A job against this machine: can its backend and device run here, does it fit, is its data there, are its weights."""
+"""Checks of a job on this machine: whether its backend and device can run here, it fits, and its data and weights exist."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from chronograd.train.rank_context import check_machine
 from chronograd.units import percent, seconds, si
 from chronograd.words import how_many
 
-# What costs less of a step is no warning.
+# An exchange that costs a smaller share of a step causes no warning.
 MIN_SHARE = 0.1
 _CACHES = {"torchvision": ("TORCH_HOME", ".cache/torch", "hub/checkpoints/{}-*.pth"), "timm": ("HF_HOME", ".cache/huggingface", "hub/models--timm--{}*")}  # fmt: skip
 
 
-# -- asked in a process that has PyTorch ---------------------------------------------------------------------
+# -- run in a process that has PyTorch -----------------------------------------------------------------------
 
 
 def needs(
     data: dict[str, Any], gpu_names: Sequence[str], measured: Sequence[Mapping[str, Any]] = (), ranks: int = 1
 ) -> dict[str, Any]:
-    """What keeps a job from running here (`problems`), and the bytes that it takes; for JSON.
+    """Return the reasons why a job cannot run here (`problems`), and its bytes and times; for JSON.
 
-    Bytes are those of one rank: `memory_bytes` as predicted, `gradient_bytes` sent in each step, `checkpoint_bytes`. Of
-    its step without an exchange, as predicted: `step_s`, of which `hides_s` can hide one, `step_from`, what it was predicted
-    from, and `between_s` from one checkpoint to the next.
+    Bytes are those of one rank: `memory_bytes` as predicted, `gradient_bytes` sent in each step, `checkpoint_bytes`. Predicted
+    times: `step_s` is a step without an exchange, and `hides_s` the part of it that can hide one. `step_from` names the basis
+    of the prediction, and `between_s` is the time between checkpoints.
 
     Args:
-        gpu_names: as the driver says them. measured: rows of `probe.devices`. ranks: of the job, on this machine.
+        gpu_names: as the driver reports them. measured: rows of `probe.devices`. ranks: of the job, on this machine.
     """
     from chronograd.launch.jobs import check_anywhere
 
@@ -72,7 +72,7 @@ def _predicted(job: Job, gpu_names: Sequence[str], measured: Sequence[Mapping[st
     trace, on_gpu = trace_job(job), bool(gpu_names) and job.cluster.device != "cpu"
     peak: Memory = footprint_of_job(trace, job).at(-(-job.images_per_rank // job.training.accumulation))
     kept = peak.parameters + peak.buffers
-    # As `plan` counts it: half of the networks need less than the first number, nine of ten less than the second.
+    # As in `plan`: half of the networks need less than the first number, nine of ten less than the second.
     half, most = needed_bytes(catalog.device("h100" if on_gpu else "cpu"), job.mode, peak.total)
     found: dict[str, Any] = {
         "memory_bytes": int(half),
@@ -80,7 +80,7 @@ def _predicted(job: Job, gpu_names: Sequence[str], measured: Sequence[Mapping[st
         "gradient_bytes": peak.parameters,
         "checkpoint_bytes": kept + peak.optimizer_state,
     }
-    with contextlib.suppress(ChronogradError):  # what is not predicted is not weighed
+    with contextlib.suppress(ChronogradError):  # without a prediction, skip the checks of time
         device, basis = _device(job, gpu_names, measured, ranks)
         setting = setting_of(job, device=device)
         alone = rank_work(trace, job.images_per_rank, setting)[1]
@@ -100,8 +100,10 @@ def _predicted(job: Job, gpu_names: Sequence[str], measured: Sequence[Mapping[st
 def _device(
     job: Job, gpu_names: Sequence[str], measured: Sequence[Mapping[str, Any]], ranks: int
 ) -> tuple[Device, str]:
-    """What a step is predicted on, and what that is in words: this machine if it was calibrated, a GPU by its name, else a
-    processor with the rank's share of the peaks that were measured just now."""
+    """Return the device for predicting a step, and its name in words.
+
+    It is this machine if it was calibrated, a GPU by its name, else a processor with the rank's share of the measured peaks.
+    """
     name = job.cluster.device
     if name not in ("local", "cpu"):
         return catalog.device(name), name
@@ -122,11 +124,11 @@ def _device(
     return own.model_copy(update=changes), "this processor's peaks"
 
 
-# -- said of it ----------------------------------------------------------------------------------------------
+# -- findings ------------------------------------------------------------------------------------------------
 
 
 def findings(job: Job, found: Mapping[str, Any], devices: Mapping[str, Any]) -> list[Finding]:
-    """Of what `needs` found, and of the devices of `measure.probe.devices`."""
+    """Return the findings from the results of `needs` and the devices of `measure.probe.devices`."""
     rows = [Finding("job", p["what"], p["message"], "obstacle", p["hint"]) for p in found["problems"]]
     if not rows:
         count = job.cluster.count
@@ -144,9 +146,7 @@ def _fits(need: int, most: int, rows: Sequence[Mapping[str, Any]]) -> list[Findi
     free = [row["free_bytes"] for row in rows if "free_bytes" in row]
     if not free:
         return []
-    seen = (
-        f"{si(need, 'B')} needed on each GPU, {si(most, 'B')} or more by one network in ten; {si(min(free), 'B')} free"
-    )
+    seen = f"{si(need, 'B')} needed on each GPU, one network in ten needs {si(most, 'B')} or more; {si(min(free), 'B')} free"
     numbers = {"need_bytes": need, "most_bytes": most, "free_bytes": min(free)}
     to_do = "make training.batch smaller, or raise training.accumulation; end other processes on the GPU"
     return [
@@ -162,7 +162,7 @@ def _fits(need: int, most: int, rows: Sequence[Mapping[str, Any]]) -> list[Findi
 
 
 def data_and_weights(job: Job) -> list[Finding]:
-    """Whether the data set and the weights to start from are on disk. Reads no pixel."""
+    """Report whether the data set and the initial weights are on disk. Reads no pixel."""
     found = [_data(job)]
     if job.network.weights is not None:
         found.append(_weights(job.network.weights, job.network.name))
@@ -181,7 +181,7 @@ def _data(job: Job) -> Finding:
     size = f"{how_many(card.train_size, 'training images')}, {si(num_bytes, 'B')} in memory"
     if layouts.is_layout(name) or name == "synthetic" or published.SETS[name].is_on_disk():
         return Finding("job", what, f"there: {size}", numbers=numbers)
-    to_do = f"where there is a network the run downloads it; now: chronograd data {name}; or name its folder in {datasets.FOLDER_VARIABLE}"
+    to_do = f"the run downloads it if the machine has internet access; to download it now: chronograd data {name}; or name its folder in {datasets.FOLDER_VARIABLE}"
     return Finding("job", what, f"not in {datasets.data_folder()}: {size}", "warning", to_do, numbers)
 
 
@@ -193,21 +193,21 @@ def _weights(source: str, reference: str) -> Finding:
         name = reference.rpartition(":")[2]
         if any(folder.glob(pattern.format(name))):
             return Finding("job", what, f"in {folder}")
-        to_do = "where there is a network the run downloads them; else put the file there, or name its path in network.weights"
-        return Finding("job", what, f"none of {name} in {folder}", "warning", to_do)
+        to_do = "the run downloads them if the machine has internet access; else put the file there, or name its path in network.weights"
+        return Finding("job", what, f"no weights of {name} in {folder}", "warning", to_do)
     path = Path(source).expanduser()
     if path.is_dir() and not any((path / "checkpoints").glob("step-*")):
-        return Finding("job", what, "a folder without checkpoints", "obstacle", "name a run directory that was trained")
+        return Finding("job", what, "a folder without checkpoints", "obstacle", "name the directory of a finished run")
     if not path.exists():
         return Finding("job", what, "not there", "obstacle", "name a run directory, a file, torchvision or timm")
     return Finding("job", what, "there")
 
 
 def exchange(job: Job, need: Mapping[str, Any], rate: float, where: str) -> list[Finding]:
-    """What an all-reduce of the job's gradients takes in each step on a link, against the predicted step without it.
+    """Compare the time of an all-reduce of the job's gradients on a link with the predicted step without it.
 
     Args:
-        need: of `needs`. rate: bytes/s of bus bandwidth. where: the link, in words.
+        need: result of `needs`. rate: bytes/s of bus bandwidth. where: the link, in words.
     """
     if "gradient_bytes" not in need or job.cluster.count < 2:
         return []
@@ -217,11 +217,11 @@ def exchange(job: Job, need: Mapping[str, Any], rate: float, where: str) -> list
     numbers = {"gradient_bytes": size, "seconds": taken_s}
     seen = f"{si(size, 'B')} of gradients take {seconds(taken_s)} in each step {where}"
     if "step_s" not in need:
-        return [Finding("job", "exchange", f"{seen}, less what backward hides", numbers=numbers)]
+        return [Finding("job", "exchange", f"{seen}, minus the part that overlaps with backward", numbers=numbers)]
     step_s = need["step_s"]
     exposed_s = max(0.0, taken_s - need["hides_s"])
     share = exposed_s / (step_s + exposed_s)
-    hidden = f", of which {seconds(taken_s - exposed_s)} may hide behind backward" if exposed_s < taken_s else ""
+    hidden = f" ({seconds(taken_s - exposed_s)} of it may overlap with backward)" if exposed_s < taken_s else ""
     seen += f"{hidden}; the rest of a step takes {seconds(step_s)} (predicted from {need['step_from']}): {percent(share, 0)} is waiting"
     numbers |= {"exposed_s": exposed_s, "step_s": step_s, SHARE: share}
     return [
@@ -232,10 +232,10 @@ def exchange(job: Job, need: Mapping[str, Any], rate: float, where: str) -> list
 
 
 def _fewer(job: Job, exposed_s: float, taken_s: float, step_s: float) -> str:
-    """What makes the exchange rarer or smaller, with what each batch would then take."""
+    """Return options that make the exchange rarer or smaller, with the resulting time of each batch."""
     hidden_s, before_s = taken_s - exposed_s, step_s + exposed_s
     parts = 2 ** max(1, min(4, math.ceil(math.log2(exposed_s / (MIN_SHARE * step_s)))))
-    each = f"{seconds(before_s)} → {seconds(step_s + exposed_s / parts)} for each batch of now"
+    each = f"{seconds(before_s)} → {seconds(step_s + exposed_s / parts)} per batch of the current size"
     options = [
         f"exchange once in {parts} batches ({each}): training.accumulation={parts * job.training.accumulation} "
         f"training.batch={parts * job.training.batch}"
@@ -243,4 +243,4 @@ def _fewer(job: Job, exposed_s: float, taken_s: float, step_s: float) -> str:
     if job.communication.compression == "none":
         half_s = step_s + max(0.0, taken_s / 2 - hidden_s)
         options.append(f"send fp16 ({seconds(half_s)} a step): communication.compression=fp16")
-    return "; ".join([*options, "or a faster link"])
+    return "; ".join([*options, "or use a faster link"])

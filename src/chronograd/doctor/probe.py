@@ -1,4 +1,4 @@
-"""What PyTorch is and does here, in seconds: its build, peaks of each device, an all-reduce between two processes."""
+"""Quick measurements with PyTorch: its build, peaks of each device, an all-reduce between two processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL_REPEATS, LARGE_REPEATS = 20, 2
 
 
 def build() -> dict[str, Any]:
-    """Of this PyTorch, without a look at any GPU: CUDA cannot be used in a fork of a process that did."""
+    """Return the build of this PyTorch without touching a GPU: a fork of a process that did cannot use CUDA."""
     settings = torch.__config__.show()
     blas = re.search(r"BLAS_INFO=(\w+)", settings)
     return {
@@ -48,7 +48,7 @@ def _numpy_blas() -> str:
 
 
 def _openmp() -> list[str]:
-    """Files of the OpenMP libraries in this process. Two of them each start threads of their own."""
+    """Return the files of the OpenMP libraries in this process. Two of them start separate threads."""
     try:
         with open("/proc/self/maps") as stream:
             paths = {line.split()[-1] for line in stream if re.search(r"/lib(gomp|iomp5|omp)[^/]*\.so", line)}
@@ -58,9 +58,9 @@ def _openmp() -> list[str]:
 
 
 def devices(precision: str, threads: int, on_cpu: bool) -> dict[str, Any]:
-    """Peaks of every GPU at once, or of the processor where there is none, or `on_cpu` asks for it.
+    """Measure the peaks of all GPUs simultaneously, or of the processor if there is no GPU or `on_cpu` is set.
 
-    `error` tells why CUDA cannot be used, in torch's own words; `nccl` is the version in use.
+    `error` is torch's message if CUDA cannot be used; `nccl` is the version in use.
     """
     torch.set_num_threads(threads)
     error = "" if torch.version.cuda is None else _cuda_error()
@@ -90,7 +90,9 @@ def _cuda_error() -> str:
 
 def _device(precision: str, place: torch.device) -> dict[str, Any]:
     is_gpu = place.type == "cuda"
-    used = precision if is_gpu or (precision == "bf16" and has_bf16()) else "fp32"  # else one product takes seconds
+    used = (
+        precision if is_gpu or (precision == "bf16" and has_bf16()) else "fp32"
+    )  # in bf16 one product would take seconds
     row: dict[str, Any] = {"kind": place.type.replace("cuda", "gpu"), "index": place.index or 0}
     row |= {"precision": used, "asked": precision}
     here: AbstractContextManager[Any] = torch.cuda.device(place) if is_gpu else nullcontext()
@@ -100,13 +102,13 @@ def _device(precision: str, place: torch.device) -> dict[str, Any]:
                 row["name"] = torch.cuda.get_device_name(place)
                 row["free_bytes"], row["memory_bytes"] = torch.cuda.mem_get_info(place)
             row |= peaks(place, used, PEAK_SECONDS)
-    except RuntimeError as error:  # out of memory among them
+    except RuntimeError as error:  # includes running out of memory
         row["error"] = " ".join(str(error).split())[:300]
     return row
 
 
 def pair(seconds: float = 0.2) -> dict[str, float]:
-    """All-reduce between this process and a copy of it, as `all_reduce`. For a process that has not touched CUDA."""
+    """Time an all-reduce between this process and a fork of it, as `all_reduce`. The process must not have used CUDA."""
     with tempfile.TemporaryDirectory() as folder:
         run = partial(all_reduce, world=2, meeting=f"file://{folder}/store", seconds=seconds)
         child = os.fork()
@@ -122,10 +124,10 @@ def pair(seconds: float = 0.2) -> dict[str, float]:
 
 
 def all_reduce(rank: int, world: int, meeting: str, seconds: float = 0.5) -> dict[str, float]:
-    """Seconds of an all-reduce of 4 KiB, and bus bandwidth of one as large as takes about `seconds`, over gloo.
+    """Return seconds of an all-reduce of 4 KiB, and bus bandwidth of a large one that takes about `seconds`, over gloo.
 
     Args:
-        meeting: where ranks meet, as torch's init_method.
+        meeting: the address where ranks meet, as torch's init_method.
     Raises: RuntimeError if a rank cannot be reached.
     """
     patience = timedelta(seconds=MEETING_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The processes in which `doctor` looks: at this machine, a folder, or one of several hosts."""
+"""The processes that run the checks of `doctor`: of this machine, of a folder, or of one of several hosts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from chronograd.calibrate.workers import Worker
 
 WORKER = (sys.executable, "-m", "chronograd.doctor.worker")
-# Left to each rank of a run by its backend; what is measured is what a run would get.
+# Unset, because the backend of a run sets them for each rank; so we measure the speed of a run.
 _OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLOO_SOCKET_IFNAME")
 
 
 def asked(about: dict[str, Any], command: Sequence[str] = WORKER) -> Worker:
-    """A process that was told what to look at."""
+    """Start a process and send it the description of its checks."""
     worker = Worker(command, {name: value for name, value in os.environ.items() if name not in _OURS})
     worker.tell(about)
     return worker

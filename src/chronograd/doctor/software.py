@@ -1,4 +1,4 @@
-"""Versions that do not fit together, backends and launchers."""
+"""Checks of conflicting versions, backends and launchers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGE = "chronograd"
 
 @dataclass(frozen=True)
 class Conflict:
-    """A requirement that does not hold. `installed` is the version that is there; empty if none is."""
+    """An unmet requirement. `installed` is the installed version; empty if none is."""
 
     owner: str
     owner_version: str
@@ -35,19 +35,19 @@ class Conflict:
 
 
 def libraries() -> list[str]:
-    """What we use and is installed: named in our own requirements, in those of any extra."""
+    """Return the installed libraries among our own requirements, including those of any extra."""
     try:
         ours = importlib.metadata.requires(PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:  # on the path, not installed
+    except importlib.metadata.PackageNotFoundError:  # on the path, but not installed
         ours = []
     names = {found[0] for line in ours if (found := re.match(r"[\w.-]+", line))} | set(environment.LIBRARIES)
     return sorted(name for name in names if name != PACKAGE and version_of(name))
 
 
 def conflicts(names: Sequence[str]) -> tuple[list[Conflict], int]:
-    """Requirements that do not hold among these distributions and all that they need, and how many were looked at.
+    """Return the unmet requirements of these distributions and all their dependencies, and the number of checked distributions.
 
-    As each says in its own metadata (Requires-Dist, Requires-Python); extras are left out.
+    Requirements come from each one's metadata (Requires-Dist, Requires-Python); extras are left out.
     """
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -68,7 +68,7 @@ def conflicts(names: Sequence[str]) -> tuple[list[Conflict], int]:
             if not python.contains(platform.python_version(), prereleases=True):
                 found.append(Conflict(name, owner.version, f"python{python}", platform.python_version()))
             needed = [Requirement(line) for line in owner.requires or []]
-        except (InvalidRequirement, InvalidSpecifier):  # an old release, with metadata of its own time
+        except (InvalidRequirement, InvalidSpecifier):  # an old release with metadata in an old format
             continue
         for requirement in needed:
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
@@ -84,49 +84,49 @@ def _broken(owner: str, owner_version: str, requirement: Requirement) -> Iterabl
 
 
 def versions() -> list[Finding]:
-    """Python and libraries, and what of them does not fit together."""
+    """Return the versions of Python and libraries, and their conflicts."""
     own = environment.versions()
     shown = ", ".join(f"{name} {version}" for name, version in own.items() if name != PACKAGE)
     broken, count = conflicts(libraries())
     found = [_finding(conflict) for conflict in broken]
     if not broken:
-        fit = f"{shown}; the requirements of {count} packages hold"
+        fit = f"{shown}; the requirements of {count} packages are met"
         found = [Finding("software", "versions", fit, numbers=dict(own))]
     return found + _horovod()
 
 
 def _finding(conflict: Conflict) -> Finding:
     there = f"{conflict.installed} is installed" if conflict.installed else "it is not installed"
-    seen = f"{conflict.owner} {conflict.owner_version} needs {conflict.requirement}, and {there}"
+    seen = f"{conflict.owner} {conflict.owner_version} needs {conflict.requirement}, but {there}"
     if conflict.requirement.startswith("python"):
-        to_do = f"make an environment with another Python, or install another {conflict.owner}"
+        to_do = f"create an environment with another Python, or install another {conflict.owner}"
     else:
-        to_do = f"pip install '{conflict.requirement}', or a {conflict.owner} that fits: pip install --upgrade {conflict.owner}"
+        to_do = f"pip install '{conflict.requirement}', or a compatible {conflict.owner}: pip install --upgrade {conflict.owner}"
     return Finding(
         "software", "versions", seen, "warning", to_do, {"owner": conflict.owner, "installed": conflict.installed}
     )
 
 
 def _horovod() -> list[Finding]:
-    """A Horovod that was built, and not for the PyTorch that is here."""
+    """Report a Horovod that was built for another PyTorch than the installed one."""
     if not version_of("torch") or horovod_build.is_built():
         return []
     cache = horovod_build.python().parents[2]
     others = sorted({path.name.rpartition("-")[0] for path in cache.glob("py*-torch*") if path.is_dir()})
     if not others:
         return []
-    seen = f"built for {', '.join(others)}; here is Python {platform.python_version()} with torch {version_of('torch')}"
+    seen = f"built for {', '.join(others)}, but this is Python {platform.python_version()} with torch {version_of('torch')}"
     return [Finding("software", "Horovod", seen, "warning", f"build it again: {horovod_build.COMMAND}")]
 
 
 def nccl(in_use: str) -> list[Finding]:
-    """The NCCL that PyTorch found in this process against the one that was installed with it."""
+    """Compare the NCCL that PyTorch loaded in this process with the one installed with it."""
     if not in_use:
         return []
     installed = next((v for n in ("13", "12", "11") if (v := version_of(f"nvidia-nccl-cu{n}"))), in_use)
     differs = not installed.startswith(in_use)
-    seen = in_use + (f" is loaded, and {installed} is installed with PyTorch" if differs else "")
-    to_do = "take the other one out of LD_LIBRARY_PATH"
+    seen = in_use + (f" is loaded, but {installed} is installed with PyTorch" if differs else "")
+    to_do = "remove the loaded one from LD_LIBRARY_PATH"
     return [judged("software", "NCCL", seen, {"nccl": in_use}, (differs, "warning", to_do))]
 
 
@@ -135,7 +135,7 @@ def nccl(in_use: str) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a backend or launcher can run here, and if not, why."""
+    """The availability of a backend or launcher here, and the reason if it cannot run."""
 
     name: str
     available: bool
@@ -143,12 +143,12 @@ class Availability:
 
 
 def backends() -> list[Availability]:
-    """Every backend: whether it can run here, and if not, what it needs."""
+    """Return for every backend whether it can run here, and if not, what it needs."""
     return [Availability(name, *registry.load(name).available()) for name in registry.names()]
 
 
 def launchers() -> list[Availability]:
-    """The same of launchers, by the commands that they call."""
+    """Return the same for launchers, judged by the commands that they call."""
     has_torch = find_spec("torch") is not None
     has_horovod, horovod_reason = registry.load("horovod").available()
     has_slurm, has_ray = shutil.which("sbatch") is not None, find_spec("ray") is not None
@@ -162,7 +162,7 @@ def launchers() -> list[Availability]:
 
 
 def as_findings(what: str, rows: Sequence[Availability]) -> list[Finding]:
-    """Those that can run in one line, and one line for each that cannot."""
+    """Return one finding with all that can run, and one for each that cannot."""
     here = [row.name for row in rows if row.available]
     found = [Finding("software", what, f"{', '.join(here)} can run here")] if here else []
     if what == "backends" and not here:
@@ -176,7 +176,7 @@ def as_findings(what: str, rows: Sequence[Availability]) -> list[Finding]:
 
 
 def concerns(finding: Finding, backend: str | None) -> bool:
-    """Whether a job on that backend meets what was found; without a job, only what PyTorch alone would."""
+    """Return whether a finding affects a job on that backend; without a job, whether it affects plain PyTorch."""
     kind, _, name = finding.what.partition(" ")
     if finding.state == "absent" and kind in ("backend", "launcher"):
         return name == backend or (name == "horovodrun" and backend == "horovod")

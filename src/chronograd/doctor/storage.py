@@ -1,4 +1,4 @@
-"""The run directory and other places on disk: file system, speed, locks, room for what a job writes."""
+"""Checks of the run directory and other places on disk: file system, speed, locks, room for a job's files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from chronograd.words import how_many
 
 DEADLINE_S = 6.0
 SHARED_MEMORY = Path("/dev/shm")
-# A run without checkpoints writes some MB of records and lines; with less than the second, nothing is sure to be written.
+# A run without checkpoints writes a few MB of records and lines. With less free space than the second, any write may fail.
 MIN_FREE_BYTES, NO_FREE_BYTES = 10**9, 10**7
 MIN_INODES = 1_000
 MIN_SHARED_BYTES = 2**28  # docker gives 64 MiB
-MAX_SHARE = 0.05  # of a run's time, that checkpoints may take
+MAX_SHARE = 0.05  # largest acceptable share of a run's time for checkpoints
 SLOW_FSYNC_S, SLOW_BYTES_PER_S = 0.05, 50e6
 MIN_FREE_MEMORY_BYTES = 2 * 10**9
 _REASONS = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
     errno.EROFS: "mount it for writing",
-    errno.EACCES: "see that you may write there",
-    errno.EPERM: "see that you may write there",
+    errno.EACCES: "get permission to write there",
+    errno.EPERM: "get permission to write there",
 }
 _PASSING = {
-    "tmpfs": "is in memory: it takes RAM and is lost at a restart",
+    "tmpfs": "is in memory: it uses RAM and is lost at a restart",
     "overlay": "is a container's own layer: it is lost with the container",
 }
 
@@ -39,20 +39,19 @@ _PASSING = {
 def run_directory(
     checks: Worker, path: Path, need_bytes: int | None, started: float, between_s: float | None = None
 ) -> list[Finding]:
-    """What a process found of a folder, against what a job's checkpoints take and the time between two of them (None if not
-    known)."""
+    """Compare a process's measurements of a folder with a job's checkpoints and the time between them (None if unknown)."""
     until = started + DEADLINE_S
     what, elsewhere = f"run directory {path}", "name another folder with --out"
     room = checks.wait("room", until)
     if room is None:
-        to_do = f"see that its file system answers (`df`), or {elsewhere}"
+        to_do = f"check that its file system responds (`df`), or {elsewhere}"
         if checks.why_ended:
             return [Finding("storage", str(path), checks.why_ended, "obstacle", to_do)]
         return [late("storage", what, DEADLINE_S, to_do, "obstacle")]
     on = f"{room['kind'] or 'unknown'} at {room['mount']}"
     measured = checks.wait("measured", until)
     if measured is None:
-        to_do = f"{on} takes no writes: see that its server answers, or {elsewhere}"
+        to_do = f"{on} accepts no writes: check that its server responds, or {elsewhere}"
         return [late("storage", what, DEADLINE_S, to_do, "obstacle")]
     numbers = {**room, **measured}
     if "error" in measured:
@@ -61,13 +60,13 @@ def run_directory(
         return [Finding("storage", what, seen, "obstacle", to_do, numbers)]
     found = [_room(what, on, room, need_bytes), _speed(measured, need_bytes, numbers, between_s)]
     if not measured["has_locks"]:
-        to_do = "see that no two processes are given one run directory; mount it with locks (NFS: without nolock)"
-        found.append(Finding("storage", "locks", f"flock does not exclude on {on}", "warning", to_do))
+        to_do = "do not let two processes use the same run directory; mount it with locks (NFS: without nolock)"
+        found.append(Finding("storage", "locks", f"flock does not lock files on {on}", "warning", to_do))
     return found
 
 
 def checkpoint_room_bytes(checkpoint_bytes: int) -> int:
-    """Of those kept, and the one that is written aside before the oldest goes."""
+    """Return the bytes of the stored checkpoints plus the new one, which is written before the oldest is deleted."""
     return (KEEP + 1) * checkpoint_bytes
 
 
@@ -88,7 +87,7 @@ def _room(what: str, on: str, room: dict[str, Any], need_bytes: int | None) -> F
         (
             room["kind"] in _PASSING,
             "warning",
-            f"name a folder on a disk with --out: this one {_PASSING.get(room['kind'])}",
+            f"name a folder on a disk with --out; this folder {_PASSING.get(room['kind'])}",
         ),
     )
 
@@ -96,7 +95,7 @@ def _room(what: str, on: str, room: dict[str, Any], need_bytes: int | None) -> F
 def _speed(
     measured: dict[str, Any], checkpoint_bytes: int | None, numbers: dict[str, Any], between_s: float | None = None
 ) -> Finding:
-    """How fast files are written; with a job, by the share of its time that checkpoints would take."""
+    """Return the finding on write speed; with a job, judge it by the share of time that its checkpoints take."""
     rate, fsync_s = measured["write_bytes_per_s"], measured["fsync_s"]
     seen = f"{si(rate, 'B/s')} written and synced; fsync {seconds(fsync_s)}, rename {seconds(measured['rename_s'])}"
     if checkpoint_bytes:
@@ -112,7 +111,7 @@ def _speed(
 
 
 def shared_memory(path: Path = SHARED_MEMORY) -> list[Finding]:
-    """/dev/shm, through which loaders' workers, NCCL and Ray pass data. Empty where there is none."""
+    """Check /dev/shm, through which loader workers, NCCL and Ray exchange data. Return nothing if it does not exist."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -124,10 +123,10 @@ def shared_memory(path: Path = SHARED_MEMORY) -> list[Finding]:
 
 
 def memory(need_bytes: int | None, ranks: int) -> Finding:
-    """Free RAM against what the ranks of a job on this machine's processors need; None if that is not known."""
+    """Compare free RAM with the need of a job's ranks on this machine's processors (None if unknown)."""
     free = free_memory_bytes()
     if free is None:
-        return Finding("memory", "memory", "this system does not say how much RAM is free", "absent")
+        return Finding("memory", "memory", "this system does not report its free RAM", "absent")
     need = None if need_bytes is None else need_bytes * ranks
     each = "" if ranks == 1 else f" ({how_many(ranks, 'ranks')} of {si(need_bytes or 0, 'B')})"
     of = "" if need is None else f", {si(need, 'B')} needed{each}"

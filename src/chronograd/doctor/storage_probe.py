@@ -1,6 +1,6 @@
-"""A folder as a run would use it: what it is on, how fast small files reach the disk, whether locks work.
+"""Measurements of a folder as a run would use it: its file system, the speed of small files, and whether locks work.
 
-It may hang where a network file system is dead: call it in a process that may be left behind.
+They may hang on a dead network file system: call them in a process that can be abandoned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCK_BYTES, MAX_BYTES, WRITE_S = 2**22, 2**25, 0.3
 
 
 def existing(path: Path) -> Path:
-    """The folder itself, or the nearest above it that is there."""
+    """Return the folder itself, or its nearest existing parent."""
     path = path.absolute()
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -29,7 +29,7 @@ def existing(path: Path) -> Path:
 
 
 def room(path: Path) -> dict[str, Any]:
-    """File system, free bytes and free inodes (None where they are not counted) of an existing folder."""
+    """Return file system, free bytes and free inodes (None if it does not count them) of an existing folder."""
     status = os.statvfs(path)
     kind, mount = _file_system(path)
     return {
@@ -43,14 +43,17 @@ def room(path: Path) -> dict[str, Any]:
 
 
 def make_mark(folder: Path) -> Path:
-    """A new hidden folder in it, for `measure`, and for other hosts to see. Raises OSError."""
+    """Create a new hidden folder in it, for `measure`, and for other hosts to see.
+
+    Raises: OSError.
+    """
     return Path(tempfile.mkdtemp(prefix=MARK, dir=folder))
 
 
 def measure(mark: Path) -> dict[str, Any]:
-    """Seconds to sync and to rename a small file, bytes per second written and synced, whether flock excludes.
+    """Return seconds to sync and to rename a small file, bytes per second written and synced, and whether flock works.
 
-    Raises OSError, such as for a disk that is full.
+    Raises: OSError, such as for a full disk.
     """
     syncs, renames = [], []
     for i in range(SMALL_FILES):
@@ -90,7 +93,7 @@ def _write_rate(path: Path) -> float:
 
 
 def _has_locks(path: Path) -> bool:
-    """Whether a second lock on a file is refused while the first is held."""
+    """Return whether a second lock on a file fails while the first is held."""
     try:
         import fcntl
     except ImportError:
@@ -108,7 +111,7 @@ def _has_locks(path: Path) -> bool:
 
 
 def _file_system(path: Path) -> tuple[str, str]:
-    """Type and mount point of the last mount above a folder."""
+    """Return type and mount point of the last mount above a folder."""
     whole, kind, mount = str(path.resolve()), "", ""
     try:
         lines = MOUNTS.read_text().splitlines()
@@ -116,7 +119,7 @@ def _file_system(path: Path) -> tuple[str, str]:
         return "", ""
     for line in lines:
         fields = line.split()
-        point = fields[1].encode().decode("unicode_escape")  # blanks are written \040
+        point = fields[1].encode().decode("unicode_escape")  # /proc/mounts writes blanks as \040
         inside = whole == point or whole.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(mount):
             kind, mount = fields[2], point

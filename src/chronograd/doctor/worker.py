@@ -1,4 +1,6 @@
-"""The process that `doctor` asks (see `doctor.process`): of this machine, of a folder, or as one of several hosts."""
+"""The process that runs checks for `doctor` (see `doctor.process`): of this machine, of a folder, or as one of several
+hosts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import Any
 
 from chronograd.calibrate.workers import read, say
 
-# It ends by itself where nobody ends it: on another host, or when who asked was killed.
+# It ends by itself if its parent cannot end it: on another host, or when the parent was killed.
 LIFETIME_S = 300
 CONNECT_TIMEOUT_S = 1.5
 
@@ -29,10 +31,10 @@ def main() -> None:
 
 
 def machine(asked: dict[str, Any]) -> None:
-    """PyTorch's build, a link between two processes, peaks, and what a job needs; peaks wait for a line."""
+    """Report PyTorch's build, a link between two processes, peaks, and the needs of a job; peaks wait for a line of input."""
     try:
         from chronograd.doctor import probe
-    except Exception as error:  # a PyTorch that is broken fails in many ways
+    except Exception as error:  # a broken PyTorch raises many kinds of errors
         say("build", {"error": _words(error)})
         return
     say("build", {**probe.build(), "has_link": asked["has_link"]})
@@ -71,7 +73,7 @@ def folder(asked: dict[str, Any]) -> None:
             say("measured", storage.measure(mark))
         except OSError as error:
             say("measured", _refusal(error))
-        read()  # other hosts look for the mark meanwhile
+        read()  # other hosts check the mark meanwhile
     finally:
         storage.remove(mark)
         say("removed", str(mark))
@@ -85,7 +87,7 @@ def _refusal(error: OSError) -> dict[str, Any]:
 
 
 def host(asked: dict[str, Any]) -> None:
-    """Versions, whether it sees a folder, TCP to the others, and an all-reduce among all."""
+    """Report versions, whether this host sees a folder, TCP to the others, and an all-reduce among all."""
     from chronograd.measure import environment
 
     with socket.create_server((asked["address"], 0), backlog=64) as listener:
@@ -104,12 +106,12 @@ def host(asked: dict[str, Any]) -> None:
         except Exception as error:
             say("link", {"error": _words(error)})
             return
-        meeting = read()["meeting"]  # all have reached all: nobody needs the listener any more
+        meeting = read()["meeting"]  # all have reached all, so the listener can close
     _say_link(lambda: probe.all_reduce(asked["rank"], asked["world"], meeting))
 
 
 def _connect(address: list[Any]) -> dict[str, Any]:
-    """Least seconds to open a connection, which is one round trip; or why it cannot be."""
+    """Return the minimum seconds to open a connection, which is one round trip, or the error."""
     found: list[float] = []
     try:
         for _ in range(3):
