@@ -184,7 +184,7 @@ def test_four_rows_are_enough_and_fewer_are_not(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mine.csv"], "does not say which device"),
+        (["mine.csv"], "does not state its device"),
         (["mine.csv", "--device", "rtx3090"], "does not state the precision"),
         (["mine.csv", "--device", "rtx309"], "did you mean rtx3090"),
         (["mine.csv", "--device", "rtx3090", "--layout", "nwhc"], "'nwhc' is not one of"),

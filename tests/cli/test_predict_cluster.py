@@ -185,7 +185,7 @@ def test_paleo_gives_a_record(arguments: list[str], capsys: pytest.CaptureFixtur
         (["--scaling", "strong", "--depth", "1"], "No such option '--depth'"),
         (
             ["--timeline", "step.json", "--measured-on", "v100=100/s"],
-            "--timeline draws the step as calibrated",
+            "--timeline cannot be corrected by a measurement",
         ),
     ],
 )

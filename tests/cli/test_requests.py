@@ -149,5 +149,5 @@ def test_a_job_file_of_inference_is_answered_as_plan_inference(tmp_path: Path) -
     trace = str(INPUTS / "asked.json.gz")
     plain = chronograd.plan(str(job), trace=trace, on=["t4"], latency="10ms", batches=[1, 2])
     assert plain.data == chronograd.plan_inference(str(job), trace=trace, on=["t4"], latency=0.01, batches=[1, 2]).data
-    with pytest.raises(InputError, match="--budget is about training"):
+    with pytest.raises(InputError, match="--budget applies to training"):
         chronograd.plan(str(job), trace=trace, on=["t4"], budget=50)

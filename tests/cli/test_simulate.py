@@ -94,7 +94,7 @@ def test_time_of_steps_and_the_all_reduce_beside_it(capsys: pytest.CaptureFixtur
         (["staleness", "--compute", "1", "--softsync", "2"], "needs 2 learners"),
         (["staleness", "--compute", "1", "--updates", "0"], "1 to"),
         (["staleness", "--pushes", "1,2", "--serve", "1"], "--serve"),
-        (["staleness", "--compute", "1", "--serve", "x"], "no duration"),
+        (["staleness", "--compute", "1", "--serve", "x"], "is not a duration"),
         (["speed", "--coefficients", "1,2,3"], "5 numbers"),
         (["speed", "--coefficients", "1,2,3,4,5"], "--batch"),
         (["speed", "--workers", "3:1"], "is empty"),

@@ -64,8 +64,8 @@ def test_newer_prices_are_kept(capsys: pytest.CaptureFixture[str], tmp_path: Pat
                      "Mine,pod,titan-xp,1,0.1,on-demand,true,2020-01-01,assumed,me\n")  # fmt: skip
     assert "1 price from" in " ".join(run(capsys, "--prices", "--update", str(newer)).split())
     assert "$0.10 an hour on demand is the least" in run(capsys, "titan-xp", "--prices")
-    assert "--update is of all prices" in run(capsys, "--update", str(newer), status=2)
-    assert "--update is of all prices" in run(capsys, "v100", "--prices", "--update", str(newer), status=2)
+    assert "--update applies to all prices" in run(capsys, "--update", str(newer), status=2)
+    assert "--update applies to all prices" in run(capsys, "v100", "--prices", "--update", str(newer), status=2)
 
 
 def test_json_of_each(capsys: pytest.CaptureFixture[str]) -> None:

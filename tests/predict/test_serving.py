@@ -196,8 +196,8 @@ def test_a_figure_is_of_one_batch(saved: str, asked: list[str], capsys: pytest.C
     assert main([*line, *asked]) == 2
     error = capsys.readouterr().err
     listed = ", ".join(map(str, [1, 8] if asked else USUAL_BATCHES))
-    assert f"rtx3090=1234/s was measured at one batch, and {listed} are asked about" in error
-    assert "name the batch that was measured, such as --batch" in error
+    assert f"rtx3090=1234/s was measured at one batch, but you gave {listed}" in error
+    assert "give the measured batch, such as --batch" in error
     assert main([*line, "--batch", "8"]) == 0
 
 

@@ -1,1 +1,3 @@
-"""The verbs: each is declared once, as a request whose fields are its options. The command line and Python follow from it."""
+"""The verbs. Each is declared once, as a request whose fields are its options; the command line and Python use that
+declaration.
+"""

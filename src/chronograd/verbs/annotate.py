@@ -1,4 +1,4 @@
-"""`annotate IMAGE...`: a trained detector's boxes in pictures, drawn with labels."""
+"""`annotate IMAGE...`: pictures with the boxes and labels of a trained detector."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Annotate(Request):
     model: Annotated[Path, click.Path(path_type=Path), Spelling(metavar="RUN")]
     """A run of task=detection, or FILE.onnx."""
     least: Annotated[float, click.FloatRange(0, 1)] = 0.5
-    """Least score of what is drawn."""
+    """Minimum score of the boxes to draw."""
     out: Annotated[Path, click.Path(file_okay=False, path_type=Path)] = Path("annotated")
-    """Folder of the copies with boxes."""
+    """Folder for the copies with boxes."""
 
     def answer(self) -> Answer:
         from chronograd.detect.annotating import annotate

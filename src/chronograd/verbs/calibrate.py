@@ -1,4 +1,4 @@
-"""`calibrate`: this machine becomes the device `local`; `calibrate links`: its links."""
+"""`calibrate`: measure this machine as the device `local`; `calibrate links`: measure its links."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrate(Request):
-    """Measure this machine's GPU, or its CPU, in about a minute for each way of running.
+    """Measure this machine's GPU, or its CPU, in about a minute per precision and layout.
 
-    The result is the device `local`, which --on and cluster.device accept like any other. `calibrate links` measures links.
+    The result is the device `local`. --on and cluster.device accept it like any other. `calibrate links` measures links.
     """
 
     verb = "calibrate"
 
     precision: tuple[Literal["fp32", "tf32", "bf16", "fp16"], ...] = ("fp32",)
-    """What to calibrate; may be given several times."""
+    """Precision to calibrate; may be given several times."""
     layout: tuple[Literal["nchw", "nhwc"], ...] = ("nchw",)
-    """Of images in memory: nhwc for training.channels_last, and of a CPU for training.compile. Twice for both."""
+    """Memory layout of images: nhwc for training.channels_last, and on a CPU for training.compile. Give it twice for both."""
     out: Annotated[Path | None, FILE] = None
     """Also save the device file (.toml)."""
 
@@ -42,15 +42,15 @@ class Calibrate(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateLinks(Request):
-    """Time collectives between processes of this machine, or of several, and fit the link that predict uses.
+    """Time collectives between processes of one or several machines, and fit the link that predict uses.
 
-    All-reduce, all-gather, reduce-scatter and broadcast over sizes and numbers of processes: time, algorithm and bus
-    bandwidth. α and β of the all-reduces become the link `loopback`; between hosts the link of the name given, for
-    cluster.link, with the bytes that pass at once after a rest where something limits the rate.
+    It times all-reduce, all-gather, reduce-scatter and broadcast over sizes and numbers of processes, and shows time, algorithm
+    and bus bandwidth. α and β of the all-reduces become the link `loopback`; between hosts they become the link with the given
+    name, for cluster.link. If something limits the rate, that link also has the size of the initial burst in bytes.
 
-    With --from nothing is timed: the rows of a file are all-reduces (columns ranks, bytes, seconds) or steps on one rank and on
-    several (ranks, network, batch_per_rank, device, precision, samples_per_s), all of one device and library. One row of
-    all-reduces is enough.
+    With --from nothing is timed: the link is fitted to the rows of a file. The rows are all-reduces (columns ranks, bytes,
+    seconds), or steps on one rank and on several (ranks, network, batch_per_rank, device, precision, samples_per_s). All rows
+    use one device and library. One row of all-reduces is enough.
     """
 
     verb = "calibrate links"
@@ -64,17 +64,17 @@ class CalibrateLinks(Request):
     world: Annotated[tuple[int, ...] | None, COUNTS] = None
     """Numbers of processes, such as 2,4; 2 by default, with --hosts one on each."""
     collective: tuple[str, ...] = ()
-    """Which to time; all by default. Several times."""
+    """Collective to time; all by default. May be given several times."""
     seconds: Annotated[float, ABOVE_0] = 0.4
-    """Time for one collective of one size."""
+    """Seconds to time one collective at one size."""
     hosts: str | None = None
-    """Where ranks run, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
+    """Hosts of the ranks, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
     rows: Annotated[Path | None, FILE, Spelling(("--from",))] = None
     """A CSV file of measured all-reduces, or of scaling, to fit the link to."""
     like: str | None = None
-    """With --from: a link whose latency is taken where the rows do not tell it; pcie3 by default."""
+    """With --from: the link whose latency is used if the rows do not determine it; pcie3 by default."""
     name: str | None = None
-    """With --hosts and --from: what the link is called, such as ethernet-here; no name of the catalogue."""
+    """With --hosts and --from: name of the new link, such as ethernet-here. Names of the catalogue are not allowed."""
 
     def answer(self) -> Answer[MeasuredLinks | ReadLink]:
         from chronograd.calibrate import answer, link_rows, links
@@ -84,9 +84,9 @@ class CalibrateLinks(Request):
                 raise InputError("--from needs --name, and times nothing", "leave out --hosts and --world")
             return answer.link_from_rows(self.rows, self.name, self.like or link_rows.LIKE)
         if self.like is not None:
-            raise InputError("--like goes with --from: a link that is timed has its own latency", "leave --like out")
+            raise InputError("--like needs --from: a timed link has its own latency", "leave --like out")
         if (self.hosts is None) != (self.name is None):
-            raise InputError("--hosts and --name go together: the link between those hosts is kept under that name",
+            raise InputError("--hosts and --name go together: the link between those hosts gets that name",
                              "give both, or neither")  # fmt: skip
         if self.hosts is not None and self.world is not None:
             raise InputError("--hosts has one process on each host", "leave --world out")

@@ -1,4 +1,6 @@
-"""`compare A B`: two records next to each other, or a regression gate; `compare jobs`: two jobs, measured in turn and gated."""
+"""`compare A B`: two records next to each other, or a regression gate; `compare jobs`: two jobs, measured alternately and
+gated.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Request):
-    """Lay two records side by side: run directories or record files, predicted or measured.
+    """Show two records next to each other: run directories or record files, predicted or measured.
 
-    With --fail-if it is a regression gate: A is the baseline. Each may be several runs, as a folder or with commas between.
-    A condition fails only if the 95 % interval of the change lies beyond its limit. One run of each proves only large changes, as
-    it does not show how runs differ: give three of each, or more, or let `compare jobs` measure them. Exit status: 0 if no condition fails, 1 if one fails, 2 for
-    wrong input; what these runs cannot tell is 0, and 1 with --strict. NAME > LIMIT and NAME < LIMIT take
-    per cent of the baseline or a difference: 'step_time > 20 ms', 'throughput < -5%', 'test_accuracy < -1 point'.
+    With --fail-if it is a regression gate, and A is the baseline. Each side may be several runs: a folder, or names with
+    commas. A condition fails only if the 95 % interval of the change lies beyond its limit. One run of each proves only large
+    changes, because it does not show the variation between runs. Give at least three of each, or let `compare jobs` measure
+    them.
+
+    Exit status: 0 if no condition fails, 1 if one fails, 2 for wrong input. Inconclusive runs give 0, or 1 with --strict. NAME
+    > LIMIT and NAME < LIMIT take a percentage of the baseline or a difference: 'step_time > 20 ms', 'throughput < -5%',
+    'test_accuracy < -1 point'.
     """
 
     verb = "compare"
@@ -37,11 +42,11 @@ class Compare(Request):
     a: Annotated[str, PATH, Spelling(metavar="A", is_argument=True)]
     b: Annotated[str, PATH, Spelling(metavar="B", is_argument=True)]
     fail_if: Annotated[tuple[str, ...], Spelling(metavar="CONDITION")] = ()
-    """Exit status 1 if B changed like this against A, such as 'step_time > 5%'. May be given again."""
+    """Exit with status 1 if B changed like this against A, such as 'step_time > 5%'. May be given several times."""
     strict: Annotated[bool, Spelling(aliases=("is_strict",))] = False
-    """Also exit with 1 where these runs cannot tell (inconclusive)."""
+    """Also exit with 1 if the runs are inconclusive."""
     paired: bool = False
-    """The runs of A and B took turns: the first of each are a pair, and so on. The gate judges the change of each pair."""
+    """The runs of A and B alternated: the first of each are a pair, and so on. The gate judges the change of each pair."""
 
     def answer(self) -> Answer[Comparison | GateOutcome]:
         from chronograd.compare import answer, joining
@@ -61,9 +66,9 @@ class Compare(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareJobs(Request):
-    """Measure two jobs in turn, round by round, and gate on the change of each round.
+    """Measure two jobs alternately, round by round, and gate on the change of each round.
 
-    A is the baseline. A round measures both jobs once; every second round begins with B. What slows down both runs of a round
+    A is the baseline. A round measures both jobs once; every second round begins with B, so a slowdown of both runs of a round
     does not count as a change. The same command with the same --out continues after an interruption, and a larger --rounds adds
     rounds. The exit status is that of `compare --fail-if`.
     """
@@ -78,19 +83,19 @@ class CompareJobs(Request):
     b: Annotated[Any, Spelling(metavar="B", is_argument=True, complete=complete_jobs)]
     overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     rounds: Annotated[int, click.IntRange(3)] = 5
-    """Rounds: measurements of each job."""
+    """Number of measurements of each job."""
     fail_if: Annotated[tuple[str, ...], Spelling(metavar="CONDITION")] = ()
-    """As of compare; 'step_time > 5%' by default. May be given again."""
+    """As for compare; 'step_time > 5%' by default. May be given several times."""
     strict: Annotated[bool, Spelling(aliases=("is_strict",))] = False
-    """Also exit with 1 where these runs cannot tell (inconclusive)."""
+    """Also exit with 1 if the runs are inconclusive."""
     steps: Annotated[int | None, click.IntRange(1), Spelling(aliases=("num_steps",))] = None
-    """Steps to time in a run: 30, in inference 200 batches."""
+    """Steps to time in a run; default 30, or 200 batches in inference."""
     warmup: Annotated[int, click.IntRange(1)] = 5
-    """Steps before the clock starts."""
+    """Warm-up steps before timing."""
     seconds: Annotated[float, ABOVE_0] = 60.0
-    """At most, for a run."""
+    """Maximum time of a run."""
     out: Annotated[str | None, click.Path()] = None
-    """Folder of the runs, a/round-1, b/round-1 and so on; a new one in runs/ by default."""
+    """Folder for the runs, a/round-1, b/round-1 and so on; a new one in runs/ by default."""
 
     def answer(self) -> Answer:
         from chronograd import ask, job
@@ -99,7 +104,7 @@ class CompareJobs(Request):
 
         conditions = self.fail_if or (DEFAULT_CONDITION,)
         for text in conditions:
-            gate.read_condition(text)  # before anything is measured
+            gate.read_condition(text)  # check before measuring
         a, b = (
             job.changed(one, self.overrides) if isinstance(one, job.Job) else ask.job_of(one, self.overrides)
             for one in (self.a, self.b)

@@ -1,4 +1,4 @@
-"""`count NETWORK|JOB`: the work there is."""
+"""`count NETWORK|JOB`: the work of a network."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class Count(Request):
     """Count parameters, MACs, FLOPs, bytes, activations and receptive fields.
 
-    NETWORK is a name of ours, torchvision:NAME, timm:NAME, FILE.py:CLASS or package.module:function (FIELD=VALUE are
-    then its keyword arguments); or a job file; or a saved trace. From Python also a module, with `input_shape`. Nothing is
-    downloaded and no weights are made.
+    NETWORK is a built-in name, torchvision:NAME, timm:NAME, FILE.py:CLASS or package.module:function; FIELD=VALUE are then its
+    keyword arguments. It may also be a job file, a saved trace, or in Python a module with `input_shape`. Nothing is downloaded
+    and no weights are allocated.
     """
 
     verb = "count"
@@ -40,7 +40,7 @@ class Count(Request):
     network: Annotated[Any, Spelling(metavar="NETWORK|JOB|TRACE", is_argument=True, complete=complete_jobs)] = None
     overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     batch: Annotated[int | None, click.IntRange(1)] = None
-    """Samples in one step; 1, or the job's batch."""
+    """Samples in one step; default: the job's batch, else 1."""
     inputs: Annotated[str | None, Spelling(metavar="FILE.py:NAME")] = None
     """A function or object with the network's arguments."""
     input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
@@ -50,15 +50,15 @@ class Count(Request):
     mode: Literal["training", "inference"] = "training"
     loss: Literal["cross_entropy", "sum"] = "cross_entropy"
     channels_last: bool = False
-    """Images in NHWC."""
+    """Use the memory format NHWC."""
     optimizer: Literal["sgd", "sgd-momentum", "adamw"] | None = None
-    """Whose state counts as memory; the job's, else sgd-momentum."""
+    """Optimizer whose state counts as memory; default: the job's, else sgd-momentum."""
     fixed_batch: Annotated[int | None, click.IntRange(1)] = None
-    """Trace at this one batch, for networks that loop over it."""
+    """Trace at this batch only, for networks that loop over it."""
     show_work: Annotated[bool, Spelling(aliases=("with_work",))] = False
-    """Each layer's formulas with its numbers in them."""
+    """Show each layer's formulas with the numbers inserted."""
     depth: Annotated[int | None, click.IntRange(1)] = None
-    """Modules of so many names in a row each; layers by default."""
+    """Depth of the module names in the table; by default one row per layer."""
     list: bool = False
     """List the names of networks."""
     out: Annotated[Path | None, FILE] = None
@@ -71,7 +71,7 @@ class Count(Request):
             return listed()
         if self.network is None:
             raise InputError(
-                "no network is named", "name a network, a job file or a saved trace; --list shows the names"
+                "no network was given", "name a network, a job file or a saved trace; --list shows the names"
             )
         from chronograd.count.answer import count
 
@@ -87,7 +87,7 @@ class Count(Request):
             click.echo(f"saved {self.out}")
 
     def _counted(self) -> tuple[Trace, int, str | None]:
-        """Return the trace, the batch of a rank, and the optimizer, both of the job where there is one."""
+        """Return the trace, the batch of a rank, and the optimizer. If there is a job, the last two are the job's."""
         from chronograd.job import Job
         from chronograd.trace import Trace
 
@@ -115,13 +115,14 @@ class Count(Request):
 
             if "input" not in given:
                 raise InputError(
-                    f"{type(self.network).__name__} does not say what its samples are", "give input_shape=(3, 224, 224)"
+                    f"{type(self.network).__name__} does not state the shape of its samples",
+                    "give input_shape=(3, 224, 224)",
                 )
             return trace(self.network, [given["input"]], **settings), 1, None
         if name.endswith(".py") and Path(name).is_file():
             from chronograd import job as jobs
 
-            jobs.read(name)  # says how to name a network of the file
+            jobs.read(name)  # raises an error that explains how to name a network of the file
         from chronograd.count.cached import cached_trace
         from chronograd.files import parsed_options
 

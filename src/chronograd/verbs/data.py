@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class DataSet(Request):
     """Show a data set: source, shape, images per class, mean and deviation, and what was left out.
 
-    NAME is that of a job's data.name, FIELDs are the others of its data. A set that torchvision can download is
-    downloaded if it is not on disk. Sets such as imagenet are known for planning: their card is shown. Of a set with
-    boxes the objects of each class are counted.
+    NAME is the data.name of a job, and FIELDs are the other fields of its data. Torchvision's sets are downloaded if they are
+    not on disk. Sets such as imagenet are only known for planning, and their card is shown. For a set with boxes, the objects
+    of each class are counted.
     """
 
     verb = "data"
@@ -41,9 +41,9 @@ class DataSet(Request):
     out: Annotated[Path | None, FILE] = None
     """Save a page with sample images."""
     download: bool = False
-    """First fetch a set with boxes into its folder: VOC, Open Images."""
+    """First download a set with boxes into its folder: VOC, Open Images."""
     most: Annotated[int | None, click.IntRange(1)] = None
-    """Of a download: pictures of each split, at most."""
+    """With --download: maximum number of pictures per split."""
     list: bool = False
     """List all data sets."""
 
@@ -58,7 +58,7 @@ class DataSet(Request):
             return describe_listed(self.name)
         data = data_of(set_named(self.name), self.fields)
         if self.most is not None and not self.download:
-            raise InputError("--most is of --download", "add --download")
+            raise InputError("--most needs --download", "add --download")
         if self.download:
             from chronograd.data.downloads import download
 
@@ -80,7 +80,7 @@ class DataSet(Request):
 
 
 def data_of(name: str, fields: Sequence[str]) -> Data:
-    """Return the data section of a job, validated as a job's is."""
+    """Return the data section of a job, with the same validation."""
     from chronograd import job as jobs
     from chronograd.data.detection import is_detection
     from chronograd.files import parsed_options

@@ -1,4 +1,4 @@
-"""`devices`: what the catalogue knows of devices, links and prices, with the source of every figure."""
+"""`devices`: devices, links and prices of the catalogue, with the source of every figure."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 class Devices(Request):
     """List devices, links and prices, or show one with its sources.
 
-    NAME is a device (or a link, with --links) of the catalogue, `local`, or a device file.
-    Peaks are dense, 1 FMA = 2 FLOPs. Prices are those of whole instances; of each the latest holds. A file of newer ones has the
-    columns vendor, instance, device, count, price_usd_per_hour, kind, includes_host, date, tag, source, vcpus, up_to.
+    NAME is a device (or a link, with --links) of the catalogue, `local`, or a device file. Peaks are dense, 1 FMA = 2 FLOPs.
+    Prices are for whole instances, and only the latest of each is used. A file of newer prices has the columns vendor,
+    instance, device, count, price_usd_per_hour, kind, includes_host, date, tag, source, vcpus, up_to.
     """
 
     verb = "devices"
 
     name: Annotated[str | None, Spelling(metavar="[NAME]", is_argument=True, complete=complete_devices)] = None
     links: bool = False
-    """Links instead of devices."""
+    """Show links instead of devices."""
     prices: bool = False
-    """Prices instead of devices."""
+    """Show prices instead of devices."""
     update: Annotated[Path | None, FILE] = None
-    """With --prices: a CSV file of newer prices, to be saved in the data folder."""
+    """With --prices: a CSV file of newer prices to save in the data folder."""
 
     def answer(self) -> Answer[Device | Link | list[Device] | list[Link] | list[Price]]:
         from chronograd.hardware import answer
 
         if self.links and self.prices:
-            raise InputError("--links and --prices are two lists", "ask for one at a time")
+            raise InputError("--links and --prices are two lists", "give one of them")
         if self.update is not None:
             if not self.prices or self.name is not None:
-                raise InputError("--update is of all prices", "write --prices --update FILE, without a NAME")
+                raise InputError("--update applies to all prices", "write --prices --update FILE, without a NAME")
             return answer.updated(self.update)
         if self.prices:
             return answer.prices(self.name)

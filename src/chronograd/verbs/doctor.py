@@ -1,4 +1,4 @@
-"""`doctor`: seconds before a run, what is in its way, what would slow it down, what to do."""
+"""`doctor`: a check of a few seconds before a run: problems, causes of slowness, and how to fix them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor(Request):
-    """Look at devices, cores, memory, storage, versions, backends and links, and measure what can be in seconds.
+    """Check devices, cores, memory, storage, versions, backends and links, with measurements of a few seconds.
 
-    With a JOB, or the job of a RUN, all of it for that job, weighed against its predicted step. The exit status is 1 if a run
-    cannot start.
+    With a JOB, or the job of a RUN, check all of it for that job and compare it with the predicted step. The exit status is 1
+    if a run cannot start.
     """
 
     verb = "doctor"
@@ -34,11 +34,11 @@ class Doctor(Request):
     job: Annotated[str | None, Spelling(metavar="[JOB|RUN]", is_argument=True, complete=complete_jobs)] = None
     overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     hosts: Annotated[str | None, Spelling(metavar="HOST,HOST")] = None
-    """Hosts that are to work together: names for ssh, or netns:NAME."""
+    """Hosts that will work together: names for ssh, or netns:NAME."""
     out: str = "runs"
     """The run directory, or the folder of run directories."""
     all: bool = False
-    """Also backends and launchers that are not here and not asked for."""
+    """Also show backends and launchers that are not installed and not needed."""
 
     def answer(self) -> Answer[Examined]:
         from chronograd import ask
@@ -49,7 +49,7 @@ class Doctor(Request):
         job: Job | None = None
         if self.job and is_run_dir(Path(self.job)):
             say(f"note: this checks the job of {self.job}; `chronograd explain {self.job}` shows where its time went")
-            job = changed(RunDir.open(self.job).job(), self.overrides)  # not `ask`: only the run names its code
+            job = changed(RunDir.open(self.job).job(), self.overrides)  # not `ask`, because only the run names its code
         elif self.job:
             job = ask.job_of(self.job, self.overrides)
         return doctor(job, everything=self.all, hosts=self.hosts or "", out=self.out)

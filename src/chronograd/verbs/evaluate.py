@@ -1,4 +1,4 @@
-"""`evaluate RUN|JOB|NETWORK`: how right a network is on test images, class by class."""
+"""`evaluate RUN|JOB|NETWORK`: the accuracy of a network on test images, per class."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Request):
-    """Accuracy on test images: of a detector the average precision of each class.
+    """Measure accuracy on test images; for a detector, the average precision of each class.
 
-    A classifier has its accuracy, whole and by class, with 95 % intervals; a detector its average precision by the
-    11-point metric of VOC 2007 and as the area below the curve. A RUN has its newest weights, and FIELDs are those of its
-    data; a JOB or NETWORK has the weights that network.weights names, and is not trained.
+    A classifier gets its accuracy, overall and by class, with 95 % intervals. A detector gets its average precision, by the
+    11-point metric of VOC 2007 and as the area under the curve. A RUN uses its newest weights, and FIELDs change its data. A
+    JOB or NETWORK uses the weights that network.weights names, without training.
     """
 
     verb = "evaluate"

@@ -1,4 +1,4 @@
-"""`explain RUN...`: why it is not faster."""
+"""`explain RUN...`: the causes of slow steps."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Explain(Request):
-    """Why is it not faster? Where each step goes, and the causes of lost time with their evidence.
+    """Explain why a run is not faster: where each step goes, and the causes of lost time with their evidence.
 
-    RUN is a run directory, ours or one around a loop of your own, a trace of torch.profiler (one file per rank, or a
-    folder of them), or a CSV file of wall times. Runs of one job on different numbers of ranks are laid side by side.
+    RUN is a run directory (also one recorded from your loop) or a CSV file of wall times. It may also be a trace of
+    torch.profiler: one file per rank, or a folder of them. Runs of one job on different numbers of ranks are shown next to each other.
     """
 
     verb = "explain"

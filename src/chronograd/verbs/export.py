@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Request):
-    """A network as an ONNX file that takes a batch of any size, held against PyTorch in ONNX Runtime.
+    """Export a network as an ONNX file for any batch size, and compare it with PyTorch in ONNX Runtime.
 
-    A RUN gives its newest weights, and its test images to compare on; a NETWORK its initial weights, or those that
-    network.weights names. Where ONNX Runtime gives something else, nothing is written and the exit status is 1.
+    A RUN provides its newest weights, and its test images for the comparison. A NETWORK provides its initial weights, or those
+    that network.weights names. If ONNX Runtime gives different results, nothing is written and the exit status is 1.
     """
 
     verb = "export"
@@ -34,21 +34,21 @@ class Export(Request):
     what: Annotated[str, Spelling(metavar="RUN|JOB|NETWORK", is_argument=True, complete=complete_jobs)]
     fields: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     onnx: Annotated[Path, FILE]
-    """The file."""
+    """File to write."""
     opset: Annotated[int, click.IntRange(18, 23)] = 20
-    """Version of the operators."""
+    """Version of the ONNX operators."""
     with_preprocessing: bool = False
-    """The graph takes pixels as whole numbers, and normalises them."""
+    """Include preprocessing in the graph: it takes integer pixels and normalises them."""
     batches: Annotated[tuple[int, ...], COUNTS] = (1, 3, 8)
-    """Sizes of batches to compare."""
+    """Batch sizes to compare."""
     samples: Annotated[int | None, click.IntRange(1)] = None
-    """Samples to compare, of each kind; by default 64 images or 4 rows of tokens."""
+    """Samples of each kind to compare; by default 64 images or 4 rows of tokens."""
     rtol: Annotated[float, click.FloatRange(0)] = 1e-3
     """Tolerance relative to PyTorch's value."""
     atol: Annotated[float, click.FloatRange(0)] = 1e-5
     """Absolute tolerance."""
     int8: Literal["static", "dynamic"] | None = None
-    """Also a file of eight-bit weights; static for convolutions, dynamic for text."""
+    """Also write a file with eight-bit weights; static for convolutions, dynamic for text."""
     data: Annotated[str | None, Spelling(metavar="NAME")] = None
     """Data set of a NETWORK: `chronograd data --list`."""
     inputs: Annotated[str | None, Spelling(metavar="FILE.py:NAME")] = None
@@ -62,7 +62,7 @@ class Export(Request):
         from chronograd import ask
         from chronograd.errors import require
 
-        require("onnx", "onnx", "`chronograd export`")  # before torch, which that extra brings too
+        require("onnx", "onnx", "`chronograd export`")  # before torch, which that extra installs too
         from chronograd.deploy import export_source
         from chronograd.deploy.export_answer import export
         from chronograd.rundir import run_named

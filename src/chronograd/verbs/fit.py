@@ -1,4 +1,4 @@
-"""`fit device|speed|loss|batch`: measurements become a calibration, a speed model, or a forecast of the loss."""
+"""`fit device|speed|loss|batch`: turn measurements into a calibration, a speed model, or a forecast of the loss."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def parse_pair(text: str) -> tuple[int, int]:
     """Return workers and servers. Raises ValueError."""
     pair = parse_whole_numbers(text)
     if len(pair) != 2:
-        raise ValueError(f"write workers and servers, such as 8,2, not {text}")
+        raise ValueError(f"cannot read {text}; write workers and servers, such as 8,2")
     return pair[0], pair[1]
 
 
 class _Pairs(ListKind):
-    is_list = False  # of each of several
+    is_list = False  # one pair, not a list of pairs
 
 
 PAIR = _Pairs("W,P", parse_pair, lambda _: False)
@@ -42,25 +42,25 @@ _PATHS = click.Path(path_type=Path)
 
 @dataclass(frozen=True, kw_only=True)
 class TableRequest(Request):
-    """TABLE and how it was measured; the parts that timm's file names and columns state need not be given."""
+    """TABLE and how it was measured; parts that the file name and columns of timm's tables state can be left out."""
 
     table: Annotated[Path, _PATHS, Spelling(metavar="TABLE.csv", is_argument=True)]
     device: Annotated[str | None, Spelling(metavar="DEVICE", complete=complete_devices)] = None
     """A device of the catalogue, or a device file."""
     precision: Literal["fp32", "tf32", "bf16", "fp16", "amp"] | None = None
-    """amp is fp16."""
+    """Precision; amp means fp16."""
     layout: Literal["nchw", "nhwc"] | None = None
     phase: Literal["training", "inference"] | None = None
-    """If neither the file's name nor its columns say it."""
+    """Training or inference, if neither the file's name nor its columns state it."""
     compiled: Annotated[bool | None, Spelling(("--compiled/--eager",), aliases=("is_compiled",))] = None
-    """Whether networks were compiled."""
+    """Whether the networks were compiled."""
     torch: Annotated[str | None, Spelling(metavar="VERSION")] = None
-    """PyTorch's version; fused attention since 2."""
+    """PyTorch's version; it has fused attention since version 2."""
     prior: Literal["relatives", "datasheet"] = "relatives"
-    """What to assume before: what the nearest calibrated relative taught, or round numbers."""
+    """Prior of the fit: parameters of the nearest calibrated relative, or round numbers from the datasheet."""
 
     def read(self) -> tuple[ThroughputTable, Device]:
-        """Return the rows that ran as is stated, or as the table says, and their device. Raises InputError."""
+        """Return the rows that ran with the stated (or the table's) settings, and their device. Raises InputError."""
         from chronograd.fit.tables import precision_of, read_table
         from chronograd.hardware import catalog
 
@@ -69,7 +69,7 @@ class TableRequest(Request):
         precision = None if self.precision is None else precision_of(self.precision)
         table = read_table(self.table, self.phase).stated(precision=precision, **stated).matched()
         if table.device is None:
-            raise InputError(f"{self.table.name} does not say which device it was measured on", "give --device")
+            raise InputError(f"{self.table.name} does not state its device", "give --device")
         return table, catalog.device(table.device)
 
 
@@ -77,9 +77,9 @@ class TableRequest(Request):
 class FitDevice(TableRequest):
     """Calibrate a device from a table of throughputs.
 
-    TABLE.csv has columns for model, batch, image size and samples/s or step time; names without a prefix are timm's. Where
-    it has columns for device, precision, phase, layout or number of devices, rows that ran otherwise are left out.
-    The file that --out saves is a device for --on and cluster.device.
+    TABLE.csv has columns for model, batch, image size and samples/s or step time; names without a prefix are timm's. If it has
+    columns for device, precision, phase, layout or number of devices, rows with other settings are left out. The file that
+    --out saves is a device for --on and cluster.device.
     """
 
     verb = "fit device"
@@ -88,10 +88,10 @@ class FitDevice(TableRequest):
     )
 
     rows: Annotated[int | None, click.IntRange(min=4)] = None
-    """Fit to so many rows, at least four, chosen by the seed; all by default."""
+    """Number of rows to fit, at least four, chosen by the seed; all by default."""
     seed: int = 0
     out: Annotated[Path | None, FILE] = None
-    """Save the device file (.toml); a setting of the same device that is there already is kept."""
+    """Save the device file (.toml). Other calibrated settings in an existing file of the same device remain."""
 
     def answer(self) -> Answer[DeviceFit]:
         from chronograd.calibrate.table_answer import fit_device
@@ -108,7 +108,7 @@ class FitSpeed(Request):
     """Fit a speed model of parameter servers: steps per second by workers and servers.
 
     Each run of backend parameter_server is one point; a CSV file has columns workers, servers and steps_per_s or step_time_s.
-    With --batch a step is a synchronous one of all workers (5 points or more), else one worker's minibatch (4 or more).
+    With --batch a step is synchronous over all workers (at least 5 points), else it is one worker's minibatch (at least 4).
     """
 
     verb = "fit speed"
@@ -119,9 +119,9 @@ class FitSpeed(Request):
 
     sources: Annotated[tuple[Path, ...], _PATHS, Spelling(metavar="RUN|CSV...", is_argument=True)]
     batch: Annotated[float | None, ABOVE_0] = None
-    """Synchronous, with so many samples in a step."""
+    """Samples in a synchronous step."""
     at: Annotated[tuple[Any, ...], PAIR, Spelling(metavar="W,P")] = ()
-    """Workers and servers to forecast; may be repeated."""
+    """Workers and servers to forecast; may be given several times."""
 
     def answer(self) -> Answer[SpeedFit]:
         from chronograd.fit.answer import speed
@@ -134,9 +134,10 @@ class FitLoss(Request):
     """Fit a curve to a loss or an accuracy, and forecast the rest.
 
     SOURCE is a run, or a file: CSV, JSON, JSON lines, TensorBoard events. Curves: inverse, Optimus' 1/(b0*k + b1) + b2; a power
-    law; an exponential; the last value, which a forecast has to beat. An accuracy is fitted as the error 1 - accuracy. After a
-    drop of the learning rate a curve begins anew: only the points since the last one are fitted. What the rate will still do
-    ends convergence, so tell the schedule: beyond the next drop, levels fall as they did in published runs.
+    law; an exponential; the last value, as a baseline for the others. An accuracy is fitted as the error 1 - accuracy.
+
+    A drop of the learning rate starts a new curve, so only the points since the last drop are fitted. State the schedule,
+    because later changes of the rate end convergence: after the next drop, the forecast falls to levels seen in published runs.
     """
 
     verb = "fit loss"
@@ -151,23 +152,23 @@ class FitLoss(Request):
     column: Annotated[str | None, Spelling(metavar="NAME")] = None
     """Column or tag of the values, if not one of the usual names."""
     family: Literal["inverse", "power", "exponential", "last"] | None = None
-    """The best on held-out points by default."""
+    """Curve to fit; by default the best one on held-out points."""
     fraction: Annotated[float, click.FloatRange(0, 1, min_open=True)] = 1.0
-    """Fit to the first part only, and score the rest."""
+    """Fit only the first part, and score the forecast on the rest."""
     schedule: ScheduleName | None = None
-    """Of the learning rate: annealed is cosine, one cycle, linear. A run knows its own, a log by its column of rates."""
+    """Learning rate schedule: annealed is cosine, one cycle, linear. A run has its own, a log may have a column of rates."""
     drops: Annotated[tuple[float, ...], NUMBERS, Spelling(metavar="K,K,...")] = ()
-    """Where the learning rate falls at once, seen or still to come."""
+    """Steps or epochs of sudden drops of the learning rate, past or planned."""
     planned: Annotated[float | None, ABOVE_0] = None
-    """Where training is to end; with --fraction, where the file does."""
+    """Planned end of training; with --fraction, the end of the file."""
     earlier: Annotated[int, click.IntRange(0, 1000)] = 0
-    """Also forecasts made on the way."""
+    """Number of earlier forecasts to show."""
     follow: bool = False
     """Fit a run again whenever it has new points, until it ends."""
     to: Annotated[Any, Spelling(metavar="LEVEL", aliases=("target",))] = None
-    """When will this loss, or accuracy (92%, 92, 0.92), be reached?"""
+    """Loss or accuracy (92%, 92, 0.92) to forecast the time of."""
     at: Annotated[tuple[float, ...], ABOVE_0] = ()
-    """Forecast at a step; may be repeated."""
+    """Step to forecast; may be given several times."""
 
     def answer(self) -> Answer[Forecast]:
         from chronograd.forecast import loss_answer
@@ -187,13 +188,13 @@ class FitLoss(Request):
         )
 
     def _follow(self, to: float | None) -> None:
-        """Print a line whenever the run has new points, until it ends. Raises InputError for a file."""
+        """Print a line for each new point of the run, until it ends. Raises InputError for a file."""
         from chronograd.forecast import loss_answer
         from chronograd.forecast.forecasting import forecast
         from chronograd.rundir import RunDir, is_run_dir
 
         if not is_run_dir(self.source):
-            raise InputError(f"--follow prints lines of a run, and {self.source} is none", "leave --follow out")
+            raise InputError(f"--follow needs a run, and {self.source} is not one", "leave --follow out")
         for curve in loss_answer.growing(RunDir.open(self.source), self._read):
             click.echo(printable(loss_answer.line(forecast(curve, 1.0, self.family, to, draws=20))))
         raise click.exceptions.Exit(0)
@@ -201,11 +202,11 @@ class FitLoss(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class FitBatch(Request):
-    """Fit steps to a target by batch, S_min (1 + B_noise / B), and say what larger batches cost.
+    """Fit steps to a target by batch, S_min (1 + B_noise / B), and show the cost of larger batches.
 
-    Runs of one job at three batches or more are fitted; of several learning rates at a batch the one with the fewest steps
-    counts. Runs at fewer batches need the noise scale that training.noise_scale_every measured. At the critical batch B_noise a run
-    takes twice the fewest steps and twice the fewest samples.
+    Runs of one job at three batches or more are fitted; if a batch has several learning rates, the run with the fewest steps
+    counts. Runs at fewer batches need the noise scale that training.noise_scale_every measured. At the critical batch B_noise a
+    run takes twice the minimum of steps and twice the minimum of samples.
     """
 
     verb = "fit batch"
@@ -218,9 +219,9 @@ class FitBatch(Request):
     sources: Annotated[tuple[Path, ...], _PATHS, Spelling(metavar="RUN...", is_argument=True)]
     metric: Literal["loss", "accuracy"] = "accuracy"
     to: Annotated[float | None, Spelling(aliases=("target",))] = None
-    """Of the training loss, or the test accuracy; the job's own by default."""
+    """Target training loss or test accuracy; the job's own by default."""
     batches: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="B,B,...")] = None
-    """Batches of the table; powers of two around the critical by default."""
+    """Batches in the table; powers of two around the critical batch by default."""
 
     def answer(self) -> Answer[BatchFit]:
         from chronograd.fit.answer import batch

@@ -1,4 +1,4 @@
-"""`forecast RUN|LOG`: when training reaches a level."""
+"""`forecast RUN|LOG`: the time when training reaches a level."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ ScheduleName = Literal["constant", "multi_step", "cosine", "one_cycle", "linear"
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastLog(Request):
-    """When will a run or log reach a level: epoch or step, hours and clock time, each with its 80 % interval.
+    """Forecast when a run or log reaches a level: epoch or step, hours and clock time, each with its 80 % interval.
 
-    LOG is a run directory; a table with any delimiter; JSON or JSON lines; what a program printed; a TensorBoard folder; an MLflow
-    run; or what W&B, Keras, Lightning, Hugging Face, timm, Ultralytics, Detectron2, OpenMMLab, fastai and others write, also
-    zipped. The schedule of the learning rate is taken from the run's job or from the log's column of rates.
+    LOG is a run directory, a table with any delimiter, JSON or JSON lines, or the printed output of a program. It may also be a
+    TensorBoard folder, an MLflow run, or a log of W&B, Keras, Lightning, Hugging Face, timm, Ultralytics, Detectron2,
+    OpenMMLab, fastai and others, also zipped. The learning rate schedule is read from the run's job or from the log's column of
+    rates.
     """
 
     verb = "forecast"
@@ -40,21 +41,21 @@ class ForecastLog(Request):
     to: Annotated[Any, Spelling(metavar="LEVEL")] = None
     """The level: 92%, 0.92, or a loss."""
     metric: Annotated[str | None, Spelling(metavar="NAME")] = None
-    """loss, accuracy, or a column such as val_acc; found by its name by default."""
+    """loss, accuracy, or a column such as val_acc; by default a column with a usual name."""
     run: Annotated[str | None, Spelling(metavar="NAME")] = None
-    """One of several runs in a file, such as a chart that W&B exports."""
+    """One of several runs in a file, such as a chart exported from W&B."""
     schedule: ScheduleName | None = None
-    """Of the learning rate, where neither the log nor a job tells it."""
+    """Learning rate schedule, if neither the log nor a job has it."""
     drops: Annotated[tuple[float, ...], NUMBERS, Spelling(metavar="K,K,...")] = ()
-    """Where the learning rate falls at once, seen or still to come."""
+    """Steps or epochs of sudden drops of the learning rate, past or planned."""
     planned: Annotated[float | None, ABOVE_0] = None
-    """The epoch or step where training is to end."""
+    """Planned last epoch or step of training."""
     fraction: Annotated[float, click.FloatRange(0, 1, min_open=True)] = 1.0
-    """Forecast from the first part only, and score the rest."""
+    """Forecast from the first part only, and score the forecast on the rest."""
     at: Annotated[tuple[float, ...], ABOVE_0] = ()
-    """Also forecast this epoch or step; may be repeated."""
+    """Also forecast this epoch or step; may be given several times."""
     pace: Annotated[float | None, ABOVE_0, Spelling(metavar="SECONDS", aliases=("pace_s",))] = None
-    """Of an epoch or step, where the log has no times."""
+    """Seconds of an epoch or step, if the log has no times."""
     out: Annotated[Path | None, FILE] = None
     """Also save a page (.html)."""
 

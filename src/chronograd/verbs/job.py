@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JobFrom(Request):
-    """Print the job of FILE, rendered by `chronograd launch` or changed by hand since.
+    """Print the job of FILE, as rendered by `chronograd launch` or edited afterwards.
 
-    The fields of the file that are not of a job, and those that were not understood, go to standard error.
+    Fields of the file that do not belong to a job, and unknown ones, are printed to standard error.
     """
 
     verb = "job from"
@@ -33,7 +33,7 @@ class JobFrom(Request):
 
     file: Annotated[Path, FILE, Spelling(metavar="FILE", is_argument=True)]
     out: Annotated[Path | None, FILE] = None
-    """Save the job file there."""
+    """Save the job file."""
 
     def answer(self) -> Answer:
         from chronograd import job as jobs
@@ -58,10 +58,10 @@ class JobFrom(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class JobLog(Request):
-    """Make a run directory of the log of a job that `chronograd launch` rendered.
+    """Make a run directory from the log of a job that `chronograd launch` rendered.
 
-    FILE is text as `kubectl logs`, `sky logs`, Azure ML's std_log.txt or watsonx.ai have it, or JSON of CloudWatch Logs or Cloud
-    Logging. Once the job has ended its record is there, and `explain` and `compare` take the run as any other.
+    FILE is text from `kubectl logs`, `sky logs`, Azure ML's std_log.txt or watsonx.ai, or JSON of CloudWatch Logs or Cloud
+    Logging. If the job has ended, the run has a record, and `explain` and `compare` accept it like any other run.
     """
 
     verb = "job log"
@@ -73,7 +73,7 @@ class JobLog(Request):
 
     file: Annotated[Path, FILE, Spelling(metavar="FILE", is_argument=True)]
     out: Annotated[Path, click.Path(path_type=Path)]
-    """The run directory, which is made."""
+    """Run directory to create."""
 
     def answer(self) -> Answer:
         from chronograd.answer import Answer, Section
@@ -81,7 +81,7 @@ class JobLog(Request):
 
         run = collect(self.file, self.out)
         steps = len(run.read_steps().steps)
-        end = "" if run.is_finished else "; no record, as the log does not have its end"
+        end = "" if run.is_finished else "; no record, because the log is incomplete"
         section = Section("Run", f"{run.path}: {how_many(steps, 'steps')}{end}")
         data = {"run": str(run.path), "is_finished": run.is_finished, "steps": steps}
         return Answer(f"The run of {self.file}", sections=[section], data=data)

@@ -1,4 +1,4 @@
-"""What verbs on a job share: JOB [FIELD=VALUE...], short forms of its fields, and the network's trace."""
+"""Shared parts of verbs on a job: JOB [FIELD=VALUE...], short forms of its fields, and the network's trace."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class JobRequest(Request):
     precision: str | None = None
     """fp32, tf32, bf16 or fp16."""
     mode: Annotated[Literal["training", "inference"] | None, Spelling(("--inference",), flag_value="inference")] = None
-    """The network is run forward only: mode=inference."""
+    """Run the network forward only: mode=inference."""
     batch: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="N")] = None
-    """Samples of a step, over all devices."""
+    """Samples of a step over all devices."""
     inputs: Annotated[str | None, Spelling(metavar="FILE.py:NAME")] = None
     """A function or object with the network's arguments."""
     input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
@@ -44,16 +44,16 @@ class JobRequest(Request):
     save_job: Annotated[Path | None, FILE] = None
     """Save the job (.yaml)."""
     print_config: bool = False
-    """Print the resolved job and stop; nothing is started."""
+    """Print the resolved job and stop without starting anything."""
 
     def short(self) -> dict[str, Any]:
-        """Return the fields of the job that have a short form, as `ask.SHORT` names them. Raises InputError."""
+        """Return the job fields that have a short form, with the names of `ask.SHORT`. Raises InputError."""
         fields = {"data": self.data, "precision": self.precision, "mode": self.mode, "classes": self.classes,
                   "batch": self.batch[0] if self.batch else None}  # fmt: skip
         return {**fields, **fields_of_inputs(self.input, self.inputs)}
 
     def asked(self, *, takes_batches: bool = False, **how: Any) -> Any:
-        """Return the job and the fields that the user stated, an `ask.Asked`; save or print the job where that is asked for.
+        """Return the job and the fields that the user stated, as `ask.Asked`; save or print the job if an option asks for it.
 
         Args:
             takes_batches: whether the verb answers for each of several batches.
@@ -96,13 +96,13 @@ class JobRequest(Request):
 
     @property
     def _given(self) -> Any:
-        """The trace that Python gave; None where the network is named."""
+        """Return the trace that a Python caller passed; None for a named network."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountedRequest(JobRequest):
-    """A question about a job whose network is counted, here or before; from Python also about a `Trace` or a module."""
+    """A question about a job with a counted network; in Python also about a `Trace` or a module."""
 
     trace: Annotated[Any, Spelling(metavar="FILE")] = None
     """A saved trace; needs no torch."""
@@ -113,26 +113,26 @@ class CountedRequest(JobRequest):
 
     @property
     def is_bare(self) -> bool:
-        """Return whether Python gave a trace or a module in place of a job: it has neither data nor recipe."""
+        """Return whether a Python caller passed a trace or a module instead of a job: it has neither data nor recipe."""
         from chronograd.job import Job
 
         return not isinstance(self.job, Job | str | os.PathLike)
 
     def traced(self, job: Any) -> Any:
-        """Return the trace of a job's network: the one that was given, or a new one."""
+        """Return the trace of a job's network: the given one, or a new one."""
         from chronograd.data.trace_job import trace_job
 
         return trace_job(job, self._trace_file()) if self._given is None else self._given
 
     def traced_layouts(self, job: Any) -> Any:
-        """Return the traces of a job's network in each memory layout; the one that was given alone."""
+        """Return the traces of a job's network in each memory layout, or only the given one."""
         from chronograd.data.trace_job import trace_layouts
 
         return trace_layouts(job, self._trace_file()) if self._given is None else [self._given]
 
     @functools.cached_property
     def _given(self) -> Any:
-        """The trace that Python gave, or that of the module that it gave; None on the command line."""
+        """Return the trace that a Python caller passed, or that of a passed module; None on the command line."""
         from chronograd.job import Job
         from chronograd.trace import Trace
 
@@ -145,7 +145,7 @@ class CountedRequest(JobRequest):
 
         if not self.input:
             raise InputError(
-                f"{type(self.job).__name__} does not say what its samples are", "give input_shape=(3, 224, 224)"
+                f"{type(self.job).__name__} does not state the shape of its samples", "give input_shape=(3, 224, 224)"
             )
         return trace(self.job, [fields_of_inputs(self.input, None)["input"]], mode=self.mode or "training")
 
@@ -154,7 +154,7 @@ class CountedRequest(JobRequest):
 
 
 def _job_of(trace: Any, batch: int, precision: str, overrides: Sequence[str]) -> Any:
-    """Return a job for a network that has none: synthetic samples of its shape."""
+    """Return a job for a network without one: synthetic samples of its shape."""
     from chronograd import job as jobs
 
     data: dict[str, Any] = {"name": jobs.INPUTS}
@@ -166,10 +166,12 @@ def _job_of(trace: Any, batch: int, precision: str, overrides: Sequence[str]) ->
 
 
 def fields_of_inputs(texts: Sequence[Any], example: str | None) -> dict[str, Any]:
-    """Return the fields of --input and --inputs: `input`, the shape of one sample, or `inputs`, words. Raises InputError."""
+    """Return the job fields of --input and --inputs: `input`, the shape of one sample, or `inputs`, words. Raises
+    InputError.
+    """
     from chronograd import inputs as words
 
-    if texts and all(isinstance(text, int) for text in texts):  # a shape, from Python
+    if texts and all(isinstance(text, int) for text in texts):  # a shape passed from Python
         return {"input": tuple(texts)}
     if texts and example:
         raise InputError(
@@ -187,14 +189,14 @@ def fields_of_inputs(texts: Sequence[Any], example: str | None) -> dict[str, Any
 
 
 def launcher_of(name: str | None, hosts: str | None) -> str | None:
-    """Return the launcher that `--launcher` or `--hosts` asks for; None for the backend's own. Raises InputError."""
+    """Return the launcher of `--launcher` or `--hosts`; None for the backend's own. Raises InputError."""
     if hosts is not None and name is not None:
         raise InputError("--hosts starts ranks itself", "leave --launcher out")
     return name if hosts is None else f"hosts:{hosts}"
 
 
 def run_answer(run: RunDir) -> Answer:
-    """Return the record of a run that has ended, by the path of its directory."""
+    """Return the record of a finished run, by the path of its directory."""
     from chronograd.quantities import record_answer
 
     record = run.record()

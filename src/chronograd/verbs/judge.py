@@ -1,4 +1,4 @@
-"""`judge resnet50 --on v100 "812 images/s"`: is it good?"""
+"""`judge resnet50 --on v100 "812 images/s"`: a judgement of a measured throughput."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeFigure(Request):
-    """Is a throughput good? Impossible, suspicious, as expected or slow; how it compares with others; what would gain most.
+    """Judge a throughput: impossible, suspicious, as expected or slow; how it compares with others; the change that gains most.
 
-    NETWORK is a name, or a job file. FIGURE is a throughput such as "812 images/s" or "78 ms", a record, a run directory,
-    which says by itself what ran, or a CSV file with columns model, batch and samples_per_s.
+    NETWORK is a name, or a job file. FIGURE is a throughput such as "812 images/s" or "78 ms", a record, or a run directory,
+    which includes its job. It may also be a CSV file with columns model, batch and samples_per_s.
     """
 
     verb = "judge"
@@ -38,13 +38,13 @@ class JudgeFigure(Request):
     on: Annotated[str | None, Spelling(metavar="[COUNTx]DEVICE", complete=complete_devices)] = None
     """Device of the measurement, such as v100 or 8xv100."""
     precision: Literal["fp32", "tf32", "bf16", "fp16", "amp"] | None = None
-    """amp is fp16."""
+    """Precision; amp means fp16."""
     batch: Annotated[int | None, click.IntRange(min=1)] = None
-    """Samples of a step over all devices; by default what usually fits."""
+    """Samples of a step over all devices; by default a usual size that fits."""
     input: Annotated[tuple[int, ...] | None, SHAPE, Spelling(aliases=("input_shape",))] = None
     """Shape of one sample; the network's own by default."""
     mode: Annotated[Literal["training", "inference"], Spelling(("--inference",), flag_value="inference")] = "training"
-    """The forward pass alone was timed; else training."""
+    """Only the forward pass was timed; else training."""
     trace: Annotated[Path | None, click.Path(path_type=Path), Spelling(metavar="FILE")] = None
     """A saved trace; needs no torch."""
 

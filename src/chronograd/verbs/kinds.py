@@ -1,4 +1,4 @@
-"""Kinds of values that options take: each reads the text of the command line, and takes Python's value as it is."""
+"""Types of option values: each parses the text of the command line, and accepts a Python value unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-# Of whole numbers in a list, so that the product of two has 64 bits.
+# Maximum of whole numbers in a list, so that the product of two fits in 64 bits.
 MAX_NUMBER = 10**9
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -20,8 +20,8 @@ class ValueKind(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A value that a function parses from text.
 
     Args:
-        parse: from text to the value; raises ValueError, whose text says what to write.
-        is_value: whether a value of Python's is of this kind already.
+        parse: converts text to the value; raises ValueError with a text that states the right form.
+        is_value: returns whether a Python value already has this kind.
     """
 
     is_list = False
@@ -41,7 +41,7 @@ class ValueKind(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 class ListKind(ValueKind):
-    """Several values in one text, with commas between; a sequence in Python."""
+    """Several values in one text, separated by commas; a sequence in Python."""
 
     is_list = True
 
@@ -72,7 +72,8 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """
+    """Return a time in seconds. Raises ValueError.
+
     >>> parse_seconds("6h"), parse_seconds("1.5 d"), parse_seconds("90m")
     (21600.0, 129600.0, 5400.0)
     """
@@ -83,7 +84,8 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_latency(text: str) -> float:
-    """
+    """Return a latency in seconds. Raises ValueError.
+
     >>> parse_latency("20ms"), parse_latency("0.5 s")
     (0.02, 0.5)
     """
@@ -94,7 +96,7 @@ def parse_latency(text: str) -> float:
 
 
 def parse_share(text: str) -> float:
-    """Return a fraction of 1: up to 1 a number is a fraction, above it is per cent. Raises ValueError.
+    """Return a fraction of 1. A number up to 1 is a fraction, a larger one a percentage. Raises ValueError.
 
     >>> [parse_share(text) for text in ("75%", "75", "0.75", "0.5 %")]
     [0.75, 0.75, 0.75, 0.005]
@@ -110,7 +112,8 @@ def parse_share(text: str) -> float:
 
 
 def parse_dollars(text: str) -> float:
-    """
+    """Return an amount in dollars. Raises ValueError.
+
     >>> [parse_dollars(text) for text in ("$50", "50", "$1,000.50")]
     [50.0, 50.0, 1000.5]
     """
@@ -124,7 +127,7 @@ def parse_dollars(text: str) -> float:
 
 
 def parse_whole_numbers(text: str) -> tuple[int, ...]:
-    """Return numbers from 1 to MAX_NUMBER, such as of `--counts 1,2,4`. Raises ValueError."""
+    """Return numbers from 1 to MAX_NUMBER, as in `--counts 1,2,4`. Raises ValueError."""
     try:
         found = tuple(int(word) for word in text.split(","))
     except ValueError:
@@ -137,7 +140,7 @@ def parse_whole_numbers(text: str) -> tuple[int, ...]:
 
 
 def parse_numbers(text: str) -> tuple[float, ...]:
-    """Return numbers such as of `--drops 82,123`. Raises ValueError."""
+    """Return numbers, as in `--drops 82,123`. Raises ValueError."""
     try:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
@@ -178,7 +181,7 @@ PATH = click.Path()
 
 
 def complete_devices(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Devices of the catalogue and of the user's own, behind a count such as `8x`."""
+    """Return completions: devices of the catalogue and of the user, also after a count such as `8x`."""
     from chronograd.hardware import catalog
 
     count, name = re.fullmatch(r"(\d*x)?(.*)", begun, re.DOTALL).groups("")  # type: ignore[union-attr]
@@ -187,7 +190,7 @@ def complete_devices(_: click.Context, __: click.Parameter, begun: str) -> list[
 
 
 def complete_jobs(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Files, and networks by name, without importing any."""
+    """Return completions: files, and names of networks, without importing any."""
     from chronograd.models import names
 
     library, colon, _rest = begun.partition(":")

@@ -1,4 +1,4 @@
-"""`label RUN DATA`: a trained network labels images, and the best of each class are stored."""
+"""`label RUN DATA`: images labelled by a trained network, the best of each class stored."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Label(Request):
-    """Label the training images of a data set with the network of a RUN, and keep the best of each class.
+    """Label the training images of a data set with the network of a RUN, and store the best of each class.
 
-    FIELDs are those of a job's data and change the RUN's own. A student learns from the file by data.labels.
+    FIELDs are those of a job's data and change the RUN's own. A student learns from the file through data.labels.
     """
 
     verb = "label"
@@ -30,13 +30,13 @@ class Label(Request):
     run: Annotated[Path, click.Path(path_type=Path), Spelling(metavar="RUN", is_argument=True)]
     fields: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     top_classes: Annotated[int, click.IntRange(1), Spelling(("--top-classes", "-P"))] = 1
-    """Classes that an image may be kept for."""
+    """Maximum number of classes that one image may represent."""
     per_class: Annotated[int | None, click.IntRange(1), Spelling(("--per-class", "-K"))] = None
-    """Images kept per class; all by default."""
+    """Images stored per class; all by default."""
     soft: bool = False
-    """Keep each image once, with the probabilities of all classes."""
+    """Store each image once, with the probabilities of all classes."""
     out: Annotated[Path, FILE]
-    """The file, for data.labels."""
+    """File to write, for data.labels."""
 
     def answer(self) -> Answer:
         from chronograd.rundir import RunDir

@@ -1,4 +1,4 @@
-"""`load URL`: requests to a server, and how long they took."""
+"""`load URL`: requests to a server, and their latency."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def parse_named_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """
+    """Return the name and the shape of an input. Raises ValueError.
+
     >>> parse_named_shape("tokens=1,128")
     ('tokens', (1, 128))
     """
@@ -34,10 +35,10 @@ NAMED_SHAPE = ValueKind("NAME=N,N,...", parse_named_shape, lambda value: isinsta
 
 @dataclass(frozen=True, kw_only=True)
 class LoadServer(Request):
-    """Send requests to a server: latency against load, errors.
+    """Send requests to a server, and report latency against load, and errors.
 
-    Of any server that speaks the Open Inference Protocol v2, with invented inputs. An open loop sends whether or not earlier
-    requests were answered, as many users do; a closed loop tells how much a server can do.
+    The server may be any that speaks the Open Inference Protocol v2; the inputs are random. An open loop sends requests without
+    waiting for answers, like many users. A closed loop measures the maximum rate of a server.
     """
 
     verb = "load"
@@ -49,29 +50,29 @@ class LoadServer(Request):
 
     url: Annotated[str, Spelling(metavar="URL", is_argument=True)]
     model: str | None = None
-    """Its name; the only one that is served by default."""
+    """Name of the model; by default the only one on the server."""
     rate: Annotated[tuple[float, ...], RATES, Spelling(metavar="R,R,...", aliases=("rates",))] = ()
-    """Open loop: requests per second, at random times; one rate after the other."""
+    """Open loop: requests per second, at random times; rates run one after the other."""
     connections: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="N,N,...")] = ()
-    """Closed loop: clients that each send the next request when the last is answered. By default 1."""
+    """Closed loop: number of clients; each sends its next request after the last answer. Default 1."""
     seconds: Annotated[float, ABOVE_0] = 10.0
-    """Of each rate and number of connections."""
+    """Seconds for each rate and number of connections."""
     warmup: Annotated[float, click.FloatRange(0)] = 1.0
-    """Seconds before them that do not count."""
+    """Warm-up seconds before the measurement."""
     batch: Annotated[int, click.IntRange(1)] = 1
-    """Rows of a request."""
+    """Rows per request."""
     shape: Annotated[tuple[Any, ...], NAMED_SHAPE, Spelling(metavar="NAME=N,N,...")] = ()
-    """All axes of an input, where others than the first have no fixed length. May be given again."""
+    """Full shape of an input, if axes other than the first have no fixed length. May be given several times."""
     in_json: Annotated[bool, Spelling(("--as-json",))] = False
-    """Send tensors as JSON, and not as binary."""
+    """Send tensors as JSON instead of binary."""
     token_file: Annotated[Path | None, FILE] = None
-    """File with the server's token; or the variable CHRONOGRAD_TOKEN."""
+    """File with the server's token; default: the variable CHRONOGRAD_TOKEN."""
     timeout: Annotated[float, ABOVE_0] = 30.0
-    """Seconds, after which a request has failed."""
+    """Seconds until an unanswered request counts as failed."""
     seed: Annotated[int, click.IntRange(0)] = 0
-    """Of the invented inputs and of arrival times."""
+    """Seed of the random inputs and arrival times."""
     out: Annotated[Path | None, click.Path(file_okay=False, path_type=Path)] = None
-    """Folder for the records, one for each rate, for `chronograd compare`."""
+    """Folder for the records, one per rate, for `chronograd compare`."""
 
     def answer(self) -> Answer:
         from chronograd.deploy.load import load
@@ -98,7 +99,7 @@ class LoadServer(Request):
 
 
 def token(path: Path | None) -> str | None:
-    """Return the token in a file, or in CHRONOGRAD_TOKEN; None where neither is. Raises InputError."""
+    """Return the token from a file, or from CHRONOGRAD_TOKEN; None if there is neither. Raises InputError."""
     if path is None:
         return os.environ.get("CHRONOGRAD_TOKEN") or None
     from chronograd import files

@@ -1,4 +1,4 @@
-"""`measure JOB`: time the steps of a job for real; `measure layers|scaling|batches`: its layers, on many ranks, by batch."""
+"""`measure JOB`: timed steps of a job; `measure layers|scaling|batches`: its layers, many ranks, or several batches."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _Timing(JobRequest):
-    """How long the clock runs."""
+    """Options on the length of a measurement."""
 
     steps: Annotated[int | None, click.IntRange(1), Spelling(aliases=("num_steps",))] = None
-    """Steps to time: 30, in inference 200 batches."""
+    """Steps to time; default 30, or 200 batches in inference."""
     warmup: Annotated[int, click.IntRange(1)] = 5
-    """Steps before the clock starts."""
+    """Warm-up steps before timing."""
     seconds: Annotated[float, ABOVE_0] = 60.0
-    """At most."""
+    """Maximum time."""
     out: Annotated[str | None, click.Path()] = None
     """Run directory; a new one in runs/ by default."""
 
@@ -42,12 +42,12 @@ class _Timing(JobRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Measure(_Timing):
-    """Time a job's steps for real, on one process or many.
+    """Time a job's steps on one process or many.
 
-    Steps are timed after a warm-up, in their parts: input, transfer, forward, backward, exposed
-    communication, update. Writes a run directory.
+    After a warm-up, each step is timed in parts: input, transfer, forward, backward, exposed communication, update. The result
+    is a run directory.
 
-    `measure scaling` times it on growing numbers of ranks, `measure batches` its epochs by batch, `measure layers` each layer.
+    `measure scaling` times growing numbers of ranks, `measure batches` epochs by batch, and `measure layers` each layer.
     """
 
     verb = "measure"
@@ -62,11 +62,11 @@ class Measure(_Timing):
     )
 
     epochs: bool = False
-    """Also time whole epochs: the second after one of warm-up, and one without loading data."""
+    """Also time whole epochs: one after a warm-up epoch, and one without loading data."""
     launcher: str | None = None
-    """How ranks are started: local, torchrun, horovodrun; the backend's own by default."""
+    """Launcher of the ranks: local, torchrun, horovodrun; the backend's own by default."""
     hosts: str | None = None
-    """Where ranks run, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
+    """Hosts of the ranks, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
 
     def answer(self) -> Answer:
         from chronograd.launch import jobs
@@ -92,7 +92,7 @@ class MeasureScaling(_Timing):
     world: Annotated[tuple[int, ...], COUNTS] = (1, 2)
     """Numbers of ranks, such as 1,2,4."""
     scaling: str = "strong"
-    """strong (the batch stays), weak (the batch of a rank stays), or strong,weak."""
+    """strong (same global batch), weak (same batch per rank), or strong,weak."""
 
     def answer(self) -> Answer:
         from chronograd.bench.scaling import measure_scaling
@@ -105,7 +105,7 @@ class MeasureScaling(_Timing):
         job = self.asked().job
         if job.mode == "inference":
             raise InputError(
-                "scaling is of training; in inference each device works by itself", "leave --inference out"
+                "scaling applies to training; in inference each device works independently", "leave --inference out"
             )
         with waiting("counting the work of the network"):
             trace = trace_job(job)
@@ -140,9 +140,9 @@ class MeasureBatches(_Timing):
     """Batch sizes, such as 32,128,512."""
     epochs: Annotated[bool, Spelling(hidden=True)] = False
     launcher: str | None = None
-    """How ranks are started: local, torchrun, horovodrun; the backend's own by default."""
+    """Launcher of the ranks: local, torchrun, horovodrun; the backend's own by default."""
     hosts: str | None = None
-    """Where ranks run, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
+    """Hosts of the ranks, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
 
     def answer(self) -> Answer:
         from chronograd.bench.batches import measure_batches
@@ -154,17 +154,17 @@ class MeasureBatches(_Timing):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureLayers(JobRequest):
-    """Time each layer of the network in inference: waited for, not waited for, its matrix product alone."""
+    """Time each layer of the network in inference: with and without synchronisation, and its matrix product alone."""
 
     verb = "measure layers"
     examples = ("chronograd measure layers torchvision:googlenet --batch 8 --precision fp32",)
 
     warmup: Annotated[int, click.IntRange(1)] = 5
-    """Passes before the clock starts."""
+    """Warm-up passes before timing."""
     repeats: Annotated[int, click.IntRange(1)] = 20
-    """Passes of each kind."""
+    """Timed passes of each kind."""
     on: Annotated[str | None, Spelling(metavar="DEVICE", complete=complete_devices)] = None
-    """Device to predict for; by default the one that is here, where it is known."""
+    """Device to predict for; by default the device of this machine, if it is known."""
 
     def answer(self) -> Answer:
         from chronograd.ask import is_batch_stated

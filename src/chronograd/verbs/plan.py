@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def parse_precisions(text: str) -> tuple[str, ...]:
-    """Return precisions such as of `bf16,fp32`. Raises ValueError for an unknown one."""
+    """Return precisions, as in `bf16,fp32`. Raises ValueError for an unknown one."""
     from chronograd.job import Training
 
     known = get_args(Training.model_fields["precision"].annotation)
@@ -61,7 +61,7 @@ def parse_precisions(text: str) -> tuple[str, ...]:
 
 
 def parse_noise_scale(text: str) -> tuple[float, float, float]:
-    """Return low, middle and high of `LOW:HIGH`; one number is taken as exact. Raises ValueError."""
+    """Return low, middle and high of `LOW:HIGH`; a single number has no uncertainty. Raises ValueError."""
     try:
         parts = [float(part) for part in text.split(":")]
     except ValueError:
@@ -78,27 +78,27 @@ Prices = Literal["on-demand", "spot", "both"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Search(CountedRequest):
-    """What the searches of `plan` share."""
+    """Shared options of the searches of `plan`."""
 
     on: Annotated[tuple[str, ...], Spelling(metavar="DEVICE", complete=complete_devices)] = ()
-    """Device, instead of all GPUs that are rented out; may be repeated."""
+    """Device, instead of all GPUs that can be rented; may be given several times."""
     counts: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="LIST")] = (1, 2, 4, 8)
     """Numbers of devices."""
     precisions: Annotated[tuple[Any, ...], PRECISIONS, Spelling(metavar="LIST")] = ()
-    """To search, such as bf16,fp32; by default the job's, else the one that autocast would use on each device, and fp32."""
+    """Precisions to search, such as bf16,fp32. Default: the job's, else autocast's usual one on each device, and fp32."""
     most: Annotated[int, click.IntRange(1)] = 8
-    """Settings to print."""
+    """Number of settings to print."""
     confidence: Annotated[float, click.FloatRange(0, 0.95, min_open=True)] = 0.8
-    """Of keeping budget, deadline and latency; at most 0.95, as a plan rests on assumptions."""
+    """Required probability of meeting budget, deadline and latency; at most 0.95, as a plan rests on assumptions."""
     prices: Prices | None = None
-    """By default both, without a goal on-demand."""
+    """Kinds of prices; both by default, or on-demand without a goal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanInference(_Search):
-    """Find the device and batch that keep a latency and cost least per sample.
+    """Find the device and batch that stay within a latency at the lowest cost per sample.
 
-    Each device works by itself: with more of them throughput grows, latency does not change.
+    Each device works independently: more devices increase the throughput, but do not change the latency.
     """
 
     verb = "plan inference"
@@ -108,7 +108,7 @@ class PlanInference(_Search):
     )
 
     latency: Annotated[float | None, LATENCY, Spelling(metavar="TIME", aliases=("latency_s",))] = None
-    """Of a batch, at most, such as 20ms; in Python seconds."""
+    """Maximum latency of a batch, such as 20ms; in Python seconds."""
     batches: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="LIST")] = tuple(2**k for k in range(9))
     """Batches per device."""
 
@@ -138,22 +138,24 @@ class PlanBatch(CountedRequest):
     )
 
     on: Annotated[tuple[str, ...], Spelling(metavar="[COUNTx]DEVICE", complete=complete_devices)] = ()
-    """Device, instead of the job's; may be repeated."""
+    """Device, instead of the job's; may be given several times."""
     memory: Annotated[int | None, BYTES, Spelling(metavar="SIZE")] = None
-    """Memory allowed, such as 2GiB, of a GPU unless --on names a device; all by default."""
+    """Memory limit such as 2GiB, of a GPU unless --on names a device; all memory by default."""
     confirm: bool = False
-    """On this machine: try batches for real."""
+    """Try batches on this machine."""
     probes: Annotated[int, click.IntRange(1)] = 10
-    """With --confirm: batches to try, at most."""
+    """With --confirm: maximum number of batches to try."""
 
     def answer(self) -> Answer[BatchPlan | list[BatchPlan]]:
         from chronograd.plan.largest import Trial, gpu_of_memory, largest_batches
 
         if self.confirm and self.on not in ((), ("local",), ("cpu",)):
-            raise InputError(f"--confirm tries batches on this machine, not on {' '.join(self.on)}", "write --on local")
+            raise InputError(
+                f"--confirm can only try batches on this machine, not on {' '.join(self.on)}", "write --on local"
+            )
         job = self.asked(can_download=True).job
         if self.confirm and job.mode == "inference":
-            raise InputError("--confirm tries steps of training", "leave --inference out")
+            raise InputError("--confirm works for training only", "leave --inference out")
         trial = None
         if self.confirm:
             from chronograd.train import largest_batch
@@ -171,14 +173,15 @@ class PlanBatch(CountedRequest):
 class Plan(_Search):
     """Find the setup to rent for a goal, or list settings by the price of a sample.
 
-    With --to, --budget or --deadline: what to rent, how long and how much it takes, how sure that is, and what would change it.
-    With --platforms: at which cloud, and what moving the data there costs; `launch --plan FILE` takes the answer of --save FILE.
+    With --to, --budget or --deadline it shows the setup to rent, its time, cost and probability, and the limits that would
+    change it. With --platforms it shows the cloud to use and the cost of moving the data there; `launch --plan FILE` reads the
+    answer of --save FILE.
 
-    The search covers devices, counts, batches, precision, memory layout, checkpointing and all-reduce; a field that the job
-    states has its value. Prices are those of whole instances with their host (`chronograd devices --prices`).
+    The search covers devices, counts, batches, precision, memory layout, checkpointing and all-reduce. Fields that the job
+    states do not change. Prices are for whole instances with their host (`chronograd devices --prices`).
 
-    `plan inference` searches for a latency, `plan batch` answers with the largest batch that fits. Without torch, give a trace
-    saved by `chronograd count JOB --out FILE`.
+    `plan inference` searches for a latency, `plan batch` finds the largest batch that fits. Without torch, give a trace saved
+    by `chronograd count JOB --out FILE`.
     """
 
     verb = "plan"
@@ -194,38 +197,38 @@ class Plan(_Search):
     batches: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="LIST")] = None
     """Batches per device; 16,32,64,128,256,512 by default."""
     algorithms: Annotated[tuple[str, ...], Spelling(("--algorithm",), aliases=("algorithm",))] = ("ring", "tree")
-    """All-reduce; may be repeated."""
+    """All-reduce algorithm; may be given several times."""
     to: Annotated[
         float | None, SHARE, Spelling(("--to", "--target-accuracy"), metavar="ACCURACY", aliases=("target_accuracy",))
     ] = None
     """Accuracy to reach, such as 75%."""
     budget: Annotated[float | None, DOLLARS, Spelling(metavar="USD", aliases=("budget_usd",))] = None
-    """Dollars, at most."""
+    """Maximum cost in dollars."""
     deadline: Annotated[float | None, DURATION, Spelling(metavar="TIME", aliases=("deadline_s",))] = None
-    """Wall time, at most, such as 6h or 2d; in Python seconds."""
+    """Maximum wall time, such as 6h or 2d; in Python seconds."""
     curve: Annotated[str | None, PATH, Spelling(metavar="RUN|FILE")] = None
-    """A run, or a log, of such a job: when it reached the target, or is forecast to."""
+    """A run or log of such a job: the epoch at which it reached the target, or is forecast to."""
     epochs_to_target: Annotated[float | None, ABOVE_0, Spelling(metavar="N")] = None
-    """Epochs until the target, at the job's batch, where you know them."""
+    """Epochs to the target at the job's batch, if you know them."""
     noise_scale: Annotated[Any, NOISE_SCALE, Spelling(metavar="N")] = None
-    """Gradient noise scale in samples, or LOW:HIGH; a run knows its own."""
+    """Gradient noise scale in samples, or LOW:HIGH; a run has its own."""
     interruptions: Annotated[float, click.FloatRange(0, 100)] = 0.05
-    """Of a spot node per hour; assumed."""
+    """Assumed interruptions of a spot node per hour."""
     checkpoint_every: Annotated[float, ABOVE_0, Spelling(metavar="MINUTES")] = 10.0
-    """On spot nodes: an interruption loses half of it, and five minutes to start again."""
+    """Minutes between checkpoints on spot nodes: an interruption loses half of that, and five minutes to restart."""
     platforms: Annotated[str | None, Spelling(metavar="LIST")] = None
-    """Choose among instances of these clouds, by the node and the region: aws,gcp,azure,ibm."""
+    """Clouds to choose from, by node and region: aws,gcp,azure,ibm."""
     data_in: Annotated[str | None, Spelling(metavar="CLOUD[:REGION]")] = None
-    """With --platforms: where the data lies; moving it is paid."""
+    """With --platforms: the cloud that stores the data, to include the cost of moving it."""
     data_size: Annotated[str | None, Spelling(metavar="SIZE")] = None
-    """With --data-in: of the data set, such as 150GB, if not known here."""
+    """With --data-in: size of the data set, such as 150GB, if it is not a known one."""
     checkpoints_back: Annotated[int, click.IntRange(0)] = 1
-    """With --data-in: how many are brought back there."""
+    """With --data-in: number of checkpoints copied back there."""
     decode: Annotated[float | None, click.FloatRange(0), Spelling(metavar="N")] = None
-    """Images/s that a virtual CPU of the host decodes; 0 leaves it out."""
+    """Images/s that a virtual CPU of the host decodes; 0 ignores decoding."""
 
     latency: Annotated[float | None, LATENCY, Spelling(aliases=("latency_s",), hidden=True)] = None
-    """Of a job file in inference, whose answer is that of `plan inference`."""
+    """For a job file in inference, which `plan inference` answers."""
 
     @property
     def has_goal(self) -> bool:
@@ -243,7 +246,7 @@ class Plan(_Search):
         if job.mode == "inference":
             return self._of_inference()
         if self.latency is not None:
-            raise InputError("--latency is of inference, and the job trains", "add --inference")
+            raise InputError("--latency applies to inference, but the job trains", "add --inference")
         samples, name = card(job.data).train_size, name_of(job.network.name)
         if not self.has_goal:
             return self._listed(asked, samples)
@@ -255,15 +258,15 @@ class Plan(_Search):
         return self._reached(asked, samples, effort, goal)
 
     def _of_inference(self) -> Answer[ServingPlan]:
-        """The answer about a job file in inference: that of `plan inference`. Raises InputError for options of training."""
+        """Return the answer of `plan inference` for a job file in inference. Raises InputError for options of training."""
         of_training = {"--to": self.to, "--budget": self.budget, "--deadline": self.deadline, "--curve": self.curve,
                        "--epochs-to-target": self.epochs_to_target, "--noise-scale": self.noise_scale,
                        "--platforms": self.platforms}  # fmt: skip
         given = [name for name, value in of_training.items() if value is not None]
         if given:
             raise InputError(
-                f"in inference nothing is trained, and {given[0]} is about training",
-                "ask for a --latency instead of a goal",
+                f"{given[0]} applies to training, but the job is in inference",
+                "give a --latency instead of a goal",
             )
         shared: dict[str, Any] = {
             name: getattr(self, name)
@@ -332,7 +335,7 @@ class Plan(_Search):
 
 
 def _placed(job: Job, place: str) -> Job:
-    """Return the job on a device, such as v100, or on several, such as 8xv100; without a number, on as many as before."""
+    """Return the job on a device, such as v100, or on several, such as 8xv100; without a number the count stays the same."""
     from chronograd.job import changed, parse_on, with_ranks
 
     count, device = parse_on(place)
@@ -342,7 +345,7 @@ def _placed(job: Job, place: str) -> Job:
 
 
 def parse_place(text: str) -> tuple[str, str]:
-    """Return a cloud and a region of it.
+    """Return a cloud and one of its regions.
 
     >>> parse_place("aws"), parse_place("gcp:us-central1")
     (('aws', ''), ('gcp', 'us-central1'))
@@ -352,7 +355,7 @@ def parse_place(text: str) -> tuple[str, str]:
 
 
 def _clouds(job: Job, platforms: str | None, data_in: str | None, data_size: str | None) -> Places | None:
-    """Return the clouds to choose from, and how much data has to come from where. Raises InputError."""
+    """Return the clouds to choose from, and the amount and place of the data. Raises InputError."""
     from chronograd.data.datasets import training_bytes
     from chronograd.plan.places import Places
 
@@ -363,12 +366,12 @@ def _clouds(job: Job, platforms: str | None, data_in: str | None, data_size: str
     if job.cluster.price_usd_per_hour is not None:
         raise InputError("--platforms compares published prices", "leave cluster.price_usd_per_hour out")
     if data_size and not data_in:
-        raise InputError("--data-size is the size of data that lies somewhere", "add --data-in CLOUD")
+        raise InputError("--data-size needs the place of the data", "add --data-in CLOUD")
     names = tuple(dict.fromkeys(word.strip().lower() for word in platforms.split(",")))
     if data_in is None:
         return Places(names)
     home, region = parse_place(data_in)
-    places = Places(names, home, region)  # complains of names before the data is looked for
+    places = Places(names, home, region)  # checks the names before looking for the data
     try:
         size = parse_bytes(data_size) if data_size else training_bytes(job.data)
     except ValueError as error:
@@ -377,5 +380,5 @@ def _clouds(job: Job, platforms: str | None, data_in: str | None, data_size: str
 
 
 REQUESTS = (Plan, PlanInference, PlanBatch)
-# Old spellings: an option, or in Python an argument, in place of the verb.
+# Old spellings, an option or a Python argument, and the verb that replaced each.
 OLD = {"--largest-batch": "batch", "--inference": "inference", "mode=inference": "inference"}

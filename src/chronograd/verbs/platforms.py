@@ -1,4 +1,4 @@
-"""`platforms`: what a job can be rendered for, and how the platforms compare."""
+"""`platforms`: the platforms that a job can be rendered for, and their comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Platforms(Request):
     """List platforms that `chronograd launch PLATFORM JOB` writes files for.
 
-    Each with its file, the instance types that are known here with their devices, and the options it cannot do without.
+    Each is shown with its file, the known instance types with their devices, and its required options.
     """
 
     verb = "platforms"
@@ -27,15 +27,15 @@ class Platforms(Request):
     )
 
     compare: bool = False
-    """What each offers, criterion by criterion; sources with --full."""
+    """Compare what the platforms offer, criterion by criterion; sources with --full."""
     fields: bool = False
-    """Which field of each platform's file says the same thing."""
+    """Show corresponding fields in the files of the platforms."""
 
     def answer(self) -> Answer:
         from chronograd.clouds import comparing, field_map, rendering
 
         if self.compare and self.fields:
-            raise InputError("--compare and --fields are two questions", "ask one at a time")
+            raise InputError("--compare and --fields are two questions", "give one of them")
         return comparing.compared() if self.compare else field_map.mapped() if self.fields else rendering.platforms()
 
 

@@ -32,7 +32,7 @@ Places = Annotated[tuple[str, ...], Spelling(metavar="[COUNTx]DEVICE", complete=
 
 @dataclass(frozen=True, kw_only=True)
 class _OnDevices(CountedRequest):
-    """What the verbs share: the devices, the model of a step."""
+    """Shared options of the verbs: the devices and the model of a step."""
 
     on: Places = ()
     """Device, instead of the job's; may be given several times."""
@@ -40,14 +40,14 @@ class _OnDevices(CountedRequest):
     """All-reduce: ring (usual), tree (PALEO's), halving_doubling, recursive_doubling or butterfly, reduce_to_one or one_to_all,
     hierarchical."""
     model: Literal["operators", "paleo"] = "operators"
-    """What predicts: a calibrated time of every operator, or PALEO (Qi et al. 2017)."""
+    """Model of a step: a calibrated time of every operator, or PALEO (Qi et al. 2017)."""
     ppp: float = 0.62
     """PALEO's percent of peak for computation, as a fraction."""
     ppp_comm: float = 0.72
-    """The same for communication."""
+    """PALEO's percent of peak for communication, as a fraction."""
 
     def jobs(self, job: Job) -> list[Job]:
-        """Return the job on each device; an unknown device is refused before torch is imported."""
+        """Return the job on each device; raise an error for an unknown device before importing torch."""
         from chronograd.hardware import catalog
         from chronograd.predict.answer import on_devices
 
@@ -57,7 +57,7 @@ class _OnDevices(CountedRequest):
         return jobs
 
     def step_model(self, paced: Pace, depth: int | None = None) -> StepModel:
-        """Return how a step is predicted: the all-reduce, PALEO's percents, and what it waits for."""
+        """Return the options of a prediction: the all-reduce, PALEO's percentages, and the input speed."""
         from chronograd.predict.prediction import StepModel
 
         is_paleo = self.model == "paleo"
@@ -65,7 +65,7 @@ class _OnDevices(CountedRequest):
         return StepModel(algorithm, (self.ppp, self.ppp_comm) if is_paleo else None, paced, depth)
 
     def samples(self, asked: Asked, job: Job) -> int | None:
-        """Return the training samples of an epoch; None where no data set is known."""
+        """Return the training samples of an epoch; None if no data set is known."""
         from chronograd.data.datasets import card
 
         return card(job.data).train_size or None if asked.has_data else None
@@ -75,7 +75,7 @@ class _OnDevices(CountedRequest):
 class Predict(_OnDevices):
     """Predict step time by part, memory, throughput, utilisation and cost, each with an interval.
 
-    With --inference: latency and throughput, of each batch of --batch 1,8,64, and what a million samples cost.
+    With --inference it predicts latency, throughput and the cost of a million samples for each batch of --batch 1,8,64.
 
     `predict scaling` is a table over numbers of devices, `predict server` a server under load. Without torch, give a trace
     saved by `chronograd count JOB --out FILE`.
@@ -95,12 +95,13 @@ class Predict(_OnDevices):
     timeline: Annotated[Path | None, FILE] = None
     """Save the step for Perfetto (.json)."""
     layers: bool = False
-    """Print each layer's roofline and the three with most time to win."""
+    """Print each layer's roofline and the three layers with the largest possible gain."""
     depth: Annotated[int | None, click.IntRange(0)] = None
-    """With --layers: depth of the modules; 0 is every operator."""
+    """With --layers: depth of the modules; 0 shows every operator."""
     measured_on: Annotated[str | None, Spelling(metavar="RECORD|DEVICE=FIGURE")] = None
-    """What was measured of the same network on another device, which is carried over: a record, or a figure such as
-    rtx3090=1234/s or 8xv100=78ms, of the same job."""
+    """A measurement of the same job on another device, to correct the prediction with: a record, or a figure such as
+    rtx3090=1234/s or 8xv100=78ms.
+    """
     out: Annotated[Path | None, FILE] = None
     """Save the record (.json)."""
 
@@ -145,7 +146,7 @@ class Predict(_OnDevices):
         model, shown = self.step_model(counted_input, self.depth), shown_of(trace, measured, self._traced_again)
         answer = predict_jobs(trace, jobs, model, **known, shown=shown, with_layers=self.layers)
         first = next(iter(answer.records.values()))
-        if self.timeline is not None:  # of the job as predicted, with the input that it waits for
+        if self.timeline is not None:  # draw the job as predicted, with its wait for the input
             from chronograd.files import save_json
             from chronograd.predict.setting import setting_of
             from chronograd.predict.timeline import timeline_of_step
@@ -158,7 +159,7 @@ class Predict(_OnDevices):
         return replace(answer, records=dict(zip(places, answer.records.values(), strict=True)))
 
     def _batches(self, job: Job) -> Sequence[int]:
-        """Return the batches to answer for: those of --batch, else in inference the usual ones where the job states none."""
+        """Return the batches to answer for: those of --batch, else the usual ones in inference if the job states none."""
         from chronograd.ask import is_batch_stated
         from chronograd.predict.serving import USUAL_BATCHES
 
@@ -168,16 +169,16 @@ class Predict(_OnDevices):
         return USUAL_BATCHES if job.mode == "inference" and not is_stated else [job.training.batch]
 
     def _check(self, job: Job, jobs: Sequence[Job], batches: Sequence[int]) -> None:
-        """Raise InputError for options that do not go together."""
+        """Raise InputError for options that cannot be combined."""
         is_paleo, several = self.model == "paleo", len(batches) > 1
         complaints = (
             (several and (job.mode == "training" or self.timeline or is_paleo or self.layers or self.out),
-             "several batches are answered in inference, as records of their own", "give one --batch"),
+             "several batches are allowed only in inference, where each gets a record", "give one --batch"),
             (several and self.measured_on is not None and "=" in self.measured_on,
-             f"--measured-on {self.measured_on} was measured at one batch, and {', '.join(map(str, batches))} are asked about",
-             f"name the batch that was measured, such as --batch {max(batches)}"),
+             f"--measured-on {self.measured_on} was measured at one batch, but you gave {', '.join(map(str, batches))}",
+             f"give the measured batch, such as --batch {max(batches)}"),
             (self.out is not None and len(jobs) > 1, "--out takes one record", "give --on once"),
-            (self.timeline is not None and self.measured_on is not None, "--timeline draws the step as calibrated",
+            (self.timeline is not None and self.measured_on is not None, "--timeline cannot be corrected by a measurement",
              "leave --measured-on out"),
             (self.timeline is not None and (len(jobs) > 1 or is_paleo), "--timeline takes one setting, and not --model paleo",
              "give --on once"),
@@ -189,7 +190,7 @@ class Predict(_OnDevices):
                 raise InputError(what, hint)
 
     def _measured(self, trace: Trace) -> Record | Callable[[Job], Shown] | None:
-        """Return the measurement of --measured-on, a record's or a figure's."""
+        """Return the measurement of --measured-on, from a record or a figure."""
         from chronograd.hardware import catalog
         from chronograd.judge.limits import limit_of
         from chronograd.predict.answer import of_figure
@@ -209,7 +210,7 @@ class Predict(_OnDevices):
         )
 
     def _traced_again(self, own: Job) -> Trace:
-        """Return the trace of a record's own job, which a saved trace has to be of as well."""
+        """Return the trace of a record's own job; a saved trace must match that job."""
         from chronograd.data.trace_job import trace_job
 
         saved = self.job if isinstance(self.job, str) and self.job.endswith((".json", ".json.gz")) else None
@@ -224,14 +225,14 @@ class PredictScaling(_OnDevices):
     examples = ("chronograd predict scaling job.yaml --kind weak --on v100 --counts 1,2,4,8,16",)
 
     kind: Annotated[Literal["strong", "weak"], Spelling(("--kind", "--scaling"), aliases=("scaling",))] = "strong"
-    """strong: one global batch for all; weak: the same batch for each device."""
+    """strong: one global batch for all counts; weak: the same batch per device."""
     counts: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="LIST")] = (1, 2, 4, 8)
     """Numbers of devices."""
 
     def answer(self) -> Answer[PredictedScaling | list[PredictedScaling]]:
         asked = self.asked(can_download=True)
         if asked.job.mode == "inference":
-            raise InputError("in inference each device works by itself", "ask `predict` without scaling")
+            raise InputError("in inference each device works by itself", "use `predict` without scaling")
         jobs = self.jobs(asked.job)
         with waiting("counting the work of the network"):
             trace = self.traced(jobs[0])
@@ -240,7 +241,9 @@ class PredictScaling(_OnDevices):
 
 def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Scaling, samples: int | None,
            step_model: Callable[[Pace], StepModel]) -> Answer[PredictedScaling | list[PredictedScaling]]:  # fmt: skip
-    """Return the points of a scaling table, each with the input of its own machines, and a note of each that waits for it."""
+    """Return the points of a scaling table, each with the input speed of its machines, and a note on each that waits for
+    input.
+    """
     from chronograd.compare.scaling import Ladder, predict_scaling
     from chronograd.data.decoding import counted_input
     from chronograd.words import listed
@@ -268,15 +271,15 @@ def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Sc
         )
     notes_of_all = [note for table in tables for note in table.notes]
     if any("limited by its input" in note for note in notes_of_all):
-        notes_of_all.append("computation is the whole step of one device, its wait for its own host included")
+        notes_of_all.append("computation is the whole step of one device, including the wait for its host")
     return replace(answer, notes=notes_of_all, data=None, result=tables if len(tables) > 1 else tables[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictServer(CountedRequest):
-    """Predict latency against the rate of requests behind `chronograd serve`: its knee, replicas, cost of requests.
+    """Predict latency against the request rate behind `chronograd serve`: the saturation point, replicas, cost of requests.
 
-    Batches have --batch rows at most (32). An ONNX file is timed on this machine in place of a prediction.
+    Batches have at most --batch rows (32). An ONNX file is timed on this machine instead of predicted.
     """
 
     verb = "predict server"
@@ -290,15 +293,15 @@ class PredictServer(CountedRequest):
     rate: Annotated[tuple[float, ...], RATES, Spelling(metavar="R,R,...", aliases=("rates",))] = ()
     """Requests per second, over all replicas."""
     p99: Annotated[float | None, LATENCY, Spelling(metavar="TIME")] = None
-    """How soon 99 % of the requests are to be answered, such as 50ms."""
+    """Required 99th percentile of the latency, such as 50ms."""
     replicas: Annotated[int | None, click.IntRange(1, 100_000)] = None
-    """Servers that share the requests."""
+    """Number of servers that share the requests."""
     batch_wait: Annotated[float | None, click.FloatRange(0, 60_000), Spelling(metavar="MS")] = None
     """Milliseconds that a batch waits for more requests."""
     queue: Annotated[int | None, click.IntRange(1, 1_000_000)] = None
-    """Requests that wait at most."""
+    """Maximum number of waiting requests."""
     threads: Annotated[int | None, click.IntRange(1, 1024)] = None
-    """Of an ONNX file: threads of ONNX Runtime."""
+    """For an ONNX file: threads of ONNX Runtime."""
     out: Annotated[Path | None, FILE] = None
     """Save the record (.json)."""
 
@@ -323,7 +326,7 @@ class PredictServer(CountedRequest):
         return answer
 
     def _here(self, options: Server, rows: int) -> list[Served]:
-        """An ONNX file on this machine."""
+        """Time the batches of an ONNX file on this machine."""
         if self.on or self.overrides or self.trace is not None or self.print_config:
             raise InputError("an ONNX file is timed on this machine", "leave --on, --trace and fields of a job out")
         from chronograd.deploy.timing import served_here
@@ -338,11 +341,11 @@ class PredictServer(CountedRequest):
         from chronograd.simulate.server import FRONTEND, of_operators
 
         if self.threads is not None:
-            raise InputError("--threads is of an ONNX file", "of a job write cluster.threads=N")
+            raise InputError("--threads is of an ONNX file", "for a job, write cluster.threads=N")
         job = changed(replace(self, batch=None).asked().job, ["mode=inference"])
         jobs = on_devices(job, list(self.on))
         for one in jobs:
-            catalog.device(one.cluster.device)  # before torch is imported
+            catalog.device(one.cluster.device)  # check before importing torch
         with waiting("counting the work of the network"):
             trace = self.traced(jobs[0])
         return [of_operators(trace, one, options, rows, FRONTEND) for one in jobs]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Records(Request):
-    """List what was predicted and measured; with RECORD (a run directory or a record file), show that one."""
+    """List predictions and measurements; with RECORD (a run directory or a record file), show that one."""
 
     verb = "records"
     examples = (
@@ -29,17 +29,17 @@ class Records(Request):
 
     record: Annotated[str | None, Spelling(metavar="[RECORD]", is_argument=True)] = None
     folder: Annotated[str, click.Path(), Spelling(("--in",))] = "runs"
-    """Where to look."""
+    """Folder to search."""
     job: str | None = None
-    """Only those whose network, data or backend has this in it."""
+    """Only records with this text in network, data or backend."""
     kind: Literal["predicted", "measured", "unfinished", "damaged"] | None = None
-    """Only these."""
+    """Only records of this kind."""
     device: str | None = None
-    """Only those whose device, or what they ran on, has this in it."""
+    """Only records with this text in the device or the machine."""
     timeline: Annotated[Path | None, FILE] = None
     """Save RECORD's steps for Perfetto."""
     follow: bool = False
-    """Show how the run RECORD goes on, wherever it was started, until it ends."""
+    """Follow the run RECORD until it ends, wherever it was started."""
 
     def answer(self) -> Answer:
         from chronograd.quantities import record_answer

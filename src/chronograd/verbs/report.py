@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 class ReportRuns(Request):
     """Save a page about RUNs: run directories, record files or folders of them, predicted and measured.
 
-    Answers that another verb saved with --save, such as a plan, a forecast or a regression gate, stand before them; from Python
-    also answers themselves.
+    Answers that another verb saved with --save, such as a plan, a forecast or a regression gate, come first. In Python, answers
+    can be passed directly.
 
-    TensorBoard events of RUNs that were cut off before all were written are made whole.
+    If a RUN was interrupted before all its TensorBoard events were written, the missing ones are added.
     """
 
     verb = "report"
 
     runs: Annotated[tuple[Any, ...], Spelling(metavar="RUN...", is_argument=True)] = ()
     out: Annotated[Path | None, FILE] = None
-    """The page; report.html by default, in Python none."""
+    """Page to write; report.html by default, none in Python."""
     notebook: Annotated[Any, Spelling(flag_value=True)] = None
     """Also save an executed notebook next to the page; in Python its path."""
 
@@ -44,7 +44,7 @@ class ReportRuns(Request):
         given = [one for one in self.runs if isinstance(one, Answer)]
         named = listing.runs(*(one for one in self.runs if not isinstance(one, Answer)))
         if not given and not named:
-            raise InputError("a report of nothing", "give runs, or answers of other verbs")
+            raise InputError("nothing to report", "give runs, or answers of other verbs")
         for _, run in named:
             if has_events(run):
                 for path in write_events(RunDir.open(run)):

@@ -1,18 +1,18 @@
-"""A verb is declared once: a frozen dataclass, whose fields are its options and whose attribute docstrings are their help.
+"""Declaration of a verb: a frozen dataclass whose fields are its options and whose attribute docstrings are their help.
 
-From a `Request` follow the command of the command line (`cli.commands`), the Python function (`function_of`) and its JSON Schema.
-click's types check values from either side, so that both have the same defaults and refuse the same input.
+A `Request` yields a command (`cli.commands`), a Python function (`function_of`) and a JSON Schema.
+click's types check values from either side, so both have the same defaults and reject the same input.
 
     @dataclass(frozen=True, kw_only=True)
     class Judge(Request):
-        '''Is a throughput good?'''
+        '''Judge a throughput.'''
 
         batch: Annotated[int | None, click.IntRange(min=1)] = None
         '''Samples of a step over all devices.'''
 
         def answer(self) -> Answer: ...
 
-It is a dataclass of the standard library: importing pydantic takes 0.1 s, as long as all of `chronograd VERB --help`.
+We use a dataclass of the standard library because importing pydantic takes 0.1 s, as long as all of `chronograd VERB --help`.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a field is written on the command line, where its name and type do not say it.
+    """Spelling of a field on the command line, if it does not follow from its name and type.
 
     Attributes:
         names: its spellings; `--field-name` by default.
-        metavar: what stands for its value in the help.
-        flag_value: the value of an option that takes none.
-        complete: a shell completion, as click calls it.
-        aliases: further keyword arguments of the Python function.
-        is_argument: it stands without a name.
+        metavar: placeholder for its value in the help.
+        flag_value: value of an option that takes none.
+        complete: a shell completion with click's signature.
+        aliases: additional keyword arguments of the Python function.
+        is_argument: whether it is a positional argument.
         hidden: an old spelling, left out of the help.
     """
 
@@ -72,13 +72,13 @@ class Spelling:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A question, with all that decides its answer.
+    """A question, with everything that determines its answer.
 
     Attributes:
-        verb: its words on the command line; the name of its Python function, too.
+        verb: its words on the command line, and the name of its Python function.
         examples: lines for the end of the help.
-        is_verbatim: the lines of its summary are printed as they are, never wrapped.
-        is_announced: it shows its answer itself, by `screen.announce`, as soon as there is one.
+        is_verbatim: whether the lines of its summary are printed without wrapping.
+        is_announced: whether it shows its answer itself, by `screen.announce`, as soon as there is one.
     """
 
     verb: ClassVar[str]
@@ -90,18 +90,18 @@ class Request:
         raise NotImplementedError
 
     def summary(self, answer: Answer) -> Sequence[str] | None:
-        """Return what the command line prints in place of the answer; None for all of it."""
+        """Return the lines that the command line prints instead of the answer; None to print the whole answer."""
         return None
 
     def after(self, answer: Answer, as_json: bool) -> None:
-        """Do what only the command line does once the answer is printed."""
+        """Do what only the command line does after printing the answer."""
 
 
 _params: dict[type[Request], dict[str, click.Parameter]] = {}
 
 
 def params_of(request: type[Request]) -> dict[str, click.Parameter]:
-    """Return the parameter of each field, in the order of the class; those of its bases come after them."""
+    """Return the parameter of each field, in the order of the class, followed by those of its bases."""
     if request not in _params:
         _params[request] = _params_of(request)
     return _params[request]
@@ -121,9 +121,9 @@ def _params_of(request: type[Request]) -> dict[str, click.Parameter]:
 
 @functools.cache
 def _attribute_docstrings(module: str) -> dict[str, dict[str, str]]:
-    """Return the string below each annotated name, on one line, of each class at the top of a module.
+    """Return the string below each annotated name, as one line, for each top-level class of a module.
 
-    The file is parsed once: `inspect.getsource` parses it for each class, which took half of `chronograd plan --help`.
+    The file is parsed once. `inspect.getsource` would parse it for each class, which took half of `chronograd plan --help`.
     """
     source = sys.modules[module].__file__
     assert source is not None
@@ -140,7 +140,7 @@ def _attribute_docstrings(module: str) -> dict[str, dict[str, str]]:
 
 
 def _param(field: dataclasses.Field[Any], hint: Any, text: str) -> click.Parameter:
-    """The click parameter of a field: its type and number of values are those of the annotation."""
+    """Return the click parameter of a field; the annotation determines its type and number of values."""
     how, kind = Spelling(), None
     if typing.get_origin(hint) is typing.Annotated:
         hint, *notes = typing.get_args(hint)
@@ -176,7 +176,7 @@ def _type_of(hint: Any) -> Any:
 
 
 class _AsItIs(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A value that only Python can give, such as a module, or the words of a command line."""
+    """A value that only Python can pass, such as a module, or the words of a command line."""
 
     name = "text"
 
@@ -191,7 +191,7 @@ AS_IT_IS = _AsItIs()
 
 
 def made(request: type[Request], words: Sequence[Any], options: Mapping[str, Any]) -> Request:
-    """Return a request of Python's arguments, checked by the types of its parameters. Raises InputError, TypeError."""
+    """Return a request from Python's arguments, checked by the types of its parameters. Raises InputError, TypeError."""
     params, given = params_of(request), dict(options)
     aliases = aliases_of(request)
     given = {aliases.get(name, name): value for name, value in given.items()}
@@ -239,7 +239,7 @@ def _checked(param: click.Parameter, value: Any, context: click.Context) -> Any:
 
 
 def aliases_of(request: type[Request]) -> dict[str, str]:
-    """Return the field of each further keyword argument of a verb's function."""
+    """Return the field for each additional keyword argument of a verb's function."""
     hints = typing.get_type_hints(request, include_extras=True)
     notes = ((name, note) for name, hint in hints.items() for note in getattr(hint, "__metadata__", ()))
     return {alias: name for name, note in notes if isinstance(note, Spelling) for alias in note.aliases}
@@ -249,7 +249,7 @@ def function_of(request: type[Request], old: Mapping[str, type[Request]] | None 
     """Return the Python function of a verb: its positional arguments are those of the command line, its keywords the fields.
 
     Args:
-        old: words that stood for another verb before, such as `--largest-batch`, which Python writes `largest_batch=True`.
+        old: words that used to mean another verb, such as `--largest-batch`, which Python writes `largest_batch=True`.
     """
 
     def verb(*words: Any, **options: Any) -> Answer:

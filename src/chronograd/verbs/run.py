@@ -1,4 +1,4 @@
-"""`run JOB`: the main job, through the whole loop."""
+"""`run JOB`: the whole loop for one job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chronograd.verbs.screen import progress, say
 if TYPE_CHECKING:
     from chronograd.answer import Answer
 
-# A training that is worth a rented GPU, which a newcomer may plan next.
+# A training run that justifies a rented GPU, suggested as the next plan of a new user.
 RENTED = Plan(job="resnet50", data="imagenet", to=0.75, budget=50.0)
 NEXT = "chronograd plan resnet50 --data imagenet --to 75% --budget 50"
 
@@ -29,7 +29,7 @@ NEXT = "chronograd plan resnet50 --data imagenet --to 75% --budget 50"
 class RunLoop(Request):
     """Count, calibrate, predict, measure, train, forecast, plan and report one job.
 
-    JOB is a job file; without one, the real digits inside scikit-learn go through a CIFAR ResNet-20.
+    JOB is a job file. Without one, a CIFAR ResNet-20 trains on the digits included in scikit-learn.
     """
 
     verb = "run"
@@ -38,15 +38,15 @@ class RunLoop(Request):
     job: Annotated[Any, Spelling(metavar="[JOB]", is_argument=True, complete=complete_jobs)] = None
     overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     print_config: bool = False
-    """Print the resolved job and stop; nothing is started."""
+    """Print the resolved job and stop without starting anything."""
     schema: bool = False
     """Print the JSON Schema of job files and stop."""
     out: Annotated[Path, FILE] = Path("report.html")
-    """The page."""
+    """Page to write."""
     runs: Annotated[Path, click.Path(file_okay=False, path_type=Path)] = Path("runs")
-    """Where run directories are made."""
+    """Folder for run directories."""
     notebook: Annotated[bool, Spelling(("--notebook/--no-notebook",))] = True
-    """Also an executed notebook beside the page."""
+    """Also save an executed notebook next to the page."""
 
     def answer(self) -> Answer:
         import json
@@ -62,7 +62,7 @@ class RunLoop(Request):
         if self.print_config:
             click.echo(printable(jobs.to_yaml(job)), nl=False)
             raise click.exceptions.Exit(0)
-        from chronograd.report.html import write_page  # an extra: better missed now than after training
+        from chronograd.report.html import write_page  # an extra: report now if it is missing, not after training
         from chronograd.report.loop import page_of
         from chronograd.run import run_loop
 

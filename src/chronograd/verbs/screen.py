@@ -1,4 +1,4 @@
-"""What a verb shows while it works: on the command line a line for those who wait before a terminal; in Python nothing."""
+"""Progress output of a verb: a line on a terminal, nothing in Python."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Display:
-    """How the command line shows progress.
+    """Functions with which the command line shows progress.
 
     Attributes:
-        waiting: from a text to a context that shows it, and yields a function that changes it.
-        progress: from a title to a context whose function takes the share that is done, and a text.
+        waiting: takes a text and returns a context that shows it; the context yields a function that changes the text.
+        progress: takes a title and returns a context; it yields a function of the finished share and a text.
         say: shows a line at once.
         announce: shows an answer before its verb ends.
     """
@@ -33,7 +33,7 @@ _screen: Display | None = None
 
 @contextmanager
 def shown_on(screen: Display) -> Iterator[None]:
-    """Show progress on a screen meanwhile."""
+    """Show progress on a screen inside this context."""
     global _screen
     before, _screen = _screen, screen
     try:
@@ -48,22 +48,22 @@ def _nothing() -> Iterator[Callable[..., None]]:
 
 
 def is_shown() -> bool:
-    """Return whether somebody watches: the verb was called on the command line."""
+    """Return whether progress is visible, because the verb was called on the command line."""
     return _screen is not None
 
 
 def waiting(text: str) -> AbstractContextManager[Callable[[str], None]]:
-    """Show the stage under way; the context yields a function that takes the words of the next one."""
+    """Show the current stage; the context yields a function that takes the text of the next one."""
     return _nothing() if _screen is None else _screen.waiting(text)
 
 
 def progress(title: str) -> AbstractContextManager[Callable[[float, str], None]]:
-    """Show a bar; the context yields a function of the share that is done, and a text."""
+    """Show a bar; the context yields a function of the finished share and a text."""
     return _nothing() if _screen is None else _screen.progress(title)
 
 
 def announce(answer: Answer) -> None:
-    """Show an answer before the verb ends, as a server's."""
+    """Show an answer before the verb ends, for example of a server."""
     if _screen is not None:
         _screen.announce(answer)
 

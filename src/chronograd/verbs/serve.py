@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class ServeModels(Request):
     """Serve models in ONNX: Open Inference Protocol, batching, metrics.
 
-    Clients of Triton, KServe and MLServer speak that protocol: JSON and binary tensors over HTTP. A model is NAME.onnx, a
-    version of it NAME@2.onnx; or a folder of these, or of NAME/VERSION/model.onnx. SIGHUP loads what has changed, SIGTERM
-    ends it once everything is answered. GET /metrics is for Prometheus.
+    Clients of Triton, KServe and MLServer use the same protocol: JSON and binary tensors over HTTP. A model is NAME.onnx, or
+    NAME@2.onnx for version 2; or a folder of these, or of NAME/VERSION/model.onnx. SIGHUP loads changed models. SIGTERM stops
+    the server after it has answered all requests. GET /metrics is for Prometheus.
     """
 
     verb = "serve"
@@ -40,30 +40,30 @@ class ServeModels(Request):
         tuple[Path, ...], click.Path(path_type=Path), Spelling(metavar="MODEL.onnx|FOLDER...", is_argument=True)
     ]
     host: str = "127.0.0.1"
-    """Address to listen on; others than of this machine need a token."""
+    """Address to listen on; addresses reachable from other machines need a token."""
     port: Annotated[int, click.IntRange(0, 65535)] = 8000
-    """0 for any that is free."""
+    """Port; 0 picks a free one."""
     token_file: Annotated[Path | None, FILE] = None
-    """File with the token that clients send; or the variable CHRONOGRAD_TOKEN."""
+    """File with the token that clients send; default: the variable CHRONOGRAD_TOKEN."""
     batch: Annotated[int, click.IntRange(1, 65536)] = 32
-    """Most rows of requests that are run together; 1: each by itself."""
+    """Maximum rows of requests that run together; 1 runs each request separately."""
     batch_wait: Annotated[float, click.FloatRange(0, 60_000)] = 0.0
-    """Milliseconds that a request may wait for others while the model is free."""
+    """Maximum milliseconds that a request waits for others while the model is free."""
     queue: Annotated[int, click.IntRange(1)] = 256
-    """Requests that may wait for a model."""
+    """Maximum number of requests that wait for a model."""
     instances: Annotated[int, click.IntRange(1, 256)] = 1
-    """Batches of a model that are run at the same time."""
+    """Batches of a model that run at the same time."""
     threads: Annotated[int | None, click.IntRange(1, 1024)] = None
-    """Of one run; as many as there are cores by default."""
+    """Threads of one run; one per core by default."""
     most_mb: Annotated[float, ABOVE_0] = 64.0
-    """Of the body of a request, in MiB."""
+    """Maximum size of a request's body, in MiB."""
     timeout: Annotated[float, ABOVE_0] = 30.0
-    """Seconds for a request, waiting included."""
+    """Seconds for a request, including waiting."""
     drain: Annotated[float, click.FloatRange(0)] = 10.0
-    """Seconds that requests are still taken after SIGTERM, at most."""
+    """Maximum seconds to answer waiting requests after SIGTERM."""
 
     def answer(self) -> Answer:
-        """Serve until the server is ended; the answer is shown when it has started."""
+        """Serve until the server is stopped; the answer is shown once it has started."""
         from chronograd.deploy.app import Limits
         from chronograd.deploy.repository import Settings
         from chronograd.deploy.server import serve
@@ -87,7 +87,7 @@ class ServeModels(Request):
 
 
 class Printable(logging.Formatter):
-    """Lines without control characters: a model, or the words of a client, may have put them there."""
+    """A log formatter that removes control characters, which may come from a model or a client."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

@@ -1,4 +1,4 @@
-"""`simulate staleness|speed`: asynchronous training without a machine."""
+"""`simulate staleness|speed`: a simulation of asynchronous training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parse_span(text: str) -> tuple[int, ...]:
 
 
 def parse_duration(text: str) -> Any:
-    """Return a duration, fixed or random: 0.5, exponential:0.5. Raises InputError."""
+    """Return a fixed or random duration, such as 0.5 or exponential:0.5. Raises InputError."""
     from chronograd.simulate.staleness import Duration
 
     return Duration.parse(text)
@@ -47,10 +47,11 @@ SPAN = ListKind("FROM:TO", parse_span, lambda _: False)
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateStaleness(Request):
-    """How stale gradients are: updates that others made between a learner's pull and its own update.
+    """Simulate the staleness of gradients: updates by others between a learner's pull and its own update.
 
-    Give the times of each learner's pushes, or the duration of a learner's parts: S is seconds such as 0.5, exponential:0.5 (mean),
-    uniform:0.4:0.6 or normal:0.5:0.1. At one instant learners act in the order of their numbers, each its push, then its pull.
+    Give the times of each learner's pushes, or the duration of a learner's parts: S is seconds such as 0.5, exponential:0.5
+    (mean), uniform:0.4:0.6 or normal:0.5:0.1. At equal times learners act in the order of their numbers: each pushes, then
+    pulls.
     """
 
     verb = "simulate staleness"
@@ -62,25 +63,25 @@ class SimulateStaleness(Request):
     )
 
     pushes: Annotated[tuple[Any, ...], PUSHES, Spelling(metavar="T,T,...")] = ()
-    """One learner's pushes, seconds."""
+    """Times of one learner's pushes, in seconds."""
     compute: Annotated[tuple[Any, ...], DURATION, Spelling(metavar="S")] = ()
-    """Of one learner; may be repeated."""
+    """Time to compute a gradient, of one learner; may be given several times."""
     pull: Annotated[tuple[Any, ...], DURATION, Spelling(metavar="S")] = ()
-    """Of all learners, or one for each."""
+    """Time to pull weights, of all learners, or one value each."""
     push: Annotated[tuple[Any, ...], DURATION, Spelling(metavar="S")] = ()
-    """Of all learners, or one for each."""
+    """Time to push a gradient, of all learners, or one value each."""
     serve: Annotated[Any, DURATION, Spelling(metavar="S")] = None
-    """Of the server, which takes one gradient at a time; 0 by default."""
+    """Time of the server for one gradient; 0 by default."""
     learners: Annotated[int | None, click.IntRange(1, 100_000)] = None
-    """So many alike, with a single --compute."""
+    """Number of equal learners, with a single --compute."""
     updates: int = 100
     """Updates to simulate."""
     softsync: Annotated[int | None, click.IntRange(1)] = None
     """n-softsync: an update takes learners/n gradients."""
     no_wait: bool = False
-    """A learner pulls as soon as its gradient is sent, not applied."""
+    """A learner pulls once its gradient is sent, before it is applied."""
     seed: int = 0
-    """Of random durations."""
+    """Seed of random durations."""
     picture: Annotated[Path | None, FILE] = None
     """Draw the first updates: .svg or .png."""
 
@@ -106,7 +107,7 @@ class SimulateStaleness(Request):
             from chronograd.report import plots
 
             figure = answer.sections[0].figure
-            assert figure is not None  # pushes, and updates that were asked for, make one update or more
+            assert figure is not None  # there is at least one update
             plots.save(figure, self.picture)
         return answer
 
@@ -116,23 +117,23 @@ class SimulateStaleness(Request):
 
     def _check(self) -> None:
         if bool(self.pushes) == bool(self.compute):
-            raise InputError("a simulation needs durations", "give --pushes of each learner, or --compute")
+            raise InputError("no durations were given", "give --pushes of each learner, or --compute")
         if self.pushes and (self.pull or self.push or self.serve or self.learners or self.no_wait):
             raise InputError(
-                "--pushes are times that were measured",
+                "--pushes are measured times, so durations do not apply",
                 "give --pull, --push, --serve, --learners and --no-wait with --compute",
             )
         if self.learners is not None and len(self.compute) > 1:
-            raise InputError("--learners are all alike", "give one --compute")
+            raise InputError("--learners needs a single duration", "give one --compute")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateSpeed(Request):
-    """Steps per second by workers and parameter servers, and the best number of workers.
+    """Simulate steps per second by workers and parameter servers, and find the best number of workers.
 
-    A synchronous step of M samples takes a0·M/w + a1 + a2·w/p + a3·w + a4·p; asynchronous workers make
-    w / (a0 + a1·w/p + a2·w + a3·p) steps a second together. `chronograd fit speed` finds the coefficients.
-    An all-reduce of the same work takes a0·M/w + a1 + a2·(w − 1)/w + a3·w; asynchronous workers then share a minibatch.
+    A synchronous step of M samples takes a0·M/w + a1 + a2·w/p + a3·w + a4·p. Asynchronous workers together make w / (a0 +
+    a1·w/p + a2·w + a3·p) steps per second. `chronograd fit speed` finds the coefficients. An all-reduce of the same work takes
+    a0·M/w + a1 + a2·(w − 1)/w + a3·w. Asynchronous workers then share a minibatch.
     """
 
     verb = "simulate speed"
@@ -144,17 +145,17 @@ class SimulateSpeed(Request):
     )
 
     coefficients: Annotated[tuple[float, ...] | None, NUMBERS, Spelling(metavar="A,A,...")] = None
-    """Five: synchronous; four: asynchronous. ResNet-50 of Optimus by default."""
+    """Five coefficients for synchronous steps, four for asynchronous ones. Default: ResNet-50 of Optimus."""
     batch: float | None = None
     """Global batch of a synchronous step."""
     servers: Annotated[int, click.IntRange(1)] = 1
-    """Parameter servers."""
+    """Number of parameter servers."""
     workers: Annotated[tuple[int, ...], SPAN, Spelling(metavar="FROM:TO")] = tuple(range(1, 21))
     """Numbers of workers, such as 1:20 or 1,2,4; 1 to 20 by default."""
     steps: Annotated[float | None, ABOVE_0] = None
-    """Until a target: prints how long they take."""
+    """Steps to a target; prints their time."""
     all_reduce: bool = False
-    """Compare with the same work and link without servers."""
+    """Compare with an all-reduce of the same work over the same link, without servers."""
 
     def answer(self) -> Answer[SimulatedSpeed]:
         from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel
@@ -169,5 +170,5 @@ class SimulateSpeed(Request):
         return speed_answer(model, self.servers, list(self.workers), self.steps, self.all_reduce)
 
 
-HELP = "Simulate what takes no machine: staleness of asynchronous SGD, speed by numbers of workers and servers."
+HELP = "Simulate the staleness of asynchronous SGD, or the speed by numbers of workers and servers."
 REQUESTS = (SimulateStaleness, SimulateSpeed)

@@ -1,4 +1,4 @@
-"""`train JOB`: train to the epochs or the target accuracy, with a curve and checkpoints."""
+"""`train JOB`: training to the epochs or the target accuracy, with a curve and checkpoints."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ OnPoll = Callable[["RunDir"], None]
 class Train(JobRequest):
     """Train a job to its epochs or target accuracy; resumes.
 
-    Writes a run directory with a checkpoint per epoch. After an interruption, even by kill -9, --resume ends
-    with bit-identical weights (same number of ranks and threads, on the CPU).
+    It writes a run directory with a checkpoint per epoch. After an interruption, even by kill -9, --resume produces
+    bit-identical weights (same number of ranks and threads, on the CPU).
     """
 
     verb = "train"
@@ -46,17 +46,17 @@ class Train(JobRequest):
     out: Annotated[str | None, click.Path()] = None
     """Run directory; a new one in runs/ by default."""
     resume: Annotated[str | None, click.Path()] = None
-    """Go on with the run in this directory, without JOB. training.epochs=N extends it."""
+    """Continue the run in this directory, without JOB. training.epochs=N extends it."""
     initial_weights: Annotated[str | None, click.Path(exists=True, dir_okay=False)] = None
-    """A safetensors file."""
+    """A safetensors file with the initial weights."""
     launcher: Literal["local", "torchrun", "horovodrun"] | None = None
-    """How ranks are started."""
+    """Launcher of the ranks."""
     hosts: str | None = None
-    """Where ranks run, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
+    """Hosts of the ranks, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
     seeds: Annotated[int | None, click.IntRange(2)] = None
-    """Train once per seed; the record has mean and deviation."""
+    """Number of seeds to train with; the record has mean and deviation."""
     tensorboard: bool = False
-    """Also save TensorBoard events, as the run goes on."""
+    """Also save TensorBoard events during the run."""
 
     def answer(self) -> Answer:
         from chronograd.watch.events import has_events, write_events
@@ -67,10 +67,12 @@ class Train(JobRequest):
         given = [name for name, value in of_new.items() if value is not None]
         if self.resume is not None and given:
             raise InputError(
-                f"--resume goes on with what was begun, and {given[0]} is of a new run", f"leave {given[0]} out"
+                f"--resume continues an existing run, but {given[0]} applies to a new one", f"leave {given[0]} out"
             )
         if self.tensorboard:
-            importlib.import_module("chronograd.watch.tensorboard")  # an extra: better missed now than after training
+            importlib.import_module(
+                "chronograd.watch.tensorboard"
+            )  # an extra: report now if it is missing, not after training
         tensorboard = self.tensorboard or (self.resume is not None and has_events(self.resume))
         how: dict[str, Any] = {"launcher": launcher_of(self.launcher, self.hosts)}
         is_more = self.resume is not None and isinstance(self.job, str) and "=" in self.job
@@ -107,7 +109,7 @@ class Train(JobRequest):
 
 
 def _resumed(path: str | os.PathLike[str], job: Job | None, more: Sequence[str], **how: Any) -> RunDir:
-    """Go on with a run. `more`: overrides of its job, which extend it. Raises JobError."""
+    """Continue a run. `more`: overrides of its job, which extend it. Raises JobError."""
     from chronograd.launch import jobs, repeats
     from chronograd.rundir import RunDir
 
@@ -124,7 +126,7 @@ def _resumed(path: str | os.PathLike[str], job: Job | None, more: Sequence[str],
 
 @contextmanager
 def _shown(with_events: bool) -> Iterator[OnPoll]:
-    """Show the run under way: on a terminal its ranks, else one plain line per epoch; and write its events."""
+    """Show the running run: its ranks on a terminal, else one plain line per epoch; and write its events."""
     with ExitStack() as stack:
         followers: list[OnPoll] = []
         if is_shown():

@@ -1,4 +1,4 @@
-"""`validate TABLE.csv --calibrate N --seed S`: fit on a few rows, predict the rest."""
+"""`validate TABLE.csv --calibrate N --seed S`: a fit to a few rows that predicts the others."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Validate(TableRequest):
-    """How well a table of throughputs is predicted from a few of its rows.
+    """Test how well a table of throughputs is predicted from a few of its rows.
 
-    Errors are of the predicted time, as shares of the measured one. Nothing that was fitted to a table of the same name
-    is used, but with --shipped, which says so.
+    An error is the predicted time against the measured one, as a fraction. Calibrations fitted to a table of the same name are
+    not used, except with --shipped, which reports it.
     """
 
     verb = "validate"
@@ -34,20 +34,21 @@ class Validate(TableRequest):
     )
 
     calibrate: Annotated[int, click.IntRange(min=0)] = 25
-    """Rows to fit to, at least four; 0 for none: the prior alone."""
+    """Number of rows to fit, at least four; 0 uses only the prior."""
     shipped: bool = False
-    """Nothing is fitted: as `predict` answers with the calibrations shipped here."""
+    """Fit nothing: use the shipped calibrations, like `predict`."""
     only: Annotated[str | None, Spelling(metavar="LIST")] = None
-    """Rows of these networks alone: families such as resnet, or patterns such as vit_*."""
+    """Only rows of these networks: families such as resnet, or patterns such as vit_*."""
     without: Annotated[str | None, Spelling(("--except",), metavar="LIST")] = None
-    """Rows of all networks but these."""
+    """Rows of all networks except these."""
     measured_on: Annotated[str | None, Spelling(metavar="[DEVICE=]TABLE.csv")] = None
-    """A table of the same networks on another device, or run otherwise; what each showed there is carried over. Goes with
-    --shipped."""
+    """A table of the same networks on another device or with other settings, to correct the predictions with. Needs
+    --shipped.
+    """
     seed: int = 0
-    """Chooses these rows, and nothing else does."""
+    """Seed of the choice of rows."""
     rows: Annotated[int | None, click.IntRange(min=1)] = None
-    """Predict so many others, chosen by the seed; all by default."""
+    """Number of other rows to predict, chosen by the seed; all by default."""
 
     def answer(self) -> Answer:
         from chronograd.calibrate.answer import validate
@@ -55,7 +56,7 @@ class Validate(TableRequest):
         from chronograd.calibrate.table_answer import described
 
         if self.measured_on is not None and not self.shipped:
-            raise InputError("--measured-on carries what a table shows to what is shipped", "add --shipped")
+            raise InputError("--measured-on corrects the shipped calibrations", "add --shipped")
         table, device = self.read()
         table = chosen_rows(table, self.only, self.without)
         options: dict[str, Any] = {"calibrate": self.calibrate, "prior": self.prior}
@@ -70,7 +71,7 @@ class Validate(TableRequest):
 
 
 def _other(text: str, table: ThroughputTable) -> tuple[ThroughputTable, Device]:
-    """Return another table and its device; what neither its name nor the user says of it is as of the first."""
+    """Return another table and its device. Settings that neither its name nor the user states are those of the first table."""
     from chronograd.fit.tables import read_table
     from chronograd.hardware import catalog
 
@@ -81,7 +82,7 @@ def _other(text: str, table: ThroughputTable) -> tuple[ThroughputTable, Device]:
     }
     other = other.stated(**alike).matched()
     if other.device is None:
-        raise InputError(f"{path} does not say which device it was measured on", f"write DEVICE={path}")
+        raise InputError(f"{path} does not state its device", f"write DEVICE={path}")
     return other, catalog.device(other.device)
 
 
