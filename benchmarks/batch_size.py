@@ -193,8 +193,9 @@ def verdict(found: dict[str, Any]) -> str:
     fitted, low, high, measured = (known(found[name]) for name in names)
     ratio = found["measured_over_fitted"]
     return (
-        f"S_min {found['min_steps']:.0f} steps, noise scale from the steps {fitted} ({low} … {high}), measured in the median {measured}"
-        + ("" if ratio is None else f": {ratio:.2f} times the one from the steps")
+        f"The fit has S_min of {found['min_steps']:.0f} steps and a noise scale of {fitted} ({low} … {high}). "
+        f"The median of the measured noise scale is {measured}"
+        + ("." if ratio is None else f": {ratio:.2f} times that of the fit.")
     )
 
 
