@@ -1,12 +1,13 @@
-"""Which networks export to ONNX, how near ONNX Runtime comes to PyTorch, and why the others do not export.
+"""Table of the networks that export to ONNX, with the error of ONNX Runtime against PyTorch and the reasons of failures.
 
-    python -m benchmarks.onnx_zoo [--seconds 100]                 measure those that are not saved yet, as many as fit, and save
-    python -m benchmarks.onnx_zoo NETWORK ...                     measure these anew
-    python -m benchmarks.onnx_zoo --page docs/exporting.md        write the page's table from what is saved
+    python -m benchmarks.onnx_zoo [--seconds 100]                 measure networks without saved results, and save
+    python -m benchmarks.onnx_zoo NETWORK ...                     measure these networks again
+    python -m benchmarks.onnx_zoo --page docs/exporting.md        write the page's table from the saved results
 
-Weights are initial ones of seed 0, with the statistics of a random batch in each normalisation and drawn where they begin at 0: else
-many outputs were bias alone, which any export gets right. Inputs are random: 4 samples in batches of 1, 3 and 4, opset 20. Networks of more than some
-hundred million parameters are built with fewer layers, which their row says: layers are alike, and what exports of two exports of all.
+Weights are initial ones of seed 0, with the statistics of a random batch in each normalisation. Weights that start at 0 are random:
+otherwise many outputs would be bias only, which any export gets right. Inputs are 4 random samples in batches of 1, 3 and 4, opset 20.
+Networks with more than a few hundred million parameters have fewer layers, and their row states this. Their layers are identical, so
+two layers show whether all of them export.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def networks() -> list[str]:
 
 
 def measure(network: str, fields: Sequence[str] = ()) -> dict[str, Any]:
-    """The row of a network: parity, or `reason` where it does not export."""
+    """Return the row of a network: parity, or `reason` if it does not export."""
     row: dict[str, Any] = {"network": network, "changed": list(fields), "reason": None}
     begun = time.perf_counter()
     try:
@@ -100,7 +101,7 @@ def measure(network: str, fields: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def own_rounding(network: nn.Module, fed: Tensor) -> float:
-    """The largest difference of PyTorch's own outputs in float32 from those in float64, without ONNX."""
+    """Return the largest difference between PyTorch's outputs in float32 and float64, without ONNX."""
     with torch.no_grad():
         single = tree_leaves(network(fed))
         double = tree_leaves(network.double()(fed.double() if fed.is_floating_point() else fed))
@@ -108,14 +109,14 @@ def own_rounding(network: nn.Module, fed: Tensor) -> float:
 
 
 def as_if_trained(network: nn.Module, fed: Tensor) -> None:
-    """Outputs that depend on inputs: normalisations with the statistics of this batch, and drawn weights where all are 0."""
+    """Make outputs depend on inputs: give normalisations the statistics of this batch, and zero weights random values."""
     for weights in network.parameters():
         if weights.dim() > 1 and not weights.any():
             nn.init.normal_(weights, std=WEIGHT)
     for module in network.modules():
         if isinstance(module, _BatchNorm) and module.track_running_stats:
             module.reset_running_stats()
-            module.momentum = None  # the mean of all batches, of which there is one
+            module.momentum = None  # the mean of all batches; there is one
             module.train()
     with torch.no_grad():
         network(fed)
@@ -123,7 +124,7 @@ def as_if_trained(network: nn.Module, fed: Tensor) -> None:
 
 
 def page(rows: Sequence[Mapping[str, Any]], versions: Mapping[str, str]) -> str:
-    """The part of the document about networks: what does not export first."""
+    """Return the section about networks, with the failures first."""
     failing = [row for row in rows if row["reason"]]
     done = [row for row in rows if not row["reason"]]
     beyond = [row for row in done if not row["holds"]]
@@ -131,21 +132,29 @@ def page(rows: Sequence[Mapping[str, Any]], versions: Mapping[str, str]) -> str:
     lines = [
         HEADING,
         "",
-        f"{len(done)} of {len(rows)} networks export, with initial weights and the normalisation of a random batch; the usual tolerance holds on random inputs for {len(done) - len(beyond)} of "
-        f"them. `python -m benchmarks.onnx_zoo` asks them{f', and {left} more that are not asked yet' if left else ''} "
+        f"{len(done)} of {len(rows)} networks export, and {len(done) - len(beyond)} of them meet the default tolerance on random inputs. "
+        "They have initial weights and the normalisation of a random batch.",
+        f"`python -m benchmarks.onnx_zoo` tests them{f'; {left} more have no result yet' if left else ''} "
         f"({', '.join(f'{name} {version}' for name, version in versions.items())}; opset {OPSET}).",
     ]
     if failing:
-        lines += ["", "| does not export | why | what PyTorch says |", "|---|---|---|"]
+        lines += ["", "| does not export | reason | message of PyTorch |", "|---|---|---|"]
         lines += [f"| {_name(row)} | {_cause(row['reason'])} | {_cell(row['reason'])} |" for row in failing]
     if beyond:
-        lines += ["", *map(_beyond, beyond)]
+        lines += [
+            "",
+            "These networks exceed the tolerance. Their error is compared with PyTorch's own error in float32 (against float64):",
+            "",
+            "| exceeds the tolerance | error | largest output | PyTorch's own error |",
+            "|---|---:|---:|---:|",
+            *map(_beyond, beyond),
+        ]
     lines += [
         "",
-        "Largest error: of all values, and as a share of the largest output. Of tolerance: what share of `1e-5 + 1e-3 · |output|` the worst",
-        "value takes; in bold what is more than all of it.",
+        "The largest error is over all values; the next column divides it by the largest output. The last column divides the error of the",
+        "worst value by its tolerance, `1e-5 + 1e-3 · |output|`; bold values exceed the tolerance.",
         "",
-        "| exports | operators | file | largest error | of largest output | of tolerance |",
+        "| exports | operators | file | largest error | error / largest output | error / tolerance |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for row in done:
@@ -158,12 +167,12 @@ def page(rows: Sequence[Mapping[str, Any]], versions: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# What an exporter's words mean.
+# The meaning of an exporter's messages.
 CAUSES = {
-    "GuardOnDataDependent|data-dependent|UnsupportedDataDependent": "how much it computes depends on the numbers in a tensor",
-    "one size of batch only|static shape|specializ|ConstraintViolation|Not all values of batch": "it takes its batch for a fixed number",
+    "GuardOnDataDependent|data-dependent|UnsupportedDataDependent": "the amount of computation depends on values of a tensor",
+    "one size of batch only|static shape|specializ|ConstraintViolation|Not all values of batch": "the batch size is fixed",
     "does not export|not supported|No decomposition|UnsupportedOperator|no ONNX function|DispatchError": "ONNX has no such operator",
-    "unstable|Proxy|TorchFunctionMode|fake tensor|FakeTensor": "it looks at numbers while it is captured",
+    "unstable|Proxy|TorchFunctionMode|fake tensor|FakeTensor": "it reads values of tensors during the capture",
 }
 
 
@@ -172,9 +181,8 @@ def _cause(reason: str) -> str:
 
 
 def _beyond(row: Mapping[str, Any]) -> str:
-    """Why the tolerance does not hold, as far as the numbers tell."""
-    said = f"{_name(row)} is beyond the tolerance, {row['absolute']:.1g} off where outputs reach {row['size']:.3g}"
-    return f"{said}; PyTorch's own float32 is {row['own']:.1g} off its float64."
+    """Return the row of a network that exceeds the tolerance."""
+    return f"| {_name(row)} | {row['absolute']:.1g} | {row['size']:.3g} | {row['own']:.1g} |"
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -198,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("networks", nargs="*")
     parser.add_argument("--saved", type=Path, default=SAVED)
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no network after so many")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no network after this time")
     options = parser.parse_args(argv)
     saved = json.loads(options.saved.read_text()) if options.saved.exists() else {"versions": {}, "rows": []}
     if options.page:

@@ -29,7 +29,7 @@ def test_what_exports_and_what_does_not_is_saved_with_the_reason(
     assert main(["--page", str(shown), "--saved", str(saved)]) == 0
     text = shown.read_text()
     assert text.startswith("# Exporting\n\nText.\n\n## Networks\n\n1 of 2 networks export")
-    assert "| how much it computes depends on the numbers in a tensor |" in text
+    assert "| the amount of computation depends on values of a tensor |" in text
     assert "yesterday" not in text
     assert text.index("Chooses") < text.index("`lenet5`")
 
