@@ -1,4 +1,4 @@
-"""Writes docs/platform-files.md, one job as the file of each platform, and docs/platform-fields.csv, which field says what.
+"""Writer of docs/platform-files.md, one job as the file of each platform, and docs/platform-fields.csv, the map of fields.
 
 python -m benchmarks.platforms
 """
@@ -16,11 +16,11 @@ DOCS = Path(__file__).parent.parent / "docs"
 _HEAD = """\
 # One job on every platform
 
-ResNet-20 on digits on one CPU machine, as `chronograd launch PLATFORM` renders it with the options of
-`chronograd.clouds.example`: addresses, roles and names are nobody's. Which field says what is in
-[platform-fields.csv](platform-fields.csv), by `chronograd platforms --fields` and in the study
-[platforms](studies/platforms/README.md). Nothing here was sent to a vendor ([platforms](platforms.md)). The page and the table are
-made by `python -m benchmarks.platforms`."""
+How does the same job look on each platform? This page has the files that `chronograd launch PLATFORM` renders for ResNet-20 on
+digits on one CPU machine. The options are those of `chronograd.clouds.example`; addresses, roles and names are invented.
+[platform-fields.csv](platform-fields.csv), `chronograd platforms --fields` and the study [platforms](studies/platforms/README.md) show
+the meaning of each field. No file was sent to a vendor ([platforms](platforms.md)). `python -m benchmarks.platforms` writes this page
+and the table."""
 
 
 def files_page() -> str:

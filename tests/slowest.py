@@ -1,6 +1,6 @@
-"""`pytest --slowest=FILE`: writes the slowest tests as a table, and fails where one without the mark `slow` takes too long.
+"""Pytest option `--slowest=FILE`: writes the slowest tests as a table, and fails if an unmarked test takes too long.
 
-Without the option nothing is timed or enforced: wall times on a machine that does other work say little.
+Without the option, no test is timed or fails: wall times on a busy machine are unreliable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNLIMITED = frozenset({"slow", "install", "ray", "tensorflow", "horovod", "slurm
 
 
 class Slowest:
-    """Collects the durations of all tests; of those of other processes, too, as pytest-xdist reports them here."""
+    """Collector of the durations of all tests. pytest-xdist reports those of other processes here, too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,14 +48,14 @@ class Slowest:
 
 
 def table(seconds: dict[str, dict[str, float]], marks: dict[str, list[str]]) -> str:
-    """The page: slowest first, with the fixtures that a test was the first to need."""
+    """Return the page: slowest tests first, with the set-up of fixtures that a test needed first."""
     total_s = sum(sum(took.values()) for took in seconds.values())
     slowest = sorted(seconds, key=lambda name: -sum(seconds[name].values()))[:NUM_ROWS]
     head = [
         "# The slowest tests",
         "",
-        f"Of {len(seconds)} tests, which took {total_s:.0f} s one after the other. Written by `pytest --slowest=FILE`.",
-        "Set-up is that of fixtures which the test was the first to need.",
+        f"Which tests take the longest? These are the slowest of {len(seconds)} tests, which took {total_s:.0f} s in sequence.",
+        "The set-up is the time of fixtures that this test needed first. `pytest --slowest=FILE` writes this page.",
         "",
         "| test | marks | set-up | call | |",
         "|---|---|---:|---:|---|",
@@ -79,7 +79,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def register(config: pytest.Config) -> None:
-    """Only in the process that hears of all tests."""
+    """Register the collector in the main process, which receives all reports."""
     path = config.getoption("slowest", None)
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Slowest(path), "slowest")
