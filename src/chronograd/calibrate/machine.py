@@ -315,9 +315,7 @@ def _fit(
 
 
 def at_other_paces(calibration: Calibration, sigma: float) -> Calibration:
-    """Return a calibration whose uncertainty includes changes of the machine's speed (σ of its log); its rates are median
-    rates.
-    """
+    """Return a calibration whose uncertainty includes changes of the machine's speed (σ of its log)."""
     of_class = {name: math.hypot(own, sigma) for name, own in calibration.class_sigma.items()}
     return replace(calibration, sigma=math.hypot(calibration.sigma, sigma), class_sigma=of_class)
 

@@ -34,18 +34,14 @@ def _own_s() -> float:
 
 @dataclass(frozen=True)
 class Watch:
-    """The use of this machine's cores by other programs since the watch was created, excluding this process and its
-    children.
-    """
+    """The use of this machine's cores by other programs since the watch was created."""
 
     _ticks: float = field(default_factory=lambda: sum(processor_ticks()))
     _computed_s: float = field(default_factory=_own_s)
     _began: float = field(default_factory=time.monotonic)
 
     def others_cores(self) -> float:
-        """Return the cores used by other processes and other machines of the host since then; 0 if the system does not report
-        them.
-        """
+        """Return the cores used by other processes and other machines of the host since then; 0 if unknown."""
         used_s = (sum(processor_ticks()) - self._ticks) / os.sysconf("SC_CLK_TCK")
         return max(0.0, used_s - (_own_s() - self._computed_s)) / (time.monotonic() - self._began)
 
@@ -99,9 +95,7 @@ class Laps:
         return statistics.median(self._piece.run_s() for _ in range(self._passes))
 
     def lap(self) -> float:
-        """Return the seconds of the piece of work: geometric mean of the probes before and after the work since the last
-        call.
-        """
+        """Return the seconds of the piece of work: geometric mean of the probes before and after the work."""
         before, self._last = self._last, self._probe()
         self.all_s.append(math.sqrt(before * self._last))
         return self.all_s[-1]
@@ -112,9 +106,7 @@ class Laps:
 
     @property
     def sigma_log(self) -> float:
-        """Return the robust standard deviation of the log of probe times: half of the range from 16 % to 84 %, to ignore
-        outliers.
-        """
+        """Return the robust standard deviation of the log of probe times: half of the range from 16 % to 84 %."""
         ordered = sorted(self.all_s)
         low, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.16, 0.84))
         return math.log(high / low) / 2

@@ -114,9 +114,7 @@ def cores(ranks: int, threads: int | None, quota: float | None) -> list[Finding]
 
 
 def thread_variables(ranks: int, variables: Mapping[str, str]) -> list[Finding]:
-    """Compare OMP_NUM_THREADS and MKL_NUM_THREADS with cores / ranks. Ranks of chronograd ignore them; other programs obey
-    them.
-    """
+    """Compare OMP_NUM_THREADS and MKL_NUM_THREADS with cores / ranks. Ranks of chronograd ignore them."""
     share = max(1, usable_cores() // ranks)
     found = []
     for name in VARIABLES:

@@ -90,9 +90,8 @@ def _cuda_error() -> str:
 
 def _device(precision: str, place: torch.device) -> dict[str, Any]:
     is_gpu = place.type == "cuda"
-    used = (
-        precision if is_gpu or (precision == "bf16" and has_bf16()) else "fp32"
-    )  # in bf16 one product would take seconds
+    # Without support, one product in bf16 takes seconds.
+    used = precision if is_gpu or (precision == "bf16" and has_bf16()) else "fp32"
     row: dict[str, Any] = {"kind": place.type.replace("cuda", "gpu"), "index": place.index or 0}
     row |= {"precision": used, "asked": precision}
     here: AbstractContextManager[Any] = torch.cuda.device(place) if is_gpu else nullcontext()

@@ -376,9 +376,7 @@ def _read_safetensors(path: Path) -> Tensors:
 def _read_pytorch(path: Path) -> tuple[Tensors, list[str]]:
     """Return the tensors by name, and which of two sets was used, in words."""
     try:
-        with warnings.catch_warnings(
-            action="ignore", category=UserWarning
-        ):  # about TorchScript, which is refused below
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # TorchScript is refused below
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle and tar raise different exceptions
         raise FileFormatError(

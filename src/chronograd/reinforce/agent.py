@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Seed from which evaluation derives its seeds; training uses none of them.
 EVALUATION_SEED = 1_000_000
-# Pictures of an episode held in memory.
+# Maximum pictures of an episode in memory.
 MAX_PICTURES = 1_000
 
 
@@ -108,8 +108,7 @@ def evaluate(
 
 
 def episode_pictures(agent: Agent, environment: Environment, settings: Reinforcement, seed: int) -> list[np.ndarray]:
-    """Return pictures (height, width, 3) after each step of the first evaluation episode; of a long one every 2nd, 4th and so
-    on.
+    """Return pictures (height, width, 3) after each step of the first evaluation episode; of a long one every 2nd, 4th …
 
     Raises: MissingExtraError.
     """

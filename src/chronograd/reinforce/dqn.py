@@ -134,9 +134,7 @@ class DQN:
             self.target.load_state_dict(self.network.state_dict())  #                               2015
         if self.replay is not None:
             errors_N = (targets_N - values_N.detach()).cpu().numpy()
-            if np.isfinite(
-                errors_N
-            ).all():  # otherwise the loss is not finite either, which ends the run after this epoch
+            if np.isfinite(errors_N).all():  # otherwise the loss is not finite either, which ends the run
                 self.replay.update(sample.indices, priorities_of(errors_N))
         return loss.detach()
 

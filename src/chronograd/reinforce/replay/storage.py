@@ -57,14 +57,12 @@ class Columns:
 class Frames:
     """Columns for observations that are stacks of frames, shape (n, stack, ...), with each distinct frame stored once.
 
-    Consecutive stacks share all but one of their frames, and so do most stacks before and after a transition. Frames are
+    Consecutive stacks share all but one of their frames; the stacks before and after a transition share most. Frames are
     identified by their content, so episodes and writers do not matter. A frame is dropped when no transition uses it.
     """
 
     def __init__(self, capacity: int, frames_per_transition: float = 1.25) -> None:
-        """Reserve room for `frames_per_transition` stored frames per transition. Replay of one actor needs little more than
-        1.
-        """
+        """Reserve room for `frames_per_transition` stored frames per transition. One actor needs little more than 1."""
         self._capacity = capacity
         self._rest = Columns(capacity)
         self._num_frames = int(capacity * frames_per_transition) + 64
