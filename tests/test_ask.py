@@ -148,7 +148,7 @@ def test_a_set_of_the_catalogue_is_planned_with_and_not_read(name: str, capsys: 
         return
     assert datasets.card(data).train_size == one.train_size
     for read in (datasets.fetch, datasets.load):
-        with pytest.raises(InputError, match="planned without its images"):
+        with pytest.raises(InputError, match="is for planning only"):
             read(data)
 
 
