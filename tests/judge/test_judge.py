@@ -187,7 +187,7 @@ def test_the_batch_that_is_assumed_fits_and_is_a_power_of_two() -> None:
         on: judged("100/s", on, "fp32", with_advice=False).job.training.batch for on in ("v100", "a100-80", "2xv100")
     }
     assert sizes == {"v100": 128, "a100-80": 256, "2xv100": 256}
-    with pytest.raises(InputError, match="without the batch"):
+    with pytest.raises(InputError, match="needs the batch of a step"):
         judged("78 ms", "v100", "fp32")
 
 
@@ -264,7 +264,7 @@ def test_the_verb_says_the_verdict_first(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_fp32_says_what_pytorch_does_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["judge", RESNET, "--on", "a100-80", "800/s"]) == 0
-    assert "fp32 means without TF32" in capsys.readouterr().out
+    assert "fp32 excludes TF32" in capsys.readouterr().out
     assert main(["judge", RESNET, "--on", "v100", "300/s"]) == 0
     assert "TF32" not in capsys.readouterr().out
 
@@ -280,7 +280,7 @@ def test_a_run_says_itself_what_ran_and_a_network_beside_it_stands_for_a_loop(tm
     assert not data["setting"]["is_batch_assumed"]
     record.job = type(record.job)()
     record.save(tmp_path / "loop.json")
-    with pytest.raises(InputError, match="does not say what ran"):
+    with pytest.raises(InputError, match="does not state its network"):
         chronograd.judge(None, tmp_path / "loop.json")
     assert chronograd.judge("lenet5", tmp_path / "loop.json").data["setting"]["network"] == "lenet5"
 

@@ -56,4 +56,4 @@ def test_a_calibrated_machine_is_called_so_in_both_answers(home: Path, capsys: p
 def test_another_mode_names_what_was_calibrated(home: Path) -> None:
     calibrate("inference")
     (line,) = about_calibration(of_local("fp32"))
-    assert line.startswith("local is calibrated in fp32 inference, and not in fp32 training: predicted from ")
+    assert line.startswith("local is calibrated in fp32 inference, but not in fp32 training: predicted from ")

@@ -1,1 +1,1 @@
-"""Is a throughput good? Held against what a device could do at most, what is predicted, and what others published."""
+"""The judgement of a throughput, compared with the limit of the device, the prediction, and published figures."""

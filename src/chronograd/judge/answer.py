@@ -1,4 +1,4 @@
-"""What `judge` says: the verdict first, then what it rests on, what would explain the figure, and what would beat it."""
+"""The answer of `judge`: the verdict first, then its evidence, possible explanations, and possible gains."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LAYOUTS = {True: "channels last", False: "channels first", None: "layout not st
 
 @dataclass(frozen=True)
 class JudgedTable:
-    """The result of `judge FILE.csv`: the rows that could be judged, and by name why others could not."""
+    """The result of `judge FILE.csv`: the judged rows, and by name the reasons why others were left out."""
 
     verdicts: list[Judged]
     left_out: dict[str, str]
 
 
 def answer_of(judged: Judged) -> Answer[Judged]:
-    """One figure."""
+    """Return the answer about one figure."""
     sections = [_verdict(judged), *_explanations(judged), *_gains(judged), *_published(judged)]
     record = judged.predicted.record
     return Answer(
@@ -44,16 +44,20 @@ def answer_of(judged: Judged) -> Answer[Judged]:
 def answer_of_table(
     cases: Sequence[Judged], left_out: Sequence[tuple[str, str]] = (), notes: Sequence[str] = ()
 ) -> Answer[JudgedTable]:
-    """Several figures, a row each; `left_out` are rows that could not be judged, with the reason; `notes` of the table."""
+    """Return the answer about several figures, one row each.
+
+    Args:
+        left_out: rows that could not be judged, with the reason. notes: notes on the table.
+    """
     counts = Counter(judged.verdict for judged in cases)
-    said = [f"{counts[verdict]} {verdict}" for verdict in ("impossible", "suspicious", "slow", "as expected")
+    counted = [f"{counts[verdict]} {verdict}" for verdict in ("impossible", "suspicious", "slow", "as expected")
             if counts[verdict]]  # fmt: skip
     columns = (
         Column("network", "network"),
         Column("batch", lambda j: j.job.training.batch, format="d"),
         Column("samples/s", "rate", format=_number),
         Column("expected", lambda j: j.expected.value, format=_number),
-        Column("middle 80 %", lambda j: _between(j.expected), format=str),
+        Column("80 % interval", lambda j: _between(j.expected), format=str),
         Column("yours is", "of_expected", format=_share),
         Column("verdict", "verdict"),
     )
@@ -61,9 +65,9 @@ def answer_of_table(
         f"{len(cases)} figures on {_place(cases[0])} in {cases[0].job.training.precision_name}"
         if cases
         else "No figure",
-        f"{listed(said)}." if said else "No row could be judged.",
+        f"{listed(counted)}." if counted else "No row could be judged.",
         table=Table.of(cases, columns),
-        lines=[f"left out: {name}: {reason}" for name, reason in left_out],
+        lines=[f"{name} was left out: {reason}" for name, reason in left_out],
         data=as_json(cases),
     )
     return Answer("Is it good?", sections=[section], notes=notes, result=JudgedTable(list(cases), dict(left_out)))
@@ -90,41 +94,43 @@ def _verdict(j: Judged) -> Section:
 
 
 def _figure(j: Judged) -> Figure:
-    """The figure between what is expected, what is published and what is possible."""
+    """Plot the figure between the expected, the published and the maximum throughput."""
     expected = Bar("expected", "predicted", {"samples": j.expected.value or 0.0}, j.expected.low, j.expected.high)
     others = [
         Bar(f"{row.source.title}, batch {row.batch_per_device}", "measured", {"samples": row.samples_per_s})
         for row in j.alike[:MAX_PUBLISHED]
     ]
     bars = [Bar("this figure", "measured", {"samples": j.rate}), expected, *others]
-    return Figure([Bars("samples per second", "", [*bars, Bar("at most", "predicted", {"samples": j.most})])])
+    return Figure([Bars("samples per second", "", [*bars, Bar("maximum", "predicted", {"samples": j.most})])])
 
 
 def _sentence(j: Judged) -> str:
     figure, limit = f"{_number(j.rate)} samples/s", j.limit
     if j.claim.per != "samples per second" or j.claim.is_per_device:
         figure = f"{j.claim.text} = {figure}"
-    expected = f"what is expected, {_number(j.expected.value)} ({_between(j.expected)})"
+    expected = f"the expected {_number(j.expected.value)} ({_between(j.expected)})"
     if j.verdict == "impossible":
         reached, peak = j.rate * limit.flops_per_sample, j.job.cluster.count * limit.peak_flops_per_s
         if reached > peak:
             reason = (f"{figure} × {si(limit.flops_per_sample, 'FLOP')} = {si(reached, 'FLOP/s')}, above the "
                       f"{si(peak, 'FLOP/s')} peak of {_place(j)} in {j.job.training.precision}")  # fmt: skip
         else:
-            reason = f"{figure} is above the {_number(j.most)} that FLOPs and bytes of {_place(j)} allow at most"
+            reason = (
+                f"{figure} is above {_number(j.most)}, the maximum for the FLOPs and bytes of a step on {_place(j)}"
+            )
         return f"Impossible: {reason}{_first_explanation(j)}."
     if j.verdict == "suspicious":
         return f"Suspicious: {figure} is {_times(j.of_expected)} {expected}{_first_explanation(j)}."
     if j.verdict == "slow":
         return f"Slow: {figure} is {_share(j.of_expected)} of {expected}{_first_explanation(j)}."
-    apart = percent(abs(j.of_expected - 1), 0)
-    side = "in the middle" if apart == "0 %" else f"{apart} {'above' if j.of_expected >= 1 else 'below'} the middle"
-    said = "As expected" + (f" with {listed(_assumed_words(j))}" if j.assumed else "")
-    return f"{said}: {figure} is {side} of {expected}."
+    difference = percent(abs(j.of_expected - 1), 0)
+    side = "equal to" if difference == "0 %" else f"{difference} {'above' if j.of_expected >= 1 else 'below'}"
+    verdict = "As expected" + (f" with {listed(_assumed_words(j))}" if j.assumed else "")
+    return f"{verdict}: {figure} is {side} {expected}."
 
 
 def _assumed_words(j: Judged) -> list[str]:
-    """Name the assumptions under which the figure fits, such as `channels last` or `the card a100-80`."""
+    """Return the assumptions under which the figure fits, such as `channels last` or `the card a100-80`."""
     words = []
     for change in j.assumed:
         field, _, value = change.partition("=")
@@ -139,7 +145,7 @@ def _first_explanation(j: Judged) -> str:
     if not j.explanations:
         return ""
     first = j.explanations[0]
-    return f"; with {listed(first.words)} it would be {percent(j.rate / first.samples_per_s, 0)} of what is predicted"
+    return f"; with {listed(first.words)} it would be {percent(j.rate / first.samples_per_s, 0)} of the prediction"
 
 
 def _times(ratio: float) -> str:
@@ -157,23 +163,23 @@ def _evidence(j: Judged) -> list[str]:
     ]
     if reached > peak and j.verdict != "impossible":
         lines.append(
-            "More than 100 % of the peak is possible here: the FLOPs are counted plainly, and Winograd's algorithm needs as "
-            f"little as 1/{WINOGRAD:g} of the multiplications of a 3×3 convolution"
+            "More than 100 % of the peak is possible here. We count the FLOPs of direct convolutions, but Winograd's algorithm "
+            f"needs as little as 1/{WINOGRAD:g} of the multiplications of a 3×3 convolution"
         )
     if j.verdict == "impossible":
         lines.append(
-            f"the least a step can take is {seconds(limit.least_s)}: {seconds(limit.flops_s)} of matrix work at the peak, were "
-            f"all 3×3 convolutions done with 1/{WINOGRAD:g} of their multiplications, beside "
+            f"a step takes at least {seconds(limit.least_s)}: {seconds(limit.flops_s)} of matrix work at the peak, if "
+            f"all 3×3 convolutions need only 1/{WINOGRAD:g} of their multiplications, and "
             f"{si(limit.bytes_per_sample * per_rank, 'B')} at {si(limit.bandwidth_bytes_per_s, 'B/s')}"
         )
     for row in j.same_elsewhere[:1] if j.verdict != "as expected" else ():
         lines.append(
             f"{row.source.title} published {_number(row.samples_per_s)} for {row.source.mode} in {row.precision}, "
-            f"{_LAYOUTS[row.source.channels_last]}, batch {row.batch_per_device}: is it that figure?"
+            f"{_LAYOUTS[row.source.channels_last]}, batch {row.batch_per_device}: is yours that figure?"
         )
     if j.verdict in ("impossible", "suspicious") and not j.explanations and not j.same_elsewhere:
-        lines.append("no other precision, layout or compiler explains it: see that the clock stops after the device is done "
-                     "(torch.cuda.synchronize), and what the figure counts")  # fmt: skip
+        lines.append("no other precision, layout or compiler explains it: check that the clock stops after the device has finished "
+                     "(torch.cuda.synchronize), and that the figure counts samples")  # fmt: skip
     return lines
 
 
@@ -198,11 +204,11 @@ def _assumptions(j: Judged) -> list[str]:
     lines += j.only_layout
     if j.job.training.precision == "fp32" and "tf32" in j.device.peak_flops_per_s:
         lines.append(
-            "fp32 means without TF32, which PyTorch uses for convolutions here unless it is turned off: --precision tf32"
+            "fp32 excludes TF32, but PyTorch uses TF32 for convolutions on this device by default: --precision tf32"
         )
     if j.is_circular:
         lines.append(
-            "partly circular: the calibration of this device was fitted to a table with these published figures in it"
+            "partly circular: the calibration of this device was fitted to a table that includes these published figures"
         )
     calibration = j.predicted.record.provenance.calibration
     if "table" not in calibration and calibration.get("origin") != "measured":
@@ -212,19 +218,19 @@ def _assumptions(j: Judged) -> list[str]:
 
 
 def _calibrated_as(j: Judged) -> str:
-    """In which settings the device was calibrated, none of which is that of the figure."""
+    """Return a sentence on the settings of the device's calibrations, if none is that of the figure."""
     own = [c for c in calibrations(j.device) if c.origin == "measured" or "table" in c.provenance]
     asked = f"{j.job.training.precision_name} {j.mode}{', compiled' * bool(j.job.training.compile)}"
     if not own:
         return f"No calibration of {j.device.name}"
     settings = [f"{c.precision}{f' {c.mode}' * (c.mode is not None)}{', compiled' * c.is_compiled}" for c in own]
-    return f"{j.device.name} is calibrated in {listed(list(dict.fromkeys(settings)))}, and not in {asked}"
+    return f"{j.device.name} is calibrated in {listed(list(dict.fromkeys(settings)))}, but not in {asked}"
 
 
 def _tokens(j: Judged) -> list[str]:
-    """Tokens per second of the rows of figures."""
+    """Return the tokens per second for each row of figures."""
     own, expected = j.predicted.rate, j.expected
-    told = [
+    cells = [
         _number(j.rate * j.tokens),
         _number(j.most * j.tokens),
         _number((own.value or 0) * j.tokens),
@@ -232,31 +238,31 @@ def _tokens(j: Judged) -> list[str]:
     ]
     if j.alike or j.carried:
         rates = [one.samples_per_s for one in j.alike or j.carried]
-        told += [
+        cells += [
             _number(max(rates) * j.tokens),
             _number((expected.value or 0) * j.tokens),
             _between(expected, j.tokens),
         ]
-    return told
+    return cells
 
 
 def _comparisons(j: Judged) -> list[list[str]]:
     def row(what: str, value: float | None) -> list[str]:
         return [what, _number(value), _share(j.rate / value) if value else ""]
 
-    rows = [row("the device could do at most", j.most), row("predicted", j.predicted.samples_per_s),
-            ["  middle 80 %", _between(j.predicted.rate), ""]]  # fmt: skip
+    rows = [row("maximum of the device", j.most), row("predicted", j.predicted.samples_per_s),
+            ["  80 % interval", _between(j.predicted.rate), ""]]  # fmt: skip
     published = j.alike or j.carried
     if published:
         rates = [one.samples_per_s for one in published]
         first = f"published by {published[0].source.title}"
-        many = f"published, {len(rates)} figures: the most" if len(rates) > 1 else first
+        many = f"highest of {len(rates)} published figures" if len(rates) > 1 else first
         if j.carried:
             many += f" for {published[0].device}, scaled to {j.device.name}"
         rows += [
             row(many, max(rates)),
-            row("expected of both", j.expected.value),
-            ["  middle 80 %", _between(j.expected), ""],
+            row("expected from both", j.expected.value),
+            ["  80 % interval", _between(j.expected), ""],
         ]
     return rows
 
@@ -269,14 +275,14 @@ def _explanations(j: Judged) -> list[Section]:
     if not shown:
         return []
     columns = (
-        Column("if it was", lambda o: listed(o.words)),
+        Column("with", lambda o: listed(o.words)),
         Column("predicted", "samples_per_s", format=_number),
-        Column("middle 80 %", lambda o: _between(o.rate), format=str),
+        Column("80 % interval", lambda o: _between(o.rate), format=str),
         Column("yours is", lambda o: j.rate / o.samples_per_s, format=_share),
     )
     return [
         Section(
-            "What would explain it",
+            "Possible explanations",
             f"{_number(j.rate)} samples/s is as expected with {listed([listed(o.words) for o in shown], 'or')}.",
             table=Table.of(shown, columns),
         )
@@ -284,12 +290,12 @@ def _explanations(j: Judged) -> list[Section]:
 
 
 def _gains(j: Judged) -> list[Section]:
-    if j.verdict in ("impossible", "suspicious"):  # first see what ran
+    if j.verdict in ("impossible", "suspicious"):  # first find out what ran
         return []
     base = j.expected.value or 0.0
     if not j.gains:
         text = "No other precision, layout, batch or compiler is predicted to gain 3 % or more."
-        return [Section("The largest gains left", text)]
+        return [Section("Largest possible gains", text)]
     options = [*j.gains, *([j.together] if j.together else [])]
     columns = (
         Column("change", lambda o: "together" if o is j.together else listed(o.words)),
@@ -300,8 +306,8 @@ def _gains(j: Judged) -> list[Section]:
     first = options[-1] if j.together else options[0]
     return [
         Section(
-            "The largest gains left",
-            f"{_number(first.samples_per_s / base)} times as many samples per second are predicted with {listed(first.words)}.",
+            "Largest possible gains",
+            f"We predict {_number(first.samples_per_s / base)} times the samples per second with {listed(first.words)}.",
             table=Table.of(options, columns),
         )
     ]
@@ -309,19 +315,19 @@ def _gains(j: Judged) -> list[Section]:
 
 def _published(j: Judged) -> list[Section]:
     if not j.rows:
-        return [Section("Published", f"No figure of {j.network} on {j.device.name} is in the table of published ones.")]
+        return [Section("Published", f"We know no published figure for {j.network} on {j.device.name}.")]
     rates = sorted(row.samples_per_s for row in j.alike)
     if rates:
         many = f"{len(rates)} published figures of this setting, {_number(rates[0])} to {_number(rates[-1])}: yours"
         most = f"{many if len(rates) > 1 else 'The one published figure of this setting is'}"
         below = sum(rate <= j.rate for rate in rates)
         text = (
-            f"{most} reaches {below} of them."
+            f"{most} is at least as high as {below} of them."
             if len(rates) > 1
             else f"{most} {_number(rates[0])}; yours is {percent(j.rate / rates[0], 0)} of it."
         )
     else:
-        text = f"Of this setting nothing is published; of the network on {j.rows[0].device.partition('-')[0]} {len(j.rows)} figures."
+        text = f"We know no published figure for this setting; for the network on {j.rows[0].device.partition('-')[0]}, {len(j.rows)} figures."
     sources = {
         row.source.name: f"{row.source.title}: {row.source.address}; {row.source.software}"
         for row in j.rows[:MAX_PUBLISHED]
@@ -353,12 +359,12 @@ def _between(q: Any, times: int = 1) -> str:
 
 
 def _share(ratio: float) -> str:
-    """Per cent, or from tenfold on how many times."""
+    """Return a percentage, or a factor from 10 times on."""
     return f"{_number(ratio)} ×" if ratio >= 10 else percent(ratio, 0 if ratio >= 0.095 else 1)
 
 
 def _number(value: float | None) -> str:
-    """Samples per second, to three digits or to one."""
+    """Return samples per second with three digits, or as a whole number from 100 on."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""From what a user writes (a network, a figure, a run, a table) to settings and figures that can be judged."""
+"""The input of `judge`: settings and figures from a network, a figure, a run or a table."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from chronograd.record import Record
 from chronograd.rundir import listing
 from chronograd.trace import Trace
 
-# Rows of a table that are judged: each network has to be traced, which takes seconds.
+# Maximum number of judged rows of a table: tracing each network takes seconds.
 MAX_ROWS = 64
-# Of a job that is made for a network's name, until its batch is known: enough for as many devices as there may be.
+# Batch of a job made from a network's name, until its batch is known: enough for any number of devices.
 UNSAID_BATCH = 100_000
 _LAYOUTS = {"training.channels_last=true": "nhwc", "training.channels_last=false": "nchw"}
 _EXAMPLE = 'write it as chronograd judge resnet50 --on v100 "812 images/s"'
@@ -34,13 +34,15 @@ _EXAMPLE = 'write it as chronograd judge resnet50 --on v100 "812 images/s"'
 
 @dataclass
 class Traces:
-    """Traces of jobs, each made once. `given`: one that was counted before, in place of the network."""
+    """Traces of jobs, each computed once. `given`: an existing trace, used instead of the network."""
 
     given: Trace | None = None
     known: dict[tuple[Any, ...], Trace] = field(default_factory=dict)
 
     def __call__(self, job: Job, mode: str) -> Trace:
-        """The trace of a job's network in a mode. Raises as `trace_job`, and InputError where the given one is another."""
+        """Return the trace of a job's network in a mode. Raises as `trace_job`, and InputError if the given trace is a
+        different one.
+        """
         if self.given is not None:
             if (self.given.mode, self.given.channels_last) != (mode, job.training.channels_last):
                 raise InputError(f"the trace is of {self.given.mode}, in another mode or layout", "leave --trace out")
@@ -66,7 +68,7 @@ def _traced(job: Job, mode: str) -> Trace:
 
 
 def job_of_network(name: str, input_shape: Sequence[int] | None = None) -> Job:
-    """A job around a network that has none: samples of its shape. Raises as `samples_of`."""
+    """Return a job for a network without one: samples of its shape. Raises as `samples_of`."""
     shape, classes = samples_of(name, input_shape)
     data = {"name": "synthetic", "shape": list(shape), "classes": classes}
     return jobs.from_dict({"network": {"name": name}, "data": data, "training": {"batch": UNSAID_BATCH}})
@@ -74,12 +76,14 @@ def job_of_network(name: str, input_shape: Sequence[int] | None = None) -> Job:
 
 def ask(words: Sequence[str], *, place: str | None = None, precision: str | None = None, batch: int | None = None,
         input_shape: Sequence[int] | None = None, mode: str = "training", trace_file: Path | None = None) -> Answer[Judged | JudgedTable]:  # fmt: skip
-    """What the words of a command line ask: a network or job, a figure or what has one, and overrides of the job.
+    """Answer the words of a command line: a network or job, a figure or its source, and overrides of the job.
 
     Args:
-        place: such as `8xv100`. precision: `amp` is fp16. batch: of a step over all devices. input_shape: of one sample.
-        mode: `training` or `inference`. trace_file: the network, counted before.
-    Raises: InputError where one of them is missing or there twice; as `judge` for the rest.
+        place: such as `8xv100`. precision: `amp` is fp16. batch: samples of a step over all devices. input_shape: shape of one
+            sample.
+        mode: `training` or `inference`. trace_file: an existing trace of the network.
+
+    Raises: InputError if one of them is missing or given twice; as `judge` for the rest.
     """
     overrides = [word for word in words if re.match(r"[a-z_]+(\.[a-z_]+)*=", word)]
     others = [word for word in words if word not in overrides]
@@ -90,7 +94,7 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
         what = f"{_many(len(names), 'network')} and {_many(len(figures) + len(sources), 'figure')}"
         raise InputError(f"{what} in {' '.join(words)!r:.200}: give one of each", _EXAMPLE)
     if place is not None:
-        catalog.device(parse_on(place)[1])  # a name that is wrong is said before torch is imported
+        catalog.device(parse_on(place)[1])  # report a wrong name before importing torch
     stated = [*_stated(place, precision, batch), *overrides]
     if sources and sources[0].endswith(".csv"):
         return _of_table(Path(sources[0]), place, precision, mode, overrides)
@@ -127,7 +131,7 @@ def _many(count: int, what: str) -> str:
 
 
 def _has_figures(word: str) -> bool:
-    """Whether a word names a run, a record or a table, and no network or job."""
+    """Return whether a word names a run, a record or a table, rather than a network or job."""
     path = Path(word)
     if path.suffix == ".csv":
         return True
@@ -146,48 +150,48 @@ def _is_record(path: Path) -> bool:
 
 
 def _has_batch(names: Sequence[str], overrides: Sequence[str]) -> bool:
-    """Whether the job says its batch; one that was made of a network's name does not."""
+    """Return whether the job states its batch; a job made from a network's name does not."""
     return any(text.startswith("training.batch=") for text in overrides) or names[0].endswith((".yaml", ".yml"))
 
 
 def _job(names: Sequence[str], record: Record | None, shape: Sequence[int] | None, stated: Sequence[str]) -> Job:
-    """The setting: of a job file, of a network's name, or of a record, with what is stated in place of theirs."""
+    """Return the setting of a job file, a network's name or a record, with the stated values in it."""
     if names and names[0].endswith((".yaml", ".yml")):
         return with_ranks(jobs.load(names[0], stated))
     if record is None or names:
         if not names:
-            raise InputError("no network is named", _EXAMPLE)
+            raise InputError("no network was given", _EXAMPLE)
         own = [] if record is None else _of_record(record)
         return with_ranks(changed(job_of_network(names[0], shape), [*own, *stated]))
     if not record.job:
         raise InputError(
-            f"{record.title} does not say what ran", "name its network before it: chronograd judge resnet50 RUN"
+            f"{record.title} does not state its network", "name its network before it: chronograd judge resnet50 RUN"
         )
     return changed(jobs.from_dict(record.job.model_dump(), record.title), [*_of_record(record), *stated])
 
 
 def _of_record(record: Record) -> list[str]:
-    """Where a record was measured, and with which batch, as overrides."""
+    """Return the device and the batch of a record, as overrides."""
     ran_on = catalog.of_driver_name(record.cluster.ran_on) if record.cluster.ran_on else None
-    found = [f"cluster.count={record.world}"]
-    found += [f"cluster.device={ran_on.name}"] if ran_on is not None else []
-    return found + ([f"training.batch={record.global_batch}"] if record.global_batch else [])
+    overrides = [f"cluster.count={record.world}"]
+    overrides += [f"cluster.device={ran_on.name}"] if ran_on is not None else []
+    return overrides + ([f"training.batch={record.global_batch}"] if record.global_batch else [])
 
 
 def _stated(place: str | None, precision: str | None, batch: int | None) -> list[str]:
-    found = []
+    overrides = []
     if place is not None:
         count, device = parse_on(place)
-        found += [f"cluster.count={count}", f"cluster.device={device}"]
+        overrides += [f"cluster.count={count}", f"cluster.device={device}"]
     if precision is not None:
-        found.append(f"training.precision={'fp16' if precision == 'amp' else precision}")
-    return found + ([] if batch is None else [f"training.batch={batch}"])
+        overrides.append(f"training.precision={'fp16' if precision == 'amp' else precision}")
+    return overrides + ([] if batch is None else [f"training.batch={batch}"])
 
 
 def _of_table(
     path: Path, place: str | None, precision: str | None, mode: str, overrides: Sequence[str]
 ) -> Answer[JudgedTable]:
-    """Each row of a table of throughputs that ran as is stated, as far as its network can be traced."""
+    """Judge each row of a table of throughputs that ran with the stated settings and whose network can be traced."""
     table = read_table(path)
     table = table.stated(
         device=None if place is None else parse_on(place)[1],
@@ -197,7 +201,7 @@ def _of_table(
     ).matched()
     on = place or table.device
     if on is None:
-        raise InputError(f"{path.name} does not say what it was measured on", "give --on")
+        raise InputError(f"{path.name} does not state its device", "give --on")
     stated = [
         *_stated(on, precision or table.precision or "fp32", None),
         f"training.channels_last={str(table.channels_last).lower()}",

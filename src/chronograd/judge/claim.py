@@ -1,4 +1,4 @@
-"""A throughput as people write it: `812 images/s`, `78 ms/step`; or as a record, a run or a table has it."""
+"""A throughput as written by people (`812 images/s`, `78 ms/step`), or from a record, a run or a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HINT = "write it as 812 images/s, 812/s, 78 ms/step or 12.8 steps/s"
 
 @dataclass(frozen=True)
 class Claim:
-    """A figure of all devices together, or of each. `text` is how it was written."""
+    """A figure of all devices together, or of each. `text` is its original spelling."""
 
     value: float
     per: Per
@@ -31,7 +31,9 @@ class Claim:
     is_per_device: bool = False
 
     def samples_per_s(self, batch: int, devices: int = 1, tokens: int = 1) -> float:
-        """Samples per second of all devices, where a step has `batch` samples over all of them, each of so many tokens."""
+        """Return the samples per second of all devices, for steps of `batch` samples over all of them, with `tokens` tokens
+        each.
+        """
         if self.per in ("samples per second", "tokens per second"):
             of_all = self.value * (devices if self.is_per_device else 1)
             return of_all / tokens if self.per == "tokens per second" else of_all
@@ -41,12 +43,12 @@ class Claim:
 
 
 def is_claim(text: str) -> bool:
-    """Whether a word of the command line is a figure rather than a name."""
+    """Return whether a word of the command line is a figure rather than a name."""
     return re.match(r"\s*\.?\d", text) is not None and _NUMBER.fullmatch(text) is not None
 
 
 def parse(text: str) -> Claim:
-    """A figure with its unit; a number alone is samples per second. Raises InputError.
+    """Return a figure with its unit; a number alone is samples per second. Raises InputError.
 
     >>> parse("812 images/s").samples_per_s(64), parse("78.5 ms").samples_per_s(64)
     (812.0, 815.2866242038217)
@@ -54,7 +56,7 @@ def parse(text: str) -> Claim:
     match = _NUMBER.fullmatch(text)
     value = float(re.sub("[,_]", "", match[1])) if match else math.nan
     if match is None or not 0 < value < 1e15:
-        raise InputError(f"{text!r} is no throughput above 0", _HINT)
+        raise InputError(f"{text!r} is not a throughput above 0", _HINT)
     unit = re.sub(r"\s+(per|an?)\s+|\s*/\s*", "/", match[2].lower())
     unit = re.sub(r"\bsec(ond)?s?\b", "s", unit)
     whole = re.sub(r"/(gpu|device|rank)$", "", unit)
@@ -72,11 +74,11 @@ def parse(text: str) -> Claim:
             return Claim(value, "tokens per second", text, whole != unit)
         if thing in _STEPS:
             return Claim(value, "steps per second", text)
-    raise InputError(f"{text!r}: {match[2]!r} is no unit of throughput", _HINT)
+    raise InputError(f"{text!r}: {match[2]!r} is not a unit of throughput", _HINT)
 
 
 def of_record(record: Record) -> Claim:
-    """The throughput of a record. Raises InputError for one that has none."""
+    """Return the throughput of a record. Raises InputError if it has none."""
     rate = record["throughput_samples_per_s"]
     if rate.value is None:
         raise InputError(f"{record.title} has no throughput: {rate.reason}", f"give the figure itself: {_HINT}")

@@ -1,11 +1,11 @@
-"""What no software can beat: the least time of a step, from counted FLOPs and bytes and a device's data sheet.
+"""The limit for any software: the least time of a step, from counted FLOPs and bytes and a device's data sheet.
 
     least = Σ over operators of max(FLOPs / (peak · saved), (bytes - cache) / bandwidth)
 
-Operators run one after the other. `saved` is what fewer multiplications may save: Winograd's form of a 3×3 convolution, with
-tiles of four by four, takes a quarter of them. Larger convolutions may go through a Fourier transform, and are not counted
-at all. Bytes are those of a compiled network, in which one pass does all between two matrix operators; of each operator as
-many as the cache holds may have stayed there. Vector arithmetic is not counted.
+Operators run one after the other. `saved` is the reduction of multiplications: Winograd's form of a 3×3 convolution, with tiles
+of four by four, needs a quarter of them. Larger convolutions may use a Fourier transform, and are not counted at all. Bytes are
+those of a compiled network, in which one pass does all work between two matrix operators. Each operator may find up to a full
+cache of its bytes in the cache. Vector arithmetic is not counted.
 
 Source: Lavin & Gray 2015, Fast algorithms for convolutional neural networks, F(4×4, 3×3).
 """
@@ -23,8 +23,8 @@ from chronograd.trace import KINDS, Trace
 from chronograd.units import FLOPS_PER_MAC
 
 WINOGRAD = 4.0
-# The data sheet of a card for desktops states a clock that cool cards exceed: a GTX 1080 Ti is sold with 1.58 GHz and reaches
-# some 1.9. That of a server's card states the highest there is.
+# Well-cooled desktop cards exceed the clock of their data sheet: a GTX 1080 Ti is sold with 1.58 GHz and reaches about 1.9. The
+# data sheet of a server card states its maximum.
 CLOCK_OF_DESKTOP = 1.2
 _DESKTOP = ("geforce", "titan", "radeon vega", "core i")
 _FEWER = {"conv_3x3": WINOGRAD, "conv_kxk": np.inf}
@@ -32,12 +32,12 @@ _FEWER = {"conv_3x3": WINOGRAD, "conv_kxk": np.inf}
 
 @dataclass(frozen=True)
 class Limit:
-    """Of one device and its share of a batch.
+    """The limit of one device and its share of a batch.
 
     Attributes:
-        flops_per_sample: of matrix work, as counted. `bytes_per_sample`: that have to move.
-        least_s: the least time of a step; `flops_s` and `bytes_s` are its parts, as if the other were not there.
-        peak_flops_per_s, bandwidth_bytes_per_s: of the data sheet.
+        flops_per_sample: FLOPs of matrix work, as counted. `bytes_per_sample`: bytes that have to move.
+        least_s: the least time of a step; `flops_s` and `bytes_s` are its parts, each without the other.
+        peak_flops_per_s, bandwidth_bytes_per_s: values of the data sheet.
     """
 
     flops_per_sample: float
@@ -50,7 +50,7 @@ class Limit:
 
 
 def limit_of(trace: Trace, batch: int, device: Device, precision: str) -> Limit:
-    """The limit of a step with `batch` samples on one device. Raises InputError if the device lacks the precision."""
+    """Return the limit of a step with `batch` samples on one device. Raises InputError if the device lacks the precision."""
     peak, bandwidth = device.peak(precision), device.bandwidth_bytes_per_s  # type: ignore[arg-type]
     kinds = trace.columns["kind"]
     fewer = np.array([_FEWER.get(name, 1.0) for name in KINDS])[kinds]

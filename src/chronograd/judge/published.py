@@ -1,7 +1,7 @@
-"""Throughputs that others published, as figures with their sources; only `judge` reads them.
+"""Published throughputs with their sources; only `judge` reads them.
 
-`published.csv` beside this file is made by `python -m benchmarks.published`; `sources.toml` says of each source what was
-measured, by whom and when, and which calibration was fitted to it.
+`python -m benchmarks.published` writes `published.csv` in this folder. `sources.toml` lists for each source the measurement,
+its author and date, and the calibration that was fitted to it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ COLUMNS = (
     *("source", "network", "image_size", "device", "devices", "precision", "batch_per_device"),
     *("samples_per_s", "params_m"),
 )
-# Batches of a device that are alike: throughput has levelled off, or rises little.
+# Batches of a device within this factor count as alike: throughput has levelled off, or rises little.
 ALIKE_BATCH = 2.0
-# A network of the same name with other parameters is another one; tables round to 10,000.
+# A network of the same name with a different number of parameters is another network; tables round to 10,000.
 _PARAMS_TOLERANCE, _PARAMS_ROUNDING_M = 0.01, 0.006
 _HALF = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
 class PublishedSource:
-    """Where figures come from.
+    """The source of figures.
 
     Attributes:
-        mode: `training` or `inference`. `channels_last`: None where it is not stated.
-        software: what ran. `fitted`: the table of the calibration that was fitted to these figures; empty if none was.
+        mode: `training` or `inference`. `channels_last`: None if not stated.
+        software: the software that ran. `fitted`: the table of the calibration that was fitted to these figures; empty if none
+            was.
     """
 
     name: str
@@ -53,7 +54,7 @@ class PublishedSource:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One published figure: of all `devices` together, in samples per second."""
+    """One published figure: samples per second of all `devices` together."""
 
     source: PublishedSource
     network: str
@@ -68,7 +69,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class JudgedSetting:
-    """What a figure is of. `params`: of the network, which tells it from others of that name."""
+    """The setting of a figure. `params`: parameters of the network, to distinguish it from others of that name."""
 
     network: str
     params: int
@@ -83,7 +84,7 @@ class JudgedSetting:
 
 
 def bare(network: str) -> str:
-    """A network's name without library, weights and spelling, by which sources are searched.
+    """Return a network's name without library, weights and spelling, for a search of the sources.
 
     >>> bare("torchvision:resnet50"), bare("timm:resnet50.a1_in1k"), bare("ResNet-50")
     ('resnet50', 'resnet50', 'resnet50')
@@ -92,7 +93,9 @@ def bare(network: str) -> str:
 
 
 def of_network(setting: JudgedSetting, rows: Sequence[PublishedRow] | None = None) -> list[PublishedRow]:
-    """Figures of that network at that image size, in that mode, on the device or its variants; the nearest setting first."""
+    """Return figures of that network at that image size, in that mode, on the device or its variants; the nearest setting
+    first.
+    """
     known = published() if rows is None else rows
     name, line = bare(setting.network), setting.device.partition("-")[0]
     chosen = [
@@ -108,12 +111,12 @@ def of_network(setting: JudgedSetting, rows: Sequence[PublishedRow] | None = Non
 
 
 def is_alike(row: PublishedRow, setting: JudgedSetting) -> bool:
-    """Check that a figure is of this setting: device, count, precision, layout, compiler and nearly the same batch."""
+    """Return whether a figure has this setting: device, count, precision, layout, compiler and nearly the same batch."""
     return row.device == setting.device and is_sister(row, setting)
 
 
 def is_sister(row: PublishedRow, setting: JudgedSetting) -> bool:
-    """Check that a figure is of this setting except for the device, which may be another card of the line."""
+    """Return whether a figure has this setting except for the device, which may be another card of the line."""
     return (
         row.devices == setting.devices
         and (row.precision == setting.precision or {row.precision, setting.precision} <= set(_HALF))
@@ -141,7 +144,7 @@ def _has_params(row: PublishedRow, params: int) -> bool:
 
 @functools.cache
 def published() -> tuple[PublishedRow, ...]:
-    """All figures there are."""
+    """Return all published figures."""
     known = {name: PublishedSource(name, **table) for name, table in sources().items()}
     with FILE.open(newline="", encoding="utf-8") as stream:
         return tuple(
@@ -161,5 +164,5 @@ def published() -> tuple[PublishedRow, ...]:
 
 
 def sources() -> dict[str, dict[str, Any]]:
-    """What the file of sources says, by name."""
+    """Return the entries of the file of sources, by name."""
     return tomllib.loads(SOURCES.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Settings near the one that a figure is of: what each is predicted to give, what would explain a figure, what would beat it."""
+"""Settings near the setting of a figure: their predictions, those that explain the figure, and those that would beat it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from chronograd.predict.prediction import predict
 from chronograd.record import Quantity, Record
 from chronograd.trace import Trace
 
-# The trace of a job's network in a mode: training or inference.
+# A function that returns the trace of a job's network in a mode: training or inference.
 TraceOf = Callable[[Job, str], Trace]
 
-# The largest batch of a device that is tried or assumed, and how much of the best is enough.
+# The largest batch of a device to try, the largest to assume, and the share of the best throughput that is enough.
 MAX_BATCH, USUAL_BATCH, ENOUGH = 2048, 256, 0.98
-# Of the batch that was assumed a figure may be of a sixteenth.
+# If the batch was assumed, the figure may be of a batch down to this fraction of it.
 SMALLER_BATCH = 16
-# What is predicted to give less is not named.
+# Smaller predicted gains are not shown.
 MIN_GAIN = 0.03
-# How many changes of layout, precision, batch or card are as likely as one that the network was compiled or not. Assumed.
+# This many changes of layout, precision, batch or card are as likely as one wrong assumption about the compiler. Assumed.
 RARE = 3
 # Micro-batches between two exchanges of gradients.
 ACCUMULATION = 4
@@ -35,9 +35,9 @@ PRECISION_NAMES = {"bf16": "bf16 (autocast)", "fp16": "fp16 (autocast)", "tf32":
 
 @dataclass(frozen=True)
 class Option:
-    """A setting, in words, by what differs from the one asked about, and what it is predicted to give.
+    """A setting, described by its differences from the given one, and its prediction.
 
-    `learnt`: what published figures of a like setting are over its prediction, with their interval.
+    `learnt`: ratio of published figures of a similar setting to its prediction, with their interval.
     """
 
     words: tuple[str, ...]
@@ -50,7 +50,7 @@ class Option:
 
     @property
     def rate(self) -> Quantity:
-        """Samples per second of all devices."""
+        """Return the samples per second of all devices."""
         q = self.record["throughput_samples_per_s"]
         if self.learnt is None:
             return q
@@ -64,18 +64,18 @@ class Option:
 
     @property
     def fields(self) -> set[str]:
-        """Fields of the job that it changes."""
+        """Return the fields of the job that it changes."""
         return {change.partition("=")[0] for change in self.changes}
 
     def holds(self, rate: float) -> bool:
-        """Whether a figure is in the 80 % interval."""
+        """Return whether a figure is in the 80 % interval."""
         q = self.rate
         return q.low is not None and q.high is not None and q.low <= rate <= q.high
 
     def order(self, rate: float) -> tuple[bool, int, float]:
-        """Sort key: first the likeliest change, then the nearest prediction.
+        """Return a sort key: first the likeliest change, then the nearest prediction.
 
-        A memory format or a precision is easily left out of a report; that a network was compiled rarely is.
+        Reports often omit the memory format or the precision, but rarely the compiler.
         """
         weight = sum(RARE if change.startswith("training.compile=") else 1 for change in self.changes)
         return not self.changes, weight, abs(math.log(rate / self.samples_per_s))
@@ -83,9 +83,9 @@ class Option:
 
 @dataclass(frozen=True)
 class Near:
-    """The settings near a job's, each predicted when it is asked for. What cannot be predicted is left out.
+    """The settings near a job's, each predicted on demand. Settings that cannot be predicted are left out.
 
-    `learnt`: what published figures of the job's setting are over its prediction; it holds for the same precision and mode.
+    `learnt`: ratio of published figures of the job's setting to its prediction; it applies to the same precision and mode.
     """
 
     job: Job
@@ -98,7 +98,7 @@ class Near:
         return catalog.device(self.job.cluster.device)
 
     def option(self, words: Sequence[str] = (), changes: Sequence[str] = (), mode: str = "") -> Option:
-        """A setting. Raises as `changed` and `predict`."""
+        """Return a setting. Raises as `changed` and `predict`."""
         job = changed(self.job, list(changes)) if changes else self.job
         is_alike = job.training.precision == self.job.training.precision and mode in ("", self.mode)
         record = predict(self.trace_of(job, mode or self.mode), job)
@@ -112,7 +112,7 @@ class Near:
                 continue
 
     def precisions(self) -> list[tuple[list[str], list[str]]]:
-        """The device's other precisions, of the two halves the one with the range of fp32."""
+        """Return the device's other precisions. Of bf16 and fp16 it takes bf16 if available, for its range."""
         own, peaks = self.job.training.precision, self.device.peak_flops_per_s
         left_out = _HALF if own in _HALF else ("fp16",) if "bf16" in peaks else ()
         has = [name for name in PRECISION_NAMES if name in peaks and name not in (own, *left_out)]
@@ -120,12 +120,13 @@ class Near:
         return [([PRECISION_NAMES[name]], [f"training.precision={name}", *held]) for name in has]
 
     def explanations(self, rate: float, with_batches: bool = False) -> list[Option]:
-        """Settings in which a figure is as expected, and nearer than in its own, those that differ least first.
+        """Return settings in which the figure is as expected, and closer than in its own; those with the smallest changes
+        first.
 
         If one option's changes include another's, only the smaller one is returned.
 
         Args:
-            with_batches: try smaller batches, too.
+            with_batches: also try smaller batches.
         """
         layout = _toggled(self.job.training.channels_last, "channels_last", "channels last", "channels first")
         compiled = _toggled(bool(self.job.training.compile), "compile", "compiled", "not compiled")
@@ -137,21 +138,21 @@ class Near:
             *self._options([([*a, *b], [*c, *d]) for a, c in self.precisions() for b, d in (layout, compiled)]),
         ]
         if self.mode == "training":
-            options += self._options([(["the forward pass alone"], [])], "inference")
+            options += self._options([(["the forward pass only"], [])], "inference")
         far = self.option().order(rate)[-1]
         options = [option for option in options if option.holds(rate) and option.order(rate)[-1] < far - MIN_GAIN]
         fitting = sorted(options, key=lambda option: option.order(rate))
         return [o for o in fitting if not any(set(other.words) < set(o.words) for other in fitting)]
 
     def gains(self) -> tuple[list[Option], Option | None]:
-        """The three changes that are predicted to gain most, each by itself, and all of them together."""
+        """Return the three changes with the largest predicted gains, each alone, and all of them together."""
         base = self.option().samples_per_s
         groups = [self.precisions(), self._batches(), self._layouts(), self._compiler(), self._exchanges()]
         best = [option for group in groups for option in _best(list(self._options(group)))]
         worth = [option for option in best if option.samples_per_s > (1 + MIN_GAIN) * base]
         worth = sorted(worth, key=lambda option: -option.samples_per_s)[:3]
         together: list[Option] = []
-        for option in worth:  # a field can be changed once
+        for option in worth:  # change each field once
             if not option.fields & {name for one in together for name in one.fields}:
                 together.append(option)
         if len(together) < 2:
@@ -160,7 +161,7 @@ class Near:
         return worth, next(self._options([(words, [change for one in together for change in one.changes])]), None)
 
     def _cards(self) -> list[tuple[list[str], list[str]]]:
-        """The other cards that the device's name may mean."""
+        """Return the other cards that the device's name may mean."""
         others = catalog.variants(self.job.cluster.device)[1:]
         return [([card.name], [f"cluster.device={card.name}"]) for card in others]
 
@@ -170,7 +171,7 @@ class Near:
         return [self._batch(2**k) for k in range(1, 12) if own < 2**k <= most]
 
     def _batch(self, size: int) -> tuple[list[str], list[str]]:
-        """So many samples on each device."""
+        """Return the change to `size` samples on each device."""
         count = self.job.cluster.count
         return [f"batch {size}{' per device' if count > 1 else ''}"], [f"training.batch={size * count}"]
 
@@ -193,12 +194,12 @@ class Near:
 
 
 def fitting_batch(trace: Trace, job: Job) -> int:
-    """The largest batch of one device that is predicted to fit; 0 if none does."""
+    """Return the largest batch of one device that is predicted to fit; 0 if none does."""
     return largest_batch(trace, job).batch
 
 
 def usual_batch(trace: Trace, job: Job) -> int:
-    """What is assumed of a device's batch where it is not said: the largest power of two that fits, up to 256."""
+    """Return the batch to assume for a device if none is given: the largest power of two that fits, up to 256."""
     most = max(1, min(USUAL_BATCH, fitting_batch(trace, job)))
     return int(2 ** int(math.log2(most)))
 
@@ -208,12 +209,12 @@ def _toggled(is_on: bool, field: str, on: str, off: str) -> tuple[list[str], lis
 
 
 def _nearest(rate: float, options: Sequence[Option]) -> list[Option]:
-    """Of settings that exclude each other the one that is predicted nearest to a figure."""
+    """Return the option with the prediction closest to a figure, among settings that exclude each other."""
     return sorted(options, key=lambda option: option.order(rate))[:1]
 
 
 def _best(options: Sequence[Option]) -> list[Option]:
-    """Of settings that exclude each other the first that comes near the best."""
+    """Return the first option close to the best one, among settings that exclude each other."""
     if not options:
         return []
     most = max(option.samples_per_s for option in options)

@@ -1,4 +1,4 @@
-"""The verdict on one throughput: impossible, suspicious, as expected or slow, and what it rests on."""
+"""The verdict on one throughput (impossible, suspicious, as expected or slow), and its evidence."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ Verdict = Literal["impossible", "suspicious", "as expected", "slow"]
 OTHER_SETUP = 0.1
 # The same for a figure of another card of the line, scaled by the ratio of the two predictions. Assumed.
 OTHER_CARD = 0.15
-# Of the logarithm: figures that are so near each other are the same one, rounded.
+# Difference of logarithms up to which two figures count as the same one, rounded.
 SAME = 0.02
-# Published figures and explanations that are shown.
+# Maximum number of published figures and explanations to show.
 MAX_PUBLISHED, MAX_EXPLANATIONS = 5, 3
 
 
 @dataclass(frozen=True)
 class Stated:
-    """What the user stated of a setting: batch, memory format and precision, and a device that may be several cards.
+    """The stated parts of a setting: batch, memory format and precision, and a device name that may mean several cards.
 
     Attributes:
-        device: as the user wrote it, if that may mean several cards; else only the job's own is tried.
+        device: the user's name for the device if it may mean several cards; otherwise only the job's device is tried.
     """
 
     has_batch: bool = True
@@ -52,23 +52,24 @@ class Stated:
 
 @dataclass(frozen=True)
 class Judged:
-    """The result of `judge`: what is known of one figure.
+    """The result of `judge` for one figure.
 
     Attributes:
-        job: the setting, with the batch that was assumed where none was given.
-        rate: samples per second of all devices. `most`: what the device could do at most.
-        predicted: the setting itself, as the model has it. `expected`: with what was published of it.
+        job: the setting, with an assumed batch if none was given.
+        rate: samples per second of all devices. `most`: the maximum of the device.
+        predicted: the model's prediction for the setting. `expected`: the prediction combined with published figures.
         rows: published figures of the network on the device or its variants, nearest first; `alike` those of the setting.
         carried: figures of this setting on other cards of the line, scaled by predictions to this one; empty if `alike` is not.
         is_batch_assumed: the batch was not given.
-        assumed: changes to what the user left open (memory format, precision, card), in which the figure is as expected.
-        named: the device as the user wrote it, if that may mean several cards.
+        assumed: changes to values that the user left open (memory format, precision, card), with which the figure is as
+            expected.
+        named: the user's name for the device, if it may mean several cards.
         is_circular: the calibration was fitted to one of `alike`.
-        same_elsewhere: published figures of other settings that are nearly this one: what may have been copied.
-        explanations: settings in which the figure is as expected, where it is not in its own.
-        gains: changes that are predicted to gain most; `together` all of them.
-        network: its name, of a saved trace the name in it.
-        only_layout: a sentence if the memory layout is open and a saved trace has one only.
+        same_elsewhere: published figures of other settings with nearly this value, which may have been copied.
+        explanations: settings in which the figure is as expected, if it is not in its own.
+        gains: changes with the largest predicted gains; `together` all of them.
+        network: its name; for a saved trace the name in it.
+        only_layout: a sentence if the memory layout is open and a saved trace has only one.
     """
 
     claim: Claim
@@ -138,12 +139,12 @@ class Judged:
 
     @property
     def of_expected(self) -> float:
-        """The figure as a share of what is expected."""
+        """Return the figure as a fraction of the expected one."""
         return self.rate / (self.expected.value or math.nan)
 
     @property
     def quantile(self) -> float:
-        """Where the figure is in what is expected, 0 to 1: the share of the belief that lies below it."""
+        """Return the quantile of the figure in the expected distribution, 0 to 1."""
         low, high = self.expected.low or math.nan, self.expected.high or math.nan
         sigma = math.log(high / low) / (2 * Z80)
         return 0.5 * (1 + math.erf(math.log(self.of_expected) / sigma / math.sqrt(2)))
@@ -162,9 +163,9 @@ def judge(
     """Judge a throughput of a job's setting.
 
     Args:
-        stated: what the user stated. A figure that is too high is also tried with the memory formats, precisions and cards that
-            the user left open. The first of them in which the figure is as expected is assumed.
-        rows: published figures, in place of all there are.
+        stated: values that the user stated. If the figure is too high, we also try other memory formats, precisions and cards
+            that the user left open. We assume the first in which the figure is as expected.
+        rows: published figures, instead of the whole table.
         with_advice: also look for explanations and gains, which takes a second or two.
     Raises: InputError for a time of a step without its batch; as `predict` for the rest.
     """
@@ -187,7 +188,7 @@ def judge(
 
 
 def _left_open(job: Job, stated: Stated, others: Sequence[Device]) -> Iterator[tuple[str, ...]]:
-    """Yield changes to what the user left open, single ones first: memory format, card, then precision."""
+    """Yield changes to values that the user left open, single ones first: memory format, card, then precision."""
     layouts = [] if stated.has_layout or job.training.channels_last else ["training.channels_last=true"]
     cards = [f"cluster.device={card.name}" for card in others]
     peaks = catalog.device(job.cluster.device).peak_flops_per_s
@@ -208,11 +209,11 @@ def _judge(
     rows: Sequence[PublishedRow] | None,
     with_advice: bool,
 ) -> Judged:
-    """The verdict on one setting; arguments as of `judge`."""
+    """Return the verdict on one setting; arguments as for `judge`."""
     trace = trace_of(job, mode)
     if not has_batch:
         if claim.per in ("seconds per step", "steps per second"):
-            raise InputError(f"{claim.text} says nothing without the batch of a step", "give --batch")
+            raise InputError(f"{claim.text} needs the batch of a step", "give --batch")
         job = changed(job, [f"training.batch={usual_batch(trace, job) * job.cluster.count}"])
     near = Near(job, mode, trace_of)
     device, predicted = near.device, near.option()
@@ -261,7 +262,7 @@ def _judge(
 
 
 def _same_elsewhere(setting: JudgedSetting, rate: float, rows: Sequence[PublishedRow] | None) -> Iterator[PublishedRow]:
-    """Yield published figures on the same devices, in training or inference, that are nearly the same number."""
+    """Yield published figures on the same devices, in training or inference, with nearly the same value."""
     for mode in ("training", "inference"):
         for row in published.of_network(replace(setting, mode=mode), rows):
             is_here = (row.device, row.devices) == (setting.device, setting.devices)
@@ -283,18 +284,21 @@ def _carried(
 
 
 def tokens_of(trace: Trace, claim: Claim) -> int:
-    """Tokens of a sample. Raises InputError where a figure counts tokens and samples are none."""
+    """Return the tokens of a sample. Raises InputError if the figure counts tokens but samples have none."""
     shape = trace.input_shapes[0][1:]
     if len(shape) == 1:
         return int(shape[0].const)
     if claim.per == "tokens per second":
-        raise InputError(f"{claim.text!r} counts tokens, and samples of {trace.network} are {len(shape)}-dimensional",
+        raise InputError(f"{claim.text!r} counts tokens, but samples of {trace.network} are {len(shape)}-dimensional",
                          "give samples or images per second")  # fmt: skip
     return 1
 
 
 def verdict_of(rate: float, most: float, expected: Quantity, alike: Sequence[float]) -> Verdict:
-    """From the figure, the limit, the 80 % interval, and published figures of that setting, between which it is no surprise."""
+    """Return the verdict from the figure, the limit, the 80 % interval, and published figures of that setting.
+
+    A figure between two published ones is as expected.
+    """
     low = min([expected.low or 0.0, *alike])
     high = max([expected.high or math.inf, *alike])
     if rate > most:
@@ -305,7 +309,8 @@ def verdict_of(rate: float, most: float, expected: Quantity, alike: Sequence[flo
 def expected_of(predicted: Option, alike: Sequence[PublishedRow], least_spread: float = OTHER_SETUP) -> Quantity:
     """Combine a prediction with published figures of the setting: a mean of logarithms, weighted by inverse variance.
 
-    The published figures count as one, with the spread between them or `least_spread`, because they share what set-ups do not.
+    The published figures count as one, with the spread between them or `least_spread`, because their set-ups have common
+    errors.
     """
     own, sigma = predicted.samples_per_s, float(predicted.record.provenance.sigma_log or 0.0)
     if not alike:
@@ -319,7 +324,7 @@ def expected_of(predicted: Option, alike: Sequence[PublishedRow], least_spread: 
 
 
 def setting_of(trace: Trace, job: Job, device: Device, mode: str) -> JudgedSetting:
-    """What published figures are compared by."""
+    """Return the setting by which published figures are compared."""
     training = job.training
     return JudgedSetting(
         trace.network,
