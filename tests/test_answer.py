@@ -138,7 +138,7 @@ def test_a_report_holds_a_plan_a_forecast_and_a_gate_beside_runs(
     for name in asked:
         for section in Answer.load(Path(name)).sections:
             assert section.title.partition(":")[0] in page
-    assert "Where a step spends its time" in page
+    assert "Parts of a step" in page
     assert main(["report", *asked, "--out", "again.html", "--notebook"]) == 0
     assert (tmp_path / "again.ipynb").exists()
 

@@ -87,7 +87,7 @@ def test_an_error_is_never_shown_without_what_disturbed_the_measurement(
     )
     page = page_of(loop)
     by_title = {section.title: section.takeaway for section in page.sections}
-    told = [by_title["Where a step spends its time"], by_title["How good the prediction was"]]
+    told = [by_title["Parts of a step"], by_title["Accuracy of the prediction"]]
     assert page.highlights[1].detail.startswith("predicted 100 ms; ")
     assert all(("other processes use the host (50 % of the time)" in text) is is_met for text in told)
     assert all("2 processes, other" not in text for text in told)

@@ -79,7 +79,7 @@ def test_the_runs_can_be_judged_again(measured, capsys):
     first = json.loads(capsys.readouterr().out)["conditions"]
     main(["compare", str(folder / "a"), str(folder / "b"), "--paired", "--json", "--fail-if", "throughput < -5%"])
     (again,) = json.loads(capsys.readouterr().out)["conditions"]
-    assert again["spread"].endswith("by the spread of their changes")
+    assert again["spread"].endswith("interval from the spread of their changes")
     if len(list((folder / "a").iterdir())) == 3:
         assert first == [again]
 

@@ -33,7 +33,7 @@ def test_what_is_slower_fails_and_what_is_equal_passes(capsys):
     title, takeaway, slower, _, memory, *_ = told.out.splitlines()
     assert (title, takeaway) == ("Regression gate", "1 of 2 conditions fail.")
     assert slower.split()[:6] == ["fails", "step_time", ">", "5%:", "+50.0", "%,"]
-    assert "95 % from +13.7 % to +97.9 %; 1 against 1 run" in " ".join(told.out.split())
+    assert "95 % interval +13.7 % to +97.9 %; 1 against 1 run" in " ".join(told.out.split())
     assert memory.split()[:5] == ["passes", "memory_peak", ">", "10%:", "+0.0"]
     assert gate(capsys, "main.json", "main.json", "--fail-if", "step_time > 10%")[0] == 0
 
@@ -52,7 +52,7 @@ def test_other_runs_beside_show_how_runs_differ(capsys, tmp_path):
     status, told = gate(capsys, "runs/r0", "runs/r5", "--fail-if", "step_time > 5%", "--json")
     (condition,) = json.loads(told.out)["conditions"]
     assert status == 1
-    assert condition["spread"] == "1 against 1 run, by their spread and that of 3 other runs of the same job"
+    assert condition["spread"] == "1 against 1 run; interval from their spread and that of 3 other runs of the same job"
     assert condition["spread_is_assumed"] is False
 
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_told_fails_if_strict(capsys):
     assert status == 0
     words = " ".join(told.out.split())
     assert "cannot tell step_time > 5%: +4.0 %" in words
-    assert "give 3 runs of each or more" in words
+    assert "give at least 3 runs of each" in words
     assert "No condition fails. Inconclusive: 1 of 1" in words
     assert told.out.endswith("note: A and B differ in threads 1 and 2\n")
     assert gate(capsys, *arguments, "--strict")[0] == 1
@@ -89,7 +89,7 @@ def test_as_json(capsys):
         (["main.json", "nowhere", "--fail-if", "step_time > 5%"], "no record at nowhere"),
         (["main.json", "slow.json", "--strict"], "--strict without a condition"),
         (["main.json", "slow.json", "--paired"], "--paired without a condition"),
-        (["main.json", "slow.json", "--paired", "--fail-if", "step_time > 5%"], "3 or more: there are 1 and 1"),
+        (["main.json", "slow.json", "--paired", "--fail-if", "step_time > 5%"], "3 or more; you gave 1 and 1"),
         (["jobs", "lenet5", "lenet5", "--rounds", "2"], "2 is not in the range"),
         (["jobs", "lenet5", "lenet5", "--fail-if", "step_tim > 5%"], "did you mean step_time"),
     ],

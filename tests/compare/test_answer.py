@@ -51,7 +51,7 @@ def test_a_stall_is_named_and_does_not_fail_the_gate() -> None:
         one.put("step_time_s", Quantity(value=0.01, unit="s", low=0.009, high=0.011, n=100, std=0.0005))
     why = "step 17 took 25 s, usually 10 ms: rank 1 was not running for 24.9 s, stopped in backward"
     b.put("stall_s", Quantity(value=25.0, unit="s", n=1, source=f"not in the step time and the throughput. {why}"))
-    said = f"B stood still for 25 s, not in the step time and the throughput. {why}"
+    said = f"B stalled for 25 s, not in the step time and the throughput. {why}"
     assert compare(a, b).sections[0].lines[0] == said
     answer = judge([a], [b], ["step_time > 5%"])
     assert answer.exit_status == 0
@@ -97,7 +97,7 @@ class TestJoining:
         records = {"p": record("predicted", 0.01, job="net", flops=1e9), "m": record("measured", 0.02, flops=1e9)}
         page = generic_page(records)
         titles = [section.title for section in page.sections]
-        assert "How good the prediction was" in titles
+        assert "Accuracy of the prediction" in titles
         assert not any("no prediction" in section.takeaway for section in page.sections)
 
     def test_a_page_of_what_does_not_meet_says_how(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,5 +107,5 @@ class TestJoining:
             main(["report", str(tmp_path / "p.json"), str(tmp_path / "m.json"), "--out", str(tmp_path / "r.html")]) == 0
         )
         told = " ".join(capsys.readouterr().out.split())
-        assert "measured is held against no prediction" in told
+        assert "measured is compared with no prediction" in told
         assert "job=" in told

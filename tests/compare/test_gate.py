@@ -99,7 +99,7 @@ def test_one_run_of_each_is_assumed_to_differ_by_a_tenth():
     assert outcome.verdict == "fails"
     assert outcome.seen == pytest.approx(1.05 * math.exp(PAIR * 0.1) - 1)  # +39 %: what one run of each can prove
     assert outcome.is_assumed
-    assert "assumed to differ by 10 % from run to run" in outcome.line()
+    assert "assumed spread between runs: 10 %" in outcome.line()
 
 
 def test_steps_that_deviate_by_more_count_as_runs_that_do():
@@ -107,7 +107,7 @@ def test_steps_that_deviate_by_more_count_as_runs_that_do():
     outcome = judged("step_time > 5%", [record(0.1, std=0.015)], [record(0.2, std=0.04)])
     half = 1.959964 * 0.25
     assert (outcome.low, outcome.high) == pytest.approx((2 * math.exp(-half) - 1, 2 * math.exp(half) - 1))
-    assert "by the spread within each" in outcome.line()
+    assert "interval from the spread within each run" in outcome.line()
 
 
 def test_one_side_whose_steps_deviate_by_more_leaves_the_other_to_the_assumption():
@@ -115,7 +115,7 @@ def test_one_side_whose_steps_deviate_by_more_leaves_the_other_to_the_assumption
     outcome = judged("step_time > 5%", [record(0.1, std=0.003)], [record(0.2, std=0.04)])
     half = 1.959964 * math.sqrt(0.1**2 + 0.2**2)
     assert (outcome.low, outcome.high) == pytest.approx((2 * math.exp(-half) - 1, 2 * math.exp(half) - 1))
-    assert "assumed to differ by 10 % from run to run, or by the spread within each if that is more" in outcome.line()
+    assert "assumed spread between runs: 10 %, or the spread within a run if that is larger" in outcome.line()
 
 
 def test_a_difference_in_its_own_unit():
@@ -157,14 +157,14 @@ def test_a_pair_says_that_it_cannot_tell_and_asks_for_repeats():
     assert outcome.verdict == "cannot tell"
     # Two means of n runs each: 2 · 20 % · √(2 / n) is 5 % as a logarithm.
     assert outcome.runs_needed == math.ceil(2 * (2 * 0.2 / math.log(1.05)) ** 2)
-    assert "give 3 runs of each or more, taken in turn" in outcome.line()
+    assert "give at least 3 runs of each, taken in turn" in outcome.line()
 
 
 def test_repeats_that_are_too_noisy_say_how_many_would_tell():
     sides = [record(t) for t in (0.1, 0.12, 0.09)], [record(t) for t in (0.11, 0.1, 0.125)]
     outcome = judged("step_time > 5%", *sides)
     assert outcome.verdict == "cannot tell"
-    assert "too noisy to tell 5.0 %, which would need about" in outcome.line()
+    assert "too noisy to detect 5.0 %; that would need about" in outcome.line()
 
 
 def test_other_runs_of_the_same_job_show_how_runs_differ():
@@ -190,7 +190,7 @@ def test_a_figure_of_which_nothing_shows_how_it_differs_never_fails():
     sides = [[record(mean_return=Quantity(value=v, unit="1"))] for v in (400.0, 100.0)]
     outcome = judged("mean_return < -5%", *sides)
     assert outcome.verdict == "cannot tell"
-    assert "nothing shows how runs differ: give at least 3 runs of each" in outcome.line()
+    assert "the spread between runs is unknown: give at least 3 runs of each" in outcome.line()
     assert outcome.as_data()["low"] is None
     assert outcome.as_data()["high"] is None
 
@@ -199,7 +199,7 @@ def test_memory_of_one_run_each_is_compared_as_it_is():
     sides = [[record(memory_peak_bytes=Quantity(value=v, unit="B", n=1))] for v in (100e6, 111e6)]
     outcome = judged("memory_peak > 10%", *sides)
     assert (outcome.low, outcome.high, outcome.verdict) == (outcome.change, outcome.change, "fails")
-    assert "unknown spread" in outcome.line()
+    assert "spread unknown" in outcome.line()
 
 
 def test_accuracy_has_the_noise_of_its_test_images():
@@ -288,9 +288,9 @@ def test_a_difference_of_pairs_in_its_own_unit():
 
 def test_two_rounds_or_odd_runs_are_no_pairs():
     for times in ([(0.1, 0.1)] * 2, [(0.1, 0.1)]):
-        with pytest.raises(InputError, match="3 or more: there are"):
+        with pytest.raises(InputError, match="3 or more; you gave"):
             paired("step_time > 5%", *pairs(*times))
-    with pytest.raises(InputError, match="there are 4 and 3"):
+    with pytest.raises(InputError, match="you gave 4 and 3"):
         paired("step_time > 5%", [record() for _ in range(4)], [record() for _ in range(3)])
 
 
@@ -313,7 +313,7 @@ def test_a_figure_that_is_missing_is_an_error_and_never_a_pass():
         judged(
             "test_accuracy < -1%", [record(test_accuracy=Quantity(value=0.9, unit="1"))], [record(test_accuracy=reason)]
         )
-    with pytest.raises(InputError, match="0 has no percentage"):
+    with pytest.raises(InputError, match="there is no percentage of 0"):
         judged(
             "cost > 1%",
             [record(cost_usd=Quantity(value=0, unit="usd"))],

@@ -33,8 +33,8 @@ def test_parts_say_how_far_off_each_step_is_and_which_part_is_to_blame(predicted
     section = parts_section(predicted, measured)
     assert section.takeaway == (
         "The predicted step time is 25 % too high with 1 process (80 ms measured, outside its interval) and 2.0 times "
-        "too low with 2 processes (100 ms measured, outside its interval); the part furthest off is backward with "
-        "2 processes, predicted at 30 ms and measured at 60 ms."
+        "too low with 2 processes (100 ms measured, outside its interval); the largest error is in backward with "
+        "2 processes: predicted 30 ms, measured 60 ms."
     )
     bars = section.figure.panels[0]
     assert isinstance(bars, Bars)
@@ -56,7 +56,7 @@ def test_parts_of_a_step_that_was_not_split(measured):
     section = parts_section({}, {1: measured[1]})
     assert section.figure.panels[0].bars[0].segments == {"not split": 80.0}
     assert section.takeaway == (
-        "A step with 1 process is measured at 80 ms, not split into parts; there is no prediction to hold against it."
+        "A step with 1 process is measured at 80 ms, not split into parts; there is no prediction to compare with."
     )
     assert "1 process, measured: no forward time per step: the loop is not ours" in section.table.notes
 
@@ -70,8 +70,8 @@ def test_parts_of_nothing():
 def test_scaling_that_makes_it_slower(predicted, measured):
     section = scaling_section(predicted, measured)
     assert section.takeaway == (
-        "2 processes are slower than one: they give only 0.80 times the throughput of one (scaling efficiency 40 %), "
-        "where 2.00 times was predicted."
+        "2 processes are slower than one: they give only 0.80 times the throughput of one (scaling efficiency 40 %); "
+        "the prediction was 2.00 times."
     )
     times = section.figure.panels[0]
     assert isinstance(times, Lines)
@@ -85,7 +85,7 @@ def test_scaling_that_pays_and_that_hardly_does(step, measured):
     good = scaling_section({}, {1: measured[1], 2: step("measured", 2, 0.02, 0.03)})
     assert good.takeaway == "2 processes give 1.60 times the throughput of one (scaling efficiency 80 %)."
     poor = scaling_section({}, {1: measured[1], 2: step("measured", 2, 0.03, 0.046)})
-    assert poor.takeaway.startswith("2 processes hardly pay: they give 1.05 times")
+    assert poor.takeaway.startswith("2 processes help little: they give 1.05 times")
     fair = scaling_section({}, {1: measured[1], 2: step("measured", 2, 0.03, 0.04)})
     assert fair.takeaway.startswith("2 processes give 1.14 times")
 
@@ -94,11 +94,11 @@ def test_scaling_without_measurement_or_without_a_base(predicted):
     told = scaling_section(predicted, {})
     assert told.takeaway == (
         "2 processes should give 2.00 times the throughput of one (scaling efficiency 100 %); "
-        "nothing was measured to confirm it."
+        "there is no measurement to confirm it."
     )
     alone = scaling_section({2: predicted[2]}, {})
-    assert alone.takeaway.startswith("How 2 processes compare with one is not known")
-    assert scaling_section({1: predicted[1]}, {}).takeaway.startswith("Only one process")
+    assert alone.takeaway.startswith("The speed-up of 2 processes is unknown")
+    assert scaling_section({1: predicted[1]}, {}).takeaway.startswith("There are only results with one process")
 
 
 def test_agreement_counts_hits_and_names_the_worst(predicted, measured):
@@ -111,9 +111,9 @@ def test_agreement_counts_hits_and_names_the_worst(predicted, measured):
     assert isinstance(ranges, Ranges)
     assert [round(r.value, 6) for r in ranges.ranges] == [1.25, 0.5]
     assert section.table is not None
-    assert list(section.table.notes) == ["throughput follow from the step time, and are not counted again"]
+    assert list(section.table.notes) == ["throughput follow from the step time, so the table leaves them out"]
     untested = accuracy_of_prediction_section(predicted, {})
-    assert "has not been put to the test" in untested.takeaway
+    assert "we cannot check the prediction" in untested.takeaway
     assert untested.figure is None
 
 
@@ -234,9 +234,9 @@ def test_counts():
 def test_generic_page_picks_what_applies(everything):
     page = generic_page(everything, {"trained": forecast_of(everything["trained"])})
     assert [s.title for s in page.sections] == [
-        "Where a step spends its time",
+        "Parts of a step",
         "More processes",
-        "How good the prediction was",
+        "Accuracy of the prediction",
         "Which operators take the time",
         "Training",
         "Time and cost on other devices",
@@ -253,7 +253,7 @@ def test_generic_page_keeps_jobs_apart_and_the_newest_of_a_kind(measured, step):
     old = step("measured", 1, 0.5, 0.5)
     old.created = "2025-01-01T00:00:00+00:00"
     page = generic_page({"new": measured[1], "old": old, "other": other})
-    titles = ["resnet20 on digits: where a step spends its time", "vgg16 on digits: where a step spends its time"]
+    titles = ["resnet20 on digits: parts of a step", "vgg16 on digits: parts of a step"]
     assert [s.title for s in page.sections] == titles
     assert "measured at 80 ms" in page.sections[0].takeaway
     assert page.footer.endswith("is newer: old.")

@@ -1,1 +1,1 @@
-"""Two records side by side, runs on growing numbers of ranks, and a regression gate."""
+"""Comparison of two records, scaling over numbers of ranks, and a regression gate."""

@@ -1,4 +1,4 @@
-"""How well predictions agree with measurements, quantity by quantity."""
+"""Agreement of predictions with measurements, quantity by quantity."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from chronograd.record import STEP_PARTS, QuantityDifference, Record, subtract
 from chronograd.units import percent, quantity
 from chronograd.words import interval, is_inside, listed, off, processes, quantity_name, signed_percent
 
-# Figures that follow from the step time: one measurement is one agreement.
+# These figures follow from the step time, so one measurement of it covers them.
 _OF_STEP = ("throughput_samples_per_s", "achieved_flops_per_s", "mfu")
-# The parts of a step have a section of their own; a price is an input, not a prediction.
+# Another section shows the parts of a step. A price is an input, not a prediction.
 _LEFT_OUT = {*STEP_PARTS, "communication_overlapped_s", "cost_usd_per_hour", "epochs"}
 _NAMES = {"throughput_samples_per_s": "throughput", "achieved_flops_per_s": "achieved FLOP/s", "mfu": "utilisation"}
 
 
 def accuracy_of_prediction_section(predicted: dict[int, Record], measured: dict[int, Record]) -> Section:
-    """Prediction over measurement for every quantity that both have, by world size."""
+    """Return a section on prediction / measurement for every quantity that both have, by world size."""
     pairs = [
         (n, d)
         for n in sorted(predicted.keys() & measured.keys())
@@ -30,14 +30,14 @@ def accuracy_of_prediction_section(predicted: dict[int, Record], measured: dict[
     pairs = [(n, d) for n, d in pairs if d.name not in _OF_STEP or n not in of_steps]
     ranges = [r for n, d in pairs if (r := _range(n, d)) is not None]
     return Section(
-        title="How good the prediction was",
-        intro="Every quantity that was both predicted and measured.",
+        title="Accuracy of the prediction",
+        intro="All quantities with both a prediction and a measurement.",
         figure=Figure([Ranges("predicted / measured", "quantity", ranges)]) if ranges else None,
-        caption="Light bar: the predicted 80 % interval, with a tick at the prediction. Point: what was measured, at 1.",
+        caption="Light bar: the predicted 80 % interval, with a tick at the prediction. Point: the measurement, at 1.",
         table=Table.of(
             pairs,
             _COLUMNS,
-            [f"{listed(left_out)} follow from the step time, and are not counted again"] if left_out else [],
+            [f"{listed(left_out)} follow from the step time, so the table leaves them out"] if left_out else [],
             drop=("n", "80 % interval"),
         ).without_empty_columns(),
         takeaway=_takeaway(pairs),
@@ -81,7 +81,7 @@ def _error(d: QuantityDifference) -> float | None:
 def _takeaway(pairs: list[tuple[int, QuantityDifference]]) -> str:
     judged = [(abs(e), n, d) for n, d in pairs if (e := _error(d)) is not None]
     if not judged:
-        return "Nothing was both predicted and measured, so the prediction has not been put to the test."
+        return "No quantity was both predicted and measured, so we cannot check the prediction."
     inside = [is_inside(d.b.value, d.a) for _, d in pairs if d.b.value is not None]
     known = [i for i in inside if i is not None]
     hits = f"{sum(known)} of {len(known)} measurements fall inside the predicted 80 % interval" if known else ""

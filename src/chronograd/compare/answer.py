@@ -1,4 +1,4 @@
-"""What `compare` says: two records side by side, or a regression gate on what changed between runs."""
+"""The answers of `compare`: two records next to each other, or a regression gate on the change between runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chronograd.record import STEP_PARTS, QuantityDifference, Record, subtract
 from chronograd.units import quantity
 from chronograd.words import quantity_name
 
-# In a table of two records; other names are those of QUANTITIES.
+# Names in a table of two records; other names are those of QUANTITIES.
 _SHORT = {
     **STEP_PARTS,
     "communication_overlapped_s": "hidden communication",
@@ -29,7 +29,7 @@ HEADER = {"kind", "title", "created", "cluster", "backend", "versions"}
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of `compare`: two records, and every quantity that either has."""
+    """The result of `compare`: two records, and all their quantities."""
 
     a: Record
     b: Record
@@ -41,9 +41,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class GateOutcome:
-    """The result of `compare --fail-if`: the records of either side, and the verdict on each condition.
+    """The result of `compare --fail-if`: the records of both sides, and the verdict on each condition.
 
-    `undecided` is the number of conditions that these runs cannot decide.
+    `undecided` is the number of inconclusive conditions.
     """
 
     a: list[Record]
@@ -58,9 +58,9 @@ class GateOutcome:
 
 
 def compare(a: Record, b: Record) -> Answer[Comparison]:
-    """The quantities that both records have, their difference and ratio, and whether their intervals overlap.
+    """Compare the quantities of two records: difference, ratio, and whether their intervals overlap.
 
-    Those that one of them lacks are named; as data all are there, with the reason.
+    The text names quantities that only one record has; the data has all of them, with the reason.
     """
     differences = subtract(a, b)
     shared = [d for d in differences if d.a.value is not None and d.b.value is not None]
@@ -71,7 +71,7 @@ def compare(a: Record, b: Record) -> Answer[Comparison]:
             shared,
             _QUANTITY,
             ("intervals: whether the 80 % intervals of A and B overlap; a figure without one counts as its value",),
-            drop=("B − A", "B / A"),  # A and B say it as well, and whether intervals overlap nothing else does
+            drop=("B − A", "B / A"),  # A and B already show these; no other column shows whether intervals overlap
         ),
         lines=[*_stalls("A", a), *_stalls("B", b), *_only_in_one(differences)],
         data=[{"quantity": d.name, "a": d.a.value, "b": d.b.value, "ratio": d.ratio} for d in differences],
@@ -88,14 +88,14 @@ def judge(
     others: Sequence[Sequence[Record]] = (),
     is_paired: bool = False,
 ) -> Answer[GateOutcome]:
-    """A regression gate: each condition, such as `step_time > 5%`, on how runs changed against a baseline.
+    """Apply a regression gate: check each condition, such as `step_time > 5%`, on the change of runs from a baseline.
 
     Args:
-        baseline, runs: one or more records each; repeats make the intervals narrower.
-        is_strict: whether a condition that is too noisy to tell fails as well.
-        others: further runs of the same jobs, in groups, which show how runs differ; see `joining.runs_beside`.
-        is_paired: the runs at one place of the two sides are of one round.
-    Raises: InputError for a condition that cannot be read, or of a quantity that no record has.
+        baseline, runs: one or more records each; more runs make the intervals narrower.
+        is_strict: whether an inconclusive condition fails as well.
+        others: more runs of the same jobs, in groups, which show the spread between runs; see `joining.runs_beside`.
+        is_paired: the runs at the same position of both sides belong to one round.
+    Raises: InputError for a condition that cannot be read, or on a quantity that no record has.
     """
     known = sorted({name for record in (*baseline, *runs) for name in record.quantities})
     read = [gate.read_condition(text, known) for text in conditions]
@@ -122,17 +122,17 @@ def _verdict(outcomes: Sequence[gate.ConditionOutcome], num_failed: int) -> str:
     """State how many conditions fail, and how many are inconclusive."""
     undecided = sum(outcome.verdict == "cannot tell" for outcome in outcomes)
     told = f"{num_failed} of {len(outcomes)} conditions fail." if num_failed else "No condition fails."
-    return f"{told} Inconclusive: {undecided} of {len(outcomes)}, as these runs cannot tell." if undecided else told
+    return f"{told} Inconclusive: {undecided} of {len(outcomes)}; these runs are too noisy." if undecided else told
 
 
 def _stalls(name: str, record: Record) -> list[str]:
-    """State the stalls of a record, which its step time leaves out; nothing where it has none."""
+    """Return a sentence on the stalls of a record, which its step time leaves out, if there are any."""
     lost = record["stall_s"]
-    return [] if not lost.value else [f"{name} stood still for {quantity(lost.value, 's')}, {lost.source}"]
+    return [] if not lost.value else [f"{name} stalled for {quantity(lost.value, 's')}, {lost.source}"]
 
 
 def _takeaway(differences: Sequence[QuantityDifference]) -> str:
-    """The step time, and how many quantities are apart."""
+    """Return the ratio of the step times, and the number of quantities whose intervals do not overlap."""
     apart = [d for d in differences if d.intervals_overlap is False]
     told = [d for d in differences if d.intervals_overlap is not None]
     first = next((d for d in differences if d.name == "step_time_s" and d.ratio is not None), None)
@@ -141,7 +141,7 @@ def _takeaway(differences: Sequence[QuantityDifference]) -> str:
     if first is None or first.ratio is None:
         return "The two records have no quantity in common."
     ratio = f"{quantity_name(first.name)} of B is {first.ratio:.3g} times that of A"
-    return f"{ratio[0].upper()}{ratio[1:]}; {len(apart)} of {len(told)} quantities lie apart."
+    return f"{ratio[0].upper()}{ratio[1:]}; {len(apart)} of {len(told)} quantities differ beyond their intervals."
 
 
 def _header(record: Record) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _header(record: Record) -> dict[str, Any]:
 
 
 def _only_in_one(differences: Sequence[QuantityDifference]) -> list[str]:
-    """The names of what only one record knows, in a line each."""
+    """Return lines with the names of quantities that only one record has."""
     lines = []
     for name, has, lacks in (("A", "a", "b"), ("B", "b", "a")):
         names = [_name(d) for d in differences if getattr(d, has).value is not None and getattr(d, lacks).value is None]
@@ -163,7 +163,7 @@ def _name(d: QuantityDifference) -> str:
 
 
 def _signed(value: float | None, unit: str) -> str:
-    """A difference with its sign.
+    """Return a difference with its sign.
 
     >>> _signed(-2060.0, "sample/s"), _signed(0.01, "s"), _signed(0.0, "s")
     ('−2,060 samples/s', '+10 ms', '0 s')

@@ -1,22 +1,22 @@
-"""The regression gate on two sets of runs: whether a figure changed by more than it may, beyond what runs differ by anyway.
+"""The regression gate on two sets of runs: it fails if a figure changed by more than its limit, beyond the noise between runs.
 
     step_time > 5%          fail if a step takes over 5 % longer than in the baseline
     throughput < -5%        fail if throughput fell by over 5 %
     step_time > 20 ms       an absolute difference
 
-A condition holds only if the whole 95 % interval of the change is beyond its limit. Steps of one run tell little of how
-the next run will be: on a shared machine means of runs of one job deviated by 23 %, seven times what their own steps
-let expect (standard error by blocks, 3.4 %). So a run counts as one sample, however many steps it has:
+A condition holds only if the whole 95 % interval of the change is beyond its limit. The steps of one run say little about the
+next run. On a shared machine, means of runs of one job deviated by 23 %. Their steps let us expect 3.4 % (standard error by
+blocks). So a run counts as one sample, no matter how many steps it has:
 
-- several runs of each, or other runs of the same jobs: the pooled spread between runs, with Student's t;
-- runs in rounds, one of each side in a round: the spread of the changes between the two runs of a round, with Student's t.
-  What both runs of a round share, such as a machine that is slow for a while, cancels;
-- otherwise (fewer than two degrees of freedom) nobody knows how runs differ: times and rates are assumed to deviate by
-  BETWEEN_RUNS, or as their steps do if that is more. A pair of runs then proves only large changes;
-- memory of one run each is compared as it is; other figures without a spread are never judged from one run each.
+- several runs of each, or other runs of the same jobs: the pooled spread between runs, with Student's t.
+- runs in rounds, with one run of each side: the spread of the changes within a round, with Student's t. Anything that affects
+  both runs of a round, such as a machine that is slow for a while, cancels.
+- otherwise (fewer than two degrees of freedom) the spread between runs is unknown. We assume that times and rates deviate by
+  BETWEEN_RUNS, or by the deviation of their steps if that is larger. A pair of runs then proves only large changes.
+- the memory of one run each is compared directly. Other figures without a spread are never judged from one run each.
 
-Percentages are compared as logarithms, differences as they are. Left out: drift from one side to the other, which no
-statistic of the two can tell from a change; so runs should take turns, as those of `bench.rounds` do.
+Percentages are compared as logarithms, differences directly. Left out: drift between the two sides, because no statistic can
+distinguish it from a change. So runs should take turns, as those of `bench.rounds` do.
 """
 
 from __future__ import annotations
@@ -36,16 +36,14 @@ from chronograd.units import quantity
 from chronograd.words import how_many
 
 CONFIDENCE = 0.95
-# Deviation of the log of a time or rate between runs of one job, where too few runs show it; judged. On shared machines 5 to 23 % was
-# seen (docs/decisions/gate.md), on a machine of one's own 1 to 3 %.
+# Assumed deviation of the log of a time or rate between runs of one job, if there are too few runs to measure it. We measured 5
+# to 23 % on shared machines (docs/decisions/gate.md), and 1 to 3 % on a dedicated machine.
 BETWEEN_RUNS = 0.10
 TIMED_UNITS = {"s", "sample/s", "frame/s", "FLOP/s", "usd", "1/s"}
 TIMED_NAMES = {"mfu", "ppp"}
 ENOUGH = 3  # runs of each: with two, Student's t doubles the interval
-MIN_ROUNDS = (
-    3  # the changes of two rounds have one degree of freedom, and an interval of 12.7 standard errors to either side
-)
-# A step's spread stands for that of what is computed from it.
+MIN_ROUNDS = 3  # two rounds have one degree of freedom, so their interval is 12.7 standard errors to either side
+# The spread of the step time stands for that of figures computed from it.
 SPREAD_OF = {"throughput_samples_per_s": "step_time_s", "achieved_flops_per_s": "step_time_s"}
 BETTER_HIGH = {"throughput_samples_per_s", "achieved_flops_per_s", "mfu", "ppp", "test_accuracy",
                "mean_return", "best_return", "throughput_frames_per_s", "updates_per_s"}  # fmt: skip
@@ -64,7 +62,7 @@ Verdict = Literal["fails", "passes", "cannot tell"]
 
 @dataclass(frozen=True)
 class Condition:
-    """A change that fails: that of `name` beyond `limit`, above it or below. Relative limits are fractions."""
+    """A condition that fails if the change of `name` is above or below `limit`. Relative limits are fractions."""
 
     text: str
     name: str
@@ -74,24 +72,24 @@ class Condition:
 
     @property
     def warning(self) -> str:
-        """Said of a condition that holds for a run that became better; empty for others."""
+        """Return a warning for a condition that fails for an improvement; else ""."""
         if self.is_above != (self.name in BETTER_HIGH):
             return ""
         other = f"{_short(self.name)} {'<' if self.is_above else '>'}"
-        return f"{self.text!r} looks for a run that became better; one that became worse is '{other} …'"
+        return f"{self.text!r} fails for an improvement; to fail for a regression write '{other} …'"
 
 
 @dataclass(frozen=True)
 class ConditionOutcome:
-    """What became of a condition.
+    """The outcome of a condition.
 
     Attributes:
         change: from baseline to run, in the condition's terms: a fraction, or a difference in `unit`.
-        low, high: its 95 % interval; equal to `change` for memory of one run each, infinite where nothing is known of the spread.
-        seen: the smallest change that this many runs with this spread would have let fail.
-        runs_needed: of each side, for an interval of the limit to either side; None where it is that narrow.
-        spread: what the interval rests on.
-        is_assumed: whether the spread between runs was assumed, as too few runs show it.
+        low, high: 95 % interval of the change; equal to `change` for memory of one run each, infinite if the spread is unknown.
+        seen: the smallest change that would have failed, with this number of runs and this spread.
+        runs_needed: runs of each side that make half the interval as small as the limit; None if it already is.
+        spread: source of the interval.
+        is_assumed: whether the spread between runs was assumed, because there are too few runs to measure it.
     """
 
     condition: Condition
@@ -112,19 +110,19 @@ class ConditionOutcome:
         return "fails" if low > limit else "passes" if high <= limit else "cannot tell"
 
     def line(self) -> str:
-        """Verdict, condition, change and its interval, and what these runs could have seen."""
+        """Return the verdict, the condition, the change with its interval, and the smallest change that would have failed."""
         change, low, high, seen = map(self._text, (self.change, self.low, self.high, self.seen))
         told = f"{self.verdict:<11}  {self.condition.text}: {change}"
         if not math.isfinite(self.high):
             return f"{told}; {self.spread}: give at least {ENOUGH} runs of each"
-        told += f", 95 % from {low} to {high}; {self.spread}"
+        told += f", 95 % interval {low} to {high}; {self.spread}"
         if self.low < self.high:
-            told += f"; {seen} would have failed"
+            told += f"; a change of {seen} would have failed"
         if self.verdict == "cannot tell" and self.is_assumed:
-            told += f"; give {ENOUGH} runs of each or more, taken in turn: they show how runs differ"
+            told += f"; give at least {ENOUGH} runs of each, taken in turn, to measure the spread between runs"
         elif self.verdict == "cannot tell" and self.runs_needed is not None:
             limit = self._text(abs(self.condition.limit)).lstrip("+")
-            told += f"; too noisy to tell {limit}, which would need about {how_many(self.runs_needed, 'runs')} of each"
+            told += f"; too noisy to detect {limit}; that would need about {how_many(self.runs_needed, 'runs')} of each"
         return told
 
     def as_data(self) -> dict[str, Any]:
@@ -147,17 +145,17 @@ class ConditionOutcome:
         if self.condition.is_relative:
             return f"{100 * value:+.1f} %"
         if self.unit == "1":
-            return f"{100 * value:+.2f} points"
+            return f"{100 * value:+.2f} percentage points"
         sign = "-" if value < 0 else "+"
         return f"{sign}{quantity(abs(value), self.unit)}"
 
 
 def read_condition(text: str, known: Sequence[str] = ()) -> Condition:
-    """A condition such as `step_time > 5%`.
+    """Return a condition such as `step_time > 5%`.
 
     Args:
-        known: names of figures that the records have beside the usual ones.
-    Raises: InputError for what is no condition, NotFoundError for a name that no record has.
+        known: names of figures that the records have in addition to the usual ones.
+    Raises: InputError for text that is not a condition, NotFoundError for a name that no record has.
 
     >>> read_condition("throughput < -5%").limit
     -0.05
@@ -174,11 +172,11 @@ def read_condition(text: str, known: Sequence[str] = ()) -> Condition:
     own = UNITS.get(QUANTITIES.get(name, ("", ""))[1], {})
     if unit != "%" and unit not in own:
         choice = " or ".join(f"{number}{u}" for u in ("%", *[f" {u}" for u in list(own)[:2]]))
-        said = "has no unit" if unit is None else f"has the unit {unit!r}, which {word} has not"
+        said = "has no unit" if unit is None else f"has the unit {unit!r}, but {word} has another unit"
         raise InputError(f"the limit of {text!r} {said}", f"write {choice}")
     limit = float(number.replace("−", "-")) * (0.01 if unit == "%" else own[unit])
     if unit == "%" and limit <= -1:
-        raise InputError(f"{text!r} can never hold: nothing falls by 100 % or more", "write a smaller fall")
+        raise InputError(f"{text!r} can never hold: nothing falls by 100 % or more", "write a smaller decrease")
     return Condition(" ".join(text.split()), name, sign == ">", limit, unit == "%")
 
 
@@ -192,13 +190,13 @@ def judge(
     """Return the outcome of a condition.
 
     Args:
-        others: further runs, in groups of one job on one machine: they show how runs of a group differ.
-        is_paired: the runs at one place of the two sides are of one round; `others` are not used then.
-    Raises: InputError where a record of the two sides has not the figure, or pairs are incomplete.
+        others: more runs, in groups of one job on one machine, which show the spread between runs.
+        is_paired: the runs at the same position of both sides belong to one round; `others` are then not used.
+    Raises: InputError if a record does not have the figure, or if pairs are incomplete.
     """
     if is_paired and not MIN_ROUNDS <= len(baseline) == len(runs):
         raise InputError(
-            f"pairs need the same number of runs on each side, {MIN_ROUNDS} or more: there are {len(baseline)} and {len(runs)}",
+            f"pairs need the same number of runs on each side, {MIN_ROUNDS} or more; you gave {len(baseline)} and {len(runs)}",
             "measure both jobs in turn with `chronograd compare jobs A B`",
         )
     sides = [[_figure(condition, record) for record in side] for side in (baseline, runs)]
@@ -216,19 +214,19 @@ def judge(
         changes = np.subtract(values[1], values[0])
         single = float(np.std(changes, ddof=1)) / math.sqrt(2)
         half = _quantile(len(changes) - 1) * single * math.sqrt(2 / len(changes))
-        told = f"{counts[0]} rounds of a run of each, by the spread of their changes"
+        told = f"{counts[0]} rounds of a run of each; interval from the spread of their changes"
     elif between is not None:
         single, freedom = between
         half = _quantile(freedom) * single * math.sqrt(sum(1 / n for n in counts))
         more = sum(len(group) for group in beside)
-        told += f", by their spread{f' and that of {more} other runs of the same job' if more else ''}"
+        told += f"; interval from their spread{f' and that of {more} other runs of the same job' if more else ''}"
     else:
         half, single, words = _assumed(condition, unit, (baseline, runs))
         told += words
     back = math.expm1 if condition.is_relative else float
     sign = 1 if condition.is_above else -1
     limit = math.log1p(condition.limit) if condition.is_relative else condition.limit
-    # Half an interval is about two standard errors, of two means of as many runs.
+    # Half an interval is about two standard errors of the difference of two means.
     is_wide = half > abs(limit) > 0 and math.isfinite(half)
     return ConditionOutcome(
         condition,
@@ -244,7 +242,7 @@ def judge(
 
 
 def differences_of_setting(a: Record, b: Record) -> list[str]:
-    """Words on what two records differ in that would explain a change: what they ran on, and with how many."""
+    """Return words on differences between two records that could explain a change: hardware, counts, threads, backend."""
     pairs = [
         (name, getattr(a.cluster, name), getattr(b.cluster, name)) for name in ("ran_on", "count", "threads", "device")
     ]
@@ -258,7 +256,7 @@ def _figure(condition: Condition, record: Record) -> Quantity:
         raise InputError(
             f"{condition.text!r} cannot be judged: {record.title} ({record.created}) has no "
             f"{_short(condition.name)}: {found.reason or 'no reason was given'}",
-            "leave the condition out, or make records that have the figure",
+            "leave the condition out, or create records with this figure",
         )
     return found
 
@@ -269,20 +267,20 @@ def _value(condition: Condition, found: Quantity) -> float:
         return found.value
     if found.value <= 0:
         raise InputError(
-            f"{condition.text!r} is of no meaning: {found.value:g} has no percentage", "write a difference"
+            f"{condition.text!r} is not possible: there is no percentage of {found.value:g}", "write a difference"
         )
     return math.log(found.value)
 
 
 def _spread(condition: Condition, record: Record) -> float | None:
-    """Deviation by which a run's figure is taken to differ from that of the next run, from this run alone."""
+    """Return the deviation between runs, estimated from one run alone; None if the run has none."""
     own = record[condition.name]
     assert own.value is not None
     found = _deviation(own)
     step = record[SPREAD_OF.get(condition.name, condition.name)]
     if found is None and step.value and (of_step := _deviation(step)) is not None:
         found = of_step / step.value * own.value
-    if found is None and condition.name == "test_accuracy" and own.n:  # of so many test images
+    if found is None and condition.name == "test_accuracy" and own.n:  # binomial, from the number of test images
         found = math.sqrt(own.value * (1 - own.value) / own.n)
     return None if found is None else found / own.value if condition.is_relative else found
 
@@ -294,12 +292,12 @@ def _deviation(found: Quantity) -> float | None:
 
 
 def _quantile(freedom: int) -> float:
-    """Return the number of standard errors to either side of a mean that its interval spans, by Student's t."""
+    """Return half the width of the interval of a mean, in standard errors, by Student's t."""
     return float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
 
 
 def _between_runs(groups: Sequence[Sequence[float]]) -> tuple[float, int] | None:
-    """The pooled deviation of runs of a group, and its degrees of freedom; None with fewer than two."""
+    """Return the pooled deviation of runs within groups and its degrees of freedom; None if there are fewer than two."""
     freedom = sum(len(group) - 1 for group in groups if group)
     if freedom < 2:
         return None
@@ -308,7 +306,7 @@ def _between_runs(groups: Sequence[Sequence[float]]) -> tuple[float, int] | None
 
 
 def _assumed(condition: Condition, unit: str, sides: Sequence[Sequence[Record]]) -> tuple[float, float, str]:
-    """Half the 95 % interval of the difference of means where too few runs show how they differ, the deviation of a run, and words."""
+    """Return half the 95 % interval of the difference of means from an assumed spread, the deviation of a run, and words."""
     known = [[s for record in side if (s := _spread(condition, record)) is not None] for side in sides]
     is_timed = unit in TIMED_UNITS or condition.name in TIMED_NAMES
     least = 0.0
@@ -318,17 +316,17 @@ def _assumed(condition: Condition, unit: str, sides: Sequence[Sequence[Record]])
         ]
         least = BETWEEN_RUNS * max(means)
     elif unit == "B" and not all(known):
-        return 0.0, 0.0, ", of unknown spread"
+        return 0.0, 0.0, ", spread unknown"
     elif not all(known):
-        return math.inf, math.inf, ", and nothing shows how runs differ"
+        return math.inf, math.inf, "; the spread between runs is unknown"
     deviations = [max(least, math.sqrt(float(np.mean(np.square(side)))) if side else 0.0) for side in known]
     half = math.sqrt(sum(d**2 / len(side) for d, side in zip(deviations, sides, strict=True)))
     quantile = float(stats.norm.ppf(0.5 + CONFIDENCE / 2))
-    prior = f", assumed to differ by {100 * BETWEEN_RUNS:.0f} % from run to run"
-    words = ", by the spread within each"
+    prior = f"; assumed spread between runs: {100 * BETWEEN_RUNS:.0f} %"
+    words = "; interval from the spread within each run"
     if least and min(deviations) <= least:
-        is_more = max(deviations) > least  # the steps of one side only deviate by more
-        words = f"{prior}, or by the spread within each if that is more" if is_more else prior
+        is_more = max(deviations) > least  # the steps of only one side deviate by more
+        words = f"{prior}, or the spread within a run if that is larger" if is_more else prior
     return quantile * half, math.sqrt(sum(d**2 for d in deviations) / 2), words
 
 

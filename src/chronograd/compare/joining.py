@@ -1,4 +1,4 @@
-"""Which prediction a measurement is to be held against: one of the same job, or of the same work where no job is told."""
+"""The prediction that belongs to a measurement: one of the same job, or of the same work if the measurement states no job."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from chronograd.hardware import catalog
 from chronograd.record import FORMAT, Record
 from chronograd.rundir import is_run_dir
 
-MAX_READ = 50  # files of a folder that are looked at, the newest
-SAME_WORK = 1e-3  # relative, of the FLOPs of a step: losses and tails of an epoch differ by less
-HOW_TO_JOIN = "`chronograd.record(..., job=FILE)` and `chronograd predict FILE` of one job file meet"
+MAX_READ = 50  # newest files read from a folder
+SAME_WORK = 1e-3  # relative, of the FLOPs of a step: different losses and last batches change them by less
+HOW_TO_JOIN = "`chronograd.record(..., job=FILE)` and `chronograd predict FILE` with the same job file match"
 
 
 def job_key(record: Record) -> str:
-    """The job of a record, whatever it ran on; equal for records of one job, and of a loop without one."""
+    """Return a key of the job of a record without its hardware; equal for records of one job, and for all loops without a
+    job.
+    """
     return json.dumps(record.job.model_dump(exclude={"cluster", "backend"}), sort_keys=True, default=str)
 
 
 def is_same_work(predicted: Record, measured: Record) -> bool:
-    """Whether a measurement is of what was predicted: the same job; else as many FLOPs of a step, samples and ranks."""
+    """Return whether a measurement has the job of a prediction; without a job, whether FLOPs per step, samples and ranks
+    agree.
+    """
     if measured.job:
         return job_key(predicted) == job_key(measured)
     ours, theirs = (one.provenance.flops_per_step_per_rank for one in (measured, predicted))
@@ -38,13 +42,13 @@ def is_same_work(predicted: Record, measured: Record) -> bool:
 
 
 def devices_of(record: Record) -> set[str]:
-    """Names of the device that a record is of: as it was asked for, and the GPU of the catalogue that it ran on."""
+    """Return the device names of a record: the requested device, and the catalogue name of the GPU on which it ran."""
     gpu = catalog.of_driver_name(record.cluster.ran_on) if record.cluster.ran_on else None
     return {record.device} | ({gpu.name} if gpu is not None else set())
 
 
 def prediction_near(measured: Record, *folders: Path) -> tuple[Path, Record] | None:
-    """The newest prediction of the same work, ranks and device among the records directly in some folders."""
+    """Return the newest prediction for the same work, ranks and device, among the records directly in some folders."""
     fitting = [
         (path, record)
         for path, record in _predictions(folders)
@@ -54,7 +58,9 @@ def prediction_near(measured: Record, *folders: Path) -> tuple[Path, Record] | N
 
 
 def runs_beside(paths: Iterable[Path], records: Sequence[Record]) -> list[list[Record]]:
-    """Other measured runs of the same jobs in the folders of some runs, in groups of one job on one machine, the newest first."""
+    """Return other measured runs of the same jobs from the folders of some runs, in groups of one job on one machine, newest
+    first.
+    """
     own = {Path(os.path.realpath(path)) for path in paths}
     groups: dict[tuple[object, ...], list[Record]] = {_place(record): [] for record in records if record.job}
     beside = [

@@ -1,6 +1,6 @@
 """Strong and weak scaling: throughput, speed-up, computation and communication against the number of ranks.
 
-Rows are those of `chronograd.record.ScalingRow`: measured and predicted ones of one job, or of several `series`.
+Rows are those of `chronograd.record.ScalingRow`, measured and predicted, for one job or for several `series`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UTILISATION = (
     "of the exchange is hidden behind backward"
 )
 COMPUTATION, INPUT, EXPOSED, OTHER = "computation", "waiting for input", "exposed communication", "other"
-_WHOLE = 0.005  # parts whose sum leaves less than this of a step are taken for the whole of it
+_WHOLE = 0.005  # ignore a remainder below this share of a step
 EFFICIENCY = "efficiency: throughput over n times that of one rank"
 GROWTH = "growth: step time over that of one rank"
 _COLORS = ("accent", "vermilion", "green", "purple", "orange", "grey")
@@ -29,7 +29,7 @@ def _times(value: float) -> str:
     return f"{value:.2f} ×"
 
 
-# The columns that a table may have.
+# All possible columns of a table.
 _COLUMNS = {
     "series": Column("", lambda row: row.get("series", "")),
     "scaling": Column("scaling", "scaling"),
@@ -53,7 +53,7 @@ _COLUMNS = {
 }  # fmt: skip
 _STEP = ("ranks", "kind", "batch", "per rank", "step", "rate", "training", "cost", "speed-up", "efficiency", "growth")
 _SPLIT = ("computation", "input", "difference", "exposed")
-# What a narrow terminal does without, the first of them first.
+# Columns that a narrow terminal leaves out, in this order.
 _DROP = ("bandwidth", "growth", "difference", "per rank", "training", "computation", "input", "batch", "cost",
          "interval")  # fmt: skip
 
@@ -73,7 +73,7 @@ def _table(rows: Sequence[Row], names: Sequence[str], notes: Sequence[str]) -> T
 
 
 def table_of(rows: Sequence[Row], with_communication: bool = True) -> Table:
-    """Every row: step, throughput, time and cost of the training, speed-up, efficiency, and communication."""
+    """Return a table of all rows: step, throughput, time and cost of the training, speed-up, efficiency, and communication."""
     missing = [f"missing: {reason}" for reason in sorted({row["reason"] for row in rows if row["kind"] == "missing"})]
     if not with_communication:
         return _table(rows, _STEP, [EFFICIENCY, GROWTH, *missing])
@@ -81,9 +81,9 @@ def table_of(rows: Sequence[Row], with_communication: bool = True) -> Table:
 
 
 def throughput_section(title: str, rows: Sequence[Row], intro: str = "", with_communication: bool = False) -> Section:
-    """Throughput and step time against ranks: predictions as lines, measurements as points, the ideal dashed.
+    """Plot throughput and step time against ranks: predictions as lines, measurements as points, the ideal dashed.
 
-    With communication its table has every column: where no `communication_section` stands beside it.
+    With communication the table has every column, for pages without a `communication_section`.
     """
     worlds = sorted({row["world"] for row in rows})
     known = [row for row in rows if row["step_time_s"] is not None]
@@ -97,13 +97,13 @@ def throughput_section(title: str, rows: Sequence[Row], intro: str = "", with_co
         _throughput_takeaway(known),
         intro,
         figure=Figure(panels) if known else None,
-        caption="Lines: predicted, with the 80 % interval. Points: measured, with that of steps. Dashed: ideal.",
+        caption="Lines: predicted, with the 80 % interval. Points: measured, with the 80 % interval of steps. Dashed: ideal.",
         table=table_of(rows, with_communication),
     )
 
 
 def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> Section:
-    """Computation and communication of a step, by two methods."""
+    """Return a section on computation and communication of a step, by two methods."""
     many = [row for row in rows if row["world"] > 1 and row["step_time_s"] is not None]
     split = [row for row in many if row["compute_s"] is not None and row["communication_exposed_s"] is not None]
     unit, length = time_unit(row["step_time_s"] for row in split)
@@ -123,10 +123,10 @@ def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> S
         title,
         _communication_takeaway(many),
         intro
-        or "Computation is the step of one rank alone with the same batch of a rank, without waiting for input. "
-        "Communication is told in two ways: by the difference from it, and as exposed time, measured by steps with and without exchange.",
+        or "Computation is the step of one rank alone with the same batch per rank, without waiting for input. "
+        "We report communication in two ways: the difference from that step, and the exposed time, from steps with and without exchange.",
         figure=Figure([Bars(f"time per step, {unit}", "ranks", bars, colors)]) if bars else None,
-        caption="Solid bars are measured, light ones predicted; at their ends the whole step.",
+        caption="Solid bars are measured, light ones predicted; the label shows the whole step.",
         table=_table(
             many,
             ("series", "scaling", "ranks", "per rank", "kind", "step", *_SPLIT, "interval", "bandwidth"),
@@ -172,7 +172,7 @@ def _series(
 
 
 def _segments(row: Row) -> dict[str, float]:
-    """Parts of a step, in seconds, and what neither of the two explains."""
+    """Return the parts of a step in seconds, with the unexplained rest."""
     stall_s = row.get("input_stall_s")
     parts: dict[str, float] = {
         COMPUTATION: row["compute_s"],
@@ -184,17 +184,19 @@ def _segments(row: Row) -> dict[str, float]:
 
 
 def _bar_note(row: Row) -> str:
-    """The step; that its parts are more, where one rank alone took longer than it does among others."""
+    """Return the step time; also the sum of its parts if that is larger, because one rank alone took longer than among
+    others.
+    """
     step_s, parts_s = row["step_time_s"], sum(_segments(row).values())
     return seconds(step_s) if parts_s <= (1 + _WHOLE) * step_s else f"{seconds(parts_s)}, the step {seconds(step_s)}"
 
 
 def _throughput_takeaway(rows: Sequence[Row]) -> str:
-    """How far the largest measured world is from ideal, and the prediction from it."""
+    """Return a sentence on the efficiency of the largest measured world, and the error of the prediction."""
     measured = [row for row in rows if row["kind"] == "measured" and row["world"] > 1 and row["speed_up"]]
     found = measured or [row for row in rows if row["world"] > 1 and row["speed_up"]]
     if not found:
-        return "Nothing with several ranks is known."
+        return "There are no results with several ranks."
     last = max(found, key=lambda row: row["world"])
     told = "give" if measured else "are predicted to give"
     text = (
@@ -209,7 +211,7 @@ def _throughput_takeaway(rows: Sequence[Row]) -> str:
 
 
 def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Measured rows with the prediction of the same."""
+    """Return measured rows, each with the prediction for it."""
 
     def key(row: Row) -> tuple[Any, ...]:
         return row.get("series", ""), row["scaling"], row["world"], row["batch"]
@@ -231,7 +233,7 @@ def _communication_takeaway(rows: Sequence[Row]) -> str:
     )
     difference = largest["communication_by_difference_s"]
     if difference is not None and measured:
-        text += f"; the difference from one rank says {seconds(difference)}"
+        text += f"; the difference from one rank is {seconds(difference)}"
     told = next((p["communication_exposed_s"] for m, p in _pairs(rows) if m is largest), None)
     if told:
         text += f"; predicted: {off(told, largest['communication_exposed_s'])}"

@@ -1,9 +1,8 @@
-"""One job on growing numbers of ranks: speed-up and efficiency, computation and communication, told in one place.
+"""One job on growing numbers of ranks: speed-up and efficiency, computation and communication.
 
-Strong scaling keeps the global batch, weak scaling the batch of a rank. Beside every point with several ranks stands
-one rank alone with the same batch of a rank: what the ranks take longer, waiting for input apart, is communication by
-difference, which is held against the exposed communication of the ranks themselves. `chronograd.bench.scaling` runs
-the jobs that are measured.
+Strong scaling keeps the global batch, weak scaling the batch per rank. We compare every point with one rank alone at the same
+batch per rank. The extra time of the ranks, without waiting for input, is the communication by difference. The ranks also
+report their exposed communication, to check it. `chronograd.bench.scaling` runs the jobs to measure.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from chronograd.units import seconds
 
 Scaling = Literal["strong", "weak"]
 SCALINGS: tuple[Scaling, ...] = ("strong", "weak")
-# Backends whose single rank is that of `single`.
+# Backends that run as `single` with one rank.
 _SYNCHRONOUS = ("ddp", "horovod", "data_parallel")
 
 
 def speed_up(throughput: float | None, alone: float | None) -> float | None:
-    """Throughput over that of one rank; None where either is not known."""
+    """Return the throughput divided by that of one rank; None if either is unknown."""
     return throughput / alone if throughput and alone else None
 
 
 def efficiency(times: float | None, world: int) -> float | None:
-    """Speed-up over the number of ranks."""
+    """Return the speed-up divided by the number of ranks."""
     return None if times is None else times / world
 
 
 @dataclass
 class Ladder:
-    """A job, and how its points are made: `trace` for what is predicted, `samples` for an epoch."""
+    """A job and the inputs of its points: `trace` for predictions, `samples` of an epoch."""
 
     job: Job
     trace: Trace | None = None
@@ -50,12 +49,12 @@ class Ladder:
     _measured: dict[tuple[str, int, int], Record] = field(default_factory=dict)
 
     def at(self, world: int, scaling: Scaling) -> Job:
-        """The job with so many ranks. Raises JobError where a rank would have no sample."""
+        """Return the job with `world` ranks. Raises JobError if a rank would have no sample."""
         batch = self.job.training.batch
         return self._with(world, batch if scaling == "strong" else per_rank(self.job) * world)
 
     def alone(self, job: Job) -> Job:
-        """One rank with the batch that a rank of the job has."""
+        """Return the job on one rank with the job's batch per rank."""
         return self._with(1, per_rank(job))
 
     def _with(self, world: int, batch: int) -> Job:
@@ -69,11 +68,11 @@ class Ladder:
         factor: Callable[[Job], float | None] | None = None,
         model: StepModel = USUAL_MODEL,
     ) -> list[ScalingRow]:
-        """Points from the trace, each beside one rank, which need not be among them.
+        """Return points predicted from the trace, each compared with one rank, which need not be in `worlds`.
 
         Args:
-            factor: by how much to correct the time of each job, taken whole.
-        Raises: InputError where a device or link is not known.
+            factor: correction of the whole step time of each job.
+        Raises: InputError if a device or link is unknown.
         """
         trace = self.trace
         assert trace is not None
@@ -88,7 +87,7 @@ class Ladder:
     def measured(
         self, worlds: Sequence[int], scaling: Scaling, measure: Callable[[Job], Record], say: Callable[[str], None]
     ) -> list[ScalingRow]:
-        """Points from real runs. A number of ranks that cannot run here becomes a point that says why."""
+        """Return points from real runs. If a number of ranks cannot run here, its point has the reason instead."""
 
         def known(job: Job) -> Record:
             key = job.backend, job.cluster.count, job.training.batch
@@ -120,7 +119,9 @@ class Ladder:
     def _point(
         self, job: Job, scaling: str, kind: str, record_of: Callable[[Job], Record], first: ScalingRow | None = None
     ) -> ScalingRow:
-        """One point beside `first`, that of one rank; a point of one rank is its own where there is none."""
+        """Return one point, compared with the point `first` of one rank; without it, a point of one rank is compared with
+        itself.
+        """
         record, alone = record_of(job), record_of(self.alone(job))
         world, batch = job.cluster.count, job.training.batch
         step, exposed = record["step_time_s"], record["communication_exposed_s"]
@@ -167,7 +168,7 @@ class Ladder:
         return job.training.epochs * steps_per_epoch(self.samples, job.training.batch) * step_s
 
     def _cost(self, job: Job, total_s: float | None) -> float | None:
-        """By the price of the job or of its device in the table; a device of the user's own has none."""
+        """Return the cost at the price of the job or of its device in the price table; None for a custom device."""
         if total_s is None:
             return None
         try:
@@ -177,7 +178,7 @@ class Ladder:
         return None if price is None else price[0] * job.cluster.count * total_s / 3600
 
     def _utilisation(self, job: Job, communication_s: float | None) -> float | None:
-        """None without a trace, communication or a link."""
+        """Return the share of the link bandwidth in use; None without a trace, communication or a link."""
         world = job.cluster.count
         if self.trace is None or not communication_s or world == 1:
             return None
@@ -192,12 +193,12 @@ class Ladder:
 
 
 def per_rank(job: Job) -> int:
-    """Samples of a rank in a step."""
+    """Return the samples of a rank per step."""
     return -(-job.training.batch // job.cluster.count)
 
 
 def check_scaling(worlds: Sequence[int], scalings: Sequence[str]) -> None:
-    """Raises InputError for no or wrong numbers of ranks and kinds of scaling."""
+    """Raise InputError for missing or wrong numbers of ranks, and for an unknown kind of scaling."""
     if not worlds or min(worlds) < 1 or not scalings or not set(scalings) <= set(SCALINGS):
         raise InputError(
             f"cannot scale {list(scalings)} to {list(worlds)}",
@@ -207,7 +208,7 @@ def check_scaling(worlds: Sequence[int], scalings: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class PredictedRanks:
-    """A number of devices, as predicted; `speed_up` and `efficiency` are over one device."""
+    """A predicted number of devices; `speed_up` and `efficiency` are relative to one device."""
 
     count: int
     nodes: int
@@ -242,9 +243,9 @@ def predict_scaling(
     """Return the answer of `predict scaling`: each job on growing numbers of devices.
 
     Args:
-        jobs: one for each device; strong scaling keeps its global batch, weak scaling the batch of a rank.
+        jobs: one for each device; strong scaling keeps its global batch, weak scaling its batch per rank.
         samples: training samples in an epoch, for the time and cost of the training.
-    Raises: InputError for another scaling or no counts; JobError where a rank would have no sample.
+    Raises: InputError for another scaling or no counts; JobError if a rank would have no sample.
     """
     check_scaling(worlds, [scaling])
     sections, tables = [], []

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and how it changes with the number of processes: predicted beside measured."""
+"""The parts of a step, and their change with the number of processes: predictions next to measurements."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from chronograd.words import (
 )
 
 ByCount = dict[int, Record]
-# Parts whose sum leaves less than this of the step time are taken for the whole of it.
+# Ignore a remainder below this share of the step time.
 _WHOLE = 0.005
 
 
 def parts_section(predicted: ByCount, measured: ByCount) -> Section:
-    """Step time by part for each world size. A step that was not split is one grey bar."""
+    """Return a section on step time by part for each world size. A step that was not split is one grey bar."""
     records = list(_labelled(predicted, measured))
     counts = _counts(predicted, measured)
     unit, length = time_unit(r["step_time_s"].value for _, _, r in records)
@@ -48,8 +48,8 @@ def parts_section(predicted: ByCount, measured: ByCount) -> Section:
         drop=(6, 5, 3),
     ).without_empty_columns()
     return Section(
-        title="Where a step spends its time",
-        intro="A step runs from reading a batch to updated weights; communication hidden behind backward is not "
+        title="Parts of a step",
+        intro="A step runs from reading a batch to updated weights. Communication hidden behind the backward pass is not "
         "part of its length.",
         figure=Figure([Bars(f"time per step, {unit}", "run", bars, PART_COLORS)]) if bars else None,
         caption="Solid bars are measured, light ones predicted. The whisker is the 80 % interval of the whole step.",
@@ -59,7 +59,7 @@ def parts_section(predicted: ByCount, measured: ByCount) -> Section:
 
 
 def scaling_section(predicted: ByCount, measured: ByCount) -> Section:
-    """Step time and throughput against the number of processes."""
+    """Return a section on step time and throughput against the number of processes."""
     counts = _counts(predicted, measured)
     both = [*predicted.values(), *measured.values()]
     unit, length = time_unit(r["step_time_s"].value for r in both)
@@ -71,8 +71,8 @@ def scaling_section(predicted: ByCount, measured: ByCount) -> Section:
         title="More processes",
         intro=_batch_words(both),
         figure=Figure(panels),
-        caption="Line and band: predicted, 80 % interval. Points and bars: measured mean, 80 % interval. Dashed: as many "
-        "times the throughput as there are processes.",
+        caption="Line and band: predicted, 80 % interval. Points and bars: measured mean, 80 % interval. Dashed: ideal "
+        "throughput, n times that of one process.",
         table=_scaling_table(predicted, measured, counts),
         takeaway=_scaling_takeaway(predicted, measured),
     )
@@ -94,7 +94,7 @@ def _labelled(predicted: ByCount, measured: ByCount) -> Iterator[tuple[str, Role
 
 
 def _total(record: Record) -> float:
-    """Step time, or the sum of the parts there are."""
+    """Return the step time, or the sum of the known parts."""
     whole = record["step_time_s"].value
     return whole if whole is not None else sum(_parts(record).values())
 
@@ -157,7 +157,7 @@ def _parts_takeaway(predicted: ByCount, measured: ByCount) -> str:
 
 
 def _worst_part(predicted: ByCount, measured: ByCount, shared: Sequence[int]) -> str:
-    """The part that contributes most seconds to the error, where both records have parts."""
+    """Return words on the part that adds most seconds to the error, if both records have parts."""
     gaps = [
         (abs(a - b), n, text, a, b)
         for n in shared
@@ -167,11 +167,11 @@ def _worst_part(predicted: ByCount, measured: ByCount, shared: Sequence[int]) ->
     if not gaps or max(gaps)[0] == 0:
         return ""
     _, n, text, a, b = max(gaps)
-    return f"; the part furthest off is {text} with {processes(n)}, predicted at {quantity(a, 's')} and measured at {quantity(b, 's')}"
+    return f"; the largest error is in {text} with {processes(n)}: predicted {quantity(a, 's')}, measured {quantity(b, 's')}"
 
 
 def _one_sided(predicted: ByCount, measured: ByCount) -> str:
-    """What can be said where nothing was both predicted and measured."""
+    """Return a sentence for records that were only predicted or only measured."""
     for what, missing, group in (("measured", "prediction", measured), ("predicted", "measurement", predicted)):
         for n in sorted(group):
             step, parts = group[n]["step_time_s"].value, _parts(group[n])
@@ -182,7 +182,7 @@ def _one_sided(predicted: ByCount, measured: ByCount) -> str:
                 )
                 return (
                     f"A step with {processes(n)} is {what} at {seconds(step)}{share}; "
-                    f"there is no {missing} to hold against it."
+                    f"there is no {missing} to compare with."
                 )
     return "No step time is known, neither predicted nor measured."
 
@@ -204,7 +204,7 @@ def _against_count(
 
 
 def speedup(group: ByCount, n: int) -> float | None:
-    """Throughput with n processes over that with one; None if either is not known."""
+    """Return the throughput with n processes divided by that with one; None if either is unknown."""
     name = "throughput_samples_per_s"
     if 1 not in group or n not in group:
         return None
@@ -239,18 +239,18 @@ def _scaling_table(predicted: ByCount, measured: ByCount, counts: list[int]) -> 
 def _scaling_takeaway(predicted: ByCount, measured: ByCount) -> str:
     scales = [n for n in _counts(predicted, measured) if n > 1]
     if not scales:
-        return "Only one process was looked at, so nothing is known of scaling."
+        return "There are only results with one process, so the scaling is unknown."
     for n in reversed(scales):
         real, told = speedup(measured, n), speedup(predicted, n)
         if real is not None:
-            versus = "" if told is None else f", where {told:.2f} times was predicted"
+            versus = "" if told is None else f"; the prediction was {told:.2f} times"
             return f"{_scaling_verdict(n, real, 'give')} (scaling efficiency {percent(real / n, 0)}){versus}."
     n = scales[-1]
     told = speedup(predicted, n)
     if told is None:
-        return f"How {processes(n)} compare with one is not known: the throughput of one of them is missing."
+        return f"The speed-up of {processes(n)} is unknown, because a throughput is missing."
     verdict = _scaling_verdict(n, told, "should give")
-    return f"{verdict} (scaling efficiency {percent(told / n, 0)}); nothing was measured to confirm it."
+    return f"{verdict} (scaling efficiency {percent(told / n, 0)}); there is no measurement to confirm it."
 
 
 def _scaling_verdict(n: int, factor: float, verb: str) -> str:
@@ -258,7 +258,7 @@ def _scaling_verdict(n: int, factor: float, verb: str) -> str:
     if factor < 1:
         return f"{n} processes are slower than one: they {verb} only {amount}"
     if factor < 1 + 0.1 * (n - 1):
-        return f"{n} processes hardly pay: they {verb} {amount}"
+        return f"{n} processes help little: they {verb} {amount}"
     return f"{how_many(n, 'processes')} {verb} {amount}"
 
 
@@ -267,5 +267,5 @@ def _batch_words(records: Sequence[Record]) -> str:
     if len(batches) == 1:
         return f"Strong scaling: the global batch stays at {batches.pop()}, so each process gets a smaller share."
     if batches:
-        return "The global batch differs between these runs, so step times do not compare; throughputs do."
+        return "The global batch differs between these runs, so compare throughputs, not step times."
     return ""
