@@ -1,5 +1,4 @@
-"""Goals: the setting that reaches a target in time and within budget, its probability, and the limits that would change the
-choice.
+"""Goals: the setting that reaches a target in time and within budget, its probability, and limits that change the choice.
 
     hours   = start-up + steps to the target · step time / 3600    steps by batch: (1 + noise scale / batch), predict.batch_size
     dollars = billed hours · price per hour of whole instances + moving data and checkpoints
@@ -47,8 +46,7 @@ class SamplesToTarget:
         reached: probability that the target is reached at all; None if unknown.
         noise_scale: gradient noise scale in samples, with an 80 % interval.
         largest_batch: largest batch with which published runs reached the target without extra samples. Beyond it we ignore the
-            noise
-            scale: the samples stay the same at best, and grow in proportion to the batch at worst.
+            noise scale: the samples stay the same at best, and grow in proportion to the batch at worst.
         target: the accuracy to reach; None if not stated.
         others: other published recipes that reach it, least work first.
         beyond: parts of the recipe that a job cannot state. A run without them may end lower, so `reached` is then an upper
@@ -124,8 +122,7 @@ class PlanResult:
 
     Attributes:
         columns: those of `renting.rent`, and `steps`, `hours`, `dollars` (medians), `train_hours` (without start-up),
-            `sigma_hours`,
-            `sigma_dollars`, `probability` (of meeting the goal).
+            `sigma_hours`, `sigma_dollars`, `probability` (of meeting the goal).
         offers: the list that `columns["offer"]` indexes.
         without_host: devices for which no price includes the host.
         is_candidate: fits in memory, has a price that is no outlier, and is the fastest way to run its offer.

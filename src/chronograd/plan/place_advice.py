@@ -162,9 +162,7 @@ def _where(row: RunOption) -> str:
 
 
 def _nodes(row: RunOption) -> str:
-    """Return the number and type of the nodes, with the device if the machine's name does not include it: `2 × n1-standard-16 +
-    2 t4`.
-    """
+    """Return the number and type of the nodes, with the device if the type does not imply it: `2 × n1-standard-16 + 2 t4`."""
     machine, sign, _ = row.instance.partition(":")
     with_device = f" + {row.count // row.machines} {row.device}" if sign else ""
     return f"{row.machines} × {machine}{with_device}"

@@ -1,8 +1,8 @@
-"""Offers for settings: whole instances of vendors, and how fast their hosts decode the input.
+"""Offers for settings: whole instances of vendors, and the decoding speed of their hosts.
 
-dollars per hour = instances · price of an instance billed hours     = start-up + training, at least the vendor's minimum, in
-its steps (chronograd.hardware.billing) step             = max(step on the devices, samples of the machine / (images/s per
-virtual CPU · virtual CPUs))
+dollars per hour = instances · price of an instance
+billed hours     = start-up + training, at least the vendor's minimum, in its steps (chronograd.hardware.billing)
+step             = max(step on the devices, samples of the machine / (images/s per virtual CPU · virtual CPUs))
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Decoding:
 
 
 # Photographs of ImageNet's size through Pillow and torchvision's random crop to 224 pixels. `python -m
-# benchmarks.decoding` measured 139, 151 and 146; decoding alone 323 to 376. The machine was a cloud's Intel Xeon, both virtual
-# CPUs, by processor time while other programs ran (Pillow of 2026, 2026-11-22). Published for decoding alone with Pillow, one thread: 360
-# (Neoverse N1) to 726 (Zen 5) images/s (imread-benchmark, arXiv 2605.08731). The interval is judged: from old cores with two
-# threads each to the fastest.
+# benchmarks.decoding` measured 139, 151 and 146; decoding alone 323 to 376. It ran on both virtual CPUs of an Intel Xeon in a
+# cloud, and counted processor time because other programs ran (Pillow of 2026, 2026-11-22). Published for decoding alone with
+# Pillow, one thread: 360 (Neoverse N1) to 726 (Zen 5) images/s (imread-benchmark, arXiv 2605.08731). The interval is our
+# judgement: from old cores with two threads each to the fastest.
 PHOTOGRAPHS = Decoding(80.0, 140.0, 250.0)
 
 
@@ -123,9 +123,10 @@ class Rented:
 
     Attributes:
         columns: those of the settings, with the input in `step_time_s`, `throughput_samples_per_s` and `sigma_log`. Also
-            `setting` (row there), `offer` (index into offers, -1 without), `kind` (index into KINDS, -1). Price: `price_usd_per_hour`
-            (of whole instances, NaN), `machines`, `moving_usd` (of data and checkpoints), `sigma_price`. Others: `is_input_bound`,
-            `own_step_s` (without the input), `startup_h`, `minimum_h` (billed at least), `billing_h` (step of the bill), `is_outlier` (by its price).
+            `setting` (row there), `offer` (index into offers, -1 without) and `kind` (index into KINDS, -1 without). Price:
+            `price_usd_per_hour` (of whole instances, NaN without), `machines`, `moving_usd` (of data and checkpoints),
+            `sigma_price`, `is_outlier`. Time: `is_input_bound`, `own_step_s` (without the input), `startup_h`, `minimum_h`
+            (minimum billed), `billing_h` (billing step).
         without_host: names of devices with prices that all exclude the host.
     """
 

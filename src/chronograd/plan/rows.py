@@ -289,7 +289,7 @@ class SettingList:
 
 
 def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Sequence[Price], i: int) -> dict[str, Any]:
-    """Return the fields of a `PlannedSetting` for a row of `renting.rent`: the setting, what it is rented as, and the date and source of the price."""
+    """Return the fields of a `PlannedSetting` for a row of `renting.rent`: the setting, its offer, and the source of the price."""
     way = search.ways[columns["way"][i]]
     number = int(columns["offer"][i])
     device = search.devices[columns["device"][i]]

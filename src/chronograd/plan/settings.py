@@ -32,8 +32,7 @@ def evaluate(
     batches: Sequence[int],
     algorithms: Sequence[str] = ("ring",),
 ) -> dict[str, np.ndarray]:
-    """Evaluate every combination of devices, counts, batches and algorithms, as columns of len(devices) · len(counts) · ...
-    rows.
+    """Evaluate every combination of devices, counts, batches and algorithms; return columns with one row for each.
 
     Step times equal those of `predict_step` up to rounding.
 
@@ -42,8 +41,8 @@ def evaluate(
         counts: numbers of devices.
         batches: samples per step of one device.
 
-    Returns: `device` (index into devices), `count`, `batch_per_rank`, `algorithm` (index), `step_time_s` and `sigma_log` (standard
-    deviation of its logarithm). Also `throughput_samples_per_s` (of all devices), `memory_bytes` (of one device) and `fits`. Rows
+    Returns: `device` (index into devices), `count`, `batch_per_rank`, `algorithm` (index), `step_time_s` and `sigma_log`
+    (standard deviation of its logarithm). Also `throughput_samples_per_s` (of all devices), `memory_bytes` (of one device) and `fits`. Rows
     are in the order of the arguments; algorithms change fastest.
 
     Raises: InputError for a trace of one batch, and as `setting_of`.

@@ -76,8 +76,7 @@ def ways_of(job: Job, device: Device, traces: Sequence[Trace], precisions: Seque
     Args:
         traces: one for each layout to search.
         precisions: precisions to search, if the device has them. Default: the job's, else `autocast_precision` and fp32, which
-            is
-            faster for small networks.
+            is faster for small networks.
 
     Compiled code is searched only if a calibration of the device measured it in that precision, because we otherwise do not
     know its speedup. Checkpointing is searched if the network has blocks.
