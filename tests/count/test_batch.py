@@ -98,7 +98,7 @@ def test_a_network_that_mixes_its_samples() -> None:
 @pytest.mark.parametrize("how", ["iterates", "counts", "splits", "chunks"])
 def test_a_network_that_loops_over_its_samples(how: str) -> None:
     """There are 134 million of them: it must stop before memory is full."""
-    with pytest.raises(TraceError, match=r"sample by sample[\s\S]*--fixed-batch"):
+    with pytest.raises(TraceError, match=r"into single samples[\s\S]*--fixed-batch"):
         trace(Loops(how), [(4,)])
     traced = trace(Loops(how), [(4,)], fixed_batch=5)
     assert (traced.macs(), traced.macs(1, "backward")) == (5 * 16, 5 * 16)

@@ -175,7 +175,7 @@ def test_lists_of_samples_and_targets_hold_for_their_batch() -> None:
     convs = (10 * 12 + 8 * 8) * 4 * 27
     assert traced.macs(2) == convs + 2 * 16
     assert traced.fixed_batch == 2
-    assert [note for note in traced.notes if "run on them" in note]
+    assert [note for note in traced.notes if "ran on them" in note]
     assert [note for note in traced.notes if "batch 2 alone" in note]
     assert traced.macs(2, "backward") == convs + 2 * 2 * 16
 

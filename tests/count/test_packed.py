@@ -43,5 +43,5 @@ def test_one_damaged_byte_is_seen(trace: Trace, at: int) -> None:
 def test_what_is_no_plain_data_is_refused() -> None:
     trace = trace_network("lenet5")
     trace.operators[0].attributes["kernel"] = object()
-    with pytest.raises(ValueError, match="object is no plain data"):
+    with pytest.raises(ValueError, match="object is not plain data"):
         pack(trace)

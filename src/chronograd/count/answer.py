@@ -1,4 +1,4 @@
-"""What `count` says of a trace: totals, layers, and on demand the formulas with their numbers."""
+"""The answer of `count` for a trace: totals, layers, and on demand the formulas with their numbers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from chronograd.trace import Trace
 from chronograd.units import memory, percent, si
 from chronograd.words import how_many, kind_name, listed
 
-# Bars of a figure; the table and the data have all layers.
+# Maximum of bars in a figure; the table and the data have all layers.
 MAX_BARS = 12
-_MOST_KINDS = 7  # more colours than this cannot be told apart; the rest is "other"
+_MOST_KINDS = 7  # readers cannot distinguish more colours than this; the rest is "other"
 _COUNTED = {"params": "params", "macs": "MACs", "activations": "activations"}
 
 
 def count(
     trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum", *, with_work: bool = False, depth: int | None = None
 ) -> Answer[Counted]:
-    """Parameters, MACs, FLOPs, activations and memory, in total and by layer.
+    """Return parameters, MACs, FLOPs, activations and memory, in total and by layer.
 
     Args:
-        batch: samples of a step; a trace of a fixed batch has its own.
-        optimizer: whose state counts as memory.
-        with_work: also each layer's formulas with its numbers in them.
-        depth: of modules in the table: 1 for those of the network itself; layers by default. Data have all layers.
+        batch: samples of a step; ignored for a trace of a fixed batch.
+        optimizer: the optimizer whose state counts as memory.
+        with_work: also include each layer's formulas with its numbers.
+        depth: of modules in the table: 1 for the network's direct children; layers by default. Data always have all layers.
     """
     counted = summary(trace, trace.fixed_batch or batch, optimizer)
     sections = [_totals(counted), _layers(counted.layers, counted.macs, depth, trace.modules)]
@@ -51,7 +51,7 @@ def _totals(counted: Counted) -> Section:
         ("MACs", least + n(counted.macs), "" if share is None else f"{100 * share:.3f} % in convolutions"),
         ("FLOPs forward", least + n(forward), "2 × MACs"),
         ("FLOPs backward", least + n(backward), f"{backward / forward:.3f} × forward" if forward else ""),
-        ("vector FLOPs", n(counted.vector_flops_forward), "forward, everything that is no matrix work"),
+        ("vector FLOPs", n(counted.vector_flops_forward), "forward, everything except matrix work"),
         ("activations", n(counted.activations), "input, convolutions, linear layers, attention, pooling"),
         ("peak memory", memory(counted.memory_bytes), _memory(counted)),
     ]
@@ -100,7 +100,7 @@ def _work(rows: Sequence[CountedLayer]) -> Section:
     shown = [row for row in rows if row.work]
     return Section(
         title="Formulas",
-        takeaway=f"{len(shown)} of {len(rows)} layers have parameters, work or an output of their own.",
+        takeaway=f"{len(shown)} of {len(rows)} layers have their own parameters, work or output.",
         lines=[line for row in shown for line in (_name(row), *(f"  {line}" for line in row.work or ()))],
     )
 
@@ -137,11 +137,11 @@ def _memory(counted: Counted) -> str:
     return f"batch {counted.batch}, {counted.memory.optimizer}: {text}"
 
 
-# -- beside a measurement of the same job ------------------------------------------------------------
+# -- next to a measurement of the same job ------------------------------------------------------------
 
 
 def counts_section(counted: Counted) -> Section:
-    """Parameters, MACs and activations by kind of layer, for the report of a loop."""
+    """Return parameters, MACs and activations by kind of layer, for the report of a loop."""
     by_kind = {title: _shares(counted.layers, name) for name, title in _COUNTED.items()}
     kinds = _largest(by_kind)
     bars = [Bar(title, "measured", _percentages(shares, kinds)) for title, shares in by_kind.items() if shares]
@@ -162,7 +162,7 @@ def _batch(counted: Counted) -> str:
 
 
 def _shares(layers: Sequence[CountedLayer], name: str) -> dict[str, float]:
-    """Share of each kind of layer in a total; empty if the total is zero."""
+    """Return the share of each kind of layer in a total; empty if the total is zero."""
     amounts: dict[str, float] = {}
     for layer in layers:
         kind = kind_name(layer.kind)

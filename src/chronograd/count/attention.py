@@ -1,7 +1,7 @@
 """Attention as one operator, and new tensors on the meta device.
 
-torch takes attention apart before operators are dispatched, and differently on every device. It is caught one
-level higher, where a network calls it, and put back as a single operator with a single backward.
+torch splits attention into other operators before it dispatches them, differently on every device. This module intercepts
+attention one level higher, at the network's call, and records a single operator with a single backward.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _record(
 
 
 class _Attention(torch.autograd.Function):
-    """Scaled dot-product attention that keeps what fused kernels keep: q, k, v, output and row statistics."""
+    """Scaled dot-product attention that saves the same tensors as fused kernels: q, k, v, output and row statistics."""
 
     @staticmethod
     def forward(
@@ -67,14 +67,14 @@ class _Attention(torch.autograd.Function):
             empty_like = torch.zeros_like if ctx.recorder.is_real else torch.empty_like
             made = [empty_like(t) if need else None for t, need in zip((q, k, v), ctx.needs_input_grad, strict=False)]
             mask_grad = empty_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
-        # dV = Pᵀ dO, dP = dO Vᵀ, dQ = dS K, dK = dSᵀ Q: twice the forward; scores made again are not counted.
+        # dV = Pᵀ dO, dP = dO Vᵀ, dQ = dS K, dK = dSᵀ Q: twice the forward; recomputed scores are not counted.
         ins, outs = [q, k, v, mask, out, statistics, grads[0]], [*made, mask_grad]
         _record(ctx.recorder, ins, outs, ctx.settings, 2, ctx.owner)
         return (*made, mask_grad, None, None, None)
 
 
 class Functions(TorchFunctionMode):
-    """Makes new tensors on meta and catches attention before torch takes it apart."""
+    """A function mode that creates new tensors on meta and intercepts attention before torch splits it."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -118,10 +118,10 @@ class Functions(TorchFunctionMode):
         return out
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
-        """torch's own function with its call of attention bound to ours.
+        """Call torch's own function with its call of attention bound to ours.
 
-        A mode is off while it handles a call, so attention inside would be missed. The copy has globals of
-        its own; torch is left as it is.
+        A mode is off while it handles a call, so it would miss the attention inside. The copy of the function has separate
+        globals; torch itself does not change.
         """
         original = F.multi_head_attention_forward
         names = {**original.__globals__, "scaled_dot_product_attention": self._attention}

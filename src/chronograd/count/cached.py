@@ -1,4 +1,4 @@
-"""Traces by the name of a network: of the package, else from the user's cache, else counted.
+"""Traces by the name of a network: from the package, else from the user's cache, else counted.
 
 Only counting imports torch, which takes seconds. The cache holds a trace for one version of torch, its library and this code.
 """
@@ -25,10 +25,10 @@ from chronograd.trace import VERSION, Trace
 
 
 def cached_trace(reference: str, options: dict[str, Any] | None = None, **settings: Any) -> Trace:
-    """Return what `trace_network` returns: a trace of the package where one fits, else one from the cache folder (XDG_CACHE_HOME).
+    """Return the result of `trace_network`: a packaged trace if one fits, else one from the cache folder (XDG_CACHE_HOME).
 
-    A network that the user wrote is traced each time, because its code may have changed. A damaged file is replaced. Arguments and
-    errors are those of `chronograd.count.network.trace_network`; MissingExtraError where torch or the library is missing.
+    A network that the user wrote is traced each time, because its code may have changed. A damaged file is replaced. Arguments
+    and errors are those of `chronograd.count.network.trace_network`; MissingExtraError if torch or the library is missing.
     """
     names.check(reference)
     if (inside := packaged.find(reference, options, settings)) is not None:
@@ -68,7 +68,7 @@ def _version(library: str) -> str:
 
 @functools.cache
 def _source() -> str:
-    """Changes with the counting code itself, and with the networks of the zoo."""
+    """Return a digest of the counting code and of the networks of the zoo."""
     digest = hashlib.sha256()
     for room in ("count", "models"):
         files: Iterable[Any] = (resources.files("chronograd") / room).iterdir()

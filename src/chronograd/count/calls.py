@@ -19,7 +19,7 @@ _FORMS = "return a tensor, a tuple of arguments, a dictionary of keyword argumen
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """The place of one tensor among the arguments. `shape` is without the batch; `value` is the user's own tensor."""
+    """The place of one tensor among the arguments. `shape` excludes the batch; `value` is the user's own tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -28,7 +28,7 @@ class Slot:
     value: Tensor | None = None
 
     def sized(self, batch: int) -> tuple[int, ...]:
-        """The whole shape at a batch."""
+        """Return the whole shape at a batch."""
         at = self.batch_dim
         return self.shape if at is None else (*self.shape[:at], batch, *self.shape[at:])
 
@@ -42,8 +42,8 @@ class Call:
     """Arguments of a network with a `Slot` in place of each tensor.
 
     Attributes:
-        batch: samples of the user's own values; None where there are none, or they have no batch.
-        is_listed: samples stand in lists, as detectors take them, so that the number of tensors depends on the batch.
+        batch: samples of the user's own values; None if there are none, or if they have no batch.
+        is_listed: samples are in lists, as detectors take them, so the number of tensors depends on the batch.
     """
 
     args: tuple[Any, ...]
@@ -53,7 +53,7 @@ class Call:
 
     @classmethod
     def of_inputs(cls, inputs: Sequence[Input | Sequence[int]], dtypes: Sequence[torch.dtype]) -> Call:
-        """Tensors by shape. A plain shape is that of a sample; `dtypes` hold where an input states none."""
+        """Return a call with tensors by shape. A plain shape is that of a sample; `dtypes` apply to inputs without a type."""
         args: list[Slot] = []
         kwargs: dict[str, Slot] = {}
         for one, usual in zip(inputs, dtypes, strict=True):
@@ -68,13 +68,14 @@ class Call:
 
     @classmethod
     def of_example(cls, example: Any, model: nn.Module, batch_dim: int | Mapping[str, int | None] = 0) -> Call:
-        """The arguments that an example holds.
+        """Return the call with the arguments in an example.
 
         Args:
-            example: a tensor or another single argument; a tuple of arguments; a dictionary of keyword arguments; (args, kwargs);
-                or a function without arguments that returns one of these.
+            example: a tensor or another single argument; a tuple of arguments; a dictionary of keyword arguments; (args,
+                kwargs); or a function without arguments that returns one of these.
             batch_dim: place of the batch in every tensor. By default it is the first dimension of the first tensor, and of each
-                other tensor whose first dimension is as long. A mapping gives it by the name of an argument, None for no batch.
+                other tensor whose first dimension has the same length. A mapping gives it by the name of an argument, None for
+                no batch.
         Raises: InputError for an example without tensors.
         """
         if callable(example) and not isinstance(example, nn.Module | Tensor):
@@ -83,7 +84,7 @@ class Call:
         named = {**_names(model, args), **kwargs}
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         if not tensors:
-            raise InputError(f"the example inputs hold no tensor, but a {type(example).__name__}", _FORMS)
+            raise InputError(f"the example inputs contain no tensor, only a {type(example).__name__}", _FORMS)
         listed = next((a for a in named.values() if isinstance(a, list) and _are_samples(a)), None)
         by_name = batch_dim if isinstance(batch_dim, Mapping) else {}
         usual = batch_dim if isinstance(batch_dim, int) else 0
@@ -109,11 +110,11 @@ class Call:
 
     @property
     def slots(self) -> list[Slot]:
-        """Places of tensors in the order in which a network takes them."""
+        """Return the places of tensors in the order in which a network takes them."""
         return [one for one in tree_leaves((self.args, self.kwargs)) if isinstance(one, Slot)]
 
     def filled(self, make: Callable[[Slot], Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments with a tensor in each place."""
+        """Return the arguments with a tensor in each place."""
 
         def fill(one: Any) -> Any:
             return make(one) if isinstance(one, Slot) else one
@@ -121,7 +122,9 @@ class Call:
         return tree_map(fill, self.args), tree_map(fill, self.kwargs)
 
     def values(self, model: nn.Module, batch: int, seed: int = 0) -> Iterator[Tensor]:
-        """A real tensor for each slot: the user's own repeated to the batch, else normal numbers, and tokens that are in every table."""
+        """Yield a real tensor for each slot: the user's own repeated to the batch, else normal numbers, and tokens valid in
+        every table.
+        """
         drawn = torch.Generator().manual_seed(seed)
         tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
         bound = min(tables, default=1)
@@ -142,7 +145,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """A real tensor for each slot of a call, whose samples can be cut out as those of one tensor can."""
+    """A real tensor for each slot of a call. Samples can be sliced as from one tensor."""
 
     tensors: tuple[Tensor, ...]
     batch_dims: tuple[int | None, ...]
@@ -158,7 +161,7 @@ class Values:
 
 
 class Called(nn.Module):
-    """A network that takes the tensors of its call one after the other."""
+    """A network that takes the tensors of its call as positional arguments."""
 
     def __init__(self, network: nn.Module, call: Call) -> None:
         super().__init__()
@@ -167,7 +170,7 @@ class Called(nn.Module):
 
     @property
     def input_names(self) -> list[str]:
-        """Names of the tensors, each once: those of the arguments, numbered where one holds several."""
+        """Return unique names of the tensors: those of the arguments, numbered if one contains several."""
         takes = list(inspect.signature(self.network.forward).parameters)
         names = [slot.name or (takes[i] if i < len(takes) else f"input_{i}") for i, slot in enumerate(self.call.slots)]
         return [f"{name}_{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
@@ -184,21 +187,21 @@ class Called(nn.Module):
 
 
 def takes_tokens(model: nn.Module) -> bool:
-    """Return whether the first layer with parameters looks up rows of a table, so that the network's usual input is whole numbers."""
+    """Return whether the first layer with parameters is an embedding, so that the network's usual input is integers."""
     layers = (m for m in model.modules() if not any(True for _ in m.children()))
     first = next((m for m in layers if any(True for _ in m.parameters())), None)
     return isinstance(first, nn.Embedding | nn.EmbeddingBag)
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """The type of an input that states none."""
+    """Return the type of an input without a stated type."""
     if takes_tokens(model):
         return torch.int64
     return next((p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()), torch.float32)
 
 
 def _arguments(example: Any, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of an example."""
+    """Return positional and keyword arguments of an example."""
     if isinstance(example, Mapping):
         takes = inspect.signature(model.forward).parameters.values()
         names = {p.name for p in takes if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -215,21 +218,23 @@ def _arguments(example: Any, model: nn.Module) -> tuple[tuple[Any, ...], dict[st
 
 
 def _names(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
-    """Positional arguments by the names that the network gives them."""
+    """Return positional arguments by their names in the network's signature."""
     takes = inspect.signature(model.forward).parameters.values()
     known = [p.name for p in takes if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return {known[i] if i < len(known) else f"argument {i + 1}": value for i, value in enumerate(args)}
 
 
 def _are_samples(values: list[Any]) -> bool:
-    """Return whether a list holds one image or one set of targets per sample, as detectors take them, rather than batched tensors."""
+    """Return whether a list contains one image or one set of targets per sample, as detectors take them, not batched
+    tensors.
+    """
     return bool(values) and all(
         isinstance(one, Mapping) or (isinstance(one, Tensor) and one.dim() == 3) for one in values
     )
 
 
 def _resized(value: Tensor, batch_dim: int | None, batch: int) -> Tensor:
-    """A tensor at another batch: its samples over and over."""
+    """Return a tensor at another batch, with its samples repeated."""
     if batch_dim is None or value.shape[batch_dim] == batch:
         return value
     return value.index_select(batch_dim, torch.arange(batch, device=value.device) % value.shape[batch_dim])

@@ -21,7 +21,7 @@ _MAX_LETTERS = 400
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent.parent)
 _EXAMPLE = "--inputs FILE.py:example_inputs (example_inputs= in Python)"
-# What torch says where a tensor has no values, or where the shape of a result depends on them.
+# torch's messages for a tensor without values, or for a result whose shape depends on values.
 _NO_VALUES = re.compile(
     r"meta tensor|tensor\.item\(\)|data-dependent|_local_scalar_dense|data-independent|no fake impl|'Meta' backend|with Meta tensors|\bmeta device\b",
     re.IGNORECASE,
@@ -44,7 +44,7 @@ def needs_values(error: TraceError) -> bool:
 
 
 def check_modules(model: nn.Module, network: str) -> None:
-    """Raise TraceError for what cannot be traced whatever its input: parameters without a shape, and compiled TorchScript."""
+    """Raise TraceError for modules that no input makes traceable: parameters without a shape, and compiled TorchScript."""
     lazy = [n for n, p in model.named_parameters() if nn.parameter.is_lazy(p)]
     if lazy:
         raise TraceError(f"{network} has parameters without a shape: {', '.join(lazy[:3])}", "call it once on a sample")
@@ -53,21 +53,21 @@ def check_modules(model: nn.Module, network: str) -> None:
             name = getattr(module, "original_name", type(module).__name__)
             raise TraceError(
                 f"{network}: {f'its module {path}' if path else 'it'} ({name}) is a torch.jit.ScriptModule, which runs outside of "
-                "Python, so that its operators cannot be seen",
-                "count the network with the module as it was before torch.jit.script or torch.jit.trace",
+                "Python, so its operators cannot be counted",
+                "count the network with the original module, without torch.jit.script or torch.jit.trace",
             )
 
 
 @contextmanager
 def explained(model: nn.Module, call: Call, network: str) -> Iterator[None]:
-    """Whatever a network raises becomes one clear error that keeps its cause."""
+    """Turn any error of a network into one clear error, with the original as its cause."""
     try:
         yield
     except ChronogradError:
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:_MAX_LETTERS] or "no message"
-        # Without this frame: `f_locals` of it would keep the error, and with it the network, in a cycle.
+        # Skip this frame: its `f_locals` would keep the error, and with it the network, alive in a cycle.
         trace = error.__traceback__ and error.__traceback__.tb_next
         path, line = _place(model, trace)
         kind = TraceError
@@ -109,7 +109,7 @@ def _signature(model: nn.Module) -> str:
 
 
 def _place(model: nn.Module, trace: TracebackType | None) -> tuple[str, str]:
-    """The innermost module that ran, and the last line outside of torch and of this library."""
+    """Return the innermost running module, and the last line outside of torch and of this library."""
     paths = {id(module): path for path, module in model.named_modules()}
     path, line = "", ""
     for frame, number in traceback.walk_tb(trace):
@@ -124,5 +124,5 @@ def _place(model: nn.Module, trace: TracebackType | None) -> tuple[str, str]:
 
 
 def _functions(trace: TracebackType | None) -> set[str]:
-    """Names of the functions that were running."""
+    """Return the names of the running functions."""
     return {frame.f_code.co_name for frame, _ in traceback.walk_tb(trace)}

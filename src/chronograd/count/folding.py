@@ -1,4 +1,4 @@
-"""Layers as a reader takes them in: repeated blocks once, and modules instead of what is within them."""
+"""Layers in a short form for readers: repeated blocks once, and modules instead of their layers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chronograd.count.layers import CountedLayer
 
 _AMOUNTS = ("params", "activations", "macs")
 _COMPARED = ("call", "kind", "output_shape", *_AMOUNTS)
-REPEATED = "N ×: amounts of all N; below, indented, those of the first"
+REPEATED = "N ×: amounts of all N blocks; the indented rows show the first"
 
 
 def at_depth(rows: Sequence[CountedLayer], depth: int, modules: Mapping[str, str]) -> list[CountedLayer]:
-    """One row for neighbouring rows of one module, which is named by `depth` parts; with all that is within it.
+    """Return one row for adjacent rows of one module, named by `depth` parts, with the sums of its layers.
 
     Args:
         modules: class of each module, by name.
@@ -31,12 +31,12 @@ def at_depth(rows: Sequence[CountedLayer], depth: int, modules: Mapping[str, str
 
 
 def folded(rows: Sequence[CountedLayer], modules: Mapping[str, str], start: int = 0) -> list[CountedLayer]:
-    """Neighbouring blocks that differ in their number only stand once: a row for all of them, and one of them, indented.
+    """Merge adjacent blocks that differ only in their number: one row for all of them, and the indented rows of one.
 
-    Receptive fields may differ: the row of all has the last's.
+    Receptive fields may differ; the row of all has that of the last.
 
     Args:
-        start: of the parts of a name, the first that may be the number of a block.
+        start: index of the first part of a name that may be the number of a block.
     """
     groups = [(block, list(group)) for block, group in groupby(rows, key=lambda row: _block(row.name, start))]
     result: list[CountedLayer] = []
@@ -64,7 +64,7 @@ def folded(rows: Sequence[CountedLayer], modules: Mapping[str, str], start: int 
 
 
 def _block(name: str, start: int) -> tuple[tuple[str, ...], int] | None:
-    """The path of the numbered block that a layer stands in, and its number."""
+    """Return the path of the numbered block that contains a layer, and its number."""
     parts = name.split(".")
     at = next((i for i in range(start, len(parts)) if parts[i].isdigit()), None)
     return None if at is None else (tuple(parts[:at]), int(parts[at]))
@@ -73,7 +73,7 @@ def _block(name: str, start: int) -> tuple[tuple[str, ...], int] | None:
 def _is_like(
     group: tuple[Any, Sequence[CountedLayer]], block: tuple[tuple[str, ...], int], first: Sequence[CountedLayer]
 ) -> bool:
-    """Whether a group is that block, and its layers are like the first's."""
+    """Return whether a group is that block, with the same layers as the first."""
 
     def layers(rows: Sequence[CountedLayer]) -> list[tuple[Any, ...]]:
         return [(row.name.split(".")[len(block[0]) + 1 :], *(getattr(row, name) for name in _COMPARED)) for row in rows]
@@ -82,7 +82,7 @@ def _is_like(
 
 
 def _within(name: str, block: str) -> str:
-    """The name of a layer within a block; what is the block's own has a dot."""
+    """Return the name of a layer within a block; a dot for the block itself."""
     return name.replace(f"{block}.", "", 1) if f"{block}." in name else "."
 
 

@@ -1,10 +1,10 @@
-"""What one aten operator is: its kind, multiply-adds, other arithmetic and memory traffic.
+"""Properties of one aten operator: its kind, multiply-adds, other arithmetic and memory traffic.
 
-Formulas work on shapes, plain tuples of integers, so that one formula serves every batch. MACs are
-counted for matrix work only: a convolution multiplies and adds once per weight and output element, its
-bias is not counted; attention is `Q Kᵀ` and `P V`, dense whether masked or not. `vector_flops` is all other
-arithmetic, in elementary operations per element; they are conventions, good to a small factor.
-A multiply-add of complex numbers is four of real ones; PyTorch runs a complex convolution as three real ones.
+Formulas work on shapes, plain tuples of integers, so that one formula serves every batch. Only matrix work has MACs. A
+convolution multiplies and adds once per weight and output element; its bias is not counted. Attention is `Q Kᵀ` and `P V`,
+dense whether masked or not. `vector_flops` is all other arithmetic, in elementary operations per element. These numbers are
+conventions, correct to a small factor. A multiply-add of complex numbers is four of real ones; PyTorch runs a complex
+convolution as three real ones.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from importlib import resources
 from typing import Any
 
 Shape = tuple[int, ...]
-Shapes = Sequence[Any]  # one Shape per tensor argument, lists of them for tensor lists, None for absent ones
+Shapes = Sequence[Any]  # one Shape per tensor argument, a list of them for a tensor list, None for an absent one
 Macs = Callable[[Sequence[Any], Shapes, Shapes], int]
 
 
 def conv_kind(weight: Shape, groups: int, transposed: bool = False) -> str:
-    """Kind of a convolution from its weight (out, in / groups, *kernel)."""
+    """Return the kind of a convolution from its weight (out, in / groups, *kernel)."""
     kernel = weight[2:]
     in_channels = weight[0] if transposed else weight[1] * groups
     if groups > 1:
@@ -32,7 +32,7 @@ def conv_kind(weight: Shape, groups: int, transposed: bool = False) -> str:
 
 
 def conv_macs(in_shape: Shape, weight: Shape, out_shape: Shape, transposed: bool) -> int:
-    """Output elements × in channels per group × kernel; for a transposed one, input elements instead.
+    """Return output elements × in channels per group × kernel; for a transposed convolution, input instead of output elements.
 
     >>> conv_macs((1, 3, 224, 224), (64, 3, 3, 3), (1, 64, 224, 224), False)
     86704128
@@ -46,8 +46,8 @@ def _convolution(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
 
 
 def _convolution_backward(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
-    # grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask.
-    # Each of the two gradients multiplies as often as the forward pass, whatever the groups.
+    # grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask. Each of the
+    # two gradients has the multiplications of the forward pass, for any number of groups.
     grads: int = int(args[10][0]) + int(args[10][1])
     return grads * conv_macs(ins[1], ins[2], ins[0], bool(args[7]))
 
@@ -57,7 +57,7 @@ def _deform_conv(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
 
 
 def _matmul(first: int) -> Macs:
-    """GEMM of the tensor arguments `first` (…, m, k) and `first + 1` (…, k, n); leading ones are added."""
+    """Return the formula of a GEMM of the tensor arguments `first` (…, m, k) and `first + 1` (…, k, n); earlier ones are added."""
 
     def macs(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
         a, b = ins[first], ins[first + 1]
@@ -71,7 +71,7 @@ def _linear(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
 
 
 def attention_macs(query: Shape, key: Shape, value: Shape) -> int:
-    """`Q Kᵀ` and `P V`: queries × keys × (head width of keys + of values).
+    """Return the MACs of `Q Kᵀ` and `P V`: queries × keys × (head width of keys + of values).
 
     >>> attention_macs((1, 8, 10, 64), (1, 8, 10, 64), (1, 8, 10, 64)) == 2 * 8 * 10 * 10 * 64
     True
@@ -80,7 +80,8 @@ def attention_macs(query: Shape, key: Shape, value: Shape) -> int:
 
 
 def _trilinear(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
-    """Two products one after the other: of the first two operands, summed over what the third does not have, and with that.
+    """Return the MACs of two products in turn: of the first two operands, summed over dimensions absent from the third, then
+    with the third.
 
     i1, i2, i3, expand1, expand2, expand3, sumdim: each operand gets dimensions of size 1 at its `expand`.
     """
@@ -102,12 +103,12 @@ def _outer(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
 
 
 def _squared_distances(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
-    """One product of the rows, each with its square and a one behind it."""
+    """Return the MACs of one product of the rows, each extended by its square and a one."""
     return int(math.prod(outs[0]) * (ins[0][-1] + 2))
 
 
 def _distances(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
-    """A difference, its power and a sum per coordinate of every pair of rows."""
+    """Return the operations of a difference, its power and a sum per coordinate of every pair of rows."""
     return int(3 * math.prod(outs[0]) * ins[0][-1])
 
 
@@ -116,11 +117,11 @@ def _distances_backward(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
 
 
 def _bag(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
-    """A sum over the rows that are looked up, whatever the size of the table."""
+    """Return the operations of a sum over the rows in use, for any size of the table."""
     return int(math.prod(ins[1]) * ins[0][-1])
 
 
-# Operator → elementary operations by its shapes, where the largest tensor does not tell them.
+# Operator → elementary operations by its shapes, if the largest tensor does not determine them.
 ARITHMETIC: dict[str, tuple[str, Macs]] = {
     "_cdist_forward": ("elementwise", _distances),
     "_cdist_backward": ("elementwise", _distances_backward),
@@ -147,7 +148,7 @@ MATRIX: dict[str, tuple[str, Macs]] = {
 
 _TABLES = tomllib.loads((resources.files("chronograd.count") / "operators.toml").read_text(encoding="utf-8"))
 WRITE_ONLY, WITH_DIMS = (frozenset(f"aten::{name}" for name in _TABLES[key]) for key in ("write_only", "with_dims"))
-# Operator → family, kind, and what the family counts by: a formula, or operations per element.
+# Operator → family, kind, and the detail for that family: a formula, or operations per element.
 RULES: dict[str, tuple[str, str, Any]] = {
     "torchvision::deform_conv2d": ("matrix", "conv_kxk", _deform_conv),
     **{f"profiler::{name}": ("view", "view", None) for name in ("_record_function_enter_new", "_record_function_exit")},
@@ -168,5 +169,5 @@ RULES: dict[str, tuple[str, str, Any]] = {
 
 
 def fft_flops(elements: int, length: int) -> int:
-    """5 N log2 N per complex transform of length N, the convention of FFTW's authors."""
+    """Return 5 N log2 N per complex transform of length N, the convention of FFTW's authors."""
     return round(5 * elements * math.log2(max(length, 2)))

@@ -1,12 +1,11 @@
 """Layer tables: the cost of every module call, and the totals.
 
-A layer is one call of a module that runs operators of its own; a shared module has a row per call, and its
-parameters stand in the first. Parameters of modules that are never called themselves (an attention's
-output projection) stand with the nearest module above that is.
+A layer is one call of a module that itself runs operators. A shared module has a row per call, and its parameters are in the
+first. Parameters of modules that are never called (an attention's output projection) belong to the nearest called module above.
 
-`activations` of a row are the elements of its output. Their total follows the published tables: the
-input and the outputs of convolutions, linear layers, attention and pooling; what norms, activation functions and
-dropout write again is in the memory, not in this total.
+`activations` of a row are the elements of its output. Their total follows the published tables: the input and the outputs of
+convolutions, linear layers, attention and pooling. Outputs of norms, activation functions and dropout count in the memory, not
+in this total.
 """
 
 from __future__ import annotations
@@ -28,17 +27,16 @@ T = TypeVar("T")
 
 @dataclass
 class CountedLayer:
-    """One row. Amounts are those of the batch the table was made for.
+    """One row, with amounts at the batch of the table.
 
     Attributes:
         weights: parameters that are not biases.
         output_shape: with the batch dimension.
         activations: elements of the output; 0 for a layer that writes in place or returns a view.
-        receptive_field: pixels (one number, or one per axis where they differ), `global`, or None where
-            there is no image.
+        receptive_field: pixels (one number, or one per axis if they differ), `global`, or None without an image.
         stride: input pixels between neighbouring outputs, likewise.
         macs_backward: multiply-adds of the backward pass.
-        work: the formulas with their numbers in them; None if they were not asked for.
+        work: the formulas with their numbers; None unless requested.
     """
 
     name: str
@@ -71,7 +69,7 @@ class CountedKind:
 
 @dataclass(frozen=True)
 class CountedMemory(Memory):
-    """Bytes at the peak of a step, with the optimizer whose state counts."""
+    """Bytes at the peak of a step, including the state of the optimizer."""
 
     optimizer: str
 
@@ -82,14 +80,14 @@ class Counted:
 
     Attributes:
         input_shapes: of each argument, with the batch dimension.
-        trained_params: those that a gradient reaches.
+        trained_params: parameters that receive a gradient.
         weights: parameters that are not biases.
         params_keras: the number that Keras prints for this network; `params_keras_parts` add up to it.
-        conv_share: of the MACs; None without MACs.
+        conv_share: share of convolutions in the MACs; None without MACs.
         memory_bytes: the sum of `memory`.
-        uncounted: how often each operator occurs that has no formula; if there is any, `is_lower_bound`.
+        uncounted: number of calls of each operator without a formula; if there is any, `is_lower_bound`.
         by_kind: by kind of operator.
-        versions: of the libraries that the network was traced with.
+        versions: of the libraries used for the trace.
     """
 
     network: str
@@ -122,7 +120,7 @@ class Counted:
 
 
 def layers(trace: Trace, batch: int = 1) -> list[CountedLayer]:
-    """Rows in the order in which layers finish."""
+    """Return the rows in the order in which layers finish."""
     groups: dict[tuple[str, int], list[Operator]] = defaultdict(list)
     backward: dict[tuple[str, int], int] = defaultdict(int)
     last: dict[tuple[str, int], int] = {}
@@ -152,7 +150,7 @@ def layers(trace: Trace, batch: int = 1) -> list[CountedLayer]:
 
 
 def _owners(parameters: dict[str, Tensor], called: set[str]) -> dict[str, list[tuple[str, int]]]:
-    """Parameters (name, count) by the module whose row they stand in."""
+    """Return parameters (name, count) by the module whose row contains them."""
     owners: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for name, tensor in parameters.items():
         path = name.rpartition(".")[0]
@@ -175,7 +173,7 @@ def _row(
     params: list[tuple[str, int]],
     fields: dict[int, ReceptiveField],
 ) -> CountedLayer:
-    """The row of the operators of one call of a module, without its backward pass and its work."""
+    """Return the row of the operators of one module call, without its backward pass and its formulas."""
     last = next((o for o in reversed(ops) if o.outputs), ops[-1])
     shape: list[int] = []
     elements = element_bytes = 0
@@ -212,18 +210,18 @@ def _row(
 
 
 def _main(ops: list[Operator], batch: int) -> Operator:
-    """The operator with most work."""
+    """Return the operator with the most work."""
     return max(ops, key=lambda o: (o.macs.at(batch), o.vector_flops.at(batch), o.written_bytes.at(batch)))
 
 
 def _one(values: Sequence[T]) -> T | list[T]:
-    """One number where all axes agree."""
+    """Return one number if all axes agree, else all of them."""
     first, *rest = values
     return first if all(v == first for v in rest) else list(values)
 
 
 def _is_in_place(trace: Trace, ops: list[Operator], storage: int) -> bool:
-    """Whether a layer's output is memory that came in from outside."""
+    """Return whether a layer's output is in the memory of its input."""
     first_seen = next(
         (o for o in ops if any(trace.tensors[i].storage == storage for i in (*o.inputs, *o.outputs))), None
     )
@@ -231,7 +229,7 @@ def _is_in_place(trace: Trace, ops: list[Operator], storage: int) -> bool:
 
 
 def _work(trace: Trace, batch: int, layer: CountedLayer, op: Operator, params: dict[str, tuple[int, ...]]) -> list[str]:
-    """The formulas of a row with its numbers in them."""
+    """Return the formulas of a row with their numbers."""
     lines = []
     if op.kind in CONV_KINDS and op.attributes:
         a = op.attributes
@@ -272,7 +270,7 @@ def _others(op: Operator, layer: CountedLayer, batch: int) -> str:
 
 
 def total_activations(trace: Trace, batch: int = 1) -> int:
-    """Elements of the input and of what convolutions, linear layers, attention and pooling put out."""
+    """Return the elements of the input and of the outputs of convolutions, linear layers, attention and pooling."""
     inputs = sum(trace.tensors[i].numel_at(batch) for i in trace.inputs)
     kinds = {*MATRIX_KINDS, "pooling"}
     return inputs + sum(
@@ -286,7 +284,7 @@ def total_activations(trace: Trace, batch: int = 1) -> int:
 
 
 def _is_global_pool(trace: Trace, op: Operator) -> bool:
-    """A mean over space made by a pooling module is written as a reduction."""
+    """Return whether a reduction is the mean over space of a pooling module."""
     return op.kind == "reduction" and "Pool" in trace.modules.get(op.module, "")
 
 
@@ -295,7 +293,7 @@ def _has_complex(trace: Trace) -> bool:
 
 
 def keras_parts(trace: Trace) -> dict[str, int]:
-    """What `count_params` of Keras adds up for the same network: non-trainable statistics are parameters there."""
+    """Return the parts that Keras's `count_params` adds up for the same network; it includes non-trainable statistics."""
     statistics = sum(
         t.numel_at(1) for n, t in trace.buffers().items() if n.rpartition(".")[2] in ("running_mean", "running_var")
     )
@@ -303,10 +301,10 @@ def keras_parts(trace: Trace) -> dict[str, int]:
 
 
 def params_keras(trace: Trace) -> int:
-    """Number of parameters that Keras prints for the same network.
+    """Return the number of parameters that Keras prints for the same network.
 
-    For a network that Keras builds with other layers (biases under batch norm, input normalisation), the
-    difference is that network's `keras_extra`; elsewhere it is the layers' own count.
+    If Keras builds the network with other layers (biases before batch norm, input normalisation), `keras_extra` of that network
+    is the difference. For other networks it is the layers' own count.
     """
     return sum(keras_parts(trace).values())
 
@@ -326,7 +324,7 @@ def summary(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum") -> Co
         loss=trace.loss,
         input_shapes=[[d.at(batch) for d in s] for s in trace.input_shapes],
         convention="1 MAC = 2 FLOPs; MACs of convolutions, GEMMs and attention; biases not counted"
-        + ("; one of complex numbers is four" if _has_complex(trace) else ""),
+        + ("; a complex MAC counts as four" if _has_complex(trace) else ""),
         params=trace.params,
         trained_params=trace.trained_params,
         weights=sum(t.numel_at(1) for n, t in trace.parameters().items() if not _is_bias(n)),

@@ -1,8 +1,8 @@
-"""Output tensors of common operators on the meta device, made directly.
+"""Output tensors of common operators on the meta device, created directly.
 
-On meta, torch runs some of its operators as Python reference code, hundreds of times slower than the
-shape they return is worth. These give the same tensors; a test holds each against torch's own, and where
-torch's kernels on meta and on a real device disagree, against the real one.
+On meta, torch runs some operators as Python reference code, hundreds of times slower than needed for a shape. These kernels
+return the same tensors. A test compares each with torch's own or, if torch's meta kernel and a real device disagree, with the
+real device.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ empty_like = torch.empty_like
 
 
 def _suggested(x: Any) -> Any:
-    """A new tensor of this shape, contiguous or channels last, as kernels of norms and pooling write it."""
+    """Return a new tensor of this shape, contiguous or channels last, in the layout of norm and pooling kernels."""
     return empty_like(x) if is_channels_last(x) else torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
 def _statistics(x: Any, shape: Any) -> Any:
-    """Sums over numbers of half precision are kept in single."""
+    """Return a tensor for statistics: in single precision for half-precision inputs."""
     return torch.empty(shape, dtype=torch.float32 if x.dtype in _HALF else x.dtype, device="meta")
 
 
@@ -30,7 +30,9 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def _convolution(x: Any, weight: Any, *rest: Any) -> Any:
-    """On meta the result is always contiguous; on a device it is channels last as soon as one operand is."""
+    """Return the output of a convolution: channels last if one operand is, as on a device. torch's meta kernel is always
+    contiguous.
+    """
     out = aten.convolution.default(x, weight, *rest)
     return _laid_out(out) if is_channels_last(x) or is_channels_last(weight) else out
 
@@ -91,7 +93,7 @@ def _softmax_backward(grad: Any, output: Any, dim: int, dtype: Any) -> Any:
 
 
 def _like_both(op: Any) -> Callable[..., Any]:
-    """A gradient and what it is a gradient of, laid out alike; anything else is torch's to work out."""
+    """Return a kernel for a gradient with the same layout as its forward tensor; torch computes all other cases."""
 
     def kernel(grad: Any, x: Any, *rest: Any, **kwargs: Any) -> Any:
         is_alike = grad.stride() == x.stride() and grad.dtype == x.dtype and grad.shape == x.shape
@@ -109,9 +111,9 @@ def _in_place(x: Any, *_: Any, **__: Any) -> Any:
 
 
 def _binary(op: Any) -> Callable[..., Any]:
-    """With a first operand that has the shape of the result, the result is laid out like it.
+    """Return a kernel whose result has the layout of the first operand, if that has the shape of the result.
 
-    Anything else (type promotion, a first operand that is broadcast or shares memory with itself) is torch's to work out.
+    torch computes all other cases: type promotion, a first operand that is broadcast or overlaps itself in memory.
     """
 
     def kernel(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -130,18 +132,18 @@ def _binary(op: Any) -> Callable[..., Any]:
 def _addmm(bias: Any, a: Any, b: Any, **_: Any) -> Any:
     shape = (a.shape[0], b.shape[1])
     if not a.dtype == b.dtype == bias.dtype or a.shape[1] != b.shape[0] or not _broadcasts(bias.shape, shape):
-        return aten.addmm.default(bias, a, b)  # raises what is to be raised
+        return aten.addmm.default(bias, a, b)  # raises the proper error
     return torch.empty(shape, dtype=a.dtype, device="meta")
 
 
 def _broadcasts(small: Any, large: Any) -> bool:
-    """Whether a shape stretches to another."""
+    """Return whether a shape broadcasts to another."""
     rank = len(small)
     return rank <= len(large) and all(a in (1, b) for a, b in zip(small, large[len(large) - rank :], strict=True))
 
 
 def _is_plain(x: Any) -> bool:
-    """Whether the strides alone tell the order of the dimensions."""
+    """Return whether the strides alone determine the order of the dimensions."""
     strides = x.stride()
     return 0 not in strides and len(set(strides)) == len(strides) and 1 not in x.shape
 

@@ -19,7 +19,7 @@ from chronograd.trace import Trace
 
 
 def call_of(reference: str, model: nn.Module, inputs: Sequence[str]) -> Call:
-    """The arguments that inputs in words state, or the network's own where there are none. Raises InputError."""
+    """Return the call for inputs given as text, or for the network's own inputs without any. Raises InputError."""
     inputs = tuple(inputs) or registry.spec(reference).inputs
     words.check(inputs)
     if len(inputs) == 1 and words.is_reference(inputs[0]):
@@ -29,7 +29,9 @@ def call_of(reference: str, model: nn.Module, inputs: Sequence[str]) -> Call:
 
 
 def _usual_dtype(model: nn.Module, spec: registry.NetworkSpec) -> torch.dtype:
-    """The type of an input that states none: whole or complex numbers where the network begins with them, else as it says."""
+    """Return the type of an input without a stated type: integers or complex numbers if the first layer takes them, else the
+    network's.
+    """
     own = dtype_of(model)
     return own if own.is_complex or own == torch.int64 else getattr(torch, spec.input_dtype)
 
@@ -52,15 +54,15 @@ def trace_network(
     """Build a network on the meta device and trace it.
 
     Args:
-        reference: a name of ours, `torchvision:NAME`, `timm:NAME` or `package.module:function`.
+        reference: a name in this package, `torchvision:NAME`, `timm:NAME` or `package.module:function`.
         options: keyword arguments of the network's function.
         input_shape: shape of one sample; the network's own by default.
-        inputs: everything that the network takes, as `chronograd.inputs` reads it, or one name of what holds example inputs
-            (`FILE.py:example_inputs`), of which `batch_dim` is the dimension of the batch; in place of `input_shape`.
+        inputs: all inputs of the network, in the format of `chronograd.inputs`, or one name of an object with example inputs
+            (`FILE.py:example_inputs`), whose batch is dimension `batch_dim`. Replaces `input_shape`.
         num_classes: size of the head; the network's own by default.
         channels_last: layout of images and convolutions in memory.
-        input_dtype: `float32` or `int64`; the network's own by default, or int64 where it begins with an embedding.
-        param_dtype: `bf16` for a network that is in it as a whole, with its images.
+        input_dtype: `float32` or `int64`; the network's own by default, or int64 if it begins with an embedding.
+        param_dtype: `bf16` for a network whose parameters and images all have that type.
 
     Raises: NotFoundError, InputError, MissingExtraError for a wrong name; TraceError as `trace`.
     """
@@ -100,7 +102,7 @@ def trace_network(
 def _inputs_of(
     spec: registry.NetworkSpec, input_shape: Sequence[int] | None, inputs: Sequence[str], is_example: bool
 ) -> tuple[list[Input], tuple[int, ...] | None]:
-    """The inputs as stated, else the network's own; and the shape for which it is built, if that is stated."""
+    """Return the inputs as stated, else the network's own, and the shape to build it for, if stated."""
     if inputs:
         words.check(inputs)
     stated = [] if is_example else [Input.parse(word) for word in inputs]

@@ -1,9 +1,9 @@
-"""Traces that are part of this package: of the zoo, and of the networks of torchvision and timm that people ask for most.
+"""Traces that are part of this package: of the zoo, and of the most popular networks of torchvision and timm.
 
-A question about one of these networks needs neither torch nor the library. `models/traces` has one file per network, compressed with
-xz: the first line lists the settings of each trace, and each further line is one trace, column by column. The traces of a network
-repeat most of each other's text, so compressing them together takes little more space than one of them.
-`python tools/traces.py` writes the files, and tests compare every trace with a fresh count.
+A question about one of these networks needs neither torch nor the library. `models/traces` has one file per network, compressed
+with xz. The first line lists the settings of each trace, and each further line is one trace, column by column. The traces of a
+network repeat most of each other's text, so together they compress to little more than one of them. `python tools/traces.py`
+writes the files, and tests compare every trace with a fresh count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chronograd.models import names
 from chronograd.trace import Trace
 
 FOLDER = resources.files("chronograd.models") / "traces"
-# Every other setting of `trace_network` has to be the default one.
+# All other settings of `trace_network` must have their defaults.
 VARIED = ("input_shape", "num_classes", "mode", "channels_last")
 _DEFAULTS: dict[str, Any] = {
     "mode": "training",
@@ -38,7 +38,7 @@ _SEPARATORS = (",", ":")
 
 
 def find(reference: str, options: dict[str, Any] | None, settings: dict[str, Any]) -> Trace | None:
-    """Return the packaged trace that answers a question to `trace_network`; None where no packaged trace does."""
+    """Return the packaged trace for these arguments of `trace_network`; None if there is none."""
     if options or (wanted := _varied(reference, settings)) is None:
         return None
     for variant, read in _variants(reference):
@@ -55,7 +55,7 @@ def settings_of(reference: str) -> list[dict[str, Any]]:
 
 
 def write(folder: Path, reference: str, traces: Sequence[tuple[dict[str, Any], Trace]]) -> None:
-    """Write the traces of a network, each with its settings, in place of those that the folder has."""
+    """Write the traces of a network, each with its settings, and replace those in the folder."""
     lines: list[Any] = [[variant for variant, _ in traces], *(_columns(trace) for _, trace in traces)]
     text = "\n".join(json.dumps(line, separators=_SEPARATORS) for line in lines)
     packed = lzma.compress(text.encode(), check=lzma.CHECK_CRC32, preset=9 | lzma.PRESET_EXTREME)
@@ -63,7 +63,7 @@ def write(folder: Path, reference: str, traces: Sequence[tuple[dict[str, Any], T
 
 
 def _varied(reference: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the settings that tell traces of a network apart; None for a network or a setting that has no packaged trace."""
+    """Return the settings that distinguish traces of a network; None for a network or a setting without packaged traces."""
     network = names.known(reference)
     if network is None:
         return None

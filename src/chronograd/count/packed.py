@@ -1,7 +1,7 @@
 """A trace as bytes that load many times faster than its file: columns of rows, each shape and amount once.
 
-For this library's own cache only: what was written is read by the same version of Python and of this code, and a damaged copy is
-told by its checksum. What is given to others is the JSON of `Trace.save`, which is checked as it is read.
+Only for this library's own cache: the same version of Python and of this code must read it, and a checksum detects damage. The
+exchange format is the JSON of `Trace.save`, which is validated on reading.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _AMOUNTS = ("macs", "vector_flops", "read_bytes", "written_bytes")
 
 
 def pack(trace: Trace) -> bytes:
-    """Raises ValueError for a trace whose attributes are no plain data."""
+    """Return a trace as bytes. Raises ValueError for a trace whose attributes are not plain data."""
     body = zlib.compress(marshal.dumps(tables(trace)), 1)
     return _HEAD + zlib.crc32(body).to_bytes(4, "little") + body
 
 
 def tables(trace: Trace) -> tuple[Any, ...]:
-    """Return a trace as plain data: amounts and shapes, each once, the plain fields, and rows that point to them.
+    """Return a trace as plain data: each amount and shape once, the plain fields, and rows that point to them.
 
-    Raises: ValueError for a trace whose attributes are no plain data.
+    Raises: ValueError for a trace whose attributes are not plain data.
     """
     amounts, shapes = _Once(tuple), _Once(lambda shape: tuple(tuple(size) for size in shape))
     data: tuple[Any, ...] = (
@@ -48,16 +48,16 @@ def tables(trace: Trace) -> tuple[Any, ...]:
 
 
 def unpack(raw: bytes) -> Trace:
-    """Raises ValueError for what `pack` did not write, or what was damaged since."""
+    """Return the trace of bytes from `pack`. Raises ValueError for other or damaged bytes."""
     head, checksum, body = raw[: len(_HEAD)], raw[len(_HEAD) : len(_HEAD) + 4], raw[len(_HEAD) + 4 :]
     if head != _HEAD or zlib.crc32(body).to_bytes(4, "little") != checksum:
-        raise ValueError("it is no packed trace, or it is damaged")
+        raise ValueError("it is not a packed trace, or it is damaged")
     with without_collection():
         return of_tables(marshal.loads(zlib.decompress(body)))
 
 
 def of_tables(data: Any) -> Trace:
-    """Return the trace of which `tables` made plain data."""
+    """Return the trace of the plain data from `tables`."""
     amount_rows, shape_rows, plain, input_shapes, storages, tensors, operators = data
     amounts = [Affine(const, per_sample) for const, per_sample in amount_rows]
     shapes = [tuple(Affine(const, per_sample) for const, per_sample in shape) for shape in shape_rows]
@@ -75,7 +75,7 @@ def of_tables(data: Any) -> Trace:
 
 
 class _Once:
-    """Values of which equal ones are kept once, as plain data, by the number of each."""
+    """Distinct values as plain data, each stored once and referred to by its number."""
 
     def __init__(self, plain: Callable[[Any], Any]) -> None:
         self.values: list[Any] = []
@@ -89,7 +89,7 @@ class _Once:
 
 
 def _plain(value: Any) -> Any:
-    """Data as JSON would have it: tuples are lists, and subclasses of numbers and of text what they are."""
+    """Return data as JSON has it: tuples become lists, subclasses of numbers and strings become plain ones."""
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -99,4 +99,4 @@ def _plain(value: Any) -> Any:
             return kind(value)
     if value is None:
         return None
-    raise ValueError(f"{type(value).__name__} is no plain data")
+    raise ValueError(f"{type(value).__name__} is not plain data")

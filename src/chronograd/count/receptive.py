@@ -1,15 +1,16 @@
 """Receptive field and stride of every tensor, computed on the graph of a trace.
 
-Each tensor knows, per spatial axis of the input, how wide a stretch of the input its neighbours see. A window of
-size k, dilation d and stride s turns a stretch of m steps into `m·s + (k - 1)·d` steps before it; a transposed
-one into `⌊(m + (k - 1)·d) / s⌋`. The receptive field is one pixel more than the steps that a stretch of none
-becomes at the input. Branches that meet take the largest. A tensor also remembers which of its dimensions walk over
-space, through views and permutations, so that a linear layer over channels leaves the field alone and one over a
-flattened image makes it global. Global for good: attention, also in windows; what reduces, multiplies,
-transforms or samples over space; and gating by such.
+Each tensor has, per spatial axis of the input, the width of the input region that adjacent elements depend on. A window of size
+k, dilation d and stride s turns a distance of m steps into `m·s + (k - 1)·d` steps before it; a transposed one into `⌊(m + (k -
+1)·d) / s⌋`. The receptive field is one pixel more than the distance at the input for m = 0. If branches meet, the largest
+counts.
 
-Left out: statistics of norms (by convention they do not count), the effect of padding at the border, and
-where a branch looks (slices shifted against each other see as much as one of them).
+A tensor also records which of its dimensions run over space, through views and permutations. So a linear layer over channels
+leaves the field unchanged, and one over a flattened image makes it global. These operators make it global: attention (also in
+windows), any operator that reduces, multiplies, transforms or samples over space, and gating by such a tensor.
+
+Left out: statistics of norms (by convention they do not count), and padding at the border. The offset of a branch does not
+count either: slices shifted against each other have the field of one of them.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Any
 
 from chronograd.trace import Operator, Trace
 
-# A dimension as the product of what was merged into it, in order: (size, the spatial axes it walks over).
+# A dimension as the product of the dimensions merged into it, in order: (size, the spatial axes it runs over).
 Dim = tuple[tuple[int, frozenset[int]], ...]
 Tags = tuple[Dim, ...]
-# Steps (a, b, c), the last applied first: a stretch of m becomes ⌊(a·m + b) / c⌋.
+# Steps (a, b, c), the last applied first: a distance of m becomes ⌊(a·m + b) / c⌋.
 Steps = tuple[tuple[int, int, int], ...]
 
 
@@ -33,7 +34,7 @@ class ReceptiveField:
     """Receptive field of one tensor.
 
     Attributes:
-        steps: per spatial axis, from a stretch of this tensor to one of the input; None = global.
+        steps: per spatial axis, from a distance in this tensor to one in the input; None = global.
         stride: input pixels between neighbours, per axis.
         tags: the dimensions of the tensor.
     """
@@ -44,11 +45,11 @@ class ReceptiveField:
 
     @property
     def size(self) -> tuple[int, ...] | None:
-        """Pixels per spatial axis; None = global, the whole input."""
+        """Return the pixels per spatial axis; None = global, the whole input."""
         return None if self.steps is None else tuple(1 + _stretch(s, 0) for s in self.steps)
 
     def then(self, axes: frozenset[int], step: tuple[int, int, int]) -> ReceptiveField:
-        """After one more step along some axes."""
+        """Return the field after one more step along some axes."""
         stride, steps = list(self.stride), list(self.steps or ())
         for axis in axes:
             stride[axis] *= Fraction(step[0], step[2])
@@ -58,7 +59,7 @@ class ReceptiveField:
 
 
 def _append(steps: Steps, step: tuple[int, int, int]) -> Steps:
-    """Whole numbers go through one more division unharmed, so only divisions need a step of their own."""
+    """Append a step. One without division is merged into the last step, which is exact for integers."""
     if step[2] > 1 or not steps:
         return (*steps, step)
     a, b, c = steps[-1]
@@ -72,10 +73,10 @@ def _stretch(steps: Steps, length: int) -> int:
 
 
 def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, ReceptiveField]:
-    """Field by tensor id, after the last forward operator that wrote it.
+    """Return the field by tensor id, after the last forward operator that wrote it.
 
-    Tensors that do not depend on the image (parameters, constants) have none. Only networks whose
-    first input is an image (N, C, H, W), or has at least one spatial dimension, have fields.
+    Tensors that do not depend on the image (parameters, constants) have none. The network's first input must be an image (N, C,
+    H, W), or have at least one spatial dimension.
     """
     fields: dict[int, ReceptiveField] = {}
     shapes = [t.shape_at(batch) for t in trace.tensors]
@@ -93,7 +94,7 @@ def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, ReceptiveField]:
             continue
         inputs = op.inputs
         if op.kind == "view" and not any(i in fields for i in inputs):
-            # A view changed in place was written down with its new strides: look its storage up.
+            # A view changed in place was recorded with its new strides, so look up its storage.
             inputs = tuple(latest[s] for s in (trace.tensors[i].storage for i in inputs) if s in latest)
         found = _apply(op, inputs, fields, shapes)
         if found is None:
@@ -130,16 +131,16 @@ def _apply(
         return merged if not any(_dims(op, first.tags)) else replace(merged, steps=None)
     if kind in ("view", "copy", "gather"):
         return _moved(op, known, merged, shapes, out_shape)
-    # Elementwise and norms: the widest operand gives the dimensions.
+    # Elementwise operators and norms: the widest operand gives the dimensions.
     return replace(merged, tags=_union([f.tags for _, f in known], len(out_shape)))
 
 
-# Operators that read wherever their input tells them to, or everywhere.
+# Operators that read at positions given by an input, or everywhere.
 _ANYWHERE = ("_fft", "grid_sampler")
 
 
 def _merge(fields: list[ReceptiveField]) -> ReceptiveField:
-    """The largest of several fields, with the dimensions of the first."""
+    """Return the largest of several fields, with the dimensions of the first."""
     first = fields[0]
     stride = tuple(max(s) for s in zip(*(f.stride for f in fields), strict=True))
     branches = [f.steps for f in fields if f.steps is not None]
@@ -150,7 +151,7 @@ def _merge(fields: list[ReceptiveField]) -> ReceptiveField:
 
 
 def _window(op: Operator, field: ReceptiveField, rank: int) -> ReceptiveField:
-    """A kernel slides over the last dimensions."""
+    """Return the field after a kernel that slides over the last dimensions."""
     kernel, step = op.attributes["kernel"], op.attributes["stride"]
     dilation = op.attributes.get("dilation", [1] * len(kernel))
     for axis, (k, s, d) in enumerate(zip(kernel, step, dilation, strict=True)):
@@ -164,7 +165,9 @@ def _window(op: Operator, field: ReceptiveField, rank: int) -> ReceptiveField:
 
 
 def _adaptive(field: ReceptiveField, in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> ReceptiveField:
-    """Adaptive pooling: output i sees from ⌊i·in/out⌋ up to ⌈(i + 1)·in/out⌉; to one pixel it is global."""
+    """Return the field after adaptive pooling: output i reads from ⌊i·in/out⌋ up to ⌈(i + 1)·in/out⌉; one output pixel is
+    global.
+    """
     for dim in range(2, len(in_shape)):
         before, after = in_shape[dim], out_shape[dim]
         if after == 1 and before > 1:
@@ -177,7 +180,7 @@ def _adaptive(field: ReceptiveField, in_shape: tuple[int, ...], out_shape: tuple
 def _resampled(
     op: Operator, field: ReceptiveField, in_shape: tuple[int, ...], out_shape: tuple[int, ...]
 ) -> ReceptiveField:
-    """Resampling by out / in reads like a transposed window of 1, 2 or 4 times that."""
+    """Return the field after resampling by out / in: that of a transposed window of 1, 2 or 4 times that size."""
     reads = 1 if "nearest" in op.name else 4 if "bicubic" in op.name else 2
     for dim in range(2, len(in_shape)):
         before, after = in_shape[dim], out_shape[dim]
@@ -188,7 +191,7 @@ def _resampled(
 def _product(
     op: Operator, known: list[tuple[int, ReceptiveField]], field: ReceptiveField, out_shape: tuple[int, ...]
 ) -> ReceptiveField:
-    """A product mixes the last dimension of its first operand with the last but one of its second."""
+    """Return the field after a product of the last dimension of its first operand with the last but one of its second."""
     fields, rank = dict(known), len(out_shape)
     dims: list[Dim] = [()] * rank
     mixes = False
@@ -197,9 +200,9 @@ def _product(
             continue
         tags = fields[tid].tags
         mixes = mixes or bool(_axes(tags[len(tags) - 1 - position if len(tags) > 1 else 0]))
-        kept = [*range(rank - 2), rank - 2 + position] if rank > 1 and len(tags) > 1 else range(rank - 2)
+        remaining = [*range(rank - 2), rank - 2 + position] if rank > 1 and len(tags) > 1 else range(rank - 2)
         fitted = _fit(tags, rank)
-        for dim in kept:
+        for dim in remaining:
             dims[dim] = _joined(dims[dim], fitted[dim])
     return ReceptiveField(None if mixes else field.steps, field.stride, tuple(dims))
 
@@ -207,7 +210,7 @@ def _product(
 def _reduction(
     op: Operator, field: ReceptiveField, in_shape: tuple[int, ...], out_shape: tuple[int, ...]
 ) -> ReceptiveField:
-    """Reducing over a dimension that walks over space makes the result global."""
+    """Return the field after a reduction, global if a reduced dimension runs over space."""
     dims = op.attributes.get("args", [None])
     reduced = dims[0] if dims else None
     rank = len(in_shape)
@@ -260,7 +263,9 @@ def _moved(
 
 
 def _reshape(tags: Tags, out_shape: tuple[int, ...]) -> Tags:
-    """Factors are dealt out again in order; where sizes do not divide, all that follow share their axes."""
+    """Return tags for a new shape, with factors distributed in order; if sizes do not divide, all later dimensions share their
+    axes.
+    """
     factors = [factor for dim in tags for factor in dim if factor[0] != 1]
     result: list[Dim] = []
     for size in out_shape:
@@ -286,7 +291,7 @@ def _axes(dim: Dim) -> frozenset[int]:
 
 
 def _sized(tags: Tags, shape: tuple[int, ...]) -> Tags:
-    """Dimensions whose factors no longer make up their size become one factor."""
+    """Return tags for a shape; a dimension whose factors do not multiply to its size becomes one factor."""
     return tuple(
         dim if math.prod(n for n, _ in dim) == size and dim else ((size, _axes(dim)),)
         for dim, size in zip(_fit(tags, len(shape)), shape, strict=True)
@@ -294,14 +299,14 @@ def _sized(tags: Tags, shape: tuple[int, ...]) -> Tags:
 
 
 def _fit(tags: Tags, rank: int) -> Tags:
-    """Tags of a tensor broadcast to `rank` dimensions, aligned at the last."""
+    """Return the tags of a tensor broadcast to `rank` dimensions, aligned at the last."""
     if len(tags) >= rank:
         return tags[len(tags) - rank :]
     return ((),) * (rank - len(tags)) + tags
 
 
 def _joined(a: Dim, b: Dim) -> Dim:
-    """One dimension that walks over what either walks over; the one with more axes keeps its factors."""
+    """Return one dimension that runs over the axes of both; the one with more axes keeps its factors."""
     one, two = _axes(a), _axes(b)
     if two <= one and a:
         return a
@@ -316,7 +321,7 @@ def _union(all_tags: list[Tags], rank: int) -> Tags:
 
 
 def _dims(op: Operator, tags: Tags) -> list[bool]:
-    """For a softmax: whether its dimension walks over space."""
+    """Return, for a softmax, whether its dimension runs over space."""
     args = op.attributes.get("args", [])
     dim = args[0] if args and isinstance(args[0], int) else -1
     return [bool(_axes(tags[dim % len(tags)]))] if tags else []

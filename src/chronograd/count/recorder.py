@@ -1,8 +1,8 @@
-"""Watches a network run on the meta device and writes down a Trace.
+"""A recorder that observes a network on the meta device and creates a Trace.
 
-The batch is one large number P. A dimension `c + s·P` is read back as an affine amount, so one pass gives
-the work at every batch; nothing is allocated on the meta device. Lifetimes are those of the storages
-that the network and autograd really hold: weak references tell when each one dies.
+The batch is one large number P. A dimension `c + s·P` is read back as an affine amount, so one pass gives the work at every
+batch. Nothing is allocated on the meta device. Lifetimes are those of the storages that the network and autograd really hold:
+weak references signal when each one is freed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from chronograd.count.meta_kernels import KERNELS, is_channels_last
 from chronograd.errors import TraceError
 from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
 
-# The symbolic batch: a prime above every constant dimension, so that c + s·P splits one way only, and
-# small enough that P samples of 64 GiB each still have a 63-bit size.
+# The symbolic batch. It is a prime above every constant dimension, so c + s·P splits in one way only. It is small enough that P
+# samples of 64 GiB each still have a 63-bit size.
 SYMBOLIC_BATCH = 134_217_757
-# More operators than this, or more samples picked out of the batch, means that Python loops over the batch.
+# More operators, or more samples selected from the batch, mean that Python loops over the batch.
 MAX_OPERATORS = 1_000_000
 MAX_SAMPLES_PICKED = 256
-# Multiply-adds of real numbers in one of complex numbers.
+# Real multiply-adds in a complex one.
 _COMPLEX = 4
 
 Rule = tuple[str, str, Any]
@@ -44,7 +44,7 @@ class Amounts(NamedTuple):
 
 
 class Recorder(TorchDispatchMode):
-    """Records every aten operator that runs under it into `trace`."""
+    """A dispatch mode that records every aten operator into `trace`."""
 
     def __init__(self, trace: Trace, batch: int, is_symbolic: bool, is_real: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -63,20 +63,20 @@ class Recorder(TorchDispatchMode):
         self._node_op: dict[int, int] = {}
         self._is_paused = False
         self._samples_picked = 0
-        self.recurrent: list[str] = []  # classes of the recurrent layers that now run
-        self._depth = 0  # of `modules` where backward begins
+        self.recurrent: list[str] = []  # classes of the recurrent layers that run now
+        self._depth = 0  # length of `modules` at the start of backward
 
     def begin_backward(self) -> None:
         self.phase, self._depth = "backward", len(self.modules)
 
     @property
     def runs_again(self) -> bool:
-        """Whether a module runs for a second time, in backward: activation checkpointing."""
+        """Return whether a module runs for a second time, in backward: activation checkpointing."""
         return self.phase == "backward" and len(self.modules) > self._depth
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Operators run here are not recorded."""
+        """Stop recording in this context."""
         self._is_paused = True
         try:
             yield
@@ -86,7 +86,7 @@ class Recorder(TorchDispatchMode):
     # -- tensors ---------------------------------------------------------------------------------
 
     def dim(self, size: int) -> Affine:
-        """A size as an affine amount: `c + s·P` with |c| < P / 2."""
+        """Return a size as an affine amount: `c + s·P` with |c| < P / 2."""
         if not self.is_symbolic or size < SYMBOLIC_BATCH // 2:
             return Affine(size, 0)
         per_sample, const = divmod(size, SYMBOLIC_BATCH)
@@ -95,7 +95,7 @@ class Recorder(TorchDispatchMode):
         return Affine(const, per_sample)
 
     def add_tensor(self, t: torch.Tensor, role: str = "activation", name: str = "") -> int:
-        """Id of a tensor in the trace, new or known."""
+        """Return the id of a new or known tensor in the trace."""
         storage = t.untyped_storage()
         key = storage._cdata
         sid = self._storages.get(key)
@@ -133,7 +133,7 @@ class Recorder(TorchDispatchMode):
         return self.trace.storages[self._storages[t.untyped_storage()._cdata]]
 
     def forget(self) -> None:
-        """Stop watching: what is still alive lives to the end."""
+        """Stop watching storages: those still alive live to the end."""
         self._weak.clear()
 
     def _product(self, dims: Sequence[Affine]) -> Affine:
@@ -150,7 +150,7 @@ class Recorder(TorchDispatchMode):
     # -- operators -------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # In backward the function mode is on here, and would see every shape that is asked for.
+        # In backward the function mode is on here, and would record every access to a shape.
         with torch._C.DisableTorchFunction():
             return self._dispatch(func, args, kwargs or {})
 
@@ -167,7 +167,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _check_picks(self, func: Any, args: Any) -> None:
-        """Refuse to take the batch apart, sample by sample: there are 134 million of them."""
+        """Raise TraceError if the network splits the batch into single samples: there are 134 million of them."""
         x, dim = args[0], args[_PICKS[func]] if len(args) > _PICKS[func] else 0
         if x.shape[dim] < SYMBOLIC_BATCH // 2:
             return
@@ -177,7 +177,7 @@ class Recorder(TorchDispatchMode):
             self._samples_picked = MAX_SAMPLES_PICKED + 1
         if self._samples_picked > MAX_SAMPLES_PICKED:
             raise TraceError(
-                "the network takes its batch apart, sample by sample, so its operators depend on the batch",
+                "the network splits its batch into single samples, so its operators depend on the batch",
                 "trace at one batch with --fixed-batch N",
             )
 
@@ -204,7 +204,7 @@ class Recorder(TorchDispatchMode):
         elif family == "vector":
             if func is torch.ops.aten.native_batch_norm.default and not args[5]:
                 detail = 2  # with stored statistics: scale and shift
-            # An embedding's gradient adds once per row that came in, however large the table.
+            # An embedding's gradient adds once per incoming row, for any size of the table.
             adds_rows = func is torch.ops.aten.embedding_dense_backward.default
             vector = (self._numel[inputs[0]] if adds_rows else self._largest(inputs, outputs)).times(detail)
         elif family == "pooling":
@@ -256,7 +256,7 @@ class Recorder(TorchDispatchMode):
         amounts: Amounts,
         owner: tuple[str, int, int | None] | None = None,
     ) -> int:
-        """Write one operator down; `owner` overrides (module, call, forward operator)."""
+        """Record one operator; `owner` overrides (module, call, forward operator)."""
         index = len(self.trace.operators)
         if index >= MAX_OPERATORS:
             raise TraceError(
@@ -272,10 +272,10 @@ class Recorder(TorchDispatchMode):
         return index
 
     def _owner(self, index: int) -> tuple[str, int, int | None]:
-        """Module, call and forward operator of the one now running.
+        """Return module, call and forward operator of the running operator.
 
-        In backward, the sequence number of the running autograd node names the forward operator that made
-        it; hooks would lose the second backward of a shared module.
+        In backward, the sequence number of the running autograd node identifies the forward operator that created it; hooks
+        would miss the second backward of a shared module.
         """
         if self.phase == "forward" or self.runs_again:
             self._node_op.setdefault(torch._C._autograd._get_sequence_nr() - 1, index)
@@ -288,7 +288,7 @@ class Recorder(TorchDispatchMode):
         return made_by.module, made_by.call, forward if made_by.phase == "forward" else None
 
     def affine(self, formula: formulas.Macs, args: Any, ins: list[Any], outs: list[Any]) -> Affine:
-        """A formula on shapes, evaluated at batch 1 and 2."""
+        """Return the result of a formula on shapes, evaluated at batch 1 and 2."""
         if not self.is_symbolic:
             return Affine(formula(args, ins, outs), 0)
         one, two = (formula(args, self._at(ins, b), self._at(outs, b)) for b in (1, 2))
@@ -314,7 +314,7 @@ class Recorder(TorchDispatchMode):
 
 @contextmanager
 def watch_modules(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Tell the recorder which module runs, by hooks on this model that are always taken off again."""
+    """Tell the recorder which module runs, with hooks on this model that are always removed afterwards."""
     calls: dict[str, int] = {}
     again: dict[str, int] = {}
     handles = []
@@ -349,7 +349,7 @@ def watch_modules(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 _RULES: dict[Any, Rule] = {}
-# Operators that can take the batch apart → position of their dimension.
+# Operators that can split the batch → position of their dimension.
 _PICKS = {
     torch.ops.aten.select.int: 1,
     torch.ops.aten.unbind.int: 1,
@@ -360,7 +360,7 @@ _WEIGHT_OF_NORM = {"aten::native_batch_norm": 1, "aten::native_group_norm": 1, "
 
 
 def _rule(func: Any) -> Rule:
-    """Family, kind and detail of an operator, found once."""
+    """Return family, kind and detail of an operator, cached."""
     name = func._schema.name
     base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
     for candidate in (name, base):
@@ -379,7 +379,7 @@ def _rule(func: Any) -> Rule:
 
 
 def _overloads(name: str) -> Iterator[Any]:
-    """Operators of a name such as `aten::eq`, whose tags those in place may lack."""
+    """Yield the operators of a name such as `aten::eq`; in-place overloads may lack the tags of the others."""
     library, _, own = name.partition("::")
     packet = getattr(getattr(torch.ops, library), own, None)
     for overload in packet.overloads() if packet is not None and hasattr(packet, "overloads") else ():
@@ -395,8 +395,11 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _layout_of(operands: list[torch.Tensor]) -> dict[str, Any]:
-    """Whether a convolution runs with channels last, as it does if one of its operands has them so, and the positions of
-    operands, its weight (the last) apart, that are copied into that layout first."""
+    """Return whether a convolution runs with channels last, and the positions of operands that are first copied into that
+    layout.
+
+    It does if one of its operands is channels last. The weight, the last operand, is not listed.
+    """
     is_last = any(map(is_channels_last, operands))
     layout = torch.channels_last if is_last else torch.contiguous_format
     copied = [i for i, t in enumerate(operands[:-1]) if t.dim() == 4 and not t.is_contiguous(memory_format=layout)]
@@ -404,7 +407,7 @@ def _layout_of(operands: list[torch.Tensor]) -> dict[str, Any]:
 
 
 def _is_strided(ins: list[torch.Tensor], out: torch.Tensor) -> bool:
-    """Whether a large input lies in memory in another order than the result, so that it is not read in one sweep."""
+    """Return whether a large input has another memory order than the result, so that reading it is not sequential."""
     if ins and out.dim() == ins[0].dim():
         is_last = is_channels_last(out)
         return any(
@@ -418,7 +421,7 @@ def _is_strided(ins: list[torch.Tensor], out: torch.Tensor) -> bool:
 
 
 def _order(t: torch.Tensor) -> list[int]:
-    """Dimensions longer than one, from the outermost in memory to the innermost."""
+    """Return dimensions longer than one, from the outermost in memory to the innermost."""
     strides = t.stride()
     return sorted((d for d in range(t.dim()) if t.shape[d] > 1), key=lambda d: -strides[d])
 
@@ -427,7 +430,7 @@ def _describe_conv(func: Any, args: Any) -> tuple[str, dict[str, Any]]:
     first = 1 if func._schema.name == "aten::convolution_backward" else 0
     weight = tuple(args[first + 1].shape)
     stride, padding, dilation, transposed, _, groups = args[first + 3 : first + 9]
-    if first:  # convolution_backward has bias_sizes where convolution has the bias
+    if first:  # convolution_backward has bias_sizes in the place of convolution's bias
         stride, padding, dilation, transposed, _, groups = args[4:10]
     attributes = {
         "kernel": list(weight[2:]),
@@ -445,7 +448,7 @@ def _describe_conv(func: Any, args: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _describe_pool(args: Any, kernel: list[int]) -> dict[str, Any]:
-    """Kernel, stride and padding of a pooling; stride is the kernel when left empty."""
+    """Return kernel, stride and padding of a pooling; the stride defaults to the kernel."""
     rest = list(args[2:])
     stride = list(rest[0]) if rest and isinstance(rest[0], (list, tuple)) and rest[0] else kernel
     padding = list(rest[1]) if len(rest) > 1 and isinstance(rest[1], (list, tuple)) else [0] * len(kernel)
@@ -455,13 +458,13 @@ def _describe_pool(args: Any, kernel: list[int]) -> dict[str, Any]:
 
 
 def _plain(values: Sequence[Any]) -> list[Any]:
-    """Arguments that are numbers or lists of numbers."""
-    kept: list[Any] = []
+    """Return arguments that are numbers or lists of numbers."""
+    plain: list[Any] = []
     for v in values:
         if isinstance(v, (bool, int, float)) or v is None:
-            kept.append(v)
+            plain.append(v)
         elif isinstance(v, (list, tuple)) and all(isinstance(x, (int, float)) for x in v):
-            kept.append(list(v))
+            plain.append(list(v))
         else:
-            kept.append(None)
-    return kept
+            plain.append(None)
+    return plain

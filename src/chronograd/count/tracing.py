@@ -27,15 +27,15 @@ from chronograd.words import how_many
 
 Loss = Callable[[list[torch.Tensor]], torch.Tensor]
 
-# Sizes of storage are signed numbers of 64 bits, also on the meta device.
+# Storage sizes are signed 64-bit numbers, also on the meta device.
 _MAX_BYTES = 2**63 - 1
-# Batches at which a network is tried that fails at every batch at once, to learn what its batch has to do with it.
+# Real batches for a second try of a network that fails at the symbolic batch, to learn whether the batch is the reason.
 _TRIED = (2, 1)
 
 
 @dataclass(frozen=True)
 class _Way:
-    """How a network is run: at which batch, whether that stands for every batch, and whether on its real values."""
+    """A way to run a network: its batch, whether that represents every batch, and whether real values are used."""
 
     batch: int
     is_symbolic: bool = False
@@ -58,30 +58,29 @@ def trace(
     is_ours: bool = False,
     build: Callable[[], nn.Module] | None = None,
 ) -> Trace:
-    """Run a network once on the meta device and write down its work.
+    """Run a network once on the meta device and record its work.
 
     Args:
         model: any module, on any device; it is neither changed nor copied in memory.
-        input_shapes: shape of each positional input without the batch dimension, or an `Input`, which may state a keyword, a type
-            and another place for the batch.
-        example_inputs, batch_dim: the inputs themselves, in place of shapes, and where their batch is; see `Call.of_example`. If
-            the work cannot be stated for every batch, the trace holds for the batch of the example, and if it depends on values,
-            the network is run on them.
-        network: reference to keep in the trace.
+        input_shapes: shape of each positional input without the batch dimension, or an `Input`, which may state a keyword, a
+            type and another place for the batch.
+        example_inputs, batch_dim: the inputs themselves, in place of shapes, and the place of their batch; see
+            `Call.of_example`. If the work cannot be stated for every batch, the trace is valid for the batch of the example. If
+            it depends on values, the network runs on them.
+        network: reference to store in the trace.
         input_dtypes: by default int64 for a network that begins with an embedding, else that of the first floating-point
             parameter.
-        mode: `training` (training mode: forward, loss, backward) or `inference` (evaluation
-            mode, forward, no gradients kept).
-        loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs; a network that
-            returns a loss of its own, as with targets, is differentiated by that.
+        mode: `training` (training mode: forward, loss, backward) or `inference` (evaluation mode, forward, no gradients).
+        loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs. If the network
+            itself returns a loss, as with targets, that is differentiated.
         fixed_batch: trace at this one batch; for networks that loop over or mix their samples.
-        inputs_require_grad: also take the gradient of floating inputs, as inside a larger network.
-        channels_last: lay images and convolutions out with channels last in memory, as training.channels_last does.
-        is_ours: the model is on meta already and may be changed, so that no copy is made.
-        build: makes the model again, with real weights; for a model on meta whose work depends on values.
+        inputs_require_grad: also compute the gradient of floating inputs, as inside a larger network.
+        channels_last: use channels last in memory for images and convolutions, as training.channels_last does.
+        is_ours: the model is on meta already and may be changed, so no copy is made.
+        build: creates the model again, with real weights; for a model on meta whose work depends on values.
 
-    Raises: TraceError if the network raises, needs real values, or its work is not affine in the batch.
-        Whatever happens, the model, its hooks and the process are left as they were.
+    Raises: TraceError if the network raises, needs real values, or its work is not affine in the batch. In every case the
+        model, its hooks and the process stay unchanged.
     """
     _warm_up()
     if mode not in ("training", "inference"):
@@ -102,7 +101,7 @@ def trace(
 
 
 def _first_way(at: Callable[[_Way], Trace], call: Call, fixed_batch: int | None) -> Trace:
-    """A trace for every batch, else for the batch of the user's values, else one made with these values."""
+    """Return a trace for every batch, else for the batch of the user's values, else one created with these values."""
     own = fixed_batch or call.batch or 1
     has_values = any(slot.value is not None for slot in call.slots)
     if fixed_batch is None and not call.is_listed:
@@ -119,7 +118,7 @@ def _first_way(at: Callable[[_Way], Trace], call: Call, fixed_batch: int | None)
             raise
         result = at(_Way(own, is_real=True))
         result.notes.append(
-            f"the work depends on the values of the inputs, so the network was run on them: it holds for these {how_many(own, 'samples')}"
+            f"the work depends on the values of the inputs, so the network ran on them: the trace is valid for these {how_many(own, 'samples')}"
         )
     if fixed_batch is None:
         result.notes.append(f"the work could not be stated for every batch, so it was counted at batch {own} alone")
@@ -127,11 +126,11 @@ def _first_way(at: Callable[[_Way], Trace], call: Call, fixed_batch: int | None)
 
 
 def _explain_batch(at: Callable[[_Way], Trace], error: TraceError) -> NoReturn:
-    """Raise the error of a network that fails at every batch at once as it is at a real batch, or say which batch works."""
+    """Raise the error that a network raises at a real batch, if it fails at the symbolic one, or state which batch works."""
     first: TraceError | None = None
     try:
         if error.__cause__ is None or needs_values(error):
-            raise error  # the recorder's own words, or values that no batch has
+            raise error  # the recorder's own error, or missing values, which no batch provides
         for batch in _TRIED:
             try:
                 at(_Way(batch))
@@ -148,7 +147,7 @@ def _explain_batch(at: Callable[[_Way], Trace], error: TraceError) -> NoReturn:
 
 @dataclass(frozen=True)
 class _Traced:
-    """A network and how it is run: arguments as of `trace`."""
+    """A network and the arguments of `trace` for it."""
 
     model: nn.Module
     call: Call
@@ -162,7 +161,7 @@ class _Traced:
 
 
 def _traced(asked: _Traced, way: _Way) -> Trace:
-    """Run a network in one way. Errors as of `trace`."""
+    """Run a network in one way. Raises as `trace`."""
     model, call, name, mode, loss = asked.model, asked.call, asked.name, asked.mode, asked.loss
     result = Trace(name, mode, loss if mode == "training" else "none", [])
     result.versions = {"torch": str(torch.__version__)}
@@ -207,7 +206,7 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
 
 @contextmanager
 def _without_mkldnn(way: _Way) -> Iterator[None]:
-    """Real recurrent layers of the CPU would run as one operator of that library."""
+    """Disable mkldnn, which would run real recurrent layers of the CPU as one operator."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(before and not way.is_real)
     try:
@@ -228,7 +227,7 @@ def _check_size(slot: Slot, way: _Way) -> None:
         of_batch = "" if way.is_symbolic else f" in a batch of {batch:,}"
         raise InputError(
             f"a sample of shape {' × '.join(map(str, slot.shape))}{of_batch} is too large to trace: "
-            f"it has {math.prod(slot.shape):,} elements, and {most:,} is the most",
+            f"it has {math.prod(slot.shape):,} elements, and the maximum is {most:,}",
             "give a smaller shape (--input, or data.shape of a job)" + ("" if way.is_symbolic else ", or batch"),
         )
 
@@ -237,7 +236,7 @@ _is_warm = False
 
 
 def _warm_up() -> None:
-    """Before the first trace of a process: torch imports parts of itself inside it, and these hold on to tensors."""
+    """Trace a tiny network once per process. Imports of torch during the first trace would hold on to tensors."""
     global _is_warm
     if not _is_warm:
         _is_warm = True
@@ -245,10 +244,10 @@ def _warm_up() -> None:
 
 
 def _run(model: nn.Module, given: list[Any], recorder: Recorder, loss: Loss) -> None:
-    """Forward, loss and backward. `given` holds arguments and keywords, and is emptied once they are used."""
+    """Run forward, loss and backward. `given` holds arguments and keywords; it is emptied after use."""
     result = recorder.trace
     result.frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
-    # The modes stay on in backward: activation checkpointing runs modules again there.
+    # The modes stay on in backward, because activation checkpointing runs modules again there.
     with (
         without_collection(),
         recorder,
@@ -265,10 +264,10 @@ def _run(model: nn.Module, given: list[Any], recorder: Recorder, loss: Loss) -> 
         outputs.clear()
         given.clear()
         if not value.requires_grad:
-            result.notes.append("nothing takes a gradient: there is no backward pass")
+            result.notes.append("nothing needs a gradient, so there is no backward pass")
             return
         recorder.begin_backward()
-        # What torch.autograd.backward does, which would turn the modes off.
+        # The same call as in torch.autograd.backward, which would turn the modes off.
         engine: Any = torch.autograd.Variable._execution_engine
         roots, grads = (value,), (torch.ones_like(value),)
         engine.run_backward(roots, grads, False, False, (), allow_unreachable=True, accumulate_grad=True)
@@ -278,9 +277,9 @@ def _run(model: nn.Module, given: list[Any], recorder: Recorder, loss: Loss) -> 
 
 
 def cross_entropy(outputs: list[torch.Tensor]) -> torch.Tensor:
-    """Mean cross-entropy of every floating output with a class dimension: (N, C), (N, C, H, W) or (N, T, C).
+    """Return the mean cross-entropy of every floating output with a class dimension: (N, C), (N, C, H, W) or (N, T, C).
 
-    A network that returns scalars has a loss of its own: their sum.
+    If a network returns scalars, their sum is its loss.
     """
     losses = [t for t in outputs if t.is_floating_point() and t.dim() == 0 and t.requires_grad]
     for t in outputs if not losses else ():
@@ -294,7 +293,7 @@ def cross_entropy(outputs: list[torch.Tensor]) -> torch.Tensor:
 
 
 def sum_of_outputs(outputs: list[torch.Tensor]) -> torch.Tensor:
-    """Sum of every floating or complex output: the plainest thing that has a gradient."""
+    """Return the sum of every floating or complex output: the simplest loss with a gradient."""
     real = [torch.view_as_real(t) if t.is_complex() else t for t in outputs]
     sums = [t.sum() for t in real if t.is_floating_point()]
     if not sums:
@@ -306,7 +305,7 @@ LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "sum": sum_of_outputs
 
 
 def _name_state(model: nn.Module, recorder: Recorder) -> None:
-    """Parameters and buffers enter the trace before the first operator, tied ones as one storage."""
+    """Add parameters and buffers to the trace before the first operator, tied ones as one storage."""
     for name, p in model.named_parameters():
         recorder.add_tensor(p, role="parameter", name=name)
     for name, b in model.named_buffers():
@@ -321,7 +320,7 @@ def _channels_last(image: torch.Tensor) -> torch.Tensor:
 
 
 def _meta_copy(model: nn.Module, name: str) -> nn.Module:
-    """A copy whose tensors are on meta: the structure is copied, no weight is."""
+    """Return a copy whose tensors are on meta, without copying any weight."""
     memo: dict[int, Any] = {}
     for p in model.parameters():
         memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)

@@ -88,8 +88,7 @@ def shown_of(
 
 
 def of_figure(trace: Trace, text: str, least_s: Callable[[Job], float] = lambda job: 0.0) -> Callable[[Job], Shown]:
-    """Return the correction that a figure such as `rtx3090=1234/s` gives for a job: like `shown_by`, for that job on that
-    device.
+    """Return the correction that a figure such as `rtx3090=1234/s` gives for a job: `shown_by` for that job and device.
 
     A rate counts samples (or tokens, `tokens/s`); a time is that of one step. For several devices, such as `8xv100=78ms`, it
     covers them all. The figure counts as one of the network alone, because the job's input pipeline is that of another machine.

@@ -2,8 +2,8 @@
 
 Memory falls to the inputs of blocks and the activations of one block. Time grows by one forward pass of the blocks.
 
-Left out: tensors that a second run creates and frees before backward starts; states of random number generators. Source: Chen
-et al. 2016, Training deep nets with sublinear memory cost.
+Left out: tensors that a second run creates and frees before backward starts; states of random number generators.
+Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
 """
 
 from __future__ import annotations

@@ -158,9 +158,7 @@ class Topology:
 
     @property
     def within(self) -> tuple[Amount, Amount]:
-        """Return latency and bandwidth between the devices of the fullest node; if it has several groups, of the slower
-        link.
-        """
+        """Return latency and bandwidth between the devices of the fullest node; of the slower link for several groups."""
         latency_s, bandwidth = self.intra.latency_s, self.intra.bandwidth_bytes_per_s
         if self.across is None or self.per_group is None:
             return latency_s, bandwidth
@@ -276,8 +274,8 @@ def all_reduce_s(algorithm: str, message_bytes: Amount, topology: Topology) -> A
     Args:
         algorithm: one of ALGORITHMS, or of ALIASES.
         message_bytes: a number, or an array that broadcasts with the topology's `num_ranks`.
-    Raises: NotFoundError for an unknown algorithm. Source: hierarchical as in Horovod; near partners first as in Rabenseifner
-    2004.
+    Raises: NotFoundError for an unknown algorithm.
+    Source: hierarchical as in Horovod; near partners first as in Rabenseifner 2004.
 
     >>> from chronograd.hardware.catalog import link
     >>> two_nodes = Topology(16, 8, link("nvlink2"), link("ethernet-25g"))

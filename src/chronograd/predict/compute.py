@@ -75,9 +75,7 @@ _ELEMENTWISE = CLASSES.index("elementwise.forward")
 
 
 def smooth_max(a: Any, b: Any) -> Any:
-    """Return the fourth-power sum: a tenth above the larger value if they are within a third of each other, else nearly that
-    value.
-    """
+    """Return the fourth-power sum: about the larger value, or a tenth more if both are within a third of each other."""
     return (a**4 + b**4) ** 0.25
 
 
@@ -117,12 +115,10 @@ class Work:
         is_launched: False for views, which cost nothing on the device. `issues`: work of the host; see `Traffic`.
         sample_bytes, weight_bytes: bytes that grow with the batch, and bytes that do not.
         cast_bytes: bytes moved to change the type or layout of operands; `relayout_bytes`: bytes that a convolution moves if
-            its
-            input is not channels last.
+            its input is not channels last.
         depth, width, rows: of a product (rows × depth) · (depth × width); ones elsewhere.
         out_width: pixels in a row of a convolution's output, for square images: the square root of a sample's rows. Two
-            gradients
-            have twice the rows. One elsewhere.
+            gradients have twice the rows. One elsewhere.
         is_unaligned: half-precision products of weights with a dimension that is not a multiple of 8.
     """
 
@@ -398,9 +394,7 @@ def _trained(trace: Trace) -> tuple[int, int]:
 
 
 def average_seconds(trace: Trace, calibration: Calibration) -> float:
-    """Return the time of one update of a running mean of parameters and buffers: one operator reads both and writes the
-    mean.
-    """
+    """Return the time to update a running mean of parameters and buffers: one operator reads both and writes the mean."""
     state = [*trace.parameters().values(), *trace.buffers().values()]
     size = sum(t.numel_at(1) * DTYPE_BYTES[t.dtype] for t in state)
     bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns["bandwidth"][CLASSES.index("update.backward")]

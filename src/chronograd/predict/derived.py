@@ -14,9 +14,7 @@ _DERIVED: dict[int, dict[Hashable, Any]] = {}
 
 
 def derived(owner: object, key: Hashable, make: Callable[[], T]) -> T:
-    """Return the cached result of `make`, called once per owner and key. An owner must not change after its first
-    prediction.
-    """
+    """Return the cached result of `make`, called once per owner and key. Owners must not change after the first call."""
     known = _DERIVED.get(id(owner))
     if known is None:
         known = _DERIVED[id(owner)] = {}

@@ -84,8 +84,7 @@ class Footprint:
 
     Attributes:
         table: shape (parts, moments, 2): bytes independent of the batch, and bytes per sample. The moments are the operators
-            and,
-            last, the update.
+            and, last, the update.
     """
 
     table: np.ndarray
@@ -135,9 +134,7 @@ def reserve_bytes(device: Device) -> int:
 
 
 def overhead(device: Device, mode: str) -> Overhead:
-    """Return the factors of a mode, `training` or `inference`, from the tensors' bytes to the memory of a step without the
-    reserve.
-    """
+    """Return the factors, for `training` or `inference`, from the tensors' bytes to a step's memory without the reserve."""
     return _OVERHEAD[device.kind, mode]
 
 

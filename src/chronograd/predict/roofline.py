@@ -8,8 +8,8 @@ Peak and bandwidth are those of the calibration: measured on the device if possi
 vector units have the vector peak. An operator whose bytes stay in the cache may be predicted faster than memory allows; its
 ceiling is then its predicted time.
 
-Left out: the optimizer's update, communication, a second forward pass under activation checkpointing. Source: Williams,
-Waterman and Patterson 2009, Roofline.
+Left out: the optimizer's update, communication, a second forward pass under activation checkpointing.
+Source: Williams, Waterman and Patterson 2009, Roofline.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Roofline:
     """The roof and the layers under it, in order of first execution.
 
     Attributes:
-        ppp: PALEO's percent of peak, as a fraction: (matrix FLOPs / peak + bytes / bandwidth) / time of both passes.
-            One share applies to arithmetic and memory, and the two do not overlap (Qi et al. 2017).
+        ppp: PALEO's percent of peak, as a fraction: (matrix FLOPs / peak + bytes / bandwidth) / time of both passes. One share
+            applies to arithmetic and memory, and the two do not overlap (Qi et al. 2017).
     """
 
     peak_flops_per_s: float

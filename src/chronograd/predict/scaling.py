@@ -108,8 +108,7 @@ def exchange(
 
     Args:
         times: seconds of each operator, scaled to `backward_s`, the whole backward pass. For several batches they have the
-            shapes
-            (batches, 1, operators) and (batches, 1), and results the shape (batches, numbers of ranks).
+            shapes (batches, 1, operators) and (batches, 1), and results the shape (batches, numbers of ranks).
         overlap: share of the communication within a node that can run at the same time as backward, 0 to 1; see `slowed_by`.
         rest_s: time between the end of backward and the start of the next, in which a link recovers its burst.
     """

@@ -1,7 +1,7 @@
 """A step over time, in the trace-event format that Perfetto and chrome://tracing open.
 
-Each rank is a process, and each track (compute, communication) a thread. Times are in microseconds. Source: "Trace Event
-Format", the Chromium project.
+Each rank is a process, and each track (compute, communication) a thread. Times are in microseconds.
+Source: "Trace Event Format", the Chromium project.
 """
 
 from __future__ import annotations
