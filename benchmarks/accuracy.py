@@ -1,12 +1,12 @@
-"""How well predictions hold against published and own measurements, by fixed rules.
+"""Accuracy of predictions against published and own measurements, by fixed rules.
 
     python -m benchmarks.accuracy --measured DIR [--only SOURCE ...] [--json] [--save FILE]
     python -m benchmarks.accuracy --page FILE --from RESULTS.json
     python -m benchmarks.accuracy --since BEFORE.json --from RESULTS.json
 
-Every source found under DIR is run; those of measurements here read benchmarks/results.
-Rows that calibrate are chosen by seed alone; no rule knows a model or a family. --page writes docs/accuracy.md. --since notes in the results what an older file of
-them had, and fails where a row of it is gone or is worse by 2 points and a tenth.
+The command runs every source with tables under DIR; sources measured here read benchmarks/results. Only the seed chooses the rows that
+calibrate; no rule depends on a model or a family. --page writes docs/accuracy.md. --since stores the errors of older results in the new
+ones. It fails if a row is gone, or worse by 2 percentage points and a tenth.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _TITLES = (
 
 
 def run(measured: Path, names: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
-    """Every source in turn: rows, and with which versions they were made."""
+    """Run every source in turn and return its rows with the versions of the software."""
     rows: list[Row] = []
     seconds = {}
     for name in names:
@@ -82,7 +82,7 @@ def run(measured: Path, names: Sequence[str], say: Callable[[str], None]) -> dic
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Rows of `new`, and those of `old` from sources that were not run again."""
+    """Return the rows of `new`, and those of `old` from sources that were not run again."""
     again = {r["source"] for r in new["rows"]}
     kept = [r for r in old.get("rows", []) if r["source"] not in again]
     rows = sorted([*kept, *new["rows"]], key=lambda r: _place(r["source"]))
@@ -90,7 +90,7 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _place(title: str) -> int:
-    """Where a source stands on the page: by the word its title begins with."""
+    """Return the position of a source on the page, by the first word of its title."""
     return next((i for i, start in enumerate(_TITLES) if title.startswith(start)), len(_TITLES))
 
 
@@ -107,16 +107,16 @@ def title(row: dict[str, Any]) -> str:
 
 
 def mean_of(row: dict[str, Any]) -> str:
-    """The mean error of a row, with its sign beside it where that is known."""
+    """Return the mean error of a row, with its bias if known."""
     return percent(row["mape"]) + ("" if row.get("bias") is None else f" (bias {signed(row['bias'])})")
 
 
-# A mean error is worse where it grew by both.
+# A mean error counts as worse if it grew by both.
 _POINTS, _SHARE = 0.02, 0.1
 
 
 def worse(before: dict[str, float], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What became of rows that were predicted before with these mean errors: those that are gone, or worse."""
+    """Return the rows of earlier results, given with their mean errors, that are gone or worse."""
     now = {title(row): row for row in rows}
     found = []
     for name, old in before.items():
@@ -146,7 +146,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def coverage(rows: Sequence[dict[str, Any]]) -> tuple[float, int]:
-    """Share of all scored values inside their 80 % interval, each source weighing the same, and how many sources."""
+    """Return the mean share of values inside their 80 % interval, all rows with equal weight, and the number of rows."""
     found = [r["coverage80"] for r in rows if r["coverage80"] is not None]
     return (float(np.mean(found)) if found else float("nan")), len(found)
 
@@ -158,17 +158,21 @@ def print_table(result: dict[str, Any]) -> None:
         left = [c.ljust(w) for c, w in zip(line[:2], widths[:2], strict=True)]
         print("  ".join([*left, *(c.rjust(w) for c, w in zip(line[2:], widths[2:], strict=True))]).rstrip())
     share, count = coverage(result["rows"])
-    print(f"80 % intervals cover {percent(share, 0)} in the mean of {count} rows (aim 75 to 88 %)")
+    print(f"80 % intervals cover {percent(share, 0)} on average over {count} rows (aim 75 to 88 %)")
 
 
-# What a reader asks first: the question, the rows that answer it, and whether it is one of the five lines at the top.
+# The first questions of a reader: the question, the rows that answer it, and whether it is among the five lines at the top.
 _QUESTIONS = (
     ("an unseen network on a GPU, from 25 timed networks", r"timm, .*rtx3090.*: fit on 25 rows", True),
     ("an unseen network on a CPU, compiled, from 25 timed networks", r"timm, .*12700h", False),
-    ("an unseen network on a CPU after `chronograd calibrate`", r"cores, .*24 unseen.*at the pace", True),
-    ("the same for small images, batch 1 to 64", r"cores, .*six small.*at the pace", False),
+    ("an unseen network on a CPU after `chronograd calibrate`", r"cores, .*24 unseen.*at the speed", True),
+    ("the same for small images, batch 1 to 64", r"cores, .*six small.*at the speed", False),
     ("a GPU without timings, from its data sheet and other GPUs", r"NVIDIA.*left out|CNNs|NeuSight: each", True),
-    ("a new chip without timings (an H200), all kinds of network", r"GPUs timed here: nothing of the chip", True),
+    (
+        "a new chip without timings (an H200), all kinds of network",
+        r"GPUs timed here: no measurement of the chip",
+        True,
+    ),
     ("the H200 after `chronograd calibrate`", r"GPUs timed here: chronograd calibrate", False),
     ("up to 64 GPUs, from timings on a few", r"TensorFlow|Pollux", True),
 )
@@ -260,15 +264,15 @@ def page(result: dict[str, Any]) -> str:
     text = [
         "# Accuracy",
         "",
-        "How far is a predicted time from a measured one? We compare predictions with published and own measurements that took no",
-        "part in the fit:",
+        "How far is a predicted time from a measured one? We compare predictions with measurements, ours and published ones, that the fit",
+        "did not use:",
         "",
         *expectations(rows),
         "",
         "![Errors of predicted times](accuracy.svg)",
         "",
-        "The first part of a bar ends at the error of the median case; the whole bar ends at the error that nine of ten cases stay below.",
-        "A new chip is the weak spot: run `chronograd calibrate` on it before you trust a number.",
+        "The first part of a bar ends at the error of the median case. The whole bar ends at the error that nine of ten cases stay below.",
+        "Predictions for a new chip are the least accurate: run `chronograd calibrate` on it first.",
         "",
         "## By question",
         "",
@@ -279,8 +283,12 @@ def page(result: dict[str, Any]) -> str:
         "",
         "## All rules",
         "",
-        "A rule states which rows calibrate and which are predicted. Rows that calibrate are chosen by seed alone; no rule depends on a",
+        "A rule states which rows calibrate and which are predicted. Only a random seed chooses the rows that calibrate. No rule depends on a",
         "network or a family.",
+        "",
+        "- *Prior of round numbers*: the fit starts from rounded default rates.",
+        "- *Prior of nhwc*: the fit starts from the rates of the table in that memory layout.",
+        "- *At the speed of the calibration*: measured times are converted to the speed that the machine had during its calibration.",
         "",
         *collapsed(
             f"{len(rows)} rules, one line each",
@@ -292,7 +300,7 @@ def page(result: dict[str, Any]) -> str:
                 *("| " + " | ".join(marked(r)) + " |" for r in rows),
                 "",
                 *verdicts(rows),
-                *(["Rows without a bias were made by an older version and not made again.", ""] if is_old else []),
+                *(["Rows without a bias come from an older version.", ""] if is_old else []),
             ],
         ),
         *collapsed("Changes since the last version", since(result)),
@@ -313,14 +321,14 @@ def page(result: dict[str, Any]) -> str:
         "python -m benchmarks.accuracy --page docs/accuracy.md --from benchmarks/results/accuracy.json",
         "```",
         "",
-        f"writes the page and its figure from saved results ({result['date']}; {versions}). `python -m benchmarks.accuracy --measured DIR`",
-        "makes the results again from tables of the same file names under DIR.",
+        f"This command writes the page and its figure from saved results ({result['date']}; {versions}).",
+        "`python -m benchmarks.accuracy --measured DIR` computes the results again from tables of the same file names under DIR.",
     ]
     return "\n".join(text) + "\n"
 
 
 def collapsed(summary: str, lines: Sequence[str]) -> list[str]:
-    """Return lines that a reader opens by a click."""
+    """Return lines that a reader opens with a click."""
     return [
         "<details>",
         f"<summary>{summary}</summary>",
@@ -333,7 +341,7 @@ def collapsed(summary: str, lines: Sequence[str]) -> list[str]:
 
 
 def tables(source: str, group: Sequence[dict[str, Any]], reasons: set[str]) -> list[str]:
-    """Return the tables of a source, its worst cases and, unless it is among `reasons`, why it is not better."""
+    """Return the tables of a source, its worst cases and the reason for its error, unless `reasons` already has it."""
     text = []
     for note in dict.fromkeys(r["note"] for r in group if r["note"]):
         text += [f"{note}.".replace("..", "."), ""]
@@ -353,24 +361,24 @@ def tables(source: str, group: Sequence[dict[str, Any]], reasons: set[str]) -> l
     return text
 
 
-# An interval of 80 % that is as wide as it should be covers so much.
+# An 80 % interval of the right width covers between these shares.
 _COVERAGE = (0.75, 0.85)
 
 
 def misses(row: dict[str, Any]) -> bool:
-    """Whether the mean error of a row is above its aim."""
+    """Return whether the mean error of a row is above its aim."""
     return row["aim"] is not None and row["mape"] > row["aim"]
 
 
 def width(row: dict[str, Any]) -> str:
-    """`narrow` or `wide` where the intervals of a row are; else nothing."""
+    """Return `narrow` or `wide` if the intervals of a row are; else ""."""
     low, high = _COVERAGE
     share = row["coverage80"]
     return "" if share is None or low <= round(share, 2) <= high else "narrow" if share < low else "wide"
 
 
 def marked(row: dict[str, Any]) -> list[str]:
-    """The cells of a row on the page: a mean that misses its aim is bold, and intervals say what they are."""
+    """Return the cells of a row on the page: a mean that misses its aim is bold, and intervals are marked narrow or wide."""
     found = cells(row)
     if misses(row):
         found[COLUMNS.index("mean")] = f"**{found[COLUMNS.index('mean')]}**"
@@ -379,20 +387,20 @@ def marked(row: dict[str, Any]) -> list[str]:
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """How many rows miss their aim, and of how many intervals are too narrow or too wide."""
+    """Return the number of rows that miss their aim, and of intervals that are too narrow or too wide."""
     aimed = [r for r in rows if r["aim"] is not None]
     share, count = coverage(rows)
     narrow, wide = (sum(width(r) == what for r in rows) for what in ("narrow", "wide"))
     return [
         f"{sum(map(misses, rows))} of {len(aimed)} rows with an aim miss it: their mean is bold. 80 % intervals cover "
-        f"{percent(share, 0)} in the mean of {count} rows:",
+        f"{percent(share, 0)} on average over {count} rows.",
         f"{narrow} are too narrow (less than 75 %) and {wide} too wide (more than 85 %).",
         "",
     ]
 
 
 def since(result: dict[str, Any]) -> list[str]:
-    """What is new and what became worse since the last version, if the results know it."""
+    """Return the new, better and worse rows since the last version, if the results have it."""
     before: dict[str, Any] | None = result.get("before")
     if before is None:
         return [""]
@@ -405,11 +413,11 @@ def since(result: dict[str, Any]) -> list[str]:
     text = []
     for what, names in (("new", new), ("better", better), ("gone or worse", worse(before["mape"], result["rows"]))):
         text += [f"Since {before['date']}, {what}:", "", *(f"- {n}" for n in names), ""] if names else []
-    return text or [f"Since {before['date']} nothing is new, better, worse or gone.", ""]
+    return text or [f"Since {before['date']}, nothing is new, better, worse or gone.", ""]
 
 
 def breakdown(row: dict[str, Any]) -> list[str]:
-    """Tables of a row's groups: by device, precision, mode, network."""
+    """Return tables of a row's groups: by device, precision, mode, network."""
     text = []
     for what, groups in row.get("groups", {}).items():
         if len(groups) > 1:
@@ -433,12 +441,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help="add to this file of results")
     parser.add_argument("--page", type=Path, help="write the page from --from")
     parser.add_argument("--from", dest="saved", type=Path, help="saved results")
-    parser.add_argument("--since", type=Path, help="older results, held against those of --from")
+    parser.add_argument("--since", type=Path, help="older results to compare with those of --from")
     options = parser.parse_args(arguments)
     if options.since is not None:
         if options.saved is None:
             parser.error("--since needs --from RESULTS.json")
-        return _hold_against(options.since, options.saved)
+        return _compare_with(options.since, options.saved)
     if options.page is not None:
         if options.saved is None:
             parser.error("--page needs --from RESULTS.json")
@@ -461,7 +469,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _hold_against(before: Path, saved: Path) -> int:
+def _compare_with(before: Path, saved: Path) -> int:
     old, result = (json.loads(path.read_text(encoding="utf-8")) for path in (before, saved))
     result["before"] = {"date": old["date"], "mape": {title(r): r["mape"] for r in old["rows"]}}
     saved.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

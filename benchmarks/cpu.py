@@ -7,7 +7,7 @@
 compiled, where Python and the framework set the pace. One and two processes take turns, round by round; a case's time is the
 median over rounds, its spread from the fastest to the slowest of them. Each round begins and ends with a probe of the machine's
 pace: rounds at paces more than 15 % apart mean that something else used the machine. The pace around each case is kept, too, and what
-was timed is also told at the pace of the calibration. Resumable by rounds. `--predict` predicts anew from the calibration that is kept,
+was timed is also told at the speed of the calibration. Resumable by rounds. `--predict` predicts anew from the calibration that is kept,
 by today's formula.
 """
 
@@ -262,7 +262,7 @@ def score(path: Path) -> None:
     kept = json.loads(path.read_text())
     console = Console(width=110)
     for is_at_pace in (False, True) if has_paces(kept) else (False,):
-        console.print("at the pace of the calibration" if is_at_pace else "as timed")
+        console.print("at the speed of the calibration" if is_at_pace else "as timed")
         _print(console, judged(kept, is_at_pace))
     paces = [p for r in kept["rounds"] for p in r["pace_s"]]
     own = kept["calibration"]

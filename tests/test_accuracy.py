@@ -87,7 +87,7 @@ def test_results_are_held_against_older_ones(tmp_path: Path, capsys: pytest.Capt
     assert "Since 2026-01-01, new:\n\n- three: a rule\n" in text
     assert "Since 2026-01-01, gone or worse:\n\n- one: a rule: 13.3 %, no longer predicted\n" in text
     assert accuracy.main(["--since", str(new), "--from", str(new)]) == 0
-    assert "Since 2026-01-01 nothing is new, better, worse or gone." in accuracy.page(json.loads(new.read_text()))
+    assert "Since 2026-01-01, nothing is new, better, worse or gone." in accuracy.page(json.loads(new.read_text()))
 
 
 def test_the_page_opens_with_what_a_reader_asks_first() -> None:
@@ -133,7 +133,7 @@ def test_the_page_has_every_row_and_its_worst() -> None:
     assert worst in text
     assert "- a rule: by seed 10.0 %, 20.0 %" in text
     assert (
-        "2 of 2 rows with an aim miss it: their mean is bold. 80 % intervals cover 67 % in the mean of 2 rows:\n2 are too narrow"
+        "2 of 2 rows with an aim miss it: their mean is bold. 80 % intervals cover 67 % on average over 2 rows.\n2 are too narrow"
         in text
     )
     assert text.endswith("\n")

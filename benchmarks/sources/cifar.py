@@ -65,7 +65,7 @@ def rows(folder: Path) -> list[Row]:
         None,
         names,
         ratios,
-        note="noise: by how much the slowest tenth of a run's epochs exceeds the fastest",
+        note="Noise: the excess of a run's slowest tenth of epochs over its fastest",
         details={"predicted / measured": by_case, "noise": noise},
     )
     return [found]

@@ -63,7 +63,7 @@ def rows(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[R
     sigmas = np.array([t.step.work.sigma_log(assumed[t.device]) for t in timed])
     found = row_of(
         "CNNs on GPUs without a row",
-        "each device left out: its data sheet and what other devices teach",
+        "each device left out: its data sheet and data from other GPUs",
         AIM,
         [f"{t.network} on {t.device}" for t in timed],
         ratios,

@@ -83,7 +83,7 @@ def _all_reduces(path: Path) -> list[Row]:
                     predicted = ring(other.bytes, other.world, link.latency_s, link.bandwidth_bytes_per_s)
                     name = f"{device} x {count}, {library}, {other.bytes / 1e6:.1f} MB from {one.bytes / 1e6:.1f}"
                     cases.append((name, library, other.bytes / one.bytes, float(predicted) / other.seconds))
-    rule = "all-reduce: one row of a machine, its number of devices and library predicts"
+    rule = "all-reduce: one row per machine, number of devices and library predicts"
     near = [case for case in cases if 1 / LIKE_SIZE <= case[2] <= LIKE_SIZE]
     chosen = {f"{rule} the rest": cases, f"{rule} those of a quarter to four times its size": near}
     return [_scored(words, some) for words, some in chosen.items() if some]

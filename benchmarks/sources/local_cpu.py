@@ -27,7 +27,7 @@ def rows(folder: Path) -> list[Row]:
 
 
 def _rows(title: str, group: str, kept: dict[str, Any]) -> list[Row]:
-    """Of one machine and group of cases: as they were timed, and at the pace of the calibration where it was kept."""
+    """Of one machine and group of cases: as they were timed, and at the speed of the calibration where it was kept."""
     found = []
     environment = kept["environment"]
     kinds = ("1 process", "2 processes") if group == "unseen" else ("eager", "compiled")
@@ -41,13 +41,13 @@ def _rows(title: str, group: str, kept: dict[str, Any]) -> list[Row]:
         found.append(
             row_of(
                 f"{title}, {mode}, {kind}",
-                RULES[group] + ", at the pace of the calibration" * is_at_pace,
+                RULES[group] + ", at the speed of the calibration" * is_at_pace,
                 AIM,
                 [case["case"] for case in own],
                 [case["predicted"] / case["measured"] for case in own],
                 [case["is_inside"] for case in own],
                 note=f"{environment['processor']}, {environment['cores']} cores; {right} of {len(own)} within 10 % or "
-                f"the spread of {len(kept['rounds'])} rounds{', at the pace of the calibration' * is_at_pace}",
+                f"within the spread of {len(kept['rounds'])} rounds{', at the speed of the calibration' * is_at_pace}",
             )
         )
     return found

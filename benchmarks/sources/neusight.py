@@ -86,7 +86,7 @@ def rows(folder: Path) -> list[Row]:
     found = []
     for cases, rule, aim in (
         (within, f"{NUM_KERNELS} kernels of the device predict whole networks", 0.09),
-        (left_out, "each device left out: its datasheet and the shares that the others' kernels reach", 0.14),
+        (left_out, "each device left out: its data sheet and the utilization of other GPUs' kernels", 0.14),
     ):
         if cases.ratios:
             found.append(cases.row(rule, aim))

@@ -1,7 +1,7 @@
 """Steps timed here on GPUs by `benchmarks.gpu`: ten networks of as many kinds, both modes, batch 1 to 32,768, four precisions.
 
     predicted beforehand     by the package as it was before the machine was seen; the file is of that commit
-    nothing of the chip      by the package as it is, without this chip's rows
+    no measurement of the chip      by the package as it is, without this chip's rows
     chronograd calibrate     on that machine, half a minute a precision: blocks, none of which is one of these networks
     one network left out     calibrated on the others' steps
 
@@ -81,7 +81,7 @@ def rows(folder: Path) -> list[Row]:
     without = {setting: _without_chip(setting) for setting in {t.setting for t in timed}}
     return [
         *_beforehand(),
-        _row("nothing of the chip", [(t, without[t.setting]) for t in timed]),
+        _row("no measurement of the chip", [(t, without[t.setting]) for t in timed]),
         _row("chronograd calibrate on that machine", list(_by_blocks(timed))),
         _row("calibrated on its steps, one network left out", list(_left_out(timed))),
     ]

@@ -35,7 +35,7 @@ def rows(folder: Path) -> list[Row]:
     reproduced, measured = list(cases()), list(comparisons())
     return [
         row_of("PALEO", "formulas, against its released code", THREE_DIGITS, *_ratios(reproduced)),
-        row_of("PALEO", "formulas, against what it was compared with", None, *_ratios(measured)),
+        row_of("PALEO", "formulas, against the measurements in its paper", None, *_ratios(measured)),
     ]
 
 

@@ -44,7 +44,7 @@ def rows(folder: Path) -> list[Row]:
         names,
         ratios,
         _inside([(c, _is_distributed(c)) for c, *_ in cases], ratios),
-        note="a distributed curve has no row of two GPUs; its first full machine takes that place",
+        note="Distributed curves have no row for two GPUs; the first full machine replaces it",
     )
     return [found]
 
