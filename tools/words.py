@@ -79,7 +79,8 @@ class Text:
 
     def sentences(self) -> list[str]:
         """Return its sentences. Code between backquotes and the target of a link count as one word."""
-        plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"``?[^`]*``?", "`code`", self.words))
+        text = re.sub(r"^\s*(?:\$ )?chronograd .*$", "", self.words, flags=re.MULTILINE)  # examples
+        plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"``?[^`]*``?", "`code`", text))
         parts = re.split(r"(?<=[.!?…])[\])\"”'*_]*\s+(?=[^a-z(])|(?<=:)\s*\n\s*|\n\s*\n", plain)
         return [" ".join(part.split()) for part in parts if part.strip()]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"  # the build reads it from here
 
-# The verbs, as `chronograd.verbs` declares them: `plan inference` is the function plan_inference, and fit one of several.
+# The verbs, as declared in `chronograd.verbs`: `plan inference` is the function plan_inference; fit has several.
 _WORDS = re.compile(r'^    verb = "(.+)"$', re.MULTILINE)
 _FILES = (Path(__file__).parent / "verbs").glob("*.py")
 _VERBS = {verb for file in _FILES for verb in _WORDS.findall(file.read_text(encoding="utf-8"))}
@@ -56,7 +56,7 @@ class _Room(ModuleType):
 
 
 class _Package(ModuleType):
-    """This package: rooms that share their name with a verb are made callable when they are imported."""
+    """This package: a room with the name of a verb becomes callable when it is imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in __all__ and type(value) is ModuleType:

@@ -1,4 +1,4 @@
-"""`python -m chronograd` is the command `chronograd`."""
+"""The module behind `python -m chronograd`, the command `chronograd`."""
 
 from chronograd.cli.main import entry
 

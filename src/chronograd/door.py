@@ -1,12 +1,14 @@
-"""The door for files of other programs: logs, traces, tables, weights and platforms' job files pass it before a parser sees them.
+"""The door for files of other programs: logs, traces, tables, weights and platforms' job files pass it before a parser sees
+them.
 
-`opened` checks the kind of the path and the first bytes, and returns a stream. For a wrong file it raises a FileFormatError that
-names the kind of the file, its path and what to do. `read_bytes` also unpacks a single compressed file, `read_text` decodes, and
-`parse_json` detects a file that was cut off. None of them waits (a FIFO), reads without end (a device) or reads more than
+`opened` checks the kind of the path and the first bytes, and returns a stream. For a wrong file it raises a FileFormatError
+that names the kind of the file, its path and what to do. `read_bytes` also unpacks a single compressed file, `read_text`
+decodes, and `parse_json` detects a truncated file. None of them waits (a FIFO), reads without end (a device) or reads more than
 `most_bytes`, packed or unpacked.
 
-Other readers call `chronograd.files`, whose `open_plain` this door uses too. They read our own formats (records, runs, job files,
-catalogs), which `files.check_plain` limits to plain data; and ONNX models, COCO annotations, pictures, tables of `fit speed` and links.
+Other readers call `chronograd.files`, whose `open_plain` this door also uses. They read our own formats (records, runs, job
+files, catalogs), which `files.check_plain` limits to plain data; and ONNX models, COCO annotations, pictures, tables of `fit
+speed` and links.
 
     stream = door.opened(path, "weights", expects=("zip", "pickle"))
     text = door.read_text(path, "a training log")
@@ -35,12 +37,12 @@ from chronograd.files import MAX_BYTES, irregular, open_plain
 
 HEAD_BYTES = 4096
 EMPTY_HINT = "copy or write it again"
-_EXPORT = "export what it holds as CSV or JSON"
+_EXPORT = "export its content as CSV or JSON"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file that its first bytes give away: `magic` at byte `at`."""
+    """A kind of file identified by its first bytes: `magic` at byte `at`."""
 
     key: str
     what: str
@@ -52,7 +54,7 @@ class Kind:
         return head[self.at : self.at + len(self.magic)] == self.magic
 
 
-# The first that fits is it. "packed" kinds are read through by `read_bytes`.
+# The first match wins. `read_bytes` reads through "packed" kinds.
 KINDS = (
     Kind("lfs", "a Git LFS pointer (the file itself was not downloaded)", b"version https://git-lfs.github.com/spec",
          "run `git lfs pull` in its repository"),
@@ -75,7 +77,7 @@ KINDS = (
     Kind("parquet", "a Parquet file", b"PAR1", "convert it: pandas.read_parquet(…).to_csv(…)"),
     Kind("numpy", "a NumPy array", b"\x93NUMPY", _EXPORT),
     Kind("wandb", "W&B's own file of a run (.wandb)", b":W&B", "export the run's history as CSV or JSON lines"),
-    *(Kind("pickle", "a Python pickle, which is never loaded as it may run code", bytes([0x80, version]), _EXPORT)
+    *(Kind("pickle", "a Python pickle, which is never loaded because it may run code", bytes([0x80, version]), _EXPORT)
       for version in range(2, 6)),
 )  # fmt: skip
 _UNPACK: dict[str, Callable[[IO[bytes]], io.BufferedIOBase]] = {
@@ -83,12 +85,12 @@ _UNPACK: dict[str, Callable[[IO[bytes]], io.BufferedIOBase]] = {
     "bzip2": lambda stream: bz2.BZ2File(stream),
     "xz": lambda stream: lzma.LZMAFile(stream),  # noqa: SIM115, as the reader closes its source
 }
-# Byte order marks; the longer ones first, as one of UTF-16 begins one of UTF-32.
+# Byte order marks; the longer ones first, because one of UTF-16 begins one of UTF-32.
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
-# nan and inf where a value stands; looked for only in what is no JSON as it is.
+# nan and inf as values; searched only in text that is not valid JSON.
 _NO_NUMBER = re.compile(r"(?<=[:\[,\s])(-?)(?:(nan)|inf(?:inity)?)(?=\s*[,\]}])", re.IGNORECASE)
 _WEB_PAGE = re.compile(r"\s*(<!doctype html|<html\b)", re.IGNORECASE)
 _PYTHON = re.compile(r"(import \w[\w.]*( as \w+)?|from [\w.]+ import .+|def \w+\(.*|class \w+[(:].*|@\w.*)\s*")
@@ -102,14 +104,15 @@ def opened(
     most_bytes: int | None = MAX_BYTES,
     hint: str = "",
 ) -> io.BufferedReader:
-    """A stream of a file, at its start, that is a file of at most `most_bytes` and none of `KINDS`.
+    """Open a file of at most `most_bytes` that is none of `KINDS`; return a stream at its start.
 
     Args:
-        what: what the reader wants, with an article, for the message: "a trace of torch.profiler".
-        expects: keys of `KINDS` that are welcome, such as `zip` for weights; `any` for all but Git LFS pointers.
-        most_bytes: None where the reader itself reads little of a large file.
-        hint: what to do, where the kind has no better advice.
-    Raises FileFormatError, also for a file that is not there or may not be read.
+        what: the expected file, with an article, for the message: "a trace of torch.profiler".
+        expects: keys of `KINDS` that are allowed, such as `zip` for weights; `any` for all but Git LFS pointers.
+        most_bytes: None if the reader itself reads little of a large file.
+        hint: what to do, if the kind has no better advice.
+
+    Raises: FileFormatError, also for a missing or forbidden file.
     """
     stream = _opened(Path(path), what)
     try:
@@ -162,9 +165,10 @@ def read_bytes(
 def read_text(
     path: str | os.PathLike[str], what: str = "a text file", *, most_bytes: int = MAX_BYTES, hint: str = ""
 ) -> str:
-    """The text of a file as `read_bytes`: UTF-8, UTF-16 or UTF-32 by its byte order mark, else Latin-1. Line ends become one.
+    """Return the text of a file as `read_bytes`: UTF-8, UTF-16 or UTF-32 by its byte order mark, else Latin-1. Line ends become
+    one.
 
-    Raises FileFormatError for binary data, a program, a notebook and a web page.
+    Raises: FileFormatError for binary data, a program, a notebook and a web page.
     """
     data = read_bytes(path, what, most_bytes=most_bytes, hint=hint)
     text = decoded(data)
@@ -178,9 +182,9 @@ def read_text(
 
 
 def decoded(data: bytes) -> str | None:
-    """Text of bytes, without its byte order mark; None for binary data.
+    """Return the text of bytes, without its byte order mark; None for binary data.
 
-    >>> decoded("ä".encode("utf-16")), decoded(b"caf\\xe9"), decoded(b"a\\0b")
+    >>> decoded("ä".encode("utf-16")), decoded(b"caf\xe9"), decoded(b"a\0b")
     ('ä', 'café', None)
     """
     coding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), None)
@@ -195,9 +199,9 @@ def decoded(data: bytes) -> str | None:
 
 
 def parse_json(text: str | bytes, path: str | os.PathLike[str], what: str) -> Any:
-    """The data of a JSON text: bare NaN and Infinity become NaN and Infinity, control characters in strings are allowed.
+    """Return the data of a JSON text. Bare NaN and Infinity are allowed, and control characters in strings.
 
-    Raises FileFormatError that says where it was cut off, or in which line what is wrong.
+    Raises: FileFormatError that states where it was cut off, or the line of the error.
     """
     if isinstance(text, bytes):
         found = decoded(text)
@@ -223,7 +227,7 @@ def parse_json(text: str | bytes, path: str | os.PathLike[str], what: str) -> An
 
 
 def loads(text: str) -> Any:
-    """`json.loads` that also takes control characters in strings and bare numbers that are none, as C++ writes them.
+    """Parse JSON, also with control characters in strings and bare NaN and infinity, as C++ writes them.
 
     >>> loads('[nan, -inf, NaN]')
     [nan, -inf, nan]
@@ -245,12 +249,12 @@ def is_cut_off(text: str, error: json.JSONDecodeError) -> bool:
 
 
 def kind_of(head: bytes) -> Kind | None:
-    """The kind of file that bytes begin, of those in `KINDS`; None for any other."""
+    """Return the kind in `KINDS` of a file that begins with these bytes; None for any other."""
     return next((kind for kind in KINDS if kind.fits(head)), None)
 
 
 def _opened(path: Path, what: str) -> io.BufferedReader:
-    """Raises FileFormatError for what is no file, is not there, or may not be read."""
+    """Open a file. Raises FileFormatError if it is not a file, does not exist, or may not be read."""
     try:
         if place := irregular(os.stat(path).st_mode):
             to_do = "name a file in it" if place == "a folder" else "write its content to a file, and name that"
@@ -261,7 +265,7 @@ def _opened(path: Path, what: str) -> io.BufferedReader:
 
 
 def _unreadable(path: Path, error: Exception) -> tuple[str, str]:
-    """Message and hint of a path that cannot be opened."""
+    """Return message and hint for a path that cannot be opened."""
     number = getattr(error, "errno", None)
     if number == errno.ENOENT and path.is_symlink():
         return (
@@ -315,7 +319,7 @@ def _unpacked(stream: IO[bytes], kind: Kind, path: str | os.PathLike[str], what:
 
 
 def _program(text: str, path: Path) -> tuple[str, str] | None:
-    """Name the kind of a text that is no data, and what to do; return None for data."""
+    """Return the kind of a text that is not data, and what to do; None for data."""
     if text.startswith("#!"):
         return f"a script (`{text.splitlines()[0][:60]}`)", "name the file that it writes"
     if _WEB_PAGE.match(text[:HEAD_BYTES]):

@@ -1,17 +1,17 @@
-"""Every error a user can meet, one tree.
+"""The errors that a user can meet, in one tree.
 
     ChronogradError                    exit status 1
-    ├── InputError                     exit status 2: what was asked for cannot be right
+    ├── InputError                     exit status 2: the request cannot be right
     │   ├── JobError                   a job file or an override
     │   ├── NotFoundError              a name that is not in a catalogue
-    │   └── FileFormatError            a file that is not what it should be
+    │   └── FileFormatError            a file of the wrong form
     ├── MissingExtraError              exit status 3: an optional part is not installed
     ├── TraceError                     a network that cannot be traced
-    ├── ExportError                    a network that cannot be written in a format, or a file of it that is not valid
+    ├── ExportError                    a network that cannot be written in a format, or an invalid file of it
     └── RunError                       a run that failed or a run directory that cannot be used
         └── DiskFullError              a disk, a quota or a limit that is full
 
-A message says what was wrong and the value seen; `hint` says the next step.
+A message states what is wrong and the given value; `hint` states the next step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ChronogradError(Exception):
 
 
 class InputError(ChronogradError):
-    """What the user gave cannot be right. However much of it a message shows, it stays readable."""
+    """The user's input cannot be right. The message stays readable for input of any length."""
 
     exit_status = 2
 
@@ -53,11 +53,11 @@ class JobError(InputError):
 
 
 class FileFormatError(InputError):
-    """A file is not what its name or place says it is."""
+    """A file does not have the form that its name or place promises."""
 
 
 class NotFoundError(InputError):
-    """A name is not in its catalogue; the message lists near names."""
+    """A name is not in its catalogue; the message lists similar names."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], listing: str = "") -> None:
         known = sorted(known)
@@ -72,7 +72,7 @@ class NotFoundError(InputError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra: of the checkout that this code is in, or of the installed package."""
+    """Return the command that installs an extra, from the checkout of this code or for the installed package."""
     root = Path(__file__).parents[2]
     return (
         f"pip install -e '{root}[{extra}]'"
@@ -82,7 +82,7 @@ def install_command(extra: str) -> str:
 
 
 class MissingExtraError(ChronogradError):
-    """An optional part of Chronograd is needed and not installed."""
+    """An optional part of Chronograd is needed but not installed."""
 
     exit_status = 3
 
@@ -93,7 +93,7 @@ class MissingExtraError(ChronogradError):
         )
 
 
-# The extra that brings a package, by the name under which the package is imported.
+# The extra of a package, by the name under which the package is imported.
 EXTRAS = {
     **dict.fromkeys(("torch", "safetensors", "psutil"), "torch"),
     **dict.fromkeys(("torchvision", "sklearn"), "vision"),
@@ -117,17 +117,17 @@ def require(package: str, extra: str, purpose: str) -> None:
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str) -> MissingExtraError | None:
-    """The error to show for a failed import, if a package of an extra is what is missing."""
+    """Return the error to show for a failed import, if the missing package belongs to an extra."""
     package = (error.name or "").partition(".")[0]
     return MissingExtraError(package, EXTRAS[package], purpose) if package in EXTRAS else None
 
 
 class TraceError(ChronogradError):
-    """A network raised, or did something that cannot be counted, while it was traced."""
+    """A network raised, or did something that cannot be counted, during tracing."""
 
 
 class ExportError(ChronogradError):
-    """A network cannot be said in another format, or a file of one is not valid."""
+    """A network cannot be expressed in another format, or a file of one is invalid."""
 
 
 class RunError(ChronogradError):
@@ -135,14 +135,14 @@ class RunError(ChronogradError):
 
 
 class DiskFullError(RunError):
-    """A file could not be written for want of space."""
+    """A file could not be written because there is no space."""
 
 
 _MAX_LETTERS, _MAX_LINES = 400, 24
 
 
 def printable(text: str) -> str:
-    r"""Text without control characters, which could steer a terminal: each is written as its escape. Line ends stay.
+    r"""Replace control characters, which could steer a terminal, by their escapes. Line ends stay.
 
     >>> print(printable("a\x1b[2Jb"))
     a\x1b[2Jb
@@ -155,7 +155,7 @@ def printable(text: str) -> str:
 
 
 def _readable(text: str) -> str:
-    """Without control characters, which could steer a terminal, and cut where lines or their number are too long."""
+    """Remove control characters, which could steer a terminal, and shorten long lines and long texts."""
     if text.isascii() and text.isprintable() and len(text) <= _MAX_LETTERS:
         return text
     lines = text.split("\n")
@@ -166,7 +166,7 @@ def _readable(text: str) -> str:
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Names in `known` that look like `name`, best first; then those of which it is a part, the shortest first.
+    """Return names in `known` that look like `name`, best first; then those that contain it, the shortest first.
 
     >>> near_names("resnet2", ["resnet20", "vgg16"]), near_names("gpt2", ["gpt2-small", "vgg16"])
     (['resnet20'], ['gpt2-small'])
@@ -178,14 +178,15 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
 
 
 MAX_PROBLEMS, MAX_KNOWN = 20, 40
-_NO_NAMES = ("[key]", "int", "float")  # what pydantic puts into the path of a field beside its names
+_NO_NAMES = ("[key]", "int", "float")  # parts of pydantic's path of a field that are not names
 
 
 def problems(error: Exception, form: Any = None) -> list[str]:
-    """What pydantic refused, a line each: the field, what is wrong, the value seen, near names. Other errors in one line.
+    """Return the refusals of pydantic, a line each: the field, what is wrong, the given value, similar names. Other errors give
+    one line.
 
     Args:
-        form: the model that was to be read, for names of its fields.
+        form: the model to read, for names of its fields.
     """
     if not hasattr(error, "errors"):
         return [f"{type(error).__name__} {error}"]
@@ -212,7 +213,7 @@ def _problem(error: Any, form: Any) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Near names, else all there are; empty where there are none."""
+    """Return similar names, else all known ones; empty if there are none."""
     known = list(known)
     if near := near_names(name, known):
         return f"; did you mean {' or '.join(near)}?"
@@ -221,6 +222,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it."""
+    """Return a value for a message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

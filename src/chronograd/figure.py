@@ -1,7 +1,7 @@
-"""Figure: a plot as plain data. `plots` draws it; a page shows the same data as a table beside it.
+"""Figure: a plot as plain data. `plots` draws it; a page also shows the same data as a table.
 
-Predictions are lines with a band, measurements are points with bars. Values are in the unit that the axis
-label names. Pictures are PNG in base64, so that a figure is JSON.
+Predictions are lines with a band, measurements are points with bars. The axis label names the unit of the values. Pictures are
+PNG in base64, so that a figure is JSON.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Numbers = Sequence[Number | None]
 class Series:
     """One line with a band (predicted), points with bars (measured) or a dashed line (reference).
 
-    `low` and `high` are empty or as long as `y`, such as mean ± standard deviation over seeds. `color` is a name of
-    PALETTE; empty for that of the role, and where several measured series have none, each gets its own. A predicted
-    series that is a scatter has hollow points instead of a line; points of a measured one that is joined have a thin
-    line through them. `notes`, one per point or none, are printed beside the points.
+    `low` and `high` are empty or as long as `y`, such as mean ± standard deviation over seeds. `color` is a name of PALETTE. If
+    it is empty, the role has a colour; several measured series then get one each. A predicted scatter has hollow points instead
+    of a line. A joined measured series has a thin line through its points. `notes`, one per point or none, are printed next to
+    the points.
     """
 
     label: str
@@ -57,11 +57,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Lines:
-    """Series against a number. `x_ticks` are the only ticks where given, such as world sizes. `most_y` is the end of the
-    y axis where no value can be larger.
+    """Series against a number. `x_ticks`, if given, are the only ticks, such as world sizes. `most_y` is the end of the y axis
+    if no value can be larger.
 
-    `x_names` are printed in place of their numbers, one per tick: a categorical axis. `title` stands above one of several
-    panels that differ in what they are of.
+    `x_names` replace the numbers of the ticks: a categorical axis. `title` distinguishes one of several panels.
     """
 
     x_label: str
@@ -127,7 +126,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Range:
-    """A predicted value and interval beside what was measured, both relative to the measured value."""
+    """A predicted value and interval, and the measured one, both relative to the measured value."""
 
     label: str
     value: float
@@ -139,7 +138,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Predictions over measurements, one line each, on a logarithmic axis around 1."""
+    """Predictions divided by measurements, one line each, on a logarithmic axis around 1."""
 
     x_label: str
     y_label: str
@@ -152,7 +151,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG in base64, as `png_base64` makes it, and its title of one or more lines."""
+    """A PNG in base64, as `png_base64` returns it, and its title of one or more lines."""
 
     title: str
     png_base64: str
@@ -184,14 +183,15 @@ class Pictures:
             raise ValueError(f"none of {len(self.rows)} rows has a picture; give one, or leave the panel out")
 
     def data(self) -> list[dict[str, Any]]:
-        """Label and title of each picture, without its pixels."""
+        """Return label and title of each picture, without its pixels."""
         return [{"row": row.label, "picture": p.title.replace("\n", ", ")} for row in self.rows for p in row.pictures]
 
 
 @dataclass(frozen=True)
 class Span:
-    """What a lane does between two times. One that is beside another, such as a push while the next gradient is computed,
-    is drawn below it. `note` is printed in it where there is room."""
+    """The activity of a lane between two times. A parallel one, such as a push while the next gradient is computed, is drawn
+    below it. `note` is printed in it if there is room.
+    """
 
     lane: int
     part: str
@@ -203,7 +203,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Push:
-    """A gradient that arrives, `at` which time, in which version of the weights it came, and how stale it was by then."""
+    """A gradient that arrives: the time `at`, the version of the weights, and its staleness."""
 
     lane: int
     at: float
@@ -213,11 +213,10 @@ class Push:
 
 @dataclass(frozen=True)
 class Lanes:
-    """What processes do over time, a lane each, top to bottom; of asynchronous SGD below them the server's versions.
+    """Processes over time, a lane each, top to bottom; for asynchronous SGD also the server's versions.
 
     Attributes:
-        versions: time and number of each, in order; none without a server. Pushes that are no version's time wait for their
-            update.
+        versions: time and number of each, in order; none without a server. Pushes at other times wait for their update.
         colors: part → PALETTE. `role`: predicted spans are light, measured ones solid.
     """
 
@@ -252,7 +251,7 @@ class Figure:
     panels: Sequence[Panel]
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is plotted, one row per point or segment."""
+        """Return the plotted values, one row per point or segment."""
         return [row for panel in self.panels for row in panel.data()]
 
     def to_json(self) -> dict[str, Any]:
@@ -260,19 +259,19 @@ class Figure:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Figure:
-        """A figure of the data of one. Raises ValueError for what is none."""
+        """Read a figure from its data. Raises ValueError for other data."""
         return TypeAdapter(cls).validate_python(data)
 
 
-# Every PNG begins with these bytes, whole groups of base64 among them.
+# Every PNG begins with these bytes, which are whole groups of base64.
 _PNG_HEAD = base64.b64encode(b"\x89PNG\r\n").decode()
 
 
 def png_base64(pixels_HWC: npt.NDArray[np.uint8]) -> str:
-    """PNG of 8-bit pixels, in base64.
+    """Return the PNG of 8-bit pixels, in base64.
 
     Args:
-        pixels_HWC: uint8, of 1 (grey), 3 (RGB) or 4 (RGBA) channels; grey pixels may lack the axis.
+        pixels_HWC: uint8, with 1 (grey), 3 (RGB) or 4 (RGBA) channels; grey pixels may lack the axis.
 
     Raises: ValueError for another type or shape, MissingExtraError without Pillow.
     """
@@ -293,7 +292,7 @@ def png_base64(pixels_HWC: npt.NDArray[np.uint8]) -> str:
 
 
 def save_gif(path: Path, pictures: Sequence[npt.NDArray[np.uint8]], seconds_each: float, width: int) -> None:
-    """Pictures (height, width, 3) one after the other, again and again. Raises MissingExtraError without Pillow."""
+    """Save pictures (height, width, 3) as an endless GIF. Raises MissingExtraError without Pillow."""
     try:
         from PIL import Image
     except ImportError:
@@ -309,7 +308,7 @@ def save_gif(path: Path, pictures: Sequence[npt.NDArray[np.uint8]], seconds_each
 
 
 def gif_moments(path: Path, count: int) -> list[tuple[int, str]]:
-    """So many pictures of a GIF, from the first to the last evenly: the number of each, and a PNG in base64."""
+    """Return `count` pictures of a GIF, evenly from the first to the last: the number of each, and a PNG in base64."""
     try:
         from PIL import Image
     except ImportError:
@@ -324,8 +323,8 @@ def gif_moments(path: Path, count: int) -> list[tuple[int, str]]:
     return moments
 
 
-# Name → colour on a light and on a dark ground. Hues are those of Okabe and Ito 2008, which people with
-# colour-blindness tell apart, toned down for large areas.
+# Name → colour on a light and on a dark ground. Hues are those of Okabe and Ito 2008, which people with colour-blindness can
+# distinguish, toned down for large areas.
 PALETTE = {
     "ink": ("#1d2026", "#e8e6e1"),
     "muted": ("#656b75", "#a0a5ae"),

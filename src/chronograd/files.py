@@ -1,7 +1,7 @@
 """Files that others may have made, read as plain data: nothing in them is executed, nothing waits, nothing multiplies.
 
-What is read is a file (a pipe would wait for ever, a device never end) of a bounded size. JSON and YAML give None, booleans,
-finite numbers of 64 bits, strings, lists and mappings; YAML's tags, aliases and keys given twice are refused.
+The input is a file (a pipe would wait forever, a device never end) of a bounded size. JSON and YAML give None, booleans, finite
+numbers of 64 bits, strings, lists and mappings; YAML's tags, aliases and duplicate keys are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import yaml
 
 from chronograd.errors import DiskFullError, FileFormatError, InputError
 
-# The largest files of ours, records with their tables, have a few megabytes.
+# Our largest files, records with their tables, have a few megabytes.
 MAX_BYTES = 50_000_000
 MAX_LEVELS = 30
 _FORMAT = re.compile(rb'"format"\s*:\s*"(chronograd-[a-z]+)"')
@@ -39,16 +39,16 @@ _PLACES = {
 
 
 def irregular(mode: int) -> str:
-    """Name the kind of thing that has this mode, such as a folder; return an empty text for a regular file."""
+    """Return the name of the kind of thing with this mode, such as a folder; empty for a regular file."""
     return "" if stat.S_ISREG(mode) else _PLACES.get(stat.S_IFMT(mode), "no regular file")
 
 
 def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
-    """A file for reading, through symbolic links. Raises OSError, also for a folder, a pipe or a device."""
+    """Open a file for reading, through symbolic links. Raises OSError, also for a folder, a pipe or a device."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         handle = os.open(path, flags)
-    except ValueError as error:  # a name that no file can have, such as one with a NUL
+    except ValueError as error:  # an impossible file name, such as one with a NUL
         raise OSError(errno.EINVAL, str(error)) from None
     if place := irregular(os.fstat(handle).st_mode):
         os.close(handle)
@@ -57,7 +57,7 @@ def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def open_to_append(path: Path) -> IO[bytes]:
-    """A file for appending, made if it is not there. Raises OSError, also for a symbolic link or what is no file."""
+    """Open a file for appending; create it if needed. Raises OSError, also for a symbolic link or anything but a file."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -69,7 +69,7 @@ def open_to_append(path: Path) -> IO[bytes]:
 
 
 def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> bytes:
-    """All of a file. Raises OSError as `open_plain`, and for a file that is larger."""
+    """Read all of a file. Raises OSError as `open_plain`, and for a larger file."""
     with open_plain(path) as stream:
         data = stream.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -78,13 +78,13 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> byt
 
 
 def digest(path: Path, kind: str = "sha256") -> str:
-    """The checksum of a file in hexadecimal digits."""
+    """Return the checksum of a file in hexadecimal digits."""
     with open_plain(path) as stream:
         return hashlib.file_digest(stream, kind).hexdigest()
 
 
 def read_json(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> Any:
-    """The data of a JSON file. Raises OSError as `read_bytes`, ValueError for what is no JSON or no plain data."""
+    """Return the data of a JSON file. Raises OSError as `read_bytes`, ValueError for invalid JSON or data that is not plain."""
     try:
         data = json.loads(read_bytes(path, most_bytes))
     except RecursionError:
@@ -94,7 +94,8 @@ def read_json(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> Any:
 
 
 def format_of(path: Path) -> str:
-    """What a file says it is in its first words, such as `chronograd-record`; empty if nothing. Traces may be gigabytes.
+    """Return the format that a file names in its first words, such as `chronograd-record`, or an empty text. Traces may be
+    gigabytes.
 
     Raises FileFormatError if it cannot be read.
     """
@@ -107,11 +108,12 @@ def format_of(path: Path) -> str:
 
 
 def parse_yaml(text: str, is_ours: bool = True) -> Any:
-    """The data of a YAML text. Raises ValueError for what is no YAML or no plain data.
+    """Return the data of a YAML text. Raises ValueError for invalid YAML or data that is not plain.
 
     Args:
-        is_ours: whether 0100 and 1:30 are refused. YAML 1.1 reads them as 64 and 90, and people write them as 100 and a time. In files
-            of other programs they stay text.
+        is_ours: refuse 0100 and 1:30. YAML 1.1 reads them as 64 and 90, but people mean 100 and a time. In files of other
+            programs they
+            stay text.
 
     >>> parse_yaml("{a: [1, 0.5], b: 2001-01-01}")
     {'a': [1, 0.5], 'b': '2001-01-01'}
@@ -125,13 +127,13 @@ def parse_yaml(text: str, is_ours: bool = True) -> Any:
 
 
 def dump_yaml(data: Any) -> str:
-    """Write plain data as YAML in the order that it has; `parse_yaml` reads the same data."""
+    """Write plain data as YAML in its order; `parse_yaml` reads the same data."""
     text = str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
     # PyYAML adds spaces to a next-line character that it does not escape.
     return text if "\x85" not in text else str(yaml.dump(data, Dumper=_Dumper, sort_keys=False))
 
 
-# What the system says of a full disk, of a quota that is used up, and of a file that a limit (`ulimit -f`) cuts.
+# System errors for a full disk, an exhausted quota, and a file that a limit (`ulimit -f`) cuts.
 _FULL = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "your quota is used up",
@@ -140,7 +142,7 @@ _FULL = {
 
 
 def disk_full(path: Path, error: OSError) -> DiskFullError | None:
-    """The error to raise where a path could not be written for want of space; None for another reason."""
+    """Return the error to raise if a path could not be written because there is no space; None for another reason."""
     if error.errno not in _FULL:
         return None
     free = ""
@@ -157,7 +159,7 @@ def disk_full(path: Path, error: OSError) -> DiskFullError | None:
 
 @contextmanager
 def filling(path: Path) -> Iterator[None]:
-    """Around writing a path. Raises DiskFullError where there is no space; other errors pass."""
+    """Wrap the writing of a path. Raises DiskFullError if there is no space; other errors pass."""
     try:
         yield
     except OSError as error:
@@ -168,9 +170,10 @@ def filling(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream whose content replaces a file whole: written aside, synced, renamed, so that a reader never sees half of it.
+    """Return a stream whose content replaces a file atomically: written to another file, synced, renamed. A reader never sees
+    half of it.
 
-    Raises OSError; DiskFullError where there is no space.
+    Raises: OSError; DiskFullError if there is no space.
     """
     with filling(path):
         handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -187,19 +190,19 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_aside(path: Path, text: str | bytes) -> None:
-    """Replace a file whole; see `replacing`."""
+    """Replace a file atomically; see `replacing`."""
     with replacing(path) as stream:
         stream.write(text.encode() if isinstance(text, str) else text)
 
 
 def write_json(path: Path, data: Any) -> None:
-    """`write_aside` of data as JSON. Infinities and NaN are refused."""
+    """Write data as JSON by `write_aside`. Infinities and NaN are refused."""
     write_aside(path, json.dumps(data, indent=1, allow_nan=False))
 
 
 @contextmanager
 def as_asked(path: Path) -> Iterator[None]:
-    """Around writing a file that the user named. Raises InputError where that cannot be, DiskFullError where there is no space."""
+    """Wrap the writing of a file that the user named. Raises InputError if it fails, DiskFullError if there is no space."""
     try:
         with filling(path):
             yield
@@ -208,7 +211,7 @@ def as_asked(path: Path) -> Iterator[None]:
 
 
 def _to_write(error: OSError) -> str:
-    """Return what to do where a file cannot be written for another reason than space."""
+    """Return what to do if a file cannot be written for another reason than space."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "name a file in a folder that you may write to"
     return "name a file, not a folder" if error.errno == errno.EISDIR else "name a file in a folder that exists"
@@ -216,7 +219,7 @@ def _to_write(error: OSError) -> str:
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Downloads by libraries give up: a network that swallows packets must not hang a job."""
+    """Give downloads by libraries a time-out: a network that swallows packets must not hang a job."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_S)
     try:
@@ -226,9 +229,9 @@ def impatient() -> Iterator[None]:
 
 
 def check_plain(value: Any, where: str = "", levels: int = MAX_LEVELS) -> None:
-    """Raises ValueError for what JSON cannot say or 64 bits do not hold, or is nested deeper than `levels`.
+    """Raise ValueError for data that JSON cannot express, 64 bits cannot hold, or with more than `levels` levels.
 
-    The message names the field and the value seen; `where` is the name of the value itself.
+    The message names the field and the given value; `where` is the name of the value itself.
     """
     if levels < 0:
         raise ValueError(f"it is nested deeper than {MAX_LEVELS} levels")
@@ -246,7 +249,7 @@ def check_plain(value: Any, where: str = "", levels: int = MAX_LEVELS) -> None:
 
 
 def _problem(value: Any) -> str:
-    """What is wrong with a single value; empty if nothing is."""
+    """Return what is wrong with a single value; empty if nothing is."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, str):
@@ -259,12 +262,14 @@ def _problem(value: Any) -> str:
     return f"must be text, a number, a list or a mapping, got {value!r:.80}; put it in quotes"
 
 
-# Numbers that YAML 1.1 reads to another base than anyone writes them: 0100 as 64, 1:30 as 90.
+# Numbers that YAML 1.1 reads to an unexpected base: 0100 as 64, 1:30 as 90.
 _READ_OTHERWISE = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Dates, times and numbers that begin with 0 stay text. An alias can make gigabytes of a few lines, and a tag asks for more than data."""
+    """A loader that keeps dates, times and numbers with a leading 0 as text. It refuses aliases, which can make gigabytes of a
+    few lines, and tags, which ask for more than data.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012, as its parent has it
         first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
@@ -299,7 +304,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 class _OwnLoader(_PlainLoader):
-    """Refuses numbers that can mean two things; in quotes they are text."""
+    """A loader that refuses ambiguous numbers; in quotes they are text."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -315,7 +320,7 @@ class _OwnLoader(_PlainLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts text in quotes that `_OwnLoader` would refuse."""
+    """A dumper that quotes text that `_OwnLoader` would refuse."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -327,8 +332,9 @@ _Dumper.add_representer(str, _represent_text)
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """No garbage collection meanwhile, where thousands of objects are made of which none is garbage: looking takes as long as
-    making them. Nor does it then end the life of tensors in reference cycles at a moment of its own."""
+    """Pause garbage collection while thousands of objects are made, none of them garbage: a scan takes as long as making them.
+    A pause also keeps it from freeing tensors in reference cycles at an unexpected moment.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -355,6 +361,6 @@ def parsed_options(words: Iterable[str]) -> dict[str, Any]:
 
 
 def save_json(path: Path, data: Any) -> None:
-    """Write data to a file of the user's. Raises InputError if it cannot be written."""
+    """Write data to a file that the user named. Raises InputError if it cannot be written."""
     with as_asked(path):
         path.write_text(json.dumps(data, allow_nan=False))

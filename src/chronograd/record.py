@@ -1,8 +1,7 @@
-"""Record: what happened, or will happen. A prediction is a record that has not happened yet.
+"""Record: the facts of a run. A prediction is a record of a run that has not happened yet.
 
-A header says which job, on what, by which versions, and what the figures rest on. Quantities are
-named; each has a value, a unit, an interval, a count and a source. What is missing is null with a
-reason, never left out.
+A header states the job, the hardware, the versions, and the basis of the figures. Quantities have names; each has a value, a
+unit, an interval, a count and a source. A missing value is null with a reason, never left out.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ Z80 = 1.2816  # standard deviations from the middle to either bound of an 80 % i
 # The normal distribution, as scipy.special has it; importing that takes longer than most answers.
 _ERFC = np.vectorize(math.erfc, otypes=[float])
 normal_quantile = np.vectorize(NormalDist().inv_cdf, otypes=[float])
-ROUGH = "rough"  # so begins the note of a prediction that has no basis for a part of the time
-# A note that begins so lists assumptions, and is shown among the first lines.
+ROUGH = "rough"  # first word of the note of a prediction without a basis for a part of the time
+# A note with this first word lists assumptions, and is shown among the first lines.
 ASSUMED = "Assumed"
-DOES_NOT_FIT = "does not fit"  # so begins the note of a prediction whose device has too little memory
-WARMUP = 5  # first steps of every start, which pay for what libraries set up on first use; left out of step times
+DOES_NOT_FIT = "does not fit"  # first words of the note of a prediction whose device has too little memory
+WARMUP = 5  # first steps of every start, in which libraries set themselves up; step times exclude them
 
-# The parts of a step, in the order they happen. Their sum is the step time.
+# The parts of a step, in order. Their sum is the step time.
 STEP_PARTS = {
     "input_s": "input",
     "transfer_s": "transfer",
@@ -54,10 +53,10 @@ STEP_PARTS = {
     "communication_exposed_s": "exposed communication",
     "update_s": "update",
 }
-# Those that a rank measures of its own; exposed communication follows from steps with and without it, or from its wait.
+# Parts that a rank measures itself. Exposed communication follows from steps with and without it, or from the rank's wait.
 FORWARD_PARTS = ("input_s", "transfer_s", "forward_s")  # of inference
 OWN_PARTS = tuple(name for name in STEP_PARTS if name != "communication_exposed_s")
-# Every quantity a record may have: what it is, and its unit. Backends may add others.
+# Every quantity of a record: its description, and its unit. Backends may add others.
 QUANTITIES = {
     "step_time_s": ("step time", "s"),
     **{name: (f"{text} time per step", "s") for name, text in STEP_PARTS.items()},
@@ -129,8 +128,8 @@ def normal_probability(z: Any) -> Any:
 class Quantity(BaseModel):
     """One figure. A missing one has `value` None and a `reason`.
 
-    `low` and `high` bound the middle 80 %: of the steps timed when measured, of the belief when
-    predicted. `n` is how many samples the value rests on, `std` their standard deviation.
+    `low` and `high` bound the 80 % interval: of the timed steps if measured, of the uncertainty if predicted. `n` is the number
+    of samples behind the value, `std` their standard deviation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -150,9 +149,10 @@ class Quantity(BaseModel):
 
     @classmethod
     def of_samples(cls, samples: Sequence[float], unit: str, source: str) -> Quantity:
-        """Mean, 10th and 90th percentile, count and (of two or more) standard deviation of samples; or missing.
+        """Return mean, 10th and 90th percentile, count and (for two or more) standard deviation of samples; or a missing
+        quantity.
 
-        The interval always holds the mean.
+        The interval always contains the mean.
 
         >>> q = Quantity.of_samples([1.0, 2.0, 3.0], "s", "clock")
         >>> q.value, q.n
@@ -162,7 +162,7 @@ class Quantity(BaseModel):
             return cls.missing(unit, "no sample was taken")
         mean = float(np.mean(samples))
         low, high = np.quantile(samples, INTERVAL)
-        low, high = min(low, mean), max(high, mean)  # a few long samples can carry the mean beyond nine of ten
+        low, high = min(low, mean), max(high, mean)  # a few long samples can move the mean beyond the 90th percentile
         std = float(np.std(samples, ddof=1)) if len(samples) > 1 else None
         return cls(value=mean, unit=unit, low=float(low), high=float(high), n=len(samples), std=std, source=source)
 
@@ -170,7 +170,7 @@ class Quantity(BaseModel):
 class Curve(BaseModel):
     """Columns of equal length against the first, such as epoch, seconds, loss, accuracy.
 
-    `units` has one entry per column. What is not finite, as the loss of a run that diverged, is None.
+    `units` has one entry per column. A value that is not finite, as in a run that diverged, is None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -189,10 +189,9 @@ class Curve(BaseModel):
 
 
 class RecordPart(BaseModel):
-    """A part of a record: what is read of it is typed, and whatever else was written stays.
+    """A part of a record: the fields that we read are typed, and all others stay.
 
-    It is saved with the keys that it was given, in their order, and those that were set later. What nobody set is empty
-    or None.
+    It is saved with its keys in their order, and those that were set later. Fields that nobody set are empty or None.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -216,18 +215,18 @@ class RecordPart(BaseModel):
         return isinstance(other, RecordPart) and self.model_dump() == other.model_dump()
 
     def __bool__(self) -> bool:
-        """Whether anything was written."""
+        """Return whether anything was written."""
         return bool(self.model_fields_set)
 
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Number = int | float
-# Of times, rates and work, which are never below 0.
+# Type of times, rates and work, which are never below 0.
 Amount = Annotated[Number, Field(ge=0, le=1e30, allow_inf_nan=False)]
-# The largest value of a unit that is no mistake: 30,000 years, and what no cluster computes.
+# The largest plausible value of a unit: 30,000 years, and more than any cluster computes.
 MAX_OF_UNIT = {"s": 1e12, "sample/s": 1e15, "token/s": 1e15, "request/s": 1e15, "1": 1e6}
 MAX_VALUE = 1e30
-# Units of what may be below 0: a return has none, a noise scale is an estimate.
+# Units of values that may be below 0: a return has no unit, a noise scale is an estimate.
 _SIGNED = {"", "sample"}
 # A difference of two measurements may be below 0.
 _DIFFERENCES = ("communication_exposed_s", "communication_overlapped_s")
@@ -235,12 +234,12 @@ _ABOVE_0 = ("step_time_s", "throughput_samples_per_s")
 
 
 class RecordedCluster(RecordPart):
-    """What figures hold for: devices that a prediction is for, or that a measurement asked for.
+    """The devices of a prediction, or the requested devices of a measurement.
 
     Attributes:
-        device: its name in the catalogue; `title` in full. `ran_on`: what a measurement ran on, as it calls itself.
+        device: its name in the catalogue; `title` in full. `ran_on`: the measured device, by its own name.
         count: of devices, one rank each. `worlds`: the counts of a record of scaling.
-        link: the slowest that an all-reduce crosses. `threads`: of a rank.
+        link: the slowest link of an all-reduce. `threads`: of a rank.
     """
 
     device: str = ""
@@ -258,11 +257,11 @@ class RecordedCluster(RecordPart):
 
 
 class Provenance(RecordPart):
-    """What a prediction rests on, or how it was measured. Backends may add more.
+    """The basis of a prediction, or the method of a measurement. Backends may add more.
 
     Attributes:
-        sigma_log: standard deviation of the logarithm of times. `peak_flops_per_s`: what utilisation is held against.
-        environment: of the machine, as `environment.json` of the run has it; `run` is the run's name.
+        sigma_log: standard deviation of the logarithm of times. `peak_flops_per_s`: the peak for utilisation.
+        environment: of the machine, as in `environment.json` of the run; `run` is the run's name.
         attempts: starts of a training; `stopped` is why it ended.
     """
 
@@ -299,7 +298,7 @@ class Named(RecordPart):
 
 
 class TrainingHeader(RecordPart):
-    """What is read of how a job trains."""
+    """The fields of training that we read."""
 
     recipe: str = ""
     epochs: Number | None = None
@@ -310,7 +309,7 @@ class TrainingHeader(RecordPart):
 
 
 class AgentHeader(RecordPart):
-    """What is read of how an agent learns."""
+    """The fields of an agent that we read."""
 
     algorithm: str = ""
     target_return: Number | None = None
@@ -318,7 +317,7 @@ class AgentHeader(RecordPart):
 
 
 class JobHeader(RecordPart):
-    """The resolved job of a record, as data: that of `chronograd.job`, of whatever version; empty for a loop without one."""
+    """The resolved job of a record, as data of `chronograd.job` in any version; empty for a loop without one."""
 
     task: str = ""
     mode: str = ""
@@ -331,13 +330,13 @@ class JobHeader(RecordPart):
 
 
 class Row(BaseModel):
-    """A row of a table: columns that are read are typed, and whatever others were written stay."""
+    """A row of a table: the columns that we read are typed, and all others stay."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class OperatorKind(Row):
-    """What the operators of one kind take of a step. `share` is that of the time; `flops` are those of matrix work."""
+    """The part of a step of one kind of operator. `share` is that of the time; `flops` are those of matrix work."""
 
     kind: str
     operators: int = 0
@@ -348,15 +347,15 @@ class OperatorKind(Row):
 
 
 class Layer(Row):
-    """One module with all inside it, or one operator; forward and backward of one step.
+    """One module with its contents, or one operator; forward and backward of one step.
 
     Attributes:
         kind: class of the module, or kind of the operator.
         operators: launches.
         flops: matrix work and all other arithmetic.
-        bytes: across the memory bus if nothing is fused.
-        bound: what takes longest at the peak rates: compute, memory, or launches.
-        time_to_win_s: predicted time less the ceiling; `share_of_ceiling` is their ratio.
+        bytes: across the memory bus without fusion.
+        bound: the longest at the peak rates: compute, memory, or launches.
+        time_to_win_s: predicted time minus the ceiling; `share_of_ceiling` is their ratio.
     """
 
     name: str
@@ -374,18 +373,18 @@ class Layer(Row):
 
 
 class ScalingRow(Row):
-    """A job with n ranks, and what is known of its step. Times in seconds; None where it is not known.
+    """A job with n ranks, and the known figures of its step. Times in seconds; None if unknown.
 
     Attributes:
         kind: `measured`, `predicted`, or `missing` with a `reason`.
         batch: the global, that is effective, batch; `per_rank` that of a rank.
-        training_time_s, cost_usd: of all epochs of the job at this step time, if its samples make a whole batch. Cost needs
-            a price.
-        speed_up: throughput over that of one rank of the same kind; `efficiency` over the number of ranks.
-        iteration_growth: step time over that of one rank: what a learner waits longer. 1 is ideal in weak scaling.
-        compute_s: a step of one rank alone with the same batch of a rank, without what it waits for input.
-        input_stall_s: what the ranks wait for input, where that is known apart.
-        communication_by_difference_s: step time less both of these; `communication_exposed_s` as the ranks measured it.
+        training_time_s, cost_usd: of all epochs of the job at this step time, if its samples make a whole batch. Cost needs a
+            price.
+        speed_up: throughput divided by that of one rank of the same kind; `efficiency`: divided by the number of ranks.
+        iteration_growth: step time divided by that of one rank, the longer wait of a learner. 1 is ideal in weak scaling.
+        compute_s: a step of a single rank with the same batch per rank, without waiting for input.
+        input_stall_s: time that ranks wait for input, if known separately.
+        communication_by_difference_s: step time minus both of these; `communication_exposed_s` as the ranks measured it.
         bandwidth_utilisation: see `compare.ranks.UTILISATION`; of the exposed communication.
     """
 
@@ -405,7 +404,7 @@ class ScalingRow(Row):
     efficiency: Number | None = None
     iteration_growth: Number | None = None
     compute_s: Number | None = None
-    input_stall_s: Number | None = Field(None, exclude_if=lambda wait_s: wait_s is None)  # records of before lack it
+    input_stall_s: Number | None = Field(None, exclude_if=lambda wait_s: wait_s is None)  # older records lack it
     communication_by_difference_s: Number | None = None
     communication_exposed_s: Number | None = None
     exposed_low_s: Number | None = None
@@ -417,7 +416,7 @@ class ScalingRow(Row):
 
 
 class AtWork(Row):
-    """When a part of an agent's run, an actor or a learner, did a piece of work; seconds from the run's begin."""
+    """The time of a piece of work by an actor or a learner; seconds from the run's start."""
 
     role: str
     number: int
@@ -431,7 +430,7 @@ class Tables(RecordPart):
     Attributes:
         by_kind: operators of a step by kind. `layers`: under the roofline; `most_to_win` are those furthest above it.
         scaling: points on growing numbers of ranks.
-        staleness: how many updates were how stale. `epochs`: times of an epoch by batch.
+        staleness: number of updates by staleness. `epochs`: times of an epoch by batch.
         timeline: of actors and learners, in the first seconds.
     """
 
@@ -448,11 +447,11 @@ class Record(BaseModel):
     """A header and named quantities, predicted or measured.
 
     Attributes:
-        kind: whether it happened.
+        kind: predicted or measured.
         title: one line for a person.
         job: the resolved job.
-        cluster: device name, count, links and what else the figures hold for.
-        provenance: what a prediction rests on, or how it was measured.
+        cluster: device name, count, links and further conditions of the figures.
+        provenance: the basis of a prediction, or the method of a measurement.
         quantities: by name; see QUANTITIES for the usual ones.
         tables: rows for a report, such as time by kind of operator.
     """
@@ -476,33 +475,33 @@ class Record(BaseModel):
 
     @property
     def world(self) -> int:
-        """Ranks, one for each device; 1 if the record does not say."""
+        """Return the ranks, one for each device; 1 if the record does not state them."""
         return self.cluster.count or 1
 
     @property
     def device(self) -> str:
-        """Name of the device that was asked for."""
+        """Return the name of the requested device."""
         return self.cluster.device or "unknown device"
 
     @property
     def device_name(self) -> str:
-        """What it ran on, as it calls itself, or the title of the device that it is predicted for; empty if not known."""
+        """Return the measured device by its own name, or the title of the predicted device; empty if unknown."""
         return self.cluster.ran_on or self.cluster.title
 
     @property
     def global_batch(self) -> Number | None:
-        """Samples of a step over all ranks, as the job has it; None if it has not."""
+        """Return the samples of a step over all ranks, as in the job; None if it does not state them."""
         return self.job.training.batch
 
     def __getitem__(self, name: str) -> Quantity:
-        """The quantity, or a missing one that says so."""
+        """Return the quantity, or a missing one with a reason."""
         if name in self.quantities:
             return self.quantities[name]
         unit = QUANTITIES.get(name, ("", ""))[1]
         return Quantity.missing(unit, f"this record does not have {name}")
 
     def value(self, name: str) -> float:
-        """The value of a quantity. Raises KeyError with its reason if it is missing."""
+        """Return the value of a quantity. Raises KeyError with its reason if it is missing."""
         quantity = self[name]
         if quantity.value is None:
             raise KeyError(f"{name}: {quantity.reason}")
@@ -520,7 +519,7 @@ class Record(BaseModel):
     def load(cls, path: str | os.PathLike[str]) -> Record:
         """Read a record file, or `record.json` of a run directory.
 
-        Raises FileFormatError with the first thing that is wrong.
+        Raises: FileFormatError with the first error.
         """
         path = Path(path)
         if os.path.isdir(path):
@@ -541,7 +540,7 @@ class Record(BaseModel):
 
 
 def _check_figure(name: str, quantity: Quantity) -> None:
-    """Raise ValueError for a figure that no run has: a time below 0, a rate of 0, an interval whose ends are swapped."""
+    """Raise ValueError for an impossible figure: a time below 0, a rate of 0, an interval with swapped ends."""
     usual = QUANTITIES.get(name, ("", quantity.unit))[1]
     if quantity.unit != usual:
         raise ValueError(f"quantities.{name}.unit must be {usual!r}, got {quantity.unit!r:.80}")
@@ -596,14 +595,14 @@ class QuantityDifference:
 
 
 def subtract(a: Record, b: Record) -> list[QuantityDifference]:
-    """Every quantity that either record has, in the order of QUANTITIES, then by name."""
+    """Return every quantity of either record, in the order of QUANTITIES, then by name."""
     order = {name: i for i, name in enumerate(QUANTITIES)}
     names = sorted({*a.quantities, *b.quantities}, key=lambda n: (order.get(n, len(order)), n))
     return [QuantityDifference(n, (a[n].unit or b[n].unit), a[n], b[n]) for n in names]
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first thing that is wrong with a file, and where in it."""
+    """Return the first error of a file, and its place."""
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
 

@@ -1,7 +1,6 @@
 """The whole loop on one job: count, calibrate, predict, measure, explain, train, forecast, plan, report.
 
-Predicted and measured records are of one type, so each stage only adds records; the page at the end is made from
-them alone.
+Predicted and measured records have the same type, so each stage only adds records. The page at the end is made from them alone.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from chronograd.units import percent, si
 from chronograd.words import how_many, processes
 
 WORLDS = (1, 2)
-# Steps are measured in rounds, in which numbers of processes take turns: what disturbs one then disturbs the others.
+# Steps are measured in rounds in which the numbers of processes take turns, so that a disturbance affects all of them.
 ROUNDS, STEPS_PER_ROUND = 3, 20
-# A job that is trained here within minutes is not one to rent a GPU for: the plan is then that of a larger training.
+# A job that trains here within minutes does not need a rented GPU: the plan is then that of a larger training.
 RENTED_FROM_S = 600.0
 
 Say = Callable[[str], None]
@@ -51,12 +50,12 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path, rent: Callable[[], Answ
     """Take a job through every stage.
 
     Args:
-        say: called with one line for each thing found.
-        bar: a context manager of a title that yields a function of the share done, 0 to 1, and a text.
-        parent: where run directories are made.
-        rent: the plan of a larger training, for a job that is trained here within minutes.
+        say: called with one line for each result.
+        bar: a context manager of a title that yields a function of the completed share, 0 to 1, and a text.
+        parent: folder of the run directories.
+        rent: returns the plan of a larger training, for a job that trains here within minutes.
 
-    Raises: what the stages raise; nothing is measured before the job is known to be valid here.
+    Raises: the errors of the stages; nothing is measured before the job is known to be valid here.
     """
     jobs.check_trained(job)
     jobs.check(job)
@@ -95,18 +94,20 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path, rent: Callable[[], Answ
 
 
 def at_world(job: Job, world: int) -> Job:
-    """The job on `world` processes of this machine, each with the same share of its cores, so that they compare."""
+    """Return the job on `world` processes of this machine, each with the same share of its cores, so that they can be
+    compared.
+    """
     backend = "single" if world == 1 else "ddp"
     return changed(job, [f"cluster.count={world}", f"backend={backend}", f"cluster.threads={threads_of(job)}"])
 
 
 def threads_of(job: Job) -> int:
-    """Of each process: the job's, else its share of the cores where most processes run."""
+    """Return the threads of each process: the job's, else its share of the cores with the largest number of processes."""
     return job.cluster.threads_per_rank(environment.cores(), max(WORLDS))
 
 
 def predict_steps(loop: Loop, trace: Trace, world: int, samples: int, parent: Path) -> None:
-    """Steps on `world` processes, as predicted."""
+    """Predict steps on `world` processes."""
     job = at_world(loop.job, world)
     loop.predicted[world] = predict(trace, job, samples=samples)
     kept = RunDir.create(job, environment.environment(), parent=parent)
@@ -115,9 +116,9 @@ def predict_steps(loop: Loop, trace: Trace, world: int, samples: int, parent: Pa
 
 
 def measure_in_turns(loop: Loop, device: Device, bar: Bar, parent: Path) -> None:
-    """Steps on every number of processes, in rounds; how fast the machine ran meanwhile, and what disturbed it.
+    """Measure steps on every number of processes, in rounds, with the speed of the machine and its disturbances.
 
-    Each record is that of all rounds; its run directory has one directory for each.
+    Each record covers all rounds; its run directory has one directory for each.
     """
     kept_s = float((device.calibration or {}).get("pace_s", 0.0))
     rounds: dict[int, list[RunDir]] = {world: [] for world in WORLDS}
@@ -159,7 +160,7 @@ def measure_in_turns(loop: Loop, device: Device, bar: Bar, parent: Path) -> None
 
 
 def train(loop: Loop, bar: Bar, parent: Path) -> Record:
-    """The record of the job, trained on one process."""
+    """Train the job on one process and return its record."""
     epochs = loop.job.training.epochs
     with bar("train") as report:
 

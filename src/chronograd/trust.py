@@ -1,9 +1,15 @@
-"""Which code of a user's own may run: the code that the user names, never code that only a file names.
+"""Trust: only code that the user names may run, never code that only a file names.
 
-A network `FILE.py:NAME` or `package.module:NAME` and an environment `module:NAME` are code: to build one is to run it. A record, a
-run, a table or a job that a cloud kept may come from anyone, so its words start nothing. Within `only(words)`, which surrounds
-every verb, code runs if a word has the same file or module before its last colon, if a job file that the user names has it
-(`chronograd.job.load`), or if `--trust FILE.py` names it. The same holds for a run's SLURM script (`--trust RUN/job.sbatch`). Elsewhere, as in a rank, which a verb started, all code may run.
+A network `FILE.py:NAME` or `package.module:NAME` and an environment `module:NAME` are code: building one runs it. A record, a
+run, a table or a job from a cloud may come from anyone, so its words start nothing. `only(words)` surrounds every verb. Within
+it, code runs in three cases:
+
+- a word has the same file or module before its last colon;
+- a job file that the user names has it (`chronograd.job.load`);
+- `--trust FILE.py` names it.
+
+The same applies to a run's SLURM script (`--trust RUN/job.sbatch`). Elsewhere, as in a rank that a verb started, all code may
+run.
 """
 
 from __future__ import annotations
@@ -16,13 +22,14 @@ from typing import Any
 
 from chronograd.errors import ChronogradError, InputError, RunError
 
-# What may run now; None outside of verbs. Not of a thread or a context: verbs start threads, which must not know more.
+# Code that may run now; None outside of verbs. Shared by all threads, because verbs start threads, which must not be allowed
+# more.
 _named: set[str] | None = None
 
 
 @contextmanager
 def only(words: Iterable[str]) -> Iterator[None]:
-    """Let nothing run meanwhile but the code that these words, or those of a verb around it, name."""
+    """Allow only the code that these words, or those of a surrounding verb, name."""
     global _named
     before = _named
     _named = set(before or ())
@@ -35,20 +42,20 @@ def only(words: Iterable[str]) -> Iterator[None]:
 
 
 def name(reference: str) -> None:
-    """Let the code of a reference such as `FILE.py:NAME` run: the user names it."""
+    """Allow the code of a reference such as `FILE.py:NAME`, because the user names it."""
     code, colon, _ = reference.rpartition(":")
     if colon:
         allow(code)
 
 
 def allow(code: str) -> None:
-    """Let a file or a module run, whichever of its names a network has."""
+    """Allow all code of a file or a module."""
     if _named is not None:
         _named.add(_key(code))
 
 
 def check(reference: str) -> None:
-    """Raise InputError for a reference whose code nobody named."""
+    """Raise InputError for a reference to code that the user did not name."""
     code = reference.rpartition(":")[0]
     if is_named(code):
         return
@@ -64,7 +71,7 @@ def is_named(code: str) -> bool:
 
 
 def _key(code: str) -> str:
-    """One name for one file, however it is written."""
+    """Return one name for one file, however it is written."""
     return os.path.realpath(code) if code.endswith((".py", ".sbatch")) else code
 
 

@@ -1,4 +1,4 @@
-"""How a report speaks of numbers: counts, errors, intervals, names of operator kinds."""
+"""Words of reports for numbers: counts, errors, intervals, names of operator kinds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _TIME_UNITS = (
 
 
 def kind_name(kind: str) -> str:
-    """
+    """Return the readable name of a kind of operator.
+
     >>> kind_name("conv_3x3"), kind_name("norm")
     ('3×3 convolution', 'norm')
     """
@@ -45,7 +46,8 @@ def kind_name(kind: str) -> str:
 
 
 def layout_name(is_channels_last: bool) -> str:
-    """
+    """Return the name of a memory layout.
+
     >>> layout_name(True), layout_name(False)
     ('NHWC', 'NCHW')
     """
@@ -53,7 +55,7 @@ def layout_name(is_channels_last: bool) -> str:
 
 
 def how_many(count: float | str | None, plural: str) -> str:
-    """A count with its noun, which is singular after 1; of text the text.
+    """Return a count with its noun, which is singular after 1; text stays.
 
     >>> how_many(1, "epochs"), how_many(1200, "old names"), how_many(1, "boxes"), how_many(1, "batches"), how_many(1.5, "epochs")
     ('1 epoch', '1,200 old names', '1 box', '1 batch', '1.5 epochs')
@@ -65,7 +67,8 @@ def how_many(count: float | str | None, plural: str) -> str:
 
 
 def processes(count: int) -> str:
-    """
+    """Return a number of processes in words.
+
     >>> processes(1), processes(2)
     ('1 process', '2 processes')
     """
@@ -73,7 +76,7 @@ def processes(count: int) -> str:
 
 
 def signed_percent(fraction: float | None) -> str:
-    """An error with its sign; from tenfold on as a factor.
+    """Return an error with its sign; from tenfold on as a factor.
 
     >>> signed_percent(0.082), signed_percent(-0.5), signed_percent(None), signed_percent(29)
     ('+8.2 %', '−50.0 %', '–', '×30')
@@ -86,7 +89,7 @@ def signed_percent(fraction: float | None) -> str:
 
 
 def off(predicted: float, measured: float) -> str:
-    """How far a prediction is from what was measured, in words.
+    """Return the difference of a prediction from a measurement, in words.
 
     >>> off(101, 100), off(120, 100), off(300, 100), off(20, 100)
     ('1.0 % too high', '20 % too high', '3.0 times too high', '5.0 times too low')
@@ -104,9 +107,9 @@ def off(predicted: float, measured: float) -> str:
 
 
 def interval(q: Quantity) -> str:
-    """`low … high`, the unit once where it is the same; nothing if the quantity has no interval.
+    """Return `low … high`, with one unit if both have the same; empty if the quantity has no interval.
 
-    It holds the value: older records have intervals that left out the longest steps, which their mean has in it.
+    The interval contains the value: older records have intervals without the longest steps, which their mean includes.
 
     >>> interval(Quantity(value=2.0, unit="s", low=1.0, high=3.0))
     '1 … 3 s'
@@ -126,17 +129,18 @@ def interval(q: Quantity) -> str:
 
 
 def is_inside(value: float, q: Quantity) -> bool | None:
-    """Whether a value lies in an interval; None without one."""
+    """Return whether a value lies in an interval; None without one."""
     return None if q.low is None or q.high is None else q.low <= value <= q.high
 
 
 def device(record: Record) -> str:
-    """Count and name of what a record holds for, such as `8×v100`."""
+    """Return count and name of a record's devices, such as `8×v100`."""
     return f"{record.world}×{record.device}"
 
 
 def listed(items: Sequence[str], joint: str = "and") -> str:
-    """
+    """Join items with commas and a last "and".
+
     >>> listed(["a", "b", "c"]), listed(["a"])
     ('a, b and c', 'a')
     """
@@ -144,7 +148,8 @@ def listed(items: Sequence[str], joint: str = "and") -> str:
 
 
 def some(items: Sequence[str], most: int = 3) -> str:
-    """
+    """Join the first items, and state the number of the others.
+
     >>> some(["a", "b", "c"]), some(["a", "b", "c", "d"])
     ('a, b, c', 'a, b, c, …')
     """
@@ -152,7 +157,7 @@ def some(items: Sequence[str], most: int = 3) -> str:
 
 
 def named(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """Values by name; of a name that is there already a later one is `name (2)`, then `name (3)`.
+    """Return values by name; a repeated name becomes `name (2)`, then `name (3)`.
 
     >>> named([("a", 1), ("a", 2)])
     {'a': 1, 'a (2)': 2}
@@ -167,7 +172,8 @@ def named(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def quantity_name(name: str) -> str:
-    """
+    """Return the readable name of a quantity.
+
     >>> quantity_name("training_time_s"), quantity_name("of_my_own")
     ('training time', 'of_my_own')
     """
@@ -175,7 +181,7 @@ def quantity_name(name: str) -> str:
 
 
 def reasons(records: Iterable[tuple[str, Record]], names: Iterable[str]) -> list[str]:
-    """Why quantities are missing, each reason once: the note under a table that shows "–"."""
+    """Return why quantities are missing, each reason once: the note under a table with "–"."""
     found: dict[str, list[str]] = {}
     for label, record in records:
         for name in names:
@@ -187,7 +193,7 @@ def reasons(records: Iterable[tuple[str, Record]], names: Iterable[str]) -> list
 
 
 def first_sentence(text: str) -> tuple[str, str]:
-    """The first sentence, to its full stop or semicolon, and what follows.
+    """Return the first sentence, up to its full stop or semicolon, and the rest.
 
     >>> first_sentence("It takes 0.5 s. That is long; too long.")
     ('It takes 0.5 s', 'That is long; too long.')
@@ -204,12 +210,12 @@ def first_sentence(text: str) -> tuple[str, str]:
 
 
 def tight(text: str) -> str:
-    """Text whose numbers are not parted from their units at the end of a line."""
+    """Keep numbers and their units on one line."""
     return _NUMBER_UNIT.sub("\u00a0", text)
 
 
 def time_unit(values: Iterable[float | None]) -> tuple[str, float]:
-    """The unit in which the middle one of some durations is at least 1, and its length in seconds.
+    """Return the unit in which the median of some durations is at least 1, and its length in seconds.
 
     >>> time_unit([0.09, 0.1]), time_unit([7200.0])
     (('ms', 0.001), ('hours', 3600.0))
@@ -220,5 +226,5 @@ def time_unit(values: Iterable[float | None]) -> tuple[str, float]:
 
 
 def scaled(values: Iterable[float | None], unit: float) -> list[float | None]:
-    """Values in another unit, to six digits; what is missing stays missing."""
+    """Return values in another unit, to six digits; missing ones stay missing."""
     return [None if v is None else float(f"{v / unit:.6g}") for v in values]

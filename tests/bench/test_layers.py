@@ -138,7 +138,7 @@ def test_what_was_printed_is_read_again(tmp_path: Path, capsys: pytest.CaptureFi
         (["--layers", "--epochs"], "No such option '--epochs'"),
         (["--repeats", "3"], "No such option '--repeats'"),
         (["--layers", "cluster.count=2", "backend=ddp"], "cluster.count is 2"),
-        (["--layers", "training.compile=true"], "compiled network has no layers"),
+        (["--layers", "training.compile=true"], "compiled network has no separate layers"),
         (["--layers", "--on", "v1000"], "unknown device"),
     ],
 )

@@ -111,8 +111,8 @@ def test_what_the_platform_refuses_is_passed_on(
     ("words", "message"),
     [
         (["watsonx", "JOB", "--out", "there", "--submit"], "--submit is not there for watsonx"),
-        (["skypilot", "JOB", "--dry-run", "--submit"], "--submit sends the file that --out FOLDER keeps"),
-        (["skypilot", "JOB", "--submit"], "--submit sends the file that --out FOLDER keeps"),
+        (["skypilot", "JOB", "--dry-run", "--submit"], "--submit sends the file of --out FOLDER"),
+        (["skypilot", "JOB", "--submit"], "--submit sends the file of --out FOLDER"),
         (["slurm", "JOB", "--submit"], "--submit is of platforms"),
     ],
 )

@@ -244,7 +244,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
     ("words", "message"),
     [
         ([], "Name a JOB"),
-        (["job.yaml"], "Say where: --on slurm or --on ray"),
+        (["job.yaml"], "State where to run: --on slurm or --on ray"),
         (["--status", "runs/mine", "--dry-run"], "leave --dry-run out"),
         (["--status", "runs/mine", "--plan", "plan.json"], "leave --plan out"),
         (["--status", "runs/mine"], "no run directory at runs/mine"),

@@ -1,1 +1,1 @@
-"""What `measure` does beyond timing steps: layers, scaling, growing batches."""
+"""Further measurements of `measure`: layers, scaling, growing batches."""

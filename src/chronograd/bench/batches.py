@@ -1,4 +1,4 @@
-"""Epochs with growing batches, as far as memory reaches: what `measure --epochs --batches` does and says."""
+"""Epochs with growing batches, as far as memory allows: the work and the answer of `measure batches`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ _UNITS = {
 
 def measure_batches(job: Job, batches: Sequence[int], out: PathLike | None = None, launcher: str | None = None,
                     timing: Timing | None = None) -> Answer:  # fmt: skip
-    """Time an epoch at each batch, the smallest first, until one does not fit; in runs below one run directory.
+    """Time an epoch at each batch, the smallest first, until one does not fit; runs lie below one run directory.
 
     Args:
         launcher, timing: see `jobs.measure`.
-    Raises: as `jobs.measure`, but for memory that is full.
+
+    Raises: as `jobs.measure`, except for full memory.
     """
     whole = RunDir.create(job, environment.environment(), out)
     rows: list[dict[str, Any]] = []
@@ -60,7 +61,7 @@ def measure_batches(job: Job, batches: Sequence[int], out: PathLike | None = Non
 
 
 def batches_section(title: str, rows: Sequence[dict[str, Any]], run: str) -> Section:
-    """Times of an epoch against the batch; a row without figures has a reason."""
+    """Return times of an epoch against the batch; a row without figures has a reason."""
     timed = [row for row in rows if row["epoch_time_s"] is not None]
     ending = f"; at {rows[-1]['batch']:,} {rows[-1]['reason']}" if rows[-1]["reason"] else ""
     takeaway = f"No epoch was timed{ending}."
@@ -78,7 +79,7 @@ def batches_section(title: str, rows: Sequence[dict[str, Any]], run: str) -> Sec
         from_zero=True,
     )
     return Section(
-        title=f"{title}: the second epoch is timed; then one whose batch stays the same",
+        title=f"{title}: the second epoch is timed; then one with the same batch throughout",
         takeaway=takeaway,
         lines=[f"run: {run}"],
         figure=Figure([panel]) if timed else None,

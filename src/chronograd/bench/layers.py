@@ -1,4 +1,4 @@
-"""Times of a network's layers on the device that is here, in this process: `measure layers`."""
+"""Times of a network's layers on the device of this machine, in this process: `measure layers`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ Say = Callable[[str], None]
 def measure_layers(
     job: Job, *, repeats: int = 20, warmup: int = 5, on: str | None = None, say: Say = lambda text: None
 ) -> LayerTimes:
-    """Time the layers of a job's network in inference, at the job's batch: waited for and not, the whole pass, and products alone.
+    """Time the layers of a job's network in inference, at the job's batch: with and without waiting, the whole pass, and
+    products alone.
 
     Args:
-        repeats, warmup: passes of each kind that are timed, after so many others.
-        on: a device of the catalogue to predict for; by default the one that is here, where it is known.
-        say: takes a word about what goes on.
-    Raises: as `trace_job`; InputError for a device that is not here; RunError where memory is full.
+        repeats, warmup: timed passes of each kind, after this number of others.
+        on: a device of the catalogue to predict for; by default this machine's, if it is known.
+        say: called with a word about the progress.
+
+    Raises: as `trace_job`; InputError for a device that this machine lacks; RunError if memory is full.
     """
     if job.cluster.count != 1:
         raise InputError(f"cluster.count is {job.cluster.count}", "layers are timed on one device: cluster.count=1")
     if job.training.compile:
-        raise InputError("a compiled network has no layers of its own any more", "leave training.compile out")
+        raise InputError("a compiled network has no separate layers", "leave training.compile out")
     job = changed(job, ["mode=inference"])
     say("counting the work of the network")
     trace = trace_job(job)
@@ -67,7 +69,7 @@ def _timed(
     operators = _launched(trace)
     say(f"timing {warmup} + {repeats} passes of each kind")
     times = _passes(job, operators, device, repeats, warmup)
-    say("timing matrix products by themselves")
+    say("timing matrix products separately")
     products = _products_s(trace, operators, training.batch, device, AUTOCAST.get(training.precision, torch.float32))
     predicted = {} if calibration is None else _predicted_s(trace, operators, training.batch, calibration)
     described = {(row.name, row.call): row for row in counted_layers(trace, training.batch)}
@@ -115,7 +117,7 @@ def _timed(
 def _passes(
     job: Job, operators: Mapping[Key, Sequence[int]], device: torch.device, repeats: int, warmup: int
 ) -> PassTimes:
-    """Of the network on random samples; its memory is free afterwards."""
+    """Time the passes of the network on random samples; free its memory afterwards."""
     training, data = job.training, card(job.data)
     set_matrix_arithmetic(training.precision, device)
     torch.manual_seed(training.seed)
@@ -140,7 +142,7 @@ def _passes(
 
 
 def _launched(trace: Trace) -> dict[Key, list[int]]:
-    """Operators of the forward pass by their layer, in order of appearance; views, which run nothing, are left out."""
+    """Return operators of the forward pass by their layer, in order of appearance, without views, which run nothing."""
     operators: dict[Key, list[int]] = defaultdict(list)
     for index, op in enumerate(trace.operators):
         if op.phase == "forward" and op.kind != "view":
@@ -149,13 +151,15 @@ def _launched(trace: Trace) -> dict[Key, list[int]]:
 
 
 def _modules(network: nn.Module, operators: Mapping[Key, Sequence[int]]) -> dict[str, nn.Module]:
-    """Modules that run operators of their own. What the network itself runs is outside of layers."""
+    """Return modules that run operators themselves. Operators of the network itself belong to no layer."""
     modules = dict(network.named_modules(remove_duplicate=False))
     return {name: modules[name] for name, _ in operators if name and name in modules}
 
 
 def product_of(op: Operator, trace: Trace, batch: int) -> Product | None:
-    """The matrix product that a convolution or a linear layer is; None for what is none, and for a transposed convolution."""
+    """Return the matrix product of a convolution or a linear layer; None for another operator, and for a transposed
+    convolution.
+    """
     attributes = op.attributes
     out = trace.tensors[op.outputs[0]].shape_at(batch) if op.outputs else ()
     if op.kind in CONV_KINDS and attributes and not attributes["transposed"]:
@@ -175,7 +179,7 @@ def product_of(op: Operator, trace: Trace, batch: int) -> Product | None:
 def _products_s(
     trace: Trace, operators: Mapping[Key, Sequence[int]], batch: int, device: torch.device, dtype: torch.dtype
 ) -> dict[Key, tuple[Product, float]]:
-    """The product of each layer that has one, and its seconds; products of the same size are timed once."""
+    """Return the product of each layer that has one, and its seconds; products of the same size are timed once."""
     known: dict[Product, float] = {}
     timed: dict[Key, tuple[Product, float]] = {}
     for key, indices in operators.items():
@@ -188,7 +192,7 @@ def _products_s(
 
 
 def _calibration(job: Job, place: RankContext, on: str | None) -> tuple[Calibration | None, str, str]:
-    """For the device that is meant, its title, and why there is none. Raises NotFoundError for a name that is none."""
+    """Return the calibration of the device, its title, and why there is none. Raises NotFoundError for an unknown name."""
     named = None if on is None else catalog.device(on)
     try:
         device = named or _device_here(place.device)
@@ -202,16 +206,16 @@ def _calibration(job: Job, place: RankContext, on: str | None) -> tuple[Calibrat
 
 
 def _device_here(device: torch.device) -> Device:
-    """Raises InputError where the catalogue does not have it, or the processor was never calibrated."""
+    """Return the device of this machine. Raises InputError if the catalogue lacks it, or the processor was never calibrated."""
     name = _name_of(device)
     if device.type == "cuda":
         gpu = catalog.of_driver_name(name)
         if gpu is None:
-            raise InputError(f"{name} is not in the catalogue", "name a device that is like it with --on")
+            raise InputError(f"{name} is not in the catalogue", "name a similar device with --on")
         return gpu
     local = catalog.device("local")
     if local.kind != "cpu" or local.title != name:
-        raise InputError(f"the device 'local' is another than {name}", "`chronograd calibrate` measures this one")
+        raise InputError(f"the device 'local' is not {name}", "`chronograd calibrate` measures this one")
     return local
 
 
@@ -222,7 +226,7 @@ def _name_of(device: torch.device) -> str:
 def _predicted_s(
     trace: Trace, operators: Mapping[Key, Sequence[int]], batch: int, calibration: Calibration
 ) -> dict[Key, float]:
-    """Seconds of the device by layer; what the network itself runs is outside of layers."""
+    """Return seconds of the device by layer; operators of the network itself belong to no layer."""
     times = operator_seconds(trace, batch, calibration)
     by_layer: dict[Key, float] = defaultdict(float)
     for key, indices in operators.items():
@@ -231,15 +235,15 @@ def _predicted_s(
 
 
 def _pass_s(trace: Trace, batch: int, calibration: Calibration) -> float:
-    """Of the whole forward pass: the device's work, or the host's issuing of it."""
+    """Return seconds of the whole forward pass: the device's work, or its launch by the host."""
     return phase_seconds(trace, Work.on(trace, batch, calibration).seconds(calibration), calibration)["forward"]
 
 
-# -- what is said ----------------------------------------------------------------------------------
+# -- the answer ------------------------------------------------------------------------------------
 
 
 def layers_answer(times: LayerTimes) -> Answer[LayerTimes]:
-    """Layers as a table, their sums beside the whole pass, and what was predicted."""
+    """Return layers as a table, their sums and the whole pass, and the prediction."""
     title = (
         f"Layers of {times.network} on {times.device_name}, batch {times.batch}, {times.precision}, "
         f"{times.repeats} passes of each kind"
@@ -251,7 +255,7 @@ def layers_answer(times: LayerTimes) -> Answer[LayerTimes]:
 
 
 def sums_section(times: LayerTimes) -> Section:
-    """The whole pass and the sums over layers."""
+    """Return the whole pass and the sums over layers."""
     whole_s = times.whole.median
     rows = [
         ("whole pass, device waited for at its ends", whole_s, times.whole),
@@ -296,10 +300,10 @@ def sums_section(times: LayerTimes) -> Section:
 
 
 def sums_sentence(times: LayerTimes) -> str:
-    """By how much the sums differ from the whole pass."""
+    """Describe the differences of the sums from the whole pass."""
     whole_s = times.whole.median
     parts = (
-        f"The whole pass takes {seconds(whole_s)}; its layers, waited for one by one, {seconds(times.synchronised.median)} "
+        f"The whole pass takes {seconds(whole_s)}; its layers, with a wait after each, {seconds(times.synchronised.median)} "
         f"({percent(times.synchronised.median / whole_s, 0)}), not waited for {seconds(times.unsynchronised.median)} "
         f"({percent(times.unsynchronised.median / whole_s, 0)}), their matrix products alone {seconds(times.products_s)} "
         f"({percent(times.products_s / whole_s, 0)})"
@@ -310,14 +314,14 @@ def sums_sentence(times: LayerTimes) -> str:
 
 
 def layers_section(times: LayerTimes) -> Section:
-    """One row per layer, in order of execution."""
+    """Return one row per layer, in order of execution."""
     longest = max(times.layers, key=lambda layer: layer.synchronised_s)
     share = longest.synchronised_s / sum(layer.synchronised_s for layer in times.layers)
 
     on = f" Predicted for {times.predicted_on}." if times.predicted_on else ""
     return Section(
         title="Layers",
-        takeaway=f"{longest.label} takes longest, {seconds(longest.synchronised_s)}, {percent(share, 0)} of what was waited for.",
+        takeaway=f"{longest.label} takes longest, {seconds(longest.synchronised_s)}, {percent(share, 0)} of the waited time.",
         intro=f"Medians of {times.repeats} passes; FLOPs are 2 per MAC, and those of all other arithmetic.{on}",
         table=Table.of(times.layers, _LAYER, drop=("product m × n × k", "kind", "FLOPs")).without_empty_columns(),
     )

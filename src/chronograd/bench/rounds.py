@@ -1,4 +1,4 @@
-"""Two jobs measured in turn, round by round: what `compare jobs` runs before its gate."""
+"""Two jobs measured in turn, round by round, for the gate of `compare jobs`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chronograd.launch.jobs import PathLike
 from chronograd.record import Record
 from chronograd.rundir import DEFAULT_PARENT, RunDir, is_run_dir
 
-PLAN = "rounds.json"  # both jobs and how they are timed
+PLAN = "rounds.json"  # both jobs and their timing
 SIDES = ("a", "b")
 
 
@@ -42,13 +42,14 @@ def measure_rounds(
 ) -> Rounds:
     """Measure both jobs once in each round; every second round begins with b.
 
-    Runs that `out` holds already stay. A run gets its name once it is finished, so one that was interrupted is measured again.
+    Existing runs in `out` stay. A run gets its name when it is finished, so an interrupted one is measured again.
 
     Args:
         out: the folder of all runs; a new one by default.
-        timing: as `jobs.measure` takes it.
-    Raises: JobError if `out` has rounds of other jobs or another timing, RunError if it holds something else; else as
-        `jobs.measure`.
+        timing: as for `jobs.measure`.
+
+    Raises: JobError if `out` has rounds of other jobs or another timing; RunError if it holds something else; else as
+    `jobs.measure`.
     """
     both = {"a": jobs.scaled(a), "b": jobs.scaled(b)}
     for one in both.values():
@@ -67,7 +68,7 @@ def measure_rounds(
 
 
 def _folder(out: PathLike | None, plan: Mapping[str, Any]) -> Path:
-    """Return the folder of these rounds: the one that holds some of them already, or a new one."""
+    """Return the folder of these rounds: one that already holds some of them, or a new one."""
     moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = Path(out) if out is not None else DEFAULT_PARENT / f"{moment}-rounds-{secrets.token_hex(2)}"
     try:
@@ -86,17 +87,17 @@ def _folder(out: PathLike | None, plan: Mapping[str, Any]) -> Path:
     different = [name for name in plan if before.get(name) != plan[name]] if isinstance(before, dict) else list(plan)
     if different:
         what = " and ".join("the timing" if name == "timing" else f"job {name.upper()}" for name in different)
-        raise JobError(f"{folder} has rounds in which {what} was another", "name another folder with --out")
+        raise JobError(f"{folder} has rounds with another {what}", "name another folder with --out")
     return folder
 
 
 def _aside(path: Path) -> Path:
-    """Return where a run is measured until it is finished: a new hidden folder beside."""
+    """Return the folder of a run in progress: a new hidden folder next to its final place."""
     return path.with_name(f".{path.name}-{secrets.token_hex(4)}")
 
 
 def _keep(measured: Path, path: Path) -> None:
-    """Give a finished run its name. Raises RunError where another process did so first."""
+    """Give a finished run its name. Raises RunError if another process did so first."""
     try:
         measured.rename(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Strong and weak scaling, measured: runs of one job on growing numbers of ranks, and beside them what is predicted."""
+"""Strong and weak scaling, measured: runs of one job on growing numbers of ranks, with predictions."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ def measure_scaling(
     timing: Timing | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Record:
-    """Measure a job at every number of ranks, and predict the same. Returns a record with the table `scaling`.
+    """Measure a job at every number of ranks, and predict the same. Return a record with the table `scaling`.
 
-    Every rank has the same number of threads: the job's, else the cores shared out over the largest world.
+    Every rank has the same number of threads: the job's, or an equal share of the cores in the largest world.
 
     Args:
-        folder: where the run directories are made, one per job.
-        trace: for what is predicted beside it; None for nothing.
+        folder: for the run directories, one per job.
+        trace: for the predictions; None for no predictions.
+
     Raises: InputError for no or wrong worlds and scalings.
     """
     check_scaling(worlds, scalings)

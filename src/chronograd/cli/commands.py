@@ -1,4 +1,4 @@
-"""From a verb's request to its command: options, help, completion and the printed answer follow from the declaration."""
+"""Commands from requests of verbs: options, help, completion and the printed answer follow from the declaration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Verb(click.Command):
 
 
 def commands_of(verb: click.Command) -> list[click.Command]:
-    """Return the commands of a verb: itself, and those of which it is the first word."""
+    """Return the commands of a verb: itself, and those that begin with its word."""
     if isinstance(verb, _Verb):
         return [verb.own, *verb.commands.values()]
     return list(verb.commands.values()) if isinstance(verb, click.Group) else [verb]
@@ -67,7 +67,7 @@ def command_of(request: type[Request]) -> click.Command:
 
         def announce(answer: Answer) -> None:
             common.show(answer, as_json)
-            sys.stdout.flush()  # a program that has started the verb waits for it
+            sys.stdout.flush()  # a program that has started the verb may wait for it
 
         with screen.shown_on(screen.Display(common.waiting, common.progress, _say, announce)):
             answer = asked.answer()

@@ -1,4 +1,4 @@
-"""What verbs share: job arguments, JSON output, tables that read well with and without a terminal."""
+"""Shared code of verbs: job arguments, JSON output, and tables for terminals and pipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chronograd.record import Record
     from chronograd.rundir import RunDir
 
-# Kinds of values that options take.
+# Kinds of values of options.
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -34,25 +34,25 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def answer_options(function: F) -> F:
-    """--json, --save FILE and --full, as verbs take them that `show` an answer."""
+    """Add --json, --save FILE and --full, for verbs that `show` an answer."""
 
     def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
         context.meta[option.name or ""] = value
 
     text = "Also save the answer (.json), for `chronograd report`."
     save = click.option("--save", type=FILE, expose_value=False, callback=keep, help=text)
-    text = "Every row and column, sources and provenance, however wide."
+    text = "Every row and column, sources and provenance, at any width."
     full = click.option("--full", is_flag=True, expose_value=False, callback=keep, help=text)
     return json_option(save(full(function)))
 
 
 print_config_option = click.option(
-    "--print-config", is_flag=True, help="Print the resolved job and stop; nothing is started."
+    "--print-config", is_flag=True, help="Print the resolved job and stop; start nothing."
 )
 
 
 def show(answer: Answer, as_json: bool, summary: Sequence[str] | None = None, *, is_verbatim: bool = False) -> int:
-    """Print an answer, as text or as JSON, or its summary; save it where that is asked for, and return its exit status."""
+    """Print an answer, as text or as JSON, or its summary; save it if asked, and return its exit status."""
     context = click.get_current_context(silent=True)
     asked = {} if context is None else context.meta
     if path := asked.get("save"):
@@ -83,12 +83,12 @@ def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False
 
 
 def run_data(run: RunDir) -> dict[str, Any]:
-    """The record of a run for programs, with its directory."""
+    """Return the record of a run for programs, with its directory."""
     return {"run": str(run.path), **run.record().model_dump(mode="json")}
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text. It may be a stranger's: control characters, which could steer the terminal, are printed as their escapes."""
+    """Print text that may come from others: control characters, which could steer the terminal, are printed as escapes."""
     click.echo(printable(str(text)), err=err, nl=nl)
 
 
@@ -97,7 +97,7 @@ def print_json(data: Any) -> None:
 
 
 def console(stderr: bool = False) -> Console:
-    """A console without colour or bars where there is no terminal."""
+    """Return a console without colour or bars if there is no terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -107,7 +107,7 @@ def console(stderr: bool = False) -> Console:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[float, str], None]]:
-    """A bar on a terminal; elsewhere a line at every fifth of the way, on standard error."""
+    """Show a bar on a terminal; elsewhere a line at every fifth of the way, on standard error."""
     if sys.stderr.isatty():
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -132,14 +132,14 @@ def progress(title: str) -> Iterator[Callable[[float, str], None]]:
     yield say
 
 
-SILENCE_S = 1.0  # longer than this nobody waits without a word
+SILENCE_S = 1.0  # after this time a waiting user sees a message
 
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """Say on standard error what goes on, once it has taken a second, to who sits before a terminal; then take it away.
+    """Show the current activity on standard error of a terminal, once it has taken a second; then remove it.
 
-    Yields: what takes other words, for the next stage.
+    Yields: a function that takes the words of the next stage.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -172,7 +172,7 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def print_record(record: Record) -> None:
-    """Every quantity of a record with its interval, count and source, then what it rests on."""
+    """Print every quantity of a record with its interval, count and source, then its provenance."""
     from chronograd.quantities import record_answer
 
     show(record_answer(record), as_json=False)

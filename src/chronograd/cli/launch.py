@@ -1,4 +1,6 @@
-"""`chronograd launch PLATFORM JOB`: the job's file for a platform, or a run on a cluster; look at it, wait for it, go on with it."""
+"""The command `chronograd launch PLATFORM JOB`: write the job's file for a platform, or run it on a cluster, check it, wait for
+it, resume it.
+"""
 
 from __future__ import annotations
 
@@ -19,42 +21,44 @@ if TYPE_CHECKING:
 
 CLUSTERS = ("slurm", "ray")
 ACTIONS = ("status", "collect", "resume")
-# Of a platform, by the word of `chronograd.clouds.submission.Submission`: option, metavar, help.
+# For each platform, by the word of `chronograd.clouds.submission.Submission`: option, metavar, help.
 TEXTS = {
-    "image": ("--image", "IMAGE", "Container image with this package; of watsonx a software specification."),
+    "image": ("--image", "IMAGE", "Container image with this package; for watsonx a software specification."),
     "name": ("--name", "TEXT", "Name of the job; data and network by default."),
     "instance": ("--instance", "TYPE", "Instance type; by default the largest that the job's devices fill."),
-    "output": ("--output", "ADDRESS", "Where the run directory is left, such as s3://BUCKET/PATH."),
+    "output": ("--output", "ADDRESS", "Final place of the run directory, such as s3://BUCKET/PATH."),
     "checkpoints": (
         "--checkpoints",
         "ADDRESS",
-        "Where the run directory is while it runs, and outlives interruptions.",
+        "Place of the run directory during the run; it must survive interruptions.",
     ),
-    "role": ("--role", "ROLE", "Role or service account that the job acts as."),
+    "role": ("--role", "ROLE", "Role or service account of the job."),
     "project": ("--project", "ID", "Project, space, experiment or namespace."),
-    "code": ("--code", "ID", "What is stored there of one's own code: watsonx' model definition."),
+    "code": ("--code", "ID", "Your stored code: watsonx' model definition."),
     "framework_version": ("--framework-version", "VERSION", "Version of PyTorch or TensorFlow in the image."),
 }
 PAIRS = {
-    "data": ("--data", "NAME=ADDRESS", "Data that is there; `data` for data.name, `weights` for network.weights."),
+    "data": ("--data", "NAME=ADDRESS", "Data on the platform; `data` for data.name, `weights` for network.weights."),
     "environment": ("--env", "NAME=VALUE", "A variable of the ranks."),
-    "secrets": ("--secret", "NAME=REFERENCE", "A variable from a secret that the platform keeps."),
+    "secrets": ("--secret", "NAME=REFERENCE", "A variable from a secret of the platform."),
     "tags": ("--tag", "KEY=VALUE", "A tag or label."),
 }
 
 
 def platform_options(function: common.F) -> common.F:
-    """Options of platforms, kept for `_options`, so that the command need not name each."""
+    """Add the options of platforms, stored for `_options`, so that the command need not name each."""
 
     def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
         context.meta.setdefault("platform", {})[option.name] = value
 
     kept: dict[str, Any] = {"expose_value": False, "callback": keep}
     for option in (
-        click.option("--spot", is_flag=True, help="Machines that may be taken away, for less.", **kept),
-        click.option("--restarts", type=int, help="Times that the platform starts a failed job again.", **kept),
+        click.option("--spot", is_flag=True, help="Cheaper machines that may be interrupted.", **kept),
+        click.option("--restarts", type=int, help="Number of times that the platform restarts a failed job.", **kept),
         click.option("--disk", "disk_gb", type=int, help="GB of a node's disk; 100 by default.", **kept),
-        click.option("--max-cost", "max_cost_usd", type=float, help="Dollars: no longer than they pay for.", **kept),
+        click.option(
+            "--max-cost", "max_cost_usd", type=float, help="Dollars; the job ends when they are spent.", **kept
+        ),
         *(
             click.option(flag, word, multiple=True, metavar=of, help=text, **kept)
             for word, (flag, of, text) in PAIRS.items()
@@ -67,20 +71,22 @@ def platform_options(function: common.F) -> common.F:
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[PLATFORM] JOB [FIELD=VALUE]... | RUN...")
-@click.option("--on", "where", type=click.Choice(CLUSTERS), help="The cluster on which JOB is trained.")
-@click.option("--dry-run", is_flag=True, help="Print what would be submitted; nothing is written.")
+@click.option("--on", "where", type=click.Choice(CLUSTERS), help="The cluster that trains JOB.")
+@click.option("--dry-run", is_flag=True, help="Print the submission; write nothing.")
 @click.option("--sweep", multiple=True, metavar="FIELD=A,B,...", help="One run per value; several make a grid.")
-@click.option("--status", "action", flag_value="status", help="Print where each RUN is.")
+@click.option("--status", "action", flag_value="status", help="Print the progress of each RUN.")
 @click.option("--collect", "action", flag_value="collect", help="Print the record of each RUN, or why it has none.")
-@click.option("--resume", "action", flag_value="resume", help="Submit each RUN again; it goes on from its checkpoint.")
+@click.option(
+    "--resume", "action", flag_value="resume", help="Submit each RUN again; it continues from its checkpoint."
+)
 @click.option("--wait", is_flag=True, help="Wait until all is done, then print the records.")
 @click.option(
-    "--out", type=common.PATH, help="Run directory, of a sweep their folder; of a platform the folder of its file."
+    "--out", type=common.PATH, help="Run directory; for a sweep their folder, for a platform the folder of its file."
 )
-@click.option("--address", help="Of the Ray cluster, such as 10.0.0.5:6379.")
-@click.option("--time", "limit", metavar="HH:MM:SS", help="Time limit of the job, of SLURM of one allocation.")
+@click.option("--address", help="Address of the Ray cluster, such as 10.0.0.5:6379.")
+@click.option("--time", "limit", metavar="HH:MM:SS", help="Time limit of the job; on SLURM, of one allocation.")
 @click.option("--partition", help="Partition of the cluster.")
-@click.option("--account", help="Account that pays.")
+@click.option("--account", help="Account to charge.")
 @click.option(
     "--cpus-per-task",
     type=click.IntRange(1),
@@ -91,12 +97,12 @@ def platform_options(function: common.F) -> common.F:
     "plan_file",
     type=common.PATH,
     metavar="FILE",
-    help="Take the choice that `plan --platforms --save FILE` made.",
+    help="Use the choice that `plan --platforms --save FILE` made.",
 )
 @click.option("--interface", help="Network interface of gloo and NCCL, such as ib0.")
 @click.option("--python", help="Python on the compute nodes; this one by default.")
 @click.option("--sbatch", "extra", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch=--mem=8G.")
-@click.option("--submit", is_flag=True, help="Send the file that --out keeps, by the platform's own program.")
+@click.option("--submit", is_flag=True, help="Send the file of --out with the platform's own program.")
 @platform_options
 @common.json_option
 def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tuple[str, ...], action: str | None,
@@ -141,7 +147,7 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
                       "--interface": interface, "--python": python, "--sbatch": extra}  # fmt: skip
         refused = {**of_jobs, **(of_scripts if action != "resume" else {})}
         if given := [flag for flag, value in refused.items() if value]:
-            raise click.UsageError(f"--{action} is of runs that are there: leave {given[0]} out.")
+            raise click.UsageError(f"--{action} needs existing runs: leave {given[0]} out.")
         from chronograd.launch.slurm.script import Options
 
         _act(action, words, Options(limit, partition, account, None, interface, python, extra), wait, as_json)
@@ -153,11 +159,13 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
         of_slurm = {"--sweep": sweep, "--wait": wait, "--address": address, "--partition": partition, "--account": account,
                     "--cpus-per-task": cpus_per_task, "--interface": interface, "--python": python, "--sbatch": extra}  # fmt: skip
         if given := [flag for flag, value in of_slurm.items() if value]:
-            raise click.UsageError(f"{given[0]} is of SLURM and Ray: leave it out for {platform}.")
+            raise click.UsageError(f"{given[0]} is for SLURM and Ray: leave it out for {platform}.")
         _render(platform, words[1:], limit, dry_run, out, submit, as_json, plan)
         return
     if submit:
-        raise click.UsageError("--submit is of platforms: on a cluster a job is submitted unless --dry-run is given.")
+        raise click.UsageError(
+            "--submit is for platforms: on a cluster, launch submits the job unless you give --dry-run."
+        )
     if where is None:
         raise _no_place(words[0])
     if where == "ray" and (dry_run or address is None):
@@ -177,14 +185,14 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
 
 
 def _no_place(word: str) -> Exception:
-    """The error for a first word that is no platform, where no cluster is given."""
+    """Return the error for a first word that is not a platform, if no cluster is given."""
     from chronograd.clouds import registry
     from chronograd.errors import InputError, did_you_mean
 
     places = [*registry.names(), *CLUSTERS]
     if Path(word).suffix or Path(word).exists():
         return click.UsageError(
-            f"Say where: --on {' or --on '.join(CLUSTERS)}, or a platform first: {', '.join(places)}."
+            f"State where to run: --on {' or --on '.join(CLUSTERS)}, or a platform first: {', '.join(places)}."
         )
     return InputError(
         f"unknown platform {word!r}{did_you_mean(word, places)}",
@@ -193,18 +201,18 @@ def _no_place(word: str) -> Exception:
 
 
 def _platform(word: str) -> str | None:
-    """The platform that a word names; None for a job file, whatever its name."""
+    """Return the platform that a word names; None for a job file of any name."""
     from chronograd.clouds import registry
 
     return word if word in registry.names() and not Path(word).exists() else None
 
 
 def _plan(path: Path | None, where: str | None) -> Planned | None:
-    """What a plan chose."""
+    """Read the choice of a plan."""
     if path is None:
         return None
     if where is not None:
-        raise click.UsageError(f"--plan is of platforms: leave it out for {where}.")
+        raise click.UsageError(f"--plan is for platforms: leave it out for {where}.")
     from chronograd.clouds import planned
 
     return planned.read(path)
@@ -225,9 +233,11 @@ def _render(
     if not words:
         raise click.UsageError(f"Name a JOB for {platform}.")
     if submit and (dry_run or out is None):
-        raise click.UsageError("--submit sends the file that --out FOLDER keeps: give that, and not --dry-run.")
+        raise click.UsageError("--submit sends the file of --out FOLDER: give that, and not --dry-run.")
     if not dry_run and out is None:
-        raise click.UsageError("Say --dry-run to print the file, or --out FOLDER to write it, and --submit to send it.")
+        raise click.UsageError(
+            "Write --dry-run to print the file, or --out FOLDER to write it, and --submit to send it."
+        )
     if submit:
         rendering.check_sendable(platform)
     job, options = common.read_job(words[0], words[1:]), _options(limit)
@@ -249,7 +259,7 @@ def _render(
 
 
 def _options(limit: str | None) -> dict[str, Any]:
-    """What the options of platforms say, by the words of a submission."""
+    """Return the options of platforms, by the words of a submission."""
     given = dict(click.get_current_context().meta.get("platform", {}))
     for word, (flag, of, _) in PAIRS.items():
         pairs = [text.partition("=") for text in given[word]]
@@ -261,7 +271,7 @@ def _options(limit: str | None) -> dict[str, Any]:
 
 
 def _seconds(text: str) -> int:
-    """Seconds of HH:MM:SS, MM:SS or minutes, as SLURM reads them.
+    """Return the seconds of HH:MM:SS, MM:SS or minutes, as SLURM reads them.
 
     >>> _seconds("01:30:00"), _seconds("90")
     (5400, 5400)
@@ -295,7 +305,7 @@ def _act(action: str, paths: Sequence[str], options: Options, wait: bool, as_jso
 
 
 def _done(runs: Sequence[RunDir], wait: bool, as_json: bool) -> None:
-    """Where launched runs are; with `wait` that is said at once, and their records once they have ended."""
+    """Print the places of launched runs; with `wait`, print them at once, and the records when the runs have ended."""
     from chronograd.launch import answer, slurm
     from chronograd.report import terminal
 

@@ -1,4 +1,4 @@
-"""`chronograd VERB`: one thin file per verb in this folder, found by name and imported when it is called."""
+"""The command `chronograd VERB`: it looks up the verb's file by name and imports it when it is called."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from chronograd import __version__, trust
 from chronograd import verbs as verbs_room
 from chronograd.errors import ChronogradError, InputError, RunError, missing_extra, near_names, printable
 
-# When one wants a verb → its name → one line of help. The file of a verb is this folder's VERB.py.
+# Occasion → verb → one line of help. The file of a verb is `chronograd.verbs.VERB`, or this folder's VERB.py.
 GROUPS = {
     "Before": {
         "count": "The work of a network: parameters, FLOPs, bytes, receptive field.",
         "predict": "Time, memory and cost of a job on any device.",
-        "plan": "The largest batch; which devices, how many, at what price.",
-        "judge": "Is a throughput good? Beside the device and published rows.",
+        "plan": "The largest batch; the devices to rent, their number and price.",
+        "judge": "Is a throughput good? Compared with the device and published rows.",
         "devices": "Devices, links and prices.",
-        "platforms": "Clouds that a job's file can be written for.",
-        "doctor": "Seconds before a run: what is in its way here, and what to do.",
+        "platforms": "Clouds for which launch can write a job's file.",
+        "doctor": "Check this machine before a run: obstacles, and what to do.",
     },
     "Run": {
         "run": "The whole loop on one job file, ending in a report.",
         "measure": "Time a job's steps for real, on one process or many.",
         "train": "Train a job to its epochs or target accuracy; resumes.",
         "launch": "Train a job on a cluster, or write its file for a cloud.",
-        "job": "The job that a cloud's file trains, read back.",
+        "job": "Read a job back from a cloud's file.",
     },
     "After": {
-        "explain": "Why is it not faster? Where each step goes, and what it loses.",
-        "forecast": "When will a run or a log reach a level: epochs, hours, clock.",
-        "evaluate": "How right is a network: accuracy, or a detector's precisions.",
+        "explain": "Why is it not faster? The parts of each step, and the lost time.",
+        "forecast": "When will a run or a log reach a target: epochs, hours, time of day.",
+        "evaluate": "The accuracy of a network, or the average precision of a detector.",
         "compare": "Two records side by side; a regression gate for CI.",
         "report": "One self-contained page, or a notebook, from runs.",
-        "records": "List, filter and show what was predicted and measured.",
+        "records": "List, filter and show predictions and measurements.",
     },
     "Deploy": {
-        "export": "A network as an ONNX file, held against PyTorch; eight-bit weights.",
+        "export": "A network as an ONNX file, compared with PyTorch; eight-bit weights.",
         "serve": "Serve models in ONNX: Open Inference Protocol, batching, metrics.",
-        "annotate": "Draw what a trained detector finds in pictures.",
+        "annotate": "Draw the objects that a trained detector detects in pictures.",
         "load": "Send requests to a server: latency against load, errors.",
     },
     "Research": {
@@ -57,11 +57,11 @@ GROUPS = {
         "simulate": "Staleness and speed of asynchronous SGD.",
         "label": "Label images with a trained network, the best of each class.",
         "data": "Show a data set: classes, images per class, sample images.",
-        "validate": "How well a table is predicted from a few of its rows.",
+        "validate": "The error of predicting a table from a few of its rows.",
         "calibrate": "Measure this machine, so that `local` is a device.",
     },
 }
-# Other packages add verbs: the entry point names a module like this folder, whose VERBS has one line of help for each.
+# Other packages add verbs: their entry point names a module like this folder, whose VERBS has one line of help for each.
 ENTRY_POINTS = "chronograd.verbs"
 EPILOG = """\b
 Exit status: 0 done; 1 failed; 2 the input is wrong; 3 an optional part is
@@ -76,7 +76,7 @@ Completion of verbs, options, devices and networks, in bash (zsh, fish alike):
 
 @functools.cache
 def groups() -> dict[str, dict[str, str]]:
-    """Return the verbs by group, with a line of help each: those of `GROUPS`, and those that other installed packages add."""
+    """Return the verbs by group, with a line of help each: those of `GROUPS`, and those of other installed packages."""
     return {**GROUPS, **{name.title(): dict(module.VERBS) for name, module in _others().items()}}
 
 
@@ -103,7 +103,7 @@ def module_of(verb: str) -> str | None:
 
 
 def command_in(module: ModuleType) -> click.Command:
-    """Return the command of a verb's file: one that follows from its requests, or its own."""
+    """Return the command of a verb's file: made from its requests, or its own."""
     if not hasattr(module, "REQUESTS"):
         own: click.Command = module.command
         return own
@@ -113,7 +113,7 @@ def command_in(module: ModuleType) -> click.Command:
 
 
 class _Verbs(click.Group):
-    """Imports a verb only when it is called, so that --help stays fast."""
+    """A group that imports a verb only when it is called, so that --help stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(verbs())
@@ -147,7 +147,7 @@ class _Verbs(click.Group):
     "trusted",
     multiple=True,
     metavar="CODE",
-    help="FILE.py or MODULE that a run or record names, and that may run.",
+    help="Allow the code FILE.py or MODULE, which a run or record names.",
 )
 def command(trusted: tuple[str, ...]) -> None:
     """A performance lab for deep learning.
@@ -162,7 +162,7 @@ def command(trusted: tuple[str, ...]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit status. Errors of the user's input are one message, no traceback."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if sys.stdout is None:  # Python starts so where standard output is closed
+    if sys.stdout is None:  # Python starts like this if standard output is closed
         return _fail(RunError("cannot write the output: standard output is closed", "redirect it to a file"), ())
     _write_what_can_be_written()
     try:
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
-    """Run a verb; what is wrong with its input is told. Raises OSError for a file or an output that fails."""
+    """Run a verb; print errors of its input. Raises OSError for a file or an output that fails."""
     try:
         with trust.only(args):
             status = command.main(args=_trust_first(args), prog_name="chronograd", standalone_mode=False)
@@ -201,19 +201,19 @@ def _run(args: list[str]) -> int:
         return _fail(error, args)
 
 
-# What stands in place of a letter that the output cannot say, such as one of a terminal in Latin-1.
+# Replacements of letters that the output cannot encode, such as on a terminal in Latin-1.
 _PLAIN = {"…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≈": "~", "µ": "u",
           "μ": "u", "·": "*", "²": "^2", "√": "sqrt", "│": "|", "─": "-", "█": "#", "■": "#", "“": '"', "”": '"', "’": "'"}  # fmt: skip
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Handler of codecs: the letters that cannot be encoded, in plain ones."""
+    """Replace letters that cannot be encoded by plain ones; a handler of codecs."""
     assert isinstance(error, UnicodeEncodeError)
     return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
 def _write_what_can_be_written() -> None:
-    """Let standard output and error replace what their encoding does not have, rather than raise."""
+    """Let standard output and error replace letters that their encoding lacks, rather than raise."""
     codecs.register_error("chronograd-plain", _plain)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -221,14 +221,12 @@ def _write_what_can_be_written() -> None:
 
 
 def _cannot(error: OSError, args: Sequence[str]) -> int:
-    """Tell of a file that cannot be used, or of an output that cannot be written, in a line."""
+    """Print one line about a file that cannot be used, or an output that cannot be written."""
     if error.filename is not None:
         what = f"cannot use {os.fsdecode(error.filename)}: {error.strerror}"
         return _fail(InputError(what, "name a file or a folder that exists and that you may read or write"), args)
     try:
-        if (
-            sys.stdout is not None
-        ):  # what is left of the output is given up, so that the end of Python does not try again
+        if sys.stdout is not None:  # the rest of the output is dropped, so that Python does not try again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
         pass

@@ -1,1 +1,1 @@
-"""Recording loops that others wrote: callbacks for Lightning, Hugging Face's Trainer and Accelerate, one file each."""
+"""Recording of loops in other libraries: callbacks for Lightning, Hugging Face's Trainer and Accelerate, one file each."""

@@ -1,4 +1,4 @@
-"""Recording a loop that Hugging Face's Accelerate drives.
+"""Recording of a loop with Hugging Face's Accelerate.
 
 with record(accelerator, "runs/mine", batch=64):
     for x, y in loader:
@@ -28,11 +28,13 @@ except ImportError:
 
 @contextmanager
 def record(accelerator: Accelerator, path: Any = None, **options: Any) -> Iterator[LoopRecorder]:
-    """A context around a loop: a step is from the first forward pass of a prepared network to the update of its gradients.
+    """Record a loop in a context: a step lasts from the first forward pass of a prepared network to the update of its
+    gradients.
 
-    Its parts are told by the calls of `accelerator.backward` and of the prepared optimizer. Enter it after `prepare`. Arguments as of
+    The calls of `accelerator.backward` and of the prepared optimizer give its parts. Enter it after `prepare`. Arguments as of
     `chronograd.record`; device and ranks are the accelerator's. Evaluation goes into `with rec.pause():`.
-    Raises InputError where no network or optimizer was prepared, and what `chronograd.record` raises.
+
+    Raises: InputError if no network or optimizer was prepared, and the errors of `chronograd.record`.
     """
     networks, optimizers = accelerator._models, accelerator._optimizers
     if not networks or not optimizers:
@@ -77,7 +79,7 @@ def record(accelerator: Accelerator, path: Any = None, **options: Any) -> Iterat
 
 
 def _replaced(stack: ExitStack, owner: Any, name: str, call: Callable[..., Any]) -> None:
-    """Until the stack is left; what stood in the object itself stands there again."""
+    """Replace an attribute until the stack is left."""
     own = vars(owner).get(name)
     setattr(owner, name, call)
     stack.callback(lambda: delattr(owner, name) if own is None else setattr(owner, name, own))

@@ -1,4 +1,4 @@
-"""A loop recorded by events, for trainers that call back: what `chronograd.record` does with blocks."""
+"""A loop recorded by events, for trainers with callbacks; the counterpart of the blocks of `chronograd.record`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chronograd.measure.user_loop import LoopRecorder
 
 
 class LoopEvents:
-    """Begins and ends a recording, its steps, their parts, and pauses. What is begun twice, or ended twice, counts once.
+    """Begins and ends a recording, its steps, their parts, and pauses. Repeated begins and ends count once.
 
     `recorder` is the recording, once it has begun. Arguments and errors as of `chronograd.record`.
     """
@@ -26,7 +26,7 @@ class LoopEvents:
         return "step" in self._open
 
     def begin(self, **found: Any) -> None:
-        """What a trainer knows of itself, such as its device, stands where the user has not said otherwise."""
+        """Begin the recording. Facts from the trainer, such as its device, apply unless the user has stated them."""
         if self._is_recording:
             return
         known = {name: value for name, value in found.items() if value is not None}
@@ -43,13 +43,13 @@ class LoopEvents:
         self._end("step")
 
     def part(self, name: str | None) -> None:
-        """From here on the step does this; None ends the part before."""
+        """Begin a part of the step; None ends the previous part."""
         self._end("part")
         if name is not None and self.is_in_step:
             self._begin("part", self.recorder.part(name))
 
     def pause(self) -> None:
-        """Until `go_on`, or the next step, time is not the loop's; between steps only."""
+        """Stop the clock until `go_on`, or the next step; between steps only."""
         if self._is_recording and not self._open:
             self._begin("pause", self.recorder.pause())
 
@@ -57,7 +57,7 @@ class LoopEvents:
         self._end("pause")
 
     def end(self, error: BaseException | None = None) -> None:
-        """The loop is over. Of a step that raised nothing is written."""
+        """End the loop. A step that raised is not written."""
         if not self._is_recording:
             return
         self._is_recording = False

@@ -1,4 +1,4 @@
-"""Recording a Lightning Trainer.
+"""Recording of a Lightning Trainer.
 
 trainer = lightning.Trainer(callbacks=[RecordCallback("runs/mine")])
 """
@@ -17,10 +17,10 @@ except ImportError:
 
 
 class RecordCallback(Callback):
-    """Records `fit`: each optimizer step with its parts; validation is left out of the clock.
+    """Records `fit`: each optimizer step with its parts; the clock excludes validation.
 
-    Arguments and errors as of `chronograd.record`; device, ranks and batch are the trainer's. With accumulation a step is all its
-    batches. With manual optimization, parts are told apart as far as the module calls `manual_backward`.
+    Arguments and errors as of `chronograd.record`; device, ranks and batch are the trainer's. With accumulation, a step
+    includes all its batches. With manual optimization, parts are distinguished if the module calls `manual_backward`.
     """
 
     def __init__(self, path: Any = None, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Recording Hugging Face's Trainer.
+"""Recording of Hugging Face's Trainer.
 
 trainer = transformers.Trainer(..., callbacks=[RecordTrainerCallback("runs/mine")])
 """
@@ -17,10 +17,10 @@ except ImportError:
 
 
 class RecordTrainerCallback(TrainerCallback):
-    """Records `train`: each optimizer step, and in it the update; logging, evaluation and saving are left out of the clock.
+    """Records `train`: each optimizer step with its update; the clock excludes logging, evaluation and saving.
 
-    Arguments and errors as of `chronograd.record`; device, ranks and batch are the trainer's. A trainer that raises calls nobody
-    back: its steps are in the run directory, and no record is.
+    Arguments and errors as of `chronograd.record`; device, ranks and batch are the trainer's. A trainer that raises does not
+    call back: its steps are in the run directory, but there is no record.
     """
 
     def __init__(self, path: Any = None, **options: Any) -> None:
@@ -60,7 +60,7 @@ class RecordTrainerCallback(TrainerCallback):
         self.events.end()
 
     def _await(self, control: Any) -> None:
-        """What the trainer will now do before it goes on: it says so before, and calls back after each."""
+        """Wait for the trainer's announced activities: it announces them, and calls back after each."""
         self._awaited = {name for name in ("log", "evaluate", "save") if getattr(control, f"should_{name}")}
         if self._awaited:
             self.events.pause()
