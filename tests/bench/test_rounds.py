@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from chronograd import job as jobs
 from chronograd.bench.rounds import PLAN, measure_rounds
 from chronograd.cli.main import main
 from chronograd.errors import JobError, RunError
+from chronograd.measure.result import Timing
 from chronograd.record import Record
 
 # B has eight times the samples of a step.
@@ -25,6 +27,7 @@ TINY = {
     "cluster": {"device": "cpu", "threads": 1},
 }
 TIMING = {"num_steps": 4, "warmup": 1}
+TIMED = Timing(**TIMING)
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +98,10 @@ def test_python_measures_as_the_command_line_does(tmp_path: Path):
 def test_other_jobs_and_other_folders_are_refused(tmp_path: Path):
     job = jobs.from_dict(TINY)
     (tmp_path / "ab").mkdir()
-    (tmp_path / "ab" / PLAN).write_text(json.dumps({"a": jobs.resolved(job), "b": {}, "timing": TIMING}))
-    with pytest.raises(JobError, match="job B was another"):
-        measure_rounds(job, job, 3, out=tmp_path / "ab", **TIMING)
+    (tmp_path / "ab" / PLAN).write_text(json.dumps({"a": jobs.resolved(job), "b": {}, "timing": asdict(TIMED)}))
+    with pytest.raises(JobError, match="rounds with another job B"):
+        measure_rounds(job, job, 3, out=tmp_path / "ab", timing=TIMED)
     (tmp_path / "ab" / PLAN).rename(tmp_path / "ab" / "notes.txt")
     with pytest.raises(RunError, match="is not empty and has no rounds"):
-        measure_rounds(job, job, 3, out=tmp_path / "ab", **TIMING)
+        measure_rounds(job, job, 3, out=tmp_path / "ab", timing=TIMED)
     assert [path.name for path in (tmp_path / "ab").iterdir()] == ["notes.txt"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from chronograd.files import filling, read_json, write_json
 from chronograd.job import Job
 from chronograd.launch import jobs as launched
 from chronograd.launch.jobs import PathLike
+from chronograd.measure.result import Timing
 from chronograd.record import Record
 from chronograd.rundir import DEFAULT_PARENT, RunDir, is_run_dir
 
@@ -37,8 +38,8 @@ def measure_rounds(
     rounds: int,
     *,
     out: PathLike | None = None,
+    timing: Timing,
     say: Callable[[str], None] = lambda text: None,
-    **timing: Any,
 ) -> Rounds:
     """Measure both jobs once in each round; every second round begins with b.
 
@@ -46,7 +47,7 @@ def measure_rounds(
 
     Args:
         out: the folder of all runs; a new one by default.
-        timing: as for `jobs.measure`.
+        timing: how long to time steps.
 
     Raises: JobError if `out` has rounds of other jobs or another timing; RunError if it holds something else; else as
     `jobs.measure`.
@@ -54,14 +55,14 @@ def measure_rounds(
     both = {"a": jobs.scaled(a), "b": jobs.scaled(b)}
     for one in both.values():
         launched.check(one)
-    folder = _folder(out, {**{side: jobs.resolved(job) for side, job in both.items()}, "timing": timing})
+    folder = _folder(out, {**{side: jobs.resolved(job) for side, job in both.items()}, "timing": asdict(timing)})
     records: dict[str, list[Record]] = {side: [] for side in SIDES}
     for number in range(1, rounds + 1):
         for side in SIDES if number % 2 else SIDES[::-1]:
             path = folder / side / f"round-{number}"
             if not is_run_dir(path):
                 say(f"round {number} of {rounds}: job {side.upper()}")
-                run = launched.measure(both[side], out=_aside(path), **timing)
+                run = launched.measure(both[side], out=_aside(path), timing=timing)
                 _keep(run.path, path)
             records[side].append(RunDir.open(path).record())
     return Rounds(folder, records["a"], records["b"])

@@ -101,6 +101,8 @@ class CompareJobs(Request):
         from chronograd import ask, job
         from chronograd.bench.rounds import measure_rounds
         from chronograd.compare import answer, gate
+        from chronograd.launch import jobs as launched
+        from chronograd.measure.result import Timing
 
         conditions = self.fail_if or (DEFAULT_CONDITION,)
         for text in conditions:
@@ -109,8 +111,8 @@ class CompareJobs(Request):
             job.changed(one, self.overrides) if isinstance(one, job.Job) else ask.job_of(one, self.overrides)
             for one in (self.a, self.b)
         )
-        timing = {"num_steps": self.steps, "warmup": self.warmup, "seconds": self.seconds}
-        rounds = measure_rounds(a, b, self.rounds, out=self.out, say=say, **timing)
+        timing = Timing(self.warmup, self.steps or launched.usual_steps(a), self.seconds)
+        rounds = measure_rounds(a, b, self.rounds, out=self.out, say=say, timing=timing)
         judged = answer.judge(rounds.a, rounds.b, conditions, self.strict, is_paired=True)
         return replace(judged, data={**judged.data, "folder": str(rounds.folder), "rounds": len(rounds.a)})
 
