@@ -89,7 +89,7 @@ def test_a_file_of_the_users_own(mine: str, capsys: pytest.CaptureFixture[str]) 
     assert main(["predict", mine, "--input", "3,16,16", "--classes", "7", "--on", "v100", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["job"]["data"]["classes"] == 7
-    with pytest.raises(InputError, match="does not say the shape") as refused:
+    with pytest.raises(InputError, match="sample shape of") as refused:
         ask.job_of(mine)
     assert "--input" in refused.value.hint
     with pytest.raises(InputError, match="cannot import nowhere"):

@@ -113,6 +113,6 @@ def test_a_recipe_in_another_layout_is_predicted_in_that_of_the_trace(saved: Any
     answer = chronograd.predict(saved("resnet9"), "training.precision=fp32", on="v100")
     record = answer.records["v100"]
     assert not record.job.training.channels_last
-    assert "memory layout NCHW, that of the saved trace" in "\n".join(record.notes)
+    assert "memory layout NCHW, as in the saved trace" in "\n".join(record.notes)
     with pytest.raises(InputError, match=r"training\.channels_last=False; the job has training\.channels_last=True"):
         chronograd.predict(saved("resnet9"), "training.precision=fp32", "training.channels_last=true", on="v100")

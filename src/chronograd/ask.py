@@ -1,13 +1,13 @@
-"""A job from what a user names: a job file, or a network with its data and the recipe that is known to train it.
+"""A job from the user's words: a job file, or a network with its data and a recipe known to train it.
 
-resnet50 --data imagenet      the network on a set of the catalogue, with the recipe of its published result
-resnet20                      the network on the data of its published result
-resnet18 --data folder:imgs   fine-tuning from pretrained weights
-my_net.py:MyNet --input 3,224,224 --classes 10
-                              a file of the user's, on synthetic images
-gpt2-small                    a language model, on synthetic text of its own length and vocabulary; --input 512 for shorter
+    resnet50 --data imagenet      the network on a set of the catalogue, with the recipe of its published result
+    resnet20                      the network on the data of its published result
+    resnet18 --data folder:imgs   fine-tuning from pretrained weights
+    my_net.py:MyNet --input 3,224,224 --classes 10
+                                  a file of the user's, on synthetic images
+    gpt2-small                    a language model, on synthetic text of its length and vocabulary; --input 512 for shorter text
 
-`ask` also says which fields the user did not state, so that an answer can state them as assumptions.
+`ask` also lists the fields that the user did not state, so that an answer can state them as assumptions.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from chronograd.words import how_many, layout_name
 if TYPE_CHECKING:
     from chronograd.trace import Trace
 
-# The data on which a classifier of 1,000 classes is trained.
+# The usual data set of a classifier of 1,000 classes.
 USUAL = "imagenet"
-# Fields of a job that have a short form, by the name of the option or argument.
+# Fields of a job with a short form, by the name of the option or argument.
 SHORT = {
     "data": "data.name",
     "input": "data.shape",
@@ -47,13 +47,13 @@ SHORT = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A job, and what of it the user stated.
+    """A job, and the fields that the user stated.
 
     Attributes:
         stated: fields that the user stated, such as `training.batch`.
-        usual: the training of a network for which the user gave no job file; None with a job file.
-        has_data: False where the job has made-up samples, because no data set is named or known.
-        has_layout_of_trace: whether the memory layout is that of a saved trace in place of the recipe's.
+        usual: the default training of a network without a job file; None with a job file.
+        has_data: False if the job has synthetic samples, because no data set is named or known.
+        has_layout_of_trace: whether the memory layout is that of a saved trace instead of the recipe's.
     """
 
     job: Job
@@ -64,26 +64,26 @@ class Asked:
 
     @property
     def has_epochs(self) -> bool:
-        """Return whether the epochs are stated, are those of a job file, or those of a known recipe."""
+        """Return whether the epochs come from the user, a job file or a known recipe."""
         return self.usual is None or self.usual.has_epochs or "training.epochs" in self.stated
 
     def for_a_plan(self, has_epochs: bool) -> list[str]:
-        """The assumptions of a plan, which searches batch and precision itself.
+        """Return the assumptions of a plan, which searches batch and precision itself.
 
         Args:
-            has_epochs: whether the epochs are known from elsewhere.
+            has_epochs: whether the epochs are known from another source.
         """
         left_out = {"batch", "precision", *(["epochs", "image size"] if has_epochs else [])}
         return [words for subject, words in self.assumed.items() if subject not in left_out]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences that a user has to know before training."""
+        """Return sentences that a user must know before training."""
         return () if self.usual is None or self.job.network.weights else self.usual.notes
 
     @property
     def assumed(self) -> dict[str, str]:
-        """Return the fields that the user did not state, in words, by subject: data, optimizer, epochs, batch, precision."""
+        """Return the fields that the user did not state, as text, by subject: data, optimizer, epochs, batch, precision."""
         training, data, parts = self.job.training, self.job.data, {}
         if "data.name" not in self.stated:
             shape = "×".join(map(str, data.shape or ()))
@@ -102,19 +102,19 @@ class Asked:
                 parts["image size"] = (
                     f"training images of {how_many(own, 'pixels')}"
                     if own
-                    else (f"images as counted, where the recipe trains at {how_many(self.usual.image_size, 'pixels')}")
+                    else (f"images as counted; the recipe trains at {how_many(self.usual.image_size, 'pixels')}")
                 )
             if "training.batch" not in self.stated:
                 parts["batch"] = f"batch {training.batch}"
         if self.has_layout_of_trace and "training.channels_last" not in self.stated:
-            parts["layout"] = f"memory layout {layout_name(self.job.training.channels_last)}, that of the saved trace"
+            parts["layout"] = f"memory layout {layout_name(self.job.training.channels_last)}, as in the saved trace"
         if "training.precision" not in self.stated:
             parts["precision"] = f"precision {training.precision}"
         return parts
 
 
 def _of_fine_tuning(training: Training, stated: Collection[str]) -> dict[str, str]:
-    """The fields of fine-tuning that no published recipe states, in words."""
+    """Return the fields of fine-tuning that no published recipe states, as text."""
     own, parts = training.augmentation, {}
     if "training.learning_rate" not in stated:
         parts["learning rate"] = f"learning rate {training.learning_rate:g}, schedule {training.schedule}"
@@ -133,7 +133,7 @@ def ask(
     can_download: bool = False,
     is_counted: bool = False,
 ) -> Asked:
-    """The job that is meant, and what the user stated of it.
+    """Return the job that the user describes, and the fields that the user stated.
 
     Args:
         what: the path of a job file, or the name of a network: of the zoo, `torchvision:NAME`, `timm:NAME`, `FILE.py:CLASS`,
@@ -142,7 +142,7 @@ def ask(
         short: values of fields by their short form, a key of `SHORT`.
         target, can_download: see `usual_training`.
         is_counted: the network was counted before, at the usual image size, so a recipe does not change it.
-    Raises: JobError for a job that is not valid, NotFoundError for a name, InputError where a network's samples are not known.
+    Raises: JobError for an invalid job, NotFoundError for a name, InputError if a network's samples are unknown.
     """
     given = _without_none(short or {})
     trust.name(str(what))
@@ -166,26 +166,26 @@ def ask(
 def job_of(
     what: str | Path, overrides: Sequence[str] = (), short: Mapping[str, Any] | None = None, target: float | None = None
 ) -> Job:
-    """The job that is meant. Arguments and errors as of `ask`."""
+    """Return the job that the user describes. Arguments and errors as of `ask`."""
     return ask(what, overrides, short, target).job
 
 
 def _fields_of(path: Path) -> set[str]:
-    """Fields that a job file states, such as `training.batch`."""
+    """Return the fields that a job file states, such as `training.batch`."""
     data = files.parse_yaml(files.read_bytes(path, jobs.MAX_JOB_BYTES).decode())
     sections = {name: value for name, value in data.items() if isinstance(value, dict)}
     return set(data) | {f"{name}.{field}" for name, value in sections.items() for field in value}
 
 
 def is_batch_stated(job: Job, what: str | Path, overrides: Sequence[str]) -> bool:
-    """Whether a job file or an override says the batch; else it is a recipe's."""
+    """Return whether a job file or an override states the batch; else it is a recipe's."""
     return any(text.startswith("training.batch=") for text in overrides) or (
         is_job_file(what) and "batch" in job.training.model_fields_set
     )
 
 
 def is_job_file(what: str | Path) -> bool:
-    """Whether it is a job file rather than the name of a network."""
+    """Return whether this is a job file rather than the name of a network."""
     text = str(what)
     if text.endswith((".yaml", ".yml")):
         return True
@@ -197,7 +197,7 @@ def _is_trace(text: str) -> bool:
 
 
 def as_overrides(short: Mapping[str, Any]) -> list[str]:
-    """Short forms as `FIELD=VALUE`; None is left out.
+    """Return short forms as `FIELD=VALUE`, without those that are None.
 
     >>> as_overrides({"input": (3, 224, 224), "data": None})
     ['data.shape=[3, 224, 224]']
@@ -207,13 +207,13 @@ def as_overrides(short: Mapping[str, Any]) -> list[str]:
 
 
 def _without_none(short: Mapping[str, Any]) -> dict[str, Any]:
-    """Short forms that are given, with the data set's name in full."""
+    """Return the short forms that are set, with the data set's full name."""
     given = {key: value for key, value in short.items() if value is not None}
     return {**given, "data": set_named(str(given["data"]))} if "data" in given else given
 
 
 def set_named(text: str) -> str:
-    """Return the name of a data set; a folder that exists is one of pictures, unless a set has that name.
+    """Return the name of a data set. A path of a folder becomes `folder:PATH`, unless a set has that name.
 
     >>> set_named("digits"), set_named(".")
     ('digits', 'folder:.')
@@ -223,9 +223,9 @@ def set_named(text: str) -> str:
 
 
 def samples_of(network: str, shape: Sequence[int] | None = None) -> tuple[tuple[int, ...], int | None]:
-    """Shape of a sample and number of classes of a network, without a set of data: what is stated, else its own.
+    """Return shape of a sample and number of classes of a network without a data set: as stated, else its own.
 
-    Raises: NotFoundError for a name, InputError where nothing says the shape.
+    Raises: NotFoundError for a name, InputError if the shape is unknown.
     """
     if not _is_trace(network):
         names.check(network)
@@ -240,7 +240,7 @@ def _of_network(
     can_download: bool,
     is_counted: bool,
 ) -> tuple[dict[str, Any], Usual]:
-    """The job of a network as plain data, without overrides, and where its training is from."""
+    """Return the job of a network as plain data, without overrides, and the source of its training."""
     if not _is_trace(network):
         names.check(network)
     own = _own_inputs(network, given, overrides)
@@ -253,7 +253,7 @@ def _of_network(
     data = _data(network, given, overrides)
     usual = usual_training(name_of(network), Data(**data), target, can_download)
     is_counted = is_counted or _is_trace(network)
-    layout = {"channels_last"} if is_counted else set()  # that of the trace holds
+    layout = {"channels_last"} if is_counted else set()  # the layout of the trace applies
     fields = {key: value for key, value in usual.training.items() if key not in layout}
     training = {**fields, **{key: given[key] for key in ("batch", "precision") if key in given}}
     is_free = not (is_counted or {"image_size", "shape"} & data.keys())
@@ -267,13 +267,13 @@ def _of_network(
 
 
 def name_of(network: str) -> str:
-    """The name by which a network is known: that in a saved trace, else the name itself."""
+    """Return the usual name of a network: that in a saved trace, else the name itself."""
     traced = _trace_of(network)
     return network if traced is None else traced.network
 
 
 def _trace_of(network: str) -> Trace | None:
-    """The saved trace that a network is named by; None for a name."""
+    """Return the saved trace if a network is named by its path; None for a name."""
     if not _is_trace(network):
         return None
     from chronograd.trace import Trace
@@ -282,7 +282,7 @@ def _trace_of(network: str) -> Trace | None:
 
 
 def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> Sequence[str] | None:
-    """The inputs of a network that takes neither one image nor one row of tokens per sample; None for one that does."""
+    """Return the inputs of a network that needs more than one image or one row of tokens per sample; else None."""
     if given.get("inputs"):
         return list(given["inputs"])
     stated = dict(text.split("=", 1) for text in overrides if "=" in text)
@@ -314,12 +314,14 @@ def _takes_tokens(network: str, given: Mapping[str, Any]) -> bool:
 
     try:
         return takes_tokens(registry.build(network, num_classes=given.get("classes"), device="meta"))
-    except InputError:  # such as one that has to be told its vocabulary
+    except InputError:  # such as a network that needs its vocabulary
         return "classes" not in given
 
 
 def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The data section: the set that is named, else that of a published result, else one of the network's own shape."""
+    """Return the data section: the named set, else that of a published result, else synthetic samples of the network's own
+    shape.
+    """
     stated = dict(text.split("=", 1) for text in overrides if "=" in text)
     name, shape, classes = given.get("data", stated.get("data.name")), given.get("input"), given.get("classes")
     if name is None and shape is None and "data.shape" not in stated:
@@ -343,7 +345,7 @@ def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> d
 
 
 def _known_data(network: str, classes: int | None) -> tuple[str | None, Sequence[int] | None, int | None]:
-    """Name, shape and classes of the data of a network for which nobody states any; the last two only where they differ."""
+    """Return name, shape and classes of the data of a network if the user states no data; the last two only if they differ."""
     name = known.data_of(name_of(network))
     if name is not None and not _is_trace(network):
         return name, None, classes
@@ -357,12 +359,12 @@ def _known_data(network: str, classes: int | None) -> tuple[str | None, Sequence
 
 
 def _other_size(network: str, name: str) -> int | None:
-    """The pixels of a side if results of a library's network on a data set are of larger or smaller images; else None."""
+    """Return the side in pixels if results of a library's network on a data set have larger or smaller images; else None."""
     if network in names.zoo() or network.partition(":")[0] not in names.LIBRARIES or known.data_of(network) != name:
         return None
     try:
         shape, _ = _own(network)
-    except MissingExtraError:  # without the library only a saved trace can be asked about
+    except MissingExtraError:  # without the library only a saved trace can be used
         return None
     return None if len(shape) != 3 or shape == _card(name).shape else shape[-1]
 
@@ -374,24 +376,24 @@ def _card(name: str) -> published.DatasetCard:
 
 
 def _text(network: str, name: str, shape: Sequence[int] | None, classes: int | None) -> dict[str, Any]:
-    """The data section of text: samples as long as the network takes them, of its vocabulary, where nothing else is said."""
+    """Return the data section of text: by default, samples of the network's length and vocabulary."""
     if shape is None or classes is None:
         own_shape, own_classes = _own(network, shape)
         shape, classes = shape or own_shape, classes or own_classes
     if len(shape) != 1:
         raise InputError(
-            f"{name} is text, and {network} takes samples of shape {tuple(shape)}",
+            f"{name} is text, but {network} takes samples of shape {tuple(shape)}",
             "name a language model, such as gpt2-small, or a set of images",
         )
     if classes is None:
         raise InputError(
-            f"{network} does not say how many tokens it knows", "write --classes, the size of its vocabulary"
+            f"the vocabulary size of {network} is unknown", "write --classes with the size of the vocabulary"
         )
     return {"name": name, "shape": list(shape), "classes": classes}
 
 
 def _own(network: str, known_shape: Sequence[int] | None = None) -> tuple[tuple[int, ...], int | None]:
-    """Shape of a sample and number of classes that a network expects. Raises InputError where it does not say."""
+    """Return shape of a sample and number of classes that a network expects. Raises InputError if they are unknown."""
     if (trace := _trace_of(network)) is not None:
         classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) in (2, 3)]
         return tuple(size.const for size in trace.input_shapes[0][1:]), classes[0] if classes else None
@@ -407,10 +409,10 @@ def _own(network: str, known_shape: Sequence[int] | None = None) -> tuple[tuple[
     if known_shape is not None:
         return tuple(known_shape), num_classes
     if not shape:
-        raise InputError(f"{network} does not say the shape of its samples", "write --data NAME, or --input 3,224,224")
+        raise InputError(f"the sample shape of {network} is unknown", "write --data NAME, or --input 3,224,224")
     if len(shape) not in (1, 3):
         raise InputError(
-            f"{network} takes samples of shape {shape}, and a job is of images or of text",
+            f"{network} takes samples of shape {shape}, but a job needs images or text",
             f"count it: chronograd count {network}",
         )
     return shape, num_classes

@@ -1,8 +1,8 @@
-"""Inputs of a network in words: `3x224x224`, `tokens:128:int64`, `step::int64`, `memory:10xNx64`, `mask:=10x10:bool`.
+"""Inputs of a network as text: `3x224x224`, `tokens:128:int64`, `step::int64`, `memory:10xNx64`, `mask:=10x10:bool`.
 
-A word is NAME:SHAPE:DTYPE. NAME and DTYPE may be left out: an input without a name is positional. SHAPE is that of one sample, and the
-batch is put before it. An `N` in the shape states another place for the batch. A shape after `=` is whole: that input has no batch. An
-empty shape is one number per sample.
+A word is NAME:SHAPE:DTYPE. NAME and DTYPE are optional: an input without a name is positional. SHAPE is that of one sample, and
+the batch comes before it. An `N` in the shape states another place for the batch. A shape after `=` is whole: that input has no
+batch. An empty shape is one number per sample.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Input:
 
     Attributes:
         shape: without the batch dimension.
-        dtype: as torch names it; empty for the network's own.
+        dtype: torch's name; empty for the network's own.
         name: of a keyword argument; empty for a positional one.
-        batch_dim: place of the batch in the whole shape; None for an input that every sample shares.
+        batch_dim: place of the batch in the whole shape; None for an input that all samples share.
     """
 
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class Input:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the shape of a sample is all that it states."""
+        """Return whether the input states only the shape of a sample."""
         return not self.dtype and not self.name and self.batch_dim == 0
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Input:
 
 
 def is_reference(text: str) -> bool:
-    """Return whether a word names a function or object that holds the inputs, such as `FILE.py:example_inputs`."""
+    """Return whether a word names a function or object with the inputs, such as `FILE.py:example_inputs`."""
     try:
         Input.parse(text)
     except InputError:
@@ -91,12 +91,12 @@ def is_reference(text: str) -> bool:
 
 
 def check(words: Sequence[str]) -> None:
-    """Raise InputError unless the words are inputs, or one of them alone names what holds the inputs."""
+    """Raise InputError unless the words are inputs, or a single word names an object with the inputs."""
     if len(words) == 1 and is_reference(words[0]):
         return
     named = False
     for word in words:
         one = Input.parse(word)
         if named and not one.name:
-            raise InputError(f"the input {word!r} has no name and follows one that has", "put positional inputs first")
+            raise InputError(f"the input {word!r} has no name but follows a named input", "put positional inputs first")
         named = bool(one.name)

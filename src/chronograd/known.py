@@ -1,7 +1,7 @@
-"""What published training runs reached: whether a recipe gets to a target, in how many epochs, and up to which batch.
+"""Results of published training runs: whether a recipe reaches a target, in how many epochs, and up to which batch.
 
-The table is `known_results.toml`. It tells a plan whether a goal is reached, and gives a job its recipe where only a network and
-a data set were named.
+The table is `known_results.toml`. It shows a plan whether a goal is reachable. It provides the recipe of a job if only a
+network and a data set are named.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any
 from chronograd.job import Job, Training
 from chronograd.record import normal_probability
 
-# Of a result without a published spread: between seeds, and between implementations of one recipe.
+# Standard deviation of a result without a published one: between seeds, and between implementations of one recipe.
 SPREAD = 0.003
-# Side of images where neither the recipe nor the data set says it. Costs are compared within one data set only.
+# Side of images if neither the recipe nor the data set states it. Costs are compared within one data set only.
 USUAL_SIZE = 224
-# Families of networks by a part of their names; the first that fits holds, so that a ResNeXt is no ConvNeXt and MaxViT no ViT.
+# Families of networks by a part of their names. The first match applies, so ResNeXt does not count as ConvNeXt, or MaxViT as
+# ViT.
 FAMILIES = {
     "convnext": ("convnext",),
     "regnet": ("regnet",),
@@ -44,14 +45,14 @@ class KnownResult:
     """One published result.
 
     Attributes:
-        name: of the recipe, short. networks: names of jobs that mean this network. data: name of the set, without a path.
-        accuracy: top-1, as a fraction. std: between runs, where it is published.
-        epochs, batch: of the run. largest_batch: with which the same epochs were seen to reach it.
+        name: short name of the recipe. networks: names of this network in jobs. data: name of the set, without a path.
+        accuracy: top-1, as a fraction. std: between runs, if published.
+        epochs, batch: of the run. largest_batch: largest published batch that reaches the accuracy in the same epochs.
         image_size: side of the training images; None for that of the data set.
-        training: fields of a job's training that are the recipe.
-        optimizer: update rule of the source, `lamb` for one; that of `training` where a job has it.
+        training: the recipe as fields of a job's training.
+        optimizer: update rule of the source, such as `lamb`; that of `training` if a job has it.
         beyond: parts of the recipe that a job cannot state. Without them a run ends lower.
-        weights: torchvision's name of what it trained, where its documentation states the accuracy.
+        weights: torchvision's name of the resulting weights, if its documentation states the accuracy.
     """
 
     name: str
@@ -78,12 +79,12 @@ class KnownResult:
 
     @property
     def short(self) -> str:
-        """The name for a sentence that states the epochs itself."""
+        """Return a name for a sentence that states the epochs itself."""
         return self.name.removesuffix(f", {self.epochs} epochs")
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of a job's training: the recipe, its epochs and its batch."""
+        """Return the fields of a job's training: the recipe, its epochs and its batch."""
         return {**self.training, "epochs": self.epochs, "batch": self.batch}
 
     def fields_at(self, batch: int) -> dict[str, Any]:
@@ -97,16 +98,18 @@ class KnownResult:
 
     @property
     def most_samples(self) -> int:
-        """The largest batch at which the epochs are known to be enough."""
+        """Return the largest batch for which the epochs are known to be enough."""
         return self.largest_batch or self.batch
 
     @property
     def cost(self) -> float:
-        """Work of the run relative to other recipes of its network: epochs, times the share of the usual pixels of an image."""
+        """Return the work of the run relative to other recipes of its network: epochs × pixels of an image over the usual
+        pixels.
+        """
         return self.epochs * ((self.image_size or USUAL_SIZE) / USUAL_SIZE) ** 2
 
     def probability(self, target: float) -> float:
-        """That a run of it reaches an accuracy.
+        """Return the probability that a run reaches an accuracy.
 
         >>> result = usual("resnet50", "imagenet")
         >>> result.probability(0.75) > 0.99, result.probability(0.78) < 0.01
@@ -118,7 +121,7 @@ class KnownResult:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The best published top-1 on a data set. `extra_data`: whether the network had learned from other images before."""
+    """The best published top-1 on a data set. `extra_data`: whether the network was trained on other images before."""
 
     data: str
     accuracy: float
@@ -152,7 +155,7 @@ def known(network: str, data: str) -> list[KnownResult]:
 
 
 def usual(network: str, data: str) -> KnownResult | None:
-    """Return the result of the usual recipe of a network on a data set, which stands first in the table; None without any.
+    """Return the result of the usual recipe of a network on a data set, the first in the table; None if there is none.
 
     >>> usual("torchvision:resnet50", "imagenet").name
     'torchvision v1'
@@ -162,16 +165,16 @@ def usual(network: str, data: str) -> KnownResult | None:
 
 
 def that_reach(network: str, data: str, target: float, least: float = 0.5) -> list[KnownResult]:
-    """Return the results that reach an accuracy with a probability of at least `least`, those with the least work first.
+    """Return the results that reach an accuracy with a probability of at least `least`, sorted by work.
 
-    Of two with the same work the one with the larger batch comes first.
+    For equal work the larger batch comes first.
     """
     enough = [one for one in known(network, data) if one.probability(target) >= least]
     return sorted(enough, key=lambda one: (one.cost, -one.most_samples))
 
 
 def cheapest(network: str, data: str, target: float, least: float = 0.5) -> KnownResult | None:
-    """Return the first of `that_reach`; None where no known recipe reaches the accuracy.
+    """Return the first of `that_reach`; None if no known recipe reaches the accuracy.
 
     >>> cheapest("resnet50", "imagenet", 0.77).name, cheapest("resnet50", "imagenet", 0.85)
     ('FFCV rn50, 40 epochs', None)
@@ -182,7 +185,8 @@ def cheapest(network: str, data: str, target: float, least: float = 0.5) -> Know
 def neighbours(network: str, data: str) -> list[KnownResult]:
     """Return results of other networks of the same family on a data set, those of the nearest size first.
 
-    Size is the number or word in the name: 26 of `resnet26` is nearer to 34 than to 101. Empty for a network of no known family.
+    Size is the number or word in the name: 26 of `resnet26` is nearer to 34 than to 101. Empty for a network without a known
+    family.
 
     >>> [one.networks[0] for one in neighbours("timm:resnet26", "imagenet")][0]
     'torchvision:resnet34'
@@ -202,7 +206,7 @@ def neighbours(network: str, data: str) -> list[KnownResult]:
 
 
 def family_of(network: str) -> str | None:
-    """Return the family of a network by its name; None where the name does not show it.
+    """Return the family of a network by its name; None if the name does not show it.
 
     >>> family_of("timm:maxvit_tiny_tf_224"), family_of("torchvision:wide_resnet50_2"), family_of("my_net.py:Net")
     ('maxvit', 'resnet', None)
@@ -215,7 +219,7 @@ def family_of(network: str) -> str | None:
 
 
 def _size(network: str) -> float:
-    """Return the log of a network's size by its name: of its number, such as a depth, or 2 to the rank of its word for a size."""
+    """Return the log of a network's size from its name: the number, such as a depth, or 2 to the rank of its size word."""
     name = re.sub(r"v\d+(?=_|$)", "", network.rpartition(":")[2])
     letter = re.search(r"_([tsblh])(?:_\d+)?$", name)
     words = [LETTERS[letter[1]]] if letter else [part for part in name.split("_") if part in SIZES]
@@ -226,11 +230,11 @@ def _size(network: str) -> float:
 
 
 def ceiling(data: str, *, extra_data: bool = False) -> tuple[float, str] | None:
-    """Return the best published top-1 on a data set and its source; None where none is known.
+    """Return the best published top-1 on a data set and its source; None if none is known.
 
     Args:
-        extra_data: of networks that learned from other images before, such as pretrained ones. The best without where that is
-            higher, or the only one known.
+        extra_data: include networks trained on other images before, such as pretrained ones. The result may still be one
+            without extra data, if that is higher or the only one known.
 
     >>> ceiling("imagenet"), ceiling("imagenet", extra_data=True)[0]
     ((0.883, 'ViT-H at 448 pixels, PeCo, arXiv 2111.12710, without extra data'), 0.911)
@@ -243,7 +247,7 @@ def ceiling(data: str, *, extra_data: bool = False) -> tuple[float, str] | None:
 
 
 def data_of(network: str) -> str | None:
-    """Return the data set on which results of a network are known; None where there are none.
+    """Return the data set with known results of a network; None without results.
 
     >>> data_of("resnet20"), data_of("lenet5")
     ('cifar10', None)
@@ -252,10 +256,10 @@ def data_of(network: str) -> str | None:
 
 
 def of_job(job: Job) -> KnownResult | None:
-    """Return the best result of the recipe that a job follows, for as many epochs or fewer; None where it follows none.
+    """Return the best result of the recipe that a job follows, with at most the job's epochs; None if it follows none.
 
-    A job follows a recipe whose update rule, schedule, label smoothing, augmentation and image size it has. Rate, weight decay
-    and batch are not compared: the first is scaled with the last.
+    A job follows a recipe if it has the same update rule, schedule, label smoothing, augmentation and image size. Rate, weight
+    decay and batch are not compared: the first is scaled with the last.
     """
     return next((one for one in known(job.network.name, job.data.name) if _follows(job, one)), None)
 

@@ -1,6 +1,6 @@
-"""What a record says: every quantity with its interval, count and source. Of predictions and of measurements alike.
+"""The answer for a record, predicted or measured: every quantity with its interval, count and source.
 
-Records of several devices stand side by side. What does not fit into a device's memory is said before its times.
+Records of several devices appear side by side. A lack of device memory is stated before the times.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from chronograd.record import ASSUMED, DOES_NOT_FIT, QUANTITIES, ROUGH, STEP_PAR
 from chronograd.units import percent, quantity
 from chronograd.words import how_many, interval, listed, named, quantity_name, scaled
 
-# What a reader asks for first; the first that is known is said with its interval.
+# Quantities for the summary sentence; the first known one has its interval there.
 FIRST = (
     "test_accuracy",
     "mean_return",
@@ -28,7 +28,7 @@ FIRST = (
     "cost_usd_per_million_samples",
     "memory_peak_bytes",
 )
-# The rows that matter, in their order; the others are for who asks for them.
+# The main rows, in their order; the others are details.
 MAIN = (
     "test_accuracy",
     "time_to_accuracy_s",
@@ -61,7 +61,7 @@ _WITH_INTERVAL = (
     "step_time_s",
     "training_time_s",
     "cost_usd",
-)  # side by side, where not all intervals have room
+)  # side by side, if there is no room for all intervals
 _DROP = (
     "mfu",
     "epoch_time_s",
@@ -71,12 +71,12 @@ _DROP = (
     "throughput_samples_per_s",
     "memory_peak_bytes",
 )  # below each other
-_MAX_BESIDE = 3  # devices side by side; more stand below each other
-_MIN_SHARE = 0.005  # of a step, for a part to be worth a word
+_MAX_BESIDE = 3  # devices side by side; more become rows
+_MIN_SHARE = 0.005  # of a step; smaller parts are not mentioned
 
 
 def record_answer(*records: Record) -> Answer[Record | list[Record]]:
-    """Records of any kind, one or side by side. The result is a list of them, or the one there is."""
+    """Return the answer for records of any kind, one or side by side. Its result is the one record, or a list."""
     is_one = len(records) == 1
     notes = [
         (r.title, note) for r in records for note in r.notes if not note.startswith((DOES_NOT_FIT, ROUGH, ASSUMED))
@@ -91,7 +91,7 @@ def record_answer(*records: Record) -> Answer[Record | list[Record]]:
 
 
 def record_section(record: Record) -> Section:
-    """Every quantity of a record in a table, those that matter first; those that are asked for first in a sentence."""
+    """Return a section with every quantity of a record in a table, main ones first, and a summary sentence."""
     names = _names([record])
     table = Table.of(
         [(name, record[name]) for name in names],
@@ -111,10 +111,10 @@ def record_section(record: Record) -> Section:
 
 
 def records_section(records: Sequence[Record]) -> Section:
-    """Records side by side: a column for each, a row for each quantity; of many a row for each."""
+    """Return records side by side: a column for each and a row for each quantity; for many records, a row for each."""
     labels, most = _labels(records), 0
     rows: list[list[str]] = []
-    names: list[str] = []  # of the quantity that each row is of
+    names: list[str] = []  # the quantity of each row
     for number, name in enumerate(_names(records), 1):
         rows.append([quantity_name(name), *(quantity(record[name].value, record[name].unit) for record in records)])
         if name in _WITH_INTERVAL and any(interval(record[name]) for record in records):
@@ -150,19 +150,19 @@ def records_section(records: Sequence[Record]) -> Section:
 
 
 def _names(records: Sequence[Record]) -> list[str]:
-    """Quantities that any of the records has: those that matter and are known, the usual ones, others."""
-    names = {name for record in records for name in _told(record)}
-    main = [name for name in MAIN if any(name in _told(r) and r[name].value is not None for r in records)]
+    """Return the quantities that any record has: main known ones, the usual ones, others."""
+    names = {name for record in records for name in _shown_names(record)}
+    main = [name for name in MAIN if any(name in _shown_names(r) and r[name].value is not None for r in records)]
     usual = [name for name in QUANTITIES if name in names and name not in main]
     return [*main, *usual, *sorted(names - QUANTITIES.keys())]
 
 
 def _num_main(records: Sequence[Record]) -> int:
-    return sum(any(name in _told(r) and r[name].value is not None for r in records) for name in MAIN)
+    return sum(any(name in _shown_names(r) and r[name].value is not None for r in records) for name in MAIN)
 
 
-def _told(record: Record) -> set[str]:
-    """Quantities that are told: of inference the latency, which is the time of its step."""
+def _shown_names(record: Record) -> set[str]:
+    """Return the quantities to show: for inference the latency, which is the time of its step."""
     own = set(record.quantities)
     return own - {"step_time_s"} if "latency_s" in own else own
 
@@ -180,8 +180,8 @@ _QUANTITY = (
 def _takeaway(record: Record) -> str:
     misfit = _misfit(record)
     if misfit:
-        return f"It {misfit}. What follows holds for more memory."
-    known = [name for name in FIRST if name in _told(record) and record[name].value is not None]
+        return f"It {misfit}. The values below assume enough memory."
+    known = [name for name in FIRST if name in _shown_names(record) and record[name].value is not None]
     if not known:
         missing = next((q.reason for q in record.quantities.values() if q.value is None and q.reason), "")
         return f"None of the usual quantities is known{f' ({missing})' if missing else ''}."
@@ -192,7 +192,7 @@ def _takeaway(record: Record) -> str:
 
 
 def _side_by_side(records: Sequence[Record], labels: Sequence[str]) -> str:
-    """First what does not fit, then which of the others is the fastest, and which trains at the least cost."""
+    """Return first the devices with too little memory, then the fastest and the cheapest of the others."""
     misfits = [f"{label} {text}" for label, r in zip(labels, records, strict=True) if (text := _misfit(r))]
     fitting = [(label, r) for label, r in zip(labels, records, strict=True) if not _misfit(r)]
     sentences = misfits
@@ -211,12 +211,12 @@ def _side_by_side(records: Sequence[Record], labels: Sequence[str]) -> str:
 
 
 def _misfit(record: Record) -> str:
-    """That the device has too little memory, with the figures; empty if it has enough."""
+    """Return the note that the device has too little memory, with the figures; empty if it has enough."""
     return next((note for note in record.notes if note.startswith(DOES_NOT_FIT)), "")
 
 
 def _rough(records: Sequence[Record]) -> list[str]:
-    """Why a prediction is rough, each reason once, with the record that it is of where there are several."""
+    """Return the reasons why a prediction is rough, each once, with the title of its record if there are several."""
     notes = [(r.title, note) for r in records for note in r.notes if note.startswith(ROUGH)]
     words = [text if len(records) == 1 else f"{title}: {text}" for title, text in notes]
     return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(words)]
@@ -228,7 +228,7 @@ def _assumed(records: Sequence[Record]) -> list[str]:
 
 
 def _parts_words(record: Record) -> str:
-    """What a step consists of, longest first."""
+    """Return a sentence with the parts of a step, longest first."""
     step = record["step_time_s"].value
     parts = [(value / step, text) for name, text in STEP_PARTS.items() if (value := record[name].value) and step]
     shares = [f"{percent(share, 0)} {text}" for share, text in sorted(parts, reverse=True) if share >= _MIN_SHARE]
@@ -237,7 +237,7 @@ def _parts_words(record: Record) -> str:
 
 
 def _price_notes(records: Sequence[Record]) -> list[str]:
-    """Where prices are from."""
+    """Return the sources of prices."""
     sources = [
         record["cost_usd_per_hour"].source for record in records if record["cost_usd_per_hour"].value is not None
     ]
@@ -245,7 +245,7 @@ def _price_notes(records: Sequence[Record]) -> list[str]:
 
 
 def _labels(records: Sequence[Record]) -> list[str]:
-    """Count and device of each; whole titles where these are not distinct."""
+    """Return count and device of each record, or whole titles if these are not distinct."""
     short = [record.device if record.world == 1 else f"{record.world} × {record.device}" for record in records]
     return short if len(set(short)) == len(short) else list(named((r.title, r) for r in records))
 
@@ -253,7 +253,7 @@ def _labels(records: Sequence[Record]) -> list[str]:
 def series_of(
     by_count: Mapping[int, Record], name: str, label: str, role: Role, length: float, color: str = ""
 ) -> Series:
-    """A quantity of records against their number of devices, in units of `length`, with its 80 % interval as a band."""
+    """Return a quantity of records against their number of devices, in units of `length`, with its 80 % interval as a band."""
     quantities = [by_count[n][name] for n in sorted(by_count)]
     middle, low, high = (scaled((getattr(q, bound) for q in quantities), length) for bound in ("value", "low", "high"))
     if all(bound is None for bound in low):

@@ -14,17 +14,17 @@ Recipe = Callable[[], dict[str, Any]]
 
 
 def sgd() -> dict[str, Any]:
-    """Plain stochastic gradient descent with a constant learning rate."""
+    """Return plain stochastic gradient descent with a constant learning rate."""
     return {"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
 
 
 def sgd_momentum() -> dict[str, Any]:
-    """SGD with momentum 0.9 and weight decay 1e-4, learning rate 0.1, constant."""
+    """Return SGD with momentum 0.9 and weight decay 1e-4, learning rate 0.1, constant."""
     return {"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "schedule": "constant"}
 
 
 def sgd_one_cycle() -> dict[str, Any]:
-    """SGD with Nesterov momentum; the rate rises for a fifth of the run, then falls to zero, both linearly.
+    """Return SGD with Nesterov momentum; the rate rises for a fifth of the run, then falls to zero, both linearly.
 
     Source: L. N. Smith and N. Topin, Super-Convergence, 2017; weight decay 5e-4 as in DAWNBench entries.
     """
@@ -39,7 +39,7 @@ def sgd_one_cycle() -> dict[str, Any]:
 
 
 def cifar_resnet() -> dict[str, Any]:
-    """The CIFAR recipe of He et al. 2015, section 4.2: 0.1, divided by ten after 1/2 and 3/4 of the run."""
+    """Return the CIFAR recipe of He et al. 2015, section 4.2: rate 0.1, divided by ten after 1/2 and 3/4 of the run."""
     return {
         "optimizer": "sgd",
         "learning_rate": 0.1,
@@ -52,7 +52,7 @@ def cifar_resnet() -> dict[str, Any]:
 
 
 def imagenet_step() -> dict[str, Any]:
-    """ImageNet as torchvision's reference trains it: batch 256, 90 epochs, 0.1, divided by ten after 1/3 and 2/3 of the run.
+    """Return the ImageNet recipe of torchvision's reference: batch 256, 90 epochs, rate 0.1, divided by ten after 1/3 and 2/3.
 
     Crops of 8 to 100 % of the area, and flips. Source: references/classification of pytorch/vision.
     """
@@ -66,14 +66,14 @@ def imagenet_step() -> dict[str, Any]:
 
 
 def cifar_augmented() -> dict[str, Any]:
-    """The recipe of He et al. with the augmentation of the same section: crops after a padding of 4, and flips."""
+    """Return the recipe of He et al. with the augmentation of the same section: crops after a padding of 4, and flips."""
     return {**cifar_resnet(), "augmentation": {"crop": 4, "flip": True}}
 
 
 def cutout() -> dict[str, Any]:
-    """The CIFAR-10 recipe of DeVries and Taylor, arXiv 1708.04552: a square of 16 cut out; batch 128, 200 epochs.
+    """Return the CIFAR-10 recipe of DeVries and Taylor, arXiv 1708.04552: a 16 × 16 square cut out; batch 128, 200 epochs.
 
-    Drops to a fifth after 60, 120 and 160 epochs.
+    The rate drops to a fifth after 60, 120 and 160 epochs.
     """
     return {
         "optimizer": "sgd",
@@ -91,9 +91,10 @@ def cutout() -> dict[str, Any]:
 
 
 def batch_augmentation() -> dict[str, Any]:
-    """ResNet-44 on CIFAR-10 of Hoffer et al., arXiv 1901.09335: batch 64, 100 epochs, cutout; copies are the question.
+    """Return the recipe for ResNet-44 on CIFAR-10 of Hoffer et al., arXiv 1901.09335: batch 64, 100 epochs, cutout.
 
-    Their regime drops after 81, 122 and 164 of 200 epochs; that it shrinks with the run is our assumption.
+    The number of copies is left to the job. The source's rate drops after 81, 122 and 164 of 200 epochs. We assume that these
+    points scale with the length of the run.
     """
     return {
         **cifar_resnet(),
@@ -105,22 +106,24 @@ def batch_augmentation() -> dict[str, Any]:
 
 
 def fine_tuning() -> dict[str, Any]:
-    """All layers from pretrained weights at a low rate: batch 64, 200 epochs, a tenth after 60, 120 and 180."""
+    """Return fine-tuning: all layers from pretrained weights at a low rate; batch 64, 200 epochs, a tenth after 60, 120 and
+    180.
+    """
     return {**cifar_resnet(), "learning_rate": 0.01, "milestones": [0.3, 0.6, 0.9], "batch": 64, "epochs": 200}
 
 
 def feature_extraction() -> dict[str, Any]:
-    """A fixed trunk under a new last layer, at a high rate; the schedule is that of fine-tuning."""
+    """Return the training of a new last layer on a fixed network, at a high rate, with the schedule of fine-tuning."""
     return {**fine_tuning(), "learning_rate": 0.1, "trainable": "head"}
 
 
 def adadelta() -> dict[str, Any]:
-    """Adadelta as Zeiler published it: rate 1, rho 0.95; arXiv 1212.5701."""
+    """Return Adadelta as Zeiler published it: rate 1, rho 0.95; arXiv 1212.5701."""
     return {"optimizer": "adadelta", "learning_rate": 1.0, "momentum": 0.95, "weight_decay": 0.0}
 
 
 def fast_cifar() -> dict[str, Any]:
-    """The fastest way to 94 % of CIFAR-10 that this engine offers, for `resnet9`: one cycle, bf16, channels-last, EMA.
+    """Return our fastest training to 94 % on CIFAR-10, for `resnet9`: one cycle, bf16, channels-last, EMA.
 
     Network and schedule after D. Page, How to train your ResNet, 2018 (24 epochs, batch 512).
     """
@@ -138,7 +141,7 @@ def fast_cifar() -> dict[str, Any]:
 
 
 def adamw() -> dict[str, Any]:
-    """AdamW at 1e-3 with weight decay 0.01 and a cosine schedule after a tenth of warm-up."""
+    """Return AdamW at 1e-3 with weight decay 0.01 and a cosine schedule after a tenth of warm-up."""
     return {
         "optimizer": "adamw",
         "learning_rate": 1e-3,
@@ -150,12 +153,14 @@ def adamw() -> dict[str, Any]:
 
 
 def adam() -> dict[str, Any]:
-    """Adam at a constant 1e-3: AdamW without decay."""
+    """Return Adam at a constant 1e-3: AdamW without decay."""
     return {"optimizer": "adamw", "learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.0, "schedule": "constant"}
 
 
 def dqn() -> dict[str, Any]:
-    """RMSProp and minibatches of 32, as Mnih et al. 2015 trained on Atari; 200 epochs of 250,000 steps are their 200M frames."""
+    """Return RMSProp with minibatches of 32, as in Mnih et al. 2015 on Atari; 200 epochs of 250,000 steps are their 200M
+    frames.
+    """
     return {
         "optimizer": "rmsprop",
         "learning_rate": 2.5e-4,
@@ -185,9 +190,9 @@ RECIPES: dict[str, Recipe] = {
     "dqn": dqn,
 }
 
-# Fields of a job's section `reinforcement`, by its algorithm, where they are not the 2015 paper's.
+# Fields of a job's section `reinforcement`, by algorithm, that differ from the 2015 paper.
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    # Watkins 1989: a table, each transition learned from as it is made.
+    # Watkins 1989: a table; the agent learns from each transition immediately.
     "q-learning": {
         "replay_size": 0,
         "replay_start": 1,
@@ -196,7 +201,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "loss": "squared",
         "clip_rewards": False,
     },
-    # Mnih et al. 2013, arXiv:1312.5602, Algorithm 1: an update per step from the first minibatch on, no target network.
+    # Mnih et al. 2013, arXiv:1312.5602, Algorithm 1: one update per step from the first minibatch on, no target network.
     "dqn-2013": {
         "replay_start": 32,
         "update_every": 1,
@@ -206,9 +211,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     # Mnih et al. 2015, Nature 518, extended data table 1.
     "dqn-2015": {"steps_per_epoch": 250_000},
-    # Nair et al. 2015, arXiv:1507.04296: what several learners change of dqn-2015 is in their number.
+    # Nair et al. 2015, arXiv:1507.04296: dqn-2015 with several learners.
     "gorila": {"steps_per_epoch": 250_000},
-    # Horgan et al. 2018, arXiv:1803.00933: 12,500 transitions and 19 updates a second, of 360 actors; here there are fewer.
+    # Horgan et al. 2018, arXiv:1803.00933: 12,500 transitions and 19 updates a second, from 360 actors; here there are fewer.
     "apex": {
         "steps_per_epoch": 250_000,
         "exploration": "ladder",
@@ -222,14 +227,14 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "n_step": 3,
     },
 }
-# Schaul et al. 2016, arXiv:1511.05952, table 3: where they are not those of proportional replay, 0.6 and 0.4.
+# Schaul et al. 2016, arXiv:1511.05952, table 3: values that differ from proportional replay, 0.6 and 0.4.
 REPLAYS: dict[str, dict[str, Any]] = {"rank": {"priority_exponent": 0.7, "importance_exponent": 0.5}}
-# Those of several processes.
+# Algorithms with several processes.
 DISTRIBUTED = ("gorila", "apex")
 
 
 def recipe(name: str) -> dict[str, Any]:
-    """Fields of a recipe by name. Raises NotFoundError.
+    """Return the fields of a recipe by name. Raises NotFoundError.
 
     >>> recipe("sgd-momentum")["momentum"]
     0.9

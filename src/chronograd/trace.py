@@ -1,11 +1,11 @@
-"""Trace: the work there is in one pass of a network. Pure data, savable, readable without torch.
+"""Trace: the work of one pass of a network. Pure data that can be saved, readable without torch.
 
-An operator is semantic: an attention or a convolution is one operator, whichever kernels a device
-chooses. Every amount is affine in the batch, `const + per_sample * batch`, so one trace serves every
-batch. Operators are in order of execution; a storage is born before one operator and dies after another.
+An operator is semantic: an attention or a convolution is one operator, whichever kernels a device chooses. Every amount is
+affine in the batch, `const + per_sample * batch`, so one trace serves every batch. Operators are in order of execution. A
+storage begins before one operator and ends after another.
 
-FLOPs are those of matrix work (convolution, GEMM, batched GEMM, attention): 1 MAC = 2 FLOPs. The
-arithmetic of everything else (norms, elementwise, pooling, ...) is kept apart as `vector_flops`.
+FLOPs are those of matrix work (convolution, GEMM, batched GEMM, attention): 1 MAC = 2 FLOPs. All other arithmetic (norms,
+elementwise, pooling, ...) counts separately as `vector_flops`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chronograd.units import FLOPS_PER_MAC
 
 FORMAT = "chronograd-trace"
 VERSION = 2
-# The largest of timm's have 3 MB.
+# Limit of an unzipped file. The largest trace of timm has 3 MB.
 MOST_BYTES = 64_000_000
 
 PHASES = ("forward", "backward", "update")
@@ -72,11 +72,11 @@ DTYPE_BYTES = {
 
 
 def one_of(words: Iterable[str]) -> Any:
-    """What a field of text may be, where a file is read."""
+    """Return a schema for the allowed values of a text field in a file."""
     return GetPydanticSchema(lambda _, __: core_schema.literal_schema(list(words)))
 
 
-# What a file may hold: whole numbers that still fit 63 bits, as torch's own sizes do, and known words.
+# Allowed values in a file: integers that still fit 63 bits, like torch's sizes, and known words.
 Whole = Annotated[int, Field(strict=True, gt=-(2**62), lt=2**62)]
 Index = Annotated[int, Field(strict=True, ge=0)]
 Size = Annotated[int, Field(strict=True, gt=0, lt=2**62)]
@@ -105,7 +105,7 @@ class Affine(NamedTuple):
 
 
 ZERO = Affine(0, 0)
-# A file has a mere number where a dimension does not grow with the batch.
+# A file has a plain number for a dimension that does not grow with the batch.
 Shape = tuple[Annotated[Affine, BeforeValidator(lambda size: (size, 0) if isinstance(size, int) else size)], ...]
 
 
@@ -121,7 +121,7 @@ class Storage:
 
 @dataclass(slots=True)
 class Tensor:
-    """A view of a storage. `shape` holds one `Affine` per dimension; `name` is set for parameters and buffers."""
+    """A view of a storage. `shape` has one `Affine` per dimension; `name` is set for parameters and buffers."""
 
     storage: Index
     shape: Shape
@@ -148,8 +148,8 @@ class Operator:
         inputs, outputs: tensor ids.
         macs: multiply-adds of matrix work; FLOPs are twice that.
         vector_flops: all other arithmetic, one per element and elementary operation.
-        read_bytes, written_bytes: what must cross the memory bus if nothing is fused or cached.
-        forward: in a backward operator, the id of the forward operator it belongs to.
+        read_bytes, written_bytes: bytes that cross the memory bus if nothing is fused or cached.
+        forward: in a backward operator, the id of its forward operator.
     """
 
     phase: Phase
@@ -168,7 +168,7 @@ class Operator:
 
 
 class Window(BaseModel):
-    """What `Trace.columns` needs of the attributes of a convolution."""
+    """Attributes of a convolution that `Trace.columns` needs."""
 
     in_channels: Size
     out_channels: Size
@@ -177,7 +177,7 @@ class Window(BaseModel):
 
 
 class Scores(BaseModel):
-    """What it needs of those of attention."""
+    """Attributes of attention that `Trace.columns` needs."""
 
     head_dim: Size
     keys: Size
@@ -187,7 +187,7 @@ _PRODUCTS: dict[str, type[BaseModel]] = {**dict.fromkeys(CONV_KINDS, Window), "a
 
 
 def _from_row(form: type) -> BeforeValidator:
-    """A file has rows in place of fields by name."""
+    """Return a validator that turns a row of a file into fields by name."""
     names = [f.name for f in fields(form)]
     return BeforeValidator(lambda row: dict(zip(names, row, strict=True)))
 
@@ -199,19 +199,19 @@ def _storage_row(row: Sequence[Any]) -> dict[str, Any]:
 
 @dataclass
 class Trace:
-    """Operators and tensors of one pass, with what they were traced from.
+    """Operators and tensors of one pass, and the settings of the trace.
 
     Attributes:
-        network: reference that the network was built from, such as `torchvision:vgg19`.
+        network: reference of the network, such as `torchvision:vgg19`.
         mode: `training` (forward, loss, backward) or `inference` (forward in evaluation mode).
-        loss: what was differentiated.
+        loss: the differentiated loss.
         input_shapes: one shape per network input; the batch is the dimension with `per_sample` 1.
         modules: path → class name of every module called.
-        inputs: ids of the network's input tensors; `outputs`: ids of what the network returned.
-        notes: what a reader must know, such as assumptions and what could not be traced.
-        keras_extra: what Keras counts as parameters of the same network beyond ours and batch norm's statistics.
-        fixed_batch: set when the trace holds for this batch only.
-        channels_last: whether images and convolutions lay in memory with their channels last.
+        inputs: ids of the network's input tensors; `outputs`: ids of its return values.
+        notes: notes for the reader, such as assumptions and parts that could not be traced.
+        keras_extra: parameters that Keras counts for the same network in addition to ours and batch norm's statistics.
+        fixed_batch: set if the trace is valid for this batch only.
+        channels_last: whether images and convolutions are channels last in memory.
     """
 
     network: str
@@ -233,26 +233,26 @@ class Trace:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample of the first input, without the batch."""
+        """Return the shape of one sample of the first input, without the batch."""
         first = self.input_shapes[0] if self.input_shapes else ()
         sizes = [size for size in first if not size.per_sample]
         return tuple(size.const for size in (sizes if len(sizes) < len(first) else first[1:]))
 
     @property
     def takes_images(self) -> bool:
-        """Whether its only input is a batch of images: channels, height, width."""
+        """Return whether the only input is a batch of images: channels, height, width."""
         return len(self.input_shapes) == 1 and len(self.sample_shape) == 3
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether its only input is a batch of rows of whole numbers."""
+        """Return whether the only input is a batch of rows of integers."""
         dtypes = [self.tensors[i].dtype for i in self.inputs]
         return len(self.input_shapes) == 1 and len(self.sample_shape) == 1 and dtypes in (["int64"], ["int32"])
 
     # -- totals ---------------------------------------------------------------------------------
 
     def parameters(self) -> dict[str, Tensor]:
-        """Parameters by name, each storage once: tied weights are counted where they come first."""
+        """Return parameters by name, each storage once: tied weights have the name of their first use."""
         return self._named["parameter"]
 
     def buffers(self) -> dict[str, Tensor]:
@@ -260,7 +260,7 @@ class Trace:
 
     @cached_property
     def _named(self) -> dict[str, dict[str, Tensor]]:
-        """Parameters and buffers by name; of the tensors of one storage the first."""
+        """Return parameters and buffers by name; for several tensors of one storage, the first."""
         found: dict[str, dict[str, Tensor]] = {"parameter": {}, "buffer": {}}
         seen: set[int] = set()
         for t in self.tensors:
@@ -272,12 +272,12 @@ class Trace:
 
     @cached_property
     def params(self) -> int:
-        """Number of parameters, tied ones once."""
+        """Return the number of parameters, tied ones once."""
         return sum(t.numel_at(1) for t in self.parameters().values())
 
     @cached_property
     def trained_params(self) -> int:
-        """Number of parameters that take a gradient."""
+        """Return the number of parameters that receive a gradient."""
         frozen = set(self.frozen)
         return sum(t.numel_at(1) for n, t in self.parameters().items() if n not in frozen)
 
@@ -290,15 +290,15 @@ class Trace:
         ]
 
     def macs(self, batch: int = 1, phase: str = "forward") -> int:
-        """Multiply-adds of one phase at a batch."""
+        """Return the multiply-adds of one phase at a batch."""
         return sum(op.macs.at(batch) for op in self.operators if op.phase == phase)
 
     def flops(self, batch: int = 1, phase: str | None = None) -> int:
-        """FLOPs of matrix work, 2 per MAC; of all phases if `phase` is None."""
+        """Return the FLOPs of matrix work, 2 per MAC; of all phases if `phase` is None."""
         return FLOPS_PER_MAC * sum(op.macs.at(batch) for op in self.operators if phase is None or op.phase == phase)
 
     def uncounted(self) -> dict[str, int]:
-        """Operators whose work is not known, with how often each ran. Their bytes are counted."""
+        """Return the number of calls of each operator whose work is unknown. Their bytes are counted."""
         counts: dict[str, int] = {}
         for op in self.operators:
             if op.kind == "unknown":
@@ -306,7 +306,7 @@ class Trace:
         return counts
 
     def live_bytes(self, batch: int) -> np.ndarray:
-        """Bytes alive while each operator runs, shape (num_operators,); allocator and workspace left out."""
+        """Return the bytes alive during each operator, shape (num_operators,), without allocator and workspace."""
         n = len(self.operators)
         change = np.zeros(n + 2, dtype=np.float64)
         for s in self.storages:
@@ -318,12 +318,12 @@ class Trace:
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """Operators as NumPy columns, for vectorised prediction. Amounts have shape (num_operators, 2).
+        """Return the operators as NumPy columns, for vectorised prediction. Amounts have shape (num_operators, 2).
 
-        `name` points into `operator_names`. `depth` and `width` are those of matrix work as a product
-        (rows × depth) · (depth × width): what one output sums over, and how many outputs share an input row.
-        `channels_last` and `strided` tell how data lies in memory; `is_plain_attention` is what fused kernels take;
-        `groups` are those of a convolution, 1 of anything else.
+        `name` is an index into `operator_names`. Matrix work is a product (rows × depth) · (depth × width). `depth` is the length
+        of the sum for one output, and `width` is the number of outputs that share an input row. `channels_last` and `strided`
+        describe the layout of data in memory. `is_plain_attention` marks attention that fused kernels support. `groups` are
+        those of a convolution, 1 for other operators.
         """
         ops = self.operators
         kind_code = {k: i for i, k in enumerate(KINDS)}
@@ -351,11 +351,11 @@ class Trace:
 
     @cached_property
     def operator_names(self) -> list[str]:
-        """Names of operators, each once, in order of appearance."""
+        """Return the distinct names of operators, in order of appearance."""
         return list(dict.fromkeys(o.name for o in self.operators))
 
     def _product_of(self, op: Operator) -> tuple[Affine, Affine]:
-        """Depth and width of an operator's matrix product; ones where it has none."""
+        """Return depth and width of an operator's matrix product; ones without a product."""
         one = Affine(1, 0)
         a = op.attributes
         if op.kind in CONV_KINDS and a:
@@ -400,7 +400,7 @@ class Trace:
             if raw[:2] == b"\x1f\x8b":
                 raw = _unzipped(raw)
             data = json.loads(raw.decode())
-            if b"\\u" in raw:  # half of a surrogate pair is no text, and nobody could write it
+            if b"\\u" in raw:  # half of a surrogate pair is not valid text, and nobody could write it
                 json.dumps(data, ensure_ascii=False).encode()
         except FileNotFoundError:
             raise FileFormatError(f"no trace file at {path}", "chronograd count NETWORK --out FILE") from None
@@ -412,7 +412,7 @@ class Trace:
     def from_json(cls, data: Any, where: str = "trace") -> Trace:
         if isinstance(data, dict) and data.keys() & {"architectures", "model_type"}:
             raise FileFormatError(
-                f"{where} is the configuration of a Hugging Face model, which is not read",
+                f"{where} is the configuration of a Hugging Face model, which Chronograd cannot read",
                 "write a function that builds the model from it, and name it as FILE.py:NAME with --input tokens:128:int64",
             )
         if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -422,7 +422,7 @@ class Trace:
         try:
             missing = [name for name in _PARTS if name not in data]
             if missing:
-                raise ValueError(f"{missing[0]} is not there")
+                raise ValueError(f"{missing[0]} is missing")
             trace: Trace = _ADAPTER.validate_python(data)
             trace._check()
         except (TypeError, ValueError) as error:
@@ -430,7 +430,7 @@ class Trace:
         return trace
 
     def _check(self) -> None:
-        """Ids point into their tables, and attributes say what `columns` needs of them. Raises ValueError."""
+        """Raise ValueError unless ids point into their tables and attributes have the values that `columns` needs."""
         ids_of_operators = (i for op in self.operators for i in (*op.inputs, *op.outputs))
         most_operators = max(len(self.operators), 1)
         for what, size, ids in (
@@ -442,14 +442,14 @@ class Trace:
         ):
             last = max(ids, default=-1)
             if last >= size:
-                raise ValueError(f"it names {what} {last}, and has {size}")
+                raise ValueError(f"it refers to {what} {last}, but its table has {size}")
         for op in self.operators:
             if op.kind in _PRODUCTS and (op.attributes or op.kind == "attention"):
                 _PRODUCTS[op.kind].model_validate(op.attributes)
 
 
 def _unzipped(raw: bytes) -> bytes:
-    """A few kilobytes can be the zip of gigabytes. Raises OSError, EOFError, zlib.error."""
+    """Return unzipped bytes, up to a limit: a few kilobytes can expand to gigabytes. Raises OSError, EOFError, zlib.error."""
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
         data = stream.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -460,7 +460,7 @@ def _unzipped(raw: bytes) -> bytes:
 _ADAPTER = TypeAdapter(Trace)
 _PARTS = [f.name for f in fields(Trace)]
 _OPERATOR = [f.name for f in fields(Operator)]
-_REMAKE = "make it again with `chronograd count NETWORK --out FILE`"
+_REMAKE = "create it again with `chronograd count NETWORK --out FILE`"
 
 
 def _dims(shape: tuple[Affine, ...]) -> list[int | Affine]:

@@ -1,4 +1,4 @@
-"""Units: SI inside, formatted only at the edge. 1 MAC = 2 FLOPs, GB = 1e9 bytes, GiB = 2**30."""
+"""Units: SI in all computations, formatted only for output. 1 MAC = 2 FLOPs, GB = 1e9 bytes, GiB = 2**30."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 FLOPS_PER_MAC = 2
 GIB = 2**30
 
-MINUS = "\u2212"  # as long as a plus; what is typed is a hyphen
-NOTHING_S = 1e-9  # a shorter time is nothing that a step could show, most often what is left of a difference
+MINUS = "\u2212"  # has the width of a plus sign; users type a hyphen
+NOTHING_S = 1e-9  # a shorter time is not visible in a step; mostly it is the rest of a difference
 
 _SI = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
 _BINARY = [(2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"), (1.0, "")]
 
 
 def si(value: float, unit: str = "", digits: int = 3) -> str:
-    """`value` with an SI prefix: work, rates, and bytes that are moved or stored.
+    """Return `value` with an SI prefix: work, rates, and bytes that are moved or stored.
 
     >>> si(19_632_062_464, "MAC")
     '19.6 GMAC'
@@ -26,7 +26,7 @@ def si(value: float, unit: str = "", digits: int = 3) -> str:
 
 
 def memory(num_bytes: float) -> str:
-    """Bytes of a memory, as drivers and PyTorch count them. What is moved or stored on a disk is for `si`.
+    """Return bytes of a memory in the units of drivers and PyTorch. For bytes moved, or stored on a disk, use `si`.
 
     >>> memory(24 * GIB), memory(1_572_864)
     ('24 GiB', '1.5 MiB')
@@ -42,7 +42,7 @@ def _prefixed(value: float, unit: str, digits: int, prefixes: list[tuple[float, 
 
 
 def seconds(value: float, digits: int = 3) -> str:
-    """A duration at the scale a person would use; what is shorter than a nanosecond is none.
+    """Return a duration at a readable scale; shorter than a nanosecond counts as 0.
 
     >>> seconds(0.00123), seconds(93), seconds(7300), seconds(400_000)
     ('1.23 ms', '1 min 33 s', '2 h 02 min', '4 d 15 h')
@@ -68,7 +68,7 @@ def seconds(value: float, digits: int = 3) -> str:
 
 
 def dollars(value: float) -> str:
-    """US dollars, to the cent; what is less, such as the price of a million samples of a small network, to two digits.
+    """Return US dollars to the cent; smaller amounts, such as the price of a million samples of a small network, to two digits.
 
     >>> dollars(12.3456), dollars(0.00123), dollars(0), dollars(-2)
     ('$12.35', '$0.0012', '$0.00', '−$2.00')
@@ -86,7 +86,7 @@ def dollars(value: float) -> str:
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
-    """A fraction as per cent.
+    """Return a fraction in per cent.
 
     >>> percent(0.0912), percent(None)
     ('9.1 %', '–')
@@ -95,7 +95,7 @@ def percent(fraction: float | None, digits: int = 1) -> str:
 
 
 def whole_percent(fraction: float | None) -> str:
-    """A fraction as per cent, without decimals, for the cells of a table.
+    """Return a fraction in per cent, without decimals, for the cells of a table.
 
     >>> whole_percent(0.0912), whole_percent(None)
     ('9 %', '–')
@@ -104,7 +104,7 @@ def whole_percent(fraction: float | None) -> str:
 
 
 def chance(probability: float) -> str:
-    """A probability in whole per cent. Nothing is certain: the ends are "under 1 %" and "over 99 %".
+    """Return a probability in whole per cent. Nothing is certain: the ends are "under 1 %" and "over 99 %".
 
     >>> chance(0.8), chance(0.9999), chance(1.0), chance(0.0)
     ('80 %', 'over 99 %', 'over 99 %', 'under 1 %')
@@ -115,7 +115,7 @@ def chance(probability: float) -> str:
 
 
 def upwards(value: float) -> str:
-    """Two digits, never fewer than the value: of what holds, such as a tolerance.
+    """Return two digits, rounded up, for values such as a tolerance.
 
     >>> upwards(1.2001e-6), upwards(0.0)
     ('1.3e-06', '0')
@@ -127,7 +127,7 @@ def upwards(value: float) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Any quantity of a record, formatted by its unit. Bytes of a record are those of a memory.
+    """Return a quantity of a record, formatted by its unit. Bytes of a record are those of a memory.
 
     >>> quantity(0.0123, "s"), quantity(2**31, "B"), quantity(None, "s"), quantity(0.31, "1")
     ('12.3 ms', '2 GiB', '–', '31.0 %')
@@ -152,7 +152,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def number(value: float, form: str = ".4g") -> str:
-    """A number without a unit, formatted by `form`; from 1,000 on whole and with separators, as its interval then is.
+    """Return a number without a unit, formatted by `form`; from 1,000 on as an integer with separators, like its interval.
 
     >>> number(171_766.0), number(45909.2), number(496), number(19.104), number(-0.5)
     ('171,766', '45,909', '496', '19.1', '−0.5')
@@ -163,7 +163,7 @@ def number(value: float, form: str = ".4g") -> str:
 
 
 def signed(number: str) -> str:
-    """A number as text, with a minus where Python prints a hyphen.
+    """Return a number as text, with a minus sign instead of Python's hyphen.
 
     >>> signed("-5 %"), signed("0.5")
     ('−5 %', '0.5')
@@ -172,7 +172,7 @@ def signed(number: str) -> str:
 
 
 def _digits(value: float, digits: int) -> str:
-    """`value` to `digits` significant digits, without an exponent."""
+    """Return `value` with `digits` significant digits, without an exponent."""
     if value == 0:
         return "0"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))

@@ -1,7 +1,7 @@
-"""The training that a job gets where the user names only a network and its data.
+"""The default training of a job if the user names only a network and its data.
 
-A published recipe of the network on that data set; else, for a folder of pictures, fine-tuning from pretrained weights; else the
-update rule and schedule of a published recipe of the same family.
+It is a published recipe of the network on that data set. Without one, a folder of pictures is fine-tuned from pretrained
+weights. Otherwise, the training has the update rule and schedule of a published recipe of the same family.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from chronograd.errors import ChronogradError, MissingExtraError
 from chronograd.job import Data, Training
 from chronograd.known import KnownResult
 
-# A recipe is taken for a goal if a run of it reaches the goal with this probability.
+# A recipe is used for a goal if a run of it reaches the goal with this probability.
 ENOUGH = 0.8
 USUAL_BATCH = 256
-# Recipes of a family are compared on the set that most of them are published for.
+# Recipes of a family are compared on the data set with the most published recipes.
 COMMON = "imagenet"
-# Batch and epochs of fine-tuning, by the largest number of pictures that they are for. Assumed: small batches give a few hundred
-# pictures some hundred steps. PyTorch's transfer learning tutorial trains 244 pictures for 25 epochs.
+# Batch and epochs of fine-tuning, up to this number of pictures. Assumed: with small batches, a few hundred pictures give some
+# hundred steps. PyTorch's transfer learning tutorial trains 244 pictures for 25 epochs.
 FINE_TUNING = ((1_000, 16, 20), (10_000, 32, 15), (float("inf"), 64, 10))
-# Times the epochs and the learning rate of fine-tuning where training starts from random weights: assumed.
+# Assumed factors of the epochs and the learning rate of fine-tuning for training from random weights.
 FROM_SCRATCH = (3, 10)
 
 
@@ -34,11 +34,11 @@ class Usual:
 
     Attributes:
         training: fields of a job's training.
-        words: where it is from, such as `as in P. Goyal et al.`.
-        has_epochs: whether its epochs have a basis.
+        words: its source, such as `as in P. Goyal et al.`.
+        has_epochs: whether its epochs come from a source.
         image_size: side of the training images of a recipe; None for that of the data set.
-        weights: the `network.weights` to start from, where they are on this machine.
-        notes: sentences that a user has to know before training.
+        weights: the `network.weights` to start from, if they are on this machine.
+        notes: sentences that a user must know before training.
     """
 
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -53,13 +53,13 @@ def usual_training(network: str, data: Data, target: float | None = None, can_do
     """Return the default training of a network on a data set.
 
     Args:
-        can_download: pretrained weights count as available though they are not on this machine.
-        target: an accuracy to be reached; of the recipes that reach it the one with the least work is taken, else the most accurate.
-            Without a target it is the usual recipe.
+        can_download: pretrained weights count as available even if they are not on this machine.
+        target: accuracy to reach: selects the recipe with the least work that reaches it, else the most accurate one. Without a
+            target it is the usual recipe.
     """
     result = _recipe(network, data.name, target)
     if result is not None and target is None and result.batch > USUAL_BATCH:
-        # Of a recipe that nobody asked for by a target: a global batch of one device, and images of the usual size.
+        # Without a target: the recipe at a global batch of one device, and images of the usual size.
         return Usual(result.fields_at(USUAL_BATCH), f"as in the recipe {result.short}", has_epochs=True)
     if result is not None:
         return Usual(result.fields, f"as in the recipe {result.short}", has_epochs=True, image_size=result.image_size)
@@ -84,7 +84,7 @@ def _recipe(network: str, data: str, target: float | None) -> KnownResult | None
 
 
 def fine_tuning(network: str, data: Data, can_download: bool = False) -> Usual:
-    """Fine-tuning of all layers, with batch and epochs that suit the number of pictures; without weights, longer training."""
+    """Return fine-tuning of all layers, with batch and epochs for the number of pictures; without weights, longer training."""
     pictures = _num_pictures(data)
     batch, epochs = next((batch, epochs) for most, batch, epochs in FINE_TUNING if pictures <= most)
     batch = max(1, min(batch, pictures // 4))
@@ -108,7 +108,7 @@ def fine_tuning(network: str, data: Data, can_download: bool = False) -> Usual:
 
 
 def _num_pictures(data: Data) -> int:
-    """Training pictures of a folder; 1,000 where it is not on this machine."""
+    """Return the number of training pictures of a folder; 1,000 if it is not on this machine."""
     try:
         return card(data).train_size
     except ChronogradError:
@@ -116,7 +116,7 @@ def _num_pictures(data: Data) -> int:
 
 
 def _pretrained(network: str) -> tuple[str | None, bool]:
-    """The library that has pretrained weights of a network, and whether they are on this machine."""
+    """Return the library with pretrained weights of a network, and whether they are on this machine."""
     try:
         from chronograd.models.weights import is_cached, library_of
 
@@ -128,7 +128,7 @@ def _pretrained(network: str) -> tuple[str | None, bool]:
 
 
 def optimizer_words(training: Training) -> str:
-    """The update rule of a training.
+    """Return the name of the update rule of a training.
 
     >>> optimizer_words(Training()), optimizer_words(Training(recipe="adamw"))
     ('SGD with momentum 0.9', 'AdamW')
