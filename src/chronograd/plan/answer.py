@@ -158,15 +158,12 @@ def reach_goal(
     assumed: Sequence[str] = (),
     most: int = MAX_SHOWN,
 ) -> Answer[shown.GoalPlan[shown.RunOption] | shown.GoalPlan[shown.EpochOption]]:
-    """Return the recommended setting for a goal, the Pareto front of hours and dollars, and the limits that would change the
-    choice.
+    """Return the recommended setting for a goal, the Pareto front of hours and dollars, and limits that change the choice.
 
     If the number of epochs is unknown, return prices per epoch and no choice.
 
     Args:
-        traces: see `search`.
-        most: maximum number of rows of the table.
-        effort: training needed for the target.
+        traces: see `search`. effort: training needed for the target. most: maximum number of rows of the table.
         assumed: job settings that the user did not state, in words.
     """
     places = terms.places

@@ -1,7 +1,7 @@
 """Declaration of a verb: a frozen dataclass whose fields are its options and whose attribute docstrings are their help.
 
-A `Request` yields a command (`cli.commands`), a Python function (`function_of`) and a JSON Schema.
-click's types check values from either side, so both have the same defaults and reject the same input.
+A `Request` yields a command (`cli.commands`), a Python function (`function_of`) and a JSON Schema. Both sides have the same
+defaults and reject the same input, because click's types check the values of either.
 
     @dataclass(frozen=True, kw_only=True)
     class Judge(Request):
