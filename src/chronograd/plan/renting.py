@@ -1,8 +1,10 @@
-"""Offers for settings: whole instances of vendors, and the decoding speed of their hosts.
+"""Offers for settings, and the decoding speed of their hosts.
 
     dollars per hour = instances · price of an instance
     billed hours     = start-up + training, at least the vendor's minimum, in its steps (chronograd.hardware.billing)
     step             = max(step on the devices, samples of the machine / (images/s per virtual CPU · virtual CPUs))
+
+Vendors rent out and bill whole instances.
 """
 
 from __future__ import annotations
