@@ -1,4 +1,4 @@
-"""The directory of a run: whole files (directory), steps and events (steps), and which runs a name means (listing)."""
+"""The run directory: whole files (directory), steps and events (steps), and the runs that a name stands for (listing)."""
 
 from chronograd.rundir.directory import DEFAULT_PARENT, EPISODE, RunDir, is_run_dir, run_named
 from chronograd.rundir.listing import list_runs

@@ -1,16 +1,16 @@
 """The run directory: one per run, append-only, safe on a network file system and with many writers.
 
-    job.yaml              the resolved job; a loop of the user's own may have none
+    job.yaml              the resolved job; a custom training loop may have none
     environment.json      versions, processor, devices
-    initial.safetensors   if there: weights to start from, in place of those of the seed
+    initial.safetensors   optional: weights to start from, instead of random ones from the seed
     steps.<rank>.jsonl    one line per step; one writer per file; each line with its attempt (chronograd.rundir.steps)
     where.<rank>          where a rank is, as long as it runs (chronograd.train.watchdog)
-    output.<rank>.txt     what a rank printed
-    record.json           what was measured, once it is
-    episode.gif           of an agent: one episode that it played once it had learned
+    output.<rank>.txt     the output that a rank printed
+    record.json           the measurements, once the run has finished
+    episode.gif           of an agent: one episode that it played after training
     checkpoints/          see chronograd.train.checkpoint
 
-`os.mkdir` is the lock: whoever makes `checkpoints` owns the directory. Whole files are written aside,
+`os.mkdir` is the lock: the process that creates `checkpoints` owns the directory. Whole files are written to a temporary name,
 synced and renamed. There is no index: chronograd.rundir.listing reads the directories.
 """
 
@@ -39,11 +39,11 @@ MARKS = ("job.yaml", "environment.json", "record.json")
 
 @dataclass(frozen=True)
 class RunDir:
-    """A directory that was created or opened as a run. Says nothing about whether the run is finished."""
+    """A directory that was created or opened as a run. The run may be unfinished."""
 
     path: Path
 
-    # -- making and finding ------------------------------------------------------------------------
+    # -- creating and opening ----------------------------------------------------------------------
 
     @classmethod
     def create(
@@ -53,9 +53,9 @@ class RunDir:
         out: str | os.PathLike[str] | None = None,
         parent: str | os.PathLike[str] = DEFAULT_PARENT,
     ) -> RunDir:
-        """A new run directory: `out`, or a new name such as 20261121-083000-digits-resnet20-ab12 in `parent`.
+        """Create a run directory: `out`, or a new name such as 20261121-083000-digits-resnet20-ab12 in `parent`.
 
-        Raises RunError if `out` is there and not empty, or cannot be written.
+        Raises RunError if `out` exists and is not empty, or cannot be written.
         """
         try:
             with files.filling(Path(out or parent)):
@@ -71,11 +71,11 @@ class RunDir:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDir:
-        """An existing run. Raises RunError if there is no such directory, FileFormatError if it is no run."""
+        """Open an existing run. Raises RunError if the directory does not exist, FileFormatError if it is not a run."""
         path = Path(path)
-        if not os.path.exists(path):  # unlike Path's, False for a name that no file can have
+        if not os.path.exists(path):  # unlike Path's, returns False for a name that is not valid
             if os.path.islink(path):
-                door.check(path, "a run directory")  # raises, and names where the link leads
+                door.check(path, "a run directory")  # raises, and names the target of a link
             raise RunError(f"no run directory at {path}", "`chronograd records` lists what there is")
         if not is_run_dir(path):
             raise FileFormatError(
@@ -87,9 +87,11 @@ class RunDir:
     # -- whole files ---------------------------------------------------------------------------------
 
     def job(self) -> jobs.Job:
-        """The job of this run. Raises RunError if it is a loop of the user's own, which has none."""
+        """Return the job of this run. Raises RunError for a custom training loop, which has no job."""
         if not (self.path / "job.yaml").exists():
-            raise RunError(f"{self.path} has no job.yaml: it is a loop of your own and cannot be run again from here")
+            raise RunError(
+                f"{self.path} has no job.yaml: it is a custom training loop and cannot be run again from here"
+            )
         return jobs.read(self.path / "job.yaml")
 
     def environment(self) -> dict[str, Any]:
@@ -109,7 +111,7 @@ class RunDir:
         return (self.path / "record.json").exists()
 
     def record(self) -> Record:
-        """The record. Raises FileFormatError if the run has none yet, or it is damaged."""
+        """Return the record. Raises FileFormatError if the run has no record yet, or the record is damaged."""
         return Record.load(self.path)
 
     def save_record(self, record: Record) -> None:
@@ -124,13 +126,13 @@ class RunDir:
         return self.path / "initial.safetensors"
 
     def output_path(self, name: str | int) -> Path:
-        """What a rank printed, or a launcher."""
+        """Return the file with the printed output of a rank or a launcher."""
         return self.path / f"output.{name}.txt"
 
     def replace_job(self, job: jobs.Job) -> None:
-        """Give a finished run another job, to go on with.
+        """Give a finished run another job, so that it can train further.
 
-        The record goes first: if this is interrupted between the two, resuming writes the record of the old job again.
+        The record is removed first: if this is interrupted in between, resuming writes the record of the old job again.
         """
         with files.filling(self.path):
             (self.path / "record.json").unlink(missing_ok=True)
@@ -142,28 +144,28 @@ class RunDir:
         return self.path / f"steps.{rank}.jsonl"
 
     def step_writer(self, rank: int = 0) -> StepWriter:
-        """Opens the steps file of a rank for one new attempt. Raises RunError if another process has it."""
+        """Open the steps file of a rank for one new attempt. Raises RunError if another process has it open."""
         return StepWriter(self.steps_path(rank))
 
     def read_steps(self, rank: int = 0) -> StepLog:
-        """The steps of one rank; an empty log if the rank has written none. Raises FileFormatError."""
+        """Return the steps of one rank, or an empty log if the rank has written none. Raises FileFormatError."""
         return read_steps(self.steps_path(rank))
 
     def logs(self) -> dict[int, StepLog]:
-        """The steps of every rank that has written any line."""
+        """Return the steps of every rank that has written a line."""
         return {rank: self.read_steps(rank) for rank in self.ranks()}
 
     def attempts(self) -> dict[int, int]:
-        """How many times each rank was started."""
+        """Return the number of times each rank was started."""
         return {rank: log.attempts for rank, log in self.logs().items()}
 
     def first_error(self, after: Mapping[int, int] | None = None) -> tuple[int, str] | None:
-        """The rank that failed first, in its last attempt, and its error; others then fail for want of it.
+        """Return the rank that failed first in its last attempt, and its error. The other ranks fail because it is missing.
 
-        A rank that did not come to where another waited is the one that failed.
+        If a rank did not arrive where another waited, it is the one that failed.
 
         Args:
-            after: attempts of each rank, of whose errors nothing is asked any more.
+            after: attempts of each rank whose errors are ignored.
         """
         errors = [
             (error.time, rank if error.rank is None else error.rank, error.text)
@@ -175,7 +177,7 @@ class RunDir:
         return min(errors)[1:] if errors else None
 
     def ranks(self) -> list[int]:
-        """Ranks that have a steps file."""
+        """Return the ranks that have a steps file."""
         found = (re.fullmatch(r"steps\.(0|[1-9][0-9]{0,8})\.jsonl", p.name) for p in self.path.iterdir())
         return sorted(int(m[1]) for m in found if m)
 
@@ -185,7 +187,7 @@ def is_run_dir(path: Path) -> bool:
 
 
 def run_named(what: str) -> RunDir | None:
-    """The run that a path, or a name in the folder `runs`, means; None where it is none."""
+    """Return the run at a path, or with a name in the folder `runs`; None if it is not a run."""
     for path in (Path(what), DEFAULT_PARENT / what):
         if is_run_dir(path):
             return RunDir.open(path)
@@ -210,7 +212,7 @@ def _claim_new_name(parent: Path, label: str) -> Path:
 
 
 def _claim(path: Path) -> Path:
-    """Own an absent or empty directory. Of several processes that try, one succeeds."""
+    """Claim an absent or empty directory. If several processes try, one succeeds."""
     path.mkdir(parents=True, exist_ok=True)
     try:
         if any(path.iterdir()):

@@ -1,9 +1,8 @@
-"""Which runs there are, and which a RUN argument names: one reading for every verb.
+"""A list of runs, and the runs that a RUN argument names. All commands read RUN in the same way.
 
-runs/mine, kept.json       a run directory, a record file
-mine                       one of the folder `runs`, where there is no file of that name
-runs/sweep                 a folder: every run directory and record file in it
-runs/one,runs/two          several, with commas between
+runs/mine, result.json     a run directory, a record file. mine                       a run in the folder `runs`, if no file has
+that name. runs/sweep                 a folder: every run directory and record file in it. runs/one,runs/two          several
+runs, separated by commas.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ COLUMNS = (
 
 
 def runs(*texts: PathLike, parent: PathLike = DEFAULT_PARENT, each_seed: bool = False) -> list[tuple[str, Path]]:
-    """The runs that RUN arguments name, each with a short name that no other has.
+    """Return the runs that RUN arguments name, each with a unique short name.
 
-    What is no run, such as a trace of a profiler or nothing at all, comes back as it is, for its reader to refuse.
+    Paths that are not runs, such as a profiler trace or a missing file, are returned unchanged; their reader reports the error.
 
     Args:
-        parent: where a name is looked for that is no path.
-        each_seed: a run over several seeds counts as its finished seeds, not as one.
+        parent: the folder to search for a name that is not a path.
+        each_seed: return the finished seeds of a run over several seeds, instead of the run.
     """
     paths = [path for text in texts for word in _words(text, parent) for path in _expanded(word)]
     pairs: list[tuple[str, Path]] = []
@@ -54,7 +53,7 @@ def runs(*texts: PathLike, parent: PathLike = DEFAULT_PARENT, each_seed: bool = 
 
 
 def one_run(text: PathLike, parent: PathLike = DEFAULT_PARENT, hint: str = "name one of them") -> Path:
-    """The run that an argument names where there can be one only. Raises InputError if it names several."""
+    """Return the single run that an argument names. Raises InputError if it names several."""
     pairs = runs(text, parent=parent)
     if len(pairs) != 1:
         names = [name for name, _ in pairs]
@@ -66,25 +65,25 @@ def one_run(text: PathLike, parent: PathLike = DEFAULT_PARENT, hint: str = "name
 
 
 def records(*texts: PathLike, each_seed: bool = False) -> dict[str, Record]:
-    """The records of the runs that arguments name. Raises FileFormatError where there is none."""
+    """Return the records of the runs that arguments name. Raises FileFormatError if a run has none."""
     return {name: load(path) for name, path in runs(*texts, each_seed=each_seed)}
 
 
 def load(path: Path) -> Record:
-    """The record of a run. Raises FileFormatError, also for a folder without runs."""
+    """Return the record of a run. Raises FileFormatError if there is none, also for a folder without runs."""
     if path.is_dir() and not is_run_dir(path):
         raise FileFormatError(f"no record at {path}: it is no run and holds none", "`chronograd records` lists runs")
     return Record.load(path)
 
 
 def seeds_of(path: Path) -> list[Path]:
-    """The runs of a run over several seeds, in order of seeds; none if it is a single run."""
+    """Return the runs of a run over several seeds, in order of seeds; none for a single run."""
     found = [one for one in path.glob("seed-*") if one.name[5:].isdecimal()] if is_run_dir(path) else []
     return sorted(found, key=lambda one: int(one.name[5:]))
 
 
 def _words(text: PathLike, parent: PathLike) -> list[Path]:
-    """The paths of one argument. A path that is there may have a comma in it. Raises InputError for no word."""
+    """Return the paths of one argument. An existing path may contain a comma. Raises InputError if no path is given."""
     whole = os.fspath(text)
     words = [whole] if os.path.exists(whole) else [word for word in whole.split(",") if word]
     if not words:
@@ -97,7 +96,7 @@ def _words(text: PathLike, parent: PathLike) -> list[Path]:
 
 
 def _expanded(path: Path) -> list[Path]:
-    """The runs of a folder; what is one run, or none, as it is."""
+    """Return the runs of a folder. A single run, or a path that is not a run, is returned unchanged."""
     if path.name == "record.json" and is_run_dir(path.parent):
         return [path.parent]
     if not path.is_dir() or is_run_dir(path):
@@ -118,7 +117,7 @@ _NO_RECORD = {"title": "", "created": "", "job": {}, "cluster": {}, "backend": "
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One row of a listing: a run directory or a record file. `problem` says why it could not be read."""
+    """One row of a listing: a run directory or a record file. `problem` states why it could not be read."""
 
     path: Path
     record: Record | None = None
@@ -137,7 +136,7 @@ class RunSummary:
 
 
 def list_runs(parent: PathLike = DEFAULT_PARENT) -> list[RunSummary]:
-    """Run directories and record files directly in a folder, by name. One that is damaged does not hide the others."""
+    """Return the run directories and record files directly in a folder, by name. A damaged one does not hide the others."""
     parent = Path(parent)
     if not parent.is_dir():
         return []
@@ -165,12 +164,12 @@ def _summary(path: Path) -> RunSummary | None:
 def listing(
     parent: PathLike = DEFAULT_PARENT, *, job: str | None = None, kind: str | None = None, device: str | None = None
 ) -> Answer:
-    """What was predicted and measured, directly in a folder: run directories and record files.
+    """Return the predicted and measured runs directly in a folder: run directories and record files.
 
     Args:
-        job: only those whose network, data, backend or title has this in it, in any case.
-        kind: only those that are predicted, measured, unfinished or damaged.
-        device: only those whose device, or what they ran on, has this in it.
+        job: only runs whose network, data, backend or title contains this text; case is ignored.
+        kind: only runs that are predicted, measured, unfinished or damaged.
+        device: only runs whose device, or the hardware they ran on, contains this text.
     """
     rows = [
         summary
@@ -190,7 +189,7 @@ def listing(
 
 
 def _counted(rows: Sequence[RunSummary]) -> str:
-    """How many there are of each state, and which is the newest."""
+    """Return the number of runs in each state, and the newest run."""
     states = [summary.state for summary in rows]
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     finished = [summary for summary in rows if summary.record is not None]
@@ -204,14 +203,16 @@ def _row(summary: RunSummary) -> list[str]:
     figures = ["–"] * len(HEADLINES)
     if record is not None:
         figures = [quantity(record[name].value, record[name].unit) for name in HEADLINES]
-        if "mean_return" in record.quantities:  # an agent's run has returns and frames where others have these
+        if (
+            "mean_return" in record.quantities
+        ):  # an agent's run has returns and frames instead of accuracies and samples
             figures[1], figures[2] = (quantity(record[name].value, record[name].unit) for name in AGENT_HEADLINES)
     job = [part or "–" for part in (summary.job.network.name, summary.job.data.name, summary.job.backend)]
     return [summary.path.name, summary.state, *job, _ran_on(summary), *figures]
 
 
 def _ran_on(summary: RunSummary) -> str:
-    """Such as 8x v100, and for what was measured what it ran on."""
+    """Return the devices, such as 8x v100; for a measured run the hardware it ran on."""
     asked = summary.job.cluster
     cluster = asked if summary.record is None else summary.record.cluster
     where = cluster.ran_on or cluster.device or asked.device

@@ -1,12 +1,12 @@
-"""Stalls of a run: steps, and moments between steps, in which all ranks stood still for one reason that is not the work.
+"""Stalls of a run: steps, and moments between steps, in which all ranks stood still for a reason other than the work.
 
-A rank that was stopped for 25 s, or a link that was down, says nothing of how long a step takes, so step times are given
-without such steps, and the stalls separately. Two things make a step a stall:
+If a rank was stopped for 25 s, or a link was down, that step does not show the usual step time. So step times leave out such
+steps, and stalls are reported separately. A step is a stall in two cases:
 
-- a rank wrote that its process was stopped, or that a connection did not answer (chronograd.rundir.steps.Stall), and the step
-  took at least 1.5 times as long as usual;
-- it took over a second, and five times as long as three of four others; and there are few such steps. Many are no accident: a
-  loader that fetches its next file now and then belongs to the step time.
+- A rank logged that its process was stopped, or that a connection did not answer (chronograd.rundir.steps.Stall). The step
+  must also take at least 1.5 times as long as usual.
+- It took over a second and five times the third quartile of the step times, and such steps are few. If there are many, they
+  are not accidents: a loader that sometimes fetches its next file is part of the step time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from chronograd.words import listed
 
 Reason = Literal["stopped", "link", "rank", "waiting"]
 FACTOR, KNOWN_FACTOR = 5.0, 1.5
-# Unexplained steps beyond all others, at most; the share is of the steps.
+# Limit on unexplained long steps: a number, and a share of the steps.
 MAX_FEW, MAX_FEW_SHARE = 3, 0.01
-MAX_NAMED = 5  # stalls in a sentence of their own
-# Places at which ranks read or write, in words.
+MAX_NAMED = 5  # stalls that get a separate sentence
+# Places at which ranks read or write, as text.
 _DISKS = {"input": "reading its batch", "transfer": "copying its batch", "checkpoint": "writing a checkpoint"}
 
 
@@ -39,12 +39,13 @@ class Stalled:
     """One stall.
 
     Attributes:
-        step: in which it was, or after which. `is_in_step`: whether that step's time holds it.
-        seconds: how much longer the step took than usual; between steps, how long the rank stood.
-        ranks: those that made the others wait; none where all waited.
-        reason: `stopped`: the process of a rank did not run. `link`: a connection did not answer. `rank`: a rank took that long in
+        step: the step that stalled, or the last step before the stall. `is_in_step`: whether that step's time includes it.
+        seconds: how much longer the step took than usual; between steps, how long the rank stood still.
+        ranks: those that made the others wait; empty if all waited.
+        reason: `stopped`: the process of a rank did not run. `link`: a connection did not answer. `rank`: a rank spent the time
+            in
             some part of the work. `waiting`: all waited.
-        text: what happened, as a clause.
+        text: the event, as a clause.
     """
 
     step: int
@@ -64,7 +65,7 @@ class Stalls:
 
     @cached_property
     def steps(self) -> set[int]:
-        """Steps that hold a stall."""
+        """Return the steps that contain a stall."""
         return {one.step for one in self.found if one.is_in_step}
 
     @property
@@ -76,7 +77,7 @@ class Stalls:
         return sum(one.seconds for one in self.found)
 
     def between(self, first: int, last: int) -> float:
-        """Seconds of those within the steps from `first` to `last`."""
+        """Return the seconds of the stalls within the steps from `first` to `last`."""
         return sum(one.seconds for one in self.found if one.is_in_step and first <= one.step <= last)
 
     def sentences(self) -> list[str]:
@@ -94,7 +95,7 @@ class Stalls:
         return f"{took}: {one.text}"
 
     def quantities(self) -> dict[str, Quantity]:
-        """`stall_s`, the sum; nothing where there is none."""
+        """Return `stall_s`, the sum; nothing without stalls."""
         if not self.found:
             return {}
         told = "; ".join(self.sentences())
@@ -103,13 +104,13 @@ class Stalls:
 
     @property
     def without(self) -> str:
-        """Words to add to the source of a step time; empty if no step is left out."""
+        """Return words to add to the source of a step time; empty if no step is left out."""
         count = len(self.steps)
         return f", without {count} stalled step{'s' * (count > 1)} (stall_s)" if count else ""
 
 
 def stalls_of(logs: Mapping[int, StepLog]) -> Stalls:
-    """The stalls of a run whose ranks do each step together, from what they wrote. No warm-up step is one."""
+    """Return the stalls of a run from its logs. The ranks must do each step together. Warm-up steps never count as stalls."""
     return find(
         {rank: log.last_attempt() if any(s.mode for s in log.steps) else log.steps for rank, log in logs.items()},
         {rank: log.of(Stall) for rank, log in logs.items()},
@@ -140,7 +141,9 @@ def find(lines: Mapping[int, Sequence[StepLine]], events: Mapping[int, Sequence[
 
 
 def _time_s(lines: Sequence[StepLine], is_first: bool) -> float:
-    """A step lasts as long as on its slowest rank; in the first of an epoch others wait for the rank that evaluated and saved."""
+    """Return the time of a step on its slowest rank. In the first step of an epoch the others wait for the rank that evaluated
+    and saved.
+    """
     times = [_own_time_s(line) for line in lines]
     return min(times) if is_first else max(times)
 
@@ -157,7 +160,7 @@ def _is_first(lines: Mapping[int, StepLine], step: int) -> bool:
 
 
 def _within(line: StepLine, events: Sequence[Stall], least_s: float | None = None) -> list[Stall]:
-    """Return the stalls of a rank that lie in one of its steps by more than half, or by more than `least_s`."""
+    """Return the stalls of a rank of which more than half, or more than `least_s`, lies in one of its steps."""
     begin, end = line.time - _own_time_s(line), line.time
     found = []
     for event in events:
@@ -169,7 +172,7 @@ def _within(line: StepLine, events: Sequence[Stall], least_s: float | None = Non
 
 
 def _warmup(lines: Mapping[int, StepLine]) -> set[int]:
-    """Return the first steps of every start, which always take longer. A measurement does not write them."""
+    """Return the first steps of every start, which always take longer. A measurement does not log them."""
     numbers: Counter[int] = Counter()
     found = set[int]()
     for step, line in lines.items():
@@ -208,7 +211,7 @@ def _in_step(
 
 
 def _reason(events: Mapping[int, Sequence[Stall]]) -> tuple[Reason, tuple[int, ...], str] | None:
-    """Return the reason that the ranks noted for stalls at one time; None if they noted only waits."""
+    """Return the reason that the ranks logged for stalls at one time; None if they logged only waits."""
     stopped = {rank: s for rank, own in events.items() if (s := sum(e.stopped_s for e in own)) >= MIN_STALL_S}
     if stopped:
         first = max(stopped, key=lambda rank: stopped[rank])
@@ -236,7 +239,7 @@ def _was(ranks: Mapping[int, float]) -> str:
 
 
 def _by_parts(lines: Mapping[int, StepLine], lost_s: float) -> tuple[Reason, tuple[int, ...], str]:
-    """Return the rank whose own work took long, judged by the parts of the step; otherwise all waited."""
+    """Return the rank whose own work took long, judged by the parts of the step; if there is none, all ranks waited."""
     waits = {rank: line.exchange_wait_s or 0.0 for rank, line in lines.items()}
     own = {rank: _own_time_s(line) - waits[rank] for rank, line in lines.items()}
     first = max(own, key=lambda rank: own[rank])
@@ -252,7 +255,7 @@ def _by_parts(lines: Mapping[int, StepLine], lost_s: float) -> tuple[Reason, tup
 
 
 def _between(events: Mapping[int, Sequence[Stall]]) -> list[Stalled]:
-    """Return stalls outside of steps. Those that several ranks noted at the same time count as one."""
+    """Return stalls outside of steps. Stalls that several ranks logged at the same time count as one."""
     moments: list[list[tuple[int, Stall]]] = []
     for rank, event in sorted(((r, e) for r, own in events.items() for e in own), key=lambda one: one[1].time):
         if moments and event.time - event.seconds < max(e.time for _, e in moments[-1]):

@@ -1,8 +1,8 @@
-"""The steps file of a rank: lines, each a step or an event, and how they are written, read and followed.
+"""The steps file of a rank: how its lines are written, read and followed. Each line is a step or an event.
 
-A line is one JSON object: `attempt`, `time`, `event` (none for a step), `step`, and the fields of its class below. Their types
-say what a reader takes: a number at or above zero, a text, or a loss. A field with a default may be absent; one that may be
-None and has no default is null then. Fields of other versions are kept in `extra`.
+A line is one JSON object: `attempt`, `time`, `event` (absent for a step), `step`, and the fields of its class below. The types
+of the fields define the valid values: a number at or above zero, a text, or a loss. A field with a default may be absent. A
+field that may be None and has no default is then written as null. Fields of other versions are stored in `extra`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import IO, Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_
 from chronograd import files
 from chronograd.errors import FileFormatError, RunError
 
-# A rank that was killed with its parent needs a moment to go; longer means that it is alive.
+# A rank that was killed with its parent needs a moment to end; after this time we assume that it is alive.
 LOCK_WAIT_S = 10.0
-# Counts that are exact as float64; losses of which sums stay finite.
+# Counts up to here are exact as float64; sums of losses up to here stay finite.
 _MAX_INT, _MAX_LOSS = 2**53, 1e100
 
-# Losses, accuracies and squared norms: of any sign, and null in a file where they were not finite; NaN once read.
+# Losses, accuracies and squared norms may have any sign. A value that is not finite is null in the file and NaN once read.
 Loss = Annotated[float, "signed"]
 
 
 def _since_boot_s() -> float:
-    """Seconds that nobody sets; on Linux those of a machine that sleeps, too."""
+    """Return the seconds since boot, a clock that cannot be set. On Linux it includes the time that a machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -42,7 +42,7 @@ _BOOTED = time.time() - _since_boot_s()
 
 
 def wall_clock_s() -> float:
-    """Seconds since 1970 by the clock as it was when this process began: it goes on evenly, however the clock is set."""
+    """Return seconds since 1970 by the clock as it was when this process began. Setting the clock later has no effect."""
     return _BOOTED + _since_boot_s()
 
 
@@ -51,9 +51,9 @@ def wall_clock_s() -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Line:
-    """What every line has. `time`: when it was written, in seconds since 1970; NaN where it does not say.
+    """The fields of every line. `time`: when it was written, in seconds since 1970; NaN if the line does not state it.
 
-    A writer sets the attempt, and the time where there is none. `extra`: fields that its class does not have.
+    A writer sets the attempt, and the time if it is missing. `extra`: fields that its class does not have.
     """
 
     event: ClassVar[str] = ""
@@ -65,18 +65,19 @@ class Line:
 
 @dataclass(slots=True, kw_only=True)
 class StepLine(Line):
-    """One step of a rank; of parameter servers one update of a learner.
+    """One step of a rank; with parameter servers, one update of a learner.
 
     Attributes:
-        mode: of a measured step what was timed (chronograd.measure.steps), or `warmup`.
+        mode: the timed mode of a measured step (chronograd.measure.steps), or `warmup`.
         seconds: the training clock at its end. `epoch` is counted from 1.
         loss: of this rank, over its `samples`, before the update.
         exchange_wait_s: within backward, after this rank's own last gradient.
         page_faults: pages that the system gave the process in this step.
         grad_sq_small, …: see chronograd.train.noise_scale.
         learner, …: see chronograd.backends.parameter_server; `time_s` is the clock of server 0.
-        num_steps: steps of an agent that this line stands for, where it is more than one; `step` is the last of them,
-            `step_time_s`, the parts and the loss are their means, `updates` is how often it learned in them.
+        num_steps: number of an agent's steps in this line, if more than one; `step` is the last of them. `step_time_s`, the
+            parts
+            and the loss are means over them; `updates` is how often the agent learned in them.
         environment_s, …: seconds of acting, of the environment, of replay, and of learning, per step.
     """
 
@@ -113,7 +114,7 @@ class StepLine(Line):
     learn_s: float | None = None
 
     def needed(self, name: str) -> float:
-        """A figure that this step must have. Raises FileFormatError where it has none."""
+        """Return a figure that this step must have. Raises FileFormatError if it is missing."""
         value: float | None = getattr(self, name)
         if value is None:
             raise FileFormatError(f"the run is damaged: a line of step {self.step} has no {name}")
@@ -122,14 +123,14 @@ class StepLine(Line):
 
 @dataclass(slots=True, kw_only=True)
 class Attempt(Line):
-    """A rank was started."""
+    """The start of a rank."""
 
     event: ClassVar[str] = "attempt"
 
 
 @dataclass(slots=True, kw_only=True)
 class Start(Line):
-    """Where a rank runs; the rest as chronograd.measure.process finds it."""
+    """The place where a rank runs; chronograd.measure.process reads the other fields."""
 
     event: ClassVar[str] = "start"
     device: str | None = None
@@ -145,7 +146,7 @@ class Start(Line):
 
 @dataclass(slots=True, kw_only=True)
 class WorkLine(Line):
-    """What a rank works on in each step and epoch, as far as that is known."""
+    """The work of a rank in each step and epoch, as far as it is known."""
 
     event: ClassVar[str] = "work"
     dataset_samples: int | None = None
@@ -159,7 +160,7 @@ class WorkLine(Line):
 
 @dataclass(slots=True, kw_only=True)
 class Weights(Line):
-    """What weights were loaded, in words."""
+    """A description of the weights that were loaded."""
 
     event: ClassVar[str] = "weights"
     text: str
@@ -175,7 +176,7 @@ class Features(Line):
 
 @dataclass(slots=True, kw_only=True)
 class NoteLine(Line):
-    """What the record is to say of this start."""
+    """A note on this start for the record."""
 
     event: ClassVar[str] = "note"
     text: str
@@ -183,7 +184,7 @@ class NoteLine(Line):
 
 @dataclass(slots=True, kw_only=True)
 class Ready(Line):
-    """The first step begins. `queued_s`: until now this thread was ready so long, and another had the processor."""
+    """The start of the first step. `queued_s`: how long this thread was ready so far while another had the processor."""
 
     event: ClassVar[str] = "ready"
     queued_s: float | None = None
@@ -191,12 +192,12 @@ class Ready(Line):
 
 @dataclass(slots=True, kw_only=True)
 class Epoch(Line):
-    """An epoch ended. `seconds`: the training clock. Test figures are None where they were not looked at.
+    """The end of an epoch. `seconds`: the training clock. Test figures are None if the test data were not evaluated.
 
-    `epoch_time_s`: since the last start, where a run of several processes went on within the epoch.
+    `epoch_time_s`: since the last start, if a run of several processes was restarted within the epoch.
 
-    Those of an agent are the returns of so many `episodes`: their mean, the middle 80 % and the standard deviation. `updates`: 0 where
-    it did not learn, and has no loss.
+    The figures of an agent are the returns of its `episodes`: their mean, the 80 % interval and the standard deviation.
+    `updates`: 0 if it did not learn, and has no loss.
     """
 
     event: ClassVar[str] = "epoch"
@@ -216,7 +217,7 @@ class Epoch(Line):
 
 @dataclass(slots=True, kw_only=True)
 class EpisodeLine(Line):
-    """An episode of an agent ended in training. `total`: its return; `epsilon`: the share of random actions at its end."""
+    """The end of an agent's training episode. `total`: its return; `epsilon`: the share of random actions at its end."""
 
     event: ClassVar[str] = "episode"
     total: Loss | None
@@ -226,7 +227,7 @@ class EpisodeLine(Line):
 
 @dataclass(slots=True, kw_only=True)
 class EpochTiming(Line):
-    """An epoch of `num_steps` was timed, and one without loading data."""
+    """The times of an epoch of `num_steps`, with and without loading data."""
 
     event: ClassVar[str] = "epoch_timing"
     num_steps: int
@@ -236,7 +237,7 @@ class EpochTiming(Line):
 
 @dataclass(slots=True, kw_only=True)
 class MemoryLine(Line):
-    """The peak of this rank. `source`: how it was read, in words."""
+    """The peak memory of this rank. `source`: how it was read, as text."""
 
     event: ClassVar[str] = "memory"
     memory_peak_bytes: int
@@ -245,7 +246,7 @@ class MemoryLine(Line):
 
 @dataclass(slots=True, kw_only=True)
 class End(Line):
-    """All steps are done. `queued_s` as of Ready; processor seconds of this process."""
+    """The end of all steps. `queued_s` as in Ready; processor seconds of this process."""
 
     event: ClassVar[str] = "end"
     queued_s: float | None = None
@@ -255,7 +256,7 @@ class End(Line):
 
 @dataclass(slots=True, kw_only=True)
 class WhatIfThreads(Line):
-    """Forward and backward of a batch with the threads of the run, and with its fair share of the cores."""
+    """Forward and backward times of a batch with the threads of the run, and with its fair share of the cores."""
 
     event: ClassVar[str] = "what_if_threads"
     threads: int
@@ -266,7 +267,7 @@ class WhatIfThreads(Line):
 
 @dataclass(slots=True, kw_only=True)
 class WhatIfBatch(Line):
-    """Forward and backward of a batch, and of one that is `times` as large."""
+    """Forward and backward times of a batch, and of one that is `times` as large."""
 
     event: ClassVar[str] = "what_if_batch"
     times: int
@@ -276,24 +277,24 @@ class WhatIfBatch(Line):
 
 @dataclass(slots=True, kw_only=True)
 class PageFault(Line):
-    """What writing new memory takes longer than writing it again, for each fault, with the threads of the run."""
+    """The extra time per page fault of writing new memory instead of used memory, with the threads of the run."""
 
     event: ClassVar[str] = "page_fault"
     seconds: float
 
 
-# A rank that stands for less than this is no stall: the ranks do not write it, and no step counts as one for it.
+# Shorter pauses are not stalls: the ranks do not log them, and they do not make a step a stall.
 MIN_STALL_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Stall(Line):
-    """A rank stood at one place for far longer than usual, until `time`.
+    """A pause of a rank at one place, far longer than usual, until `time`.
 
     Attributes:
-        place: a part of the work, or the collective in which the rank waited; `is_waiting` is 1 then.
-        seconds: how long. In `stopped_s` of these its process did not run; it used the processor for `busy_s`.
-        links: connections whose other end did not acknowledge what was sent, such as `10.0.0.1 → 10.0.0.2`.
+        place: a part of the work, or the collective in which the rank waited; then `is_waiting` is 1.
+        seconds: the length of the pause. For `stopped_s` of it the process did not run; it used the processor for `busy_s`.
+        links: connections whose other end did not acknowledge the data sent, such as `10.0.0.1 → 10.0.0.2`.
     """
 
     event: ClassVar[str] = "stall"
@@ -307,7 +308,7 @@ class Stall(Line):
 
 @dataclass(slots=True, kw_only=True)
 class Error(Line):
-    """What ended this attempt. `rank`: the one that failed, where that is another."""
+    """The error that ended this attempt. `rank`: the rank that failed, if it is another one."""
 
     event: ClassVar[str] = "error"
     rank: int | None = None
@@ -316,7 +317,7 @@ class Error(Line):
 
 @dataclass(slots=True, kw_only=True)
 class Other(Line):
-    """An event of another version; its name and all it has are in `extra`."""
+    """An event of another version; `extra` has its name and all its fields."""
 
 
 E = TypeVar("E", bound=Line)
@@ -327,7 +328,9 @@ _EVENTS: tuple[type[Line], ...] = (
 
 
 class _Field(NamedTuple):
-    """What a field takes: values of these types, numbers from `least` to below `most`. `null`: what null is read as."""
+    """The valid values of a field: values of these types, numbers from `least` to below `most`. `null`: the value that null is
+    read as.
+    """
 
     types: tuple[type, ...]
     least: float
@@ -337,7 +340,7 @@ class _Field(NamedTuple):
 
 
 class _Kind:
-    """How lines of one class are read and written, by the types of its fields."""
+    """A reader and writer for the lines of one class, driven by the types of its fields."""
 
     def __init__(self, line: type[Line]) -> None:
         self.make = line
@@ -352,7 +355,7 @@ class _Kind:
         }
 
     def read(self, data: dict[str, Any]) -> Line:
-        """A line of its fields. Raises ValueError for a figure that is none."""
+        """Return a line made from its fields. Raises ValueError for an invalid figure."""
         unknown: list[str] | None = None
         for name, value in data.items():
             known = self.fields.get(name)
@@ -375,7 +378,7 @@ class _Kind:
         return self.make(extra={name: data.pop(name) for name in unknown}, **self.or_null | data)
 
     def data(self, line: Line) -> dict[str, Any]:
-        """The fields of a line, in order."""
+        """Return the fields of a line, in order."""
         data: dict[str, Any] = {"event": line.event} if line.event else {}
         for name, is_null in self.written:
             value = getattr(line, name)
@@ -405,9 +408,9 @@ _BY_CLASS = {kind.make: kind for kind in (_STEP, _OTHER, *_BY_EVENT.values())}
 
 
 def parse_line(raw: bytes) -> Line | None:
-    """A line, or None if it is torn: cut off while it was written.
+    """Return a line, or None if it is torn (cut off while it was written).
 
-    Raises ValueError for a whole line that lacks what its event must have, or in which a figure is none.
+    Raises ValueError for a whole line that lacks a required field of its event, or has an invalid figure.
     """
     try:
         data = json.loads(raw)
@@ -442,10 +445,10 @@ def _can_be_written(text: str) -> bool:
 
 
 class StepWriter:
-    """Appends lines to the steps file of one rank, as one attempt: one more than the last in the file.
+    """A writer that appends lines to the steps file of one rank, as one new attempt.
 
-    A line is handed to the system as soon as it is written: a killed process loses at most a part of its
-    last line. Numbers that are not finite become null. As a context it also writes which error ended it.
+    Each line is flushed to the system as soon as it is written: a killed process loses at most a part of its last line. Numbers
+    that are not finite become null. As a context manager it also logs the error that ended the attempt.
     """
 
     def __init__(self, path: Path) -> None:
@@ -454,7 +457,7 @@ class StepWriter:
             with files.filling(path):
                 self._stream: IO[bytes] = files.open_to_append(path)
         except OSError as error:
-            hint = "move it away; a run writes into files of its own, never through a link"
+            hint = "move it away; a run writes only its own files, never through a link"
             raise RunError(f"cannot write {path}: {error.strerror}", hint) from None
         try:
             _lock(self._stream, path)
@@ -467,7 +470,7 @@ class StepWriter:
             raise
 
     def write(self, line: Line) -> None:
-        """One line, of this attempt, written now unless it says when."""
+        """Write one line of this attempt; its time is now unless the line has one."""
         time_s = line.time if math.isfinite(line.time) else wall_clock_s()
         data = {"attempt": self.attempt, "time": time_s, **_BY_CLASS[type(line)].data(line)}
         with files.filling(self._path):
@@ -475,11 +478,11 @@ class StepWriter:
             self._stream.flush()
 
     def sync(self) -> None:
-        """What was written survives a loss of power, and is seen by processes of other nodes."""
+        """Sync the file, so that its lines survive a power loss and processes on other nodes see them."""
         os.fsync(self._stream.fileno())
 
     def close(self) -> None:
-        """Syncs and closes, so that a process on another node that opens the file afterwards sees all of it."""
+        """Sync and close, so that a process on another node that opens the file afterwards sees all of it."""
         if not self._stream.closed:
             self.sync()
             self._stream.close()
@@ -493,7 +496,7 @@ class StepWriter:
         if error is None:
             self.close()
             return
-        with contextlib.suppress(OSError, RunError):  # the disk may be full, which is what the error says
+        with contextlib.suppress(OSError, RunError):  # the disk may be full, and that may be the error to log
             if not self._stream.closed:
                 self.write(Error(text=f"{type(error).__name__}: {error}"))
                 self.sync()
@@ -502,7 +505,7 @@ class StepWriter:
 
 
 def _is_cut_off(path: Path) -> bool:
-    """Whether the last line has no end. Reads one byte: files of long runs are large."""
+    """Return whether the last line has no end. Reads one byte, because files of long runs are large."""
     with files.open_plain(path) as stream:
         if stream.seek(0, os.SEEK_END) == 0:
             return False
@@ -511,7 +514,7 @@ def _is_cut_off(path: Path) -> bool:
 
 
 def _lock(stream: IO[bytes], path: Path) -> None:
-    """One writer per file. File systems without locks, and Windows, rely on one process per rank."""
+    """Lock the file for one writer. File systems without locks, and Windows, rely on one process per rank."""
     try:
         import fcntl
     except ImportError:
@@ -536,19 +539,20 @@ def _lock(stream: IO[bytes], path: Path) -> None:
 
 @dataclass(frozen=True)
 class StepLog:
-    """What one rank wrote.
+    """The log of one rank.
 
     Attributes:
         steps: one line per step, in order, each from the last attempt that did it.
-        events: the other lines, such as the end of an epoch, one per kind and step; of episodes and stalls all, of notes all that differ.
+        events: the other lines, such as the end of an epoch: one per kind and step. Of episodes and stalls all, of notes all
+            that differ.
         attempts: how many times the rank was started.
-        discarded: lines of steps that were done again by a later attempt; of an agent, whose lines may end at other steps
-            the second time, all beyond the step from which a later attempt went on.
+        discarded: lines of steps that a later attempt did again. An agent's lines may end at other steps the second time,
+            so there it is all lines beyond the step from which a later attempt continued.
         starts: when each attempt wrote its first line, in seconds since 1970; `ended`: when the last line was written.
-            NaN where lines do not say.
+            NaN if lines have no time.
         torn: lines that were cut off when the rank was killed, and dropped.
-        set_back_s: by how much the clock was set back between attempts. Times of later ones are that much later than
-            written, as if they had begun when the one before ended.
+        set_back_s: how far the clock was set back between attempts. The times of later attempts are shifted by this
+            amount, as if each had begun when the one before ended.
     """
 
     steps: list[StepLine] = field(default_factory=list)
@@ -562,26 +566,26 @@ class StepLog:
 
     @property
     def redone(self) -> int:
-        """Steps that were done again by a later attempt."""
+        """Return the number of steps that a later attempt did again."""
         return sum(line.num_steps or 1 for line in self.discarded)
 
     def last_attempt(self) -> list[StepLine]:
-        """The steps that the last attempt did."""
+        """Return the steps of the last attempt."""
         return [line for line in self.steps if line.attempt == self.attempts]
 
     def of(self, kind: type[E]) -> list[E]:
-        """Events of one kind, in order of steps."""
+        """Return the events of one kind, in order of steps."""
         return [line for line in self.events if isinstance(line, kind)]
 
     def last(self, kind: type[E]) -> E | None:
-        """The last event of a kind; None if there is none."""
+        """Return the last event of a kind; None if there is none."""
         return next(iter(self.of(kind)[-1:]), None)
 
 
 def read_steps(path: Path) -> StepLog:
-    """Drops torn lines, keeps the last attempt of steps done twice, counts both.
+    """Read a steps file. Drops torn lines, uses the last attempt of repeated steps, and counts both.
 
-    Raises FileFormatError for a line that is damaged and not at the end of an attempt.
+    Raises FileFormatError for a damaged line that is not at the end of an attempt.
     """
     lines, torn = _parse(path)
     evened, set_back_s = _one_after_the_other(lines)
@@ -592,7 +596,7 @@ def read_steps(path: Path) -> StepLog:
 
 
 def merged(logs: Iterable[StepLog]) -> StepLog:
-    """Several ranks as one, where each step is done by one of them, whichever it is."""
+    """Merge the logs of several ranks into one, for runs in which any one of the ranks does each step."""
     logs = list(logs)
     lines = sorted((x for log in logs for x in (*log.discarded, *log.steps, *log.events)), key=attrgetter("attempt"))
     starts: dict[int, float] = {}
@@ -604,7 +608,7 @@ def merged(logs: Iterable[StepLog]) -> StepLog:
 
 
 def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: int, set_back_s: float) -> StepLog:
-    """From lines, those of a later attempt after those of an earlier one."""
+    """Return the log of lines that are sorted by attempt."""
     steps: dict[int, StepLine] = {}
     events: dict[tuple[Any, ...], Line] = {}
     discarded: list[StepLine] = []
@@ -636,7 +640,9 @@ def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: in
 
 
 def _ends_of_attempts(lines: Sequence[Line]) -> dict[int, int]:
-    """Of each attempt of an agent the step from which a later one went on; none of other runs, nor of the last attempt."""
+    """Return, for each attempt of an agent, the step from which a later one continued. Empty for other runs; omits the last
+    attempt.
+    """
     if not any(isinstance(line, StepLine) and line.num_steps is not None for line in lines):
         return {}
     ends: dict[int, int] = {}
@@ -651,7 +657,7 @@ def _ends_of_attempts(lines: Sequence[Line]) -> dict[int, int]:
 
 
 def _one_after_the_other(lines: Sequence[Line]) -> tuple[list[Line], float]:
-    """The lines of a file with no attempt before the end of the last, and by how much the clock was set back in all."""
+    """Return the lines with times shifted so that attempts do not overlap, and how far the clock was set back in total."""
     evened: list[Line] = []
     ended, set_back_s = -math.inf, 0.0
     for _, group in itertools.groupby(lines, key=attrgetter("attempt")):
@@ -669,7 +675,7 @@ def _one_after_the_other(lines: Sequence[Line]) -> tuple[list[Line], float]:
 
 
 def _parse(path: Path) -> tuple[list[Line], int]:
-    """The lines of a steps file, and how many were torn."""
+    """Return the lines of a steps file, and the number of torn lines."""
     try:
         with files.open_plain(path) as stream:
             data = stream.read()
@@ -699,7 +705,9 @@ def _parse(path: Path) -> tuple[list[Line], int]:
 
 
 class StepFollower:
-    """Reads the whole new lines of a steps file that is being written, once; what was there before only if asked for."""
+    """A reader of a steps file that is still being written. It returns each complete new line once; earlier lines only on
+    request.
+    """
 
     def __init__(self, path: Path, is_from_start: bool = False) -> None:
         self._path = path
