@@ -1,8 +1,9 @@
 """A list of runs, and the runs that a RUN argument names. All commands read RUN in the same way.
 
-runs/mine, result.json     a run directory, a record file. mine                       a run in the folder `runs`, if no file has
-that name. runs/sweep                 a folder: every run directory and record file in it. runs/one,runs/two          several
-runs, separated by commas.
+runs/mine, result.json     a run directory, a record file.
+mine                       A run in the folder `runs`, if no file has that name.
+runs/sweep                 A folder: every run directory and record file in it.
+runs/one,runs/two          Several runs, separated by commas.
 """
 
 from __future__ import annotations
@@ -194,8 +195,8 @@ def _counted(rows: Sequence[RunSummary]) -> str:
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     finished = [summary for summary in rows if summary.record is not None]
     newest = max(finished, key=lambda summary: summary.record.created if summary.record else "", default=None)
-    told = f"; the newest is {newest.path.name}" if newest is not None and len(rows) > 1 else ""
-    return f"{len(rows)} record{'s' * (len(rows) != 1)}: {', '.join(counts)}{told}."
+    newest_text = f"; the newest is {newest.path.name}" if newest is not None and len(rows) > 1 else ""
+    return f"{len(rows)} record{'s' * (len(rows) != 1)}: {', '.join(counts)}{newest_text}."
 
 
 def _row(summary: RunSummary) -> list[str]:

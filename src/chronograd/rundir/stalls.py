@@ -98,8 +98,8 @@ class Stalls:
         """Return `stall_s`, the sum; nothing without stalls."""
         if not self.found:
             return {}
-        told = "; ".join(self.sentences())
-        source = f"not in the step time and the throughput. {told}"
+        sentences = "; ".join(self.sentences())
+        source = f"not in the step time and the throughput. {sentences}"
         return {"stall_s": Quantity(value=self.seconds, unit="s", n=len(self.found), source=source)}
 
     @property
@@ -160,7 +160,7 @@ def _is_first(lines: Mapping[int, StepLine], step: int) -> bool:
 
 
 def _within(line: StepLine, events: Sequence[Stall], least_s: float | None = None) -> list[Stall]:
-    """Return the stalls of a rank of which more than half, or more than `least_s`, lies in one of its steps."""
+    """Return the stalls of a rank that overlap one of its steps by more than half, or by more than `least_s`."""
     begin, end = line.time - _own_time_s(line), line.time
     found = []
     for event in events:
@@ -203,10 +203,10 @@ def _stalled_steps(
 def _in_step(
     step: int, lost_s: float, ranks: Mapping[int, Mapping[int, StepLine]], inside: Mapping[int, Sequence[Stall]]
 ) -> Stalled:
-    told = _reason(inside)
-    if told is None:
-        told = _by_parts({rank: own[step] for rank, own in ranks.items()}, lost_s)
-    reason, guilty, text = told
+    cause = _reason(inside)
+    if cause is None:
+        cause = _by_parts({rank: own[step] for rank, own in ranks.items()}, lost_s)
+    reason, guilty, text = cause
     return Stalled(step, lost_s, guilty, reason, text)
 
 
@@ -262,7 +262,7 @@ def _between(events: Mapping[int, Sequence[Stall]]) -> list[Stalled]:
             moments[-1].append((rank, event))
         else:
             moments.append([(rank, event)])
-    told = []
+    stalled = []
     for moment in moments:
         by_rank: dict[int, list[Stall]] = {}
         for rank, event in moment:
@@ -271,5 +271,5 @@ def _between(events: Mapping[int, Sequence[Stall]]) -> list[Stalled]:
             kind, guilty, text = reason
             stops = [sum(e.stopped_s for e in own) for own in by_rank.values()]
             lost_s = max(stops) if kind == "stopped" else max(e.seconds for _, e in moment)
-            told.append(Stalled(min(e.step for _, e in moment), lost_s, guilty, kind, text, is_in_step=False))
-    return told
+            stalled.append(Stalled(min(e.step for _, e in moment), lost_s, guilty, kind, text, is_in_step=False))
+    return stalled
