@@ -1,1 +1,1 @@
-"""Launchers: how ranks are started. One file each. `jobs` trains and measures a job through them."""
+"""Launchers, which start the ranks. Each has one file. `jobs` trains and measures a job through them."""

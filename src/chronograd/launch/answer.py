@@ -1,4 +1,4 @@
-"""What `launch` does and says: jobs and sweeps on a cluster, and where each run is."""
+"""The answers of `launch`: jobs and sweeps on a cluster, and the state of each run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chronograd.rundir import RunDir
 
 
 def script(job: Job, sweep: Sequence[str], options: Options, out: Path | None = None) -> str:
-    """What would be submitted to SLURM for a job, or for each point of a sweep's grid; nothing is written.
+    """Return the SLURM script for a job, or for each point of a sweep's grid. Writes nothing.
 
     Raises: InputError as `slurm.check` and `array.grid`.
     """
@@ -52,7 +52,7 @@ def submit(
 
 
 def _with_cores(elements: Sequence[Job], options: Options) -> tuple[Options, str]:
-    """The options with the CPU cores that decode for a rank, if nobody stated a number; and that assumption in words."""
+    """Return the options with the CPU cores per rank for decoding, if the user gave no number; and that assumption as text."""
     if options.cpus_per_task is not None or any(element.cluster.threads for element in elements):
         return options, ""
     needs = [need_of(jobs.scaled(element)) for element in elements]
@@ -67,17 +67,17 @@ def _with_cores(elements: Sequence[Job], options: Options) -> tuple[Options, str
 def sweep_on_ray(
     job: Job, sweep: Sequence[str], out: Path | None, address: str, say: Callable[[str, str, str], None]
 ) -> list[RunDir]:
-    """One run per point of the grid, in folders run-0, run-1, ... of `out`; waits for all.
+    """Train one run per point of the grid, in folders run-0, run-1, ... of `out`; wait for all.
 
     Args:
-        say: called with a run's name, its state, and why.
+        say: called with a run's name, its state, and the reason.
     """
     elements = {f"run-{i}": element for i, (_, element) in enumerate(array.grid(job, sweep))}
     return list(ray.sweep(elements, out or Path("runs/ray"), address, say).values())
 
 
 def states(runs: Sequence[RunDir]) -> Answer:
-    """Where each launched run is: its job, its state with the reason, its step, how often it was started."""
+    """Return the state of each launched run: its job, its state with the reason, its step, the number of starts."""
     rows = [{"run": str(run.path), **asdict(slurm.state(run))} for run in runs]
     counted = Counter(str(row["state"]) for row in rows)
     lines = []

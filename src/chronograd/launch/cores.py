@@ -1,4 +1,4 @@
-"""CPU cores that a node needs so that its GPUs do not wait for decoded images.
+"""The CPU cores that a node needs so that its GPUs do not wait for decoded images.
 
 cores of a node = images per second that its GPUs train / images per second that one core decodes
 """
@@ -23,13 +23,13 @@ from chronograd.words import how_many
 
 @dataclass(frozen=True)
 class Need:
-    """CPU cores that decode the images of one node.
+    """The CPU cores that decode the images of one node.
 
     Attributes:
-        images_per_s: that the GPUs of a node train.
+        images_per_s: training throughput of the GPUs of a node.
         decoding: images/s that one core decodes.
-        ranks: of a node.
-        most: virtual CPUs of the largest machine of the price table with these GPUs; None where it has none.
+        ranks: number of ranks on a node.
+        most: virtual CPUs of the largest machine in the price table with these GPUs; None if the table has none.
     """
 
     images_per_s: float
@@ -39,17 +39,17 @@ class Need:
 
     @property
     def node(self) -> int:
-        """Cores of a node."""
+        """Return the cores of a node."""
         return math.ceil(self.images_per_s / self.decoding.per_vcpu)
 
     @property
     def rank(self) -> int:
-        """Cores of a rank, no more than the machines have."""
+        """Return the cores of a rank, limited to those of the machines."""
         needed = -(-self.node // self.ranks)
         return needed if self.most is None else max(1, min(needed, self.most // self.ranks))
 
     def words(self, cores: int | None, where: str) -> str:
-        """The assumption in words. Args: cores: of a node, None if unknown. where: what has them."""
+        """Return the assumption as text. Args: cores: of a node, None if unknown. where: the place that has them."""
         decoding = self.decoding
         text = (
             f"Assumed: the GPUs of a node train {self.images_per_s:,.0f} images/s, and a CPU core decodes {decoding.per_vcpu:g} "
@@ -64,9 +64,9 @@ class Need:
 
 
 def need_of(job: Job) -> tuple[Need | None, str]:
-    """The cores that decode for the GPUs of a node, and if unknown why. Neither where nothing is decoded, or no GPU trains.
+    """Return the cores that decode for the GPUs of a node, or the reason if unknown. Both are empty without decoding or GPUs.
 
-    A folder of another machine is not read: ImageNet's size is known without it, that of other folders is not.
+    A folder on another machine is not read. So only ImageNet's size is known there, not that of other folders.
     """
     name, threads = job.cluster.device, job.cluster.threads
     if name in ("local", "cpu") or threads is not None or job.mode != "training" or job.task != "classification":
@@ -76,7 +76,9 @@ def need_of(job: Job) -> tuple[Need | None, str]:
         return None, ""
     layout = job.data.name.partition(":")[0]
     as_listed = [f"data.name={layout}"] if layout in catalogue.sets() else []
-    known = changed(job, ["training.trainable=all", *as_listed])  # a step of the head alone is not predicted
+    known = changed(
+        job, ["training.trainable=all", *as_listed]
+    )  # the model cannot predict a step that trains only the head
     try:
         if (decoding := decoding_of(known)) is None:
             return None, ""
@@ -90,6 +92,6 @@ def need_of(job: Job) -> tuple[Need | None, str]:
 
 
 def _most_cores(device: Device, on_node: int) -> int | None:
-    """Virtual CPUs of the largest machine beside so many devices; None where no price states any."""
+    """Return the virtual CPUs of the largest machine with this number of devices; None if no price states them."""
     each = [price.vcpus / price.count for price in market.offers(device) if price.vcpus and price.includes_host]
     return math.floor(max(each) * on_node) if each else None

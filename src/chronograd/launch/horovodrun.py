@@ -1,6 +1,6 @@
-"""Starts the ranks through horovodrun, on this machine, meeting at 127.0.0.1 by Gloo.
+"""A launcher that starts the ranks through horovodrun, on this machine, meeting at 127.0.0.1 by Gloo.
 
-Horovod's own server of addresses is not bound to that interface.
+Horovod's own address server is not bound to that interface.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from chronograd.launch.processes import KilledError, Process, run_together, tail
 from chronograd.rundir import RunDir
 from chronograd.train.rank_command import PARENT_VARIABLE, exit_with_parent
 
-# How horovodrun names the process that ended first. A shell adds SHELL_KILLED to the number of the signal that ended a process.
+# The line in which horovodrun names the process that ended first. After a signal, a shell adds SHELL_KILLED to its number.
 _FIRST = re.compile(r"Process name: (\d+)\s+Exit code: (-?\d+)")
 SHELL_KILLED = 128
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
-    """Run all ranks to their end. Raises RunError with the last lines that they printed."""
+    """Run all ranks until they end. Raises RunError with the last lines of their output."""
     process = Process("horovodrun", command(plan), plan.environment, run.output_path("horovodrun"))
 
     def start() -> None:
@@ -54,9 +54,10 @@ def killed(printed: str) -> KilledError | None:
 
 
 def command(plan: RankPlan) -> tuple[str, ...]:
-    """horovodrun by the interpreter of the ranks, which has Horovod. Given as an address, the host needs no name.
+    """Return the horovodrun command, run by the interpreter of the ranks, which has Horovod. The host is an address, so it
+    needs no name.
 
-    Its cache, a folder in the user's home, is about other hosts.
+    It does not use horovodrun's cache in the home folder, which is about other hosts.
     """
     python = plan.command[0]
     return (
@@ -67,7 +68,7 @@ def command(plan: RankPlan) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """horovodrun, which ends with its parent. The ranks end with it: their standard input is closed."""
+    """Run horovodrun so that it ends with its parent. The ranks then end too, because their standard input closes."""
     exit_with_parent()
     os.environ.pop(PARENT_VARIABLE, None)
     from horovod.runner.launch import run_commandline

@@ -1,9 +1,9 @@
-"""Starts the ranks on the hosts given: network namespaces of this machine, or machines reached by ssh.
+"""A launcher that starts the ranks on the given hosts: network namespaces of this machine, or machines reached by ssh.
 
     netns:NAME        entered by `ip netns exec`, which needs root
     NAME, ssh:NAME    by ssh with keys, never a password; NAME may be user@host, or a name of ~/.ssh/config
 
-Every host sees the run directory, this interpreter and the data at the same paths.
+Every host must see the run directory, this interpreter and the data at the same paths.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from chronograd.words import how_many
 LOGIN_S = 10
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={LOGIN_S}")
 NAMESPACES = Path("/run/netns")
-# What a rank on another machine needs of our own environment, beside what its plan names.
+# Variables of our environment that a rank on another machine needs, in addition to those in its plan.
 _KEPT = re.compile(r"PYTHONPATH$|CHRONOGRAD_|XDG_DATA_HOME$|OMP_|NCCL_|GLOO_")
 _FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
 
 
 @dataclass(frozen=True)
 class Host:
-    """Where ranks run.
+    """A host for ranks.
 
     Attributes:
-        name: as it was given.
+        name: as the user gave it.
         address: at which the other hosts reach it; `interface` is the network interface that has it.
-        prefix: what starts a command there: of ssh, or of `ip netns exec`.
+        prefix: the command prefix that starts a command there, of ssh or of `ip netns exec`.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Host:
 
     @property
     def machine(self) -> str:
-        """Hosts of one machine share its cores and GPUs."""
+        """Return the machine of this host. Hosts of one machine share its cores and GPUs."""
         return self.name if self.is_remote else ""
 
     def command(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-        """The command as it is started from here. Over ssh it carries its environment and the working directory.
+        """Return the command to start from here. Over ssh it includes the environment and the working directory.
 
         >>> Host("netns:h1", "10.0.0.1", "eth0", ("ip", "netns", "exec", "h1")).command(["hostname"], {})
         ('ip', 'netns', 'exec', 'h1', 'hostname')
@@ -74,9 +74,9 @@ class Host:
 
 
 def parse(text: str) -> list[Host]:
-    """The hosts of an option such as `netns:h1,netns:h2`, each asked for its address.
+    """Return the hosts of an option such as `netns:h1,netns:h2`. Asks each host for its address.
 
-    Raises: InputError for a text that names no hosts, or one twice; NotFoundError for a namespace that is not there;
+    Raises: InputError for a text that names no hosts, or one twice; NotFoundError for a namespace that does not exist;
         RunError for a host that cannot be entered, or has no address.
     """
     names = [word.strip() for word in text.split(",")]
@@ -89,7 +89,7 @@ def parse(text: str) -> list[Host]:
 
 @dataclass(frozen=True)
 class Seat:
-    """One rank's place on a host: the variables that tell it its number and where the others are."""
+    """One rank's place on a host: the variables with its number and the address of the others."""
 
     host: Host
     environment: dict[str, str]
@@ -99,7 +99,7 @@ class Seat:
 
 
 def launch(plan: RankPlan, run: RunDir, hosts: Sequence[Host], watch: Callable[[], None] = lambda: None) -> None:
-    """Run all ranks to their end, ⌈ranks / hosts⌉ on each, started again as often as the plan allows.
+    """Run all ranks until they end, ⌈ranks / hosts⌉ on each host. Restarts them up to the plan's limit.
 
     Raises RunError with the last lines of the rank that failed.
     """
@@ -107,7 +107,7 @@ def launch(plan: RankPlan, run: RunDir, hosts: Sequence[Host], watch: Callable[[
 
 
 def processes(plan: RankPlan, run: RunDir, hosts: Sequence[Host]) -> list[Process]:
-    """One process per rank, which ends with this one: over ssh its standard input ends as well."""
+    """Return one process per rank. Each ends with this process: over ssh its standard input closes as well."""
     found = []
     for rank, seat in enumerate(seats(plan.world_size, hosts)):
         environment = {**plan.environment, **seat.environment}
@@ -117,9 +117,9 @@ def processes(plan: RankPlan, run: RunDir, hosts: Sequence[Host]) -> list[Proces
 
 
 def seats(num_ranks: int, hosts: Sequence[Host]) -> list[Seat]:
-    """The seat of each rank, in blocks. LOCAL_RANK counts over the hosts of one machine, which share its GPUs.
+    """Return the seat of each rank, in blocks. LOCAL_RANK counts over the hosts of one machine, which share its GPUs.
 
-    Raises: InputError if a host would have no rank; RunError if the first host cannot be asked for a free port.
+    Raises: InputError if a host would have no rank; RunError if the first host cannot report a free port.
     """
     places = blocks(num_ranks, hosts)
     machines = [host.machine for host in places]
@@ -138,7 +138,7 @@ def seats(num_ranks: int, hosts: Sequence[Host]) -> list[Seat]:
 
 
 def blocks(num_ranks: int, hosts: Sequence[Host]) -> list[Host]:
-    """The host of each rank. Raises InputError if a host would have none."""
+    """Return the host of each rank. Raises InputError if a host would have no rank."""
     per_host = -(-num_ranks // len(hosts))
     if -(-num_ranks // per_host) < len(hosts):
         raise InputError(
@@ -149,11 +149,11 @@ def blocks(num_ranks: int, hosts: Sequence[Host]) -> list[Host]:
 
 
 def free_port(host: Host) -> int:
-    """A port of a host that nobody listens on now; another process may take it before it is used."""
-    said = _ask(
+    """Return a port of a host that is free now; another process may take it before it is used."""
+    output = _ask(
         host.name, host.command((sys.executable, "-c", _FREE_PORT), {}), f"see that {sys.executable} runs there"
     )
-    return int(said)
+    return int(output)
 
 
 def _namespace(name: str) -> Host:
@@ -166,8 +166,8 @@ def _namespace(name: str) -> Host:
     if os.geteuid() != 0:
         raise RunError(f"entering the network namespace {short} needs root", "run this as root, or start ranks by ssh")
     hint = f"see `ip -n {short} addr`"
-    said = _ask(name, ("ip", "-n", short, "-j", "addr"), hint)
-    address, interface = _address_of(name, said, None, f"ip -n {short} addr add 10.9.0.1/24 dev eth0")
+    output = _ask(name, ("ip", "-n", short, "-j", "addr"), hint)
+    address, interface = _address_of(name, output, None, f"ip -n {short} addr add 10.9.0.1/24 dev eth0")
     return Host(name, address, interface, ("ip", "netns", "exec", short))
 
 
@@ -176,13 +176,15 @@ def _machine(name: str) -> Host:
     if shutil.which("ssh") is None:
         raise RunError(f"{name}: there is no `ssh` on this machine", "install an ssh client")
     hint = f"keys only, no passwords: see that `ssh -o BatchMode=yes {short} true` works"
-    said = _ask(name, (*SSH, short, "ip -j addr"), hint)
-    address, interface = _address_of(name, said, _resolved(short), "name the host by an address that the others reach")
+    output = _ask(name, (*SSH, short, "ip -j addr"), hint)
+    address, interface = _address_of(
+        name, output, _resolved(short), "name the host by an address that the others reach"
+    )
     return Host(name, address, interface, (*SSH, short))
 
 
 def _resolved(name: str) -> str | None:
-    """The address that ssh goes to; None where only ssh knows."""
+    """Return the address that ssh connects to; None if only ssh knows it."""
     settings = subprocess.run(["ssh", "-G", name], capture_output=True, text=True, check=False).stdout
     found = re.search(r"^hostname (\S+)$", settings, re.MULTILINE)
     try:
@@ -191,12 +193,14 @@ def _resolved(name: str) -> str | None:
         return None
 
 
-def _address_of(name: str, said: str, wanted: str | None, hint: str) -> tuple[str, str]:
-    """Address and interface from what `ip -j addr` says: the wanted one where it is there, else the first beyond loopback."""
+def _address_of(name: str, output: str, wanted: str | None, hint: str) -> tuple[str, str]:
+    """Return address and interface from the output of `ip -j addr`: the wanted one if present, else the first beyond
+    loopback.
+    """
     try:
-        interfaces: list[dict[str, Any]] = json.loads(said)
+        interfaces: list[dict[str, Any]] = json.loads(output)
     except ValueError:
-        raise RunError(f"{name} does not say its addresses: {said.strip()[:200]!r}", hint) from None
+        raise RunError(f"{name} does not report its addresses: {output.strip()[:200]!r}", hint) from None
     found = [
         (entry["local"], interface["ifname"], entry["scope"])
         for interface in interfaces
@@ -210,7 +214,7 @@ def _address_of(name: str, said: str, wanted: str | None, hint: str) -> tuple[st
 
 
 def _ask(name: str, command: Sequence[str], hint: str) -> str:
-    """What a command says. Raises RunError with its last line where it fails."""
+    """Return the output of a command. Raises RunError with its last line if it fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=3 * LOGIN_S, check=False, stdin=subprocess.DEVNULL

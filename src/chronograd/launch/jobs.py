@@ -1,4 +1,4 @@
-"""Training and measuring a job: checked first, then run by real processes in a new run directory."""
+"""Training and measuring a job: it is checked first, then run by real processes in a new run directory."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from chronograd.words import how_many
 OnLine = Callable[[Line], None]
 OnPoll = Callable[[RunDir], None]
 PathLike = str | os.PathLike[str]
-# Whose ranks also run text, and networks without training them.
+# Backends whose ranks also run text, and networks without training them.
 PLAIN_BACKENDS = ("single", "ddp")
-# As many batches in inference, so that one in a hundred is slower than the 99th percentile.
+# Inference needs 200 batches, so that one in a hundred is slower than the 99th percentile.
 STEPS_TIMED, BATCHES_TIMED = 30, 200
 LAUNCHERS = ("local", "torchrun", "horovodrun", "hosts")
 
@@ -51,7 +51,7 @@ def train(
 
     Args:
         out: the run directory; by default a new one in `parent`.
-        initial_weights: a safetensors file to start from, in place of the weights of the seed.
+        initial_weights: a safetensors file to start from, instead of random weights from the seed.
         launcher: `local`, `torchrun` or `horovodrun`, or `hosts:` with hosts as `chronograd.launch.hosts` reads them; by
             default the backend's.
         on_line: called for each line that rank 0 writes: one per step, one per epoch, and other events.
@@ -74,7 +74,7 @@ def create(
     initial_weights: PathLike | None = None,
     launcher: str | None = None,
 ) -> RunDir:
-    """The run directory of a job that can run here, with nothing run yet; see `train`."""
+    """Create the run directory of a job that can run here, without running it; see `train`."""
     job = jobs.scaled(job)
     check(job, launcher)
     if initial_weights is not None and job.task != "reinforcement":
@@ -85,7 +85,7 @@ def create(
 
 
 def new_run(job: Job, out: PathLike | None, parent: PathLike, initial_weights: PathLike | None) -> RunDir:
-    """The run directory of a job that was checked."""
+    """Create the run directory of a job that was checked."""
     if initial_weights is not None and not Path(initial_weights).is_file():
         raise InputError(f"no file of initial weights at {initial_weights}")
     run = RunDir.create(job, environment.environment(), out, parent)
@@ -102,12 +102,12 @@ def resume(
     on_line: OnLine = lambda line: None,
     on_poll: OnPoll = lambda run: None,
 ) -> RunDir:
-    """Train a run from its newest sound checkpoint, or from its start; a finished run is left as it is.
+    """Train a run from its newest intact checkpoint, or from its start; a finished run stays unchanged.
 
-    With the same threads, eager on the CPU, one or two ranks end with the weights they would have had; three or more to
-    rounding, as DDP sums in another order once it has rebuilt its buckets.
-    `on_line` is as for `train`; `on_poll` is called with the run about ten times a second while ranks run, and at the end.
-    Raises JobError if `job` is given and is not the run's own.
+    With the same threads, eager on the CPU, one or two ranks end with the same weights as an uninterrupted run. Three or more
+    ranks match to rounding, because DDP sums in another order once it has rebuilt its buckets. `on_line` is as for `train`;
+    `on_poll` is called with the run about ten times a second while ranks run, and at the end.
+    Raises JobError if `job` is given and differs from the run's job.
     """
     own = run.job()
     check_trained(own)
@@ -115,7 +115,7 @@ def resume(
         different = sorted(_differences(jobs.resolved(own), jobs.resolved(job)))
         raise JobError(
             f"{run.path} was started with another job; these fields differ: {', '.join(different)}",
-            "resume without naming a job, or train the new job in a directory of its own",
+            "resume without naming a job, or train the new job in a new directory",
         )
     if run.is_finished:
         return run
@@ -134,8 +134,8 @@ def extend(run: RunDir, overrides: Sequence[str], launcher: str | None = None) -
     """Give a finished run more epochs, which `resume` then trains. Returns one sentence about its learning rate, or nothing.
 
     Args:
-        overrides: `training.epochs=N`. As many epochs as the run has already change nothing.
-    Raises: JobError for any other field, for fewer epochs, and where the run would not train on; then nothing is written.
+        overrides: `training.epochs=N`. If N equals the run's epochs, nothing changes.
+    Raises: JobError for any other field, for fewer epochs, or if the run cannot be continued; then nothing is written.
     """
     own = run.job()
     check_trained(own)
@@ -148,7 +148,7 @@ def extend(run: RunDir, overrides: Sequence[str], launcher: str | None = None) -
         what = f"training.epochs={after}" if different == ["training.epochs"] else ", ".join(different)
         raise JobError(
             f"a resumed run can only get more training.epochs than its {before}; this would change: {what}",
-            f"write training.epochs={before + 1} or more, or train the new job in a directory of its own",
+            f"write training.epochs={before + 1} or more, or train the new job in a new directory",
         )
     if not run.is_finished:
         raise JobError(
@@ -194,9 +194,9 @@ def measure(
 
     Args:
         timing: how long to time steps; by default `usual_steps` of them.
-        flops_per_step: matrix FLOPs of one step of one rank, for the achieved rate; counted where they are not given.
-        with_epochs: also time a second epoch after one of warm-up, and one without loading data.
-    Others, and errors, as for `train`.
+        flops_per_step: matrix FLOPs of one step of one rank, for the achieved rate; counted by default.
+        with_epochs: also time a second epoch after a warm-up epoch, and one without loading data.
+    Other arguments, and errors, as for `train`.
     """
     if job.task == "reinforcement":
         raise JobError("a reinforcement learning job cannot be measured", "train it: its record has frames per second")
@@ -221,12 +221,14 @@ def measure(
 
 
 def usual_steps(job: Job) -> int:
-    """Steps that are timed where none are stated: 30, in inference 200 batches."""
+    """Return the default number of steps to time: 30, or 200 batches in inference."""
     return BATCHES_TIMED if job.mode == "inference" else STEPS_TIMED
 
 
 def _flops_per_step(job: Job) -> float | None:
-    """Matrix FLOPs of one step of one rank; None where the network cannot be counted, or only its last layer is trained."""
+    """Return the matrix FLOPs of one step of one rank; None if the network cannot be counted, or only its last layer is
+    trained.
+    """
     if job.training.trainable == "head":
         return None
     from chronograd.data.trace_job import trace_job  # imports torch
@@ -240,7 +242,7 @@ def _flops_per_step(job: Job) -> float | None:
 def check(job: Job, launcher: str | None = None) -> None:
     """Refuse a job that cannot run here, before anything is written; fetch its data if it is not on disk.
 
-    Other hosts look at their devices themselves. Raises InputError, RunError, MissingExtraError.
+    Other hosts check their devices themselves. Raises InputError, RunError, MissingExtraError.
     """
     plan = registry.find(job.backend).plan(job, Path(), [])
     if on_hosts := _hosts_of(launcher):
@@ -253,13 +255,13 @@ def check(job: Job, launcher: str | None = None) -> None:
 
 
 def check_has_files(job: Job) -> None:
-    """Raise InputError for a data set that is known only for planning, by its size: no rank could read it."""
+    """Raise InputError for a data set that has only a size, for planning: no rank could read it."""
     if job.data.name in catalogue.sets():
         raise catalogue.without_data(job.data.name)
 
 
 def check_anywhere(job: Job) -> None:
-    """Refuse a job that could run on no machine. Builds the network without memory and runs it once on shapes."""
+    """Refuse a job that no machine could run. Builds the network without memory and runs it once on shapes."""
     if job.task == "reinforcement":
         from chronograd.reinforce.check import check_agent  # imports torch
 
@@ -292,7 +294,7 @@ def check_anywhere(job: Job) -> None:
 
 
 def _check_detection(job: Job) -> None:
-    """Refuse what a detector is not trained with, rather than leave it out in silence."""
+    """Refuse options that do not apply to training a detector, instead of ignoring them."""
     training = job.training
     refused = {
         f"backend is {job.backend}": (job.backend != "single", "write backend=single"),
@@ -351,21 +353,22 @@ def _launch(
 
 
 def _hosts_of(launcher: str | None) -> list[Host]:
-    """The hosts that a launcher such as `hosts:node1,node2` names; none for other launchers."""
+    """Return the hosts that a launcher such as `hosts:node1,node2` names; none for other launchers."""
     name, _, text = (launcher or "").partition(":")
     return hosts.parse(text) if name == "hosts" else []
 
 
 def _first_failure(run: RunDir, before: Mapping[int, int], launcher: str, told: RunError) -> RunError:
-    """The error that made the others fail, as the ranks wrote it; what the launcher told if none did.
+    """Return the error that made the other ranks fail, as the ranks logged it; if none did, the launcher's error.
 
-    `before` is how many times each rank was started by others. A rank that was killed wrote none, and made the others fail; one that hung was killed for that.
+    `before` has the number of earlier starts of each rank. A killed rank logs no error and makes the others fail. A rank that
+    hung was killed for that.
     """
     first = run.first_error(before)
     if first is None or (isinstance(told, KilledError) and not first[1].startswith(TIME_OUT)):
         return told
     if isinstance(told, DiskFullError):
-        # What the rank wrote names the file, and what was free before it tidied up.
+        # The rank's own error names the file, and the free space before it tidied up.
         kind, _, said = first[1].partition("\n")[0].partition(": ")
         return DiskFullError(f"rank {first[0]}: {said}", told.hint) if kind == DiskFullError.__name__ else told
     rank, text = first
@@ -379,7 +382,7 @@ def _first_failure(run: RunDir, before: Mapping[int, int], launcher: str, told: 
 
 
 def _differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:
-    """Names of fields that differ."""
+    """Return the names of fields that differ."""
     found = []
     for key in sorted({*a, *b}):
         left, right = a.get(key), b.get(key)

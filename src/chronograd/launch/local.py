@@ -1,4 +1,4 @@
-"""Starts the ranks itself, on this machine, meeting at a free port of the loopback interface."""
+"""A launcher that starts the ranks itself, on this machine, meeting at a free port of the loopback interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
-    """Run all ranks to their end, started again as often as the plan allows, each time at a port of their own.
+    """Run all ranks until they end. Restarts them up to the plan's limit, each time at a new port.
 
     Raises RunError with the last lines of the rank that failed.
     """
@@ -22,7 +22,7 @@ def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None
 
 
 def processes(plan: RankPlan, run: RunDir) -> list[Process]:
-    """One process per rank."""
+    """Return one process per rank."""
     meeting = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port()), **loopback_only()}
     return [
         Process(
@@ -43,12 +43,12 @@ def processes(plan: RankPlan, run: RunDir) -> list[Process]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now; another process may take it before it is used."""
+    """Return a port that is free now; another process may take it before it is used."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def loopback_only() -> dict[str, str]:
-    """Keeps gloo off the name of the host, which need not resolve."""
+    """Return variables that make Gloo use loopback instead of the host name, which may not resolve."""
     return {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}

@@ -1,4 +1,4 @@
-"""Timing a network on inputs that no data set has: random values, or the user's example, in this process."""
+"""Timing a network in this process on inputs without a data set: random values, or the user's example."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
 
 
 def _built(job: Job, device: torch.device) -> tuple[Called, list[torch.Tensor]]:
-    """The network of a job and a batch of its inputs, on a device, in the types and the layout of the job."""
+    """Return the network of a job and a batch of its inputs, on a device, with the job's types and layout."""
     training = job.training
     network = registry.build(job.network.name, dict(job.network.options), num_classes=job.data.classes)
     called = Called(network, call_of(job.network.name, network, job.network.inputs))
@@ -98,7 +98,7 @@ def _tensors(outputs: object) -> list[torch.Tensor]:
 
 @contextmanager
 def _threads_kept() -> Iterator[None]:
-    """Give this process the threads that it had before."""
+    """Restore the thread count of this process afterwards."""
     threads = torch.get_num_threads()
     try:
         yield

@@ -1,7 +1,7 @@
 """Processes that live and die together: started, watched, ended, reaped.
 
-The parent keeps the other end of its standard input: when the parent is gone, even by `kill -9`, a
-rank reads the end of the file and ends itself (chronograd.train.worker).
+The parent holds the other end of each rank's standard input. When the parent dies, even by `kill -9`, the rank reads the end of
+the file and ends itself (chronograd.train.worker).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen  # by its name, as tests put a quicker one in its place: tests/fork_server.py
+from subprocess import Popen  # imported by name, because tests replace it with a faster one: tests/fork_server.py
 from typing import Any
 
 from chronograd.errors import DiskFullError, RunError
@@ -29,12 +29,12 @@ TAIL_LINES = 20
 
 
 class KilledError(RunError):
-    """A process was killed from outside: what the others then say is not the cause."""
+    """A process was killed from outside, so the errors of the other processes are not the cause."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """What to start. What it prints goes to `output`."""
+    """A process to start. Its output goes to `output`."""
 
     name: str
     command: tuple[str, ...]
@@ -43,7 +43,7 @@ class Process:
 
 
 def with_restarts(start: Callable[[], None], max_restarts: int) -> None:
-    """Start processes up to so many times again after one has failed. Raises the RunError of the last start."""
+    """Start processes, and again after a failure up to `max_restarts` times. Raises the RunError of the last start."""
     for restart in range(max_restarts + 1):
         try:
             start()
@@ -54,11 +54,11 @@ def with_restarts(start: Callable[[], None], max_restarts: int) -> None:
 
 
 def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambda: None) -> None:
-    """Run processes until all have ended well. `watch` is called about ten times a second, and once at the end.
+    """Run processes until all have ended successfully. `watch` is called about ten times a second, and once at the end.
 
-    When one ends badly the others are ended, and RunError tells the end of what it printed; one that was killed is
-    blamed before one that failed, perhaps for want of it. An interrupt or SIGTERM goes on to the processes. None outlives
-    the call, nor does what they have started.
+    If one fails, the others are ended, and RunError has the end of its output. A killed process is blamed before one that
+    failed, because it may be the cause. An interrupt or SIGTERM is passed on to the processes. No process, nor any that it
+    started, outlives the call.
     """
     started: list[Popen[bytes]] = []
     with _sigterm_raises():
@@ -89,7 +89,7 @@ def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambd
 
 
 def _start(process: Process) -> Popen[bytes]:
-    """In a session of its own, so that a terminal's interrupt reaches it through us only."""
+    """Start a process in a new session, so that a terminal's interrupt reaches it through us only."""
     environment = {**os.environ, **process.environment, PARENT_VARIABLE: "1"}
     with filling(process.output), process.output.open("ab") as output:
         return Popen(
@@ -103,7 +103,7 @@ def _start(process: Process) -> Popen[bytes]:
 
 
 def _end(started: Sequence[Popen[bytes]], ending: signal.Signals) -> None:
-    """Ask those that still run to end, then make them, their children too; reap all."""
+    """Ask the running processes to end, then force them and their children; reap all."""
     offspring = _offspring(started)
     for process in started:
         if process.poll() is None:
@@ -117,13 +117,13 @@ def _end(started: Sequence[Popen[bytes]], ending: signal.Signals) -> None:
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
-    for child in offspring:  # one that was stopped, or in a session of its own, is there still
+    for child in offspring:  # a child that was stopped, or runs in another session, is still alive
         with contextlib.suppress(Exception):
             child.kill()
 
 
 def _offspring(started: Sequence[Popen[bytes]]) -> list[Any]:
-    """Processes that were started by these that still run; none where psutil is not installed."""
+    """Return running processes that these have started; none if psutil is not installed."""
     try:
         import psutil
     except ImportError:
@@ -142,7 +142,7 @@ def _signal_group(process: Popen[bytes], number: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM unwinds the stack, with the usual exit status 143. Only the main thread can do this."""
+    """Make SIGTERM unwind the stack, with the usual exit status 143. Only the main thread can do this."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -164,7 +164,7 @@ def how_it_ended(code: int) -> str:
 
 
 def tail(path: Path, mark: str = "") -> str:
-    """The last lines of a file, of those that begin with `mark`."""
+    """Return the last lines of a file; with `mark` only lines that begin with it."""
     try:
         text = read_bytes(path).decode(errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
 """A sweep of jobs on an existing Ray cluster: each run is one Ray task, which trains in a run directory.
 
-The folder is on a file system that all nodes share, and every node has Chronograd, the data and the networks.
+The folder must be on a file system that all nodes share, and every node needs Chronograd, the data and the networks.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ def sweep(
     address: str,
     on_state: OnState = lambda name, state, text: None,
 ) -> dict[str, RunDir]:
-    """Train jobs, by name, each in `folder/NAME`, as many at a time as the cluster has CPUs for.
+    """Train jobs, by name, each in `folder/NAME`. The number of CPUs in the cluster limits how many run at once.
 
-    A job takes `cluster.threads` (1 where it says nothing) times its ranks of a node's CPUs, and as many GPUs as ranks if
-    the cluster has GPUs and its device is not `cpu`. All are tried, whatever becomes of the others. Called again it
-    keeps finished runs and resumes the others.
+    A job takes `cluster.threads` CPUs of a node (1 by default) per rank. It takes one GPU per rank if the cluster has GPUs and
+    its device is not `cpu`. A failed job does not stop the others. A second call skips finished runs and resumes the others.
 
     Args:
         address: of the cluster, such as 10.0.0.5:6379.
-        on_state: called with a name, its new state, and a text that says why it failed.
-    Raises: JobError before anything is sent if a job has the name of no folder or fits no node; RunError if there
+        on_state: called with a name, its new state, and the reason for a failure.
+    Raises: JobError before anything is sent if a job's name is not a valid folder or it fits no node; RunError if there
         is no cluster at the address, or at the end if runs failed, naming each.
     """
     try:
@@ -52,7 +51,7 @@ def sweep(
     given = {name: _with_threads(name, job) for name, job in jobs.items()}
     _join(address)
     try:
-        list_nodes: Any = ray.nodes  # it has no types
+        list_nodes: Any = ray.nodes  # ray.nodes has no type hints
         nodes = [node["Resources"] for node in list_nodes() if node["Alive"]]
         needs = {name: _needs(name, job, nodes) for name, job in given.items()}
         train = ray.remote(max_retries=0)(_train)
@@ -74,8 +73,8 @@ def sweep(
     finally:
         ray.shutdown()  # ends the tasks that still run, and their processes
     if failed:
-        told = "\n".join(f"{name}: {why}" for name, why in failed.items())
-        raise RunError(f"{len(failed)} of {len(given)} runs failed\n{told}", "the same sweep keeps the others")
+        reasons = "\n".join(f"{name}: {why}" for name, why in failed.items())
+        raise RunError(f"{len(failed)} of {len(given)} runs failed\n{reasons}", "the same sweep keeps the others")
     return {name: RunDir.open(folder / name) for name in given}
 
 
@@ -84,16 +83,16 @@ def _is_done(path: Path, job: Job) -> bool:
 
 
 def _train(job: Job, path: Path, modules: Sequence[str]) -> None:
-    """What a node does: from the newest checkpoint if there is one."""
+    """Train a job on a node, from the newest checkpoint if there is one."""
     sys.path += [place for place in modules if place not in sys.path]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*sys.path])))
-    os.environ.pop("RAY_ADDRESS", None)  # a job that wants a Ray of its own does not wait for the place that it holds
+    os.environ.pop("RAY_ADDRESS", None)  # a job that starts Ray itself must not wait for the slot that it holds
     launch.resume(RunDir.open(path) if is_run_dir(path) else launch.create(job, out=path), job)
 
 
 def _join(address: str) -> None:
-    """Raises RunError if nobody listens there, of which Ray is sure only after minutes, or Ray does not let us in."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning about what Ray is going to do
+    """Connect to a cluster. Raises RunError if nothing listens there, which Ray reports only after minutes, or Ray refuses."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning about a future change in Ray
     import ray
 
     host, _, port = address.rpartition(":")
@@ -109,7 +108,7 @@ def _join(address: str) -> None:
 
 
 def _with_threads(name: str, job: Job) -> Job:
-    """The job as it is run: the threads of a rank are stated, as a node's cores are not all its own."""
+    """Return the job with the threads of a rank stated, because it does not get all cores of a node."""
     if not name or Path(name).is_absolute() or ".." in Path(name).parts:
         raise JobError(f"{name!r} does not name a folder within that of the sweep", "use letters, digits, - and /")
     job = scaled(job)
@@ -117,7 +116,7 @@ def _with_threads(name: str, job: Job) -> Job:
 
 
 def _needs(name: str, job: Job, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """CPUs and GPUs. Raises JobError if no node has as many: Ray would wait for one for ever."""
+    """Return the CPUs and GPUs of a job. Raises JobError if no node has that many: Ray would wait for ever."""
     assert job.cluster.threads is not None
     num_gpus = job.cluster.count if job.cluster.device != "cpu" and any(n.get("GPU") for n in nodes) else 0
     num_cpus = job.cluster.count * job.cluster.threads
@@ -131,7 +130,7 @@ def _needs(name: str, job: Job, nodes: Sequence[Mapping[str, float]]) -> dict[st
 
 
 def _why_failed(call: Any) -> str:
-    """Empty for a run that finished."""
+    """Return the reason why a run failed; empty if it finished."""
     import ray
 
     try:

@@ -1,4 +1,4 @@
-"""The same job over several seeds, one after the other, and one record of their mean and spread."""
+"""Repeats: the same job over several seeds, run in sequence, and one record of their mean and spread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chronograd.rundir import RunDir, is_run_dir
 from chronograd.words import how_many
 
 SEEDS_KEY = "seeds"
-# Columns of the curve of an agent.
+# Columns in the curve of an agent.
 RETURNS = {"mean_return", "return_low", "return_high"}
 
 
@@ -27,7 +27,7 @@ def train_over_seeds(
     launcher: str | None = None,
     on_poll: OnPoll = lambda run: None,
 ) -> RunDir:
-    """Train a job once per seed, from its own on. Returns a run directory with the record of all and, in it, one
+    """Train a job once per seed, starting at the job's seed. Returns a run directory with the record of all and, in it, one
     directory per seed.
 
     Raises: JobError for fewer than two seeds; else as `jobs.train`.
@@ -40,7 +40,7 @@ def train_over_seeds(
 
 
 def seeds_of(run: RunDir) -> int | None:
-    """How many seeds a run directory repeats; None if it is a single run."""
+    """Return the number of seeds that a run directory repeats; None if it is a single run."""
     found = run.environment().get(SEEDS_KEY)
     return found if isinstance(found, int) else None
 
@@ -52,7 +52,7 @@ def resume_over_seeds(
     launcher: str | None = None,
     on_poll: OnPoll = lambda run: None,
 ) -> RunDir:
-    """Go on with repeats: finished seeds are kept, the others trained or resumed. Raises as `jobs.resume`."""
+    """Continue repeats: finished seeds stay, the others are trained or resumed. Raises as `jobs.resume`."""
     job, seeds = whole.job(), seeds_of(whole)
     if seeds is None:
         raise JobError(f"{whole.path} is a single run, not one over several seeds", "resume it without --seeds")
@@ -71,9 +71,10 @@ def resume_over_seeds(
 
 
 def record_of_all(records: Sequence[Record]) -> Record:
-    """One record of several: each quantity is the mean over those that have it, with their standard deviation.
+    """Return one record of several: each quantity is the mean over those that have it, with their standard deviation.
 
-    Their curves by epoch are averaged as far as all go; those of an agent have, as bounds, the lowest and highest seed.
+    Their curves by epoch are averaged up to the length of the shortest. An agent's curves have the lowest and highest seed as
+    bounds.
     """
     first = records[0]
     whole = first.model_copy(
@@ -98,7 +99,7 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
     lengths = [len(curve.columns["step"]) for curve in curves]
     if len(set(lengths)) > 1:
         source += f", of the first {min(lengths)} epochs, which all have"
-    # Of the columns, by name, the rows that all have: each is of one epoch, and has a value of each seed.
+    # For each column, the rows of the epochs that all seeds have; a row has one value per seed.
     rows = {name: list(zip(*(curve.columns[name] for curve in curves))) for name in first.columns}  # noqa: B905
     columns: dict[str, list[float | None]] = {name: [_mean(row) for row in own] for name, own in rows.items()}
     if rows.keys() >= RETURNS:
@@ -116,9 +117,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def record_of_rounds(records: Sequence[Record]) -> Record:
-    """One record of several rounds of one measurement: that of the round with the median step, so that its parts add up.
+    """Return one record of several rounds of one measurement: that of the round with the median step, so that its parts add up.
 
-    Bounds are the least and the greatest of any round, and counts are of all rounds.
+    Bounds are the lowest and the highest of any round, and counts are over all rounds.
     """
     middle = sorted(records, key=lambda record: record.value("step_time_s"))[len(records) // 2]
     quantities = {name: _over_rounds(q, [r[name] for r in records]) for name, q in middle.quantities.items()}

@@ -1,14 +1,14 @@
-"""Says which rank makes no progress while ranks run: since when, and whether its process is stopped, waiting or running.
+"""Reports on ranks that make no progress: since when, and whether the process is stopped, waiting or running.
 
-A launcher calls `look` as often as it likes. Once a second it reads the ranks' notes (chronograd.train.watchdog) and, of ranks on
-this machine, what the system says of their processes. It speaks
+A launcher may call `look` at any rate. Once a second it reads the ranks' notes (chronograd.train.watchdog) and, for ranks on
+this machine, the state of their processes. It reports
 
-- of a stopped process, at the second look;
-- of ranks that have waited in a collective for ten seconds, or up to 18 where waits of some seconds are usual: of the rank that
-  they wait for, or of the link where all wait;
-- of a rank that for as long has neither moved nor used the processor.
+- a stopped process, at the second look;
+- ranks that have waited in a collective for ten seconds, or up to 18 if waits of some seconds are usual. The report names the
+  rank that they wait for, or the link if all wait;
+- a rank that has neither moved nor used the processor for that time.
 
-A rank that computes for long, and for which nobody waits, is at its work.
+It does not report a rank that computes for long while no other rank waits for it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from chronograd.units import seconds
 from chronograd.words import listed
 
 EVERY_S = 1.0
-# A rank may stand for so long without a word, and so many times as long as any has stood in a step before, up to a limit.
+# A rank may stand still for PATIENCE_S, or PATIENCE_FACTOR times the longest pause in a step so far, up to a limit.
 PATIENCE_S, PATIENCE_FACTOR, MAX_PATIENCE_S = 10.0, 5.0, 18.0
-# After a word the next one comes after so many times as long.
+# Each report waits this many times as long as the one before.
 NEXT_FACTOR = 2.0
-# A process that used the processor for less in a second waits.
+# A process that used the processor for a smaller share of a second counts as waiting.
 IDLE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A rank at a look: its note, how long it has stood there, and the state of its process, empty if that is not known.
+    """The state of a rank at a look: its note, how long it has stood there, and the state of its process, empty if unknown.
 
     `looks`: how often in a row its process was seen stopped. `idle_s`: for how long it has not used the processor.
     """
@@ -51,21 +51,21 @@ class Seen:
 
 
 def tell(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)  # a rank's note is a file that may be a stranger's
+    print(printable(text), file=sys.stderr, flush=True)  # a rank's note is a file, whose text we do not trust
 
 
 class Silence:
-    """Watches the ranks of a run, whose notes come and go; `say` prints a line."""
+    """A watcher of the ranks of a run, whose notes come and go; `say` prints a line."""
 
     def __init__(self, run: RunDir, world_size: int, say: Callable[[str], None] = tell) -> None:
         self._run, self._world_size, self._say = run, world_size, say
         self._seen: dict[int, Seen] = {}
         self._looked_s = -EVERY_S
         self._longest_s = 0.0
-        self._told: dict[int, float] = {}  # of a rank that was named: for how long it had stood at the last word
+        self._told: dict[int, float] = {}  # by reported rank: how long it had stood still at the last report
 
     def look(self) -> None:
-        """Read notes and speak, if a second has passed since the last time."""
+        """Read notes and report, if a second has passed since the last time."""
         now_s = time.monotonic()
         if now_s - self._looked_s < EVERY_S:
             return
@@ -93,7 +93,7 @@ class Silence:
         )
 
     def take(self, seen: Mapping[int, Seen]) -> None:
-        """Report ranks that make no progress, and named ranks that go on, from this look at all ranks."""
+        """Report ranks that make no progress, and reported ranks that continue, from one look at all ranks."""
         for rank, before in self._seen.items():
             now = seen.get(rank)
             if now is not None and _at(now.note) == _at(before.note):
@@ -143,7 +143,7 @@ def _complaints(seen: Mapping[int, Seen], world_size: int, patience_s: float) ->
 
 
 def _of_waiting(seen: Mapping[int, Seen], world_size: int, first: int) -> tuple[tuple[int, ...], str]:
-    """Name the ranks that a rank waits for: those that are in no collective, otherwise the link."""
+    """Return the ranks that a rank waits for, and a sentence: ranks that are in no collective, otherwise the link."""
     one = seen[first]
     text = f"rank {first} has waited in {one.note.place} for {seconds(one.stood_s)}"
     if absent := tuple(rank for rank in range(world_size) if rank not in seen or seen[rank].state == ENDED):
@@ -152,11 +152,11 @@ def _of_waiting(seen: Mapping[int, Seen], world_size: int, first: int) -> tuple[
     if busy := tuple(rank for rank, other in seen.items() if not other.note.waits):
         longest = max(busy, key=lambda rank: seen[rank].stood_s)
         other = seen[longest]
-        told = f"rank {longest} has been in {other.note.place} for {seconds(other.stood_s)}"
+        cause = f"rank {longest} has been in {other.note.place} for {seconds(other.stood_s)}"
         state = (
             "" if not other.state else f", and its process {other.note.process} on {other.note.site} {_doing(other)}"
         )
-        return (first, longest), f"{text}; {told}{state}"
+        return (first, longest), f"{text}; {cause}{state}"
     sites = sorted({other.note.site for other in seen.values()})
     link = f"the link between {listed(sites)} may be down" if len(sites) > 1 else "they wait for each other"
     return tuple(seen), f"{text}; so has every other rank: {link}"

@@ -1,4 +1,4 @@
-"""Starts the ranks through torchrun, on this machine alone, meeting on the loopback interface and in a file."""
+"""A launcher that starts the ranks through torchrun, on this machine alone, meeting on the loopback interface and in a file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from chronograd.launch.local import LOOPBACK, loopback_only
 from chronograd.launch.processes import KilledError, Process, how_it_ended, run_together
 from chronograd.rundir import RunDir
 
-# Each start of the ranks is to meet at a store of its own: in one shared by all starts, a rank that was started again
-# can read the address of one that is dead (seen with torch 2.14).
+# Each start of the ranks needs a new store. In a shared store, a restarted rank can read the address of a dead one (seen with
+# torch 2.14).
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
-    """Run all ranks to their end; torchrun starts them again as often as the plan allows.
+    """Run all ranks until they end; torchrun restarts them up to the plan's limit.
 
-    Raises RunError with the last lines that a rank printed, KilledError that names the rank if one was killed.
+    Raises RunError with the last lines that a rank printed, or KilledError that names the rank that was killed.
     """
     environment = {**plan.environment, **loopback_only(), **OWN_STORE}
     with tempfile.TemporaryDirectory() as folder:
@@ -31,15 +31,16 @@ def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None
         try:
             run_together([process], watch)
         except RunError as error:
-            if told := killed(process.output.read_text(errors="replace")):
-                raise KilledError(told) from None
+            if cause := killed(process.output.read_text(errors="replace")):
+                raise KilledError(cause) from None
             raise error from None
 
 
 def killed(printed: str) -> str:
-    """Name the rank that was killed first, from torchrun's last report; return an empty text if none was killed.
+    """Return the rank that was killed first and how, from torchrun's last report; empty if none was killed.
 
-    torchrun ends the others by SIGTERM. It writes the first failure last, and of several in one second the lowest rank as the first.
+    torchrun ends the others by SIGTERM. It writes the first failure last; of several in one second it counts the lowest rank as
+    first.
     """
     report = printed[printed.rfind("Failures:") :]
     found = [(int(code), rank) for rank, code in re.findall(r"rank\s+: (\d+) .*\n\s*exitcode\s+: (-\d+) ", report)]
@@ -49,10 +50,10 @@ def killed(printed: str) -> str:
 
 
 def command(plan: RankPlan, store: Path) -> tuple[str, ...]:
-    """The command line, as one could type it.
+    """Return the command line, as a user could type it.
 
     Args:
-        store: a file that is not there, for torchrun's own store, which would else listen at every interface.
+        store: a file that does not exist yet, for torchrun's store, which would otherwise listen on every interface.
     """
     return (
         *(sys.executable, "-m", "torch.distributed.run"),

@@ -1,12 +1,12 @@
-"""Runs on SLURM: submitted, looked at, waited for. A run directory on a file system that all nodes see says the rest.
+"""Runs on SLURM: submitting, checking and waiting. All state is in a run directory on a file system that all nodes share.
 
     job.sbatch       the script, as it was submitted; an edited one is submitted again only if the user trusts it
-    slurm.json       the id of the job that SLURM gave, and what was asked for
-    slurm.exit       the id and exit status of a script that came to its end
-    output.slurm.txt what the script printed
+    slurm.json       the job id from SLURM, and the options of the submission
+    slurm.exit       the id and exit status of a script that ran to its end
+    output.slurm.txt the output of the script
     usage.RANK.jsonl seconds that each attempt of a rank took: real, user, system
 
-Whether a run is done is known without SLURM's accounting: it then has a record.
+A finished run has a record, so SLURM's accounting is not needed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from chronograd.train.checkpoint_folder import list_checkpoints
 
 PathLike = str | os.PathLike[str]
 SCRIPT, NOTE = "job.sbatch", "slurm.json"
-# A controller that does not answer for so long is given up; a busy one comes back.
+# After this time without an answer we give up on the controller; a busy one recovers sooner.
 PATIENCE_S = 300.0
-# What a node wrote may be seen late on a network file system.
+# Files that a node wrote may appear late on a network file system.
 SETTLE_S = 10.0
 # Seconds between looks.
 MIN_POLL_S, MAX_POLL_S = 1.0, 30.0
@@ -52,12 +52,12 @@ KILLED = 128 + 9
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run is.
+    """The status of a run.
 
     Attributes:
-        state: SLURM's word, such as RUNNING; COMPLETED only with a record, LOST if nobody knows more.
+        state: SLURM's word, such as RUNNING; COMPLETED only with a record, LOST if no source knows more.
         reason: SLURM's, such as Resources or a node's name; or how the script ended.
-        source: what told it: squeue, sacct or the run directory.
+        source: squeue, sacct or the run directory.
         attempts, step: starts of rank 0, and its newest step.
     """
 
@@ -74,7 +74,7 @@ class Status:
 
 
 def create(job: Job, options: Options, out: PathLike | None = None, parent: PathLike = DEFAULT_PARENT) -> RunDir:
-    """The run directory of a job that SLURM can start, with nothing started. Raises InputError before writing."""
+    """Create the run directory of a job that SLURM can start, without starting it. Raises InputError before writing."""
     job = for_nodes(jobs.scaled(job), options)
     check(job)
     render(job, Path(out or parent), options)
@@ -85,16 +85,16 @@ def create(job: Job, options: Options, out: PathLike | None = None, parent: Path
 
 
 def check(job: Job) -> None:
-    """Refuse a job that no node could run. Devices are those of the nodes, so this machine is not asked for them."""
+    """Refuse a job that no node could run. Does not check this machine for devices, because the nodes have them."""
     check_has_files(job)
     shape_of(job, plan_of(job, Path()))
     check_anywhere(job)
 
 
 def check_for_dry_run(job: Job) -> str | None:
-    """Check as `check` does, but accept a folder of data that is not on this machine. Returns that assumption in words.
+    """Check as `check` does, but accept a data folder that is not on this machine. Returns that assumption as text.
 
-    ImageNet's classes and size are known without its folder. Nothing is known of another folder, so the network is not checked.
+    ImageNet's classes and size are known without its folder. With any other folder the network is not checked.
     """
     layout, _, folder = job.data.name.partition(":")
     if layout not in ("folder", "imagenet") or not folder or layouts.has_folder(folder):
@@ -107,13 +107,13 @@ def check_for_dry_run(job: Job) -> str | None:
 
 
 def submit(run: RunDir, options: Options | None = None) -> str:
-    """Hand a run to SLURM, for the first time or to go on with it. Returns the id of its job.
+    """Submit a run to SLURM, for the first time or to continue it. Returns the id of its job.
 
     Args:
-        options: those given now; the run keeps the others that it was submitted with.
+        options: new options; the run keeps the others from its last submission.
 
-    Raises: RunError if sbatch is missing or refuses the script, or the run is in SLURM's hands still; InputError where the run
-    directory would have SLURM run code that the user did not name.
+    Raises: RunError if sbatch is missing or refuses the script, or SLURM still has the run; InputError if the run directory
+    would make SLURM run code that the user did not name.
     """
     if run.is_finished:
         raise RunError(f"{run.path} is finished", "`chronograd launch --collect` shows its record")
@@ -135,10 +135,10 @@ def submit(run: RunDir, options: Options | None = None) -> str:
 
 
 def _write_script(run: RunDir, before: Options, given: Options) -> Options:
-    """Write the script of a run anew, unless the user trusts the one that is there. Returns the options that it has.
+    """Write a new script for a run, unless the user trusts the existing one. Returns the options in it.
 
-    The run directory may come from anyone. Of its options, those that can make SLURM run a program must be given now; a script that
-    is not the one that its job and its options give is neither submitted nor overwritten. Raises InputError.
+    The run directory may come from anyone. If its options can make SLURM run a program, the user must give them again. A script
+    that differs from the one for its job and options is neither submitted nor overwritten. Raises InputError.
     """
     script = run.path / SCRIPT
     again = f"`chronograd launch --resume {shlex.quote(str(run.path))}"
@@ -176,7 +176,7 @@ def _text(path: Path) -> str:
 
 
 def _unnoted(job_id: str, error: RunError | OSError) -> RunError:
-    """Cancel a job whose note could not be written: nobody would know of it, and a second one would train the same run."""
+    """Cancel a job whose note could not be written: it would be lost, and a second one would train the same run."""
     try:
         slurm_commands.scancel(job_id)
         then = f"job {job_id} was submitted, could not be recorded, and was cancelled"
@@ -197,7 +197,7 @@ def launch(
     out: PathLike | None = None,
     parent: PathLike = DEFAULT_PARENT,
 ) -> RunDir:
-    """Make the run directory of a job and submit it. A job that SLURM refuses leaves no directory."""
+    """Create the run directory of a job and submit it. A job that SLURM refuses leaves no directory."""
     run = create(job, options, out, parent)
     try:
         submit(run, options)
@@ -211,7 +211,7 @@ def launch(
 
 
 def state(run: RunDir) -> Status:
-    """Where a run is: from its record, else squeue, else sacct where there is accounting, else its files.
+    """Return the status of a run: from its record, else squeue, else sacct if accounting is available, else its files.
 
     Raises RunError if it was not submitted, or the controller does not answer.
     """
@@ -225,7 +225,7 @@ def state(run: RunDir) -> Status:
         if found is None:
             continue
         if found[0] in ("COMPLETED", "FAILED"):
-            found = ("FAILED", found[1])  # without a record; the script's own end says more
+            found = ("FAILED", found[1])  # without a record; the script's exit status is more specific
             break
         return Status(job_id, *found, source, *progress)
     else:
@@ -235,12 +235,12 @@ def state(run: RunDir) -> Status:
 
 
 def wait(run: RunDir, on_line: OnLine = lambda line: None) -> RunDir:
-    """Wait until SLURM has done with a run, through requeues. Returns it with its record; raises as `collect`.
+    """Wait until SLURM has finished a run, through requeues. Returns it with its record; raises as `collect`.
 
     Args:
         on_line: called for each line that rank 0 writes, as by `chronograd.launch.jobs.train`.
     """
-    submission(run)  # raises at once where there is nothing to wait for
+    submission(run)  # raises at once if the run was not submitted
     follower = StepFollower(run.steps_path(0))
     start = answered = time.monotonic()
     over_since: float | None = None
@@ -265,12 +265,12 @@ def wait(run: RunDir, on_line: OnLine = lambda line: None) -> RunDir:
             for line in follower.new_lines():
                 on_line(line)
             return collect(run)
-        # Seldom where it takes long: a controller has many to answer.
+        # Poll long jobs rarely: a controller has many clients.
         time.sleep(min(MAX_POLL_S, max(MIN_POLL_S, (time.monotonic() - start) / 20)))
 
 
 def collect(run: RunDir) -> RunDir:
-    """The run with its record. Raises RunError that says why it has none."""
+    """Return the run with its record. Raises RunError with the reason if it has none."""
     if run.is_finished:
         return run
     status = state(run)
@@ -288,7 +288,7 @@ def collect(run: RunDir) -> RunDir:
 
 
 def usage(run: RunDir) -> list[dict[str, float]]:
-    """Seconds that each rank took, real, user and system, the sum of its attempts; in order of ranks."""
+    """Return the real, user and system seconds of each rank, summed over its attempts, in order of ranks."""
     found = []
     names = re.compile(r"usage\.([0-9]{1,9})\.jsonl")
     ranks = {int(match[1]): path for path in run.path.iterdir() if (match := names.fullmatch(path.name))}
@@ -303,7 +303,7 @@ def usage(run: RunDir) -> list[dict[str, float]]:
     return found
 
 
-# SLURM takes such jobs and lets them wait for ever, unless it is set up to refuse them (EnforcePartLimits).
+# SLURM accepts such jobs and lets them wait for ever, unless it is set up to refuse them (EnforcePartLimits).
 _NEVER = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
 _WHY = {
     "TIMEOUT": ("reached its time limit", "ask for more with --time, or set training.checkpoint_every lower"),
@@ -319,7 +319,7 @@ _WHY = {
 
 
 def _evidence(run: RunDir, status: Status) -> str:
-    """What the ranks and the script left."""
+    """Return the errors and output that the ranks and the script left."""
     rank, error = run.first_error(submission(run).attempts) or (0, "")
     paths = [run.output_path(rank), run.output_path("slurm")]
     said = next((p for p in paths if p.exists() and p.read_text(errors="replace").strip()), paths[-1])
@@ -328,7 +328,7 @@ def _evidence(run: RunDir, status: Status) -> str:
 
 
 def _ended(run: RunDir) -> tuple[str, str] | None:
-    """How a script came to its end; None if it did not."""
+    """Return how a script ended; None if it did not."""
     try:
         _, word = files.read_bytes(run.path / EXIT_FILE).decode().split()
         code = int(word)
@@ -346,11 +346,11 @@ def _checkpointed(run: RunDir) -> int:
     return int(found[-1].name.removeprefix("step-")) if found else 0
 
 
-# -- what the run directory keeps --------------------------------------------------------------------------
+# -- files in the run directory ----------------------------------------------------------------------------
 
 
 def note(run: RunDir, job_id: str, options: Options, attempts: Mapping[int, int]) -> None:
-    """`attempts` is how many times each rank had been started before."""
+    """Write the note of a submission. `attempts` is how many times each rank had been started before."""
     before = {str(rank): count for rank, count in attempts.items()}
     data = {"job_id": job_id, "submitted": time.time(), "attempts": before, "options": asdict(options)}
     write_json(run.path / NOTE, data)
@@ -358,7 +358,7 @@ def note(run: RunDir, job_id: str, options: Options, attempts: Mapping[int, int]
 
 @dataclass(frozen=True)
 class SlurmSubmission:
-    """What was handed to SLURM: the id that it gave, starts of each rank before, and what was asked for."""
+    """A submission to SLURM: the job id, earlier starts of each rank, and the options."""
 
     job_id: str
     attempts: dict[int, int]
@@ -366,7 +366,7 @@ class SlurmSubmission:
 
 
 def submission(run: RunDir) -> SlurmSubmission:
-    """What `note` wrote. Raises RunError if the run was not submitted, FileFormatError for a damaged note."""
+    """Read the note that `note` wrote. Raises RunError if the run was not submitted, FileFormatError for a damaged note."""
     path = run.path / NOTE
     try:
         data = files.read_json(path)

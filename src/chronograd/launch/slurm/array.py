@@ -1,4 +1,4 @@
-"""A sweep as one array of SLURM: jobs of equal shape, a run directory each."""
+"""A sweep as one SLURM array: jobs of equal shape, each with a run directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Element = tuple[tuple[str, ...], Job]
 
 
 def grid(job: Job, sweep: Sequence[str]) -> list[Element]:
-    """The overrides and the job of each point of a grid. Raises JobError for what cannot be read.
+    """Return the overrides and the job of each point of a grid. Raises JobError for a sweep that cannot be read.
 
     Args:
         sweep: fields and their values, such as `training.batch=32,64`; values are YAML.
@@ -49,7 +49,7 @@ def launch_array(elements: Sequence[Element], options: Options, out: PathLike | 
     """Submit jobs of equal shape as one array, each with a run directory `run-N`. Raises as `launch`.
 
     Args:
-        out: the folder of all; by default a new one in `runs`. Its `sweep.json` says which run is which.
+        out: the folder of all; by default a new one in `runs`. Its `sweep.json` maps runs to points of the grid.
     """
     moment = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = Path(out) if out is not None else DEFAULT_PARENT / f"{moment}-sweep-{secrets.token_hex(2)}"
@@ -72,7 +72,7 @@ def launch_array(elements: Sequence[Element], options: Options, out: PathLike | 
 
 
 def render_array(elements: Sequence[Job], folder: Path, options: Options) -> str:
-    """The script of an array. Raises JobError if the jobs differ in what it asks SLURM for."""
+    """Return the script of an array. Raises JobError if the jobs need different SLURM options."""
     found = {render(jobs.scaled(job), folder, options, len(elements)): None for job in elements}
     shapes = {tuple(_asked_for(text)) for text in found}
     if len(shapes) > 1:
@@ -84,5 +84,5 @@ def render_array(elements: Sequence[Job], folder: Path, options: Options) -> str
 
 
 def _asked_for(text: str) -> list[str]:
-    """The lines of a script that are the same for jobs of equal shape."""
+    """Return the lines of a script that are the same for jobs of equal shape."""
     return [line for line in text.splitlines() if not line.startswith(("#SBATCH --job-name=", "# "))]

@@ -1,4 +1,4 @@
-"""SLURM's own commands, and what they print."""
+"""SLURM's commands and their output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMAND_TIMEOUT_S = 60.0
 
 
 def num_nodes() -> int:
-    """Nodes of the SLURM that this machine can submit jobs to; 0 without one that answers."""
+    """Return the number of nodes of the SLURM that this machine can submit to; 0 if none answers."""
     try:
         return len(set(_call("sinfo", "--noheader", "--Node", "--format=%N").split()))
     except RunError:
@@ -22,17 +22,17 @@ def num_nodes() -> int:
 
 
 def sbatch(script: Path) -> str:
-    """The id of the job that a script became."""
+    """Submit a script. Returns the id of its job."""
     return _call("sbatch", "--parsable", str(script)).strip().split(";")[0]
 
 
 def scancel(job_id: str) -> None:
-    """End a job, or take it out of the queue. Raises RunError where SLURM refuses or does not answer."""
+    """End a job, or remove it from the queue. Raises RunError if SLURM refuses or does not answer."""
     _call("scancel", job_id)
 
 
 def squeue(job_id: str) -> tuple[str, str] | None:
-    """State and reason; None for a job that SLURM has forgotten, some minutes after its end."""
+    """Return state and reason; None for a job that SLURM has forgotten, some minutes after its end."""
     arguments = ("--jobs", job_id, "--states=all", "--noheader", "--format=%T|%R")
     try:
         text = _call("squeue", *arguments).strip()
@@ -47,7 +47,7 @@ def squeue(job_id: str) -> tuple[str, str] | None:
 
 
 def sacct(job_id: str) -> tuple[str, str] | None:
-    """State and reason from the accounting; None where there is none, or it has not heard of the job."""
+    """Return state and reason from the accounting; None without accounting, or if it does not know the job."""
     try:
         text = _call("sacct", "--jobs", job_id, "-X", "--noheader", "--parsable2", "--format=State,Reason").strip()
     except RunError:
@@ -59,8 +59,8 @@ def sacct(job_id: str) -> tuple[str, str] | None:
 
 
 def _call(*command: str) -> str:
-    """What a command of SLURM prints. Raises RunError with its message."""
-    # Only processes that we watch ourselves end with their parent; SLURM ends its own.
+    """Run a SLURM command and return its output. Raises RunError with its message."""
+    # Only processes that we watch end with their parent; SLURM ends its own.
     kept = {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False, env=kept)

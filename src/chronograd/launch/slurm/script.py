@@ -15,12 +15,12 @@ from chronograd.hardware import catalog
 from chronograd.job import Job, changed
 from chronograd.words import how_many
 
-# Seconds before the time limit at which SLURM tells the script, so that it can be queued again.
+# Seconds before the time limit at which SLURM signals the script, so that it can be queued again.
 WARNING_S = 60
 EXIT_FILE = "slurm.exit"
-# What the script exits with when the time limit is near and no checkpoint was written, as timeout(1) does.
+# The script's exit status if the time limit is near and no checkpoint was written, as for timeout(1).
 TIMED_OUT = 124
-# What #SBATCH --output cannot say: its quotes hold no quote, and a backslash or percent sign stands for something else.
+# Characters that #SBATCH --output cannot hold: quotes, and backslash or percent signs, which have another meaning there.
 _UNSAYABLE = re.compile('["\\\\%\x00-\x1f\x7f\ud800-\udfff]')
 # The forms that sbatch accepts: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on; names, several of partitions.
 _FORMS = {
@@ -36,7 +36,7 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Options:
-    """What SLURM is asked for beside what the job says. `None` leaves it to the cluster.
+    """Options for SLURM in addition to the job. `None` leaves the choice to the cluster.
 
     Attributes:
         time: limit of one allocation, such as `01:00:00`; a run may take several.
@@ -57,7 +57,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Shape:
-    """How the ranks of a job lie on nodes. `gpus` are those of a node, 0 on CPUs."""
+    """The placement of a job's ranks on nodes. `gpus` are those of a node, 0 on CPUs."""
 
     ranks: int
     per_node: int
@@ -69,12 +69,12 @@ class Shape:
 
 
 def for_nodes(job: Job, options: Options) -> Job:
-    """The job with the threads that a rank gets, so that the run directory tells them."""
+    """Return the job with the threads that a rank gets, so that the run directory records them."""
     return changed(job, [f"cluster.threads={options.cpus_per_task or job.cluster.threads or 1}"])
 
 
 def plan_of(job: Job, run: Path, arguments: Sequence[str] = ("train",)) -> RankPlan:
-    """The ranks of a job. Raises JobError for a backend that SLURM cannot start."""
+    """Return the ranks of a job. Raises JobError for a backend that SLURM cannot start."""
     if job.backend in _ELSEWHERE:
         raise JobError(
             f"backend {job.backend} cannot be launched on SLURM: {_ELSEWHERE[job.backend]}",
@@ -84,7 +84,9 @@ def plan_of(job: Job, run: Path, arguments: Sequence[str] = ("train",)) -> RankP
 
 
 def shape_of(job: Job, plan: RankPlan) -> Shape:
-    """Ranks fill one node after the other: `cluster.per_node`, else as many as the device's node has; one on a CPU."""
+    """Return the placement of ranks, which fill each node in turn: `cluster.per_node`, else the GPUs of the device's node; one
+    on a CPU.
+    """
     name = job.cluster.device
     device = None if name in ("local", "cpu") else catalog.device(name)
     is_gpu = device is not None and device.kind == "gpu"
@@ -95,13 +97,13 @@ def shape_of(job: Job, plan: RankPlan) -> Shape:
 
 
 def render(job: Job, run: Path, options: Options = Options(), elements: int | None = None) -> str:
-    """The script that trains a run directory's job: `sbatch FILE`.
+    """Return the script that trains a run directory's job: `sbatch FILE`.
 
     Args:
-        job: its `training.scale_by_ranks` is applied already.
-        run: the run directory; with `elements`, the folder of that many, `run-0` and so on, that an array trains.
+        job: its `training.scale_by_ranks` is already applied.
+        run: the run directory; with `elements`, the folder of that number of runs, `run-0` and so on, that an array trains.
 
-    Raises: JobError for a job that SLURM cannot start, InputError for options that cannot be right.
+    Raises: JobError for a job that SLURM cannot start, InputError for invalid options.
     """
     job, run = for_nodes(job, options), run.absolute()
     if bad := _UNSAYABLE.search(str(run)):
@@ -146,12 +148,12 @@ def _head(job: Job, shape: Shape, options: Options, output: str, elements: int |
 
 
 def _word(path: str) -> str:
-    """One word of an #SBATCH line: sbatch parts words at blanks, but not within double quotes."""
+    """Return one word of an #SBATCH line: sbatch splits words at blanks, but not within double quotes."""
     return path if re.fullmatch(r"[\w@%+=:,./-]+", path) else f'"{path}"'
 
 
 def _one_line(text: str) -> str:
-    """Text that stays in its comment: a network's name may be that of an attribute, and so any text."""
+    """Return text that stays in its comment: a network's name may be any text, because it may name an attribute."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
@@ -161,7 +163,7 @@ def _what(job: Job, shape: Shape) -> str:
     return f"{job.network.name} on {job.data.name}: {ranks} of backend {job.backend} on {nodes}"
 
 
-# NodeAddr is what SLURM itself reaches a node by; its name need not resolve.
+# SLURM itself reaches a node at NodeAddr; the node's name may not resolve.
 _FIRST_NODE = r"""# The ranks meet at the first node.
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')"""
@@ -210,8 +212,8 @@ def _ranks(plan: RankPlan, run: Path, options: Options, threads: int, max_restar
     return _RANKS.format(command=command, threads=threads, max_restarts=max_restarts)
 
 
-# `time` is bash's own: what a rank used, with its children, one line per attempt. srun has --cpus-per-task again because
-# it no longer takes it from sbatch since SLURM 22.05.
+# `time` is bash's: the usage of a rank and its children, one line per attempt. srun repeats --cpus-per-task because it no
+# longer takes it from sbatch since SLURM 22.05.
 _RANKS = """\
 for ((restart = 0; ; restart++)); do
   # Another port each time: that of a rank that was killed may still be taken.
