@@ -63,7 +63,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="gone is a symbolic link to absent, which does not exist"):
         RunDir.open(tmp_path / "gone")
     run = RunDir.create(out=tmp_path / "own")
-    with pytest.raises(RunError, match="loop of your own"):
+    with pytest.raises(RunError, match="custom training loop"):
         run.job()
     with pytest.raises(FileFormatError, match="no record"):
         run.record()

@@ -117,7 +117,7 @@ def test_a_hung_rank_is_named_with_the_collective(
     monkeypatch.setattr("chronograd.launch.processes.GRACE_S", 1.0)  # one that was stopped does not hear SIGTERM
     with pytest.raises(RunError) as raised:
         launch.train(make_job(tmp_path, TIMEOUT, how=how, rank=rank), out=tmp_path / "run", launcher="local")
-    first = raised.value.message.splitlines()[0].removesuffix("; the end of what it printed:")
+    first = raised.value.message.splitlines()[0].removesuffix("; the end of its output:")
     assert first.startswith(f"rank {rank} failed with a time-out: it did not come to the ")
     assert re.search(told, first), first
     assert "--resume" in raised.value.hint

@@ -323,7 +323,7 @@ def _launch(
     on_hosts = _hosts_of(launcher)
     name = "hosts" if on_hosts else launcher or plan.launcher
     if name not in LAUNCHERS:
-        raise JobError(f"launcher {name!r} is not there", f"use {' or '.join(LAUNCHERS)}")
+        raise JobError(f"unknown launcher {name!r}", f"use {' or '.join(LAUNCHERS)}")
     if (name == "horovodrun") != (plan.launcher == "horovodrun"):
         raise JobError(f"launcher {name} cannot start ranks of backend {job.backend}", f"use {plan.launcher}")
     backend.prepare(job, run)
@@ -375,10 +375,10 @@ def _first_failure(run: RunDir, before: Mapping[int, int], launcher: str, told: 
     if text.startswith(LINK_DOWN):
         hint = "see that these hosts reach each other (`ping`, `chronograd calibrate links`), then resume the run"
         return RunError(text, hint)
-    own, of_all = run.output_path(rank), run.output_path(launcher)
+    own, shared = run.output_path(rank), run.output_path(launcher)
     mark = f"[{rank}]<" if launcher == "horovodrun" else f"[rank{rank}]" if run.ranks()[1:] else ""
-    printed = tail(own) if own.exists() else tail(of_all, mark)
-    return RunError(f"rank {rank} failed with {text}; the end of what it printed:\n{printed}")
+    printed = tail(own) if own.exists() else tail(shared, mark)
+    return RunError(f"rank {rank} failed with {text}; the end of its output:\n{printed}")
 
 
 def _differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:

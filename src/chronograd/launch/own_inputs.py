@@ -33,8 +33,8 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
     """
     if job.cluster.count != 1 or job.backend != "single":
         raise InputError(
-            f"inputs of your own are timed in one process, not with backend {job.backend} and {job.cluster.count} ranks",
-            "write backend=single cluster.count=1, or run your own loop inside chronograd.record()",
+            f"your own inputs are timed in one process, not with backend {job.backend} and {job.cluster.count} ranks",
+            "write backend=single cluster.count=1, or run your training loop inside chronograd.record()",
         )
     training, is_training = job.training, job.mode == "training"
     with _threads_kept():

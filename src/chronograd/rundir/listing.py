@@ -1,9 +1,9 @@
 """A list of runs, and the runs that a RUN argument names. All commands read RUN in the same way.
 
-runs/mine, result.json     a run directory, a record file.
-mine                       A run in the folder `runs`, if no file has that name.
-runs/sweep                 A folder: every run directory and record file in it.
-runs/one,runs/two          Several runs, separated by commas.
+runs/mine, result.json     a run directory, a record file
+mine                       a run in `runs`, if no file has that name
+runs/sweep                 a folder: all its runs
+runs/one,runs/two          several runs
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def render_array(elements: Sequence[Job], folder: Path, options: Options) -> str
     if len(shapes) > 1:
         raise JobError(
             "the jobs of the sweep need different nodes, ranks, threads or backends",
-            "sweep over fields of network, data or training; submit the others one by one",
+            "sweep over fields of network, data or training; submit the others individually",
         )
     return next(iter(found))
 
