@@ -1,11 +1,12 @@
 """A study: an experiment as data. One folder of `chronograd_lab.studies` each: a `STUDY` in study.py, and its text in page.md.
 
 `conduct` runs jobs and returns `Results`; the report is made from results alone, so that it can be made again without running
-anything. Studies that are still one file make their sections and sentences in code, `computed`.
+anything.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,10 @@ class Study:
         sizes: settings by size. `smoke` takes seconds and runs in the tests, `laptop` minutes on two cores with real data.
             `evening` takes hours on two cores or minutes on a GPU. `paper` has the published setting.
         conduct: runs a size in a runner.
-        text: the page, in the form of `chronograd_lab.common.written`, for results of size `published`.
+        text: the page, in the form of `chronograd_lab.common.written`, for results of size `published`; by default `page.md`
+            next to the file of `conduct`.
         values: fill-ins and claims of the text, in addition to `settings`. `blocks`: tables and figures by the title of their
             section.
-        computed: a page made by code, of a study without a text.
         truth: a description of the files in the runner's `truth`, which score predictions; empty if there are none.
         not_run: the open points of results of size `laptop`.
     """
@@ -71,7 +72,6 @@ class Study:
     hypothesis: str
     sizes: Mapping[str, Settings]
     conduct: Callable[[StudyRunner, Settings], Results]
-    computed: Callable[[Results], Answer] | None = None
     text: Path | None = None
     published: str = "laptop"
     values: Callable[[Results], Mapping[str, Any]] = lambda results: {}
@@ -81,11 +81,10 @@ class Study:
 
     def page(self, results: Results, is_checked: bool = True) -> Answer:
         """Return the report. Raises ClaimError if results of the published size do not support the text, if `is_checked`."""
-        if self.computed is not None:
-            return self.computed(results)
-        if self.text is None or results.size != self.published:
+        text = self.text or Path(inspect.getfile(self.conduct)).with_name("page.md")
+        if results.size != self.published or not text.is_file():
             return self.plain(results)
-        written = read_page(self.text, self._values(results), self.blocks(results), is_checked)
+        written = read_page(text, self._values(results), self.blocks(results), is_checked)
         return self.answer(results, written.sections, written.highlights, written.opening)
 
     def _values(self, results: Results) -> Mapping[str, Any]:
@@ -136,7 +135,7 @@ class Study:
         runs, threads = environment.get("runs_at_a_time", 1), environment.get("threads_per_run", 1)
         footer = (
             f"{results.created[:10]};{changes} {gpu}{environment.get('processor', 'unknown processor')}{cores}; "
-            f"{plural(runs, 'run')} at a time with {plural(threads, 'thread')} each; {versions}"
+            f"{plural(runs, 'run')} at a time with {plural(threads, 'thread')} each. Versions: {versions}"
         )
         opening = summary or Answer(_title(self.name), sections=list(sections)).opening()
         if self.not_run and results.size == "laptop":

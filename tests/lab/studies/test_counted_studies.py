@@ -19,8 +19,8 @@ from chronograd_lab.common.rows import matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study
 from chronograd_lab.common.written import ClaimError
-from chronograd_lab.studies import inception
 from chronograd_lab.studies.alexnet import study as alexnet
+from chronograd_lab.studies.inception import study as inception
 from chronograd_lab.studies.receptive_field import study as receptive_field
 from chronograd_lab.studies.vgg19_memory import study as vgg19_memory
 
@@ -184,6 +184,14 @@ def test_inception_modules(tmp_path: Path) -> None:
     # The fourth naive module gets 256 + 3 × 416 channels.
     assert results.rows["stacked"][-1] == {"number": 4, "side": 32, "in": 256 + 3 * 416, "out": 256 + 4 * 416,
                                            "macs": 1024 * (256 + 3 * 416) * (128 + 9 * 192 + 25 * 96)}  # fmt: skip
+
+
+def test_a_module_whose_pooling_passes_fewer_channels_contradicts_the_page() -> None:
+    results = published(inception.STUDY)
+    pooling = next(row for row in results.rows["layers"] if row["layer"] == "pool")
+    pooling["out_channels"] = 128
+    with pytest.raises(ClaimError, match="passes all channels on"):
+        inception.STUDY.page(results)
 
 
 def test_stacked_filters_see_what_algebra_says() -> None:

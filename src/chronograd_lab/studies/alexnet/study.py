@@ -7,7 +7,6 @@ One weird trick for parallelizing convolutional neural networks, arXiv 1404.5997
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Table
@@ -121,7 +120,6 @@ STUDY = Study(
     hypothesis="60,965,224 with the two groups of the paper; other totals are of other networks",
     sizes={"smoke": _SIZE, "laptop": _SIZE},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

@@ -6,7 +6,6 @@ T. DeVries and G. Taylor, Improved regularization of convolutional neural networ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -194,7 +193,6 @@ STUDY = Study(
     "neighbours, so they should gain less at the same cost",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
     not_run=[

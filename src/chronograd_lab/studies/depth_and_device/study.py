@@ -300,7 +300,6 @@ STUDY = Study(
     "need fewer, and depth alone cannot tell of another family",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
     truth="logs of further runs, history{depth}_{device}.json: depth 18, 34, 50, 101, 152 are torchvision's, others 6n + 2",

@@ -5,7 +5,6 @@ V. Mnih et al., Human-level control through deep reinforcement learning, Nature 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from chronograd.units import number
@@ -54,7 +53,6 @@ STUDY = Study(
     "an agent loses most, without a target network less, without both nearly all",
     sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=returns.values,
     blocks=blocks,
 )

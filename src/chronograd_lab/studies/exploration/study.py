@@ -5,7 +5,6 @@ Annealed: Mnih et al. 2015. Ladder: D. Horgan et al., Distributed prioritized ex
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from chronograd_lab.common import returns
@@ -43,7 +42,6 @@ STUDY = Study(
     "fixed share, and the ladder, which has both at once, should need no schedule",
     sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=returns.values,
     blocks=blocks,
 )

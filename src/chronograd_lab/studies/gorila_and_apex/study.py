@@ -7,7 +7,6 @@ prioritized experience replay, arXiv 1803.00933.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Table
@@ -186,7 +185,6 @@ STUDY = Study(
     "learner, whose gradients are fresh, and moves transitions, which priorities choose from",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from chronograd.compare.scaling import Scaling
@@ -226,7 +225,6 @@ STUDY = Study(
     hypothesis="Weak scaling near 90 % where gradients are exchanged behind backward; fewer, larger messages are faster",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

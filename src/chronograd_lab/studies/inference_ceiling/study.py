@@ -437,7 +437,6 @@ STUDY = Study(
     "memory and small sizes take most of it",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

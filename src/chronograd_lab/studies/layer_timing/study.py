@@ -373,7 +373,6 @@ STUDY = Study(
     hypothesis="Waiting for the device after each layer adds the time that its queue hides. Matrix products timed by themselves need no waiting",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
     truth="what `chronograd measure layers NETWORK --json` printed on another machine, and traces of torch.profiler",

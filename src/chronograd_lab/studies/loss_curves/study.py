@@ -366,7 +366,6 @@ STUDY = Study(
     hypothesis="A falling curve extrapolates where the learning rate is constant; where the rate falls, its schedule decides",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

@@ -525,7 +525,6 @@ STUDY = Study(
     "of eight bits cost a fraction of a percentage point of accuracy",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

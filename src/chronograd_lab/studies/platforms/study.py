@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Table
@@ -110,7 +109,6 @@ STUDY = Study(
     hypothesis="All platforms express the same settings in other words, so a table of fields is enough to move a job",
     sizes={"smoke": _SIZE, "laptop": _SIZE},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

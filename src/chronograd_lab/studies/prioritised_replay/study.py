@@ -5,7 +5,6 @@ Schaul et al., Prioritized experience replay, arXiv 1511.05952: better than unif
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from chronograd_lab.common import returns
@@ -51,7 +50,6 @@ STUDY = Study(
     "transitions are many, as in CartPole, there is less to win",
     sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=returns.values,
     blocks=blocks,
 )

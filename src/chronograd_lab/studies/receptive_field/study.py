@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -162,7 +161,6 @@ STUDY = Study(
     hypothesis="(N·F − N + 1) × (N·F − N + 1) pixels, 13 × 13 for three 5 × 5 filters",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

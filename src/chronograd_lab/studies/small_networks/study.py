@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Table
@@ -463,7 +462,6 @@ STUDY = Study(
     "its batch-norm statistics and its resolution, and each of them can be shown alone",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     published="evening",
     values=values,
     blocks=blocks,

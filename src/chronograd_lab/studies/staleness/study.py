@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -337,7 +336,6 @@ STUDY = Study(
     "that is given the durations",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

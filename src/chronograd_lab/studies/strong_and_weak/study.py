@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Table
@@ -200,7 +199,6 @@ STUDY = Study(
     "and its gradients do not.",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )

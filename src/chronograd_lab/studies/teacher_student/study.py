@@ -492,7 +492,6 @@ STUDY = Study(
     "same network on those labels alone; with more images per class it gains, then loses to wrong labels",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
     not_run=[

@@ -5,7 +5,6 @@ K. Simonyan, A. Zisserman, Very deep convolutional networks for large-scale imag
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Table
@@ -80,7 +79,6 @@ STUDY = Study(
     hypothesis="Activations are in the first layers, weights in the first linear layer, work in the convolutions",
     sizes={"smoke": _SIZE, "laptop": _SIZE},
     conduct=conduct,
-    text=Path(__file__).with_name("page.md"),
     values=values,
     blocks=blocks,
 )
