@@ -1,1 +1,1 @@
-"""AlexNet layer by layer, and the three totals that are quoted for it."""
+"""AlexNet layer by layer, and the three totals quoted for it."""

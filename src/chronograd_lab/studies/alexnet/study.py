@@ -1,4 +1,4 @@
-"""AlexNet layer by layer, and the three totals that are quoted for it.
+"""AlexNet layer by layer, and the three totals quoted for it.
 
 A. Krizhevsky, I. Sutskever, G. Hinton, ImageNet classification with deep convolutional neural networks, NIPS 2012; A. Krizhevsky,
 One weird trick for parallelizing convolutional neural networks, arXiv 1404.5997 (the single tower that torchvision has).

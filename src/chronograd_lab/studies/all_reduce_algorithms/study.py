@@ -1,6 +1,6 @@
-"""The all-reduce choices of tf.distribute, each predicted with its own model and measured where it runs: is AUTO best?
+"""The all-reduce choices of tf.distribute, each predicted with its own model and measured here if it runs: is AUTO best?
 
-One machine: NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice. Two: AUTO, RING, NCCL. What AUTO takes is read
+One machine: NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice. Two: AUTO, RING, NCCL. The choice of AUTO is read
 from TensorFlow's source.
 """
 
@@ -48,7 +48,7 @@ STRATEGIES = {ONE: "MirroredStrategy", TWO: "MultiWorkerMirroredStrategy"}
 
 @dataclass(frozen=True)
 class Model:
-    """How an exchange is predicted: in words, as a formula, and its seconds for (bytes, topology)."""
+    """The prediction of an exchange: its way in words, a formula, and its seconds for (bytes, topology)."""
 
     words: str
     formula: str
@@ -60,7 +60,7 @@ def _ring(size: float, t: Topology) -> float:
 
 
 def _two_hubs(size: float, t: Topology) -> float:
-    # Halves of two to four sit under one switch of a machine with two.
+    # In a machine with two switches, each half of two to four GPUs is under one switch.
     across = t.across if t.across is not None and t.on_node > (t.per_group or t.on_node) else t.intra
     return hierarchical_copy(size, int(t.num_ranks), t.intra, across)
 
@@ -70,7 +70,9 @@ def _to_one(size: float, t: Topology) -> float:
 
 
 def _through_hosts(size: float, t: Topology) -> float:
-    """TensorFlow's own ring: what crosses machines is copied to the host, sent by gRPC, and copied to the next GPU."""
+    """Return the seconds of TensorFlow's own ring: data between machines is copied to the host, sent by gRPC, and copied to the
+    next GPU.
+    """
     inter, host = t.inter, t.intra
     rate = 1 / (1 / inter.bandwidth_bytes_per_s + 2 / host.bandwidth_bytes_per_s)
     staged = inter.model_copy(update={"bandwidth_bytes_per_s": rate, "latency_s": inter.latency_s + 2 * host.latency_s})
@@ -88,12 +90,12 @@ MODELS = {
         _through_hosts,
     ),
 }
-# What AUTO takes on GPUs; the page has the places in TensorFlow's source.
+# The choice of AUTO on GPUs; the page has the places in TensorFlow's source.
 AUTO = {ONE: "nccl", TWO: "ring"}
 
 
 def sweeps(settings: Settings) -> list[Sweep]:
-    """Each choice in every round here."""
+    """Return each choice in every round here."""
 
     def sweep(name: str, backend: str, choice: str) -> Sweep:
         training = {"batch": settings["batch_per_rank"], "learning_rate": 0.01}
@@ -110,9 +112,9 @@ def sweeps(settings: Settings) -> list[Sweep]:
 
 
 def predicted(settings: Settings) -> list[Row]:
-    """A step of every choice on GPUs: computation, the wait for the slowest, and the exchange, of which nothing is hidden.
+    """Return a step of every choice on GPUs: computation, the wait for the slowest, and the exchange, none of it hidden.
 
-    TensorFlow packs all gradients into one message, which is complete when backward has ended.
+    TensorFlow packs all gradients into one message, which is complete at the end of the backward pass.
     """
     device, link = settings["device"], settings["link"]
     rows = []
@@ -171,7 +173,7 @@ def _by_choice(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
 
 
 def _auto(rows: Sequence[Row]) -> list[Row]:
-    """Steps of AUTO, each with that of the fastest choice for the same GPUs, and by how much it is longer."""
+    """Return the steps of AUTO, each with the step of the fastest choice for the same GPUs, and the excess of AUTO over it."""
     auto = []
     for row in matching(rows, choice="auto"):
         fastest = min(matching(rows, set=row["set"], world=row["world"]), key=lambda other: other["step_time_s"])
@@ -181,7 +183,7 @@ def _auto(rows: Sequence[Row]) -> list[Row]:
 
 
 def _measured(results: Results, backend: str) -> list[Row]:
-    """Runs of a backend with the smallest number of several ranks."""
+    """Return the runs of a backend with its smallest number of ranks above one."""
     rows = matching(results.rows["points"], set=backend, kind="measured")
     worlds = [row["world"] for row in rows if row["world"] > 1]
     return matching(rows, world=min(worlds)) if worlds else []
@@ -208,7 +210,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _shown(choice: str) -> str:
-    """As TensorFlow writes it."""
+    """Return the name that TensorFlow uses."""
     names = {"hierarchical_copy": "HierarchicalCopy", "reduction_to_one_device": "ReductionToOneDevice"}
     return names.get(choice, choice.upper())
 
@@ -223,7 +225,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _figure(rows: Sequence[Row], named: Mapping[str, str]) -> Figure:
-    """Exchange and throughput of each choice; `named`: choices and their labels."""
+    """Return the exchange and throughput of each choice; `named`: choices and their labels."""
 
     def panel(title: str, label: str, column: str, unit: float, least: int) -> Lines:
         series = [

@@ -1,4 +1,4 @@
-"""Asynchronous SGD: what stale gradients cost in accuracy, and what not waiting wins in throughput.
+"""Asynchronous SGD: the cost of stale gradients in accuracy, and the gain of not waiting in throughput.
 
 J. Dean et al., Large scale distributed deep networks, 2012; W. Zhang et al., Staleness-aware async-SGD, arXiv 1511.05950.
 """
@@ -28,9 +28,9 @@ PARTS = ("pull_s", "compute_s", "push_s")
 
 
 def job(settings: Settings, method: str, ranks: int, rate: float) -> Job:
-    """All have the same samples and epochs. Minibatches of a rank are equally large.
+    """Return the job of a method. All jobs have the same samples, epochs, and minibatch per rank.
 
-    So `synchronous` makes 1/ranks of the updates, of ranks times the batch, at ranks times the rate.
+    `synchronous` therefore makes 1/ranks of the updates, at ranks times the batch and ranks times the rate.
     """
     times = ranks if method == SYNCHRONOUS else 1
     parts = {
@@ -43,7 +43,7 @@ def job(settings: Settings, method: str, ranks: int, rate: float) -> Job:
 
 
 def experiments(settings: Settings) -> dict[str, Arm]:
-    """By name, such as `asynchronous, 4 at 0.1`. With one learner nothing is stale, so staleness changes nothing."""
+    """Return the arms by name, such as `asynchronous, 4 at 0.1`. With one learner no gradient is stale."""
     arms = {}
     for rate in settings["learning_rates"]:
         several = [
@@ -61,7 +61,9 @@ def _name(method: str, ranks: int, rate: float) -> str:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    runner.parallel = runner.threads = 1  # runs are timed, so each has the machine to itself, and a rank one core
+    runner.parallel = runner.threads = (
+        1  # runs are timed, so each has the machine to itself, and each rank has one core
+    )
     trained = train_arms(runner, [*experiments(settings).values()])
     rows, stale = [], []
     for one in trained:
@@ -76,7 +78,9 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """By learning rate and arm, such as `rate_0_1.asynchronous_4`: accuracy. By arm: throughput against one process, and time."""
+    """Return accuracies by learning rate and arm, such as `rate_0_1.asynchronous_4`, and the throughput over one process and
+    the time by arm.
+    """
     rows = results.rows["runs"]
     arms = {(row["rate"], row["method"], row["ranks"]): row["experiment"] for row in rows}
     accuracies: dict[str, dict[str, Spread]] = {}
@@ -129,7 +133,7 @@ def _accuracies(results: Results) -> Block:
 
 
 def staleness_shares(rows: Sequence[Row], ranks: int) -> dict[int, float]:
-    """Share of the updates of asynchronous runs by their staleness, over all rates and seeds.
+    """Return the share of the updates of asynchronous runs by their staleness, over all rates and seeds.
 
     >>> rows = [{"method": "asynchronous", "ranks": 2, "staleness": s, "updates": n} for s, n in ((0, 1), (1, 3))]
     >>> staleness_shares(rows, 2)
@@ -161,7 +165,7 @@ def _staleness(results: Results) -> Block:
 
 
 def _gains(rows: Sequence[Row], method: str) -> dict[int, float]:
-    """Samples per second by number of learners or ranks, against one process."""
+    """Return samples per second over those of one process, by number of learners or ranks."""
     single = spread(rows, "samples_per_s", method=SINGLE).mean
     by_ranks = grouped(matching(rows, method=method), "ranks")
     return {n: spread(by_ranks[n], "samples_per_s").mean / single for n in _learners(rows) if n in by_ranks}
@@ -188,7 +192,7 @@ def _times(rows: Sequence[Row], ranks: int) -> list[float]:
 
 
 def _exchanging(rows: Sequence[Row], ranks: int) -> float:
-    """Share of a learner's time in which it pulls and pushes."""
+    """Return the share of a learner's time in which it pulls and pushes."""
     pull, compute, push = _times(rows, ranks)
     return 1 - compute / (pull + compute + push)
 
@@ -203,7 +207,7 @@ def _parts(results: Results) -> Table:
 
 
 def _against_time(results: Results) -> Figure:
-    """At the largest rate, with the most learners."""
+    """Return accuracy against time, at the largest rate and with the most learners."""
     rows = results.rows["runs"]
     rate, most = _rates(rows)[-1], max(_learners(rows))
     names = [_name(SINGLE, 1, rate), *(_name(m, most, rate) for m in (SYNCHRONOUS, ASYNCHRONOUS, AWARE))]
@@ -228,7 +232,7 @@ _PAPER = {
 STUDY = Study(
     name="asynchronous-sgd",
     question="What do stale gradients cost in accuracy, and what does not waiting win in throughput?",
-    hypothesis="With n learners a gradient is n − 1 updates old: harmless at a low rate, ruinous at a high one, unless the "
+    hypothesis="With n learners a gradient is n − 1 updates old. This is harmless at a low rate, ruinous at a high one, unless the "
     "rate is divided by it; and learners that do not wait for each other do more samples per second",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,

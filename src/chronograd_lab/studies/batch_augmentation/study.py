@@ -1,4 +1,4 @@
-"""Batch augmentation: what M copies of each sample in a batch, each augmented anew, gain and cost.
+"""Batch augmentation: gain and cost of M copies of each sample in a batch, each with its own augmentation.
 
 E. Hoffer et al., Augment your batch: better training with larger batches, arXiv 1901.09335.
 """
@@ -22,21 +22,21 @@ from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import NotRun, Study, listed, table
 from chronograd_lab.common.written import Block, key
 
-# Points of accuracy that ResNet-44 gains on CIFAR-10 from M = 1 to M of 12 to 40: from memory of the paper, whose own
-# figures by M are not at hand.
+# Percentage points of accuracy that ResNet-44 gains on CIFAR-10 from M = 1 to M of 12 to 40. From memory of the paper: we do
+# not have its own figures by M.
 RECALLED_GAIN = (0.5, 1.0)
 PICTURE_COPIES = 8
-# The M that stands for large ones needs at least this many seeds.
+# The M that stands for large ones needs at least this number of seeds.
 LEAST_RUNS = 3
-# One copy with crop and flip alone: what cutout and copies are held against.
+# One copy with crop and flip alone: the baseline of cutout and copies.
 PLAIN = "M=1, no cutout"
-# Columns of a curve, by what is needed to reach the target, and digits that are printed of them.
+# Columns of a curve by the kind of cost to reach the target, and the digits printed of each.
 TARGETS = {"epochs": "epoch", "updates": "step", "images": "images", "seconds": "seconds"}
 _DIGITS = {"epochs": 1, "updates": 0, "images": 0, "seconds": 1}
 
 
 class Copies(NamedTuple):
-    """So many copies of every sample, for so many epochs, from so many seeds."""
+    """A number of copies of every sample, of epochs, and of seeds."""
 
     copies: int
     epochs: int
@@ -45,8 +45,11 @@ class Copies(NamedTuple):
 
 
 def arms(settings: Settings) -> dict[str, Copies]:
-    """By name, those with most seeds first, of these the longest runs. All have the same number of updates but one, which has one
-    copy and as many images as the arm of `longer` copies: the same compute, spent on epochs."""
+    """Return the arms by name: those with most seeds first, then the longest runs.
+
+    All but one have the same number of updates. The other has one copy and the same number of images as the arm of `longer`
+    copies, so it spends the same compute on epochs.
+    """
     epochs, longer = settings["epochs"], settings["longer"]
     seeds = dict(zip(settings["copies"], settings["seeds"], strict=True))
     compared = {f"M={m}": Copies(m, epochs, n) for m, n in seeds.items()}
@@ -60,12 +63,14 @@ def longer_name(settings: Settings) -> str:
 
 
 def by_copies(settings: Settings) -> list[str]:
-    """Names of the arms of equally many updates, by rising M."""
+    """Return the names of the arms with the same number of updates, by rising M."""
     return [f"M={m}" for m in sorted(settings["copies"])]
 
 
 def job(settings: Settings, arm: Copies) -> Job:
-    """The longer arm is looked at as seldom as it has more epochs, so all arms have equally many evaluations."""
+    """Return the job of an arm. All arms have the same number of evaluations, so the longer one has more epochs between
+    them.
+    """
     return job_of(
         settings, settings["network"], recipe="batch-augmentation", epochs=arm.epochs,
         evaluate_every=settings["evaluate_every"] * arm.epochs // settings["epochs"],
@@ -78,7 +83,7 @@ def _augmentation(settings: Settings) -> dict[str, Any]:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    """All arms run to their cap, also past the target, so that they can be compared at any point."""
+    """Run all arms to their cap, also past the target, so that they can be compared at any point."""
     compared = [
         Arm(name, job(settings, arm), {"arm": name, "copies": arm.copies}, range(arm.seeds))
         for name, arm in arms(settings).items()
@@ -99,12 +104,12 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _alone(runner: StudyRunner, trained: Sequence[Trained]) -> dict[str, float]:
-    """Seconds of a step of each arm while nothing else runs: the runs were trained side by side."""
+    """Return the seconds of a step of each arm while nothing else runs; the training runs were parallel."""
     return {one.arm.name: runner.step_alone_s(one.arm.name, one.arm.job) for one in trained if one.seed == 0}
 
 
 def to_target(columns: dict[str, list[float | None]], target: float) -> Row:
-    """Epochs, updates, images and seconds at the first evaluation that reaches the target; None where none does.
+    """Return epochs, updates, images and seconds at the first evaluation that reaches the target; None if none does.
 
     >>> columns = {"epoch": [1, 2], "step": [10, 20], "images": [90, 180], "seconds": [0.5, 1.1]}
     >>> to_target({**columns, "test_accuracy": [0.4, 0.6]}, 0.5)["seconds_to_target"]
@@ -115,7 +120,7 @@ def to_target(columns: dict[str, list[float | None]], target: float) -> Row:
 
 
 def pictures(settings: Settings) -> dict[str, str]:
-    """One training image and copies of it, as the network sees them, normalisation undone."""
+    """Return one training image and copies of it, as the network sees them, without normalisation."""
     import torch
 
     from chronograd.data import augment, datasets
@@ -137,7 +142,9 @@ def pictures(settings: Settings) -> dict[str, str]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """By arm: accuracy, error, cost, and the cost to reach the target. `fewest`: the cheapest arm to the target, by kind of cost."""
+    """Return accuracy, error, cost, and cost to reach the target by arm. `fewest`: the cheapest arm to the target, by kind of
+    cost.
+    """
     settings, rows = results.settings, results.rows["runs"]
     names = {key(name): name for name in by_copies(settings)} | {"longer": longer_name(settings), "plain": PLAIN}
     arms = {short: _arm(results, name) for short, name in names.items()}
@@ -192,7 +199,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _panel(results: Results, x: str, x_label: str) -> Lines:
-    """Test error of all arms, the target as a line across."""
+    """Return the test error of all arms, with the target as a horizontal line."""
     names = [*by_copies(results.settings), longer_name(results.settings)]
     series = [_error_curve(results, name, x) for name in names]
     target = Mark("y", 100 * (1 - results.settings["target"]), "target")
@@ -209,14 +216,14 @@ def _pictures(results: Results) -> Block:
 
 
 def _plain(results: Results) -> Block:
-    """One copy with crop and flip alone, and with cutout."""
+    """Return the errors of one copy, with crop and flip alone and with cutout."""
     labels = {PLAIN: "crop and flip", by_copies(results.settings)[0]: "with cutout"}
     errors = [_error_curve(results, name, "epoch", label) for name, label in labels.items()]
     return Block(figure=Figure([Lines("epochs", "test error, %", errors)]))
 
 
 def _error_curve(results: Results, name: str, x: str, label: str = "") -> Series:
-    """Mean test error of an arm in percent, against a column of its curves."""
+    """Return the mean test error of an arm in percent, against a column of its curves."""
     s = mean_curve(results.curves, name, x, label)
     y, low, high = ([None if v is None else 100 - v for v in values] for values in (s.y, s.high, s.low))
     return replace(s, y=y, low=low, high=high)
@@ -240,14 +247,14 @@ def _updates(results: Results) -> Block:
 
 
 def _at_equal_seconds(results: Results) -> tuple[float, list[Spread]]:
-    """When the first of the two arms of equal images ends, and the accuracy of each then."""
+    """Return the time when the first of the two arms of equal images ends, and the accuracy of each at that time."""
     names = [f"M={results.settings['longer']}", longer_name(results.settings)]
     ended_s = min(_of(results, name, "seconds").mean for name in names)
     return ended_s, [accuracy_at(results.curves, name, "seconds", ended_s) for name in names]
 
 
 def _images(results: Results) -> Block:
-    """At equal images and seconds: one pair has the same compute and a whole schedule each."""
+    """Compare arms at equal images and seconds: one pair has the same compute, and each arm of it a whole schedule."""
     names = [f"M={results.settings['longer']}", longer_name(results.settings)]
     ended_s, accuracies = _at_equal_seconds(results)
     at_end = dict(zip(names, accuracies, strict=True))
@@ -261,9 +268,9 @@ def _images(results: Results) -> Block:
 
 
 def accuracy_at(curves: Curves, arm: str, x: str, at: float) -> Spread:
-    """Accuracy over the seeds at the last evaluation that, in the mean of the seeds, is not beyond `at`.
+    """Return the accuracy over the seeds at the last evaluation whose mean position is not beyond `at`.
 
-    0 where there is none yet.
+    It is 0 before the first evaluation.
     """
     own = of_arm(curves, arm)
     xs = np.mean([[float(v or 0) for v in columns[x]] for columns in own], axis=0)
@@ -324,13 +331,13 @@ def _published(results: Results) -> Table:
 
 
 def _largest(results: Results) -> str:
-    """The largest M with repeats enough for a statement, else the largest."""
+    """Return the largest M with enough seeds for a statement, or the largest of all."""
     names = by_copies(results.settings)
     return next((name for name in reversed(names) if _of(results, name).n >= LEAST_RUNS), names[-1])
 
 
 def fewer_updates(first: list[float | None], last: list[float | None]) -> tuple[str, str]:
-    """Whether the arm `last` reaches the target in fewer updates than `first`, and how many each needs.
+    """Return whether the arm `last` reaches the target in fewer updates than `first`, and the updates of each.
 
     >>> fewer_updates([None, 90.0], [40.0])
     ('yes', '40 against more than the cap')
@@ -361,7 +368,7 @@ _PAPER: dict[str, Any] = {
     "cutout": 16, "seeds": [3, 3, 3, 3, 3, 3], "longer": 8, "epochs": 100, "batch": 64, "target": 0.94,
 }  # fmt: skip
 
-# On one GPU a quarter of an hour, on two cores days: CIFAR-10 as it is, the paper's network for a fifth of its epochs.
+# A quarter of an hour on one GPU, days on two cores: CIFAR-10 without changes, the paper's network, a fifth of its epochs.
 _EVENING: dict[str, Any] = {
     **_PAPER, "copies": [1, 2, 4, 8], "seeds": [3, 3, 3, 1], "longer": 2, "epochs": 20, "target": 0.91, "timed_alone": True,
 }  # fmt: skip

@@ -1,10 +1,11 @@
 """Cluster profile: real, user and system time of a run on 1, 2 and 3 nodes of a CPU cluster, and the reasons.
 
-The way of the Horovod examples for Keras: Adadelta, its rate times the number of ranks, the epochs divided by it, the batch
-of a rank kept. Nodes are those of SLURM; where there is none, or too small a one, processes of this machine stand in.
+The setting is that of the Horovod examples for Keras. The rate of Adadelta is multiplied by the number of ranks, the epochs are
+divided by it, and the batch of a rank does not change. Nodes are those of SLURM; if it is missing or too small, processes of
+this machine stand in.
 
-Published: wall times of three networks on CPU nodes of an HPC cluster, from a report. Predicted: the same trainings on nodes with
-several GPUs each.
+Published: wall times of three networks on CPU nodes of an HPC cluster, from a report. Predicted: the same trainings on nodes
+with several GPUs each.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from chronograd_lab.common.runner import StudyRunner, outcome
 from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block, key
 
-# Wall time on 1, 2, 3 CPU nodes, in seconds, and how far user time was above real time.
+# Wall time on 1, 2, 3 CPU nodes in seconds, and the excess of user time over real time.
 PUBLISHED = {
     "small CNN": (451.5, 754.0, 462.1),
     "EfficientNet-B0": (474.1, 472.0, 473.4),
@@ -50,7 +51,7 @@ PUBLISHED_USER_OVER_REAL = 2.5  # 150 % above
 SLURM, PROCESSES = "SLURM", "torchrun"
 LINK_COLORS = {"ethernet-1g": "orange", "ethernet-10g": "accent"}
 DEVICE_COLORS = {"k80-gk210": "orange", "v100": "accent"}
-# Who published a row of one GPU, as the page names them; ResNet-50 in training, fp32, synthetic images of 224 x 224.
+# Publishers of the rows of one GPU, as the page names them. ResNet-50 in training, fp32, synthetic images of 224 x 224.
 PUBLISHERS = {
     "k80-gk210": "TensorFlow's performance page, 2017", "v100": "NVIDIA DeepLearningExamples, ResNet-50 v1.5",
 }  # fmt: skip
@@ -58,7 +59,7 @@ PUBLISHED_NETWORK = "torchvision:resnet50"
 
 
 def job(settings: Settings, name: str, nodes: int) -> Job:
-    """One network on `nodes` nodes, with one rank each."""
+    """Return the job of one network on `nodes` nodes, with one rank each."""
     own = settings["networks"][name]
     cluster = {"device": "cpu", "count": nodes, "per_node": 1}
     cluster |= {name: settings[name] for name in ("threads", "price_usd_per_hour")}
@@ -72,7 +73,7 @@ def job(settings: Settings, name: str, nodes: int) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    """One run after the other: they are timed."""
+    """Run one job after the other, because they are timed."""
     most = max(settings["nodes"])
     launcher = SLURM if slurm_commands.num_nodes() >= most else PROCESSES
     rows = []
@@ -99,7 +100,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _train(path: Path, own: Job, launcher: str) -> RunDir:
-    """The run in a directory, finished: as it is if it was, else begun or gone on with."""
+    """Return the finished run in a directory; start or resume it if it is not finished."""
     if is_run_dir(path) and RunDir.open(path).is_finished:
         return RunDir.open(path)
     if launcher == SLURM:
@@ -122,7 +123,7 @@ def _train(path: Path, own: Job, launcher: str) -> RunDir:
 
 
 def _times(run: RunDir) -> Row:
-    """Real time of the slowest rank, from its start to its end; user and system time of all ranks."""
+    """Return the real time of the slowest rank from its start to its end, and the user and system time of all ranks."""
     used = slurm.usage(run)
     total = {part: sum(one[part] for one in used) for part in ("user_s", "system_s")}
     return {"real_s": max(one["real_s"] for one in used), **total}
@@ -137,7 +138,9 @@ def predicted_rows(settings: Settings) -> dict[str, list[Row]]:
 
 
 def gpu_predictions(settings: Settings) -> list[Row]:
-    """The trainings of the report on nodes with several GPUs each: every GPU is a rank, and epochs are divided by the ranks."""
+    """Predict the trainings of the report on nodes with several GPUs: every GPU is a rank, and epochs are divided by the
+    ranks.
+    """
     asked, rows = settings["gpu_nodes"], []
     corrections = {
         row["device"]: (row["published_s"] / row["predicted_s"]) ** CARRIED_EXPONENT for row in gpu_checks(settings)
@@ -169,7 +172,7 @@ def gpu_predictions(settings: Settings) -> list[Row]:
 
 
 def gpu_checks(settings: Settings) -> list[Row]:
-    """Steps of one GPU as published and as predicted, of the devices that have such a row."""
+    """Return published and predicted steps of one GPU, for devices with a published row."""
     rows = []
     for device in settings["gpu_nodes"]["devices"]:
         row = base_row(device, PUBLISHED_NETWORK)
@@ -194,7 +197,7 @@ def gpu_checks(settings: Settings) -> list[Row]:
 
 
 def predictions(settings: Settings) -> list[Row]:
-    """The same jobs on nodes of a device and links of the catalogue: a step, its communication, the training."""
+    """Predict the same jobs on nodes of a device and links of the catalogue: a step, its communication, the training."""
     rows = []
     for name in settings["networks"]:
         trace = trace_job(job(settings, name, 1))
@@ -215,7 +218,9 @@ def predictions(settings: Settings) -> list[Row]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Times and images per second of 3 nodes over 1: published, here, and predicted by link and GPU. How many cores were busy."""
+    """Return times and images per second of 3 nodes over 1: published, here, and predicted by link and GPU; and the busy
+    cores.
+    """
     rows, most = results.rows["runs"], max(results.settings["nodes"])
     cores, threads = results.rows["machine"][0]["cores"], results.settings["threads"]
     busy = [row["user_s"] / row["real_s"] for row in rows]
@@ -251,7 +256,7 @@ def values(results: Results) -> dict[str, Any]:
 
 
 def _gain(rows: Sequence[Row], column: str) -> float:
-    """The most nodes over the least: of a rate, or of the inverse of a time or a number of epochs."""
+    """Return the value of the most nodes over the fewest: of a rate, or of the inverse of a time or a number of epochs."""
     own = sorted(rows, key=lambda row: row["nodes"])
     least, most = (float(own[i][column]) for i in (0, -1))
     return most / least if column.endswith("_per_s") else least / most
@@ -284,7 +289,7 @@ def _here(results: Results) -> Block:
 
 
 def _falling(title: str, nodes: Sequence[float], minutes: Sequence[float], label: str) -> Lines:
-    """Measured minutes against nodes, and what they would be if the work were divided by them."""
+    """Return measured minutes against nodes, and the minutes if the work were divided by the nodes."""
     ideal = [minutes[0] * nodes[0] / n for n in nodes]
     series = [
         Series(label, "measured", nodes, minutes, color="accent", is_joined=True),
@@ -312,7 +317,7 @@ def _busy(results: Results) -> Block:
 
 
 def _gpus(results: Results) -> Block:
-    """The trainings of the report on nodes with several GPUs each."""
+    """Return the predicted trainings of the report on nodes with several GPUs each."""
     rows, ticks = results.rows["gpu_nodes"], [float(n) for n in results.settings["nodes"]]
     panels = []
     for network, own in grouped(rows, "network").items():
@@ -335,7 +340,10 @@ def _interval(row: Row) -> str:
 
 
 def _predicted(results: Results) -> Block:
-    """Images per second over those of one node: by link, and here. One node has no link, so the first link's row stands for it."""
+    """Return images per second over those of one node: by link, and here.
+
+    One node has no link, so the row of the first link stands for it.
+    """
     here, ticks = grouped(results.rows["runs"], "network"), [float(n) for n in results.settings["nodes"]]
     body, panels = [], []
     for network, of_network in grouped(results.rows["predicted"], "network").items():

@@ -1,1 +1,1 @@
-"""Cutout over crop and flip, beside as many single pixels."""
+"""Cutout over crop and flip, compared with the same number of single pixels."""

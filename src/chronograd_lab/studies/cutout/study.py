@@ -1,4 +1,4 @@
-"""Cutout: what a square of zeros does for accuracy, and whether dropping as many single pixels would do the same.
+"""Cutout: the effect of a square of zeros on accuracy, compared with dropping the same number of single pixels.
 
 T. DeVries and G. Taylor, Improved regularization of convolutional neural networks with cutout, arXiv 1708.04552.
 """
@@ -26,15 +26,15 @@ from chronograd_lab.common.written import Block
 PUBLISHED = {"ResNet-18": (4.72, 3.99), "WRN-28-10": (3.87, 3.08), "Shake-Shake 26 2x96d": (2.86, 2.56)}
 NOTHING, ALONE = "nothing", "cutout alone"
 PLAIN, CUTOUT, PIXELS = "crop and flip", "crop, flip, cutout", "crop, flip, pixel dropout"
-# As the page names them.
+# Names in the page.
 KEYS = {"nothing": NOTHING, "alone": ALONE, "plain": PLAIN, "cutout": CUTOUT, "pixels": PIXELS}
 NUM_PICTURES = 4
 
 
 def hidden_share(size: int, side: int) -> float:
-    """Mean share of an image's pixels that a square hides whose centre is uniform and that is clipped at the edges.
+    """Return the mean share of an image's pixels that a square hides. Its centre is uniform, and the edges clip it.
 
-    Of the `size` places of the centre along one axis, those within half a side of an edge lose what lies beyond it.
+    Of the `size` places of the centre along one axis, those within half a side of an edge lose the part beyond it.
 
     >>> round(hidden_share(32, 16), 4)
     0.1914
@@ -45,7 +45,7 @@ def hidden_share(size: int, side: int) -> float:
 
 
 def arms(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The augmentations that are compared; pixel dropout hides as many pixels as cutout does on average."""
+    """Return the augmentations to compare; pixel dropout hides the same number of pixels as cutout does on average."""
     crop = {"crop": settings["crop"], "flip": settings["flip"]}
     side = settings["side"]
     return {
@@ -74,7 +74,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def pictures(settings: Settings) -> dict[str, str]:
-    """The first training images before and after each augmentation, as the network sees them less normalisation."""
+    """Return the first training images before and after each augmentation, as the network sees them, without normalisation."""
     import torch
 
     from chronograd.data import augment, datasets
@@ -98,7 +98,7 @@ def pictures(settings: Settings) -> dict[str, str]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Accuracies of each network by arm, and whether gains follow overfitting."""
+    """Return the accuracies of each network by arm, and whether gains follow overfitting."""
     networks = distinct(results.rows["runs"], "network")
     over = overfitting(results)
     least, most = (end(over, key=lambda row: row["gap"]) for end in (min, max))
@@ -122,7 +122,9 @@ def _accuracies(results: Results, network: str) -> dict[str, Spread]:
 
 
 def overfitting(results: Results) -> list[Row]:
-    """By network, without and with crop and flip: test loss less training loss, and what cutout gains, in percentage points."""
+    """Return test loss less training loss, and the gain of cutout in percentage points, by network, without and with crop and
+    flip.
+    """
     rows = []
     for network in distinct(results.rows["runs"], "network"):
         accuracy = _accuracies(results, network)

@@ -1,7 +1,8 @@
 """torch.nn.DataParallel on 1, 2 and 4 GPUs: three tables.
 
-Time and speed-up; computation and communication; all-reduce and bandwidth; each at batch 32, 128, 512, ... of a GPU until its
-memory is full. DataParallel makes no replicas without GPUs, so rows measured here are DistributedDataParallel's, and say so.
+Time and speed-up; computation and communication; all-reduce and bandwidth. Each is at batch 32, 128, 512, ... of a GPU until
+its memory is full. DataParallel makes no replicas without GPUs. Rows measured here are therefore those of
+DistributedDataParallel, and the page states this.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block
 
 DP, DDP = "data_parallel", "ddp"
-# Two public solutions of this exercise, as a reader of both reported them (2026-11, recalled): epochs of the first with the global
-# batch kept; of the second the best speed-up of four GPUs, which does not say which batch is kept.
+# Two public solutions of this exercise, as reported by a reader of both (2026-11, recalled). The first has epochs at a constant
+# global batch. The second has the best speed-up of four GPUs, and does not state which batch is constant.
 PUBLIC_EPOCHS: list[Row] = [
     {"device": "rtx8000", "batch": 32, "world": world, "epoch_s": epoch_s}
     for world, epoch_s in ((1, 23.4), (2, 60.2), (4, 70.3))
@@ -57,7 +58,7 @@ LOADING: Row = {"images_per_s": 3149.01, "workers": 2, "processor": "AMD EPYC", 
 
 
 def job(settings: Settings, backend: str, device: str, batch: int) -> Job:
-    """Of the exercise: SGD 0.1, 0.9, 5e-4, on cards of one machine."""
+    """Return the job of the exercise: SGD 0.1, 0.9, 5e-4, on cards of one machine."""
     training = {"batch": batch, "epochs": 2, "learning_rate": 0.1, "weight_decay": 5e-4}
     cluster: dict[str, Any] = {} if device == "here" else {"device": device, "per_node": 4}
     return scaling_job(settings, backend, training, **cluster)
@@ -71,7 +72,7 @@ def here(settings: Settings, has_gpus: bool) -> list[Sweep]:
 
 
 def elsewhere(runner: StudyRunner, settings: Settings) -> dict[str, list[Row]]:
-    """Predicted: the tables `points`, `parts` of DataParallel's exchange, and `largest`: the batches that memory holds."""
+    """Predict the tables `points`, `parts` of DataParallel's exchange, and `largest`: the batches that fit in memory."""
     device, worlds = settings["device"], settings["predicted_worlds"]
     largest = _largest(settings, device)
     fits = [batch for batch in settings["predicted_batches"] if batch <= largest]
@@ -117,7 +118,9 @@ def _largest(settings: Settings, device: str) -> int:
 
 
 def _parts(settings: Settings, device: str, batch: int, world: int) -> Row:
-    """Of DataParallel's exchange in a step, weak scaling: the host's part, the copies, and what a ring would take by its formula."""
+    """Return the parts of DataParallel's exchange in a step, weak scaling: host, copies, and the time of a ring by its
+    formula.
+    """
     many = changed(job(settings, DP, device, batch * world), [f"cluster.count={world}"])
     trace, setting = trace_job(many), setting_of(many)
     forward_s = rank_work(trace, batch, setting)[1]["forward_s"]
@@ -144,7 +147,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _copy_s(settings: Settings, device: str, batch: int) -> float:
-    """Seconds to copy a batch of fp32 images from the CPU's memory to a GPU, by the data sheet of its link: predicted, not measured."""
+    """Predict the seconds to copy a batch of fp32 images from the CPU's memory to a GPU, by the data sheet of its link."""
     one = job(settings, "single", device, batch)
     return rank_work(trace_job(one), batch, setting_of(one))[1]["transfer_s"]
 
@@ -178,7 +181,7 @@ def values(results: Results) -> dict[str, Any]:
 
 
 def _by_batch(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """Rows by batch of a GPU and number of GPUs: b32.n4."""
+    """Return rows by batch of a GPU and number of GPUs: b32.n4."""
     return {f"b{batch}": by_world(own) for batch, own in grouped(rows, "batch_asked").items()}
 
 
@@ -188,10 +191,10 @@ def _ends(rows: Sequence[Row], column: str) -> dict[str, float]:
 
 
 def _rows(results: Results, scaling: str, backend: str = DP) -> list[Row]:
-    """Predictions for the study's GPUs, with the seconds of an epoch and the parts of DataParallel's exchange.
+    """Return predictions for the study's GPUs, with the seconds of an epoch and the parts of DataParallel's exchange.
 
-    The rate is that of the whole exchange over the first GPU's link, 2(n − 1) · S in the time of the communication. Ring: of a ring
-    all-reduce that took as long, 2(n − 1)/n · S over each GPU's link.
+    The rate is that of the whole exchange over the first GPU's link, 2(n − 1) · S in the time of the communication. Ring: a
+    ring all-reduce of the same duration, 2(n − 1)/n · S over each GPU's link.
     """
     known = {"of": backend, "place": results.settings["device"], "scaling": scaling, "kind": "predicted"}
     parts = {(part["batch_asked"], part["world"]): part for part in results.rows["parts"]}
@@ -207,7 +210,9 @@ def _rows(results: Results, scaling: str, backend: str = DP) -> list[Row]:
 
 
 def _epoch(results: Results, row: Row) -> Row:
-    """Updates of an epoch, of which the last may be short, its seconds, and those with loading, which runs at the same time."""
+    """Return the updates of an epoch (the last may be short), its seconds, and its seconds with loading, which runs in
+    parallel.
+    """
     updates = -(-results.settings["epoch_samples"] // row["batch"])
     epoch_s = float(updates * row["step_time_s"])
     return {"updates": updates, "epoch_s": epoch_s, "loaded_s": max(_loading_s(results), epoch_s)}
@@ -218,7 +223,7 @@ def _loading_s(results: Results) -> float:
 
 
 def _one_gpu(results: Results) -> list[Row]:
-    """Steps on one GPU with the seconds of an epoch; a batch that did not fit has none."""
+    """Return steps on one GPU with the seconds of an epoch; these are None for a batch that does not fit."""
     rows = []
     for row in results.rows["one_gpu"]:
         updates = -(-results.settings["epoch_samples"] // int(row["batch"]))
@@ -236,7 +241,7 @@ def _one_gpu(results: Results) -> list[Row]:
 
 
 def _errors(timed: Sequence[Row]) -> Row:
-    """Mean error and bias of predicted steps, and by how much those that are too short are."""
+    """Return the mean error and bias of predicted steps, and the mean error of those that are too short."""
     errors = np.array([row["predicted_s"] / row["step_s"] - 1 for row in timed])
     short = -errors[errors < 0]
     return {"mean": float(np.mean(np.abs(errors))), "bias": float(np.mean(errors)), "batches": len(errors),
@@ -244,13 +249,16 @@ def _errors(timed: Sequence[Row]) -> Row:
 
 
 def _public_rows(results: Results, theirs: Row) -> list[Row]:
-    """Predictions of DataParallel for the setting of a public solution, in both kinds of scaling."""
+    """Return predictions of DataParallel for the setting of a public solution, in both kinds of scaling."""
     wanted = {"of": DP, "place": theirs["device"], "world": theirs["world"], "batch_asked": theirs["batch"]}
     return matching(results.rows["points"], **wanted)
 
 
 def _public(results: Results) -> list[Row]:
-    """The solution whose global batch stays, beside its prediction; `added_s`: a step beyond an n-th of that of one GPU, of both."""
+    """Return the solution of constant global batch with its prediction.
+
+    `added_s`: the excess of a step over 1/n of the step of one GPU, for both.
+    """
     rows: list[Row] = []
     for theirs in PUBLIC_EPOCHS:
         for row in matching(_public_rows(results, theirs), scaling="strong"):
@@ -311,7 +319,7 @@ def _of_epoch(column: str) -> Callable[[Row], str]:
 
 
 def _wide(rows: Sequence[Row], index: str, group: str, columns: Mapping[str, Callable[[Row], str]]) -> Table:
-    """A row for each value of `index`; the columns once for each value of `group`."""
+    """Return a table with a row for each value of `index` and the columns once for each value of `group`."""
     groups = sorted({row[group] for row in rows})
     body = []
     for value, own in sorted(grouped(rows, index).items()):

@@ -1,4 +1,4 @@
-"""Tables and figures of the published runs, of our own, and of the network that follows from them."""
+"""Tables and figures of the published runs, of our runs, and of the network predicted from them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def _published(results: Results) -> dict[str, Block]:
 
 
 def share_of(value: float | None) -> str:
-    """
+    """Return a percentage, or a dash.
+
     >>> share_of(0.00123), share_of(0.123), share_of(12.3), share_of(None)
     ('0.12 %', '12.3 %', '1,230 %', '–')
     """
@@ -76,7 +77,8 @@ def share_of(value: float | None) -> str:
 
 
 def name_of(network: str) -> str:
-    """
+    """Return the name of a network in the page.
+
     >>> name_of("torchvision:resnet18"), name_of("resnet20")
     ('ResNet-18', 'ResNet-20')
     """
@@ -84,13 +86,14 @@ def name_of(network: str) -> str:
 
 
 def epochs_words(row: Row) -> str:
-    """Predicted epochs with their interval."""
+    """Return predicted epochs with their interval."""
     value, low, high = (number(row[name], ".1f") for name in ("epochs", "low", "high"))
     return f"{value} ({low} to {high})"
 
 
 def signed_share(error: float | None, digits: int = 0) -> str:
-    """
+    """Return an error with its sign, as a percentage.
+
     >>> signed_share(-0.554), signed_share(0.1, 1)
     ('−55 %', '+10.0 %')
     """
@@ -111,7 +114,7 @@ def _slope(slope: Sequence[float]) -> str:
 
 
 def _rule(rule: str) -> str:
-    """A rule with when it was made.
+    """Return a rule and whether it was made beforehand or afterwards.
 
     >>> _rule("mean of the networks")
     'Mean of the networks (made afterwards)'
@@ -135,7 +138,7 @@ def _chosen(rows: Rows, of_set: str) -> Row:
 
 
 def _triples(rows: Rows) -> Table:
-    """b0, b1 and b2 of each run, by a plain fit and by the weighted one."""
+    """Return b0, b1 and b2 of each run, by a plain fit and by the weighted one."""
 
     def cell(fit: str, j: int) -> Any:
         return lambda row: f"{row[fit][j]:.3f}" if row[fit][j] > AT_BOUND else "0"
@@ -149,7 +152,7 @@ def _triples(rows: Rows) -> Table:
 
 
 def _regression(rows: Rows) -> Block:
-    """How the coefficients go with depth and device, and what they are at the depth ahead."""
+    """Return coefficients against depth and device, and their values at the depth ahead."""
 
     def power(over: str) -> Any:
         return lambda row: _slope(row[f"slope_{over}"]) if f"slope_{over}" in row else "0 in every run"
@@ -162,7 +165,7 @@ def _regression(rows: Rows) -> Block:
 
 
 def _against_depth(rows: Rows, j: int) -> Lines:
-    """b0 or b1 of the plain fit: points of one kind, and the mean of another."""
+    """Return b0 or b1 of the plain fit: points of one kind, and the mean of another."""
     triples = sorted(rows["triples"], key=lambda row: row["depth"])
     of_kind, others = matching(triples, family=CIFAR), [row for row in triples if row["family"] != CIFAR]
     depths, series = distinct(of_kind, "depth"), []
@@ -176,7 +179,7 @@ def _against_depth(rows: Rows, j: int) -> Lines:
 
 
 def _curve(results: Results) -> Block:
-    """The curve of the network ahead by each rule, and real ones if there are any."""
+    """Return the curve of the network ahead by each rule, and real curves if there are any."""
     network, panels = name_of(results.rows["ahead"][0]["network"]), []
     for rule in RULES:
         columns = results.curves[f"{network}: {rule}"]
@@ -196,11 +199,11 @@ def _curve(results: Results) -> Block:
 
 
 def _epochs(rows: Rows) -> Table:
-    """Epochs of the network ahead to each target, by each rule, and those of real runs."""
+    """Return the epochs of the network ahead to each target, by each rule, and those of real runs."""
     held = rows.get("held", [])
 
     def as_given(row: Row) -> Row:
-        """The forecast as it was printed beforehand, where it was."""
+        """Return the forecast as printed beforehand, if there was one."""
         given = FORECAST.get(row["target"]) if row["rule"] == BEFORE else None
         return row if given is None else {**row, **dict(zip(("epochs", "low", "high"), given, strict=True))}
 
@@ -218,7 +221,7 @@ def _epochs(rows: Rows) -> Table:
 
 
 def _kinds(rows: Rows) -> Table:
-    """How far whole kinds are off when they are left out, and two others under other recipes."""
+    """Return the errors for whole kinds left out, and for two others under other recipes."""
     body = []
     for (rule, kind), own in grouped(rows["kinds"], "rule", "kind").items():
         body.append([_rule(rule), f"{kind} from the other", *(f"{row['ratio']:.2f} ×" for row in own)])
@@ -253,7 +256,7 @@ def _devices(rows: Rows) -> Table:
 
 
 def _networks(rows: Rows, of_set: str) -> Table:
-    """Features of each network, epochs to the targets in each of its runs, and the coefficients of the forms."""
+    """Return the features of each network, the epochs of each run to the targets, and the coefficients of the forms."""
     own, fits = matching(rows["networks"], set=of_set), matching(rows["coefficients"], set=of_set)
     networks = grouped(sorted(own, key=lambda row: row["depth"]), "network")
     columns: dict[str, Any] = {
@@ -275,7 +278,7 @@ def _networks(rows: Rows, of_set: str) -> Table:
 
 
 def _confound(rows: Rows) -> Table:
-    """Slopes over depth with and without the other family, and what each regression predicts for it."""
+    """Return slopes over depth with and without the other family, and the prediction of each regression for it."""
     (outsider,) = distinct(rows["networks"], "network", set=PUBLISHED, family=IMAGENET)
     body = []
     for y, slopes in grouped(rows["slopes"], "target").items():
@@ -288,7 +291,7 @@ def _confound(rows: Rows) -> Table:
 
 
 def _left_out(results: Results) -> Block:
-    """Curves of networks left out: errors by form and features, and the curves themselves."""
+    """Return curves of networks left out: errors by form and features, and the curves themselves."""
     rows, chosen = matching(results.rows["curves"], set=PUBLISHED), _chosen(results.rows, PUBLISHED)
     outside = distinct(results.rows["networks"], "network", family=IMAGENET)
     body = []
@@ -303,7 +306,7 @@ def _left_out(results: Results) -> Block:
 
 
 def _panels(results: Results, of_set: str) -> list[Lines]:
-    """One for each network: its runs as points, our prediction with its band, that by depth dashed."""
+    """Return one panel per network: its runs as points, our prediction with its band, the prediction by depth dashed."""
     panels = []
     for name, columns in results.curves.items():
         if not name.startswith(f"{of_set}: "):
@@ -348,7 +351,7 @@ def _scored(results: Results, of_set: str) -> Block:
 
 
 def _scored_epochs(rows: Rows, of_set: str, title: str) -> dict[str, Block]:
-    """Nothing, if there is no target that all known runs reached."""
+    """Return predicted and real epochs to the targets; no section if all known runs share no target."""
     groups = grouped(matching(rows["scored_epochs"], set=of_set), "network", "target", "features")
     columns: dict[str, Any] = {
         "network": lambda own: own[0]["network"], "target": lambda own: own[0]["target"],

@@ -1,7 +1,8 @@
-"""Depth and device: what the training curves of some networks tell of one never trained, and whether the device matters.
+"""Depth and device: predict an untrained network from the training curves of others, and test whether the device matters.
 
 Published runs: ResNets of five depths on CIFAR-10, each on K80, P100 and V100; SGD with rate 0.01 and momentum 0.9, batch 128,
-350 epochs, no schedule; and three of ResNet-50, which nothing is fitted to. Own runs: 6n + 2 ResNets on a part of CIFAR-10, a few epochs, with a depth that is left to predict.
+350 epochs, no schedule. Three runs of ResNet-50 are not fitted to. Own runs: 6n + 2 ResNets on a part of CIFAR-10, a few
+epochs; one depth is left to predict.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ from chronograd_lab.studies.depth_and_device.blocks import (
 Rows = dict[str, list[Row]]
 Curves = dict[str, dict[str, list[float | None]]]
 OWN_FEATURES: dict[str, tuple[str, ...]] = {"none": (), "depth": ("depth",), "params, MACs": ("params", "macs")}
-BESIDE = "depth"  # the regression that the exercise asks for
+BASELINE = "depth"  # the regression that the exercise asks for
 
 
 def job(settings: Settings, network: str) -> Job:
-    """On one core, with the optimizer of the published runs: no weight decay, no schedule, no augmentation."""
+    """Return a job on one core, with the optimizer of the published runs: no weight decay, no schedule, no augmentation."""
     parts = {"cluster": {"device": "cpu", "threads": 1}}
     return job_of(settings, network, parts=parts, recipe="sgd-momentum", weight_decay=0.0)
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    """Raises InputError if published runs are wanted and not there."""
+    """Run the study. Raises InputError if it needs published runs and they are not available."""
     folder, accuracies = _published(settings, runner.truth), settings["accuracy_targets"]
     rows: Rows = {}
     curves: Curves = {}
@@ -77,7 +78,9 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def of_published(published: Logs, ahead: Sequence[int], notes: list[str]) -> tuple[Rows, Curves]:
-    """What the published runs say: of themselves, of each network left out, and of depths of which they have none."""
+    """Return results of the published runs: their own, predictions of each network left out, and of depths without published
+    runs.
+    """
     rows: Rows = {}
     curves: Curves = {}
     analysed = runs_of.analysed(published, notes)
@@ -87,7 +90,7 @@ def of_published(published: Logs, ahead: Sequence[int], notes: list[str]) -> tup
     form, features = (analysed["chosen"][0][key] for key in ("form", "features"))
     for network in published.networks:
         kept, held = published.of([network], False), published.of([network])
-        curves |= dict(runs_of.curve_columns(kept, held, form, features, BESIDE))
+        curves |= dict(runs_of.curve_columns(kept, held, form, features, BASELINE))
     for depth in ahead:
         if len({run.labels["family"] for run in published.runs}) > 1 and len(published.reached) == len(
             published.targets
@@ -108,7 +111,7 @@ def of_published(published: Logs, ahead: Sequence[int], notes: list[str]) -> tup
 
 
 def _held_back(depth: int, published: Logs) -> Logs | None:
-    """Runs of that depth that were kept aside; None if they are not at hand."""
+    """Return the held-out runs of a depth; None if they are not available."""
     folder = runs_of.published_folder(HELD_BACK)
     files = sorted(folder.glob(f"history{depth}_*.json")) if folder else []
     accuracies = [float(target.split()[1]) / 100 for target in published.targets]
@@ -116,7 +119,7 @@ def _held_back(depth: int, published: Logs) -> Logs | None:
 
 
 def _test_accuracies() -> list[Row]:
-    """The highest accuracy on the test set of each run that was kept aside."""
+    """Return the highest test accuracy of each held-out run."""
     folder = runs_of.published_folder(HELD_BACK)
     assert folder is not None
     accuracies = {
@@ -127,7 +130,7 @@ def _test_accuracies() -> list[Row]:
 
 
 def _published(settings: Settings, truth: Sequence[Path]) -> Path | None:
-    """Where they are, where they are wanted; what is scored by them is read once before anything runs."""
+    """Return the folder of the published runs if they are needed. Check the files to score before anything runs."""
     folder = runs_of.published_folder() if settings["published"] or truth else None
     if folder is None and (truth or not settings["networks"]):
         raise InputError(
@@ -140,7 +143,7 @@ def _published(settings: Settings, truth: Sequence[Path]) -> Path | None:
 
 
 def _own(runner: StudyRunner, settings: Settings) -> Logs:
-    """Own runs, seeds in place of devices: trained networks and the one left to predict."""
+    """Return own runs, with seeds in place of devices: of trained networks and of the one left to predict."""
     runner.threads = 1
     arms = [
         Arm(network, job(settings, network), seeds=range(settings["seeds"]))
@@ -159,7 +162,7 @@ def _own(runner: StudyRunner, settings: Settings) -> Logs:
 
 
 def _score(rows: Rows, curves: Curves, known: Logs, held: Logs) -> None:
-    """Real runs of networks that the known ones do not have, against what these predict, each way."""
+    """Compare real runs of networks outside the known ones with each prediction from the known ones."""
     errors, _, chosen = runs_of.choice(known)
     form, features = chosen["form"], chosen["features"]
     forms = tuple(dict.fromkeys((form, runs_of.best_formula(errors), OPTIMUS)))
@@ -167,7 +170,7 @@ def _score(rows: Rows, curves: Curves, known: Logs, held: Logs) -> None:
     _add(rows, {"scored": scored, "scored_epochs": runs_of.truth_epoch_rows(known, held)})
     if held.name == TRUTH:
         _add(rows, {"chosen": [{**chosen, "set": TRUTH}]})
-    curves |= dict(runs_of.curve_columns(known, held, form, features, BESIDE))
+    curves |= dict(runs_of.curve_columns(known, held, form, features, BASELINE))
 
 
 def _add(rows: Rows, more: Rows) -> None:
@@ -221,7 +224,8 @@ def values(results: Results) -> dict[str, Any]:
 
 
 def _at(target: str) -> str:
-    """
+    """Return a target as a name in the page.
+
     >>> _at("accuracy 92 %")
     'at_92'
     """
@@ -233,7 +237,7 @@ def _ends(values: Sequence[float]) -> dict[str, float]:
 
 
 def _kinds(rows: Mapping[str, list[Row]]) -> dict[str, Any]:
-    """The factors by which kinds differ, the epochs of the network ahead over the mean, and how far each rule is off."""
+    """Return factors between kinds, the epochs of the network ahead over the mean, and the error of each rule."""
     ratios = [row["ratio"] for row in matching(rows["kinds"], rule=AFTER, target=TARGET)]
     ratios += [row["ratio"] for row in matching(rows["other_kinds"], target=TARGET)]
     off = {
@@ -245,7 +249,7 @@ def _kinds(rows: Mapping[str, list[Row]]) -> dict[str, Any]:
 
 
 def _of_set(rows: Mapping[str, list[Row]], of_set: str) -> dict[str, Any]:
-    """How far each form is off, over the largest loss, and the network with the fewest epochs to the last target."""
+    """Return the error of each form over the largest loss, and the network with the fewest epochs to the last target."""
     own = matching(rows["networks"], set=of_set)
     target = list(own[0]["epochs"])[-1]
     epochs = {name: mean([run["epochs"] for run in runs], target) for name, runs in grouped(own, "network").items()}
@@ -259,7 +263,7 @@ def _of_set(rows: Mapping[str, list[Row]], of_set: str) -> dict[str, Any]:
 
 
 def _confound(rows: Mapping[str, list[Row]]) -> dict[str, Any]:
-    """Slopes of the last target with and without the other family, and how far its epochs are off."""
+    """Return slopes of the last target with and without the other family, and the error of its epochs."""
     left, params = matching(rows["targets"], set=PUBLISHED), {row["network"]: row["params"] for row in matching(rows["networks"], set=PUBLISHED)}  # fmt: skip
     (outsider,) = distinct(rows["networks"], "network", set=PUBLISHED, family=IMAGENET)
     slopes = {row["over"]: row for row in matching(rows["slopes"], target=left[-1]["target"])}
@@ -272,7 +276,9 @@ def _confound(rows: Mapping[str, list[Row]]) -> dict[str, Any]:
 
 
 def _epochs_off(rows: Sequence[Row], chosen: Sequence[Row], of_set: str) -> dict[str, Any]:
-    """How far predicted epochs are off by our features and by depth alone, and how many intervals hold the real ones."""
+    """Return errors of predicted epochs by our features and by depth alone, and the number of intervals that contain the real
+    ones.
+    """
     by = matching(chosen, set=of_set)[0]["target_features"]
     ours = matching(rows, features=by)
     return {"by": by, "error": mean(ours, "error"), "by_depth": mean(rows, "error", features="depth"),

@@ -1,9 +1,9 @@
 """Detection, transferred: a detector of all classes of a set, then fine-tuned on two related ones.
 
-SSD on MobileNet v1 starts from a trunk that has seen ImageNet. One half of the training pictures teaches it all classes; the
-other half teaches two related ones, starting from that network. Two controls have as many updates on the same pictures: from
-the trunk alone, and on all classes further.
-What is said of a network is its average precision on test pictures, which none was trained on.
+SSD on MobileNet v1 starts from a trunk pretrained on ImageNet. One half of the training pictures teaches it all classes. The
+other half teaches two related ones, starting from that network. Two controls have the same number of updates on the same
+pictures: one starts from the trunk alone, one continues on all classes. The result of a network is its average precision on
+test pictures that no network was trained on.
 
 W. Liu et al., SSD: single shot multibox detector, arXiv 1512.02325. The published figures are those of a public SSD on
 MobileNet v1 on the test pictures of PASCAL VOC 2007 (github.com/qfgaohao/pytorch-ssd, README.md).
@@ -33,7 +33,7 @@ ALL, TUNED = "all classes", "fine-tuned on the two"
 ALONE, FURTHER = "the two, from the trunk alone", "all classes, further"
 STAGES = (ALL, TUNED, ALONE, FURTHER)
 COLORS = {ALL: "grey", TUNED: "accent", ALONE: "vermilion", FURTHER: "green"}
-# In place of the name of a set: discs that the study draws itself.
+# This replaces the name of a set: discs that the study draws itself.
 DISCS = "discs"
 PUBLISHED_AT = {
     "voc:bccd": "put Annotations, JPEGImages and ImageSets of github.com/Shenggan/BCCD_Dataset as bccd in the folder that "
@@ -45,7 +45,7 @@ PUBLISHED = {
     "cat": 0.8361, "chair": 0.5142, "cow": 0.6244, "diningtable": 0.7060, "dog": 0.7849, "horse": 0.8202, "motorbike": 0.7936,
     "person": 0.7043, "pottedplant": 0.4026, "sheep": 0.6071, "sofa": 0.7549, "train": 0.8271, "tvmonitor": 0.6460,
 }  # fmt: skip
-# Of a picture on the page.
+# Width of a picture on the page.
 SHOWN_WIDTH = 320
 
 
@@ -53,10 +53,10 @@ SHOWN_WIDTH = 320
 
 
 def job(settings: Settings, stage: str, data: str, weights: str | None) -> Job:
-    """The job of a stage, on its half of the training pictures.
+    """Return the job of a stage, on its half of the training pictures.
 
     Args:
-        data: the name of the set. `weights`: what it starts from.
+        data: the name of the set. `weights`: the initial weights.
     """
     half = settings["half"]
     pictures: Row = {"name": data, "image_size": settings["image_size"], "samples": half}
@@ -99,7 +99,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _data(runner: StudyRunner, settings: Settings) -> str:
-    """The name of the set. Raises InputError that says where it comes from, before anything is run."""
+    """Return the name of the set. Raises InputError with its source before anything runs."""
     name = str(settings["data"])
     if name == DISCS:
         from chronograd.detect.drawn import write_discs
@@ -115,7 +115,7 @@ def _data(runner: StudyRunner, settings: Settings) -> str:
 
 
 def _rows(trained: Sequence[Trained], related: Sequence[str]) -> tuple[list[Row], list[Row]]:
-    """A row of each run, and one of each of its classes, evaluated by both metrics."""
+    """Return a row of each run, and one of each of its classes, evaluated by both metrics."""
     from chronograd.train.evaluating import evaluate
 
     runs, classes = [], []
@@ -134,9 +134,10 @@ def _rows(trained: Sequence[Trained], related: Sequence[str]) -> tuple[list[Row]
 
 
 def _pictures(trained: Sequence[Trained], related: Sequence[str]) -> tuple[dict[str, str], list[Row]]:
-    """For each related class a test picture: its true boxes, and what the networks of the first seed find before and after.
+    """Return a test picture for each related class: true boxes, and the detections of the networks of the first seed before and
+    after.
 
-    Returns: the pictures, and rows of how many boxes of each related class are drawn in one.
+    Returns: the pictures, and rows with the number of boxes of each related class in a picture.
     """
     from chronograd.detect.annotating import drawn
     from chronograd.detect.pictures import resized
@@ -168,16 +169,16 @@ def _pictures(trained: Sequence[Trained], related: Sequence[str]) -> tuple[dict[
     return shown, rows
 
 
-# -- what they say -------------------------------------------------------------------------------------
+# -- results ------------------------------------------------------------------------------------------
 
 
 def precision(results: Results, stage: str, name: str) -> Spread:
-    """Of a class, by the 11-point metric, over the seeds."""
+    """Return the precision of a class by the 11-point metric, over the seeds."""
     return spread(results.rows["classes"], "average_precision_11_point", stage=stage, name=name)
 
 
 def of_related(results: Results, stage: str) -> Spread:
-    """Of the mean over the related classes, which is taken in each run."""
+    """Return the precision over the seeds, averaged over the related classes in each run."""
     return spread(results.rows["runs"], "related_11_point", stage=stage)
 
 
@@ -188,7 +189,9 @@ KEYS = {ALL: "before", TUNED: "after", ALONE: "from_trunk", FURTHER: "further"}
 
 
 def values(results: Results) -> dict[str, Any]:
-    """By stage: precision of each class, of the mean of the related and of all. `boxes`: found in the pictures, by stage and class."""
+    """Return by stage: precision of each class, of the mean of the related ones and of all. `boxes`: detections by stage and
+    class.
+    """
     runs, classes = results.rows["runs"], results.rows["classes"]
     stages = {
         KEYS[stage]: {

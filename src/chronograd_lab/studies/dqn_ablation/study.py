@@ -1,4 +1,4 @@
-"""Deep Q-learning without replay, without a target network, without both: what each of them is for.
+"""Deep Q-learning without replay, without a target network, without both: the effect of each of them.
 
 V. Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015, extended data table 3.
 """

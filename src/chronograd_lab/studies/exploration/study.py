@@ -1,4 +1,4 @@
-"""Exploration: a fixed share of random actions, a falling one, or the ladder of Ape-X, on which episodes take turns.
+"""Exploration: a fixed share of random actions, a falling one, or the ladder of Ape-X, whose rungs alternate by episode.
 
 Annealed: Mnih et al. 2015. Ladder: D. Horgan et al., Distributed prioritized experience replay, arXiv 1803.00933, section 4.
 """

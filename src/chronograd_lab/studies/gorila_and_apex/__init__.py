@@ -1,1 +1,1 @@
-"""Gorila beside Ape-X, and both beside one process."""
+"""Gorila and Ape-X, each compared with one process."""

@@ -1,4 +1,4 @@
-"""Gorila beside Ape-X, and both beside one process: what is spread over processes, what it costs, and what it learns.
+"""Gorila and Ape-X, each compared with one process: the parts spread over processes, their cost, and the learning.
 
 Nair et al., Massively parallel methods for deep reinforcement learning, arXiv 1507.04296; Horgan et al., Distributed
 prioritized experience replay, arXiv 1803.00933.
@@ -33,26 +33,26 @@ ARMS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 COLORS = {ONE: "grey", GORILA: "orange", BUNDLED: "vermilion", APEX: "teal"}
-# Of a run's record; what a run has not is None.
+# Fields of a run's record; a missing one is None.
 MEASURED = (
     "staleness", "agents_parameter_age_updates", "agents_parameter_age_s", "agents_priority_age_s", "agents_bytes_per_update",
     "agents_draws_of_top_tenth", "agents_actor_idle", "agents_learner_idle", "agents_replay_idle", "agents_drawn_per_s",
     "agents_added_per_s", "agents_steps_per_s", "agents_batches_per_s", "throughput_frames_per_s", "updates_per_s",
 )  # fmt: skip
-# Horgan et al. 2018, section 4: actors, frames a second of each, minibatches a second of the learner, transitions of each.
+# Horgan et al. 2018, section 4: actors, frames per second of each, minibatches per second of the learner, transitions of each.
 PUBLISHED_ACTORS, FRAMES_PER_S, BATCHES_PER_S, BATCH, FRAMES_PER_TRANSITION = 360, 139.0, 19.0, 512, 4
 PUBLISHED_FRAMES_PER_S, PUBLISHED_IN_PER_S, PUBLISHED_OUT_PER_S = 50_000, 12_500, 9_700
 
 
 def job_of(settings: Settings, name: str) -> Job:
-    """The agent of one arm: the same network, minibatch, steps and updates for each step."""
+    """Return the agent of one arm: the same network, minibatch, steps and updates for each step."""
     shares: dict[str, Any] = {}
     if name in (GORILA, APEX):
         shares = {"actors": settings["actors"], "environments_per_actor": settings["environments_per_actor"]}
     if name in (GORILA, BUNDLED):
         shares["learners"] = settings["learners"]
     job = returns.agent_job(settings, **{**settings["agent"], **ARMS[name], **shares})
-    if name in (GORILA, BUNDLED):  # servers have AdaGrad, whose rates are other ones
+    if name in (GORILA, BUNDLED):  # servers use AdaGrad, which needs other rates
         return changed(job, [f"training.learning_rate={settings['gorila_rate']}", "communication.servers=2"])
     return job
 
@@ -143,7 +143,7 @@ def _draws(rows: Sequence[Row], agent: str) -> float | None:
 
 
 def published() -> dict[str, Any]:
-    """The balance of the 360 actors of Ape-X, from the times of one actor and of the learner."""
+    """Return the balance of the 360 actors of Ape-X, from the times of one actor and of the learner."""
     parts = Components(actor_s=FRAMES_PER_TRANSITION / FRAMES_PER_S, learner_s=1 / BATCHES_PER_S)
     frames = PUBLISHED_ACTORS * FRAMES_PER_S
     return {

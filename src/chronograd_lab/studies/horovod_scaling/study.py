@@ -1,6 +1,6 @@
 """Horovod: training time, throughput and efficiency of ResNet-50 on synthetic data, 1 to 16 ranks, 25 epochs.
 
-And what its two switches change: the fusion buffer, and gradients sent in half precision.
+It also measures two switches of Horovod: the fusion buffer, and gradients sent in half precision.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ SWITCHES: dict[str, Row] = {
 
 
 def job(settings: Settings, backend: str, ranks: int = 1, switches: Row | None = None, **cluster: Any) -> Job:
-    """With the learning rate multiplied by the ranks, as Horovod's users do. On GPUs, predicted: the published setting."""
+    """Return a job with the learning rate multiplied by the ranks, as is usual with Horovod. Predictions have the published
+    setting.
+    """
     where = "gpu_" if "device" in cluster else ""
     training = {"batch": settings[f"{where}batch_per_rank"] * ranks, "epochs": settings["epochs"],
                 "learning_rate": LEARNING_RATE, "scale_by_ranks": ["learning_rate"]}  # fmt: skip
@@ -73,7 +75,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _switches(runner: StudyRunner, settings: Settings) -> list[Row]:
-    """Two ranks with each setting of the fusion buffer and of compression, in rounds."""
+    """Run two ranks with each setting of the fusion buffer and of compression, in rounds."""
     rows = []
     for round_ in range(settings["rounds"]):
         for name, switches in SWITCHES.items():
@@ -106,9 +108,9 @@ def values(results: Results) -> dict[str, Any]:
 
 
 def _predicted(results: Results) -> list[Row]:
-    """Predicted rows, each `beside` the published row of as many GPUs; if several machines have it, the first one's.
+    """Return predicted rows, each with the published row (`beside`) of the same number of GPUs.
 
-    Its speed-up is over one GPU of the same machine.
+    If several machines have such a row, the first one's is used. Its speed-up is over one GPU of the same machine.
     """
     rows = []
     for device, _ in results.settings["clusters"]:
@@ -147,7 +149,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _lines(rows: Sequence[Row], column: str, beside: str = "", unit: float = 1.0) -> list[Series]:
-    """A predicted line for each device, with the published points of the column `beside`."""
+    """Return a predicted line for each device, with the published points of the column `beside`."""
     series = []
     for (device, own), color in zip(grouped(rows, "series").items(), COLORS, strict=False):
         line = series_of(f"{device}, predicted", own, column, "predicted", color, unit)
@@ -177,7 +179,7 @@ def _throughput(rows: Sequence[Row]) -> Block:
 
 
 def _beside(cell: Callable[[Row, Row], str]) -> Callable[[Row], str]:
-    """A column that is empty where no published row stands beside."""
+    """Return a column that is empty if there is no published row."""
     return lambda row: cell(row, row["beside"]) if row["beside"] else ""
 
 

@@ -1,16 +1,17 @@
-"""Images per second that a device's peak allows, the share of it that is reached, and the losses.
+"""Images per second that a device's peak allows, the share that is reached, and the losses.
 
     at peak           FLOPs / peak, 2 FLOPs per MAC
-    clocks            what the board's power and its schedulers leave of the peak (`relatives.fed`)
-    tiles             the rest of what matrix work takes beyond that: sizes that do not fill tiles, waves, or the depth of a product
+    clocks            part of the peak lost to the board's power limit and its schedulers (`relatives.fed`)
+    tiles             further time of matrix work: sizes that do not fill tiles, waves, or the depth of a product
     memory            operators that wait for memory: norms, activations, pooling, weights that are read for few images
-    layout            casts, and convolutions that find their channels elsewhere than they want them
-    launches          each kernel's own start, and the host, where it takes longer to ask for kernels than the device to run them
+    layout            casts, and convolutions whose input has the other order of channels
+    launches          the start of each kernel, and the host if it launches kernels more slowly than the device runs them
 
-All but the first are terms of the operator model, switched on one after the other; they add up to the predicted pass.
+All but the first are terms of the operator model, switched on one after the other. They add up to the predicted pass.
 
 H. Qi, E. Sparks, A. Talwalkar, PALEO: a performance model for deep neural networks, ICLR 2017. Published timings are those of
-timm (huggingface/pytorch-image-models, results) and of NVIDIA's DeepLearningExamples, where CHRONOGRAD_MEASURED names their folder.
+timm (huggingface/pytorch-image-models, results) and of NVIDIA's DeepLearningExamples, if CHRONOGRAD_MEASURED names their
+folder.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ LOSSES = {
 }
 COLORS = dict(zip(LOSSES.values(), ("green", "brown", "accent", "orange", "purple", "vermilion"), strict=True))
 _MATRIX = [KINDS.index(kind) for kind in MATRIX_KINDS]
-# The K80 that an exercise may mean: the board, or the GPU that a cloud sells, at each of its clocks.
+# The K80 of an exercise may be the board, or the GPU that a cloud sells, at each of its clocks.
 _K80 = (("k80", "board"), ("k80-gk210", "chip"))
-# Percents of peak that PALEO's authors fitted for a K80: AlexNet in TensorFlow, Inception in MXNet (settings in their code).
+# Percentages of peak that PALEO's authors fitted for a K80: AlexNet in TensorFlow, Inception in MXNet (settings in their code).
 _PALEO_PPP = (0.62, 0.49)
 _TIMM = "benchmark-infer-amp-{layout}-pt240-cu124-rtx3090.csv"
 _TIMM_DEVICE = "rtx3090"
@@ -99,7 +100,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _devices(settings: Settings) -> list[Device]:
-    """Devices of the catalogue without the user's own; every n-th of them at the smallest size."""
+    """Return devices of the catalogue without the user's own; at the smallest size, every n-th of them."""
     known = [device for device in catalog.devices() if not catalog.user_device_path(device.name).exists()]
     return sorted(known, key=lambda device: (device.kind, device.peak("fp32")))[:: settings["one_device_in"]]
 
@@ -109,13 +110,13 @@ def _clocks(device: Device) -> list[tuple[str, float]]:
 
 
 def _pass(trace: Trace, batch: int, calibration: Calibration) -> tuple[float, float]:
-    """Seconds of a forward pass, and the deviation of the log of its error."""
+    """Return the seconds of a forward pass, and the standard deviation of the log of its error."""
     times = Work.on(trace, batch, calibration).seconds(calibration)
     return phase_seconds(trace, times, calibration)["forward"], sigma_log(trace, times, calibration)
 
 
 def _reached(network: str, trace: Trace, device: Device, batch: int) -> Row:
-    """Predicted by the operator model, with an 80 % interval, and by PALEO's formulas at its authors' percents."""
+    """Predict by the operator model, with an 80 % interval, and by PALEO's formulas at its authors' percentages."""
     calibration = calibration_for(device, "fp32", mode="inference")
     time_s, sigma = _pass(trace, batch, calibration)
     layers = paleo.layers(trace)
@@ -131,7 +132,10 @@ def _reached(network: str, trace: Trace, device: Device, batch: int) -> Row:
 
 
 def _losses(network: str, trace: Trace, batch: int, device: str, precision: Any, channels_last: bool) -> Row:
-    """Seconds of a pass by loss; they add up to it. `tiles_s` is below zero where fewer multiplications do than are counted."""
+    """Return the seconds of a pass by loss, which add up to it.
+
+    `tiles_s` is negative if the device does fewer multiplications than are counted.
+    """
     gpu = catalog.device(device)
     calibration = calibration_for(gpu, precision, mode="inference", channels_last=channels_last)
     terms = Work.on(trace, batch, calibration).terms(calibration)
@@ -150,7 +154,7 @@ def _losses(network: str, trace: Trace, batch: int, device: str, precision: Any,
 
 
 def _on(device: Device, traces: dict[str, Trace], batch: int) -> list[Row]:
-    """The ceiling in each precision that a network may run in, and the predicted throughput."""
+    """Return the ceiling in each precision that a network may run in, and the predicted throughput."""
     rows = []
     for precision in ("fp32", "fp16"):
         peak = device.peak_flops_per_s.get(precision)
@@ -173,7 +177,7 @@ def _on(device: Device, traces: dict[str, Trace], batch: int) -> list[Row]:
 
 
 def _measured() -> tuple[dict[str, list[Row]], list[str]]:
-    """Rows of timm's tables and of NVIDIA's, and what is missing."""
+    """Return rows of timm's and NVIDIA's tables, and notes about missing ones."""
     folder = measured_folder()
     rows: dict[str, list[Row]] = {"timm": [], "batches": []}
     if folder is None:
@@ -201,7 +205,7 @@ def _timm_peak() -> float:
 
 
 def _timm_rows(first: Path, last: Path) -> list[Row]:
-    """Models that both tables have at one batch: share of the peak with channels first and last, MACs per activation."""
+    """Return models that both tables have at one batch: share of the peak with channels first and last, MACs per activation."""
     peak = _timm_peak()
     by_layout = [
         {(r["model"], r["infer_img_size"]): r for r in _read(path) if r["infer_samples_per_sec"]}
@@ -211,7 +215,7 @@ def _timm_rows(first: Path, last: Path) -> list[Row]:
     for (model, size), row in by_layout[0].items():
         other = by_layout[1].get((model, size))
         macs, activations = (float(row[key] or 0) for key in ("infer_gmacs", "infer_macts"))
-        # Two digits after the point are too few for a share of small ones.
+        # Two digits after the decimal point are too few for the share of a small model.
         if other is None or other["infer_batch_size"] != row["infer_batch_size"] or macs < 0.5 or not activations:
             continue
         share = FLOPS_PER_MAC * 1e9 * macs / peak
@@ -223,7 +227,7 @@ def _timm_rows(first: Path, last: Path) -> list[Row]:
 
 
 def _batch_rows(path: Path) -> list[Row]:
-    """ResNet-50 in inference by batch."""
+    """Return ResNet-50 in inference by batch."""
     return [
         {"device": row["device"], "precision": row["precision"], "batch": int(row["batch_per_device"]),
          "samples_per_s": float(row["samples_per_s"])}
@@ -236,7 +240,9 @@ def _batch_rows(path: Path) -> list[Row]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Ceilings of a K80 board by network; shares of peak, and the largest losses, by device and batch; the published measurements."""
+    """Return ceilings of a K80 board by network, shares of peak and largest losses by device and batch, and published
+    measurements.
+    """
     rows = results.rows
     board = matching(rows["ceilings"], what="board", clock="boost", per_mac=FLOPS_PER_MAC)
     timm, parts = rows["timm"], quarters(rows["timm"])
@@ -287,7 +293,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _share(row: Row) -> float:
-    """Share of the peak: FLOPs over the time, over the peak."""
+    """Return the share of the peak: FLOPs over the time, over the peak."""
     return float(FLOPS_PER_MAC * row["macs"] / row["seconds"] / row["peak"])
 
 
@@ -296,7 +302,7 @@ def _extremes(rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def _cases(losses: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by device, precision and layout."""
+    """Return rows by device, precision and layout."""
     named = [
         {**row, "case": f"{row['device']}, {row['precision']}{', channels last' if row['channels_last'] else ''}"}
         for row in losses
@@ -305,7 +311,10 @@ def _cases(losses: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _lost(rows: Sequence[Row]) -> Row:
-    """Least and greatest share of peak, and the losses that are largest in at least half as many networks as the commonest."""
+    """Return the smallest and largest share of peak, and the main losses.
+
+    A loss is a main one if it is the largest in at least half the number of networks of the most frequent loss.
+    """
     shares = [row["peak_s"] / row["seconds"] for row in rows]
     lost = LOSSES.keys() - {"peak_s"}
     largest = Counter(LOSSES[max(lost, key=lambda name: row[name])] for row in rows).most_common()
@@ -352,7 +361,7 @@ def _losses_shown(rows: Sequence[Row]) -> Block:
         parts = {name: row[field] for field, name in LOSSES.items()}
         shares = [percent(value / row["seconds"], 0) for value in parts.values()]
         body.append([row["network"], str(row["batch"]), seconds(row["seconds"] / row["batch"]), *shares])
-        # Fewer multiplications than are counted: the arithmetic takes less than at peak.
+        # The device does fewer multiplications than are counted, so the arithmetic takes less time than at peak.
         parts["at peak"] += min(0.0, parts["tiles"])
         shown = {name: round(100 * value / row["seconds"], 3) for name, value in parts.items() if value > 0}
         bars.append(Bar(f"{row['network']}, batch {row['batch']}", "predicted", shown))
@@ -363,7 +372,7 @@ def _losses_shown(rows: Sequence[Row]) -> Block:
 
 
 def quarters(rows: Sequence[Row]) -> list[Row]:
-    """Models by their MACs per activation, in four parts of like number: the median share of the peak in each."""
+    """Return the median share of the peak in four equal groups of models, sorted by MACs per activation."""
     ordered = sorted(rows, key=lambda row: row["macs_per_activation"])
     parts = [ordered[len(ordered) * i // _QUARTERS : len(ordered) * (i + 1) // _QUARTERS] for i in range(_QUARTERS)]
     return [

@@ -1,1 +1,1 @@
-"""Times of single layers beside that of the whole pass."""
+"""Times of single layers compared with the time of the whole pass."""

@@ -1,8 +1,8 @@
 """Times of layers: with and without waiting for the device, why their sum is not the whole pass, and a way around.
 
-Z. Lu, S. Rallapalli, K. Chan, T. La Porta, Modeling the resource requirements of convolutional neural networks on mobile devices,
-ACM Multimedia 2017 (arXiv 1709.09503): its section 5 times matrix products by themselves. What is timed is what
-`chronograd measure layers NETWORK` times; files of it from other machines, and traces of torch.profiler, are added with --truth.
+Z. Lu, S. Rallapalli, K. Chan, T. La Porta, Modeling the resource requirements of convolutional neural networks on mobile
+devices, ACM Multimedia 2017 (arXiv 1709.09503): its section 5 times matrix products alone. The timings are those of `chronograd
+measure layers NETWORK`; --truth adds its files from other machines, and traces of torch.profiler.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SUMS = {
     "products_s": "matrix products alone",
     "predicted_s": "predicted pass",
 }
-# A colour for each way of timing.
+# One colour for each way of timing.
 PALETTE = dict(zip(SUMS.values(), ("accent", "grey", "vermilion", "orange", "green", "purple"), strict=True))
 ROLES: dict[str, Role] = {"predicted_s": "predicted"}
 NOT_MEASURED = "not measured"
@@ -86,7 +86,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _here(runner: StudyRunner, settings: Settings, network: str) -> LayerTimes:
-    """One thread of the processor, so that threads do not wait for one another."""
+    """Time the layers on one thread of the processor, so that threads do not wait for each other."""
     from chronograd.ask import job_of
     from chronograd.bench.layers import measure_layers
 
@@ -96,12 +96,13 @@ def _here(runner: StudyRunner, settings: Settings, network: str) -> LayerTimes:
 
 
 def _place(times: LayerTimes) -> str:
-    """Where and how, such as `NVIDIA H100, fp16, batch 1`."""
+    """Return device, precision and batch, such as `NVIDIA H100, fp16, batch 1`."""
     return f"{times.device_name}, {times.precision}, batch {times.batch}"
 
 
 def _short_place(place: str) -> str:
-    """
+    """Return a short form of a place.
+
     >>> _short_place("Intel(R) Xeon(R) Processor, fp32, batch 1"), _short_place("NVIDIA H100 80GB HBM3, fp16, batch 64")
     ('Xeon fp32 × 1', 'H100 fp16 × 64')
     """
@@ -148,7 +149,7 @@ def _queue_row(path: Path) -> Row:
 
 
 def _predicted(network: str, device: str, batch: int) -> Row:
-    """What a GPU is predicted to take: its layers by themselves, the host's asking for them, and both together."""
+    """Predict the times of a GPU: of its layers alone, of the host that launches them, and of both together."""
     trace, gpu = counted(network), catalog.device(device)
     calibration = calibration_for(gpu, "fp32", mode="inference")
     work = Work.on(trace, batch, calibration)
@@ -164,7 +165,7 @@ def _predicted(network: str, device: str, batch: int) -> Row:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Sums of layers over whole passes by place; what queues hide; how near products and predictions are."""
+    """Return sums of layers over whole passes by place, the time that queues hide, and errors of products and predictions."""
     rows = results.rows
     passes, on_gpu = rows["passes"], matching(rows["passes"], device="cuda")
     between = [{**row, "share": row["unsynchronised_s"] / row["whole_s"]} for row in on_gpu]
@@ -196,18 +197,18 @@ def _range(values: Sequence[float]) -> dict[str, float]:
 
 
 def _predicted_layers(layers: Sequence[Row]) -> list[Row]:
-    """Layers with work of their own that are predicted."""
+    """Return the predicted layers that have work."""
     return [row for row in layers if row["predicted_s"] and row["flops"]]
 
 
 def _factor(layers: Sequence[Row], of_pass: Row) -> float:
-    """By which factor the layers of a pass are predicted too long or too short, in the median."""
+    """Return the median factor by which the predicted times of a pass's layers are too long or too short."""
     own = _predicted_layers(matching(layers, network=of_pass["network"], place=of_pass["place"]))
     return statistics.median(float(np.exp(abs(np.log(r["predicted_s"] / r["synchronised_s"])))) for r in own)
 
 
 def blocks(results: Results) -> dict[str, Block]:
-    """Beside the sections of every size: one where a GPU was measured, one where traces were given, and one for each network and place."""
+    """Return the sections of every size, and those of measured GPUs, of traces, and of each network and place."""
     rows = results.rows
     passes, layers, on_gpu = rows["passes"], rows["layers"], matching(rows["passes"], device="cuda")
     shown = {"The whole pass and the sums over its layers": _sums(passes, rows["predicted"])}
@@ -232,7 +233,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _sums(passes: Sequence[Row], predicted: Sequence[Row]) -> Block:
-    """Each way of timing, by network; without a GPU, what one is predicted to take."""
+    """Return each way of timing, by network; without a measured GPU, the predicted times of one."""
     body = [
         [row["network"], row["place"], *(shown(row[column], seconds) for column in SUMS), seconds(row["queued_s"])]
         for row in passes
@@ -289,7 +290,7 @@ def _queues(queues: Sequence[Row]) -> Block:
 
 
 def _hosts(predicted: Sequence[Row]) -> Table:
-    """What a GPU is predicted to take, and its host."""
+    """Return the predicted times of a GPU and its host."""
     rows = [{**row, "one_by_one_s": row["layers_s"] + row["host_s"]} for row in predicted]
     return table(rows, {
         "network": "network", "batch": "batch", "layers": ("layers_s", seconds), "host": ("host_s", seconds), "pass": ("pass_s", seconds),
@@ -298,7 +299,7 @@ def _hosts(predicted: Sequence[Row]) -> Table:
 
 
 def _short(name: str) -> str:
-    """The part of a file's name that distinguishes it from others."""
+    """Return the part of a file's name that distinguishes it from others."""
     for ending in (".gz", ".json", ".trace", ".pt"):
         name = name.removesuffix(ending)
     return name.replace("__", ", ").replace("_", " ")

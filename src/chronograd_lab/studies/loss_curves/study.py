@@ -1,7 +1,7 @@
 """Loss curves: from the first part of a run, when will it have converged, and when will it reach a target?
 
-The plain form is that of Optimus (Peng et al., EuroSys 2018). Own runs are trained under four schedules of the learning rate;
-published ones are added where CHRONOGRAD_MEASURED names the folder that holds them.
+The plain form is that of Optimus (Peng et al., EuroSys 2018). Own runs are trained under four schedules of the learning rate.
+Published ones are added if CHRONOGRAD_MEASURED names their folder.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ FRACTIONS = (0.25, 0.5, 0.75)
 OURS, UNTOLD, OPTIMUS, BEST = "with the schedule", "with the end only", "Optimus", "best family"
 METHODS = (OURS, UNTOLD, BEST, OPTIMUS, LAST)
 OWN = "own runs"
-HELD = "ResNet-50 at a constant rate"  # a kind of which the published runs that are asked have none
+HELD = "ResNet-50 at a constant rate"  # the published runs used for forecasts have none of this kind
 UNSEEN = (HELD,)
 NUM_SHOWN = 60  # points of a plotted forecast
 
 
 def experiments(settings: Settings) -> dict[str, Job]:
-    """Every network under every schedule with every augmentation, such as `small-cnn, cosine, crop and flip`."""
+    """Return every network under every schedule with every augmentation, such as `small-cnn, cosine, crop and flip`."""
     parts, jobs = {"cluster": {"device": "cpu"}}, {}
     varied = settings["networks"], settings["schedules"].items(), settings["augmentations"].items()
     for network, (name, schedule), (how, augmentation) in itertools.product(*varied):
@@ -83,7 +83,8 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _own(name: str) -> str:
-    """
+    """Return the source of an own run.
+
     >>> _own("small-cnn, cosine, crop and flip/seed-0")
     'own runs, crop and flip'
     """
@@ -95,7 +96,7 @@ def published_curves(measured: Path) -> list[PublishedCurve]:
 
 
 def unseen_rows(curves: Sequence[PublishedCurve]) -> list[Row]:
-    """Our forecasts of published runs as if theirs were a kind that nobody has published: no run of the whole source is asked."""
+    """Return our forecasts of published runs without the runs of their source, as if nobody had published their kind."""
     groups: dict[str, set[str]] = {}
     for one in curves:
         groups.setdefault(one.source, set()).add(one.group)
@@ -110,9 +111,11 @@ def unseen_rows(curves: Sequence[PublishedCurve]) -> list[Row]:
 
 
 def forecasts(one: PublishedCurve, known: PublishedCurves | None = None) -> Iterator[tuple[str, Row]]:
-    """Forecasts made after each of FRACTIONS of the way to convergence, of convergence and of the target that is met then.
+    """Yield forecasts made after each of FRACTIONS of the way to convergence: of convergence, and of the target met at that
+    time.
 
-    Of published runs those of the same group are not asked, unless `known` are those that are. A method that says never is taken to say the planned end.
+    They do not use published runs of the same group, unless `known` gives the runs to use. If a method predicts that a run
+    never converges, its forecast is the planned end.
     """
     curve, known = one.curve, known or _known(one.group)
     true = converged_at(curve.steps, curve.values)
@@ -151,25 +154,28 @@ def forecasts(one: PublishedCurve, known: PublishedCurves | None = None) -> Iter
 
 
 def _known(group: str) -> PublishedCurves:
-    """Published runs but those of a group; none on small data, as those that the package has are of this study."""
+    """Return the published runs except those of a group.
+
+    There are none on small data, because the package's own ones come from this study.
+    """
     return replace(published().without(group), small=())
 
 
 def _near(coefficients: dict[str, float], first: float) -> float:
-    """Within CONVERGED of the fall from the first value to the level of a fitted curve."""
+    """Return the level within CONVERGED of the fall of a fitted curve, from the first value to its final level."""
     level = coefficients.get("loss", coefficients.get("b2", coefficients.get("c", 0.0)))
     return level + CONVERGED * max(first - level, 0.0)
 
 
 def _row(method: str, step: float | None, now: float, true: float, planned: float) -> Row:
-    """`error` is of the remaining epochs, over what really remained."""
+    """Return a forecast. `error` is that of the remaining epochs, over the real number."""
     said = min(max(planned if step is None else step, now), max(planned, now))
     epochs = {name: round(value, 4) for name, value in (("now", now), ("said", said), ("true", true))}
     return {"method": method, **epochs, "error": round(abs(said - true) / (true - now), 5)}
 
 
 def _shown(curve: LearningCurve) -> dict[str, list[float | None]]:
-    """The curve and its forecast after half of the way, with bounds."""
+    """Return the curve and its forecast half-way, with bounds."""
     true = converged_at(curve.steps, curve.values)
     count = int((curve.steps <= 0.5 * true).sum())
     if count < MIN_POINTS:
@@ -205,7 +211,7 @@ def values(results: Results) -> dict[str, Any]:
 
 
 def _half_way(rows: Sequence[Row]) -> dict[str, Any]:
-    """Median error by method, how many curves there are, and the medians of the sources by our method."""
+    """Return the median error by method, the number of curves, and the medians of the sources by our method."""
     medians = {key(method): _median(rows, 0.5, method) for method in distinct(rows, "method")}
     sources = [_median(own, 0.5, OURS) for own in grouped(rows, "source").values()]
     return {**medians, "n": len(_errors(rows, 0.5, OURS)), "least": min(sources), "most": max(sources)}
@@ -220,12 +226,12 @@ def _median(rows: Sequence[Row], fraction: float, method: str) -> float:
 
 
 def _covered(rows: Sequence[Row]) -> float:
-    """Share of our forecasts whose interval holds the epoch of convergence."""
+    """Return the share of our forecasts whose interval contains the epoch of convergence."""
     return float(np.mean([row["is_covered"] for row in matching(rows, method=OURS)]))
 
 
 def _worse(rows: Sequence[Row]) -> list[str]:
-    """Sources of which the median error of our method is above that of Optimus' form after any fraction, in whole percents."""
+    """Return sources with a larger median error by our method than by Optimus' form after any fraction, in whole percents."""
 
     def percents(own: Sequence[Row], fraction: float, method: str) -> int:
         return round(100 * _median(own, fraction, method))
@@ -237,18 +243,20 @@ def _worse(rows: Sequence[Row]) -> list[str]:
 
 
 def _is_unseen(source: str) -> bool:
-    """Whether no published run of such a kind is used for the forecasts."""
+    """Return whether the forecasts use no published run of such a kind."""
     return source in UNSEEN or source.startswith(OWN)
 
 
 def _of_unseen(results: Results) -> list[Row]:
-    """Our forecasts of kinds that no published run has: own runs, those held back, and whole sources."""
+    """Return our forecasts of kinds without a published run: own runs, held-out ones, and whole sources."""
     own = [row for row in matching(results.rows["convergence"], method=OURS) if row["source"].startswith(OWN)]
     return [*own, *results.rows.get("unseen", [])]
 
 
 def _factor(rows: Sequence[Row]) -> float:
-    """The factor by which a forecast of an unseen kind is off, either way, four times in five; each source weighs the same."""
+    """Return the factor that bounds the error of four in five forecasts of an unseen kind, either way; each source has the same
+    weight.
+    """
     logs, weights = [], []
     for own in grouped(rows, "source").values():
         logs += [abs(math.log(row["true"] / row["said"])) for row in own]
@@ -257,7 +265,7 @@ def _factor(rows: Sequence[Row]) -> float:
 
 
 def _factors(rows: Sequence[Row]) -> list[tuple[str, list[Row], float]]:
-    """Each source, its rows, and the factor from all other sources."""
+    """Return each source, its rows, and the factor from all other sources."""
     return [
         (source, own, _factor([row for row in rows if row["source"] != source]))
         for source, own in grouped(rows, "source").items()
@@ -284,7 +292,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _by_source(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of each source, and all of them."""
+    """Return the rows of each source, and those of all."""
     return {**grouped(rows, "source"), "all": list(rows)}
 
 
@@ -315,7 +323,7 @@ def _interval_table(rows: Sequence[Row]) -> Table:
 
 
 def _drawn(results: Results) -> dict[str, dict[str, list[float]]]:
-    """Curves with a forecast, by the name of their run."""
+    """Return curves with a forecast, by the name of their run."""
     return {
         name: {column: [value or 0.0 for value in values] for column, values in columns.items()}
         for name, columns in results.curves.items()
@@ -334,7 +342,7 @@ def _panel(name: str, columns: Mapping[str, list[float]]) -> Lines:
 
 
 def _inside(columns: Mapping[str, list[float]]) -> float:
-    """Share of a curve's later points that lie in the interval of the forecast."""
+    """Return the share of a curve's later points that lie in the interval of the forecast."""
     followed = np.interp(columns["forecast_step"], columns["epoch"], columns["seen"])
     low, high = (np.array(columns[f"forecast_{end}"]) for end in ("low", "high"))
     return float(np.mean((low <= followed) & (followed <= high)))

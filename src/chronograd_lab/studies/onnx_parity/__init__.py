@@ -1,1 +1,1 @@
-"""An exported network beside the one it was exported from."""
+"""An exported network compared with the original."""

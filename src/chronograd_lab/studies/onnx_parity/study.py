@@ -1,6 +1,6 @@
 """ONNX: is an exported network the same network, and to which precision do PyTorch and ONNX Runtime agree?
 
-Every network goes the way of `chronograd export`: captured with a dummy input, written, loaded again, checked, run in ONNX Runtime.
+Every network takes the path of `chronograd export`: capture with a dummy input, write, load again, check, run in ONNX Runtime.
 The outputs of both are compared with each other and with those of the same network in float64, which are nearer to the truth.
 """
 
@@ -39,13 +39,13 @@ PYTORCH, RUNTIME, APART = "PyTorch, off float64", "ONNX Runtime, off float64", "
 ERRORS = {PYTORCH: "error of PyTorch", RUNTIME: "error of ONNX Runtime", APART: "difference of the two"}
 COLORS = {ERRORS[PYTORCH]: "orange", ERRORS[RUNTIME]: "accent"}
 TABLES = ("files", "checks", "times", "parity", "exact", "objects", "int8")
-# A network whose outputs differ by less than this between inputs, as a share of the largest, does not look at them.
+# A network ignores its inputs if its outputs differ by less than this between inputs, as a share of the largest.
 SAME_FOR_ALL = 1e-4
-# Objects of one class whose corners are nearer than this, in sides of the picture, are the same.
+# Objects of one class whose corners differ by less than this, in sides of the picture, are the same.
 SAME_CORNERS = 1e-3
-# Passes are still timed if other processes and one thread of ours exceed the cores by this share of one.
+# Passes are still timed if other processes and one of our threads exceed the cores by this share of a core.
 SPARE = 0.25
-# What is wrong with a file, and who should see it.
+# Faults of a file, and the check that should detect each.
 SOUND, HALF, EDGE, WEIGHT = "as exported", "cut in half", "an edge renamed", "one tensor of weights 1 % larger"
 
 
@@ -63,7 +63,9 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _measured(runner: StudyRunner, settings: Settings, name: str, own: Row, run: Any) -> dict[str, list[Row]]:
-    """Rows of one network, by table. They are kept in a file, so that an interrupted study goes on with the next network."""
+    """Return rows of one network, by table. A file stores them, so that an interrupted study continues with the next
+    network.
+    """
     asked = {**{key: value for key, value in settings.items() if key != "networks"}, **own}
     kept = runner.folder / "networks" / f"{runner.path(name).name}.json"
     if not kept.exists() or not _is_done(json.loads(kept.read_text()), asked):
@@ -115,7 +117,7 @@ def _rows(settings: Settings, own: Row, source: ExportSource, path: Path, is_che
     from chronograd.deploy.export_answer import export
 
     count: int = own.get("samples") or settings["samples"]
-    # Written whatever it gives: by how much that is off is the question here.
+    # This writes the file whatever the error: its size is the question here.
     file = export(
         source, path, batches=[max(settings["batches"])], num_samples=1, int8=own.get("int8"), atol=math.inf
     ).data
@@ -150,7 +152,7 @@ def _outputs(path: Path, batch: Any) -> list[np.ndarray]:
 
 
 def _exact(source: ExportSource, path: Path, seen: Any) -> list[Row]:
-    """How far each is off the network in float64, and from the other, over one batch of all samples."""
+    """Return the errors of both against the network in float64 and against each other, over one batch of all samples."""
     import copy
 
     import torch
@@ -178,7 +180,9 @@ def _names(source: ExportSource) -> Sequence[str]:
 
 
 def _times(source: ExportSource, path: Path, seen: Any, settings: Settings) -> list[Row]:
-    """Seconds of a pass by PyTorch and by ONNX Runtime, called in turn in one process, at the smallest and the largest batch."""
+    """Return the seconds of a pass by PyTorch and by ONNX Runtime, called in turn in one process, at the smallest and largest
+    batch.
+    """
     import torch
 
     from chronograd.deploy.parity import session
@@ -216,7 +220,9 @@ def timed(turns: Turns, cores: int) -> Row:
 
 
 def _checks(source: ExportSource, path: Path, samples: Sequence[Any]) -> list[Row]:
-    """What loading, the checker and the comparison say of a file, and of the same with a fault of each kind."""
+    """Return the results of loading, the checker and the comparison for a file, and for the same file with a fault of each
+    kind.
+    """
     from chronograd.deploy import parity as parities
     from chronograd.deploy.export import check_onnx, read_graph
 
@@ -240,7 +246,7 @@ def _checks(source: ExportSource, path: Path, samples: Sequence[Any]) -> list[Ro
 
 
 def _said(call: Callable[[], Any]) -> str:
-    """The error of a call, in a line; empty where it has none."""
+    """Return the error of a call in one line; empty if there is none."""
     from chronograd.errors import ExportError
 
     try:
@@ -255,7 +261,7 @@ def _without_folder(text: str, folder: Path) -> str:
 
 
 def _with_larger_weights(source: ExportSource, content: bytes) -> bytes:
-    """The first tensor of weights that stands in the file as it is, made larger by a hundredth."""
+    """Return the file with its first uncompressed tensor of weights made larger by a hundredth."""
     for tensor in (one for one in source.network.state_dict().values() if one.ndim > 1):
         raw = tensor.numpy().tobytes()
         if raw in content:
@@ -264,7 +270,7 @@ def _with_larger_weights(source: ExportSource, content: bytes) -> bytes:
 
 
 def _objects(source: ExportSource, path: Path) -> Row:
-    """What is left of both after suppression, over the test pictures."""
+    """Return the objects of both after suppression, over the test pictures."""
     import torch
 
     from chronograd.deploy.export_answer import score_of
@@ -297,7 +303,9 @@ def _objects(source: ExportSource, path: Path) -> Row:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """How many networks match, and how well; the times that ONNX Runtime takes; errors against float64; objects and eight bits."""
+    """Return matching networks and their errors, the times of ONNX Runtime, errors against float64, objects, and eight-bit
+    results.
+    """
     rows, settings = results.rows, results.settings
     own, faults = rows["parity"], [row for row in rows["checks"] if row["fault"] != SOUND]
     worst = max(own, key=lambda row: math.inf if row["tightest"] is None else row["tightest"])
@@ -358,7 +366,10 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _digits(row: Row) -> int | None:
-    """Significant digits of the largest output that all values share: the largest error is below half of the last; None if equal."""
+    """Return the significant digits of the largest output that all values share; None if the outputs are equal.
+
+    The largest error is below half of the last such digit.
+    """
     share = row["largest_absolute"] / row["largest_output"] if row["largest_output"] else 0.0
     return math.floor(-math.log10(2 * share)) if share else None
 
@@ -368,7 +379,7 @@ def _fewest_digits(rows: Sequence[Row]) -> int | None:
 
 
 def _equal(rows: Sequence[Row]) -> float:
-    """Share of values that are equal bit for bit."""
+    """Return the share of values that are equal bit for bit."""
     return float(sum(row["num_equal"] for row in rows) / sum(row["num_values"] for row in rows))
 
 
@@ -431,7 +442,7 @@ def _parity(rows: Sequence[Row]) -> Table:
 
 
 def _same_for_all(exact: Sequence[Row]) -> list[str]:
-    """Names of networks that give the same whatever they see."""
+    """Return the names of networks whose output does not depend on the input."""
     by_network = grouped(exact, "network").items()
     return [name for name, own in by_network if all(row["varies"] < SAME_FOR_ALL * row["size"] for row in own)]
 

@@ -1,1 +1,1 @@
-"""What platforms offer, and one job as a file of each."""
+"""Offers of platforms, and one job as a file of each."""

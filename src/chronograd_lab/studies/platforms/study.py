@@ -1,4 +1,4 @@
-"""Platforms: what they offer, one job as a file of each, which fields say the same, and what one must rewrite to move."""
+"""Platforms: their offers, one job as a file of each, equivalent fields, and the changes needed to move."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Which criteria and words are met, lengths of files, and what a move between vendors changes."""
+    """Return the criteria and words that are met, the lengths of files, and the changes of a move between vendors."""
     rows = results.rows
     own = [row for row in rows["offers"] if row["platform"] in VENDORS]
     fielded = {

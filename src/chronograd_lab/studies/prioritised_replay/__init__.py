@@ -1,1 +1,1 @@
-"""Replay drawn alike, by the error, by its rank, and without weights."""
+"""Replay drawn uniformly, by the error, by its rank, and without weights."""

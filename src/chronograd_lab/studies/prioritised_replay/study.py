@@ -1,4 +1,4 @@
-"""Prioritised replay: transitions drawn alike, by their error, by the rank of it, and by their error without weights.
+"""Prioritised replay: transitions drawn uniformly, by their error, by its rank, and by their error without weights.
 
 Schaul et al., Prioritized experience replay, arXiv 1511.05952: better than uniform replay in 41 of 49 Atari games.
 """
@@ -14,7 +14,7 @@ from chronograd_lab.common.study import Study
 from chronograd_lab.common.written import Block
 
 UNIFORM, PROPORTIONAL, RANK, UNWEIGHTED = "uniform", "proportional", "rank-based", "proportional, no weights"
-# Exponents are the paper's, as jobs have them by default; β rises to 1 over the run in the two that have weights.
+# The exponents are those of the paper, which are the defaults of jobs. β rises to 1 over the run in the two arms with weights.
 ARMS: dict[str, dict[str, Any]] = {
     UNIFORM: {},
     PROPORTIONAL: {"replay": "proportional"},

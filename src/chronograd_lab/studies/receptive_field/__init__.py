@@ -1,1 +1,1 @@
-"""What stacked filters see: by algebra, by the graph and by the gradient."""
+"""The field of stacked filters: by algebra, by the graph and by the gradient."""

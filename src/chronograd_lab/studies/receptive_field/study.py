@@ -67,7 +67,7 @@ def _by_graph(number: int, kernel: int) -> int:
 def _seen(number: int, kernel: int, seeds: int) -> tuple[list[int], np.ndarray]:
     """Return the side of the region that one output depends on, for each random network, and the mean size of its gradient.
 
-    The image is one kernel wider than the formula says on every side, so that a larger region would be seen.
+    The image is one kernel wider than the formula requires on every side, so that a larger region would be visible.
     """
     import torch
 
@@ -92,7 +92,7 @@ def _seen(number: int, kernel: int, seeds: int) -> tuple[list[int], np.ndarray]:
 
 
 def _grey(sizes: np.ndarray) -> np.ndarray:
-    """White where the gradient is zero, darker where it is larger."""
+    """Return an image: white where the gradient is zero, darker where it is larger."""
     return np.asarray(255 - np.where(sizes > 0, 40 + 215 * sizes / sizes.max(), 0)).astype(np.uint8)
 
 

@@ -1,8 +1,9 @@
-"""Serving: latency against load of `chronograd serve`, its knee, what batching gains, and how near a queueing model comes.
+"""Serving: latency against load of `chronograd serve`, its knee, the gain of batching, and the error of a queueing model.
 
-The prediction knows the times of batches in ONNX Runtime alone, and what a request takes that meets no other, in the server and in the
-thread of it that reads and writes; of the server under load it knows nothing. Server and client have a core each. A round calibrates, predicts and measures a network within
-a minute; rounds of the networks alternate. Predictions are of the very arrivals that the client sends.
+The prediction knows the times of batches in ONNX Runtime alone. It also knows the time of a request that meets no other, in the
+server and in the thread that reads and writes. It knows nothing of the server under load. Server and client have a core each. A
+round calibrates, predicts and measures a network within a minute; rounds of the networks alternate. Predictions are for exactly
+the arrivals that the client sends.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ ONE_BY_ONE, BATCHED = "one by one", "batched"
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    """Every round is kept in a file, so that an interrupted study goes on with the next one."""
+    """Store every round in a file, so that an interrupted study continues with the next one."""
     rows: dict[str, list[Row]] = {table: [] for table in TABLES}
     curves: dict[str, dict[str, list[float | None]]] = {}
     for repeat in range(settings["repeats"]):
@@ -72,7 +73,9 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _round(path: Path, settings: Settings, rates: Sequence[float] | None, repeat: int) -> tuple[dict[str, list[Row]], Row]:  # fmt: skip
-    """Calibrate, predict and measure: rows by table, and the predicted curve. The first round chooses the rates, by its knee."""
+    """Calibrate, predict and measure. Return rows by table, and the predicted curve. The first round sets the rates by its
+    knee.
+    """
     from chronograd.deploy.timing import own_cores, served_here
 
     cores = own_cores()
@@ -81,9 +84,7 @@ def _round(path: Path, settings: Settings, rates: Sequence[float] | None, repeat
         at_knee = knee(server)
         rates = rates or [share * at_knee for share in settings["of_knee"]]
         measured, closed = _measured(path, settings, server.most_rows, rates, repeat, cores)
-    server = replace(
-        server, most_rows=measured[0]["largest_batch"]
-    )  # which the server chooses for itself, by its own clock
+    server = replace(server, most_rows=measured[0]["largest_batch"])  # the server sets it from its own clock
     own = {**asdict(server), "batch_s": {str(rows): s for rows, s in server.batch_s.items()},
            "wake_s": {str(pause_s): s for pause_s, s in server.wake_s.items()}}  # fmt: skip
     servers = [
@@ -105,7 +106,7 @@ def _round(path: Path, settings: Settings, rates: Sequence[float] | None, repeat
     return {"servers": servers, "points": points, "closed": closed, "asleep": asleep}, _curve(server, max(rates))
 
 
-# What a prediction is made with → what it knows.
+# Kinds of prediction, and their knowledge of the server.
 MADE_WITH = {
     "model": "batches alone",
     "beside": "HTTP too, as if on a core of its own",
@@ -115,7 +116,7 @@ MADE_WITH = {
 
 
 def _known(server: Server) -> dict[str, Server]:
-    """The server as it is predicted, and by knowing less of it."""
+    """Return the server of the prediction, and servers with less knowledge."""
     beside = replace(server, has_one_core=False)
     return {
         "model": replace(beside, loop_s=0.0, travel_s=0.0, wake_s={}),
@@ -126,7 +127,7 @@ def _known(server: Server) -> dict[str, Server]:
 
 
 def _exported(folder: Path, network: str) -> Path:
-    """The network in ONNX, with initial weights."""
+    """Return the path of the network in ONNX, with initial weights."""
     from chronograd import ask
     from chronograd.deploy import export_source
     from chronograd.deploy.export import write_onnx
@@ -140,7 +141,7 @@ def _exported(folder: Path, network: str) -> Path:
 
 
 def _statistics(server: Server, rate: float, settings: Settings, seed: int) -> dict[str, float]:
-    """Latencies of the arrivals that the client sends, after the warm-up."""
+    """Return latencies of the client's arrivals after the warm-up."""
     from chronograd.deploy.load import arrivals
 
     due = np.array(list(arrivals(rate, settings["warmup_s"] + settings["seconds"], seed)))
@@ -152,7 +153,7 @@ def _statistics(server: Server, rate: float, settings: Settings, seed: int) -> d
 
 
 def _curve(server: Server, highest: float) -> dict[str, list[float | None]]:
-    """Predicted percentiles up to a rate."""
+    """Return predicted percentiles up to a rate."""
     found = [at_rate(server, float(rate)) for rate in np.linspace(highest / 40, highest, 24)]
     return {
         "rate": [one.rate for one in found],
@@ -169,7 +170,9 @@ def _measured(
     cores: Cores | None,
     is_closed: bool = True,
 ) -> tuple[list[Row], list[Row]]:
-    """Of each rate of an open loop; and requests per second of connections that ask without pause, with and without batches."""
+    """Measure each rate of an open loop, and the requests per second of connections that send without pause, with and without
+    batches.
+    """
     from chronograd.deploy.load import load
     from chronograd.deploy.timing import bound, largest_batch, runs, serving
 
@@ -202,8 +205,11 @@ def _measured(
 
 @dataclass(frozen=True)
 class _Used:
-    """Seconds of all cores of the machine since it began: in which they ran anything, this process and its children,
-    and in which they were ready to run and the host of a virtual machine ran something else."""
+    """Seconds of all cores since the machine started.
+
+    They are the seconds of any work, of this process and its children, and those in which the host of a virtual machine ran
+    something else although a core was ready.
+    """
 
     at: float
     cores: int
@@ -213,7 +219,7 @@ class _Used:
 
     @classmethod
     def now(cls) -> _Used:
-        import psutil  # `study list` needs it not
+        import psutil  # `study list` does not need it
 
         all_, own = psutil.cpu_times(), psutil.Process()
         times = [one.cpu_times() for one in (own, *own.children(recursive=True))]
@@ -222,7 +228,7 @@ class _Used:
         return cls(time.perf_counter(), psutil.cpu_count(), busy_s, own_s, host_s)
 
     def since(self, before: _Used) -> dict[str, float]:
-        """Shares of the cores' time that other processes and the host took."""
+        """Return the shares of the cores' time that other processes and the host took."""
         all_s = (self.at - before.at) * self.cores
         others_s = self.busy_s - before.busy_s - (self.own_s - before.own_s)
         return {"taken_by_others": max(others_s, 0.0) / all_s, "taken_by_host": (self.host_s - before.host_s) / all_s}
@@ -239,9 +245,10 @@ while os.getppid() == int(sys.argv[1]): pass
 
 @contextmanager
 def _kept_awake() -> Iterator[None]:
-    """Give every core something to do that yields to all else: one that sleeps may wait for long until its host lets it go on.
+    """Give every core work of lowest priority: a core that sleeps may wait long until its host runs it again.
 
-    Linux may share cores out among sessions before it looks at their processes (sched(7), autogroup): theirs is told to yield, too.
+    Linux may share cores among sessions before it considers their processes (sched(7), autogroup), so their session also gets
+    the lowest priority.
     """
     spinning = [
         subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())], start_new_session=True)
@@ -262,7 +269,9 @@ def _kept_awake() -> Iterator[None]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """By network: the knee, requests per second with and without batches, and HTTP's share of a lone request. How near predictions are."""
+    """Return by network the knee, requests per second with and without batches, and HTTP's share of a lone request; and the
+    errors.
+    """
     rows = results.rows
     asleep = _asleep(results)
     return {
@@ -290,7 +299,7 @@ def values(results: Results) -> dict[str, Any]:
 
 
 def _near(errors: Sequence[float]) -> dict[str, float]:
-    """How many errors are within the aim, of how many; the median of their sizes."""
+    """Return the number of errors, those within the aim, and the median of their sizes."""
     sizes = [abs(error) for error in errors]
     return {"count": sum(size <= AIM for size in sizes), "of": len(sizes), "median": statistics.median(sizes or [0.0])}
 
@@ -322,7 +331,7 @@ def _of_knee(results: Results, network: str, rate: float) -> str:
 
 
 def _asked(results: Results) -> list[tuple[str, float, list[Row]]]:
-    """Each network at each of the rates that are asked about, with its repeats."""
+    """Return each network at each of the rates in question, with its repeats."""
     return [
         (network, share, matching(own, of_knee=share))
         for network, own in grouped(results.rows["points"], "network").items()
@@ -336,7 +345,7 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
 
 
 def _errors(results: Results, name: str, made_with: str = "predicted") -> list[float]:
-    """Of the predictions at the rates that are asked about: predicted over measured, less one."""
+    """Return errors of the predictions at the rates in question: predicted over measured, less one."""
     pairs = [(statistics.fmean(row[made_with][name] for row in own), _mean(own, name)) for _, _, own in _asked(results)]
     return [predicted / measured - 1 for predicted, measured in pairs if measured]
 
@@ -355,7 +364,7 @@ def _latencies(results: Results) -> Table:
 
 
 def _causes(results: Results) -> Table:
-    """What knowing more is worth, and what nothing of it tells."""
+    """Compare predictions with more and less knowledge, and add effects that none of them knows."""
     body = []
     for network, _, own in _asked(results):
         measured = _mean(own, "latency_p50_s")
@@ -375,7 +384,9 @@ def _causes(results: Results) -> Table:
 
 
 def _asleep(results: Results) -> list[Row]:
-    """Medians where cores are kept awake and where they may sleep, and what the host of a virtual machine takes of the cores' time."""
+    """Return medians with cores that stay awake and with cores that may sleep, and the share of the cores' time that the host
+    takes.
+    """
     made = []
     for row in results.rows["asleep"]:
         own = matching(results.rows["points"], network=row["network"], of_knee=row["of_knee"])
@@ -424,17 +435,17 @@ def _panel(results: Results, network: str) -> Lines:
         Mark("x", servers[0]["knee"], "estimated knee"),
         *([Mark("x", measured, "measured knee")] if measured else []),
     ]
-    # Beyond what a server can do latencies are those of a full queue, which would hide all others.
+    # Beyond the server's capacity, latencies are those of a full queue, which would hide all others.
     return Lines("requests per second", "latency, ms", series, marks, log_y=True, title=network)
 
 
 def _knee_row(network: str, points: Sequence[Row]) -> Row:
-    """Where the means of all repeats, measured and predicted, cross twice that of a lone request."""
+    """Return the knee: the means of all repeats, measured and predicted, cross twice the latency of a lone request."""
     by_rate = sorted(grouped(points, "rate").items())
     predicted = [(rate, statistics.fmean(row["predicted"]["latency_mean_s"] for row in own)) for rate, own in by_rate]
     measured = [(rate, mean) for rate, own in by_rate if (mean := _mean(own, "latency_mean_s")) is not None]
     lone_s = statistics.fmean(row["lone_s"] for row in points)
-    # The lowest rate is not nothing: what a request by itself would take is less by what the prediction says of that rate.
+    # The lowest rate is not zero. A lone request takes less, by the predicted ratio of that rate.
     measured_lone_s = measured[0][1] * lone_s / dict(predicted)[measured[0][0]]
     expected, found = _crossing(predicted, KNEE * lone_s), _crossing(measured, KNEE * measured_lone_s)
     error = None if expected is None or found is None else expected / found - 1
@@ -445,7 +456,7 @@ def _knee_row(network: str, points: Sequence[Row]) -> Row:
 
 
 def _crossing(means: Sequence[tuple[float, float]], limit: float) -> float | None:
-    """The rate at which means that rise with it cross a limit, on straight lines; None where they do not."""
+    """Return the rate at which rising means cross a limit, by linear interpolation; None if they do not."""
     for (low, before), (high, after) in pairwise(means):
         if before <= limit < after:
             return low + (high - low) * (limit - before) / (after - before)

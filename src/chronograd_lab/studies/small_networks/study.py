@@ -1,8 +1,8 @@
-"""Small networks: what small images make of a small CNN and of the heads of large networks, and why a head on a frozen
-ImageNet trunk can end at chance.
+"""Small networks: accuracy of a small CNN and of the heads of large networks on small images.
 
-The recipe is that of the Keras examples: Adadelta, a head on a frozen trunk first, then everything at a low rate. The
-causes are then tried one at a time and together on a network whose ImageNet weights are at hand.
+Why can a head on a frozen ImageNet trunk end at chance? The recipe is that of the Keras examples: Adadelta, first a head on a
+frozen trunk, then everything at a low rate. The causes are then tried individually and together on a network with available
+ImageNet weights.
 
 Facts of Keras that the causes are named after:
     Adadelta has a default rate of 0.001 since TensorFlow 2; M. Zeiler's own form, arXiv 1212.5701, is a rate of 1
@@ -40,7 +40,7 @@ from chronograd_lab.common.weights import PRETRAINING, source_weights
 from chronograd_lab.common.written import Block, key
 
 SCRATCH, HEAD, TUNED = "from scratch", "head on a frozen trunk", "then all unfrozen"
-# As the page names them.
+# Names in the page.
 STAGES = {SCRATCH: "scratch", HEAD: "head", TUNED: "tuned"}
 COLORS = {SCRATCH: "grey", HEAD: "vermilion", TUNED: "accent"}
 RANGES = {"imagenet": "normalised as ImageNet", "own": "normalised", "unit": "0 … 1", "raw": "0 … 255"}
@@ -50,7 +50,7 @@ RANGES = {"imagenet": "normalised as ImageNet", "own": "normalised", "unit": "0 
 
 
 def network_job(settings: Settings, name: str, stage: str, weights: str | None) -> Job:
-    """A stage of a network. `weights`: what it starts from."""
+    """Return the job of a stage of a network. `weights`: the initial ones."""
     own = settings["networks"][name]
     return _job(
         settings, own["network"], weights, {"normalisation": own["normalisation"], **own.get("data", {})}, recipe="adadelta",
@@ -70,7 +70,7 @@ def _job(settings: Settings, network: str, weights: str | None, data: Row, epoch
 
 @dataclass(frozen=True)
 class HeadSetup:
-    """How a head is trained on a frozen trunk. The learning rate is that of Adadelta."""
+    """The settings of a head that is trained on a frozen trunk. The learning rate is that of Adadelta."""
 
     normalisation: str
     norm: str
@@ -88,7 +88,7 @@ class HeadSetup:
         return cls(*(row[name] for name in ("normalisation", "norm", "image_size", "rate", "is_pretrained")))
 
     def wrongs(self, right: HeadSetup) -> list[str]:
-        """What differs from another setting, in words."""
+        """Return the differences from another setting, in words."""
         wrongs = {
             f"input {RANGES[self.normalisation]}": self.normalisation != right.normalisation,
             "batch statistics": self.norm != right.norm,
@@ -104,13 +104,13 @@ def _square(side: int) -> str:
 
 
 def right(settings: Settings) -> HeadSetup:
-    """The first input range, stored statistics, the largest images, the highest rate."""
+    """Return the right setting: first input range, stored statistics, largest images, highest rate."""
     own = settings["diagnosis"]
     return HeadSetup(own["normalisations"][0], "stored", max(own["image_sizes"]), max(own["rates"]))
 
 
 def one_wrong(settings: Settings) -> list[HeadSetup]:
-    """The right setting with one thing changed."""
+    """Return the right setting with one thing changed."""
     own, good = settings["diagnosis"], right(settings)
     return [
         *(replace(good, normalisation=n) for n in own["normalisations"][1:]),
@@ -122,7 +122,7 @@ def one_wrong(settings: Settings) -> list[HeadSetup]:
 
 
 def grid(settings: Settings) -> list[HeadSetup]:
-    """Every input range, statistics and rate at the smallest images, where all is wrong that can be."""
+    """Return every input range, statistics and rate at the smallest images; one of them has everything wrong."""
     own = settings["diagnosis"]
     return [
         HeadSetup(normalisation, norm, min(own["image_sizes"]), rate)
@@ -133,7 +133,7 @@ def grid(settings: Settings) -> list[HeadSetup]:
 
 
 def causes(settings: Settings) -> list[HeadSetup]:
-    """All settings that are tried, each once; the long ones first."""
+    """Return all settings to try, each once; the long ones first."""
     own, good = settings["diagnosis"], right(settings)
     sizes = [replace(good, normalisation=n, image_size=s) for n in own["normalisations"] for s in own["image_sizes"]]
     small = replace(good, image_size=min(own["image_sizes"]), is_pretrained=False)
@@ -152,7 +152,7 @@ def cause_job(settings: Settings, setting: HeadSetup, weights: str) -> Job:
 
 
 def pretraining_job(settings: Settings) -> Job:
-    """Trains the trunk of the diagnosis where there are no weights from outside."""
+    """Return the job that trains the trunk of the diagnosis if no weights are available."""
     own, good = settings["diagnosis"], right(settings)
     data = {"image_size": good.image_size, "normalisation": good.normalisation, **own[PRETRAINING]["data"]}
     return _job(settings, own["network"], None, data, recipe="fine-tuning", **own[PRETRAINING]["training"])
@@ -162,9 +162,9 @@ def pretraining_job(settings: Settings) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    """The first stage of each network; then heads unfrozen, and the causes.
+    """Train the first stage of each network; then unfreeze heads and try the causes.
 
-    `restored` is the accuracy of an unfrozen network with the batch-norm statistics of before; `mismatched` that of a head
+    `restored` is the accuracy of an unfrozen network with the earlier batch-norm statistics. `mismatched` is that of a head
     trained on the statistics of each batch and tested with those of the weights.
     """
     networks, diagnosis = settings["networks"], settings["diagnosis"]
@@ -204,7 +204,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def accuracy_with_stored(run: RunDir, weights: str) -> float:
-    """Test accuracy of a run's parameters with the batch-norm statistics of other weights of the same network."""
+    """Return the test accuracy of a run's parameters with the batch-norm statistics of other weights of the same network."""
     import torch
 
     from chronograd.models.weights import load_pretrained
@@ -224,12 +224,12 @@ def accuracy_with_stored(run: RunDir, weights: str) -> float:
     return float(is_right.mean())
 
 
-# -- what the runs say ---------------------------------------------------------------------------------
+# -- results ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Found:
-    """The accuracies of a diagnosis, by setting, and what chance would give."""
+    """The accuracies of a diagnosis, by setting, and the accuracy of chance."""
 
     rows: Sequence[Row]
     chance: float
@@ -251,7 +251,7 @@ class Found:
         return Spread.of([row[column] for row in self.rows if HeadSetup.of(row) == setting])
 
     def limit(self) -> float:
-        """Chance and two standard errors of so many test images."""
+        """Return chance plus two standard errors of the number of test images."""
         return float(self.chance + 2 * (self.chance * (1 - self.chance) / self.test_images) ** 0.5)
 
     def is_chance(self, accuracy: Spread) -> bool:
@@ -262,7 +262,9 @@ class Found:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """`heads`: accuracies by setting, such as `imagenet_stored_128_1`. `networks`: by stage. How many settings end at chance."""
+    """Return `heads`: accuracies by setting, such as `imagenet_stored_128_1`; `networks`: by stage; and counts of settings at
+    chance.
+    """
     found = Found.of(results)
     heads = {setting: found.accuracy(setting) for setting in found.settings()}
     mixed = [setting for setting in heads if setting.norm == "batch" and setting.is_pretrained]
@@ -316,7 +318,7 @@ def _networks(results: Results, found: Found) -> Block:
 
 
 def _unfreezing(rows: Sequence[Row]) -> Table:
-    """What an epoch of all layers does to a head that was trained on a frozen trunk, the largest change first."""
+    """Return the effect of an epoch of all layers on a head trained on a frozen trunk, the largest change first."""
     changes = []
     for network in distinct(rows, "network", stage=TUNED):
         head, tuned = (spread(rows, network=network, stage=stage) for stage in (HEAD, TUNED))
@@ -382,7 +384,7 @@ def _together(results: Results, found: Found) -> Table:
 
 
 def _keras(results: Results, found: Found) -> Table:
-    """The usual mistakes with Keras, each beside the experiment that is closest to it."""
+    """Return the usual mistakes with Keras, each with its closest experiment."""
     small = replace(right(results.settings), image_size=min(results.settings["diagnosis"]["image_sizes"]))
     closest: dict[str, tuple[str, dict[str, Any]]] = {
         "Adadelta left at its default rate": ("0.001 since TensorFlow 2; 1 before", {"rate": 0.001}),
@@ -406,7 +408,7 @@ def _keras(results: Results, found: Found) -> Table:
     return listed(["mistake", "what Keras expects, and what was run", "test accuracy", "points"], body, text=2)
 
 
-# The pretrained trunk knows the same ten classes, so its head comes along.
+# The pretrained trunk has the same ten classes, so its head is used, too.
 _SMOKE = {
     "data": "digits", "samples": 200, "test_samples": None, "image_size": 8,
     "networks": {
@@ -435,7 +437,7 @@ _LAPTOP: dict[str, Any] = {
     "rate": 1.0, "tuning_rate": 1e-5, "epochs": {SCRATCH: 6, HEAD: 10, TUNED: 1}, "batch": 64, "seeds": 3,
     "diagnosis": {**_MOBILENET, **_DIAGNOSIS, "image_sizes": [32, 64, 128], "epochs": 6, "seeds": 2},
 }  # fmt: skip
-# The small CNN on all images, as in the report; what explains the heads needs no more of them than before.
+# The small CNN on all images, as in the report; the explanation of the heads needs no more images than before.
 _EVENING = {
     **_LAPTOP,
     "networks": {**_LAPTOP["networks"], "small CNN": {**_SMALL_CNN, "data": {"samples": None, "test_samples": None}}},
@@ -445,7 +447,7 @@ _EFFICIENTNET = {"network": "efficientnet-b0-keras", "weights": "torchvision"}
 _PAPER = {
     "data": "cifar10", "samples": None, "test_samples": None, "image_size": 32,
     "networks": {
-        # torchvision's ResNet-50, as its weights do not fit ours.
+        # torchvision's ResNet-50, because its weights do not fit ours.
         "ResNet-50": {**_LARGE, "network": "torchvision:resnet50", "weights": "torchvision"},
         "EfficientNet-B0": {**_LARGE, **_EFFICIENTNET},
         "small CNN": _SMALL_CNN,

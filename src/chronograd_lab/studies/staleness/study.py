@@ -1,4 +1,4 @@
-"""Staleness: what a simulator of asynchronous SGD says, and what learners on parameter servers counted.
+"""Staleness: a simulator of asynchronous SGD, compared with counts of learners on parameter servers.
 
 W. Zhang et al., Staleness-aware async-SGD, arXiv 1511.05950; S. Dutta et al., Slow and stale gradients, AISTATS 2018.
 """
@@ -43,11 +43,11 @@ EXERCISE = ((1.0, 2.0, 3.0, 4.0), (2.5, 5.0))
 FIXED, EXPONENTIAL = "fixed", "exponential"
 
 
-# -- what is run -----------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 def job(settings: Settings, learners: int, servers: int) -> Job:
-    """One epoch, within which learners do not meet."""
+    """Return a job of one epoch, within which learners do not synchronise."""
     parts = {
         "cluster": {"device": "cpu", "count": learners, "threads": 1}, "communication": {"servers": servers},
         "backend": "parameter_server",
@@ -57,7 +57,9 @@ def job(settings: Settings, learners: int, servers: int) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    runner.parallel = runner.threads = 1  # runs are timed, so each has the machine to itself, and a learner one core
+    runner.parallel = runner.threads = (
+        1  # runs are timed, so each has the machine to itself, and each learner has one core
+    )
     rows: dict[str, list[Row]] = {"alike": _alike(settings), "softsync": _softsync(settings), "slow": _slow(settings)}
     curves = {"exercise": _columns(of_pushes(EXERCISE))}
     notes = []
@@ -75,7 +77,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _runs(runner: StudyRunner, settings: Settings) -> dict[str, RunDir]:
-    """Runs by name, such as `4 learners, 1 server, one slow`."""
+    """Return runs by name, such as `4 learners, 1 server, one slow`."""
     runs: dict[str, RunDir] = {}
     for servers in settings["servers"]:
         for learners in settings["learners"]:
@@ -93,7 +95,7 @@ def _name(learners: int, servers: int) -> str:
 
 
 def _is_elsewhere() -> bool:
-    """Whether learners may be on other machines."""
+    """Return whether learners may be on other machines."""
     return bool(os.environ.get("RAY_ADDRESS"))
 
 
@@ -101,7 +103,9 @@ def _is_elsewhere() -> bool:
 
 
 def _alike(settings: Settings) -> list[Row]:
-    """Learners alike, by how their times to compute are distributed. Fixed ones start together and never part."""
+    """Simulate equal learners, by the distribution of their compute times. With fixed times they start together and stay in
+    step.
+    """
     rows = []
     for kind in (FIXED, EXPONENTIAL):
         for learners in settings["simulated_learners"]:
@@ -122,7 +126,7 @@ def _softsync(settings: Settings) -> list[Row]:
 
 
 def _slow(settings: Settings) -> list[Row]:
-    """One learner that takes so many times as long as each other; all take an exponential time."""
+    """Simulate one learner that is slower than the others by a factor; all compute times are exponential."""
     learners, rows = settings["slow_learners"], []
     for factor in settings["slow_factors"]:
         slow = [Learner(Duration(EXPONENTIAL, (s,))) for s in (*[1.0] * (learners - 1), float(factor))]
@@ -206,7 +210,7 @@ def _exercise(results: Results) -> Block:
 
 
 def _shares(results: Results, times: str) -> dict[int, dict[int, float]]:
-    """By number of simulated learners alike, the share of each staleness."""
+    """Return the share of each staleness, by number of simulated equal learners."""
     by_learners = grouped(matching(results.rows["alike"], times=times), "learners")
     return {n: {row["staleness"]: row["share"] for row in own} for n, own in by_learners.items()}
 
@@ -272,7 +276,7 @@ def _by_factor(results: Results) -> Block:
 
 
 def _counted_run(results: Results) -> str:
-    """The first run with the most learners."""
+    """Return the first run with the most learners."""
     return str(max(results.rows["runs"], key=lambda row: row["learners"])["run"])
 
 
@@ -306,7 +310,7 @@ def _rates(rows: Sequence[Row]) -> Table:
 
 
 def _shown(rows: Sequence[Row]) -> Row:
-    """The run that is drawn: the one with the most learners, with a slow learner if possible."""
+    """Return the run of the figure: one with the most learners, with a slow learner if possible."""
     return max(rows, key=lambda row: (row["learners"], "slow" in row["run"]))
 
 

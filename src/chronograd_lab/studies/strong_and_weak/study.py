@@ -1,6 +1,6 @@
 """Strong and weak scaling of ResNet-50 on Fashion-MNIST with tf.distribute: throughput, time, cost.
 
-An effective batch of 256 that stays (strong) or 256 images per learner (weak), 1 to 16 learners, 10 epochs.
+The effective batch stays 256 (strong), or is 256 images per learner (weak); 1 to 16 learners, 10 epochs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ HERE = "here"
 
 
 def job(settings: Settings, scaling: Scaling, **cluster: Any) -> Job:
-    """With one learner; `batches` are the global batch of strong scaling and that of a learner in weak scaling.
+    """Return the job of one learner. `batches`: the global batch of strong scaling and the batch per learner of weak scaling.
 
-    On a predicted device, those of the published setting.
+    On a predicted device, the batches are those of the published setting.
     """
     batch = settings["gpu_batches" if cluster else "batches"][SCALINGS.index(scaling)]
     training = {"batch": batch, "epochs": settings["epochs"], "learning_rate": 0.01}
@@ -51,7 +51,7 @@ def job(settings: Settings, scaling: Scaling, **cluster: Any) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    """Measured here with the backend of the setting; predicted on its GPUs."""
+    """Measure here with the backend of the setting, and predict its GPUs."""
 
     def there(scaling: Scaling, **cluster: Any) -> Job:
         return job(settings, scaling, **cluster)
@@ -130,7 +130,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _panels(rows: Sequence[Row], column: str, y_label: str, unit: float = 1.0, with_ideal: bool = False) -> list[Lines]:
-    """A panel for each device, a line for each kind of scaling."""
+    """Return a panel for each device, with a line for each kind of scaling."""
     panels = []
     for device, own in grouped(rows, "series").items():
         series: list[Series] = [

@@ -1,10 +1,10 @@
 """Teacher and student: images without labels, labelled by a trained network, used to train a smaller one.
 
-I. Z. Yalniz et al., Billion-scale semi-supervised learning for image classification, arXiv 1905.00546. D are images
-with labels. U are images without: their true labels are known here, and only used to count wrong ones.
+I. Z. Yalniz et al., Billion-scale semi-supervised learning for image classification, arXiv 1905.00546. D are images with
+labels. U are images without: their true labels are known here, and only used to count wrong ones.
 
     1. a teacher is trained on D
-    2. of U the teacher's P best classes per image are candidates; per class the K best-scored images are kept
+    2. the teacher's P best classes of each image in U are candidates; each class selects its K best-scored images
     3. a student is trained on those                    "pretrained"
     4. and fine-tuned on D                              "fine-tuned"
 """
@@ -38,7 +38,7 @@ from chronograd_lab.common.written import Block, key
 Array = np.ndarray[Any, Any]
 
 # Top-1 accuracy of ResNet-50 on ImageNet in percent: on its labels alone; as a student with U = YFCC-100M; and with U = a
-# billion images found by hashtag.
+# billion images selected by hashtag.
 PUBLISHED_ALONE, PUBLISHED_STUDENT, PUBLISHED_HASHTAGS = 76.4, 79.1, 81.2
 ALONE, TEACHER, PRETRAINED, TUNED = "D alone", "teacher", "pretrained", "fine-tuned"
 TOGETHER, SOFT, ECHO = "best of all classes together", "probabilities", "teacher's labels of D"
@@ -50,19 +50,19 @@ def set_name(per_class: int, top_classes: int) -> str:
 
 
 def own(settings: Settings) -> str:
-    """The set of the method itself; the others vary it."""
+    """Return the name of the method's own set; the others vary it."""
     return set_name(settings["K"], settings["P"])
 
 
 def tried(settings: Settings, varied: str) -> list[tuple[int, int]]:
-    """Pairs of K and P: K is varied at the method's P, and P at a K of its own, where classes run short."""
+    """Return pairs of K and P: K varies at the method's P, and P at a special K, where classes run short."""
     if varied == "K":
         return [(k, settings["P"]) for k in sorted({settings["K"], *settings["K_tried"]})]
     return [(settings["K_of_P_tried"], p) for p in sorted({1, *settings["P_tried"]})]
 
 
 def epochs_for(updates: int, size: int, batch: int) -> int:
-    """Epochs of a set that come nearest to a number of updates; the last incomplete batch of an epoch is dropped.
+    """Return the epochs of a set nearest to a number of updates; an epoch drops its last incomplete batch.
 
     >>> epochs_for(600, 10_050, 100), epochs_for(600, 54_000, 100)
     (6, 1)
@@ -75,7 +75,7 @@ def epochs_for(updates: int, size: int, batch: int) -> int:
 
 @dataclass(frozen=True)
 class Taught:
-    """What a student is pretrained on: fields of its job's data, and what is known of the labels, a row of results."""
+    """The pretraining data of a student: fields of its job's data, and a row of results about its labels."""
 
     data: Mapping[str, Any]
     known: Row
@@ -83,7 +83,7 @@ class Taught:
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     labelled, recipe, noisy = settings["labelled"], settings["supervised"], _noisy(settings)
-    # The teacher has a seed of its own, so that no student starts from its initial weights.
+    # The teacher has a separate seed, so that no student starts from its initial weights.
     supervised = [
         Arm.of(job(settings, settings["teacher"], labelled, recipe), [settings["seeds"]], arm=TEACHER, stage=""),
         Arm.of(job(settings, settings["student"], labelled, recipe), range(settings["seeds"]), arm=ALONE, stage=""),
@@ -107,7 +107,9 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 def job(
     settings: Settings, network: str, data: Mapping[str, Any], training: Mapping[str, Any], weights: str | None = None
 ) -> Job:
-    """One normalisation for every set, so that a student meets the same pixels before and after fine-tuning."""
+    """Return a job. Every set has the same normalisation, so that a student sees the same pixels before and after
+    fine-tuning.
+    """
     whole_run = {**training, "evaluate_every": training["epochs"], "augmentation": settings["augmentation"]}
     return job_of(settings, network, weights, _data(settings, data), **whole_run)
 
@@ -117,7 +119,7 @@ def _data(settings: Settings, own_fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pretraining(settings: Settings, sets: Mapping[str, Taught]) -> list[Arm]:
-    """Students from the start on each set, with the same number of updates, as near as whole epochs allow."""
+    """Return students from the start on each set, with the same number of updates, as near as whole epochs allow."""
     recipe = dict(settings["pretraining"])
     updates = recipe.pop("updates")
     arms = []
@@ -130,11 +132,11 @@ def _pretraining(settings: Settings, sets: Mapping[str, Taught]) -> list[Arm]:
 
 
 def _tuning(settings: Settings, trained: Sequence[Trained], echo: Mapping[str, Any]) -> list[Arm]:
-    """Each student fine-tuned on D; the method's own also on the teacher's labels of D (`echo`)."""
+    """Return each student fine-tuned on D; the method's own also on the teacher's labels of D (`echo`)."""
     arms = []
     for one in trained:
         name = one.arm.known["arm"]
-        # Of the soft one we ask what it has of the teacher, before this.
+        # The student of soft labels is compared with the teacher before fine-tuning.
         if one.arm.known["stage"] != PRETRAINED or name == SOFT:
             continue
         labels = {name: settings["labelled"], **({ECHO: echo} if name == own(settings) and one.seed == 0 else {})}
@@ -145,7 +147,7 @@ def _tuning(settings: Settings, trained: Sequence[Trained], echo: Mapping[str, A
 
 
 def _noisy(settings: Settings) -> dict[str, Taught]:
-    """U with weak labels: true ones, of which a share is drawn anew. Wrong ones are counted for seed 0."""
+    """Return U with weak labels: true ones, with a share replaced by random ones. Wrong labels are counted for seed 0."""
     from chronograd.data import datasets
 
     sets = {}
@@ -158,14 +160,14 @@ def _noisy(settings: Settings) -> dict[str, Taught]:
 
 
 class Judge:
-    """A trained teacher, and what it makes of U, of D and of the test images.
+    """A trained teacher, and its results for U, D and the test images.
 
     Shapes: N images of U, D images of D, T test images, K classes.
 
     Attributes:
         labelled, unlabelled: D and U.
         probability_NK, probability_DK, probability_TK: the teacher's.
-        truth_N: true classes of U; None where it is another data set than D.
+        truth_N: true classes of U; None if it is another data set than D.
     """
 
     def __init__(self, run: RunDir, settings: Settings) -> None:
@@ -183,7 +185,7 @@ class Judge:
         self._position = {int(sample): i for i, sample in enumerate(self.unlabelled.train_samples_N)}
 
     def selections(self) -> dict[str, Selection]:
-        """What is kept of U, by name of the set."""
+        """Return the selections from U, by name of the set."""
         settings = self.settings
 
         def select(per_class: int, top_classes: int, is_balanced: bool = True) -> Selection:
@@ -198,7 +200,7 @@ class Judge:
         return found
 
     def taught(self, name: str, kept: Selection, folder: Path) -> Taught:
-        """A selection as a file of labels: classes, or the teacher's probabilities of all."""
+        """Write a selection to a file of labels: classes, or the teacher's probabilities of all."""
         path = folder / f"{name.replace(',', '').replace(' ', '-')}.npz"
         positions = np.array([self._position[int(sample)] for sample in kept.sample])
         if name == SOFT:
@@ -210,7 +212,7 @@ class Judge:
         return Taught({"name": self.settings["unlabelled"]["name"], "labels": str(path)}, known)
 
     def echo(self, path: Path) -> dict[str, Any]:
-        """D with the teacher's labels."""
+        """Write D with the teacher's labels."""
         write_labels(path, self.labelled.train_samples_N, label=self.probability_DK.argmax(1))
         return {"name": self.settings["labelled"]["name"], "labels": str(path)}
 
@@ -219,13 +221,15 @@ class Judge:
         return float((self.probability_DK.argmax(1) != self.labelled.train_labels.numpy()).mean())
 
     def agreement(self, run: RunDir) -> Row:
-        """How often a network says of a test image what the teacher says: of all, and where the teacher is wrong."""
+        """Return the agreement of a network with the teacher on test images: on all, and on those that the teacher gets
+        wrong.
+        """
         own_T, teachers_T = teacher.softmax_of_run(run, self.labelled, "test").argmax(1), self.probability_TK.argmax(1)
         is_wrong_T = teachers_T != self.labelled.test_labels_N.numpy()
         return agreement(own_T, teachers_T, is_wrong_T)
 
     def pictures(self) -> tuple[list[Row], dict[str, str]]:
-        """Images kept for two classes, of the smallest set that has enough of them: what they are, and PNGs."""
+        """Return images selected for two classes, of the smallest set with enough of them: their labels, and PNGs."""
         names = self.labelled.card.class_names
         by_size = sorted(self.selections().items(), key=lambda item: len(item[1].sample))
         chosen, kept = next((item for item in by_size if (item[1].times() > 1).sum() >= NUM_PICTURES), by_size[-1])
@@ -240,14 +244,14 @@ class Judge:
 
 
 def agreement(own_T: Array, teachers_T: Array, is_wrong_T: Array) -> Row:
-    """Share of equal classes: of all, and of those that the teacher gets wrong; None where it gets none wrong."""
+    """Return the share of equal classes: of all, and of those that the teacher gets wrong; None if it gets none wrong."""
     is_equal_T = own_T == teachers_T
     repeated = float(is_equal_T[is_wrong_T].mean()) if is_wrong_T.any() else None
     return {"agreement": float(is_equal_T.mean()), "repeated_mistakes": repeated}
 
 
 def evenly_two(kept: Selection) -> list[tuple[int, list[tuple[int, float]]]]:
-    """Samples kept for two or more classes, with their two best of these and the scores; nearest to a tie first."""
+    """Return samples selected for two or more classes, with the best two of these and the scores; nearest to a tie first."""
     by_sample: dict[int, list[tuple[int, float]]] = {}
     for sample, label, score in zip(kept.sample.tolist(), kept.label.tolist(), kept.score.tolist(), strict=True):
         by_sample.setdefault(sample, []).append((label, score))
@@ -256,7 +260,7 @@ def evenly_two(kept: Selection) -> list[tuple[int, list[tuple[int, float]]]]:
 
 
 def composition(kept: Selection, num_classes: int, truth: Array | None) -> Row:
-    """What is in a selection. `truth`: the true class of each of its labels, None where that is not known."""
+    """Return the composition of a selection. `truth`: the true class of each label; None if unknown."""
     times = kept.times()
     return {
         "labels": len(kept.sample),
@@ -267,14 +271,13 @@ def composition(kept: Selection, num_classes: int, truth: Array | None) -> Row:
     }
 
 
-# -- the page --------------------------------------------------------------------------------------------
-
-
 # -- the page --------------------------------------------------------------------------------------
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Accuracies of the four steps, against K and P, with a step left out and with weak labels; what is in the sets."""
+    """Return accuracies of the four steps, against K and P, with a step left out and with weak labels; and the composition of
+    the sets.
+    """
     settings, sets = results.settings, {row["set"]: row for row in results.rows["sets"]}
     tuned = _of(results, own(settings), TUNED)
     classes = set_name(settings["K_of_P_tried"], 1)
@@ -291,7 +294,7 @@ def values(results: Results) -> dict[str, Any]:
         "sets": {key(name): row | _extremes(row) for name, row in sets.items()},
         "agreement": {name: _of(results, *arm, "agreement").mean for name, arm in distilled.items()},
         "repeated": {name: mean(results.rows["networks"], "repeated_mistakes", arm=arm, stage=stage) for name, (arm, stage) in distilled.items()},
-        # By their seeds alone two runs may differ by twice the deviation of a difference.
+        # By their seeds alone, two runs may differ by twice the standard deviation of a difference.
         "by_seeds": 2 * math.sqrt(2) * (tuned.std or math.inf),
         "unresolved": unresolved(_of(results, ALONE).mean, settings["images"]["test_samples"]),
         "wrong_on_D": results.rows["labelled"][0]["wrong"],
@@ -300,7 +303,7 @@ def values(results: Results) -> dict[str, Any]:
 
 
 def _extremes(row: Row) -> Row:
-    """The smallest and the largest class of a set."""
+    """Return the smallest and the largest class of a set."""
     return {"smallest": min(row["per_class"]), "largest": max(row["per_class"])} if "per_class" in row else {}
 
 
@@ -344,7 +347,7 @@ def _steps(results: Results) -> Block:
 
 
 def _sweep(results: Results, varied: str) -> Block:
-    """Accuracy and share of wrong labels against K or P."""
+    """Return accuracy and share of wrong labels against K or P."""
     pairs = tried(results.settings, varied)
     names, xs = [set_name(*pair) for pair in pairs], [pair["KP".index(varied)] for pair in pairs]
     sets = {row["set"]: row for row in results.rows["sets"]}
@@ -449,8 +452,8 @@ _SMOKE = {
     "fine_tuning": {"recipe": "fine-tuning", "learning_rate": 0.01, "batch": 20, "epochs": 2},
     "seeds": 1, "seeds_of_others": 1,
 }  # fmt: skip
-# Why small-cnn (315,722 parameters here) teaches: of 2,000 images, in 20 epochs, it learned 51 %, resnet14 50 %, resnet8
-# (75,290 parameters) 47 %, one seed each; and it takes half the time of resnet14.
+# The teacher is small-cnn (315,722 parameters here). In 20 epochs on 2,000 images, one seed each, it learned 51 %, resnet14 50
+# %, and resnet8 (75,290 parameters) 47 %. It takes half the time of resnet14.
 _LAPTOP: dict[str, Any] = {
     "teacher": "small-cnn", "student": "resnet8", "images": {"image_size": 16, "test_samples": 4000},
     "labelled": {"name": "cifar10", "samples": 2000},
@@ -462,7 +465,7 @@ _LAPTOP: dict[str, Any] = {
     "fine_tuning": {"recipe": "fine-tuning", "learning_rate": 0.01, "batch": 100, "epochs": 8},
     "seeds": 3, "seeds_of_others": 1,
 }  # fmt: skip
-# Whole images; a teacher of depth; a pretraining long enough that what it learned is what U has to teach.
+# Whole images, a deep teacher, and a pretraining long enough that its result depends on what U can teach.
 _EVENING: dict[str, Any] = {
     **_LAPTOP, "teacher": "resnet20", "images": {"image_size": 32}, "labelled": {"name": "cifar10", "samples": 4000},
     "unlabelled": {"name": "cifar10", "skip": 4000, "samples": 40_000}, "K": 2000, "K_tried": [250, 1000, 4000, 8000],
@@ -472,8 +475,8 @@ _EVENING: dict[str, Any] = {
     "fine_tuning": {"recipe": "fine-tuning", "learning_rate": 0.01, "batch": 100, "epochs": 20},
     "seeds": 3, "seeds_of_others": 3,
 }  # fmt: skip
-# Networks, D, U, K and P are published, and about a billion images seen in pretraining. Batches, rates and the length of
-# fine-tuning are not in our sources. A job cannot yet name a folder U that lacks the classes of D.
+# Networks, D, U, K and P are published, and about a billion images seen in pretraining. Our sources lack batches, rates and the
+# length of fine-tuning. A job cannot yet name a folder U that lacks the classes of D.
 _PAPER = {
     "teacher": "torchvision:resnext101_32x8d", "student": "torchvision:resnet50", "images": {"image_size": 224},
     "labelled": {"name": "imagenet:imagenet"}, "unlabelled": {"name": "folder:yfcc100m"},

@@ -1,7 +1,7 @@
 """Time to accuracy against the number of workers: with parameter servers, and with an all-reduce.
 
-ResNet-50's epochs to 92 % on CIFAR-10 are those that `depth-and-device` predicts; Optimus' coefficients make times of them.
-Y. Peng et al., Optimus, EuroSys 2018. Time is steps to the target over steps per second; both have their spread.
+`depth-and-device` predicts the epochs of ResNet-50 to 92 % on CIFAR-10; Optimus' coefficients turn them into times. Y. Peng et
+al., Optimus, EuroSys 2018. Time is steps to the target over steps per second; both have their spread.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ BACKENDS = {SINGLE: "single", ASYNCHRONOUS: "parameter_server", ALL_REDUCE: "ddp
 COLORS = {"1 server": "purple", "2 servers": "accent", "4 servers": "teal", ALL_REDUCE: "orange"}
 
 
-# -- what is run -----------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 def job(settings: Settings, method: str, workers: int = 1, servers: int = 1) -> Job:
-    """Until the target accuracy. Ranks of an all-reduce share a minibatch out, a worker of parameter servers has its own."""
+    """Return a job that runs until the target accuracy. Ranks of an all-reduce share a minibatch; a worker of parameter servers
+    has one.
+    """
     parts = {
         "cluster": {"device": "cpu", "count": workers, "threads": 1}, "communication": {"servers": servers},
         "backend": BACKENDS[method],
@@ -58,7 +60,7 @@ def job(settings: Settings, method: str, workers: int = 1, servers: int = 1) -> 
 
 
 def experiments(settings: Settings) -> dict[str, Job]:
-    """By name, such as `asynchronous, 3 workers, 1 server`."""
+    """Return the jobs by name, such as `asynchronous, 3 workers, 1 server`."""
     found = {
         f"{SINGLE}, seed {seed}": changed(job(settings, SINGLE), [f"training.seed={seed}"])
         for seed in range(settings["seeds"])
@@ -73,7 +75,9 @@ def experiments(settings: Settings) -> dict[str, Job]:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    runner.parallel = runner.threads = 1  # runs are timed, so each has the machine to itself, and a rank one core
+    runner.parallel = runner.threads = (
+        1  # runs are timed, so each has the machine to itself, and each rank has one core
+    )
     is_there, why_not = parameter_server.available()
     jobs = {n: one for n, one in experiments(settings).items() if is_there or one.backend != BACKENDS[ASYNCHRONOUS]}
     notes = [] if is_there else [f"Nothing ran on parameter servers: {why_not}."]
@@ -136,9 +140,9 @@ def _ends(values: Sequence[float]) -> dict[str, float]:
 
 
 def _best(rows: Mapping[str, list[Row]], batch: int) -> dict[str, Row]:
-    """Optimus' ResNet-50 at the best number of workers of each series.
+    """Return Optimus' ResNet-50 at the best number of workers of each series.
 
-    `slower`: the time of the most workers over that of the best number. `lost`: their steps per second over those.
+    `slower`: the time of the most workers over that of the best number. `lost`: the same ratio of their steps per second.
     """
     best = {}
     for row in matching(rows["optimus_best"], batch=batch):
@@ -150,17 +154,17 @@ def _best(rows: Mapping[str, list[Row]], batch: int) -> dict[str, Row]:
 
 
 def _by_series(runs: Sequence[Row]) -> dict[str, list[Row]]:
-    """Runs by their servers; a single process is an all-reduce with one rank."""
+    """Return runs by their servers; a single process is an all-reduce with one rank."""
     return {series_of(servers): own for servers, own in grouped(runs, "servers").items()}
 
 
 def _alike(trained: Sequence[Row]) -> list[Row]:
-    """Runs with the same minibatches: of `single` only the first seed."""
+    """Return runs with the same minibatches: of `single` only the first seed."""
     return [row for row in trained if row["method"] != SINGLE or row["run"] == f"{SINGLE}, seed 0"]
 
 
 def _alone(runs: Sequence[Row]) -> float:
-    """Epochs of a single process to the target."""
+    """Return the epochs of a single process to the target."""
     return mean([row["epochs"] for row in matching(runs, method=SINGLE) if row["epochs"]])
 
 
@@ -173,7 +177,7 @@ def _predicted(rows: Mapping[str, list[Row]], run: Row) -> Row:
 
 
 def _own_s(rows: Mapping[str, list[Row]], run: Row, alone: float) -> float:
-    """The predicted time with the epochs that the run took: the remaining error is one of speed."""
+    """Return the predicted time with the real epochs of the run, so that the remaining error is one of speed."""
     return float(_predicted(rows, run)["time_s"] * run["epochs"] / alone)
 
 
@@ -208,7 +212,7 @@ def blocks(results: Results) -> dict[str, Block]:
 
 
 def _against_workers(results: Results) -> Figure:
-    """Time to the accuracy on each number of servers, with the predicted epochs and with those of real runs."""
+    """Return the time to the accuracy for each number of servers, with the predicted epochs and with those of real runs."""
     asked = results.settings["optimus"]
     rows = [r for r in matching(results.rows["optimus"], batch=asked["reference_batch"]) if r["series"] != ALL_REDUCE]
     titles = {

@@ -1,1 +1,1 @@
-"""Pretrained weights: fine-tuned, kept under a new last layer, or not used."""
+"""Pretrained weights: fine-tuned, fixed under a new last layer, or not used."""

@@ -1,8 +1,8 @@
-"""Transfer: pretrained weights fine-tuned, or kept as a fixed feature extractor under a new last layer, or not used.
+"""Transfer: pretrained weights fine-tuned, used as a fixed feature extractor under a new last layer, or not used.
 
-The layers of a fixed trunk run over each image once. The last layer is trained on the stored features.
-J. Yosinski et al., How transferable are features in deep neural networks?, arXiv 1411.1792; the schedule of three drops
-is that of the recipes `fine-tuning` and `feature-extraction`.
+The layers of a fixed trunk run over each image once. The last layer is trained on the stored features. J. Yosinski et al., How
+transferable are features in deep neural networks?, arXiv 1411.1792; the schedule of three drops is that of the recipes
+`fine-tuning` and `feature-extraction`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FINE, HEAD, SCRATCH = "fine-tuned", "last layer only", "from scratch"
 MODES = (FINE, HEAD, SCRATCH)
 COLORS = {FINE: "accent", HEAD: "vermilion", SCRATCH: "grey"}
 _BY_RATE = {FINE: "All layers, by rate", HEAD: "The last layer only, by rate"}
-# Of each class that is shown.
+# Pictures of each class on the page.
 NUM_SAMPLES = 4
-# Where a target comes from that no data set of ours downloads.
+# Sources of targets that Chronograd cannot download.
 PUBLISHED_AT = {
     "folder:hymenoptera-160": "unpack hymenoptera_data.zip of the PyTorch tutorial on transfer learning "
     "(download.pytorch.org/tutorial/hymenoptera_data.zip) as hymenoptera-160 in the folder that "
@@ -66,7 +66,7 @@ class Experiment:
 
 
 def experiments(settings: Settings) -> list[Experiment]:
-    """Every target with every source in every mode at each of its rates; the long runs first."""
+    """Return every target with every source in every mode at each of its rates; the long runs first."""
     rates = {FINE: settings["fine_rates"], SCRATCH: settings["scratch_rates"], HEAD: settings["head_rates"]}
     return [
         Experiment(target, source, mode, rate)
@@ -78,7 +78,7 @@ def experiments(settings: Settings) -> list[Experiment]:
 
 
 def job(settings: Settings, experiment: Experiment, weights: Mapping[str, str]) -> Job:
-    """The job of an experiment. `weights`: by source, as `network.weights` takes them."""
+    """Return the job of an experiment. `weights`: by source, in the form of `network.weights`."""
     source = settings["sources"][experiment.source]
     size = {"image_size": source["image_size"]} if "image_size" in source else {}
     data = {**settings["targets"][experiment.target], "normalisation": settings["normalisation"], **size}
@@ -104,7 +104,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def pretraining_job(settings: Settings) -> Job:
-    """Trains the source that has no weights from outside."""
+    """Return the job that trains a source without available weights."""
     (network,) = (s["network"] for s in settings["sources"].values() if s["weights"] == PRETRAINING)
     own = settings[PRETRAINING]
     data = {**own["data"], "normalisation": settings["normalisation"]}
@@ -112,7 +112,7 @@ def pretraining_job(settings: Settings) -> Job:
 
 
 def _validation(run: RunDir, num_images: int) -> Row:
-    """Accuracy on training images that the run was not trained on, those that follow its own in the shuffle."""
+    """Return the accuracy on training images that the run did not use: those after its own in the shuffle."""
     if not num_images:
         return {}
     data = run.job().data
@@ -125,7 +125,7 @@ def _validation(run: RunDir, num_images: int) -> Row:
 
 
 def _check_target(data: Data) -> None:
-    """Raises InputError that says where a target comes from, before anything is run."""
+    """Raise InputError with the source of a missing target, before anything runs."""
     try:
         datasets.card(data)
     except InputError as error:
@@ -133,7 +133,7 @@ def _check_target(data: Data) -> None:
 
 
 def target_row(name: str, data: Data) -> Row:
-    """Sizes of a target, and the accuracy of always naming the class that has most test images."""
+    """Return the sizes of a target, and the accuracy of always guessing the most frequent class of the test images."""
     images = datasets.load(data)
     counts = images.test_labels_N.bincount()
     card, baseline = images.card, float(counts.max() / counts.sum())
@@ -142,7 +142,7 @@ def target_row(name: str, data: Data) -> Row:
 
 
 def samples(settings: Settings) -> dict[str, str]:
-    """Four training images of each of the first two classes of each target, as PNG."""
+    """Return four training images of each of the first two classes of each target, as PNG."""
     shown: dict[str, str] = {}
     for target in settings["targets"].values():
         images = datasets.load(Data(**target))
@@ -161,7 +161,7 @@ def samples(settings: Settings) -> dict[str, str]:
 def best(rows: Sequence[Row], mode: str) -> Row:
     """Return the best rate of a mode, its accuracy and mean times, and the accuracy `at_RATE` of every rate.
 
-    The rate is chosen on validation images where some were held out, else on the test images.
+    The rate is chosen on validation images if there are any, else on the test images.
     """
     by_rate = grouped(matching(rows, mode=mode), "rate")
     judged = "validation_accuracy" if "validation_accuracy" in rows[0] else "accuracy"
@@ -192,7 +192,9 @@ def cases(results: Results) -> list[Row]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """The only case of the published results; accuracies that its test images cannot resolve; how all layers learn at the lowest rate."""
+    """Return the only case of the published results, accuracies that its test images cannot resolve, and all layers at the
+    lowest rate.
+    """
     (case,) = cases(results)
     accuracy = case["fine"]["accuracy"].mean
     lowest = _at_lowest_rate(results, case)
@@ -250,7 +252,7 @@ def _rates(case: Row) -> Lines:
 
 
 def _by_rate(results: Results, found: Sequence[Row], mode: str) -> Block:
-    """One way of training at all of its rates: accuracy against epochs."""
+    """Return one way of training at all of its rates: accuracy against epochs."""
     panels, body = [], []
     for case in found:
         by_rate = grouped(matching(case["rows"], mode=mode), "rate")
@@ -264,7 +266,7 @@ def _by_rate(results: Results, found: Sequence[Row], mode: str) -> Block:
 
 
 def _at_lowest_rate(results: Results, case: Row) -> list[tuple[float, float]]:
-    """Epochs and mean test accuracy of all layers at the lowest of their rates, the one that an exercise begins with."""
+    """Return epochs and mean test accuracy of all layers at their lowest rate, which is the first one of an exercise."""
     rate = min(row["rate"] for row in matching(case["rows"], mode=FINE))
     series = mean_curve(results.curves, f"{case['name']}: {arm_name(FINE, rate)}", "epoch")
     return [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
@@ -303,7 +305,7 @@ def _reasons(found: Sequence[Row]) -> Table:
     })  # fmt: skip
 
 
-# Source and target have the same ten classes, so the head comes along.
+# Source and target have the same ten classes, so the head is used, too.
 _SMOKE = {
     "targets": {"digits": {"name": "digits", "skip": 900, "samples": 200}},
     "sources": {"other digits": {"network": "resnet8", "weights": PRETRAINING}},
@@ -325,7 +327,8 @@ _LAPTOP = {
     "normalisation": "imagenet", "fine_rates": [0.001, 0.01, 0.1], "head_rates": [0.001, 0.01, 0.1, 1.0],
     "scratch_rates": [0.1], "epochs": 20, "batch": 32, "evaluate_every": 2, "seeds": 3,
 }  # fmt: skip
-# A far target with test images enough that choosing a rate by them flatters it by a few tenths of a point at most.
+# A target far from the source. It has enough test images that choosing a rate by them adds at most a few tenths of a percentage
+# point.
 _EVENING = {
     **_LAPTOP,
     "targets": {"clothes": {"name": "fashion-mnist", "samples": 2000}},

@@ -1,4 +1,4 @@
-"""VGG-19: activations, weights and FLOPs of every layer, each with its working.
+"""VGG-19: activations, weights and FLOPs of every layer, each with its calculation.
 
 K. Simonyan, A. Zisserman, Very deep convolutional networks for large-scale image recognition, arXiv 1409.1556, configuration E.
 """

@@ -1,4 +1,4 @@
-"""Weak labels: what noise and a long tail in the labels of pretraining cost, before and after transfer.
+"""Weak labels: the cost of noise and of a long tail in the labels of pretraining, before and after transfer.
 
 D. Mahajan et al., Exploring the limits of weakly supervised pretraining, arXiv 1805.00932.
 """
@@ -29,12 +29,12 @@ Array = np.ndarray[Any, Any]
 BEFORE, AFTER = "pretraining", "transfer"
 ALONE = "clean set alone"
 STAGES = {BEFORE: "before", AFTER: "after"}
-# Points of accuracy that label noise costs after transfer, as published, and what counts as that here: "about" is
-# within a point. That of 50 % is from memory of the paper.
+# Percentage points of accuracy that label noise costs after transfer, as published, and the range that agrees with it here:
+# "about" is within a percentage point. The value of 50 % is from memory of the paper.
 PUBLISHED_LOSS = {0.1: ("under 1", -np.inf, 1.0), 0.25: ("about 2", 1.0, 3.0), 0.5: ("about 5 to 6 *", 4.0, 7.0)}
-# Points that square-root and uniform resampling gain over natural frequencies.
+# Percentage points that square-root and uniform resampling gain over natural frequencies.
 PUBLISHED_GAIN = (5.0, 6.0)
-MOST_CLASSES = 20  # that a table lists one by one
+MOST_CLASSES = 20  # in a table of individual classes
 _X = "class, by falling frequency"
 
 
@@ -43,19 +43,21 @@ def noise_name(share: float) -> str:
 
 
 def noise_job(settings: Settings, share: float, seed: int) -> Job:
-    """Pretraining with a share of the labels replaced. None of the target's images, first in the shuffle, is in it."""
+    """Return a pretraining job with a share of the labels replaced. It has none of the target's images, the first ones of the
+    shuffle.
+    """
     data = {"samples": settings["pretraining_samples"], "skip": settings["target_samples"], "label_noise": share}
     return _job(settings, "noise", data, seed)
 
 
 def tail_job(settings: Settings, resampling: str, seed: int) -> Job:
-    """Pretraining on a long-tailed set, which is the same however it is resampled, without the target's images."""
+    """Return a pretraining job on a long-tailed set without the target's images; the set does not depend on the resampling."""
     data = {"samples": settings["tail_samples"], "skip": settings["target_samples"], "long_tail": settings["long_tail"]}
     return _job(settings, "tail", {**data, "resampling": resampling}, seed)
 
 
 def target_job(settings: Settings, seed: int, weights: str | None = None) -> Job:
-    """Fine-tuning on the small clean set; without weights, training on it alone."""
+    """Return a fine-tuning job on the small clean set; without weights, it trains on this set alone."""
     data = {"samples": settings["target_samples"]}
     return _job(settings, "alone" if weights is None else "transfer", data, seed, weights)
 
@@ -70,7 +72,7 @@ def _job(settings: Settings, stage: str, data: Row, seed: int, weights: str | No
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    """Pretraining of all arms, then transfer of each from its own run."""
+    """Pretrain all arms, then transfer each from its own run."""
     first, alone = [], []
     for seed in range(settings["seeds"]):
         jobs = {noise_name(p): noise_job(settings, p, seed) for p in settings["noise"]}
@@ -90,7 +92,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _class_rows(trained: Sequence[Trained], settings: Settings) -> list[Row]:
-    """Test accuracy by class, of the arms of the long tail."""
+    """Return the test accuracy by class, for the arms of the long tail."""
     from chronograd.data import datasets
 
     jobs = {BEFORE: tail_job(settings, "natural", 0), AFTER: target_job(settings, 0)}
@@ -106,7 +108,7 @@ def _class_rows(trained: Sequence[Trained], settings: Settings) -> list[Row]:
 
 
 def class_accuracies(probability_NK: Array, labels_N: Array) -> list[float]:
-    """Share of the images of each class for which the most probable class is theirs; NaN for a class without images.
+    """Return the share of the images of each class whose most probable class is right; NaN for a class without images.
 
     >>> class_accuracies(np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]]), np.array([0, 0, 1]))
     [0.5, 1.0]
@@ -117,7 +119,7 @@ def class_accuracies(probability_NK: Array, labels_N: Array) -> list[float]:
 
 
 def tail_set(settings: Settings) -> list[Row]:
-    """Of each class, by falling frequency: its images, and how many of it an epoch has under each resampling."""
+    """Return each class by falling frequency, with its images and its samples per epoch under each resampling."""
     from chronograd.data import datasets
 
     names = datasets.card(tail_job(settings, "natural", 0).data).class_names
@@ -133,7 +135,9 @@ def tail_set(settings: Settings) -> list[Row]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Accuracies by stage and arm, on all and on rare classes; how much more often the first class is met than the last."""
+    """Return accuracies by stage and arm, on all and on rare classes, and the frequency of the first class over that of the
+    last.
+    """
     tail, resamplings = results.rows["tail"], results.settings["resamplings"]
     arms = {f"noise_{100 * share:g}": noise_name(share) for share in results.settings["noise"]}
     arms |= {resampling: resampling for resampling in resamplings}
@@ -154,7 +158,7 @@ def _of(results: Results, stage: str, arm: str = "") -> Spread:
 
 
 def rare(results: Results, stage: str, arm: str) -> Spread:
-    """Mean accuracy on the least frequent classes, of each seed, over the seeds."""
+    """Return the mean accuracy on the least frequent classes of each seed, over the seeds."""
     first = len(results.rows["tail"]) - results.settings["rare"]
     rows = [row for row in matching(results.rows["classes"], stage=stage, arm=arm) if row["class"] >= first]
     by_seed = grouped(sorted(rows, key=lambda row: row["seed"]), "seed")
@@ -203,7 +207,8 @@ def _losses(results: Results) -> Table:
 
 
 def published_verdict(share: float, lost: float) -> str:
-    """
+    """Return the comparison of a loss with the published one, in words.
+
     >>> published_verdict(0.25, 2.4), published_verdict(0.25, 3.4), published_verdict(0.3, 1.0)
     ('as published', 'more than published', '–')
     """
@@ -263,7 +268,7 @@ def _word(resampling: str) -> str:
 
 
 def _ticks(ranks: Sequence[int]) -> Sequence[int]:
-    """Every rank, where there is room."""
+    """Return every rank if there is room, else some of them."""
     return ranks if len(ranks) <= MOST_CLASSES else ()
 
 
@@ -281,13 +286,13 @@ _LAPTOP: dict[str, Any] = {
     "epochs": {"noise": 4, "tail": 8, "transfer": 8, "alone": 24}, "batch": 64,
     "learning_rate": {"noise": 0.1, "tail": 0.1, "transfer": 0.05, "alone": 0.1}, "seeds": 2,
 }  # fmt: skip
-# Whole images, and epochs enough that fine-tuning helps the arm without noise.
+# Whole images, and enough epochs that fine-tuning helps the arm without noise.
 _EVENING: dict[str, Any] = {
     **_LAPTOP, "image_size": None, "pretraining_samples": 40_000, "augmentation": {"crop": 4, "flip": True},
     "epochs": {"noise": 15, "tail": 30, "transfer": 20, "alone": 60}, "batch": 128,
     "learning_rate": {"noise": 0.1, "tail": 0.1, "transfer": 0.01, "alone": 0.1}, "seeds": 3,
 }  # fmt: skip
-# The published images and hashtags are not public: ImageNet stands in for them, with weak labels of its own.
+# The published images and hashtags are not public. ImageNet with weak labels stands in for them.
 _PAPER = {
     **_LAPTOP, "data": "imagenet:imagenet", "network": "torchvision:resnext101_32x8d", "image_size": None,
     "target_samples": 100_000, "pretraining_samples": 1_000_000, "tail_samples": 60_000, "long_tail": 0.5, "rare": 300,
