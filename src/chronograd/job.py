@@ -77,8 +77,7 @@ class Network(_Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the network's function. The number of classes and the input shape come from the data."""
     weights: str | None = None
-    """Initial weights: a run directory, a safetensors or PyTorch file, or `torchvision` or `timm` for their published
-    weights.
+    """Initial weights: a run directory, a safetensors or PyTorch file, or `torchvision` or `timm` for their published weights.
     """
     inputs: tuple[str, ...] = ()
     """Inputs of the network if it does not take one tensor per sample: NAME:SHAPE:DTYPE for each, or one
@@ -330,8 +329,7 @@ class Cluster(_Section):
     intra_link: str | None = None
     """Link between the devices of a node; by default the usual one of the device."""
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Samples per second that the input pipeline of a node delivers while training runs; unlimited by default. Predicted
-    only.
+    """Samples per second that the input pipeline of a node delivers while training runs; unlimited by default. Predicted only.
     """
     step_sigma_log: Annotated[float, Field(ge=0, le=1)] | None = None
     """Variation of step times between ranks, which makes ranks wait: standard deviation of log(time). Default: the calibrated

@@ -94,9 +94,7 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path, rent: Callable[[], Answ
 
 
 def at_world(job: Job, world: int) -> Job:
-    """Return the job on `world` processes of this machine, each with the same share of its cores, so that they can be
-    compared.
-    """
+    """Return the job on `world` processes of this machine, each with the same share of its cores, so that they can be compared."""
     backend = "single" if world == 1 else "ddp"
     return changed(job, [f"cluster.count={world}", f"backend={backend}", f"cluster.threads={threads_of(job)}"])
 

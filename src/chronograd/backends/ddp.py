@@ -1,6 +1,4 @@
-"""PyTorch's DistributedDataParallel: all-reduce averages gradients while backward runs, with NCCL, or gloo on the
-CPU.
-"""
+"""PyTorch's DistributedDataParallel: all-reduce averages gradients while backward runs, with NCCL, or gloo on the CPU."""
 
 from __future__ import annotations
 

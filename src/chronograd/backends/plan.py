@@ -30,9 +30,8 @@ class RankPlan:
     Attributes:
         command: of every rank.
         world_size: number of ranks.
-        environment: variables of every rank, in addition to those by which a launcher tells it its number and the place
-            of
-            the others (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+        environment: variables of every rank, in addition to those by which a launcher tells it its number and the place of the
+            others (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
         launcher: the best launcher if the user asks for none.
         max_restarts: times that a launcher restarts all ranks after one has failed.
     """

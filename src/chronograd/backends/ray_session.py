@@ -143,8 +143,7 @@ def answer(call: Any, who: str, timeout_s: float | None = None) -> Any:
 
 
 def _start_own(**settings: Any) -> None:
-    """Start a private Ray. Ray gives its own processes 30 s to start, which may be too short on a busy machine; then
-    try again.
+    """Start a private Ray. Ray gives its own processes 30 s to start, which may be too short on a busy machine; then try again.
 
     Raises RunError if they do not start in several tries.
     """

@@ -1,5 +1,4 @@
-"""TensorFlow's MirroredStrategy: one process, a replica of the network on each of its devices, gradients summed over
-them.
+"""TensorFlow's MirroredStrategy: one process, a replica of the network on each of its devices, gradients summed over them.
 
 Devices are GPUs if the machine has any, else logical devices that share the CPU.
 """

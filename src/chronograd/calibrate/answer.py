@@ -250,9 +250,7 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
 
 
 def _validation_sections(name: str, how: str, scores: dict[str, Any]) -> list[Section]:
-    """Return the sections on all rows, on families and on the worst predictions. `how` describes the fit in the first
-    section.
-    """
+    """Return the sections on all rows, on families and on the worst predictions. `how` describes the fit in the first section."""
     families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MAX_FAMILIES]
     largest, worst = families[0], scores["worst_rows"][0]
     return [

@@ -1,6 +1,4 @@
-"""Scores of a table of throughputs without a fit, as `predict` does it, optionally carrying over residuals from another
-table.
-"""
+"""Scores of a table of throughputs without a fit, as `predict` does it, optionally carrying over residuals from another table."""
 
 from __future__ import annotations
 

@@ -21,16 +21,12 @@ HOW_TO_JOIN = "`chronograd.record(..., job=FILE)` and `chronograd predict FILE` 
 
 
 def job_key(record: Record) -> str:
-    """Return a key of the job of a record without its hardware; equal for records of one job, and for all loops without a
-    job.
-    """
+    """Return a key of the job of a record without its hardware; equal for records of one job, and for all loops without a job."""
     return json.dumps(record.job.model_dump(exclude={"cluster", "backend"}), sort_keys=True, default=str)
 
 
 def is_same_work(predicted: Record, measured: Record) -> bool:
-    """Return whether a measurement has the job of a prediction; without a job, whether FLOPs per step, samples and ranks
-    agree.
-    """
+    """Return whether a measurement has the job of a prediction; without a job, whether FLOPs per step, samples and ranks agree."""
     if measured.job:
         return job_key(predicted) == job_key(measured)
     ours, theirs = (one.provenance.flops_per_step_per_rank for one in (measured, predicted))

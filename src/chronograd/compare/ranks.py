@@ -184,9 +184,7 @@ def _segments(row: Row) -> dict[str, float]:
 
 
 def _bar_note(row: Row) -> str:
-    """Return the step time; also the sum of its parts if that is larger, because one rank alone took longer than among
-    others.
-    """
+    """Return the step time; also the sum of its parts if that is larger, because one rank alone took longer than among others."""
     step_s, parts_s = row["step_time_s"], sum(_segments(row).values())
     return seconds(step_s) if parts_s <= (1 + _WHOLE) * step_s else f"{seconds(parts_s)}, the step {seconds(step_s)}"
 

@@ -225,9 +225,7 @@ def _names(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _are_samples(values: list[Any]) -> bool:
-    """Return whether a list contains one image or one set of targets per sample, as detectors take them, not batched
-    tensors.
-    """
+    """Return whether a list contains one image or one set of targets per sample, as detectors take them, not batched tensors."""
     return bool(values) and all(
         isinstance(one, Mapping) or (isinstance(one, Tensor) and one.dim() == 3) for one in values
     )

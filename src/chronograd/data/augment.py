@@ -1,14 +1,13 @@
 """Augmentation of whole batches, as tensor operations on the training device.
 
-The results have the same distribution as torchvision's transforms of single images (RandomCrop with padding,
-RandomResizedCrop, RandomHorizontalFlip, Normalize) and as the authors' Cutout. Those run one image at a time on the
-CPU.
+The results have the same distribution as torchvision's transforms of single images (RandomCrop with padding, RandomResizedCrop,
+RandomHorizontalFlip, Normalize) and as the authors' Cutout. Those run one image at a time on the CPU.
 
-Each image is augmented by one row of uniform random numbers. A row depends only on the seed and the step, and is drawn
-for the global batch. Any number of ranks therefore sees the same images, and so does a resumed run.
+Each image is augmented by one row of uniform random numbers. A row depends only on the seed and the step, and is drawn for the
+global batch. Any number of ranks therefore sees the same images, and so does a resumed run.
 
-Shapes: N samples of a rank, M copies of each, C channels, H rows, W columns, U numbers per image. Sources: T. DeVries
-and G. Taylor, Cutout, arXiv 1708.04552; E. Hoffer et al., Augment your batch, arXiv 1901.09335.
+Shapes: N samples of a rank, M copies of each, C channels, H rows, W columns, U numbers per image. Sources: T. DeVries and G.
+Taylor, Cutout, arXiv 1708.04552; E. Hoffer et al., Augment your batch, arXiv 1901.09335.
 """
 
 from __future__ import annotations
@@ -118,8 +117,7 @@ def _windows(
 def _resized_crop(images_NCHW: Tensor, least_area: float, u: tuple[Tensor, ...]) -> Tensor:
     """Cut a random rectangle out of each image and resize it to the size of the images: float32.
 
-    The first of ten random rectangles that fits is used. If none fits, the largest centred one with an allowed aspect
-    ratio is.
+    The first of ten random rectangles that fits is used. If none fits, the largest centred one with an allowed aspect ratio is.
     """
     height, width = images_NCHW.shape[2:]
     area = height * width * (least_area + (1 - least_area) * torch.stack(u[_NUM_FIXED::2], 1))
@@ -145,9 +143,7 @@ def _sample(images_NCHW: Tensor, top: Tensor, left: Tensor, h: Tensor, w: Tensor
     height, width = images_NCHW.shape[2:]
 
     def places(first: Tensor, length: Tensor, size: int) -> Tensor:
-        """Return the centres of the new pixels in units of old ones, clamped to the centres of the outer pixels of the
-        box.
-        """
+        """Return the centres of the new pixels in units of old ones, clamped to the centres of the outer pixels of the box."""
         steps = torch.arange(size, device=first.device) + 0.5
         inside = (steps * (length / size)[:, None]).clamp(min=0.5).minimum(length[:, None] - 0.5)
         return (first[:, None] + inside) * 2 / size - 1

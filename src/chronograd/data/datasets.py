@@ -177,11 +177,9 @@ def fetch(data: Data) -> None:
 
 
 def load(data: Data, seed: int = 0) -> Dataset:
-    """Load the images and labels of a data set that is on disk. `seed` draws synthetic images and label noise, nothing
-    else.
+    """Load the images and labels of a data set that is on disk. `seed` draws synthetic images and label noise, nothing else.
 
-    Raises as `card`, and RunError if the data is not on disk (see `fetch`), MissingExtraError if a library is not
-    installed.
+    Raises as `card`, and RunError if the data is not on disk (see `fetch`), MissingExtraError if a library is not installed.
     """
     try:
         import torch

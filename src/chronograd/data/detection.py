@@ -106,9 +106,7 @@ def names() -> list[str]:
 
 
 def card(data: Data) -> DatasetCard:
-    """Return the card of a set, from its annotations. Raises as `detect.sets.voc`, and InputError where the job
-    contradicts it.
-    """
+    """Return the card of a set, from its annotations. Raises as `detect.sets.voc`, and InputError where the job contradicts it."""
     refused = {
         "label_noise": data.label_noise,
         "long_tail": data.long_tail,

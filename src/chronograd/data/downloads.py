@@ -114,9 +114,7 @@ def fetch_voc(root: Path) -> Fetched:
 
 
 def _has_voc_split(root: Path, split: str) -> bool:
-    """Return whether a split is complete: its list exists, with the last picture and annotation. A torn download lacks
-    the end.
-    """
+    """Return whether a split is complete: its list exists, with the last picture and annotation. A torn download lacks the end."""
     listed = root / "ImageSets/Main" / f"{split}.txt"
     lines = listed.read_text(encoding="utf-8", errors="replace").split("\n") if listed.is_file() else []
     names = [line.split()[0] for line in lines if line.strip()]

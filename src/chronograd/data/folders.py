@@ -50,8 +50,7 @@ def header(path: Path) -> Header:
 def decode(path: Path, side: int) -> tuple[Pixels, Header]:
     """Decode a picture as uint8 of shape (3, side, side): upright, RGB, the shorter side resized, centre-cropped.
 
-    Transparency is dropped, not blended. Raises FileFormatError that names the file for anything that is not a whole
-    picture.
+    Transparency is dropped, not blended. Raises FileFormatError that names the file for anything that is not a whole picture.
     """
     try:
         with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
@@ -149,9 +148,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _fitted(image: Image.Image, side: int) -> Image.Image:
-    """Resize the shorter side to `side`, bilinear with antialiasing, and crop the centre: torchvision's Resize and
-    CenterCrop.
-    """
+    """Resize the shorter side to `side`, bilinear with antialiasing, and crop the centre: torchvision's Resize and CenterCrop."""
     width, height = image.size
     shorter = min(width, height)
     if shorter != side:

@@ -72,9 +72,7 @@ class ResidentImages:
         """Do nothing: the images are in memory."""
 
     def to(self, device: torch.device) -> ResidentImages:
-        """Return a copy on the device if the images take at most half of its free memory; otherwise return these
-        images.
-        """
+        """Return a copy on the device if the images take at most half of its free memory; otherwise return these images."""
         if device == self.images_NCHW.device or not fits(self.images_NCHW.nbytes, device):
             return self
         return ResidentImages(self.images_NCHW.to(device))
@@ -95,9 +93,7 @@ class StreamedImages:
         threads: int | None = None,
         batches_ahead: int = BATCHES_AHEAD,
     ) -> None:
-        """Start the threads. By default there are as many as torch uses in this process, which a job's
-        `cluster.threads` sets.
-        """
+        """Start the threads. By default there are as many as torch uses in this process, which a job's `cluster.threads` sets."""
         self.shape = shape
         self.batches_ahead = batches_ahead
         self._read, self._num_images = read, num_images
@@ -195,8 +191,7 @@ def read_all(
 
 
 def fits(num_bytes: int, device: torch.device | None = None) -> bool:
-    """Return whether images may stay in memory: they take at most half of the free memory of a device, or of main
-    memory.
+    """Return whether images may stay in memory: they take at most half of the free memory of a device, or of main memory.
 
     Ranks that share a machine share its main memory, and each loads the images.
     """

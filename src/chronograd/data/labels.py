@@ -160,9 +160,7 @@ def zipf_counts(total: int, num_classes: int, exponent: float) -> list[int]:
 
 
 def _long_tail(data: Data, published_N: Array, class_names: tuple[str, ...]) -> Array:
-    """Return the first images of each class in the fixed shuffle, with class sizes by Zipf's law, in the order of the
-    shuffle.
-    """
+    """Return the first images of each class in the fixed shuffle, with class sizes by Zipf's law, in the order of the shuffle."""
     assert data.samples is not None
     candidates = _shuffled(len(published_N))[data.skip :]
     labels = published_N[candidates]
@@ -225,8 +223,7 @@ def write_labels(path: str | Path, sample: Array, label: Array | None = None, pr
 def read_labels(path: str | Path, published_size: int, num_classes: int) -> TrainingSet:
     """Read the training set of a labels file.
 
-    Raises: InputError if the file does not exist; FileFormatError if it is not a labels file, or belongs to another
-    set.
+    Raises: InputError if the file does not exist; FileFormatError if it is not a labels file, or belongs to another set.
     """
     samples_N = _read_samples(path, published_size)
     with _opened(path) as arrays:

@@ -195,9 +195,7 @@ def folder_of(text: str) -> Path:
 
 
 def _classes(folder: Path, notes: list[str]) -> Classes:
-    """Return the pictures of each class, in order; empty classes included. Add a note on files that are not
-    pictures.
-    """
+    """Return the pictures of each class, in order; empty classes included. Add a note on files that are not pictures."""
     classes: Classes = {}
     strangers: list[Path] = []
     try:
@@ -284,9 +282,7 @@ def _shown(names: Iterable[str]) -> str:
 
 
 def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Classes:
-    """Return the pictures of a flat val by class. Pictures of an unknown class, or of one that is not trained, are left
-    out.
-    """
+    """Return the pictures of a flat val by class. Pictures of an unknown class, or of one that is not trained, are left out."""
     truth = _ground_truth(root)
     classes: Classes = {}
     unknown: list[str] = []

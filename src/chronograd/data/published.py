@@ -100,9 +100,7 @@ SETS = {name: _published(name, table) for name, table in tomllib.loads(_TABLE).i
 
 
 def read(name: str) -> Arrays:
-    """Read the whole set as published. Raises RunError if it is not on disk, MissingExtraError if a library is
-    missing.
-    """
+    """Read the whole set as published. Raises RunError if it is not on disk, MissingExtraError if a library is missing."""
     if not SETS[name].is_on_disk():
         raise _not_there(name, "some of its files are missing")
     return _read_torchvision(name) if SETS[name].torchvision else _read_digits()
@@ -127,8 +125,7 @@ def fetch(name: str) -> None:
 
 
 def _read_digits() -> Arrays:
-    """Return digits in a fixed stratified split: every fifth image, in order of class after a fixed shuffle, is for the
-    test.
+    """Return digits in a fixed stratified split: every fifth image, in order of class after a fixed shuffle, is for the test.
 
     The set has no official split. It does not identify writers, so one may be on both sides.
     """

@@ -127,9 +127,7 @@ def _streamed(images_NCHW: Array) -> Images:
 
 
 def _resizing(images_NCHW: Array, side: int, top: int) -> Read:
-    """Return a reader that resizes images. Images with few levels are first spread over 0 … 255, so that shades
-    survive.
-    """
+    """Return a reader that resizes images. Images with few levels are first spread over 0 … 255, so that shades survive."""
     from chronograd.data.folders import resized
 
     def read(i: int) -> Array:

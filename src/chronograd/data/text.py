@@ -1,8 +1,7 @@
 """Text as rows of tokens: drawn by a seed, or a set of the catalogue, which is for planning only.
 
-A sample has T tokens of a vocabulary of V, and each position predicts the next one. Drawn tokens follow Zipf's law: the
-k-th word has 1/k of the frequency of the first. They are independent, so a network can learn word frequencies and
-nothing more.
+A sample has T tokens of a vocabulary of V, and each position predicts the next one. Drawn tokens follow Zipf's law: the k-th
+word has 1/k of the frequency of the first. They are independent, so a network can learn word frequencies and nothing more.
 """
 
 from __future__ import annotations
@@ -107,9 +106,7 @@ class Rows:
 
 
 def draw(described: DatasetCard, seed: int) -> tuple[Rows, Rows]:
-    """Draw rows for training and test, one token longer than a sample. Raises InputError if they do not fit into
-    memory.
-    """
+    """Draw rows for training and test, one token longer than a sample. Raises InputError if they do not fit into memory."""
     check_memory(described)
     import torch
 

@@ -1,6 +1,4 @@
-"""The application of a server: the routes of the Open Inference Protocol over a repository of models, with limits and
-metrics.
-"""
+"""The application of a server: the routes of the Open Inference Protocol over a repository of models, with limits and metrics."""
 
 from __future__ import annotations
 

@@ -225,9 +225,7 @@ class Batcher:
 
 
 def time_batches(run: Callable[[int], Any], most_rows: int, budget_s: float = PROBE_S) -> dict[int, float]:
-    """Return the seconds of a batch by its rows: the median of up to five after one warm-up, for the sizes within the
-    budget.
-    """
+    """Return the seconds of a batch by its rows: the median of up to five after one warm-up, for the sizes within the budget."""
     times: dict[int, float] = {}
     sizes = batch_sizes(most_rows)
     started = time.perf_counter()

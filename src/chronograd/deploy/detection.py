@@ -88,9 +88,7 @@ class DetectorFormat:
         return np.ascontiguousarray(pixels_CHW * self.scale - self.shift, np.float32)[None], width, height
 
     def objects(self, scores_PC: Array, boxes_P4: Array, width: int, height: int, least: float = MIN_ANSWERED_SCORE) -> list[dict[str, Any]]:  # fmt: skip
-        """Return the objects in a picture of this size, highest score first; boxes are left, top, right, bottom in its
-        pixels.
-        """
+        """Return the objects in a picture of this size, highest score first; boxes are left, top, right, bottom in its pixels."""
         rows = []
         size = np.array([width, height, width, height])
         for label in range(1, scores_PC.shape[1]):

@@ -169,9 +169,7 @@ def race(first: Path, second: Path, batch: Array, seconds: float = SECONDS) -> S
 
 
 class Turns(NamedTuple):
-    """Seconds of each call of two functions in turn, processor seconds of all its threads, and cores that other processes
-    used.
-    """
+    """Seconds of each call of two functions in turn, processor seconds of all its threads, and cores that other processes used."""
 
     first_s: Array
     second_s: Array

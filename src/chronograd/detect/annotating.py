@@ -38,9 +38,7 @@ Find = Callable[[Path], Sequence[DetectedObject]]
 
 
 def colour_of(name: str) -> Colour:
-    """Return the colour of a class. It depends on the name alone, so it is the same in every picture and for every
-    network.
-    """
+    """Return the colour of a class. It depends on the name alone, so it is the same in every picture and for every network."""
     return COLOURS[zlib.crc32(name.encode()) % len(COLOURS)]
 
 

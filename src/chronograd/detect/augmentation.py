@@ -78,8 +78,7 @@ def look(
     fill: float,
     colours: Callable[[Tensor], Tensor] = lambda part: part,
 ) -> tuple[Tensor, Objects]:
-    """Return the view through a window as a square of `side`, and the objects with their centre in it, in units of the
-    window.
+    """Return the view through a window as a square of `side`, and the objects with their centre in it, in units of the window.
 
     Args:
         colours: applied to the picture's own pixels after resampling, when there are fewer.
@@ -163,9 +162,7 @@ class _Span(NamedTuple):
 
 
 def _span(low: float, high: float, length: int, side: int) -> _Span:
-    """Return the span in whole pixels: all that the window touches, at least one of the picture, at one of the
-    square.
-    """
+    """Return the span in whole pixels: all that the window touches, at least one of the picture, at one of the square."""
     first = min(max(math.floor(low * length), 0), length - 1)
     last = min(max(math.ceil(high * length), first + 1), length)
     to, to_end = (round((edge / length - low) / (high - low) * side) for edge in (first, last))
@@ -177,9 +174,7 @@ def _span(low: float, high: float, length: int, side: int) -> _Span:
 
 
 def distort(picture_CHW: Tensor, random: Random) -> Tensor:
-    """Distort brightness, contrast, saturation and hue, each with probability 1/2; contrast before or after the last
-    two.
-    """
+    """Distort brightness, contrast, saturation and hue, each with probability 1/2; contrast before or after the last two."""
     chances = random.random_sample(5) < 0.5
     by = {
         "brightness": random.uniform(-BRIGHTNESS, BRIGHTNESS),

@@ -24,9 +24,7 @@ def turn_of(image: Any) -> int:
 
 
 def upright(picture: Any, turn: int) -> Any:
-    """Return the pixels of a picture turned upright: a Pillow image, which may have lost its EXIF, and the `turn_of`
-    its file.
-    """
+    """Return the pixels of a picture turned upright: a Pillow image, which may have lost its EXIF, and the `turn_of` its file."""
     return picture.transpose(_TURNS[turn]) if turn in _TURNS else picture
 
 

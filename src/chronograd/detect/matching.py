@@ -36,9 +36,7 @@ def match(priors_P4: Tensor, boxes_G4: Tensor, threshold: float = MIN_MATCH_OVER
 
 
 def targets(priors_cxcywh: Tensor, boxes_G4: Tensor, labels_G: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the targets of each prior: class (P,), including the background, and offsets (P, 4), 0 for the
-    background.
-    """
+    """Return the targets of each prior: class (P,), including the background, and offsets (P, 4), 0 for the background."""
     object_P = match(corners(priors_cxcywh), boxes_G4)
     labels_P = torch.full_like(object_P, BACKGROUND)
     offsets_P4 = torch.zeros_like(priors_cxcywh)

@@ -27,12 +27,11 @@ def average_precisions(
     metric: Metric,
     least_overlap: float = MIN_HIT_OVERLAP,
 ) -> list[float | None]:
-    """Return the average precision of class 1, 2, … `num_classes` over all images; None for a class without objects
-    that count.
+    """Return the average precision of class 1, 2, … `num_classes` over all images; None for a class without objects that count.
 
-    Detections of a class are taken in order of their score. One is right if it overlaps an object of its class by more
-    than `least_overlap` and no earlier detection did. A second detection of the same object is wrong. A detection of a
-    difficult object does not count.
+    Detections of a class are taken in order of their score. One is right if it overlaps an object of its class by more than
+    `least_overlap` and no earlier detection did. A second detection of the same object is wrong. A detection of a difficult
+    object does not count.
     """
     if len(detections) != len(truths):
         raise InputError(f"{len(detections):,} images have detections, and {len(truths):,} have objects")
@@ -54,9 +53,7 @@ def mean_average_precision(precisions: Sequence[float | None]) -> float | None:
 def _outcomes(
     detections: Sequence[Detections], truths: Sequence[Objects], label: int, least_overlap: float
 ) -> tuple[Array, int]:
-    """Return whether each detection of a class is right, highest score first, and the number of objects that are not
-    difficult.
-    """
+    """Return whether each detection of a class is right, highest score first, and the number of objects that are not difficult."""
     scores: list[float] = []
     is_right: list[bool] = []
     num_objects = 0

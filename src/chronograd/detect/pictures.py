@@ -39,8 +39,7 @@ def read(path: Path, annotated: tuple[int, int] | None = None) -> Tensor:
     """Read an upright picture in RGB: uint8 of shape (3, H, W). Raises FileFormatError that names the file.
 
     Args:
-        annotated: width and height in the picture's annotation. Some tools annotate the pixels as stored. A picture
-            that has
+        annotated: width and height in the picture's annotation. Some tools annotate the pixels as stored. A picture that has
             this size only before it is turned is not turned.
     """
     try:

@@ -47,9 +47,7 @@ class AnnotatedImage:
     objects: Objects
 
     def read(self) -> torch.Tensor:
-        """Read the picture: uint8 of shape (3, H, W). Raises FileFormatError, also if its size differs from the
-        annotated one.
-        """
+        """Read the picture: uint8 of shape (3, H, W). Raises FileFormatError, also if its size differs from the annotated one."""
         picture = pictures.read(self.path, self.size)
         height, width = picture.shape[1:]
         if self.size is not None and (width, height) != self.size:
@@ -80,14 +78,12 @@ class DetectionSet:
 def voc(root: Path, split: str, classes: Sequence[str] | None = None) -> DetectionSet:
     """Read one split of a folder in the layout of PASCAL VOC, such as VOCdevkit/VOC2007.
 
-    VOC counts pixels from 1, and the last pixel belongs to the box, so a box from 1 to 500 covers an image that is 500
-    wide.
+    VOC counts pixels from 1, and the last pixel belongs to the box, so a box from 1 to 500 covers an image that is 500 wide.
 
     Args:
         split: train, val, trainval or test, or another one of ImageSets/Main.
-        classes: only objects of these are read, in this order; by default all names in Annotations in alphabetical
-            order,
-            which is the order of the public weights' 20 classes.
+        classes: only objects of these are read, in this order; by default all names in Annotations in alphabetical order, which
+            is the order of the public weights' 20 classes.
 
     Raises: InputError for a folder with another layout, NotFoundError for a split, FileFormatError for an annotation.
     """
@@ -130,9 +126,7 @@ def _xml(path: Path) -> ElementTree.Element:
 
 
 class _Builder(ElementTree.TreeBuilder):
-    """A builder of XML trees in any encoding that refuses document types, because these can declare texts of any
-    length.
-    """
+    """A builder of XML trees in any encoding that refuses document types, because these can declare texts of any length."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
         raise ValueError("it declares a document type, which an annotation must not have")
@@ -182,11 +176,10 @@ def _picture(folder: Path, name: str) -> Path:
 
 
 def coco(annotations: Path, pictures_folder: Path, classes: Sequence[str] | None = None) -> DetectionSet:
-    """Read a split in the JSON of COCO. Boxes are left, top, width, height in pixels; `iscrowd` makes an object
-    difficult.
+    """Read a split in the JSON of COCO. Boxes are left, top, width, height in pixels; `iscrowd` makes an object difficult.
 
-    COCO's own evaluation lets any number of detections fall into a crowd, and measures how much of each lies in it.
-    Here a crowd is an object that does not count.
+    COCO's own evaluation lets any number of detections fall into a crowd, and measures how much of each lies in it. Here a
+    crowd is an object that does not count.
 
     Args:
         classes: only objects of these are read, in this order; by default all, in the order of their ids.

@@ -1,5 +1,4 @@
-"""Suppression: from scores and boxes at every prior to one box for each object. The only file here that uses
-torchvision.
+"""Suppression: from scores and boxes at every prior to one box for each object. The only file here that uses torchvision.
 
 Section 2.3 of the SSD paper: greedy non-maximum suppression within each class. P priors, C classes with the background.
 """

@@ -39,9 +39,7 @@ class Examined:
 
 
 def doctor(job: Job | None = None, hosts: str = "", out: str = "runs", everything: bool = False) -> Answer[Examined]:
-    """Check this machine, for a job or in general, with the arguments of `examine`. The exit status is 1 if a run cannot
-    start.
-    """
+    """Check this machine, for a job or in general, with the arguments of `examine`. The exit status is 1 if a run cannot start."""
     started = time.monotonic()
     findings = examine(job, hosts, out, everything)
     took_s, is_ready = time.monotonic() - started, can_start(findings)

@@ -19,8 +19,7 @@ class Finding:
     Attributes:
         group: heading of the finding.
         state: `obstacle`: a run cannot start, or not as requested; `warning`: it would be slower, or may end early; `absent`:
-            it
-            cannot be used here, which matters to jobs that need it.
+            it cannot be used here, which matters to jobs that need it.
         numbers: the observation for programs; names contain units.
     """
 

@@ -1,6 +1,4 @@
-"""The process that runs checks for `doctor` (see `doctor.process`): of this machine, of a folder, or as one of several
-hosts.
-"""
+"""The process that runs checks for `doctor` (see `doctor.process`): of this machine, of a folder, or as one of several hosts."""
 
 from __future__ import annotations
 

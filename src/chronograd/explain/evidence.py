@@ -168,9 +168,7 @@ class Evidence:
 
     @property
     def is_on_one_host(self) -> bool:
-        """Return whether all ranks are known to share a host; a record of a job on the local device has them on this
-        machine.
-        """
+        """Return whether all ranks are known to share a host; a record of a job on the local device has them on this machine."""
         hosts = {rank.start.host for rank in self.ranks.values()}
         return len(hosts) == 1 and (None not in hosts or self.job.cluster.device == "local")
 

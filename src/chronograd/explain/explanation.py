@@ -65,9 +65,7 @@ class Explanation:
 
     @property
     def void(self) -> str:
-        """Return why a comparison is unreliable, in words: other programs used the host, or must have; empty if it is
-        reliable.
-        """
+        """Return why a comparison is unreliable, in words: other programs used the host, or must have; empty if it is reliable."""
         busy = [
             f"other processes used {percent(finding.cost or 0.0, 0)} of the host during {one.run.title}"
             for one in self.runs
@@ -135,9 +133,7 @@ def _traces_in(path: Path) -> list[Path]:
 
 
 def _labelled(runs: Sequence[Evidence]) -> list[Evidence]:
-    """Return the runs with short names for text: run 1, run 2 … if one of several is long; a single long name loses its
-    middle.
-    """
+    """Return the runs with short names for text: run 1, run 2 … if one of several is long; a single long name loses its middle."""
     if len(runs) == 1:
         return [replace(run, label=shortened(run.name, LONGEST_NAME)) for run in runs]
     if all(len(run.name) <= LONGEST_OF_SEVERAL for run in runs):

@@ -57,9 +57,7 @@ def _samples(run: Evidence, is_whole: bool) -> float | None:
 
 
 def compare(runs: Sequence[Evidence]) -> list[Compared]:
-    """Return the runs in order of ranks, compared with the first. Efficiency is relative to one rank only if the first has
-    one.
-    """
+    """Return the runs in order of ranks, compared with the first. Efficiency is relative to one rank only if the first has one."""
     ordered, is_whole = sorted(runs, key=lambda run: run.world), _are_whole(runs)
     first_s, first_samples = _time_s(ordered[0], is_whole), _samples(ordered[0], is_whole)
     rows = []
@@ -73,9 +71,7 @@ def compare(runs: Sequence[Evidence]) -> list[Compared]:
 
 
 def work_scaled(first: Evidence, run: Evidence) -> Diagnosis:
-    """Test whether more ranks did more work, so that the time stays: epochs, or the batch with the same number of steps,
-    grew.
-    """
+    """Test whether more ranks did more work, so that the time stays: epochs, or the batch with the same number of steps, grew."""
     experiment = (
         "run both for the same number of samples (steps × global batch): if the time still does not fall, growing work is "
         "not the cause"

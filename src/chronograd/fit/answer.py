@@ -83,9 +83,7 @@ class StepsOfRun:
 
 @dataclass(frozen=True)
 class StepsAtBatch:
-    """Steps to the target at a batch with the 80 % interval; `efficiency` is the fewest samples over the samples of this
-    batch.
-    """
+    """Steps to the target at a batch with the 80 % interval; `efficiency` is the fewest samples over the samples of this batch."""
 
     batch: int
     steps: float

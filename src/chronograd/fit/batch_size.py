@@ -46,8 +46,7 @@ class BatchRun:
 
     Attributes:
         steps: steps to the target, interpolated between the ends of two epochs; all steps without a target; None if the run did
-            not
-            reach it.
+            not reach it.
         samples: training samples of an epoch.
         noise_scale: as measured by the run, or missing with a reason.
     """

@@ -63,9 +63,7 @@ class NoiseLog:
         return cls(np.array(list(whole), dtype=float), small, big, batch_small, batch_big, population)
 
     def blocks(self) -> tuple[Array, Array, Array]:
-        """Return last step, |G|² and tr(Σ) of each block of steps, the latter two over the mean square of the batch's
-        gradient.
-        """
+        """Return last step, |G|² and tr(Σ) of each block of steps, the latter two over the mean square of the batch's gradient."""
         squared, trace = gradient_moments(self.sq_small, self.sq_big, self.batch_small, self.batch_big, self.population)
         count = min(MAX_BLOCKS, len(self.steps) // MIN_IN_BLOCK)
         parts = np.array_split(np.arange(len(self.steps)), count)

@@ -171,9 +171,7 @@ def zero_reaches(value: float, steps: Array, values: Array) -> float:
 
 
 def zero_error(steps: Array, values: Array) -> float:
-    """Return the error of that line, defined as in `loss.family_errors`; infinite if there are too few points to hold some
-    out.
-    """
+    """Return the error of that line, defined as in `loss.family_errors`; infinite if there are too few points to hold some out."""
     head = num_before_tail(len(steps))
     if head < MIN_POINTS:
         return math.inf

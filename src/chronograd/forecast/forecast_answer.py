@@ -62,8 +62,7 @@ def read(source: Path, metric: str | None, to: str | None, run: str | None = Non
 
     Args:
         metric: `loss`, `accuracy`, or the name of a column. The default is an accuracy if the source has one and the level may
-            be
-            one. Validation and test splits come before the training split.
+            be one. Validation and test splits come before the training split.
         to: the level, as the user wrote it. run: the name of one of several runs in a file.
     """
     source = one_run(source)

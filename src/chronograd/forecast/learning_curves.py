@@ -218,9 +218,7 @@ def _with_rates(curve: LearningCurve, rates: LogColumn) -> LearningCurve:
 
 
 def _counted(own: LogColumn) -> tuple[Array, tuple[str, ...]]:
-    """Return steps above 0: epoch 0 becomes the first, and a point at step 0, before training, moves to just before the
-    next.
-    """
+    """Return steps above 0: epoch 0 becomes the first, and a point at step 0, before training, moves to just before the next."""
     steps = own.steps
     if own.counts_from_0:
         return steps + 1, ("the log numbers epochs from 0; here the first is epoch 1",)

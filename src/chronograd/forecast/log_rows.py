@@ -143,9 +143,7 @@ def _of_mlflow(text: str) -> LogRows | None:
 
 
 def _flat(row: Mapping[str, Any], before: str = "", levels: int = 5) -> dict[str, Any]:
-    """Flatten objects within a row to columns: `{"val": {"loss": 1}}` becomes `val/loss`. Strip names, and empty blank
-    cells.
-    """
+    """Flatten objects within a row to columns: `{"val": {"loss": 1}}` becomes `val/loss`. Strip names, and empty blank cells."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         place = f"{before}{str(name).strip()}"
@@ -232,9 +230,7 @@ def _of_one_run(rows: list[Row], run: str | None, path: Path) -> list[Row]:
 
 
 def _names_runs(rows: Sequence[Row], names: Sequence[str], column: str) -> bool:
-    """Return whether a column names several runs: it has several values, and steps do not rise from the first row to the
-    last.
-    """
+    """Return whether a column names several runs: it has several values, and steps do not rise from the first row to the last."""
     values = {str(row.get(column)) for row in rows if row.get(column) not in (None, "")}
     if len(values) < 2:
         return False

@@ -137,9 +137,7 @@ def _seconds(value: Any, factor: float) -> float | None:
 
 
 def _is_short(value: Any) -> bool:
-    """Return whether a value is minutes and seconds, such as 01:12. If such times do not rise, each is the duration of its
-    row.
-    """
+    """Return whether a value is minutes and seconds, such as 01:12. If such times do not rise, each is the duration of its row."""
     return isinstance(value, str) and re.fullmatch(r"(\d+:)?\d{1,2}:\d\d([.,]\d+)?", value.strip()) is not None
 
 

@@ -128,11 +128,10 @@ class Device(_CatalogueEntry):
         l2_bytes: the last cache that all units share.
         num_units: streaming multiprocessors, or cores of a CPU.
         tdp_w: board power limit.
-        issued_share: the share of the vector peak that its schedulers can feed without pairing independent
-            instructions.
-        peak_flops_per_s: by precision, dense, 1 FMA = 2 FLOPs, at boost clock unless the title says otherwise.
-            fp32 and fp64 are vector arithmetic. tf32 and bf16 are tensor cores', and so is fp16 if the device has them.
-            A precision without arithmetic on the device is absent.
+        issued_share: the share of the vector peak that its schedulers can feed without pairing independent instructions.
+        peak_flops_per_s: by precision, dense, 1 FMA = 2 FLOPs, at boost clock unless the title says otherwise. fp32 and fp64
+            are vector arithmetic. tf32 and bf16 are tensor cores', and so is fp16 if the device has them. A precision without
+            arithmetic on the device is absent.
         base_peak_flops_per_s: the same at base clock, for papers that use it.
         node: its usual machine.
         priced_as: set when vendors price it under another name.
@@ -199,8 +198,7 @@ class Price(_CatalogueEntry):
         includes_host: False if CPU and memory of the virtual machine are billed separately.
         date: when the price was valid; empty if unknown.
         vcpus: virtual CPUs of the instance's host; None if unknown.
-        up_to: devices of the largest machine sold at the same price per device, such as pods of one to eight; `count`
-            if None.
+        up_to: devices of the largest machine sold at the same price per device, such as pods of one to eight; `count` if None.
         region: of the cloud; empty if unknown.
     """
 
@@ -287,9 +285,7 @@ def variants(name: str) -> list[Device]:
 
 
 def devices() -> list[Device]:
-    """Return every device of the catalogue by name, then the user's. Raises FileFormatError if one of those is
-    broken.
-    """
+    """Return every device of the catalogue by name, then the user's. Raises FileFormatError if one of those is broken."""
     return [*_devices().values(), *(_read_own(path, Device) for path in _user_files().values())]
 
 

@@ -55,9 +55,7 @@ def is_old(price: Price) -> bool:
 
 
 def offers(device: str | Device, kind: Kind | None = None) -> list[Price]:
-    """Return the offers of a device: the latest price of each vendor's instance in each region. Raises as
-    `catalog.prices`.
-    """
+    """Return the offers of a device: the latest price of each vendor's instance in each region. Raises as `catalog.prices`."""
     latest: dict[tuple[str, str, str, str], Price] = {}
     for row in catalog.prices(device):
         if kind in (None, row.kind):

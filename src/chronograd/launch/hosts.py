@@ -194,9 +194,7 @@ def _resolved(name: str) -> str | None:
 
 
 def _address_of(name: str, output: str, wanted: str | None, hint: str) -> tuple[str, str]:
-    """Return address and interface from the output of `ip -j addr`: the wanted one if present, else the first beyond
-    loopback.
-    """
+    """Return address and interface from the output of `ip -j addr`: the wanted one if present, else the first beyond loopback."""
     try:
         interfaces: list[dict[str, Any]] = json.loads(output)
     except ValueError:

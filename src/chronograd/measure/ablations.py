@@ -55,9 +55,7 @@ def write_ablations(
 
 
 def _in_turn(once_s: float, *experiments: Callable[[], float]) -> list[list[float]]:
-    """Return the seconds of each experiment, alternating so that all see the same machine load; fewer rounds if one takes
-    long.
-    """
+    """Return the seconds of each experiment, alternating so that all see the same machine load; fewer rounds if one takes long."""
     rounds = max(2, min(ROUNDS, int(BUDGET_S / max(once_s, 1e-6) / len(experiments))))
     for experiment in experiments:
         experiment()

@@ -56,8 +56,7 @@ class LayerTime(_Form):
     Attributes:
         kind: of the operator with the most work in it. `flops`: of matrix work and all other arithmetic.
         synchronised_s: host clock with a wait for the device at both ends. `unsynchronised_s`: on CUDA between events in the
-            queue,
-            without waits; on a CPU, which computes synchronously, the same clock. Medians.
+            queue, without waits; on a CPU, which computes synchronously, the same clock. Medians.
         product, product_s: its matrix product, timed alone in a loop; None without one.
         predicted_s: device time by the operator model; None if the device is unknown.
     """

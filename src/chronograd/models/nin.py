@@ -1,7 +1,6 @@
 """Network in Network for ImageNet.
 
-Lin, Chen, Yan, "Network in network", 2013, arXiv:1312.4400; the ImageNet widths are those of the
-authors' published model.
+Lin, Chen, Yan, "Network in network", 2013, arXiv:1312.4400; the ImageNet widths are those of the authors' published model.
 """
 
 from __future__ import annotations

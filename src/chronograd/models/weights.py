@@ -406,9 +406,7 @@ _SAVE = "save network.state_dict(), bare or under the key state_dict or model"
 
 
 def _from_run(folder: Path, source: str) -> tuple[Tensors, str]:
-    """Return the tensors of the newest checkpoint whose files are unchanged; chronograd.train.checkpoint describes the
-    format.
-    """
+    """Return the tensors of the newest checkpoint whose files are unchanged; chronograd.train.checkpoint describes the format."""
     numbers = {path: re.fullmatch(r"step-(\d{8,})", path.name) for path in (folder / "checkpoints").glob("step-*")}
     steps = sorted(((int(match[1]), path) for path, match in numbers.items() if match), reverse=True)
     if not steps:

@@ -177,9 +177,7 @@ def others_that_reach(job: Job, target: float | None, result: KnownResult) -> tu
 
 
 def out_of_reach(job: Job, target: float) -> OutOfReach | None:
-    """Return `OutOfReach` if the target lies well above the best published result of the network or of the data set; else
-    None.
-    """
+    """Return `OutOfReach` if the target lies well above the best published result of the network or of the data set; else None."""
     name, data = job.network.name, job.data.name.partition(":")[0]
     limit = known.ceiling(data)
     if limit is not None and target > limit[0] + DATA_MARGIN:

@@ -185,9 +185,7 @@ def rent(
 
 
 def _offers(job: Job, device: Device) -> list[Price]:
-    """Return the offers of a device. A price in the job is an on-demand price for any number of devices on their usual
-    nodes.
-    """
+    """Return the offers of a device. A price in the job is an on-demand price for any number of devices on their usual nodes."""
     listed = market.offers(device) if device.kind == "gpu" else []
     price = job.cluster.price_usd_per_hour
     if price is None:

@@ -23,9 +23,7 @@ from chronograd.units import dollars
 
 @dataclass(frozen=True)
 class OfferedPrice:
-    """The price of an instance, and its source; `sigma_log` is the standard deviation of its logarithm, assumed from its
-    age.
-    """
+    """The price of an instance, and its source; `sigma_log` is the standard deviation of its logarithm, assumed from its age."""
 
     usd_per_hour_of_instance: float
     devices_of_instance: float

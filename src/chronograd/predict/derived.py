@@ -1,6 +1,4 @@
-"""A cache for results that prediction derives from a trace or a device, with the lifetime of that owner. Owners stay pure
-data.
-"""
+"""A cache for results that prediction derives from a trace or a device, with the lifetime of that owner. Owners stay pure data."""
 
 from __future__ import annotations
 

@@ -175,9 +175,7 @@ class SystemsView:
         }
 
     def rates_of_its_parts(self) -> dict[str, float]:
-        """Return the rates without those of missing roles. Bundles, which alternate between acting and learning, are
-        learners.
-        """
+        """Return the rates without those of missing roles. Bundles, which alternate between acting and learning, are learners."""
         lacking = {name for role, names in _OF_ROLES.items() if not self.of(role) for name in names}
         return {name: value for name, value in self.rates().items() if name not in lacking}
 

@@ -1,12 +1,11 @@
 """Q-learning with a table, to be read next to C. Watkins and P. Dayan 1992, "Q-learning", Machine Learning 8.
 
-The table holds the value of every action in every state. After each step the value of the chosen action moves by a
-share α, the job's learning rate, towards the new estimate:
+The table holds the value of every action in every state. After each step the value of the chosen action moves by a share α, the
+job's learning rate, towards the new estimate:
 
     Q(s, a) += α (r + γ max Q(s', ·) - Q(s, a))
 
-If an environment shows numbers
-instead of states, each number is sorted into bins, and each combination of bins is a state.
+If an environment shows numbers instead of states, each number is sorted into bins, and each combination of bins is a state.
 """
 
 from __future__ import annotations

@@ -78,9 +78,7 @@ def _train(run: RunDir, job: Job) -> None:
 
 @dataclass
 class Learning:
-    """An agent, its environments and the progress of the run. `blind`: the dead ReLU layers that notes have already
-    reported.
-    """
+    """An agent, its environments and the progress of the run. `blind`: the dead ReLU layers that notes have already reported."""
 
     run: RunDir
     job: Job

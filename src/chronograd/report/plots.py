@@ -131,9 +131,7 @@ def draw(figure: Figure) -> Drawing:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a standalone drawing, SVG or PNG by the ending of the name. Raises InputError for another ending, and if it
-    fails.
-    """
+    """Write a standalone drawing, SVG or PNG by the ending of the name. Raises InputError for another ending, and if it fails."""
     is_png = path.suffix.lower() == ".png"
     if not is_png and path.suffix.lower() != ".svg":
         raise InputError(f"{path} is not the name of a picture", "name a file that ends in .svg or .png")
@@ -310,9 +308,7 @@ def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
 
 
 def _colors(panel: Lines) -> list[str]:
-    """Return names of PALETTE, one per series: its own, that of its role, or the next free one if several of a role have
-    none.
-    """
+    """Return names of PALETTE, one per series: its own, that of its role, or the next free one if several of a role have none."""
     free_of_role = {
         role: [s for s in panel.series if s.role == role and not s.color] for role in ("measured", "predicted")
     }

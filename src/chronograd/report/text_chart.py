@@ -67,9 +67,7 @@ def _points(series: Series, values: object = None) -> tuple[Array, Array]:
 
 
 def _known(series: Series) -> Array:
-    """Return the values that the axis must contain. A band may be much wider than its interesting part, so half of it
-    counts.
-    """
+    """Return the values that the axis must contain. A band may be much wider than its interesting part, so half of it counts."""
     middle = _points(series)[1]
     spread = float(np.ptp(middle)) if len(middle) else 0.0
     bounds = [_points(series, bound)[1] for bound in (series.low, series.high) if bound]

@@ -43,8 +43,7 @@ class Stalled:
         seconds: how much longer the step took than usual; between steps, how long the rank stood still.
         ranks: those that made the others wait; empty if all waited.
         reason: `stopped`: the process of a rank did not run. `link`: a connection did not answer. `rank`: a rank spent the time
-            in
-            some part of the work. `waiting`: all waited.
+            in some part of the work. `waiting`: all waited.
         text: the event, as a clause.
     """
 

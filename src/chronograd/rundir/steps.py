@@ -76,8 +76,7 @@ class StepLine(Line):
         grad_sq_small, …: see chronograd.train.noise_scale.
         learner, …: see chronograd.backends.parameter_server; `time_s` is the clock of server 0.
         num_steps: number of an agent's steps in this line, if more than one; `step` is the last of them. `step_time_s`, the
-            parts
-            and the loss are means over them; `updates` is how often the agent learned in them.
+            parts and the loss are means over them; `updates` is how often the agent learned in them.
         environment_s, …: seconds of acting, of the environment, of replay, and of learning, per step.
     """
 

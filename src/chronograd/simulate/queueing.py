@@ -81,8 +81,7 @@ class Server:
             although requests come.
         factors: spread of the time of a batch; each batch draws one.
         wake_s: additional seconds of a batch that meets an idle server, by the seconds since the last batch: caches hold other
-            data,
-            cores and threads sleep. Linear between these times, from 0 at once; constant after the last.
+            data, cores and threads sleep. Linear between these times, from 0 at once; constant after the last.
     """
 
     batch_s: Mapping[int, float]

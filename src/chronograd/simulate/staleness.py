@@ -116,8 +116,7 @@ class Updates:
     Attributes:
         learner, index: number of the learner, and of the gradient among the learner's; from 1.
         read_ns, pulled_ns, computed_ns, pushed_ns, applied_ns: times when the server read the weights, when the learner had
-            them, when it
-            had the gradient, when that arrived, and of the update.
+            them, when it had the gradient, when that arrived, and of the update.
         update: number of its update, from 1: the version after it. `staleness`: versions.
         num_waiting: gradients that arrived, but whose update the run did not reach.
     """

@@ -21,9 +21,8 @@ from chronograd.words import how_many
 def check_network(job: Job, card: DatasetCard) -> None:
     """Build the job's network on the meta device and run it on two samples of the data set.
 
-    Raises InputError if it cannot be built, does not take the samples, has fewer outputs than classes, or lacks the
-    parameters that the job assigns to groups. An operator without a meta kernel ends the check early; then the first
-    real step decides.
+    Raises InputError if it cannot be built, does not take the samples, has fewer outputs than classes, or lacks the parameters
+    that the job assigns to groups. An operator without a meta kernel ends the check early; then the first real step decides.
     """
     network = registry.build(
         job.network.name,
@@ -110,9 +109,7 @@ def _check_detector(job: Job, card: DatasetCard, network: torch.nn.Module, outpu
 
 
 def _check_compiler() -> None:
-    """Check for the compilers that torch.compile needs: C++ for the CPU, and for CUDA Triton, which compiles a
-    launcher.
-    """
+    """Check for the compilers that torch.compile needs: C++ for the CPU, and for CUDA Triton, which compiles a launcher."""
     if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if name):
         raise InputError(
             "training.compile is set, and no C++ compiler is on the PATH",

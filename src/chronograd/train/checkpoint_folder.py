@@ -59,9 +59,7 @@ class Progress:
     stopped: str = ""
 
     def go_on(self, epochs: int) -> str:
-        """Let a run that trained all its epochs continue to `epochs`, if that is more. Return a note, or an empty
-        text.
-        """
+        """Let a run that trained all its epochs continue to `epochs`, if that is more. Return a note, or an empty text."""
         if self.stopped != ALL_EPOCHS or self.epoch >= epochs:
             return ""
         self.stopped = ""

@@ -140,11 +140,10 @@ class DDPCommunicator(Communicator):
 
 @contextmanager
 def without_exchange(model: DistributedDataParallel) -> Iterator[None]:
-    """Return a context in which a model neither broadcasts its buffers nor averages gradients. The next forward outside
-    does both.
+    """Return a context in which a model neither broadcasts its buffers nor averages gradients. The next forward outside does
+    both.
 
-    `no_sync` alone is late by one forward: the first forward inside still broadcasts, and the first one after it does
-    not.
+    `no_sync` alone is late by one forward: the first forward inside still broadcasts, and the first one after it does not.
     """
     model.require_forward_param_sync = False
     with model.no_sync():

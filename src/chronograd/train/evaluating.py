@@ -47,11 +47,10 @@ class _Evaluated:
 
 
 def evaluate(run: RunDir, data: Data) -> Answer:
-    """Return the accuracy of a classifier, or the average precision of a detector, on the test images of a data set.
-    The newest weights are used.
+    """Return the accuracy of a classifier, or the average precision of a detector, on the test images of a data set. The newest
+    weights are used.
 
-    Raises: InputError for a run of text, and for a data set of another task; else as `datasets.load` and
-    `load_pretrained`.
+    Raises: InputError for a run of text, and for a data set of another task; else as `datasets.load` and `load_pretrained`.
     """
     job = run.job()
     _check_images(job, f"{run.path} is a run", "its record has the loss: `chronograd records`")

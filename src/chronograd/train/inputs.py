@@ -127,9 +127,7 @@ def input_of(
 def in_chunks(
     seen: InputSplit, samples: np.ndarray, device: torch.device, size: int = CHUNK
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Yield samples as input of a network, not augmented, `size` at a time. The next chunk is read while one is
-    used.
-    """
+    """Yield samples as input of a network, not augmented, `size` at a time. The next chunk is read while one is used."""
     for start in range(0, len(samples), size):
         chunk, later = samples[start : start + size], samples[start + size : start + 2 * size]
         if len(later):

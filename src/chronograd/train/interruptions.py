@@ -17,8 +17,7 @@ class Interruptions:
 
     Attributes:
         redone_steps: steps that were lost and repeated. `redone_s`: the seconds of the lost ones.
-        lost_s: wall time between a checkpoint and the moment when the run had restarted from it. It covers the lost
-            steps, the
+        lost_s: wall time between a checkpoint and the moment when the run had restarted from it. It covers the lost steps, the
             detection of the failure, and the start of the ranks. NaN if lines have no time.
     """
 
@@ -56,9 +55,7 @@ class Interruptions:
 
 
 def interruptions(log: StepLog) -> Interruptions:
-    """Return the interruptions of one rank, or of all if each step is done by one of them
-    (chronograd.rundir.steps.merged).
-    """
+    """Return the interruptions of one rank, or of all if each step is done by one of them (chronograd.rundir.steps.merged)."""
     redone_s = sum((line.step_time_s or 0.0) * (line.num_steps or 1) for line in log.discarded)
     return Interruptions(log.attempts, log.redone, redone_s, _lost_s(log))
 

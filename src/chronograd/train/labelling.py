@@ -1,6 +1,4 @@
-"""The work and the answer of `label`: a trained network labels images, and the best of each class are written to a
-file.
-"""
+"""The work and the answer of `label`: a trained network labels images, and the best of each class are written to a file."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ def label(
 
 
 def data_of(run: RunDir, fields: Sequence[str]) -> Data:
-    """Return the data of a run's job, changed by `data.FIELD=VALUE` words. Raises JobError for a field that data does
-    not have.
-    """
+    """Return the data of a run's job, changed by `data.FIELD=VALUE` words. Raises JobError for a field that data does not have."""
     others = [field for field in fields if not field.strip().startswith("data.")]
     if others:
         raise JobError(

@@ -140,9 +140,7 @@ def main(argv: list[str]) -> int:
 
 
 def _limit_cuda(limit: int, device: Any) -> int:
-    """Limit this process to `limit` bytes of a GPU. Return the bytes that the context and other processes already
-    use.
-    """
+    """Limit this process to `limit` bytes of a GPU. Return the bytes that the context and other processes already use."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     base = int(total - free)

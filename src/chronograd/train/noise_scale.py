@@ -33,10 +33,9 @@ class GradientNoise:
     """Measures the noise scale in some steps of one rank.
 
     Attributes:
-        found: the last measurement: `grad_sq_small`, `grad_sq_big`, and the samples of these gradients, `batch_small`
-            (the harmonic
-            mean of unequal parts) and `batch_big`; `noise_scale_s`, its seconds. With ranks, some of these seconds lie within
-            backward. On CUDA they cannot be separated, and one read of the gradients stays there.
+        found: the last measurement: `grad_sq_small`, `grad_sq_big`, and the samples of these gradients, `batch_small` (the
+            harmonic mean of unequal parts) and `batch_big`; `noise_scale_s`, its seconds. With ranks, some of these seconds lie
+            within backward. On CUDA they cannot be separated, and one read of the gradients stays there.
     """
 
     def __init__(self, step: TrainingStep) -> None:

@@ -35,9 +35,7 @@ def make_optimizer(network: nn.Module, training: Training, is_fused: bool = Fals
 
 
 def parameter_groups(network: nn.Module, training: Training) -> list[dict[str, Any]]:
-    """Return groups for an optimizer. Each has a `factor` on the scheduled rate. The last group holds the other
-    parameters.
-    """
+    """Return groups for an optimizer. Each has a `factor` on the scheduled rate. The last group holds the other parameters."""
     stated = training.parameter_groups
     groups: list[dict[str, Any]] = [{"params": [], "factor": g.learning_rate_factor} for g in stated]
     for group, given in zip(groups, stated, strict=True):

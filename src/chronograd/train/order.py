@@ -28,9 +28,7 @@ class SampleOrder:
     def __init__(
         self, seed: int, num_samples: int, batch: int, labels: Indices | None = None, resampling: Resampling = "natural"
     ) -> None:
-        """Set the order. `labels` are the class of every sample, for resampling. Raises InputError if there is no whole
-        batch.
-        """
+        """Set the order. `labels` are the class of every sample, for resampling. Raises InputError if there is no whole batch."""
         self.seed, self.num_samples, self.batch = seed, num_samples, batch
         self.steps_per_epoch = steps_per_epoch(num_samples, batch)
         self._labels = None if resampling == "natural" else labels

@@ -46,9 +46,7 @@ def queued_s(thread: int) -> float:
 
 
 def address_to(host: str) -> str:
-    """Return the address of this machine from which it reaches a host; empty if that is loopback or unknown. Sends
-    nothing.
-    """
+    """Return the address of this machine from which it reaches a host; empty if that is loopback or unknown. Sends nothing."""
     if not host:
         return ""
     try:

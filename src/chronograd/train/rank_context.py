@@ -24,8 +24,7 @@ class Communicator:
     """The communicator of a single rank, and the interface of all: every rank calls every method, in the same order.
 
     Attributes:
-        waited_s: seconds of the last backward after this rank's own last gradient. The rank waited for the averages:
-            for the
+        waited_s: seconds of the last backward after this rank's own last gradient. The rank waited for the averages: for the
             link, and for slower ranks. Known on the CPU.
     """
 
@@ -37,15 +36,12 @@ class Communicator:
     def process_group(self, place: RankContext) -> Iterator[None]:
         """Return a context of membership in the group of ranks.
 
-        A rank that raises does not leave the group in an orderly way, because it might wait for the others: it has to
-        end.
+        A rank that raises does not leave the group in an orderly way, because it might wait for the others: it has to end.
         """
         yield
 
     def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
-        """Return the network to call and the optimizer to step, so that gradients are averaged over ranks between the
-        two.
-        """
+        """Return the network to call and the optimizer to step, so that gradients are averaged over ranks between the two."""
         return network, optimizer
 
     def wait_for_gradients(self, optimizer: Optimizer) -> None:

@@ -172,9 +172,7 @@ def wall_time(first: StepLog) -> Quantity:
 
 
 def _noise(logs: Mapping[int, StepLog], job: Job, first: StepLog) -> NoiseLog:
-    """Return the measured noise. Randomly augmented images, or images that repeat unequally, count as infinitely
-    many.
-    """
+    """Return the measured noise. Randomly augmented images, or images that repeat unequally, count as infinitely many."""
     work = first.last(WorkLine)
     is_finite = job.training.augmentation.is_none and job.data.resampling == "natural"
     population = work.dataset_samples if work is not None and is_finite else None

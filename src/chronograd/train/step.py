@@ -63,13 +63,12 @@ class StepProbe(Protocol):
 class TrainingStep:
     """Network, optimizer and data of one rank, and the parts of a step.
 
-    Initial weights come from the seed, from the job's `network.weights`, or from `initial_weights`, a safetensors file
-    with the network's own names. The loss of a rank is scaled by its share of the batch. The mean over ranks is
-    therefore the mean over the batch even if the shares are unequal.
+    Initial weights come from the seed, from the job's `network.weights`, or from `initial_weights`, a safetensors file with the
+    network's own names. The loss of a rank is scaled by its share of the batch. The mean over ranks is therefore the mean over
+    the batch even if the shares are unequal.
 
     Attributes:
-        network: the whole network. `trained` is the part that a step runs (the head alone if features of a frozen trunk
-            are
+        network: the whole network. `trained` is the part that a step runs (the head alone if features of a frozen trunk are
             stored); `averaged` is the running mean of all weights, or None.
         setup_s: seconds that a frozen trunk took to compute its features, which belong to training.
         noise: measures the gradient noise scale in some steps, if the loop sets it.
@@ -316,9 +315,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def _features(self, trunk: nn.Module, images: InputSplit) -> FeatureInput:
-        """Return the features of every image, on the device in the data type of the head's parameters: F numbers per
-        image.
-        """
+        """Return the features of every image, on the device in the data type of the head's parameters: F numbers per image."""
         rows = []
         for _, seen in in_chunks(images, np.arange(len(images)), self.device):
             with self.arithmetic():
@@ -326,9 +323,7 @@ class TrainingStep:
         return FeatureInput(torch.cat(rows))
 
     def _loss_of(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        """Return the cross-entropy. Networks with auxiliary classifiers return these in addition to their main
-        output.
-        """
+        """Return the cross-entropy. Networks with auxiliary classifiers return these in addition to their main output."""
         main, *auxiliary = outputs if isinstance(outputs, tuple) else (outputs,)
         loss = self._cross_entropy(main, targets)
         for logits_NK in auxiliary:
@@ -397,9 +392,7 @@ def initial_network(
 
 
 def checkpoint_blocks(network: nn.Module) -> None:
-    """Make every block store only its input, and run again before its backward pass. Raises InputError if there is no
-    block.
-    """
+    """Make every block store only its input, and run again before its backward pass. Raises InputError if there is no block."""
     modules = dict(network.named_modules())
     paths = blocks_to_checkpoint({path: type(module).__name__ for path, module in modules.items()})
     for path in set(paths.values()):

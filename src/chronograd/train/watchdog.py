@@ -195,10 +195,8 @@ class _Watcher:
     """The thread that watches this rank, and its observations.
 
     Attributes:
-        place, busy_s: the place at the last tick, and the processor seconds of the process when it was first seen
-            there.
-        ticked_s, used_s, queued_s: at the last tick the time, the processor seconds, and the thread's seconds in the
-            queue.
+        place, busy_s: the place at the last tick, and the processor seconds of the process when it was first seen there.
+        ticked_s, used_s, queued_s: at the last tick the time, the processor seconds, and the thread's seconds in the queue.
         rate: processors that the process used before the last tick.
         stops: when the process continued after a stop, and the length of the stop.
         links: connections that did not answer while the rank has been at this place.
@@ -301,9 +299,7 @@ class _Watcher:
     def _blame(
         self, now: Now, before: Mapping[int, Note | None], after: Mapping[int, Note | None]
     ) -> tuple[int, str] | None:
-        """Return the missing rank and the facts about it; None if this rank is missing, because another one reports
-        it.
-        """
+        """Return the missing rank and the facts about it; None if this rank is missing, because another one reports it."""
         silent = {r for r, n in after.items() if not _is_alive(before[r], n)}
         counts = {r: -1 if n is None else n.count for r, n in after.items()}
         # A rank that waits in an earlier collective and is alive is not missing: a broadcast ends for its sender when
@@ -324,9 +320,7 @@ class _Watcher:
         return first, text
 
     def _link_down(self, now: Now, others: Mapping[int, Note]) -> str:
-        """Describe a wait in which every rank is alive: the place of each one, and the connection that does not
-        answer.
-        """
+        """Describe a wait in which every rank is alive: the place of each one, and the connection that does not answer."""
         own = read_note(note_path(self.run, self.rank))
         notes = dict(sorted({**others, **({} if own is None else {self.rank: own})}.items()))
         sites: dict[str, list[str]] = {}

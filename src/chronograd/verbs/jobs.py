@@ -166,9 +166,7 @@ def _job_of(trace: Any, batch: int, precision: str, overrides: Sequence[str]) ->
 
 
 def fields_of_inputs(texts: Sequence[Any], example: str | None) -> dict[str, Any]:
-    """Return the job fields of --input and --inputs: `input`, the shape of one sample, or `inputs`, words. Raises
-    InputError.
-    """
+    """Return the job fields of --input and --inputs: `input`, the shape of one sample, or `inputs`, words. Raises InputError."""
     from chronograd import inputs as words
 
     if texts and all(isinstance(text, int) for text in texts):  # a shape passed from Python

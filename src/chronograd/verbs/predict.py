@@ -241,9 +241,7 @@ class PredictScaling(_OnDevices):
 
 def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Scaling, samples: int | None,
            step_model: Callable[[Pace], StepModel]) -> Answer[PredictedScaling | list[PredictedScaling]]:  # fmt: skip
-    """Return the points of a scaling table, each with the input speed of its machines, and a note on each that waits for
-    input.
-    """
+    """Return the points of a scaling table, each with the input speed of its machines, and a note on each that waits for input."""
     from chronograd.compare.scaling import Ladder, predict_scaling
     from chronograd.data.decoding import counted_input
     from chronograd.words import listed

@@ -42,8 +42,7 @@ class Validate(TableRequest):
     without: Annotated[str | None, Spelling(("--except",), metavar="LIST")] = None
     """Rows of all networks except these."""
     measured_on: Annotated[str | None, Spelling(metavar="[DEVICE=]TABLE.csv")] = None
-    """A table of the same networks on another device or with other settings, to correct the predictions with. Needs
-    --shipped.
+    """A table of the same networks on another device or with other settings, to correct the predictions with. Needs --shipped.
     """
     seed: int = 0
     """Seed of the choice of rows."""

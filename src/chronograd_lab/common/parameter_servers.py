@@ -106,9 +106,7 @@ def timeline(lines: Sequence[Row]) -> Updates:
 
 
 def replayed(lines: Sequence[Row]) -> float:
-    """Return the mean staleness of pushes at the times of a run's updates, if every learner pulled at the instant of its
-    push.
-    """
+    """Return the mean staleness of pushes at the times of a run's updates, if every learner pulled at the instant of its push."""
     start = min(line["time_s"] for line in lines) - 1.0
     found = of_pushes([[line["time_s"] - start for line in own] for own in _of_learners(lines)])
     return float(found.staleness[found.index > 1].mean())  # the first pulls of the updates left out are unknown
@@ -119,8 +117,7 @@ def simulated(lines: Sequence[Row], updates: int, outside: float | None = None) 
 
     Args:
         outside: share of pull and push in which a gradient does not age, because weights are not read yet or it is already
-            applied.
-            It does not age either while a learner is idle. None to ignore all of this.
+            applied. It does not age either while a learner is idle. None to ignore all of this.
     """
     learners = []
     for own in _of_learners(lines):

@@ -59,9 +59,7 @@ class Sweep:
 def scaling_job(
     settings: Settings, backend: str, training: Row, data: str = "data", communication: Row | None = None, **cluster: Any
 ) -> Job:  # fmt: skip
-    """Return a job of these settings on this machine, or on the device in `cluster`. `data`: the setting that holds the
-    data.
-    """
+    """Return a job of these settings on this machine, or on the device in `cluster`. `data`: the setting that holds the data."""
     return from_dict(
         {
             "network": {"name": settings["network"]},

@@ -33,8 +33,7 @@ class NotRun:
     Attributes:
         lacks: the missing condition, as a clause.
         hours: on two cores, from the measured cost of an image. `gpu_hours`: predicted for the steps alone on one H200, if it
-            is meant
-            for a GPU. `python -m benchmarks.evening` prints both.
+            is meant for a GPU. `python -m benchmarks.evening` prints both.
     """
 
     size: str

@@ -353,9 +353,7 @@ class ApexGroup:
         return updates, params
 
     def _asked(self, call: Any, who: str, is_death_told: bool = False) -> Any:
-        """Return an answer. Raises RunError for an error or a death; with `is_death_told`, Ray's own error for a
-        death.
-        """
+        """Return an answer. Raises RunError for an error or a death; with `is_death_told`, Ray's own error for a death."""
         ray = ray_module()
         try:
             return ray.get(call)

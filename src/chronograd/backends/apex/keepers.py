@@ -115,9 +115,7 @@ class Mailbox:
 
 @dataclass
 class Drawn:
-    """Transitions drawn from a shard. `within`: probability of each in the shard. `age_s`: time since its priority was
-    set.
-    """
+    """Transitions drawn from a shard. `within`: probability of each in the shard. `age_s`: time since its priority was set."""
 
     transitions: Transitions
     places: Indices

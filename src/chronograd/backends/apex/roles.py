@@ -88,9 +88,7 @@ class RemoteReplay:
                 self._shards[number].update.remote(indices[own] & ((1 << PLACE_BITS) - 1), priorities[own])
 
     def trim(self) -> int:
-        """Let shards drop the oldest transitions beyond their capacity, and read their sizes. Return the number
-        dropped.
-        """
+        """Let shards drop the oldest transitions beyond their capacity, and read their sizes. Return the number dropped."""
         calls = [(n, shard.trim.remote()) for n, shard in enumerate(self._shards) if n not in self.lost]
         dropped = sum(self._answer(number, call) or 0 for number, call in calls)
         self._look()

@@ -1,8 +1,7 @@
 """The driver of a job of Ape-X or Gorila: `python -m chronograd.backends.apex.run RUN_DIR train`.
 
-It starts all parts on Ray and hands out the work. An epoch is `reinforcement.steps_per_epoch` steps, summed over all
-actors. At its end all parts are idle while the network is evaluated, and a checkpoint is written. The replay is not
-part of it.
+It starts all parts on Ray and hands out the work. An epoch is `reinforcement.steps_per_epoch` steps, summed over all actors. At
+its end all parts are idle while the network is evaluated, and a checkpoint is written. The replay is not part of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The command `python -m chronograd.backends.horovod`: it builds Horovod in a separate environment, once per
-PyTorch.
-"""
+"""The command `python -m chronograd.backends.horovod`: it builds Horovod in a separate environment, once per PyTorch."""
 
 import sys
 

@@ -57,9 +57,7 @@ TAIL_LINES = 30
 
 
 def python() -> Path:
-    """Return the interpreter that has Horovod and sees the packages of this one. It exists after the command has
-    run.
-    """
+    """Return the interpreter that has Horovod and sees the packages of this one. It exists after the command has run."""
     return _environment() / "bin" / "python"
 
 
@@ -127,9 +125,7 @@ def _build_wheel() -> Path:
 
 
 def mend(source: Path) -> None:
-    """Change the parts of Horovod's source that do not build here. Raises RunError if it is another source than we
-    know.
-    """
+    """Change the parts of Horovod's source that do not build here. Raises RunError if it is another source than we know."""
     for name, old, new in MENDS:
         text = (source / name).read_text()
         if old not in text:

@@ -1,12 +1,11 @@
-"""Asynchronous SGD over parameter servers, on Ray: J. Dean et al., Large scale distributed deep networks, 2012
-(Downpour).
+"""Asynchronous SGD over parameter servers, on Ray: J. Dean et al., Large scale distributed deep networks, 2012 (Downpour).
 
-`cluster.count` learners compute gradients, `communication.servers` servers hold the parameters and update them. A
-learner pulls parameters, computes the gradient of one minibatch, and pushes it. Nobody waits, so other learners may
-have updated those parameters in the meantime: the number of these updates is the staleness.
+`cluster.count` learners compute gradients, `communication.servers` servers hold the parameters and update them. A learner pulls
+parameters, computes the gradient of one minibatch, and pushes it. Nobody waits, so other learners may have updated those
+parameters in the meantime: the number of these updates is the staleness.
 
-`training.batch` is the minibatch of one learner, and a step is one update by one learner. For any number of learners,
-an epoch has the same number of updates and the same samples as with the backend `single`.
+`training.batch` is the minibatch of one learner, and a step is one update by one learner. For any number of learners, an epoch
+has the same number of updates and the same samples as with the backend `single`.
 """
 
 from __future__ import annotations

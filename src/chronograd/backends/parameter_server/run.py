@@ -87,9 +87,7 @@ def _weights(run: RunDir) -> Path | None:
 
 
 class LearnerLines(StepWriter):
-    """The steps files of the learners; learner 0's also has the run's events. Each update goes to its learner's
-    file.
-    """
+    """The steps files of the learners; learner 0's also has the run's events. Each update goes to its learner's file."""
 
     def __init__(self, run: RunDir, num_learners: int) -> None:
         super().__init__(run.steps_path(0))

@@ -22,9 +22,7 @@ PRECISIONS = ("fp32", "tf32")
 
 
 def is_there() -> tuple[bool, str]:
-    """Return whether all requirements of these backends are installed. The launching process needs torch, the ranks do
-    not.
-    """
+    """Return whether all requirements of these backends are installed. The launching process needs torch, the ranks do not."""
     return installed(NEEDED, "tensorflow")
 
 

@@ -26,9 +26,7 @@ COUNTED = "num_batches_tracked"
 
 @dataclass(frozen=True)
 class PortedTensor:
-    """One tensor of the network: its name in the torch network, its variable, and the order of torch's axes in
-    Keras.
-    """
+    """One tensor of the network: its name in the torch network, its variable, and the order of torch's axes in Keras."""
 
     name: str
     variable: Any
@@ -100,8 +98,7 @@ def build(port: Port, shape: Sequence[int], weights: Weights) -> PortedNetwork:
 
 @cache
 def _batch_norm() -> Any:
-    """Return a layer that gives its output, and mean and unbiased variance of the batch, which update `running`
-    elsewhere.
+    """Return a layer that gives its output, and mean and unbiased variance of the batch, which update `running` elsewhere.
 
     Keras's own layer averages its running statistics with the biased variance, and separately on each replica.
     """

@@ -156,9 +156,7 @@ def _write_weights(job: Job, run: RunDir, dataset: Dataset, path: Path) -> str:
 
 
 def _write_images(path: Path, images: Images) -> None:
-    """Write images in order, chunk by chunk. A full disk then is an error; with a mapped file it would end the
-    process.
-    """
+    """Write images in order, chunk by chunk. A full disk then is an error; with a mapped file it would end the process."""
     channels, height, width = images.shape
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(images), height, width, channels)}
     samples = np.arange(len(images))

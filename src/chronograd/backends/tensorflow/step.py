@@ -25,9 +25,8 @@ Array = np.ndarray[Any, Any]
 class TensorFlowStep:
     """Network, optimizer and data of one process, and its steps.
 
-    A replica computes the gradient of the sum of its losses divided by the global batch. The sum over replicas is
-    therefore the mean over the batch even if the shares are unequal. Running statistics of batch norm are the mean over
-    replicas.
+    A replica computes the gradient of the sum of its losses divided by the global batch. The sum over replicas is therefore the
+    mean over the batch even if the shares are unequal. Running statistics of batch norm are the mean over replicas.
 
     Attributes:
         network: the port; `slots`: the optimizer's state, by the names of parameters and slots.
@@ -139,9 +138,7 @@ class TensorFlowStep:
         return self._tf.zeros(())
 
     def _replica(self, images: Any, targets: Any) -> tuple[Any, list[Any], list[Any]]:
-        """Return for one replica: the sum of its losses, its part of the gradient, and of the statistics of the
-        batch.
-        """
+        """Return for one replica: the sum of its losses, its part of the gradient, and of the statistics of the batch."""
         with self._tf.GradientTape() as tape:
             loss, statistics = self._loss(images, targets)
             part = loss / self.training.batch

@@ -97,12 +97,11 @@ def probabilities(
 
     Args:
         seed: of `datasets.load`; the run's own by default.
-        split: samples of the training split have their published numbers, and each comes once. Those of the test split
-            are
+        split: samples of the training split have their published numbers, and each comes once. Those of the test split are
             numbered among the test images of `data`.
 
-    Raises: InputError for images of another shape than the network was trained on, and for a network with outputs that
-    are not finite; as `datasets.load`, and as `load_pretrained` where the run has no sound checkpoint.
+    Raises: InputError for images of another shape than the network was trained on, and for a network with outputs that are not
+    finite; as `datasets.load`, and as `load_pretrained` where the run has no sound checkpoint.
     """
     return probabilities_of(network_of(run), run.job(), run.path.name, data, seed, split)
 
