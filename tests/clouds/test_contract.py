@@ -331,7 +331,7 @@ def test_wrong_options_are_refused(platform: str, options: dict[str, Any], messa
 def test_other_programs_files_are_not_taken_for_ours(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("run: python train.py\nresources: {accelerators: 'V100:1'}\n")
-    with pytest.raises(InputError, match="runs a program of its own"):
+    with pytest.raises(InputError, match="runs another program"):
         fields.read_document(*registry.open_file(path))
     path.write_text("a: 1\n")
     with pytest.raises(InputError, match="of no platform that is known"):
@@ -349,30 +349,30 @@ OF_OTHERS = {
     "azureml": (
         "$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json\n"
         "command: python -m src.train --epochs 1\ncompute: azureml:cpu\n",
-        "this Azure ML job runs a program of its own",
+        "this Azure ML job runs another program",
     ),
     "slurm": (
         "#!/bin/bash\n#SBATCH --nodes=2\necho Node: $HEAD\nsrun torchrun train.py\n",
-        "is a SLURM script: it runs a program of its own",
+        "is a SLURM script: it runs another program",
     ),
-    "pbs": ("#PBS -l nodes=2\npython train.py\n", "is a PBS script: it runs a program of its own"),
-    "script": ("#!/bin/sh\npython train.py\n", "is a script: it runs a program of its own"),
-    "sagemaker": (json.dumps(SAGEMAKER), "this SageMaker job runs a program of its own.*needs .*MaxWaitTimeInSeconds"),
+    "pbs": ("#PBS -l nodes=2\npython train.py\n", "is a PBS script: it runs another program"),
+    "script": ("#!/bin/sh\npython train.py\n", "is a script: it runs another program"),
+    "sagemaker": (json.dumps(SAGEMAKER), "this SageMaker job runs another program.*needs .*MaxWaitTimeInSeconds"),
     "kubernetes": (
         f"apiVersion: batch/v1\nkind: Job\nspec: {{template: {{spec: {CONTAINER}}}}}\n",
-        "this Kubernetes job runs a program of its own",
+        "this Kubernetes job runs another program",
     ),
-    "pod": (f"apiVersion: v1\nkind: Pod\nspec: {CONTAINER}\n", "this Kubernetes job runs a program of its own"),
+    "pod": (f"apiVersion: v1\nkind: Pod\nspec: {CONTAINER}\n", "this Kubernetes job runs another program"),
     "pytorchjob": (
         "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {pytorchReplicaSpecs: {Master: {template: "
         f"{{spec: {CONTAINER}}}}}}}}}\n",
-        "runs a program of its own",
+        "runs another program",
     ),
     "vertex": (
         "workerPoolSpecs: [{replicaCount: 1, containerSpec: {imageUri: a, command: [python, train.py]}}]\n",
-        "this Vertex.* job runs a program of its own",
+        "this Vertex.* job runs another program",
     ),
-    "skypilot": ("run: python train.py --lr 0.1\n", "this SkyPilot job runs a program of its own"),
+    "skypilot": ("run: python train.py --lr 0.1\n", "this SkyPilot job runs another program"),
     "job": ("network: {name: resnet20}\ndata: {name: digits}\n", "is a job file already"),
 }
 

@@ -1,1 +1,1 @@
-"""Clouds and clusters that a job file can be written for, and read back from."""
+"""Clouds and clusters for which Chronograd can write and read job files."""

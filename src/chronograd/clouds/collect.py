@@ -1,7 +1,8 @@
-"""From a platform's log to a run directory: the job, steps and record that `chronograd.clouds.entry` printed.
+"""A run directory made from a platform's log: the job, steps and record that `chronograd.clouds.entry` printed.
 
-Logs are text, with anything before and after what a node printed, as `kubectl logs --prefix` and `sky logs` put it; or JSON: events
-with a `message` (CloudWatch Logs), entries with a `textPayload` or a `message` in `jsonPayload` (Cloud Logging, newest first).
+Logs are text or JSON. Text may have anything before and after the output of a node, as from `kubectl logs --prefix` and `sky
+logs`. JSON has events with a `message` (CloudWatch Logs). Or it has entries with a `textPayload`, or a `message` in
+`jsonPayload` (Cloud Logging, newest first).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _LINE = re.compile(rf"({JOB}|{STEP} (\d{{1,6}})|{RECORD}) (\{{.*\}})")
 
 
 def collect(log: Path, out: Path) -> RunDir:
-    """A new run directory of what a log says: job, environment, steps of every rank; its record, if the job came to its end.
+    """Create a run directory from a log: job, environment, steps of every rank, and the record if the job finished.
 
-    Of a job that was started again every start is in the log; a line that is there twice counts once.
+    The log of a restarted job has every start; a repeated line counts once.
 
-    Raises: FileFormatError for a log without a job of ours, RunError if `out` is there.
+    Raises: FileFormatError for a log without a Chronograd job, RunError if `out` exists.
     """
     try:
         text = files.read_bytes(log, MAX_BYTES).decode(errors="replace")
@@ -78,7 +79,7 @@ def _data(text: str, log: Path) -> dict[str, Any]:
 
 
 def messages(text: str) -> Iterator[str]:
-    """What nodes printed, line by line and the oldest first, of text or of JSON."""
+    """Yield the output of the nodes from text or JSON, line by line, oldest first."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -93,7 +94,7 @@ def messages(text: str) -> Iterator[str]:
 
 
 def _time(event: Mapping[str, Any]) -> str:
-    """Milliseconds of CloudWatch, which all have as many digits, or the text of Cloud Logging, which sorts as time does."""
+    """Return a time that sorts as text: CloudWatch's milliseconds, which have equal length, or the text of Cloud Logging."""
     return str(event.get("timestamp", ""))
 
 

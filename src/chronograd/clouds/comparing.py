@@ -1,6 +1,6 @@
-"""How platforms compare: what each offers by the criteria of the exercise, with a source for every cell.
+"""A comparison of platforms: their offers by the criteria of the exercise, with a source for every cell.
 
-offered/PLATFORM.toml    what one platform offers, dated; a cell that no source was found for says "not found"
+offered/PLATFORM.toml    the offer of one platform, dated; a cell without a source reads "not found"
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from chronograd.hardware.instances import Date
 from chronograd.words import how_many
 
 NOT_FOUND = "not found"
-# Of vendors first, in the order of the exercise; then what runs on the machines of any of them.
+# Vendors first, in the order of the exercise; then platforms that run on the machines of any vendor.
 VENDORS = ("sagemaker", "vertex", "azureml", "watsonx")
 COMPARED = (*VENDORS, "skypilot", "kubernetes", "slurm")
-# Name in the files, title, and what is asked.
+# Name in the files, title, and question.
 CRITERIA = (
     ("frameworks", "Frameworks", "Which frameworks come in ready images, and in which versions?"),
     ("accelerators", "Accelerators", "Which kinds can be asked for?"),
@@ -38,11 +38,11 @@ CRITERIA = (
 
 
 class Cell(BaseModel):
-    """What a platform offers by one criterion.
+    """The offer of a platform for one criterion.
 
     Attributes:
-        source: where that was read.
-        has: names in the vendor's own package that say so; a test looks them up there.
+        source: the page or file with this statement.
+        has: names in the vendor's package that prove it; a test looks them up there.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,10 +59,10 @@ class Cell(BaseModel):
 
 
 class Offered(BaseModel):
-    """What a platform offers.
+    """The offer of a platform.
 
     Attributes:
-        package: the vendor's own, with its version, where `has` of the cells is looked up.
+        package: the vendor's package with its version, in which `has` of the cells is looked up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,14 +73,14 @@ class Offered(BaseModel):
     cells: dict[str, Cell] = Field(min_length=len(CRITERIA), max_length=len(CRITERIA))
 
     def source(self, cell: Cell) -> str:
-        """Where a cell was read; empty where nothing was found."""
+        """Return the source of a cell; empty if it has none."""
         looked_up = f"{self.package}: {', '.join(cell.has)}" if cell.has else ""
         return "; ".join(filter(None, (cell.source, looked_up)))
 
 
 @functools.cache
 def offered(platform: str) -> Offered:
-    """What a platform of `COMPARED` offers."""
+    """Return the offer of a platform of `COMPARED`."""
     path = resources.files("chronograd.clouds") / "offered" / f"{platform}.toml"
     given = tomllib.loads(path.read_text(encoding="utf-8"))
     cells = {name: given.pop(name) for name, _, _ in CRITERIA}
@@ -88,7 +88,7 @@ def offered(platform: str) -> Offered:
 
 
 def offers() -> list[dict[str, Any]]:
-    """Every cell: criterion, platform, what it says, its source and the day on which that was read."""
+    """Return every cell: criterion, platform, statement, its source and the date of reading it."""
     return [
         {
             "criterion": title,
@@ -103,12 +103,12 @@ def offers() -> list[dict[str, Any]]:
 
 
 def is_found(cell: dict[str, Any]) -> bool:
-    """Whether a cell says something."""
+    """Return whether a cell has a statement."""
     return not cell["says"].startswith(NOT_FOUND)
 
 
 def rented() -> list[dict[str, Any]]:
-    """What each vendor rents of each device, by the instance types that are known here."""
+    """Return the instances that each vendor rents with each device, from the known instance types."""
     rows = []
     for name in VENDORS:
         known = registry.platform(name).catalogue
@@ -131,7 +131,7 @@ def rented() -> list[dict[str, Any]]:
 
 
 def compared() -> Answer:
-    """A table for each criterion."""
+    """Return the comparison, with a table for each criterion."""
     cells = offers()
     rents = rented()
     sections = comparison_sections(cells, rents)
@@ -144,7 +144,7 @@ def compared() -> Answer:
 
 
 def comparison_sections(cells: list[dict[str, Any]], rents: list[dict[str, Any]]) -> list[Section]:
-    """A table of the platforms for each criterion; after accelerators, what is rented of them."""
+    """Return a table of the platforms for each criterion, and after accelerators a table of their instances."""
     sections = []
     for _, title, asks in CRITERIA:
         own = [cell for cell in cells if cell["criterion"] == title]
@@ -163,7 +163,7 @@ def comparison_sections(cells: list[dict[str, Any]], rents: list[dict[str, Any]]
 
 
 def rented_section(rents: list[dict[str, Any]]) -> Section:
-    """Devices, how many of them an instance has, and their memory."""
+    """Return a table of devices, their number in an instance, and their memory."""
     rows = [
         [
             offered(row["platform"]).title,

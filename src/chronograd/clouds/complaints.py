@@ -1,4 +1,4 @@
-"""What is wrong with a submission before any platform sees it: each complaint says what, the value, and what would be right."""
+"""Errors in a submission, before any platform sees it. Each complaint states the problem, the value, and the fix."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from chronograd.words import how_many
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# Our own, beside the job's: a channel or variable of that name would be taken for it.
+# Names that we use in addition to the job's: a channel or variable with such a name would be mistaken for ours.
 _TAKEN = ("output", "checkpoints")
 _SECRET_NAME = re.compile(
     r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)(_|$)"
 )
-# What keys of well-known services look like.
+# The form of keys of well-known services.
 _SECRET_VALUE = re.compile(
     r"AKIA[0-9A-Z]{16}|ASIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}"
     r"|xox[abprs]-[A-Za-z0-9-]{10,}|AIza[0-9A-Za-z_-]{35}|-----BEGIN [A-Z ]*PRIVATE KEY-----|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+"
@@ -38,7 +38,7 @@ def check(platform: CloudPlatform, asked: Submission) -> None:
 
 
 def complaints(platform: CloudPlatform, asked: Submission) -> list[str]:
-    """Everything that is wrong with a submission, a line each."""
+    """Return all errors in a submission, one line each."""
     return [
         *_missing(platform, asked),
         *_machines(platform, asked),
@@ -131,7 +131,7 @@ def _variables(platform: CloudPlatform, asked: Submission) -> Iterator[str]:
 
 
 def _plain_secrets(asked: Submission) -> Iterator[str]:
-    """Values are never shown again: what prints a complaint keeps it."""
+    """Yield complaints about secrets in plain text. They never show the value, because output may be logged."""
     hint = "name the platform's own secret with --secret NAME=REFERENCE"
     for name, value in asked.environment.items():
         if value and (_SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value)):

@@ -1,16 +1,17 @@
-"""What a platform starts on each node: `python -m chronograd.clouds.entry FIELD=VALUE...` trains the job that the fields make.
+"""The command that a platform starts on each node. `python -m chronograd.clouds.entry FIELD=VALUE...` trains the job of the
+fields.
 
-Beside fields of a job there are, as `chronograd launch` writes them:
+In addition to fields of a job, `chronograd launch` writes these arguments:
 
-    mount.CHANNEL=PATH   where data is here; `mount.data` takes the place of the path in data.name, `mount.weights` of network.weights
-    run=PATH             the run directory; a run that is there goes on from its newest checkpoint
-    out=PATH             where the run directory is copied in the end
-    launch={...}         what has no field on the platform; of secrets the references, as variables
-    meet=HOST nodes=N    where the first of several nodes is, on platforms whose environment does not say
+    mount.CHANNEL=PATH   the local path of data; `mount.data` replaces the path in data.name, `mount.weights` network.weights
+    run=PATH             the run directory; an existing run continues from its newest checkpoint
+    out=PATH             where the run directory is copied at the end
+    launch={...}         words without a field on the platform; of secrets the references, as variables
+    meet=HOST nodes=N    the first of several nodes, on platforms whose environment does not state it
 
-SageMaker has the fields in a file instead. Which node this is, is read from what the platform sets. The job, what ranks write into
-their steps and in the end the record are printed as well, so that the log stream of a platform has them: `chronograd.clouds.collect`
-makes a run directory of it.
+SageMaker has the fields in a file instead. The node's number comes from the platform's variables. The entry also prints the job,
+the lines of the ranks' steps, and at the end the record, so that they are in the platform's log. `chronograd.clouds.collect` makes
+a run directory from it.
 """
 
 from __future__ import annotations
@@ -37,17 +38,19 @@ from chronograd.words import how_many
 
 SAGEMAKER = Path("/opt/ml")
 PORT = 29500
-# How long the other nodes wait for the first to make the run directory.
+# How long the other nodes wait for the first to create the run directory.
 PATIENCE_S = 600.0
-# What lines of a log begin with: what is trained and where; a line of a rank's steps; a part of the record.
+# Prefixes of log lines: the job and its place; a line of a rank's steps; a part of the record.
 JOB, STEP, RECORD = "chronograd-job", "chronograd-step", "chronograd-record"
-# Letters of a record in one line: platforms cut lines that are much longer.
+# Characters of a record per line: platforms cut lines that are much longer.
 PART = 50_000
 
 
 @dataclass(frozen=True)
 class NodePosition:
-    """Which of how many nodes this is, where the first is, and whether all see one run directory."""
+    """The position of this node: its number, the number of nodes, the first node's address, and whether all share one run
+    directory.
+    """
 
     index: int = 0
     count: int = 1
@@ -72,7 +75,7 @@ def main(
 
 
 def train(arguments: Mapping[str, str], node: NodePosition, sagemaker: Path = SAGEMAKER) -> RunDir:
-    """Train what the arguments say, on this node. Returns the run directory, which is of the first node's if that is shared."""
+    """Train the job of the arguments, on this node. Returns the run directory, which is the first node's if it is shared."""
     for name, reference in decode(arguments.get(UNSAID, "{}")).get("secrets", {}).items():
         os.environ[name] = reference
     job = placed(arguments, sagemaker)
@@ -91,7 +94,7 @@ def train(arguments: Mapping[str, str], node: NodePosition, sagemaker: Path = SA
 
 
 def placed(arguments: Mapping[str, str], sagemaker: Path = SAGEMAKER) -> Job:
-    """The job of arguments, with data and weights where they are here. Raises JobError."""
+    """Return the job of arguments, with the local paths of data and weights. Raises JobError."""
     own = {name: text for name, text in arguments.items() if name.partition(".")[0] not in (*PLACES, UNSAID)}
     job = job_of(own)
     mounts = {
@@ -109,7 +112,7 @@ def placed(arguments: Mapping[str, str], sagemaker: Path = SAGEMAKER) -> Job:
 
 
 def _path(text: str, sagemaker: Path = SAGEMAKER) -> Path:
-    """A path of an argument; of watsonx the variable that it begins with is looked up, of SageMaker its folder."""
+    """Return the path of an argument. Resolves the variable at the start of a watsonx path, and SageMaker's folder."""
     path = str(decode(text))
     for variable in ("$RESULT_DIR", "$DATA_DIR"):
         if path.startswith(variable):
@@ -129,15 +132,15 @@ def _hyperparameters(sagemaker: Path) -> dict[str, str]:
     return {str(name): str(text) for name, text in given.items()}
 
 
-# -- which node this is ----------------------------------------------------------------------------------
+# -- the position of this node ---------------------------------------------------------------------------
 
 
 def node_of(
     environ: Mapping[str, str], arguments: Mapping[str, str] | None = None, sagemaker: Path = SAGEMAKER
 ) -> NodePosition:
-    """Which node this is, as the platform tells it; the only one where nobody does.
+    """Return the position of this node as the platform states it; without a platform it is the only node.
 
-    >>> node_of({"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.4\\n10.0.0.5"})
+    >>> node_of({"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5"})
     NodePosition(index=1, count=2, address='10.0.0.4', port=29500, is_shared=True)
     """
     arguments = arguments or {}
@@ -155,11 +158,11 @@ def node_of(
     if "SKYPILOT_NODE_IPS" in environ:
         hosts = environ["SKYPILOT_NODE_IPS"].split()
         return NodePosition(int(environ["SKYPILOT_NODE_RANK"]), len(hosts), hosts[0])
-    if "meet" in arguments and "JOB_COMPLETION_INDEX" in environ:  # of an indexed Job of Kubernetes
+    if "meet" in arguments and "JOB_COMPLETION_INDEX" in environ:  # an indexed Job of Kubernetes
         return NodePosition(int(environ["JOB_COMPLETION_INDEX"]), int(arguments["nodes"]), arguments["meet"])
     if (
         "MASTER_ADDR" in environ and "WORLD_SIZE" in environ
-    ):  # of Azure ML and PyTorchJob, which start one process a node
+    ):  # Azure ML and PyTorchJob, which start one process per node
         count, port = int(environ["WORLD_SIZE"]), int(environ.get("MASTER_PORT", PORT))
         return NodePosition(int(environ["RANK"]), count, environ["MASTER_ADDR"], port)
     return NodePosition()
@@ -169,7 +172,7 @@ def node_of(
 
 
 def _run_directory(job: Job, path: Path, node: NodePosition) -> RunDir:
-    """The run that is there, or a new one; of one that all nodes see the first makes it."""
+    """Return the existing run, or a new one. If all nodes share it, the first creates it."""
     is_maker = node.index == 0 or not node.is_shared
     deadline = time.monotonic() + PATIENCE_S
     while not is_maker and not (path / "job.yaml").exists():
@@ -191,13 +194,13 @@ def _run_directory(job: Job, path: Path, node: NodePosition) -> RunDir:
 
 
 def _train_here(run: RunDir, node: NodePosition) -> None:
-    """Start this node's ranks and wait for them, through the restarts that the job allows."""
+    """Start this node's ranks and wait for them, with the restarts that the job allows."""
     from chronograd.data import datasets
 
     job = run.job()
     if run.is_finished:
         return
-    if job.task != "reinforcement":  # an environment is made
+    if job.task != "reinforcement":  # an environment needs no data files
         datasets.fetch(job.data)
     plan = registry.find(job.backend).plan(job, run.path, ["train"])
     if plan.world_size % node.count:
@@ -231,7 +234,7 @@ def _train_here(run: RunDir, node: NodePosition) -> None:
 
 
 def _print_record(run: RunDir) -> None:
-    """The record in parts, each a line."""
+    """Print the record in parts, one per line."""
     text = json.dumps(read_json(run.path / "record.json"), separators=(",", ":"))
     parts = [text[start : start + PART] for start in range(0, len(text), PART)]
     for number, part in enumerate(parts):
@@ -243,7 +246,7 @@ def _print(kind: str, data: Mapping[str, object]) -> None:
 
 
 def printer(run: RunDir, ranks: Sequence[int]) -> Callable[[], None]:
-    """What prints the lines that ranks have added to their steps since it was called last."""
+    """Return a function that prints the lines that ranks have added to their steps since its last call."""
     paths = {rank: run.steps_path(rank) for rank in ranks}
     seen = {rank: path.stat().st_size if path.exists() else 0 for rank, path in paths.items()}
 
@@ -253,7 +256,7 @@ def printer(run: RunDir, ranks: Sequence[int]) -> Callable[[], None]:
                 continue
             with path.open("rb") as stream:
                 stream.seek(seen[rank])
-                *lines, _ = stream.read().split(b"\n")  # the last one is not whole yet
+                *lines, _ = stream.read().split(b"\n")  # the last line is not complete yet
             seen[rank] += sum(len(line) + 1 for line in lines)
             for line in lines:
                 print(f"{STEP} {rank} {line.decode()}", flush=True)

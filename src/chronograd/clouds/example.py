@@ -1,4 +1,4 @@
-"""An example of what each platform is told beside a job, with addresses of nobody: for pages and tests."""
+"""Example options for each platform, with made-up addresses: for pages and tests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
 }
 OPTIONS["pytorchjob"] = OPTIONS["kubernetes"]
-# Where a data set of a user's own would be.
+# The address of a user's data set.
 DATA = {
     "sagemaker": "s3://lab-data/voc",
     "vertex": "gs://lab-data/voc",

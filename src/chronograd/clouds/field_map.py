@@ -1,7 +1,8 @@
-"""Which field of each platform says the same thing, found by rendering one job twice with one word changed.
+"""The corresponding fields of all platforms, detected by rendering one job twice with one word changed.
 
-Nothing here knows the fields of a platform: what differs between the two files is where the word is said. Where only arguments
-of the command differ, the platform has no field for it. Paths are keys and indices joined by dots, a dot within a key as `\\.`.
+This module does not know the fields of a platform: the difference between the two files shows the field of the word. If only
+arguments of the command differ, the platform has no field for it. Paths are keys and indices joined by dots, a dot within a key
+as `\.`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from chronograd.clouds.fields import MISSING, CloudPlatform
 from chronograd.clouds.submission import ENTRY, UNSAID, Submission, decode, submission
 from chronograd.job import Job
 
-# What a job file or the command line says, in the order in which one reads it, and in words of a reader.
+# Words of a job file or the command line, in reading order, with a description.
 WORDS = {
     "name": "name",
     "command": "command",
@@ -46,31 +47,31 @@ WORDS = {
     "role": "role",
     "project": "project",
 }
-# The changes are to the job of the example: one process on a CPU, which every platform has.
+# The changes apply to the job of the example: one process on a CPU, which every platform has.
 EXAMPLE: dict[str, Any] = {
     "network": {"name": "resnet20"},
     "data": {"name": "digits"},
     "training": {"batch": 64, "epochs": 3, "learning_rate": 0.05},
 }
-# Words that options of the example leave out on some platforms. Nothing is checked here, so any text will do.
+# Words that the example omits on some platforms. Nothing is checked here, so any text will do.
 _GIVEN = {"role": "trainer", "project": "lab", "code": "stored", "disk_gb": 200, "restarts": 2, "max_cost_usd": 20.0}
 
 
 def example_job() -> Job:
-    """The job of the example: ResNet-20 on digits."""
+    """Return the job of the example: ResNet-20 on digits."""
     return jobs.from_dict(EXAMPLE)
 
 
 def example(platform: CloudPlatform) -> Submission:
-    """The example on a platform, with the options that one would give there."""
+    """Return the example for a platform, with the usual options there."""
     given = {**OPTIONS[platform.name], "data": {"data": DATA[platform.name]}}
     return submission(example_job(), platform.catalogue, **given)
 
 
 def moved(platform: CloudPlatform, word: str) -> dict[str, list[str]]:
-    """Where a platform's file says a word: `paths` of its fields, and `arguments` of the command.
+    """Return the places of a word in a platform's file: `paths` of its fields, and `arguments` of the command.
 
-    Raises KeyError for what is no word of `WORDS`.
+    Raises KeyError for a word that is not in `WORDS`.
     """
     asked = example(platform)
     if word == "command":
@@ -88,7 +89,9 @@ def moved(platform: CloudPlatform, word: str) -> dict[str, list[str]]:
 
 
 def _pair(platform: CloudPlatform, asked: Submission, word: str) -> tuple[Submission, Submission]:
-    """Two submissions that differ in one word. Of nodes both have several, as files of one node are of another shape."""
+    """Return two submissions that differ in one word. For the number of nodes both have several, because a single node has
+    another file structure.
+    """
     asked = asked.model_copy(update={k: v for k, v in _GIVEN.items() if not getattr(asked, k)} | {"spot": False})
 
     def pair(old: Any, new: Any) -> tuple[Submission, Submission]:
@@ -116,7 +119,7 @@ def _pair(platform: CloudPlatform, asked: Submission, word: str) -> tuple[Submis
 
 
 def _changed_arguments(platform: CloudPlatform, before: Submission, after: Submission) -> Iterator[str]:
-    """Arguments of the command that are not the same; of what travels in one object the words in it."""
+    """Yield the arguments of the command that differ; for words that share one JSON object, the words in it."""
     old, new = (fields.job_arguments(platform, one) for one in (before, after))
     for name in dict.fromkeys([*old, *new]):
         if old.get(name) == new.get(name):
@@ -131,7 +134,7 @@ def _changed_arguments(platform: CloudPlatform, before: Submission, after: Submi
 
 
 def _is_argument(path: str, old: Any, new: Any, names: set[str]) -> bool:
-    """Whether a value that differs does so by nothing but arguments of the command: words of a line, or what has no field."""
+    """Return whether two values differ only in arguments of the command: words of a line, or words without a field."""
     if path.endswith(f".{UNSAID}"):
         return True
 
@@ -143,7 +146,7 @@ def _is_argument(path: str, old: Any, new: Any, names: set[str]) -> bool:
 
 
 def field_map(names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """A row for each word and platform."""
+    """Return a row for each word and platform."""
     return [
         {"word": word, "platform": name, **moved(registry.platform(name), word)}
         for word in WORDS
@@ -152,7 +155,7 @@ def field_map(names: Sequence[str] = ()) -> list[dict[str, Any]]:
 
 
 def field_map_section(rows: Sequence[dict[str, Any]]) -> Section:
-    """Words with a line for each platform."""
+    """Return a table of words with a line for each platform."""
     platforms = list(dict.fromkeys(row["platform"] for row in rows))
     shown = [
         [WORDS[row["word"]] if row["platform"] == platforms[0] else "", row["platform"], _where(row)] for row in rows
@@ -178,7 +181,7 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def _broken(path: str, most: int = 46) -> str:
-    """A path in lines that a narrow terminal holds, broken before dots."""
+    """Return a path broken before dots into lines that fit a narrow terminal."""
     lines = [""]
     for key in re.split(r"(?<!\\)(?=\.)", path):
         if len(lines[-1]) + len(key) > most and lines[-1]:
@@ -188,7 +191,7 @@ def _broken(path: str, most: int = 46) -> str:
 
 
 def mapped() -> Answer:
-    """The map of all platforms."""
+    """Return the map of all platforms."""
     rows = field_map()
     return Answer("Field map", sections=[field_map_section(rows)], data=rows)
 
@@ -197,7 +200,7 @@ def mapped() -> Answer:
 
 
 def files() -> list[dict[str, Any]]:
-    """The example's file on each platform: its text, and what stands in it."""
+    """Return the example's file on each platform: its text and its values."""
     made = []
     for name in registry.names():
         platform = registry.platform(name)
@@ -221,7 +224,7 @@ def _as_text(value: Any) -> str:
 
 
 def _options(name: str) -> dict[str, str]:
-    """What one writes in the command line of `chronograd launch` on a platform, by option."""
+    """Return the options of `chronograd launch` for the example on a platform, by option."""
     return {
         option: _as_text(value)
         for option, value in {**OPTIONS[name], "data": {"data": DATA[name]}}.items()
@@ -234,9 +237,9 @@ def _words(value: str) -> set[str]:
 
 
 def moves(made: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is new in the file of one platform to who has that of another; and what changes in our command.
+    """Return the new parts of one platform's file compared with another's, and the changes in our command.
 
-    Lines are compared without their indentation and commas; of values, words: a line of a shell has many.
+    Lines are compared without their indentation and commas. Values are compared word by word, because a shell line has many.
     """
     rows = []
     for source, target in itertools.permutations(made, 2):

@@ -1,8 +1,8 @@
-"""How one platform says what a submission says: a table of its fields, read in both directions.
+"""The file format of one platform: a table of its fields, read in both directions.
 
 Each file of `platforms/` is such a table. A field has the words of `Submission` that it stands for, a path in the platform's
-document, and how the value is written and read. What no field of a platform says, or not as it is, travels among the arguments
-of the entry, as `launch={...}`. So whatever is rendered can be read back, and the table itself is the map from one platform to
+document, and functions that write and read the value. Words without a field, or with one that would change them, travel among
+the arguments of the entry, as `launch={...}`. So every rendered file can be read back, and the table also maps one platform to
 another.
 """
 
@@ -42,18 +42,18 @@ MAX_BYTES = 1_000_000
 
 
 def same(value: Any) -> Any:
-    """The value itself: how most fields are written and read."""
+    """Return the value unchanged: most fields are written and read like this."""
     return value
 
 
 @dataclass(frozen=True)
 class DocumentField:
-    """Where a document says something.
+    """A field of a document.
 
     Attributes:
-        says: words of `Submission`; of one field that says several the values are written, and read, as a tuple. Beside them
-            `command` is what a node runs, and `arguments` are its NAME=VALUE.
-        path: keys and indices, such as `spec.containers.0.image`. A dot within a key is written as `\\.`.
+        says: words of `Submission`. If a field has several words, their values are written and read as a tuple. Other
+            words are `command`, which a node runs, and `arguments`, its NAME=VALUE.
+        path: keys and indices, such as `spec.containers.0.image`. A dot within a key is written as `\.`.
     """
 
     says: str | tuple[str, ...]
@@ -68,25 +68,25 @@ class DocumentField:
 
 @dataclass(frozen=True)
 class CloudPlatform:
-    """One platform: its fields, and what it takes.
+    """One platform: its fields and its limits.
 
     Attributes:
         file: name of the file that is rendered; its ending says JSON or YAML.
         mark: path and value that only documents of this platform have; None for any value.
         resembles: whether a document without the mark is probably for this platform.
-        faults: errors in a document that only this platform has, whoever wrote the document.
-        slug: the name that the platform takes, made of any text.
+        faults: errors in a document that only this platform has, for documents from any source.
+        slug: a function from any text to a name that the platform accepts.
         mount: path in the container of a channel or an output, by its name and address.
-        schemes: beginnings of addresses that it reads and writes.
-        is_tag: whether it takes a tag as it is.
-        is_secret: whether a reference is one of its own.
-        needs: words that it cannot do without, with an example.
-        derived: what else its documents have, by path; it follows from the submission and is not read.
-        fold, unfold: from the document as the table has it to the one that the platform takes, and back.
-        complain: what is wrong that only this platform minds.
+        schemes: prefixes of addresses that it reads and writes.
+        is_tag: whether it accepts a tag unchanged.
+        is_secret: whether a reference has the platform's form.
+        needs: required words, with an example.
+        derived: other parts of its documents, by path; they follow from the submission and are not read.
+        fold, unfold: convert from the table's document to the platform's, and back.
+        complain: errors that matter only to this platform.
         backends: backends whose ranks it can start.
         is_shell: whether arguments pass through a shell.
-        tool: the program that sends its file; None where a user is left to send it.
+        tool: the program that sends its file; None if users must send it themselves.
     """
 
     name: str
@@ -116,20 +116,20 @@ class CloudPlatform:
         return catalogue(self.instances)
 
     def instance(self, asked: Submission) -> Instance | None:
-        """The instance type of a submission; None if the catalogue has none of that name."""
+        """Return the instance type of a submission; None if the catalogue has none of that name."""
         return self.catalogue.named(asked.instance)
 
 
-# -- one direction ---------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------------
 
 
 def render(platform: CloudPlatform, asked: Submission) -> str:
-    """The text of a file that the platform takes."""
+    """Return the text of a file for the platform."""
     return dump(platform, document(platform, asked))
 
 
 def document(platform: CloudPlatform, asked: Submission) -> Document:
-    """What the file says, as data."""
+    """Return the content of the file, as data."""
     values: dict[str, Any] = {name: getattr(asked, name) for name in Submission.model_fields if name != "job"}
     values["name"] = platform.slug(asked.name)
     values["tags"] = {key: value for key, value in asked.tags.items() if platform.is_tag(key, value)}
@@ -146,12 +146,12 @@ def document(platform: CloudPlatform, asked: Submission) -> Document:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether there is nothing to say: a default."""
+    """Return whether a value is empty, so that no field is needed."""
     return value is None or value is False or value in ("", 0) or value in ({}, [])
 
 
 def unsaid(platform: CloudPlatform, asked: Submission) -> dict[str, Any]:
-    """What no field of the platform says: words that it has none for, a name or tags that it does not take."""
+    """Return the words without a field on the platform, and a name or tags that it would change."""
     said = {word for one in platform.fields for word in one.words} | {"job", "devices", "name", "tags"}
     left = {name: getattr(asked, name) for name in Submission.model_fields if name not in said}
     if platform.slug(asked.name) != asked.name:
@@ -161,7 +161,7 @@ def unsaid(platform: CloudPlatform, asked: Submission) -> dict[str, Any]:
 
 
 def job_arguments(platform: CloudPlatform, asked: Submission) -> dict[str, str]:
-    """Fields of the job, what has no field of its own, and where things are in the container."""
+    """Return the fields of the job, the words without a field, and the paths in the container."""
     arguments = job_fields(asked.job)
     if left := unsaid(platform, asked):
         arguments[UNSAID] = encode(left)
@@ -177,24 +177,26 @@ def job_arguments(platform: CloudPlatform, asked: Submission) -> dict[str, str]:
 
 
 def _place(path: str) -> str:
-    """A path as an argument. Azure ML puts the path itself where a document has its own brackets."""
+    """Return a path as an argument. Azure ML inserts the path itself, for a placeholder in brackets."""
     return path if path.startswith("${{") else encode(path)
 
 
-# -- the other -------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------------
 
 
 def read(platform: CloudPlatform, text: str) -> Submission:
-    """What a file asks for, whoever wrote it. Raises FileFormatError for what cannot be understood, JobError for the job."""
+    """Read the submission of a file from any source. Raises FileFormatError for a file that is not understood, JobError for the
+    job.
+    """
     return read_document(platform, load(platform, text))
 
 
 def read_document(platform: CloudPlatform, given: Document) -> Submission:
-    """As `read`, of data."""
+    """Read a submission from data, as `read` does from text."""
     if not _runs_entry(platform, given):
         also = "".join(f"; {fault}" for fault in platform.faults(given))
         raise FileFormatError(
-            f"this {platform.title} job runs a program of its own, so it states no network or data{also}",
+            f"this {platform.title} job runs another program, so it states no network or data{also}",
             f"only what runs `{shlex.join(ENTRY)}` can be read",
         )
     try:
@@ -245,7 +247,7 @@ def _said(one: DocumentField, value: Any) -> dict[str, Any]:
 
 
 def not_read(platform: CloudPlatform, given: Document, asked: Submission) -> list[str]:
-    """Paths of a document that its submission would not have, or not so: what reading left out."""
+    """Return the paths of a document that its submission would not reproduce: reading left them out."""
     ours = dict(leaves(document(platform, asked)))
     theirs = dict(leaves(given))
     return [
@@ -260,14 +262,14 @@ def not_read(platform: CloudPlatform, given: Document, asked: Submission) -> lis
 
 
 def dump(platform: CloudPlatform, given: Document) -> str:
-    """JSON or YAML of plain ASCII, which every parser reads alike."""
+    """Return JSON or YAML of plain ASCII, which every parser reads in the same way."""
     if platform.file.endswith(".json"):
         return json.dumps(given, indent=2, allow_nan=False) + "\n"
     return str(yaml.safe_dump(given, sort_keys=False, allow_unicode=False, width=110))
 
 
 def load(platform: CloudPlatform, text: str) -> Document:
-    """The data of a file. Raises FileFormatError."""
+    """Return the data of a file. Raises FileFormatError."""
     try:
         data = files.parse_yaml(text, is_ours=False) if not platform.file.endswith(".json") else json.loads(text)
         files.check_plain(data)
@@ -284,7 +286,7 @@ def _keys(path: str) -> list[str | int]:
 
 
 def get(given: Any, path: str) -> Any:
-    """The value at a path; MISSING if it leads nowhere."""
+    """Return the value at a path, or MISSING."""
     for key in _keys(path):
         is_list = isinstance(given, list) and isinstance(key, int) and key < len(given)
         if not is_list and not (isinstance(given, dict) and key in given):
@@ -294,7 +296,7 @@ def get(given: Any, path: str) -> Any:
 
 
 def put(given: Any, path: str, value: Any) -> None:
-    """Set the value at a path, making mappings and lists on the way."""
+    """Set the value at a path, creating mappings and lists on the way."""
     keys = _keys(path)
     for key, following in itertools.pairwise(keys):
         empty: Any = [] if isinstance(following, int) else {}
@@ -308,7 +310,7 @@ def put(given: Any, path: str, value: Any) -> None:
 
 
 def leaves(given: Any, path: str = "") -> list[tuple[str, Any]]:
-    """Every single value of a document with its path, as `get` takes it."""
+    """Return every single value of a document with its path, in the form of `get`."""
     keyed = given.items() if isinstance(given, dict) else enumerate(given) if isinstance(given, list) else ()
     children = [(str(key).replace(".", "\\."), value) for key, value in keyed]
     if not children:
@@ -316,26 +318,26 @@ def leaves(given: Any, path: str = "") -> list[tuple[str, Any]]:
     return [leaf for key, value in children for leaf in leaves(value, f"{path}.{key}" if path else key)]
 
 
-# -- forms that several platforms have in common -----------------------------------------------------------
+# -- forms that several platforms share --------------------------------------------------------------------
 
 
 def pairs(key: str, value: str, escape: Callable[[str], str] = same) -> Callable[[Mapping[str, str]], list[Any]]:
-    """A mapping as a list of pairs under the platform's own keys."""
+    """Return a function that writes a mapping as a list of pairs under the platform's keys."""
     return lambda given: [{key: name, value: escape(text)} for name, text in given.items()]
 
 
 def unpaired(key: str, value: str, back: Callable[[str], str] = same) -> Callable[[Any], dict[str, str]]:
-    """What `pairs` wrote."""
+    """Return a function that reads the list of pairs that `pairs` writes."""
     return lambda given: {one[key]: back(one[value]) for one in given}
 
 
 def shell_line(command: Sequence[str], arguments: Mapping[str, str]) -> str:
-    """A line for a shell, which runs nothing but the command."""
+    """Return a shell line that runs only the command."""
     return shlex.join([*command, *words_of(arguments)])
 
 
 def from_shell(line: str) -> tuple[list[str], dict[str, str]]:
-    """What `shell_line` wrote."""
+    """Read a line of `shell_line`. Returns the command and its arguments."""
     words = shlex.split(line)
     if tuple(words[: len(ENTRY)]) != ENTRY:
         return words, {}
@@ -343,7 +345,7 @@ def from_shell(line: str) -> tuple[list[str], dict[str, str]]:
 
 
 def slug(text: str, most: int, other: str = r"[^A-Za-z0-9]+") -> str:
-    """A text as a name of letters, digits and hyphens.
+    """Return a text as a name of letters, digits and hyphens.
 
     >>> slug("imagenet: ResNet-50 (large)", 63)
     'imagenet-ResNet-50-large'
@@ -353,15 +355,15 @@ def slug(text: str, most: int, other: str = r"[^A-Za-z0-9]+") -> str:
 
 
 def escaped(text: str) -> str:
-    """A value in which Kubernetes, and Vertex AI like it, expand no `$(NAME)`."""
+    """Return a value in which Kubernetes and Vertex AI do not expand `$(NAME)`."""
     return text.replace("$", "$$")
 
 
 def unescaped(text: str) -> str:
-    """What `escaped` wrote."""
+    """Return the original value of an `escaped` one."""
     return text.replace("$$", "$")
 
 
 def bucket_path(address: str) -> str:
-    """Bucket and path of an address such as gs://bucket/path."""
+    """Return bucket and path of an address such as gs://bucket/path."""
     return address.partition("://")[2].strip("/")

@@ -1,4 +1,4 @@
-"""The choice of an instance type for a job, of those that a platform rents (`hardware/instance_types/`)."""
+"""The choice of an instance type for a job, from a platform's catalogue (`hardware/instance_types/`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chronograd.job import Job
 
 
 def device_of(job: Job) -> str:
-    """The device that a job asks for, as catalogues of instances name it: `cpu` where it asks for none.
+    """Return the device of a job, as catalogues of instances name it: `cpu` if it names none.
 
     Raises NotFoundError for a device that no catalogue has.
     """
@@ -21,13 +21,13 @@ def device_of(job: Job) -> str:
 
 
 def choose(known: InstanceCatalogue, job: Job, name: str | None = None, cores: int = 0) -> tuple[Instance, int]:
-    """The instance type, and how many of it, that have exactly the devices of a job: the largest that it fills.
+    """Return the largest instance type that the job fills, and the number of instances with exactly its devices.
 
     Args:
-        name: the type that the user asked for.
+        name: the type that the user chose.
         cores: virtual CPUs that a node needs: of types with the same devices the smallest host that has them, else the largest.
 
-    Raises: NotFoundError for an unknown type, InputError where devices would be missing or idle.
+    Raises: NotFoundError for an unknown type, InputError if devices would be missing or idle.
     """
     device, cluster = device_of(job), job.cluster
     if name is not None:
@@ -44,13 +44,13 @@ def choose(known: InstanceCatalogue, job: Job, name: str | None = None, cores: i
             raise InputError(f"{known.title} has no {device}", f"it has {', '.join(rented)}: cluster.device=NAME")
         how = f"{cluster.count} of them" + (f", {cluster.per_node} on a node" if cluster.per_node else "")
         raise InputError(f"no instance type of {known.title} has {device} for {how}", _counts_of(known, device))
-    # The first of equals, as files list the smaller host first.
+    # The first of equals, because files list the smaller host first.
     best = max(fitting, key=lambda one: (one.count, min(one.vcpus or 0, cores)))
     return best, nodes_of(best, job)
 
 
 def misfit(instance: Instance, job: Job) -> str:
-    """Why a job's devices are not those of whole instances; empty if they are."""
+    """Return why a job's devices do not fill whole instances; empty if they do."""
     device, cluster = device_of(job), job.cluster
     if instance.device != device:
         return f"it has {instance.device}, and the job wants {device}"
@@ -66,7 +66,9 @@ def misfit(instance: Instance, job: Job) -> str:
 
 
 def nodes_of(instance: Instance, job: Job) -> int:
-    """How many instances hold a job's devices, or its ranks on CPUs: `cluster.per_node` of them on each, else one."""
+    """Return the number of instances for a job's devices, or for its ranks on CPUs: `cluster.per_node` of them on each, else
+    one.
+    """
     return -(-job.cluster.count // (instance.count or job.cluster.per_node or 1))
 
 

@@ -1,4 +1,6 @@
-"""What `plan --platforms` chose, saved or printed with --json, as `launch --plan` takes it: fields of the job, and options of the platform."""
+"""The choice of `plan --platforms`, saved or printed with --json, for `launch --plan`: fields of the job, and options of the
+platform.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ HINT = "write one with `chronograd plan JOB --platforms aws,gcp --save plan.json
 
 
 class Chosen(BaseModel):
-    """Of the choice in a plan what a launch needs; the rest of it is left alone."""
+    """The parts of a plan's choice that a launch needs; other parts are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -47,7 +49,7 @@ class _Plan(BaseModel):
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan's choice. Attributes: path: its file. network, dataset: of the job that was planned."""
+    """A plan's choice. Attributes: path: its file. network, dataset: of the planned job."""
 
     path: Path
     network: str
@@ -55,7 +57,7 @@ class Planned:
     chosen: Chosen
 
     def fields(self, job: Job) -> list[str]:
-        """Overrides that make a job the one that was planned. Raises InputError for another network or data set."""
+        """Return overrides that turn a job into the planned one. Raises InputError for another network or data set."""
         for what, planned, own in (("network", self.network, job.network.name), ("data", self.dataset, job.data.name)):
             if planned != own:
                 raise InputError(f"{self.path} is a plan for {what} {planned}, and the job has {own}", "plan this job")
@@ -74,7 +76,7 @@ class Planned:
         ]
 
     def options(self, known: InstanceCatalogue) -> dict[str, Any]:
-        """Instance and spot of a submission; of a platform without machines of its own it chooses. Raises InputError."""
+        """Return instance and spot of a submission; empty for a platform without its own machines. Raises InputError."""
         spot = {"spot": self.chosen.prices == "spot"}
         if not known.vendor:
             return spot
@@ -86,19 +88,19 @@ class Planned:
         return {**spot, "instance": self.chosen.instance}
 
     def line(self) -> str:
-        """What a file cannot say."""
+        """Return a sentence with the parts of the choice that a platform's file cannot hold."""
         where = f" in {self.chosen.region}" if self.chosen.region else ""
         return f"The plan of {self.path.name} is for {self.chosen.cloud}{where}, {self.chosen.prices}: submit it there."
 
 
 def read(path: Path) -> Planned:
-    """The choice in what `plan --platforms` printed with --json, or saved. Raises FileFormatError, InputError without a choice."""
+    """Read the choice from the JSON of `plan --platforms`. Raises FileFormatError, InputError without a choice."""
     try:
         data = read_json(path)
     except (OSError, ValueError, RecursionError) as error:
         raise FileFormatError(f"cannot read the plan {path}: {error}", HINT) from None
     if isinstance(data, dict) and isinstance(data.get("data"), dict):
-        data = data["data"]  # an answer that was saved, whole
+        data = data["data"]  # a complete saved answer
     if not isinstance(data, dict) or "chosen" not in data or "places" not in data:
         raise FileFormatError(f"{path} is no plan among platforms", HINT)
     try:

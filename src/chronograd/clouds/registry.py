@@ -14,18 +14,18 @@ from chronograd.clouds.fields import MISSING, CloudPlatform, Document, get, load
 from chronograd.errors import FileFormatError, NotFoundError
 
 MAX_BYTES = 1_000_000
-# Beginnings of the lines by which batch scripts of other schedulers state their options.
+# Prefixes of the option lines in batch scripts of other schedulers.
 SCHEDULERS = {"#SBATCH": "SLURM", "#PBS": "PBS", "#BSUB": "LSF"}
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Every platform that a job can be rendered for."""
+    """Return every platform that a job can be rendered for."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(platforms.__path__)))
 
 
 def platform(name: str) -> CloudPlatform:
-    """A platform. Raises NotFoundError."""
+    """Return a platform. Raises NotFoundError."""
     if name not in names():
         raise NotFoundError("platform", name, names(), "`chronograd platforms`")
     found: CloudPlatform = importlib.import_module(f"chronograd.clouds.platforms.{name}").PLATFORM
@@ -33,7 +33,7 @@ def platform(name: str) -> CloudPlatform:
 
 
 def platform_of(document: Document) -> CloudPlatform | None:
-    """The platform that a document is for; None if it looks like none of them."""
+    """Return the platform of a document; None if it matches none."""
     items = document.get("items")
     known = [platform(name) for name in names()]
     for given in (*(items if isinstance(items, list) else ()), document):
@@ -46,17 +46,17 @@ def platform_of(document: Document) -> CloudPlatform | None:
 
 
 def open_file(path: Path) -> tuple[CloudPlatform, Document]:
-    """A platform's file, and the platform. Raises FileFormatError, which names other kinds of job files."""
+    """Open a platform's file. Raises FileFormatError, which names other kinds of job files."""
     what = "a platform's job file"
     text = door.decoded(door.read_bytes(path, what, most_bytes=MAX_BYTES))
     if text is None:
         raise FileFormatError(f"{path} is a binary file, not {what}", "name a JSON or YAML file")
     if (script := _script(text)) is not None:
         raise FileFormatError(
-            f"{path} is {script}: it runs a program of its own, which is not read",
+            f"{path} is {script}: it runs another program, which is not read",
             "if `chronograd launch` wrote it, take job.yaml of its run directory; else write a job file",
         )
-    any_yaml = platform("skypilot")  # JSON is read as JSON first: YAML has no pairs of \u
+    any_yaml = platform("skypilot")  # try JSON first: YAML does not join pairs of \u
     try:
         document = load(platform("sagemaker") if text.lstrip().startswith("{") else any_yaml, text)
     except FileFormatError as error:
@@ -76,7 +76,7 @@ def open_file(path: Path) -> tuple[CloudPlatform, Document]:
 
 
 def _script(text: str) -> str | None:
-    """The kind of script that a text is; None if it is none."""
+    """Return the kind of script of a text; None if it is not a script."""
     scheduler = next((title for mark, title in SCHEDULERS.items() if re.search(rf"(?m)^{mark} ?-", text)), None)
     if scheduler is not None:
         return f"a {scheduler} script"

@@ -1,4 +1,4 @@
-"""What `launch PLATFORM` and `job from` do: a job to a platform's file, and a file to its job."""
+"""The work of `launch PLATFORM` and `job from`: a job to a platform's file, and a file to its job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chronograd.words import how_many
 
 @dataclass(frozen=True)
 class Rendered:
-    """A job as one platform takes it."""
+    """A job in the form of one platform."""
 
     platform: CloudPlatform
     asked: Submission
@@ -31,9 +31,9 @@ class Rendered:
     """Return the assumption about the CPU cores of a node."""
 
     def lines(self, answer: str | None = None) -> list[str]:
-        """What a reader must know beside the file. `answer` is what the platform's program said when it was sent."""
+        """Return notes for the reader of the file. `answer` is the reply of the platform's program after sending it."""
         instance = self.platform.catalogue.named(self.asked.instance)
-        assert instance is not None  # it was chosen from there
+        assert instance is not None  # the submission chose it from this catalogue
         nodes, machine = self.asked.nodes, self.asked.instance
         hour = usd_per_hour(self.asked.job, instance, nodes, self.platform.catalogue, self.asked.spot)
         price = "" if hour is None else f", {hour:.2f} dollars an hour by the price table"
@@ -50,7 +50,7 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Opened:
-    """A platform's file, read."""
+    """A platform's file, after reading."""
 
     platform: CloudPlatform
     asked: Submission
@@ -68,7 +68,7 @@ class Opened:
         }
 
     def lines(self) -> list[str]:
-        """What the file says beside the job, what is wrong with it, and what was not read."""
+        """Return the other content of the file, its errors, and the parts that were not read."""
         nodes, machine = self.asked.nodes, self.asked.instance
         return [
             f"{self.platform.title}: {self.asked.name!r} on {nodes} × {machine}",
@@ -78,11 +78,11 @@ class Opened:
 
 
 def rendered(name: str, job: Job, options: Mapping[str, Any]) -> Rendered:
-    """A job as a platform takes it. Raises InputError with all that is wrong."""
+    """Return a job in the form of a platform. Raises InputError with all errors."""
     platform = registry.platform(name)
     check_has_files(job)
     need, why = need_of(jobs.scaled(job))
-    if need is not None and not platform.catalogue.vendor:  # its file asks for any number of cores
+    if need is not None and not platform.catalogue.vendor:  # its file requests any number of cores
         job = jobs.changed(job, [f"cluster.threads={need.rank}"])
     asked = submission(job, platform.catalogue, need.node if need else 0, **options)
     complaints.check(platform, asked)
@@ -99,7 +99,7 @@ def _cores_words(platform: CloudPlatform, asked: Submission, need: Need) -> str:
 
 
 def write(made: Rendered, folder: Path) -> Path:
-    """Write the file into a folder, which is made. Returns its path."""
+    """Write the file into a folder, which is created. Returns its path."""
     path = folder / made.platform.file
     with as_asked(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def write(made: Rendered, folder: Path) -> Path:
 
 
 def check_sendable(platform: str) -> None:
-    """Raise InputError for a platform whose file a user is left to send."""
+    """Raise InputError for a platform whose file users must send themselves."""
     if registry.platform(platform).tool is None:
         raise InputError(
             f"--submit is not there for {platform}",
@@ -117,14 +117,14 @@ def check_sendable(platform: str) -> None:
 
 
 def send(made: Rendered, path: Path) -> str:
-    """Send the file that `write` wrote by the platform's own program. Returns what it said. Raises RunError."""
+    """Send the file from `write` with the platform's program. Returns its reply. Raises RunError."""
     assert made.platform.tool is not None  # see check_sendable
     document = fields.document(made.platform, made.asked)
     return sending.send(made.platform.title, made.platform.tool, path, document)
 
 
 def opened(path: Path) -> Opened:
-    """The job of a platform's file. Raises FileFormatError, JobError."""
+    """Return the job of a platform's file. Raises FileFormatError, JobError."""
     platform, document = registry.open_file(path)
     try:
         asked = fields.read_document(platform, document)
@@ -135,7 +135,7 @@ def opened(path: Path) -> Opened:
 
 
 def platforms() -> Answer:
-    """Every platform: its file, its instance types, what it cannot do without."""
+    """Return every platform: its file, its instance types, its required options."""
     rows = []
     data = []
     for name in registry.names():

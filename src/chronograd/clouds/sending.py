@@ -1,4 +1,6 @@
-"""`launch --submit`: a rendered file handed to the platform's own program, which has the user's credentials; what it says is passed on."""
+"""Sending a rendered file for `launch --submit`: the platform's program, which has the user's credentials, gets it; its reply
+is shown.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,21 @@ from chronograd.errors import RunError
 from chronograd.files import write_aside
 
 PATIENCE_S = 600.0
-# Of what a program printed the end, and without colours.
+# Characters to show from the end of a program's output, without colours.
 MAX_LETTERS = 1500
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A platform's own program.
+    """The program of a platform.
 
     Attributes:
-        install: what to type where it is not there.
-        who: arguments with which it fails if it has no credentials; none if it says so itself when it is sent a file.
-        login: what to type then.
+        install: how to install it.
+        who: arguments with which it fails without credentials; none if sending a file already reports that.
+        login: the command that gets credentials.
         words: arguments that send a file, by its path and the document in it.
-        part: key of the document that it takes in place of the whole.
+        part: key of the part of the document to send instead of the complete document.
     """
 
     program: str
@@ -42,9 +44,9 @@ class Tool:
 
 
 def send(title: str, tool: Tool, path: Path, document: Mapping[str, Any]) -> str:
-    """Send a file that was written. Returns what the program said when it took it.
+    """Send a file. Returns the program's reply when the platform accepts it.
 
-    Raises RunError that says what is missing and what to type: the program, credentials, or what the platform refused.
+    Raises RunError with the missing part and the command to type: the program, credentials, or the platform's refusal.
     """
     if tool.part:
         path = path.with_suffix(f".{tool.part}.json")
@@ -56,7 +58,7 @@ def send(title: str, tool: Tool, path: Path, document: Mapping[str, Any]) -> str
             f"nothing was sent: {title} is reached with {tool.program}, which is not on this machine",
             f"{tool.install}; {tool.login}; then {by_hand}",
         )
-    # Of its answer only errors are shown: on standard output some print a token.
+    # Show only errors of its reply: some programs print a token on standard output.
     if tool.who and (asked := _run([tool.program, *tool.who])).returncode:
         raise RunError(
             f"nothing was sent: {tool.program} has no credentials for {title}; it says: {_end(asked.stderr)}",

@@ -1,7 +1,7 @@
-"""A job with what a platform must know beside it, in words of no platform; and how it travels in a command line.
+"""A job with its platform options, independent of any platform; and its form in a command line.
 
 A platform starts one process on each node: `python -m chronograd.clouds.entry FIELD=VALUE...`. The fields are those that the
-job states. Values are JSON of plain ASCII without anything that a shell, Kubernetes or a template could take for its own.
+job states. Values are JSON of plain ASCII without characters that a shell, Kubernetes or a template would interpret.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from chronograd.hardware.instances import Instance, InstanceCatalogue
 from chronograd.job import Job
 
 ENTRY = ("python", "-m", "chronograd.clouds.entry")
-# Sections of a job whose fields are written one by one; all else is a field itself.
+# Sections of a job whose fields are written individually; the others are a single field.
 SECTIONS = ("network", "data", "training", "cluster", "communication", "reinforcement")
-# What has no field on a platform travels here, as one JSON object.
+# The argument for words without a field on a platform, as one JSON object.
 UNSAID = "launch"
-# Arguments that say where things are in the container; they follow from the rest.
+# Arguments with paths in the container; they follow from the other fields.
 PLACES = ("mount", "run", "out", "meet", "nodes")
 # Inside JSON's strings anything else becomes \\uXXXX.
 _NOT_SAFE = re.compile(r"""[^\w .,:{}\[\]"/+=@\\-]""", re.ASCII)
@@ -35,54 +35,56 @@ _PLAIN = re.compile(r"[A-Za-z][\w./:@+-]*", re.ASCII)
 
 
 class Submission(BaseModel):
-    """What one platform is asked for: the job, and the rest in words of no platform. A file of a platform says the same."""
+    """A request to one platform: the job, and options that are independent of any platform. A platform's file has the same
+    content.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     job: Job
     name: str
-    """Any text; a platform that takes less has the text itself among the arguments."""
+    """Any text; if a platform allows fewer characters, the arguments have the full text."""
     image: str = ""
-    """The container image, or of watsonx the name of a software specification. It has this package installed."""
+    """The container image, or for watsonx the name of a software specification. It has Chronograd installed."""
     framework_version: str | None = None
     code: str | None = None
-    """What the platform keeps of one's own code, where it wants to be told: the model definition of watsonx."""
+    """Reference to your code stored on the platform, if it requires one: the model definition of watsonx."""
     instance: str
     """Name of the instance type in the platform's catalogue."""
     nodes: int
     devices: int
     """GPUs of a node; 0 on CPUs."""
     disk_gb: int = 100
-    """Of a node, for what is not kept."""
+    """Temporary disk space of a node."""
     data: dict[str, str] = Field(default_factory=dict)
-    """Channels: name and address. `data` takes the place of the path in `data.name`, `weights` of `network.weights`."""
+    """Channels: name and address. `data` replaces the path in `data.name`, `weights` that in `network.weights`."""
     output: str | None = None
-    """Address of what is left when the job has ended: the run directory."""
+    """Address of the run directory after the job has ended."""
     checkpoints: str | None = None
-    """Address that outlives an interruption; the run directory is there while the job runs."""
+    """Address that survives an interruption; it holds the run directory while the job runs."""
     limit_s: int | None = None
     max_cost_usd: float | None = None
-    """The time limit is no longer than this pays for."""
+    """Upper limit on the cost, which shortens the time limit."""
     spot: bool = False
     restarts: int = 0
-    """Times that the platform starts the job again after it has failed."""
+    """Number of times that the platform restarts the job after a failure."""
     environment: dict[str, str] = Field(default_factory=dict)
     secrets: dict[str, str] = Field(default_factory=dict)
-    """Variable and the reference of a secret that the platform keeps, never its value."""
+    """Variable and the reference of a secret stored on the platform, never its value."""
     tags: dict[str, str] = Field(default_factory=dict)
     role: str | None = None
-    """Role or service account that the job acts as."""
+    """Role or service account of the job."""
     project: str | None = None
-    """Project, space or namespace that it belongs to."""
+    """Project, space or namespace of the job."""
 
     @property
     def framework(self) -> str:
-        """What trains: it follows from the backend."""
+        """Return the framework that trains, which follows from the backend."""
         return "tensorflow" if self.job.backend.startswith("tf_") else "pytorch"
 
     @property
     def cores(self) -> int | None:
-        """CPU cores of a node's ranks, where the job has GPUs and states its threads."""
+        """Return the CPU cores of a node's ranks, if the job has GPUs and states its threads."""
         threads, ranks = self.job.cluster.threads, 1 if self.job.backend == "data_parallel" else self.devices
         return threads * ranks if threads and ranks and self.devices else None
 
@@ -91,12 +93,12 @@ OPTIONS = tuple(name for name in Submission.model_fields if name not in ("job", 
 
 
 def submission(job: Job, catalogue: InstanceCatalogue, cores: int = 0, **options: Any) -> Submission:
-    """A job placed on instances of a platform. `options` are fields of `Submission`; those that are None are left out.
+    """Place a job on instances of a platform. `options` are fields of `Submission`; those that are None are left out.
 
     Args:
         cores: virtual CPUs that a node needs, see `choose`.
 
-    Raises: InputError if the platform has no instances that fit, or no price is known by which a cost could be limited.
+    Raises: InputError if the platform has no instances that fit, or a cost limit is set and no price is known.
     """
     options = {name: value for name, value in options.items() if value is not None}
     instance, nodes = choose(catalogue, job, options.pop("instance", None), cores)
@@ -112,7 +114,7 @@ def submission(job: Job, catalogue: InstanceCatalogue, cores: int = 0, **options
 def _limit_s(
     job: Job, instance: Instance, nodes: int, catalogue: InstanceCatalogue, options: Mapping[str, Any]
 ) -> int | None:
-    """The time limit, or what the cost limit pays for if that is less."""
+    """Return the time limit, or the time that the cost limit pays for if that is less."""
     limit, cost = options.get("limit_s"), options.get("max_cost_usd")
     if cost is None or cost <= 0:
         return limit
@@ -127,7 +129,9 @@ def _limit_s(
 
 
 def usd_per_hour(job: Job, instance: Instance, nodes: int, catalogue: InstanceCatalogue, spot: bool) -> float | None:
-    """Dollars an hour of all nodes: by the job's own price of a device, else the price table; None if neither has one."""
+    """Return the dollars per hour of all nodes, from the job's price of a device, else the price table; None if neither has
+    one.
+    """
     if job.cluster.price_usd_per_hour is not None:
         return job.cluster.price_usd_per_hour * max(1, instance.count) * nodes
     if not catalogue.vendor or not instance.priced_as:
@@ -141,10 +145,10 @@ def usd_per_hour(job: Job, instance: Instance, nodes: int, catalogue: InstanceCa
 
 
 def encode(value: Any) -> str:
-    """A value as one word of safe characters: a plain name as it is, all else as JSON.
+    """Return a value as one word of safe characters: a plain name unchanged, other values as JSON.
 
     >>> encode("resnet20"), encode(0.1), encode("$(rm)")
-    ('resnet20', '0.1', '"\\\\u0024\\\\u0028rm\\\\u0029"')
+    ('resnet20', '0.1', '"\\u0024\\u0028rm\\u0029"')
     """
     if isinstance(value, str) and _PLAIN.fullmatch(value) and decode(value) == value:
         return value
@@ -153,7 +157,7 @@ def encode(value: Any) -> str:
 
 
 def decode(text: str) -> Any:
-    """What `encode` wrote."""
+    """Return the value of an `encode`d word."""
     try:
         return json.loads(text)
     except ValueError:
@@ -161,7 +165,7 @@ def decode(text: str) -> Any:
 
 
 def job_fields(job: Job) -> dict[str, str]:
-    """The fields that a job states, `training.batch` and so on, with their values encoded."""
+    """Return the fields that a job states, `training.batch` and so on, with their values encoded."""
     fields: dict[str, str] = {}
     for section, value in jobs.stated(job).items():
         if section in SECTIONS:
@@ -172,7 +176,7 @@ def job_fields(job: Job) -> dict[str, str]:
 
 
 def job_of(fields: Mapping[str, str]) -> Job:
-    """The job that `job_fields` wrote. Raises JobError."""
+    """Return the job of `job_fields`. Raises JobError."""
     data: dict[str, Any] = {}
     for name, text in fields.items():
         section, dot, field = name.partition(".")
@@ -184,12 +188,12 @@ def job_of(fields: Mapping[str, str]) -> Job:
 
 
 def words_of(fields: Mapping[str, str]) -> list[str]:
-    """`NAME=VALUE` for each field."""
+    """Return `NAME=VALUE` for each field."""
     return [f"{name}={value}" for name, value in fields.items()]
 
 
 def fields_of(words: Sequence[str]) -> dict[str, str]:
-    """What `words_of` wrote. Raises FileFormatError for a word that is none."""
+    """Return the fields of `words_of`. Raises FileFormatError for a word that is not FIELD=VALUE."""
     fields = {}
     for word in words:
         name, sign, value = word.partition("=")

@@ -1,1 +1,1 @@
-"""One file per platform: the table of its fields, and what it takes. `chronograd.clouds.registry` finds them by listing."""
+"""The platforms, one file each: the table of its fields, and its limits. `chronograd.clouds.registry` lists this folder."""

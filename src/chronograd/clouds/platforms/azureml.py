@@ -1,4 +1,4 @@
-"""Azure Machine Learning: a command job, as `az ml job create --file` takes it, on serverless compute."""
+"""Azure Machine Learning: a command job on serverless compute, in the format of `az ml job create --file`."""
 
 from __future__ import annotations
 

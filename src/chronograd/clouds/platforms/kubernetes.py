@@ -1,6 +1,6 @@
-"""Kubernetes: a Job, indexed where it has several nodes, as `kubectl apply --filename` takes it.
+"""Kubernetes: a Job, indexed if it has several nodes, in the format of `kubectl apply --filename`.
 
-Data and results are on volumes that the cluster has: `pvc://CLAIM/PATH`. Spot machines are asked for by Karpenter's label.
+Data and results are on volumes of the cluster: `pvc://CLAIM/PATH`. Spot machines are requested by Karpenter's label.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _KEY = re.compile(
 
 
 def is_tag(key: str, value: str) -> bool:
-    """Whether a label or an annotation can say a tag: of an annotation the value is any text."""
+    """Return whether a label or an annotation can hold a tag. The value of an annotation may be any text."""
     return bool(_KEY.fullmatch(key)) and len(key.rpartition("/")[0]) <= 253
 
 
 def is_secret(reference: str) -> bool:
-    """Whether a reference is the name of a secret, and a key in it."""
+    """Return whether a reference is the name of a secret, and a key in it."""
     return bool(re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+", reference))
 
 
 def mount(name: str, address: str) -> str:
-    """Where a channel is in the container."""
+    """Return the path of a channel in the container."""
     return f"/mnt/{name}"
 
 
@@ -63,7 +63,7 @@ def _from_places(places: Mapping[str, str]) -> tuple[dict[str, str], str | None,
 
 
 def pod_fields(pod: str) -> tuple[DocumentField, ...]:
-    """What a pod says, whatever owns it. Volumes and the instance are brought into its form by `fold_pod`."""
+    """Return the fields of a pod, for any owner. `fold_pod` converts volumes and the instance to the pod's form."""
     container = f"{pod}.containers.0"
     return (
         DocumentField("image", f"{container}.image"),
@@ -90,7 +90,7 @@ def pod_fields(pod: str) -> tuple[DocumentField, ...]:
 
 
 def fold_pod(pod: Document) -> None:
-    """Volumes with their mounts, and an instance as the label of a node."""
+    """Convert volumes and their mounts, and turn an instance into the label of a node."""
     container, places = pod["containers"][0], pod.pop("volumes", {})
     product = pod["nodeSelector"].pop(PRODUCT).rpartition(":")[0]
     if product:
@@ -101,7 +101,8 @@ def fold_pod(pod: Document) -> None:
     names = {claim: f"volume-{i}" for i, claim in enumerate(dict.fromkeys(claim for claim, _, _ in claims.values()))}
     pod["volumes"] = [
         *({"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in names.items()),
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},  # where ranks of one node exchange what NCCL sends
+        # shared memory through which NCCL exchanges data between ranks of one node
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
     ]
     container["volumeMounts"] = [
         *(
@@ -114,12 +115,12 @@ def fold_pod(pod: Document) -> None:
 
 
 def derived_pod(pod: str, asked: Submission) -> dict[str, Any]:
-    """CPU cores of a node's ranks, which follow from the threads of the job."""
+    """Return the CPU cores of a node's ranks, which follow from the threads of the job."""
     return {f"{pod}.containers.0.resources.requests.cpu": str(asked.cores)} if asked.cores else {}
 
 
 def unfold_pod(pod: Document) -> None:
-    """What `fold_pod` did, undone."""
+    """Undo `fold_pod`."""
     container = pod["containers"][0]
     count = get(container, f"resources.limits.{GPU_KEY}")
     selector = pod.setdefault("nodeSelector", {})
@@ -139,7 +140,7 @@ def unfold_pod(pod: Document) -> None:
 
 
 def fold_tags(document: Document) -> None:
-    """Tags that are no labels are annotations."""
+    """Move tags that are not valid labels to the annotations."""
     tags = document["metadata"].pop("labels", {})
     labels = {key: value for key, value in tags.items() if _VALUE.fullmatch(value)}
     if labels:
@@ -149,7 +150,7 @@ def fold_tags(document: Document) -> None:
 
 
 def unfold_tags(document: Document) -> None:
-    """What `fold_tags` did, undone."""
+    """Undo `fold_tags`."""
     metadata = document["metadata"]
     tags = {**metadata.pop("labels", {}), **metadata.pop("annotations", {})}
     if tags:
@@ -157,7 +158,7 @@ def unfold_tags(document: Document) -> None:
 
 
 def complain(asked: Submission) -> list[str]:
-    """What pods mind."""
+    """Return errors that matter only to pods."""
     told = []
     for address in (*asked.data.values(), asked.output or "", asked.checkpoints or ""):
         claim, _, path = address.removeprefix(SCHEME).partition("/")
@@ -195,7 +196,7 @@ def _derived(asked: Submission) -> dict[str, Any]:
 
 
 def _fold(document: Document, asked: Submission) -> Document:
-    """Pods of several nodes find the first by its name, which a service without an address gives them."""
+    """Add a service without an address, so that pods of several nodes find the first by its name."""
     fold_tags(document)
     fold_pod(get(document, POD))
     if asked.nodes == 1:
@@ -231,7 +232,7 @@ PLATFORM = CloudPlatform(
     mark=("kind", "Job"),
     resembles=lambda document: "apiVersion" in document and "kind" in document,
     instances="kubernetes",
-    slug=lambda text: slug(text.lower(), 52),  # of a pod's name with its number
+    slug=lambda text: slug(text.lower(), 52),  # leaves room for the pod's number
     mount=mount,
     schemes=(SCHEME,),
     is_tag=is_tag,

@@ -1,4 +1,4 @@
-"""Kubeflow's PyTorchJob: a master and workers that its operator starts and tells where they are."""
+"""Kubeflow's PyTorchJob: a master and workers. Its operator starts them and sets their addresses."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _derived(asked: Submission) -> dict[str, Any]:
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "spec.runPolicy.backoffLimit": 0,
-        "spec.runPolicy.cleanPodPolicy": "None",  # so that what a pod printed can be read
+        "spec.runPolicy.cleanPodPolicy": "None",  # keeps pods, so that their output can be read
         f"{MASTER}.restartPolicy": "OnFailure" if asked.restarts else "Never",
-        f"{POD}.containers.0.name": "pytorch",  # the operator looks for this name
+        f"{POD}.containers.0.name": "pytorch",  # the operator requires this name
         **kubernetes.derived_pod(POD, asked),
     }
 

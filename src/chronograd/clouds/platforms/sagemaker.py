@@ -1,4 +1,4 @@
-"""Amazon SageMaker: the request of CreateTrainingJob, as boto3's `create_training_job(**request)` takes it."""
+"""Amazon SageMaker: the request of CreateTrainingJob, in the format of boto3's `create_training_job(**request)`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chronograd.clouds.sending import Tool
 from chronograd.clouds.submission import Submission
 
 MAX_PARAMETERS, MAX_LETTERS, MAX_ENVIRONMENT, MAX_TAGS = 100, 2500, 512, 50
-# What SageMaker allows a job at most, and where none is said.
+# SageMaker's longest time limit of a job, and its default.
 MAX_SECONDS, USUAL_SECONDS = 28 * 86400, 86400
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 
@@ -61,7 +61,7 @@ def _derived(asked: Submission) -> dict[str, Any]:
     derived: dict[str, Any] = {"AlgorithmSpecification.TrainingInputMode": "File"}
     if asked.checkpoints:
         derived["CheckpointConfig.LocalPath"] = _mount("checkpoints", asked.checkpoints)
-    if asked.spot:  # training and waiting for machines together
+    if asked.spot:  # the limit for training plus waiting for machines
         derived["StoppingCondition.MaxWaitTimeInSeconds"] = 2 * (asked.limit_s or USUAL_SECONDS)
     return derived
 

@@ -1,4 +1,4 @@
-"""SkyPilot: a task, as `sky launch` and `sky jobs launch` take it, which finds a cloud that has the accelerators."""
+"""SkyPilot: a task for `sky launch` and `sky jobs launch`, which choose a cloud that has the accelerators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _from_mounts(mounts: Mapping[str, Any]) -> tuple[dict[str, str], str | None,
 
 
 def _fold(document: Document, asked: Submission) -> Document:
-    """Machines without accelerators are asked for by their CPUs."""
+    """Request machines without accelerators by their CPUs."""
     resources = document["resources"]
     if ":" not in resources["accelerators"]:
         resources["cpus"] = resources.pop("accelerators")
@@ -55,7 +55,7 @@ def _unfold(document: Document) -> Document:
 
 
 def _is_tag(key: str, value: str) -> bool:
-    """What labels of every cloud can say."""
+    """Return whether labels of every cloud can hold a tag."""
     return bool(re.fullmatch(r"[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", key) and re.fullmatch(r"[a-z0-9_-]{0,63}", value))
 
 

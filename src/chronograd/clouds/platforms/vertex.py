@@ -1,4 +1,4 @@
-"""Google Vertex AI: a CustomJob, as `projects.locations.customJobs.create` takes it, and `gcloud ai custom-jobs create` its jobSpec."""
+"""Google Vertex AI: a CustomJob of `projects.locations.customJobs.create`; `gcloud ai custom-jobs create` takes its jobSpec."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _is_tag(key: str, value: str) -> bool:
 
 
 def _fold(document: Document, asked: Submission) -> Document:
-    """The first node is a pool of its own, which the others look for."""
+    """Put the first node in a separate pool, which the others look for."""
     if asked.nodes > 1:
         pools = get(document, POOLS)
         pools.append(copy.deepcopy(pools[0]))
@@ -80,7 +80,7 @@ def _complain(asked: Submission) -> list[str]:
 
 
 def _sent(path: str, document: Mapping[str, Any]) -> list[str]:
-    """gcloud takes the specification from a file, name and labels as options."""
+    """Return gcloud's arguments: the specification as a file, name and labels as options."""
     labels = ",".join(f"{key}={value}" for key, value in document.get("labels", {}).items())
     words = ["ai", "custom-jobs", "create", f"--display-name={document['displayName']}", f"--config={path}"]
     return [*words, *([f"--labels={labels}"] if labels else [])]

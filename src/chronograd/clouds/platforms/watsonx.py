@@ -1,6 +1,6 @@
-"""IBM watsonx.ai Runtime: a training, as POST /ml/v4/trainings and `cpd-cli ml training create` take it.
+"""IBM watsonx.ai Runtime: a training for POST /ml/v4/trainings and `cpd-cli ml training create`.
 
-A container of one's own is not taken: a predefined software specification runs the command of a stored model definition. A
+It does not accept a custom container: a predefined software specification runs the command of a stored model definition. A
 training has no fields for variables and a time limit; the command sets them itself, by env(1) and timeout(1).
 """
 
