@@ -1,1 +1,1 @@
-"""Runs under way: figures, terminal, TensorBoard."""
+"""Watching runs while they train: figures, terminal, TensorBoard."""

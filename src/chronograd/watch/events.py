@@ -1,4 +1,4 @@
-"""TensorBoard events of runs: whether a run has them, and all of them written again."""
+"""TensorBoard events of runs: check whether a run has them, and write them again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from chronograd.rundir import RunDir, listing
 
 
 def has_events(path: str | os.PathLike[str]) -> bool:
-    """Return whether a run's events were begun, and can be continued here."""
+    """Return whether a run has events that can be continued here."""
     return any(Path(path).glob("**/tensorboard")) and importlib.util.find_spec("tensorboard") is not None
 
 
 def write_events(run: RunDir) -> list[Path]:
-    """Write the events of a run, or of each of its seeds, in place of those written before. Returns their folders."""
+    """Write the events of a run, or of each of its seeds, replacing earlier ones. Returns their folders."""
     from chronograd.watch import tensorboard  # an extra
 
     runs = [RunDir.open(path) for path in listing.seeds_of(run.path)] or [run]

@@ -1,7 +1,7 @@
-"""What is known of a run while its ranks write their steps: speed, who waits for whom, loss, time left.
+"""The progress of a run while its ranks write their steps: speed, which rank waits for which, loss, time left.
 
-Read from the steps files alone, each line once, so that a run can be watched from anywhere that sees its directory.
-Figures are of the last WINDOW_S seconds of the training clock, so evaluation and checkpoints are not in them.
+It reads only the steps files, each line once, so a run can be watched from any machine that sees its directory. Figures cover
+the last WINDOW_S seconds of the training clock, so they exclude evaluation and checkpoints.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from chronograd.rundir import Line, RunDir, StepFollower, StepLine
 from chronograd.rundir.steps import Epoch, Error, NoteLine
 
 WINDOW_S = 10.0
-# Of very short steps fewer seconds are kept; the split of waiting, which looks at every rank's step, rests on fewer yet.
+# Limits for very short steps: the number of steps in the window, and in the split of waiting, which reads every rank's step.
 MAX_STEPS, MAX_SPLIT = 1024, 256
 LOSS_STEPS = 20
-# A rank is silent when nothing came for this long, and for this many of its own steps.
+# A rank is silent if it wrote nothing for this long, and for this many of its steps.
 SILENT_S, SILENT_STEPS = 10.0, 10
-# Waiting for the slowest rank below this share of a step is chance.
+# Waiting for the slowest rank below this share of a step is random variation.
 STRAGGLING = 0.05
 PARTS_OF_UPDATE = ("pull_s", "compute_s", "push_s")
 _SUMMED = ("input_s", "exchange_wait_s", "staleness", *PARTS_OF_UPDATE)
@@ -31,12 +31,12 @@ _SUMMED = ("input_s", "exchange_wait_s", "staleness", *PARTS_OF_UPDATE)
 
 @dataclass(frozen=True)
 class RankFigures:
-    """One rank, or one learner of an asynchronous run. Shares are of its time per step; None where it was not timed.
+    """One rank, or one learner of an asynchronous run. Shares are of its time per step; None if not timed.
 
     Attributes:
         exchange_share: of waiting for gradients to be averaged, after its own last gradient.
-        pull_share, compute_share, push_share, staleness: of a learner; None elsewhere.
-        silent_s: how long nothing came from it, if that is long.
+        pull_share, compute_share, push_share, staleness: of a learner; None otherwise.
+        silent_s: how long it wrote nothing, if that is long.
     """
 
     rank: int
@@ -55,7 +55,7 @@ class RankFigures:
 class Straggler:
     """The rank that the others wait for: how long per step, and as a share of it.
 
-    In an asynchronous run nobody waits; there it is how much longer its gradient takes than that of the others.
+    In an asynchronous run no rank waits. There it is how much longer its gradient takes than those of the others.
     """
 
     rank: int
@@ -69,8 +69,8 @@ class RunFigures:
 
     Attributes:
         phase: starting, training, evaluating, finishing, failed or ended.
-        step: the last that every rank has done; of an asynchronous run, the last update.
-        num_steps: of the whole run; None where that is not known yet. `num_epochs` likewise.
+        step: the last step that every rank has done; in an asynchronous run, the last update.
+        num_steps: of the run; None if not known yet. `num_epochs` likewise.
         loss: mean over ranks and the last LOSS_STEPS steps; infinite if the last was not finite.
         left_s: training time left at this speed, without evaluation.
         redone: steps that were done again after a restart.
@@ -103,7 +103,7 @@ class RunFigures:
 
 
 class RunLines:
-    """The lines of all ranks with their rank, each once, from the first on."""
+    """An iterator over the lines of all ranks with their rank, each once, from the first."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -118,7 +118,9 @@ class RunLines:
 
 
 class LiveRun:
-    """Follows a run. `poll` reads what is new, `figures` tells what is known; `notes` are those that the last `poll` read."""
+    """A follower of a run. `poll` reads new lines, `figures` returns the current figures; `notes` are those from the last
+    `poll`.
+    """
 
     def __init__(self, run: RunDir, clock: Callable[[], float] = time.monotonic) -> None:
         self.run = run
@@ -134,8 +136,8 @@ class LiveRun:
         self._is_ended = False
 
     def poll(self) -> list[Epoch]:
-        """Reads what was written since the last call. Returns the ends of epochs that are new."""
-        self._is_ended = self.run.is_finished  # before reading, so that nothing comes after it
+        """Read the lines written since the last call. Returns the new ends of epochs."""
+        self._is_ended = self.run.is_finished  # set before reading, so that no line comes after it
         known = set(self._ranks)
         ends = []
         self.notes = []
@@ -156,7 +158,7 @@ class LiveRun:
                 self._errors.setdefault(line.attempt, told)
             elif (
                 isinstance(line, StepLine) and line.mode is not None
-            ):  # measured, or a loop of the user's own: no plan says how many steps
+            ):  # measured, or a custom training loop: no plan states the number of steps
                 self.num_steps = self.num_epochs = None
         return ends
 
@@ -221,7 +223,7 @@ class LiveRun:
 
 
 def planned(run: RunDir) -> tuple[int | None, int | None]:
-    """Steps and epochs that the job of a run asks for; None where there is no job, or its data are not to be seen here."""
+    """Return the steps and epochs of a run's job; None without a job, or if its data are not available here."""
     if not (run.path / "job.yaml").exists():
         return None, None
     from chronograd.data.datasets import card
@@ -237,7 +239,7 @@ def planned(run: RunDir) -> tuple[int | None, int | None]:
 
 
 class _Rank:
-    """The last seconds of one rank, summed as they come and go."""
+    """The last seconds of one rank, with running sums."""
 
     def __init__(self, heard_at: float) -> None:
         self.heard_at = heard_at
@@ -246,7 +248,7 @@ class _Rank:
         self._clear()
 
     def _clear(self) -> None:
-        self.window: deque[tuple[StepLine, float]] = deque()  # each with its seconds
+        self.window: deque[tuple[StepLine, float]] = deque()  # steps with their seconds
         self.seconds = 0.0
         self.sums: dict[str, float] = {}
 
@@ -277,14 +279,14 @@ class _Rank:
 
     @property
     def rate(self) -> float | None:
-        """Steps per second."""
+        """Return the steps per second."""
         return sum(line.num_steps or 1 for line, _ in self.window) / self.seconds if self.seconds > 0 else None
 
     def share(self, name: str) -> float | None:
         return self.sums[name] / self.seconds if name in self.sums and self.seconds > 0 else None
 
     def figures(self, number: int, now: float | None) -> RankFigures:
-        """`now` is None while nothing is to be heard."""
+        """Return the figures of a rank. `now` is None while no output is expected."""
         silent_s = None if now is None else now - self.heard_at
         if silent_s is not None and (silent_s < SILENT_S or silent_s * (self.rate or 0.0) < SILENT_STEPS):
             silent_s = None
@@ -305,7 +307,7 @@ class _Rank:
 
 
 def seconds_of(step: StepLine) -> float | None:
-    """Time of a step on its rank, or of an update on its learner; None where it was not timed.
+    """Return the time of a step on its rank, or of an update on its learner; None if not timed.
 
     The `step_time_s` of an update is the time since that of another learner, so its own parts are added up.
     """
@@ -315,9 +317,9 @@ def seconds_of(step: StepLine) -> float | None:
 
 
 def _split_of_waiting(ranks: Mapping[int, _Rank]) -> tuple[float | None, Straggler | None]:
-    """Communication as a share of a step, and the rank that others wait for.
+    """Return communication as a share of a step, and the rank that others wait for.
 
-    In each step the rank that waits least is the last; all the others' waiting beyond its own is for it.
+    In each step the rank that waits least is the slowest. The others wait for it as long as their waiting exceeds its own.
     """
     waits = {
         number: {line.step: line.exchange_wait_s for line in _last(rank, MAX_SPLIT) if line.exchange_wait_s is not None}
@@ -347,7 +349,7 @@ def _slowest_learner(ranks: Mapping[int, _Rank]) -> Straggler | None:
 
 
 def _last(rank: _Rank, most: int) -> Iterator[StepLine]:
-    """The newest steps of a window."""
+    """Yield the newest steps of a window."""
     return (line for line, _ in itertools.islice(reversed(rank.window), most))
 
 
@@ -368,7 +370,7 @@ def _mean_loss(ranks: Iterable[_Rank]) -> float | None:
 
 
 def _redone(ranks: Iterable[_Rank]) -> int:
-    """Of each attempt, its steps up to the highest of the attempts before."""
+    """Return the number of repeated steps: in each attempt, those up to the highest step of earlier attempts."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for rank in ranks:

@@ -1,11 +1,11 @@
-"""Writes the lines of a run as TensorBoard events, while it runs or afterwards.
+"""A writer that turns the lines of a run into TensorBoard events, while it runs or afterwards.
 
-Scalars of the run: `loss/train` and `step_time_s` by step, `loss/test` and `accuracy/test` by step at the end of an epoch.
-Each rank has a folder of its own, `rank-0` and so on, so that TensorBoard draws the ranks into one plot: `steps_per_s`,
-`input_share` and `exchange_wait_share` of each step; of a learner `staleness`, `pull_share`, `compute_share`, `push_share`.
-Wall time is the start of the run plus its training clock, so evaluation and pauses between attempts are left out.
+Scalars of the run: `loss/train` and `step_time_s` by step, `loss/test` and `accuracy/test` by step at the end of an epoch. Each
+rank has a separate folder, `rank-0` and so on, so that TensorBoard draws the ranks into one plot. Scalars of a rank:
+`steps_per_s`, `input_share` and `exchange_wait_share` of each step; of a learner `staleness`, `pull_share`, `compute_share`,
+`push_share`. Wall time is the start of the run plus its training clock, so it excludes evaluation and pauses between attempts.
 
-Events are derived from the steps files and nothing else: whoever writes them begins anew, and replaces what was there.
+Events are derived only from the steps files. Each writer starts from the first step and replaces earlier events.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chronograd.rundir.steps import Epoch
 from chronograd.watch.progress import PARTS_OF_UPDATE, seconds_of
 
 try:
-    # Its EventFileWriter would import TensorFlow where there is one, and write from a thread; the parts do neither.
+    # Its EventFileWriter would import TensorFlow if installed, and write from a thread; these parts do neither.
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -46,14 +46,14 @@ _number = itertools.count()
 
 
 def scalars_of_run(line: Line) -> dict[str, float]:
-    """Values by tag of a step, or of the end of an epoch; empty for other lines."""
+    """Return values by tag of a step, or of the end of an epoch; empty for other lines."""
     tags = _STEP_TAGS if isinstance(line, StepLine) else _EPOCH_TAGS if isinstance(line, Epoch) else {}
     values = {tag: getattr(line, name) for name, tag in tags.items()}
     return {tag: value for tag, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def scalars_of_rank(line: Line) -> dict[str, float]:
-    """Values by tag of a step on its rank, or of an update on its learner; empty for other lines."""
+    """Return values by tag of a step on its rank, or of an update on its learner; empty for other lines."""
     if not isinstance(line, StepLine) or not (seconds := seconds_of(line)):
         return {}
     parts = {tag: getattr(line, name) for name, tag in _SHARES.items()}
@@ -64,12 +64,12 @@ def scalars_of_rank(line: Line) -> dict[str, float]:
 
 
 class Events:
-    """One event file. Called with each line of a steps file; lines without scalars are skipped.
+    """One event file. Call it with each line of a steps file; lines without scalars are skipped.
 
-    After a restart, steps that are done again replace those of the attempt before.
+    After a restart, repeated steps replace those of the attempt before.
 
     Args:
-        folder: where the file is made, under a name of its own.
+        folder: where the file is created, under a unique name.
         started: when the run's clock was zero, in seconds since 1970; now by default.
         scalars: values by tag of a line.
     """
@@ -91,13 +91,13 @@ class Events:
 
     def __call__(self, line: Line) -> None:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in self._scalars(line).items()]
-        if isinstance(line, StepLine):  # of a loop of the user's own there is only the time of each step
+        if isinstance(line, StepLine):  # a custom training loop has only the time of each step
             self._clock_s = self._clock_s + (line.step_time_s or 0.0) if line.seconds is None else line.seconds
         if not values:
             return
         wall_time = self._started + (line.seconds if isinstance(line, Epoch) else self._clock_s)
         if line.attempt > self._attempt:
-            # At the first line of a file this tells a TensorBoard that is looking on to forget the file that it replaces.
+            # At the first line of a file this makes an open TensorBoard forget the file that it replaces.
             restart = SessionLog(status=SessionLog.START)
             self._write(Event(wall_time=wall_time, step=line.step if self._attempt else 0, session_log=restart))
             self._attempt = line.attempt
@@ -113,7 +113,7 @@ class Events:
 
 
 class RunEvents:
-    """The events of a run: on being made, of all its lines so far, which replace what was there; then those that `poll` finds.
+    """The events of a run. The constructor writes all lines so far, replacing earlier events; `poll` adds new ones.
 
     They are in the run's folder `tensorboard` by default.
     """
@@ -142,7 +142,7 @@ class RunEvents:
             _retire(path)
 
     def close(self) -> None:
-        """Writes what is new, and closes the files."""
+        """Write new lines, and close the files."""
         try:
             self.poll()
         finally:
@@ -150,7 +150,7 @@ class RunEvents:
                 events.close()
 
     def poll(self) -> None:
-        """Writes what is new: of a rank at once, of the run when all ranks have done a step."""
+        """Write new lines: those of a rank at once, those of the run when all ranks have done a step."""
         self._follow_new_ranks(is_from_start=True)
         for rank, follower in self._followers.items():
             for line in follower.new_lines():
@@ -167,7 +167,7 @@ class RunEvents:
         self._write_of_run()
 
     def _write_of_run(self) -> None:
-        """Steps without a gap, each followed by the end of its epoch. The first of an attempt may be any."""
+        """Write steps without a gap, each followed by the end of its epoch. An attempt may start at any step."""
         while self._waiting:
             step = self._step + 1 if self._step else min(self._waiting)
             own = self._waiting.get(step, {})
@@ -193,7 +193,7 @@ class RunEvents:
 
 
 class LiveEvents:
-    """Called as often as one likes with the run that goes on, writes its events every POLL_EVERY_S."""
+    """A callback that may be called at any rate with the current run, and writes its events every POLL_EVERY_S."""
 
     def __init__(self) -> None:
         self._events: RunEvents | None = None
@@ -213,7 +213,7 @@ class LiveEvents:
 
 
 def write_events(run: RunDir, folder: Path | None = None) -> Path:
-    """The events of a whole run, in its folder `tensorboard` by default; those written there before are replaced.
+    """Write the events of a complete run, in its folder `tensorboard` by default; earlier ones there are replaced.
 
     The loss of a step is the mean over the ranks' samples; its time is that of rank 0.
     Raises: RunError if the run has no steps.
@@ -225,15 +225,16 @@ def write_events(run: RunDir, folder: Path | None = None) -> Path:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Events of ours in a folder of a run and those of its ranks."""
+    """Yield Chronograd's event files in a folder of a run and those of its ranks."""
     pattern = f"events.out.tfevents.*{_SUFFIX}"
     yield from folder.glob(pattern)
     yield from folder.glob(f"rank-*/{pattern}")
 
 
 def _retire(path: Path) -> None:
-    """Empties a file that was replaced, and removes one that was empty: a TensorBoard that is reading a file which is gone never
-    looks for the next."""
+    """Empty a file that was replaced, and remove one that was already empty. If a file disappears while TensorBoard reads it,
+    TensorBoard never looks for the next.
+    """
     if path.stat().st_size:
         os.truncate(path, 0)
     else:
@@ -241,13 +242,15 @@ def _retire(path: Path) -> None:
 
 
 def _later(folder: Path) -> float:
-    """Now, but later than the names there: TensorBoard reads them in order and does not look back; clocks are set back."""
+    """Return a time that is now, but later than the names there: TensorBoard reads them in order, and clocks may be set
+    back.
+    """
     named = [".".join(path.name.split(".")[3:5]) for path in folder.glob(f"events.out.tfevents.*{_SUFFIX}")]
     return max([time.time(), *(float(name) + 1e-6 for name in named)])
 
 
 def _lines(logs: Mapping[int, StepLog]) -> Iterator[Line]:
-    """Steps in order, each as its last attempt did it and followed by the end of its epoch."""
+    """Yield steps in order, each from its last attempt and followed by the end of its epoch."""
     by_step: dict[int, list[StepLine]] = {}
     ends: dict[int, Epoch] = {}
     for log in logs.values():
@@ -262,9 +265,9 @@ def _lines(logs: Mapping[int, StepLog]) -> Iterator[Line]:
 
 
 def _of_all(shares: list[StepLine]) -> StepLine:
-    """One line of a step from those of its ranks: the first's, with the loss of all, the mean over samples; NaN where one has none.
+    """Merge the lines of a step from all ranks: the first one, with the mean loss over all samples; NaN if a rank has none.
 
-    Left out: ranks that did not do it again.
+    Ranks that did not repeat the step are left out.
     """
     attempt = max(share.attempt for share in shares)
     last = [share for share in shares if share.attempt == attempt]
@@ -274,7 +277,7 @@ def _of_all(shares: list[StepLine]) -> StepLine:
 
 
 def _started(run: RunDir) -> float:
-    """When the run was made, as its environment tells; else when its first rank last wrote."""
+    """Return when the run was created, from its environment; else when its first rank last wrote."""
     created = run.environment().get("created")
     if created:
         return datetime.fromisoformat(created).timestamp()

@@ -1,4 +1,4 @@
-"""A run while it goes on, drawn on a terminal or told in plain lines: what chronograd.watch.progress knows of it."""
+"""A run in progress, drawn on a terminal or printed as plain lines, from the figures of chronograd.watch.progress."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 DRAW_EVERY_S = 0.4
-# Of a run that is followed: how often it is looked at, and without a terminal how often a line is said.
+# How often a followed run is polled, and how often a line is printed without a terminal.
 POLL_S, SAY_EVERY_S = 0.2, 5.0
-# Ranks that failed are started again sooner than this, where somebody does so.
+# Failed ranks restart sooner than this, if something restarts them.
 RESTART_S = 60.0
-# Reading and drawing take at most this share of a core, which the ranks may want; with many ranks they are rarer.
+# Reading and drawing take at most this share of a core, which the ranks may need; with many ranks they are rarer.
 MAX_SHARE = 0.02
 SEPARATOR = " · "
-# Lines around the ranks: two of the run, an empty one, the header, what waits for whom, and the prompt.
+# Lines around the ranks: two of the run, an empty one, the header, the waiting, and the prompt.
 _OTHER_LINES = 8
 _MIN_ROWS = 4
 
 
 class Screen:
-    """Called as often as one likes with the run that goes on; as a context it leaves the terminal as it was.
+    """A display that may be called at any rate with the current run; as a context manager it restores the terminal.
 
-    On a terminal the figures are drawn anew about every DRAW_EVERY_S, with a line above them for each epoch that ends and each
-    note. Elsewhere these lines are all there is, and with `say_every_s` one line of figures as often.
+    On a terminal the figures are redrawn about every DRAW_EVERY_S, with a line above them for each epoch that ends and each
+    note. Elsewhere only these lines are printed, and with `say_every_s` one line of figures at that interval.
 
     Attributes:
-        figures: those that were shown last.
+        figures: those shown last.
     """
 
     figures: RunFigures | None = None
@@ -71,7 +71,7 @@ class Screen:
     def __call__(self, run: RunDir) -> None:
         if self._live is None or self._live.run != run:
             self._live = LiveRun(run)
-            self._live.poll()  # epochs and notes of attempts before are not told again
+            self._live.poll()  # skips epochs and notes of earlier attempts
         start_s = time.monotonic()
         if start_s >= self._next_s:
             self._show(self._live)
@@ -93,8 +93,9 @@ class Screen:
 
 
 def follow(whole: RunDir, console: Console) -> None:
-    """Show a run, or the seed that it is at, until it has a record. Raises RunError when a rank failed and none was started
-    again for a while."""
+    """Show a run, or its current seed, until it has a record. Raises RunError if a rank failed and none was restarted for a
+    while.
+    """
     failed_at: float | None = None
     with Screen(console, SAY_EVERY_S) as screen:
         while not whole.is_finished:
@@ -112,7 +113,7 @@ def follow(whole: RunDir, console: Console) -> None:
 
 
 def epoch_text(end: Epoch, num_epochs: int | None) -> str:
-    """The end of an epoch in one line."""
+    """Return the end of an epoch as one line."""
     tested = "" if end.test_accuracy is None else f"test accuracy {percent(end.test_accuracy)}  "
     if end.mean_return is not None:
         tested = f"mean return {quantity(end.mean_return, '')}  "
@@ -122,7 +123,7 @@ def epoch_text(end: Epoch, num_epochs: int | None) -> str:
 
 
 def line_of(figures: RunFigures) -> str:
-    """All that is known of the run as a whole, in one line."""
+    """Return the figures of the run in one line."""
     parts = [figures.phase, _step(figures), *_learning(figures)]
     if figures.steps_per_s is not None:
         parts.append(f"{_rate(figures.steps_per_s)} steps/s")
@@ -133,7 +134,7 @@ def line_of(figures: RunFigures) -> str:
 
 
 def drawing(figures: RunFigures, height: int) -> RenderableType:
-    """Two lines of the run, and where it has several ranks a row for each, as far as they fit."""
+    """Return two lines of the run and, for several ranks, a row for each, as far as they fit."""
     from rich.console import Group
     from rich.text import Text
 
@@ -192,7 +193,7 @@ def _rank_rows(figures: RunFigures, most: int) -> Iterator[RenderableType]:
 
 
 def _most_telling(ranks: tuple[RankFigures, ...], slowest: int | None, most: int) -> list[RankFigures]:
-    """Those that are silent, slow or behind before the others, in order of rank."""
+    """Return the ranks to show, in order: silent, slow or late ranks are preferred to the others."""
     if len(ranks) <= most:
         return list(ranks)
     told = sorted(ranks, key=lambda r: (-(r.silent_s or 0.0), r.rank != slowest, r.step, r.exchange_share or 0.0))
@@ -240,7 +241,7 @@ def _learning(figures: RunFigures) -> list[str]:
 
 
 def _waiting(figures: RunFigures) -> list[str]:
-    """What communication costs, who is waited for, and who says nothing."""
+    """Return the cost of communication, the slowest rank, and the silent ranks."""
     found = []
     if figures.communication_share is not None:
         found.append(f"communication {percent(figures.communication_share, 0)} of a step")
@@ -261,7 +262,7 @@ def _history(figures: RunFigures) -> list[str]:
 
 
 def _rank_words(rank: RankFigures) -> str:
-    """What a run of one rank has instead of a table."""
+    """Return the figures of a single rank as words, instead of a table."""
     silent = f"silent for {seconds(rank.silent_s, 2)}" if rank.silent_s is not None else ""
     told = f"input {percent(rank.input_share, 0)} of a step" if rank.input_share is not None else ""
     if rank.staleness is not None:
@@ -278,7 +279,7 @@ def _loss(loss: float | None) -> str:
 
 
 def console() -> Console:
-    """Return a console for standard error, without colour where that is no terminal."""
+    """Return a console for standard error, without colour if it is not a terminal."""
     import sys
 
     from rich.console import Console
