@@ -1,4 +1,4 @@
-"""Writes docs/studies/README.md: what each study found, what its larger size took or would take, from the results beside it.
+"""Writes docs/studies/README.md: the result of each study, and the cost of its larger size, from the results.
 
 python -m benchmarks.studies
 """
@@ -20,9 +20,9 @@ FOLDER = Path(__file__).parent.parent / "docs" / "studies"
 _HEAD = """\
 # Studies
 
-Each is one question, answered from numbers by jobs that anybody can run again. The reports here are of the size `laptop`, two
-cores, real data, minutes, and two of the size `evening`. A page opens with an answer for each question and ends with the
-settings. Gains and losses are named alike, and pages say so where an effect that a paper reports is not seen.
+Each study answers one question from numbers, by jobs that anybody can run again. Most reports here have size `laptop`: minutes on
+two cores with real data. Two have size `evening`. A page opens with the answers and ends with the settings. It reports gains and
+losses alike, and states when an effect that a paper reports does not appear.
 
 ```sh
 chronograd study list
@@ -30,24 +30,24 @@ chronograd study run cutout --size laptop --out studies/cutout
 chronograd study run cutout --report-only --out studies/cutout
 ```
 """
-_WITHOUT = "Written, and run by `chronograd study run NAME`, but with no results kept here yet"
+_WITHOUT = "Run these by `chronograd study run NAME`; there are no published results yet"
 _EVENING = """\
 ## What size `evening` took, and what it would take
 
-Hours on two cores, or minutes on a GPU. What was trained of it was trained within 13 minutes of an H200, ten runs beside each
-other:"""
+This size takes hours on two cores, or minutes on a GPU. These runs took 13 minutes on an H200, ten runs at a time:"""
 _STOPPED = (
-    "`batch-augmentation` was stopped after M = 4 and M = 2 of 20 epochs; without M = 1 it decides nothing, and its page is that of "
-    "size `laptop`."
+    "We stopped `batch-augmentation` after M = 4 and M = 2 of 20 epochs. Without M = 1 it decides nothing, so its page has size "
+    "`laptop`."
 )
 _NOT_RUN = """\
-Not run. Hours on two cores follow from the measured time of one image on one thread; hours on an H200 are predicted (`python -m benchmarks.evening`):"""
+We did not run these. Hours on two cores follow from the measured time of one image on one thread. Hours on an H200 are predicted
+(`python -m benchmarks.evening`):"""
 _TAIL = """\
 A folder holds `results.json` (every run, curve and picture) and `README.md` with its figures. `make docs` renders the full report of
 each study from its results, one self-contained page. `smoke` sizes take seconds and run in the tests. `paper` has the published
-settings and wants a GPU. The two tables are made from the results: `python -m benchmarks.studies`.
+settings and needs a GPU. `python -m benchmarks.studies` makes the tables of this page from the results.
 
-Which question of the exercises each of them answers: [by exercise](../exercises.md). What the words mean: [concepts](../concepts/README.md).
+[Exercises](../exercises.md) lists the question that each study answers. [Concepts](../concepts/README.md) explains the terms.
 """
 
 
@@ -55,7 +55,7 @@ def studies_page(folder: Path = FOLDER) -> str:
     kept = {name: Results.load(path) for name in studies() if (path := folder / name / "results.json").exists()}
     blocks = [
         _HEAD.strip(),
-        _table(["study", "question", "found"], ([_link(name), study.question, _found(name, kept[name])] for name, study in studies().items() if name in kept)),
+        _table(["study", "question", "result"], ([_link(name), study.question, _found(name, kept[name])] for name, study in studies().items() if name in kept)),
         *([f"{_WITHOUT}: {', '.join(sorted(f'`{name}`' for name in studies() if name not in kept))}."] if len(kept) < len(studies()) else []),
         _EVENING,
         _table(["study", "runs", "training, all runs together", "decided"], _taken(kept)),

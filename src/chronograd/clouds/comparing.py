@@ -26,10 +26,10 @@ COMPARED = (*VENDORS, "skypilot", "kubernetes", "slurm")
 CRITERIA = (
     ("frameworks", "Frameworks", "Which frameworks come in ready images, and in which versions?"),
     ("accelerators", "Accelerators", "Which kinds can be asked for?"),
-    ("registry", "Model registry", "Are trained models kept with their versions?"),
+    ("registry", "Model registry", "Are trained models stored with their versions?"),
     ("pipelines", "Pipelines", "Can steps be put together and run again?"),
     ("endpoints", "Endpoints", "Can a model be served?"),
-    ("lineage", "Experiments and lineage", "Is it kept which run made what, and with which metrics?"),
+    ("lineage", "Experiments and lineage", "Does it record which run made what, and with which metrics?"),
     ("logs", "Application logs", "Where does what the job prints go?"),
     ("hardware", "GPU, CPU and memory", "What is measured of the machines while it trains?"),
     ("curves", "Pictures while it trains", "Can curves be watched?"),

@@ -62,7 +62,7 @@ def test_a_page_shows_how_far_apart_agents_are() -> None:
     assert f"{values['both']['end']:.4g}" == "495 ± 5"
     assert f"{values['without_replay']['end'] - values['both']['end']:.0f}".startswith("−390 (")
     assert values["pairs_that_differ"] == 6
-    table = dqn_ablation.blocks(results)["Beside the paper"].table
+    table = dqn_ablation.blocks(results)["Compared with the paper"].table
     assert table is not None
     assert table.rows[-1] == ["here", "495", "305", "105", "11"]
     pairs = returns.pairs_table(results.rows["runs"])

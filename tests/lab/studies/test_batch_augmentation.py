@@ -159,7 +159,7 @@ def test_costs_to_the_target() -> None:
     assert values["M_4"]["accuracy"].mean - values["longer"]["accuracy"].mean == pytest.approx(0.05)
     assert values["at_equal_seconds"]["seconds"] == updates * 4
     blocks = study.blocks(results)
-    target, paper = blocks["To 50 %"].table, blocks["Beside the paper"].table
+    target, paper = blocks["To 50 %"].table, blocks["Compared with the paper"].table
     assert target is not None
     assert paper is not None
     cells = {row[0]: row for row in target.rows}
@@ -184,7 +184,7 @@ def test_where_no_arm_reaches_the_target_none_is_cheapest() -> None:
     values = study.values(results)
     assert (values["fewest"], values["missed"], values["reached_sooner"]) == ({}, "M=1, M=2, M=4", "not known")
     assert f"{values['M_2']['accuracy'] - values['M_1']['accuracy']:%}".startswith("−3.0 percentage points")
-    paper = study.blocks(results)["Beside the paper"].table
+    paper = study.blocks(results)["Compared with the paper"].table
     assert paper is not None
     assert [row[2] for row in paper.rows] == ["no", "not known", "no"]
 

@@ -25,7 +25,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     results.save(tmp_path / "results.json")
     assert Results.load(tmp_path / "results.json") == Results.load(tmp_path / "results.json")
     page = STUDY.page(Results.load(tmp_path / "results.json"))
-    assert [s.title for s in page.sections] == ["Before and after", "small-cnn", "Why", "Beside the paper"]
+    assert [s.title for s in page.sections] == ["Before and after", "small-cnn", "Why", "Compared with the paper"]
     assert page.sections[1].takeaway == "5 rows of size smoke."
     assert page.sections[1].table is not None
     assert [row[0] for row in page.sections[1].table.rows] == list(arms(settings))

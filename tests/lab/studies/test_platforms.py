@@ -66,4 +66,4 @@ def test_sources_of_every_criterion_are_counted() -> None:
     for criterion in {row["criterion"] for row in KEPT.rows["offers"]}:
         cells = [row for row in KEPT.rows["offers"] if row["criterion"] == criterion]
         found = sum(bool(row["source"]) for row in cells)
-        assert takeaways[criterion] == f"A source was found for {found} of {len(cells)} platforms."
+        assert takeaways[criterion] == f"We found a source for {found} of {len(cells)} platforms."

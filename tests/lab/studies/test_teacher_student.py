@@ -187,7 +187,7 @@ def test_tables_and_values_of_made_up_results() -> None:
     assert values["weak"] == {"noise_20": 0.60, "noise_40": 0.50}
     assert values["agreement"] == {"alone": 0.6, "classes": 0.8, "probabilities": 0.8}
     assert values["repeated"] == {"alone": 0.3, "classes": 0.5, "probabilities": 0.5}
-    together = next(row for row in table_of(results, "What is kept").rows if row[0] == TOGETHER)
+    together = next(row for row in table_of(results, "The selected images").rows if row[0] == TOGETHER)
     assert together[-2:] == ["10", "250"]
     left_out = table_of(made_up(is_balance_ablated=False), "Each step left out")
     assert [row[0] for row in left_out.rows][1:] == [

@@ -145,11 +145,11 @@ def test_page_of_made_up_numbers() -> None:
     results = made_up()
     page = STUDY.page(results, is_checked=False)
     sections = {section.title: section for section in page.sections}
-    losses = sections["What noise costs, beside the paper"]
+    losses = sections["The cost of noise, compared with the paper"]
     assert losses.table is not None
     assert [row[2] for row in losses.table.rows] == ["0.50", "2.50", "5.50"]
     assert study.rare(results, AFTER, "uniform").mean == pytest.approx((0.48 + 0.482) / 4)
-    assert "+6.0" in sections["Resampling, beside the paper"].takeaway
+    assert "+6.0" in sections["Resampling, compared with the paper"].takeaway
     noise = sections["Label noise"]
     assert noise.figure is not None
     assert noise.table is not None
@@ -164,6 +164,6 @@ def test_losses_that_are_as_published_do_not_support_the_page() -> None:
 
 
 def test_one_seed_is_said() -> None:
-    losses = study.blocks(made_up(1))["What noise costs, beside the paper"].table
+    losses = study.blocks(made_up(1))["The cost of noise, compared with the paper"].table
     assert losses is not None
     assert {row[3] for row in losses.rows} == {"one seed"}

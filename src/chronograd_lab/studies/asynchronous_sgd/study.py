@@ -231,9 +231,9 @@ _PAPER = {
 
 STUDY = Study(
     name="asynchronous-sgd",
-    question="What do stale gradients cost in accuracy, and what does not waiting win in throughput?",
-    hypothesis="With n learners a gradient is n − 1 updates old. This is harmless at a low rate, ruinous at a high one, unless the "
-    "rate is divided by it; and learners that do not wait for each other do more samples per second",
+    question="How much accuracy do stale gradients cost, and how much throughput does not waiting gain?",
+    hypothesis="With n learners a gradient is n − 1 updates old. This is harmless at a low rate, and ruinous "
+    "at a high one unless the rate is divided by the age. Learners that do not wait process more samples per second",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
     values=values,

@@ -193,7 +193,7 @@ def blocks(results: Results) -> dict[str, Block]:
         "At equal images and at equal seconds": _images(results),
         f"To {target:g} %": _target(results),
         **plain,
-        "Beside the paper": Block(_published(results)),
+        "Compared with the paper": Block(_published(results)),
         "One image, many copies": _pictures(results),
     }
 
@@ -327,7 +327,7 @@ def _published(results: Results) -> Table:
         [f"ResNet-44 gains +{low:g} to +{high:g} percentage points *", f"{100 * gain.mean:+.2f} percentage points",
          _yes(low <= 100 * gain.mean <= high) if gain.is_seen else "not significant"],
     ]  # fmt: skip
-    return listed(["published", "here", "agrees"], body, 3, ["* recalled; the paper's figures by M are not at hand"])
+    return listed(["published", "here", "agrees"], body, 3, ["* recalled; we do not have the paper's figures by M"])
 
 
 def _largest(results: Results) -> str:

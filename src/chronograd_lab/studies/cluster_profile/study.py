@@ -227,7 +227,7 @@ def values(results: Results) -> dict[str, Any]:
     outside = [1 - row["seconds"] / row["real_s"] for row in rows]
     return {
         "published": {
-            key(name): {"one_s": times[0], "two": times[1] / times[0], "three": times[2] / times[0], "apart": max(times) / min(times) - 1}
+            key(name): {"one_s": times[0], "two": times[1] / times[0], "three": times[2] / times[0], "difference": max(times) / min(times) - 1}
             for name, times in PUBLISHED.items()
         },
         "published_busy": PUBLISHED_USER_OVER_REAL,
@@ -312,7 +312,7 @@ def _busy(results: Results) -> Block:
             "of one rank": lambda row: f"{row['user'] / row['nodes']:.2f}",
             "threads of a rank": lambda row: str(results.settings["threads"]),
         }),
-        Figure([Bars("time over real time: cores kept busy", "run", bars, colors)]),
+        Figure([Bars("time over real time: busy cores", "run", bars, colors)]),
     )  # fmt: skip
 
 

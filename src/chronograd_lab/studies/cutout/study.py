@@ -146,7 +146,7 @@ def blocks(results: Results) -> dict[str, Block]:
         "Before and after": Block(figure=pictures_shown(results)),
         **{network: _curves(results, network) for network in networks},
         "Why": Block(table(overfitting(results), why, text=2)),
-        "Beside the paper": Block(_published(results, networks)),
+        "Compared with the paper": Block(_published(results, networks)),
     }
 
 
@@ -191,7 +191,7 @@ _EVENING: dict[str, Any] = {**_PAPER, "networks": ["resnet9"], "epochs": 30, "se
 STUDY = Study(
     name="cutout",
     question="What does cutout gain over crop and flip, and would dropping single pixels do the same?",
-    hypothesis="A hidden square forces a network to use the whole image; hidden single pixels are guessed from their "
+    hypothesis="A hidden square forces a network to use the whole image. Hidden single pixels are guessed from their "
     "neighbours, so they should gain less at the same cost",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
@@ -200,7 +200,7 @@ STUDY = Study(
     not_run=[
         NotRun(
             "evening",
-            f"a network that overfits although it sees crops and flips, as the paper's do: {_EVENING['networks'][0]} on all 50,000 "
+            f"a network that overfits despite crops and flips, like the paper's: {_EVENING['networks'][0]} on all 50,000 "
             f"images at {_EVENING['image_size']} × {_EVENING['image_size']} for {how_many(_EVENING['epochs'], 'epochs')}, {how_many(_EVENING['seeds'], 'seeds')}",
             62,
         )

@@ -305,7 +305,7 @@ def blocks(results: Results) -> dict[str, Block]:
         "One GPU, measured: NVIDIA H200 SXM5 141 GB": _one_gpu_block(_one_gpu(results)),
     }  # fmt: skip
     if public:
-        made["Beside two public solutions"] = Block(table(public, {
+        made["Compared with two public solutions"] = Block(table(public, {
             "GPUs": "world", "public, an epoch": ("epoch_s", "{:.1f} s".format), "predicted": ("predicted_s", "{:.1f} s".format),
             "predicted is off by": lambda row: signed_percent(row["predicted_s"] / row["epoch_s"] - 1),
         }, text=0))  # fmt: skip

@@ -73,7 +73,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
             truth = runs_of.read_logs(TRUTH, runner.truth, accuracies)
             _score(rows, curves, published.of(truth.networks, False), truth)
     elif settings["published"]:
-        notes.append(f"the published runs are not at hand: {MEASURED_VARIABLE} names no folder with them")
+        notes.append(f"the published runs are not available: {MEASURED_VARIABLE} names no folder with them")
     return runner.results(settings, rows=rows, curves=curves, notes=notes)
 
 
@@ -134,7 +134,7 @@ def _published(settings: Settings, truth: Sequence[Path]) -> Path | None:
     folder = runs_of.published_folder() if settings["published"] or truth else None
     if folder is None and (truth or not settings["networks"]):
         raise InputError(
-            f"the published runs are not at hand: {MEASURED_VARIABLE} names no folder with them",
+            f"the published runs are not available: {MEASURED_VARIABLE} names no folder with them",
             "name the folder of measured runs there, or leave --truth out and run --size laptop",
         )
     if truth:
@@ -301,9 +301,9 @@ _PAPER = {"networks": [], "published": True, "accuracy_targets": _ACCURACIES, "a
 
 STUDY = Study(
     name="depth-and-device",
-    question="What do the training curves of some networks tell of one never trained, and do epochs depend on the device?",
-    hypothesis="Epochs to an accuracy are a matter of the network and the same on every device; deeper networks of one family "
-    "need fewer, and depth alone cannot tell of another family",
+    question="What do the training curves of some networks predict for an untrained one, and do epochs depend on the device?",
+    hypothesis="Epochs to an accuracy depend on the network, not on the device. Deeper networks of one family need fewer. Depth "
+    "alone does not predict another family",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
     values=values,

@@ -42,7 +42,7 @@ def blocks(results: Results) -> dict[str, Block]:
     published = [[game, *(number(value) for value in scores)] for game, scores in PUBLISHED.items()]
     return {
         "Here": returns.returns_block(results, COLORS),
-        "Beside the paper": Block(listed(["game", *ARMS], [*published, ["here", *best]])),
+        "Compared with the paper": Block(listed(["game", *ARMS], [*published, ["here", *best]])),
     }
 
 

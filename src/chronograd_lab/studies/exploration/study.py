@@ -38,8 +38,8 @@ def blocks(results: Results) -> dict[str, Block]:
 STUDY = Study(
     name="exploration",
     question="What share of random actions does an agent learn most with: a fixed one, a falling one, or Ape-X's ladder?",
-    hypothesis="Many random actions find what is good, and spoil what is known: falling from many to few should beat any "
-    "fixed share, and the ladder, which has both at once, should need no schedule",
+    hypothesis="Many random actions find good actions, but disturb known ones. A share that falls from many to few should beat any "
+    "fixed share. The ladder has both at once and should need no schedule",
     sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
     conduct=conduct,
     values=returns.values,

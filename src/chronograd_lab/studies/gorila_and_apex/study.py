@@ -180,9 +180,9 @@ _LAPTOP = {
 
 STUDY = Study(
     name="gorila-and-apex",
-    question="Many learners or many actors: what do Gorila and Ape-X share out, and what does it cost?",
-    hypothesis="Gorila's gradients are as stale as it has other learners, and each moves all parameters twice; Ape-X has one "
-    "learner, whose gradients are fresh, and moves transitions, which priorities choose from",
+    question="Many learners or many actors: what do Gorila and Ape-X distribute, and what does it cost?",
+    hypothesis="The staleness of Gorila's gradients is the number of its other learners, and each moves all parameters twice. Ape-X has "
+    "one learner, whose gradients are fresh. It moves transitions, and priorities choose among them",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,
     values=values,

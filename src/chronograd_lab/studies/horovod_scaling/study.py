@@ -108,7 +108,7 @@ def values(results: Results) -> dict[str, Any]:
 
 
 def _predicted(results: Results) -> list[Row]:
-    """Return predicted rows, each with the published row (`beside`) of the same number of GPUs.
+    """Return predicted rows, each with the published row (`published`) of the same number of GPUs.
 
     If several machines have such a row, the first one's is used. Its speed-up is over one GPU of the same machine.
     """
@@ -117,9 +117,9 @@ def _predicted(results: Results) -> list[Row]:
         of_device = matching(results.rows["published"], device=device)
         alone = {row["machine"]: row["images_per_s"] for row in matching(of_device, gpus=1)}
         for row in matching(results.rows["points"], series=device):
-            beside = next(iter(matching(of_device, gpus=row["world"])), None)
-            speed_up = beside and beside["images_per_s"] / alone[beside["machine"]]
-            rows.append({**row, "beside": beside and {**beside, "speed_up": speed_up}})
+            published = next(iter(matching(of_device, gpus=row["world"])), None)
+            speed_up = published and published["images_per_s"] / alone[published["machine"]]
+            rows.append({**row, "published": published and {**published, "speed_up": speed_up}})
     return rows
 
 
@@ -148,16 +148,16 @@ def blocks(results: Results) -> dict[str, Block]:
     return made
 
 
-def _lines(rows: Sequence[Row], column: str, beside: str = "", unit: float = 1.0) -> list[Series]:
-    """Return a predicted line for each device, with the published points of the column `beside`."""
+def _lines(rows: Sequence[Row], column: str, published: str = "", unit: float = 1.0) -> list[Series]:
+    """Return a predicted line for each device, with the published points of the column `published`."""
     series = []
     for (device, own), color in zip(grouped(rows, "series").items(), COLORS, strict=False):
         line = series_of(f"{device}, predicted", own, column, "predicted", color, unit)
         is_rate = column == "throughput_samples_per_s"
         series.append(with_interval(line, [throughput_interval(row) for row in own]) if is_rate else line)
-        theirs = [row["beside"] for row in own if row["beside"]]
-        if theirs and beside:
-            series.append(series_of(f"{device}, published", theirs, beside, "measured", color, x="gpus"))
+        theirs = [row["published"] for row in own if row["published"]]
+        if theirs and published:
+            series.append(series_of(f"{device}, published", theirs, published, "measured", color, x="gpus"))
     return series
 
 
@@ -166,8 +166,8 @@ def _throughput(rows: Sequence[Row]) -> Block:
         table(rows, {
             "device": "series", "GPUs": "world", "predicted": lambda row: _rate(row["throughput_samples_per_s"]),
             "80 % interval": lambda row: " … ".join(_plain(v) for v in throughput_interval(row) if v),
-            "published": _beside(lambda row, theirs: _rate(theirs["images_per_s"])),
-            "predicted is off by": _beside(lambda row, theirs: signed_percent(row["throughput_samples_per_s"] / theirs["images_per_s"] - 1)),
+            "published": _published(lambda row, theirs: _rate(theirs["images_per_s"])),
+            "predicted is off by": _published(lambda row, theirs: signed_percent(row["throughput_samples_per_s"] / theirs["images_per_s"] - 1)),
             "step": ("step_time_s", seconds), "all epochs": ("training_time_s", seconds),
             "cost": lambda row: shown(row["cost_usd"], dollars),
         }),
@@ -178,9 +178,9 @@ def _throughput(rows: Sequence[Row]) -> Block:
     )  # fmt: skip
 
 
-def _beside(cell: Callable[[Row, Row], str]) -> Callable[[Row], str]:
+def _published(cell: Callable[[Row, Row], str]) -> Callable[[Row], str]:
     """Return a column that is empty if there is no published row."""
-    return lambda row: cell(row, row["beside"]) if row["beside"] else ""
+    return lambda row: cell(row, row["published"]) if row["published"] else ""
 
 
 def _rate(images_per_s: float) -> str:
@@ -197,8 +197,8 @@ def _ideal(rows: Sequence[Row]) -> Block:
         table(rows, {
             "device": "series", "GPUs": "world", "speed-up": ("speed_up", "{:.2f} ×".format),
             "of ideal": lambda row: percent(row["efficiency"], 0),
-            "published speed-up": _beside(lambda row, theirs: f"{theirs['speed_up']:.2f} ×"),
-            "published, of ideal": _beside(lambda row, theirs: percent(theirs["speed_up"] / theirs["gpus"], 0)),
+            "published speed-up": _published(lambda row, theirs: f"{theirs['speed_up']:.2f} ×"),
+            "published, of ideal": _published(lambda row, theirs: percent(theirs["speed_up"] / theirs["gpus"], 0)),
         }),
         Figure([against_ranks("times the throughput of one", lines, is_log=False)]),
     )  # fmt: skip

@@ -442,7 +442,7 @@ _SMOKE = {
 STUDY = Study(
     name="inference-ceiling",
     question="How many images per second does a device's peak allow, and why is it not reached?",
-    hypothesis="A K80 promises some hundreds of images per second for VGG and ten times as many for GoogLeNet. At batch 1, launches, "
+    hypothesis="A K80 promises some hundreds of images per second for VGG and ten times more for GoogLeNet. At batch 1, launches, "
     "memory and small sizes take most of it",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
     conduct=conduct,

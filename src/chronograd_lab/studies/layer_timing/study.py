@@ -66,7 +66,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     notes = []
     if not queues:
         notes.append(
-            "No trace of a GPU was given (--truth TRACE.json.gz …), so there is no table of what a queue hides."
+            "No trace of a GPU was given (--truth TRACE.json.gz …), so there is no table of the time that a queue hides."
         )
     if not any(one.device == "cuda" for one in times):
         notes.append(
@@ -222,7 +222,7 @@ def blocks(results: Results) -> dict[str, Block]:
             _products(passes),
             _scatter([row for row in layers if row["product_s"]], "product_s", "matrix product alone"),
         ),
-        "Predicted beside measured": Block(
+        "Predicted and measured": Block(
             _errors(passes, layers), _scatter(_predicted_layers(layers), "predicted_s", "predicted")
         ),
         **{
@@ -282,8 +282,8 @@ def _queues(queues: Sequence[Row]) -> Block:
     return Block(
         table(queues, {
             "trace": ("trace", _short), "kernels": ("kernels", "{:,}".format), "host": ("host_s", seconds), "device": ("device_s", seconds),
-            "together": ("together_s", seconds), "one by one": ("one_by_one_s", seconds),
-            "one by one, of together": _share_of("one_by_one_s", "together_s"), "in the queue, median": ("delay_s", seconds),
+            "together": ("together_s", seconds), "in sequence": ("one_by_one_s", seconds),
+            "in sequence, of together": _share_of("one_by_one_s", "together_s"), "in the queue, median": ("delay_s", seconds),
         }),
         Figure([Bars("% of the time together", "trace", bars, colors)]),
     )  # fmt: skip
@@ -294,7 +294,7 @@ def _hosts(predicted: Sequence[Row]) -> Table:
     rows = [{**row, "one_by_one_s": row["layers_s"] + row["host_s"]} for row in predicted]
     return table(rows, {
         "network": "network", "batch": "batch", "layers": ("layers_s", seconds), "host": ("host_s", seconds), "pass": ("pass_s", seconds),
-        "one by one": ("one_by_one_s", seconds), "of the pass": _share_of("one_by_one_s", "pass_s"),
+        "in sequence": ("one_by_one_s", seconds), "of the pass": _share_of("one_by_one_s", "pass_s"),
     })  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     notes = []
     measured = measured_folder()
     if measured is None:
-        notes.append("Published curves were not at hand (CHRONOGRAD_MEASURED): only own runs are forecast.")
+        notes.append("Published curves were not available (CHRONOGRAD_MEASURED): only own runs are forecast.")
     else:
         curves += published_curves(measured)
     rows: dict[str, list[Row]] = {"convergence": [], "target": []}
@@ -83,7 +83,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _own(name: str) -> str:
-    """Return the source of an own run.
+    """Return the source of one of our runs.
 
     >>> _own("small-cnn, cosine, crop and flip/seed-0")
     'own runs, crop and flip'

@@ -334,7 +334,7 @@ def values(results: Results) -> dict[str, Any]:
             "most": f"{max(row['largest'][who] / row['size'] for row in rows['exact'] for who in (PYTORCH, RUNTIME)):.0e}",
         },
         "same_for_all": {"names": ", ".join(_same_for_all(rows["exact"])), "share": SAME_FOR_ALL},
-        "objects": rows["objects"][0],
+        "objects": {**rows["objects"][0], "corners": rows["objects"][0]["apart"]},
         "eight": {
             "smallest": min(sizes), "largest": max(sizes), "gain": max(gains.values()), "loss": min(gains.values()),
             "worst": min(gains, key=gains.__getitem__), "of": len(sizes),

@@ -90,7 +90,7 @@ def _lines(file: Row) -> int:
 def _files(files: Sequence[Row]) -> Table:
     return table(files, {
         "platform": "platform", "file": "file", "lines": lambda row: str(_lines(row)), "values": lambda row: str(len(row["values"])),
-        "arguments": "arguments", "options of ours": lambda row: str(len(row["options"])),
+        "arguments": "arguments", "our options": lambda row: str(len(row["options"])),
     }, text=2)  # fmt: skip
 
 

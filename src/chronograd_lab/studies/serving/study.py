@@ -109,7 +109,7 @@ def _round(path: Path, settings: Settings, rates: Sequence[float] | None, repeat
 # Kinds of prediction, and their knowledge of the server.
 MADE_WITH = {
     "model": "batches alone",
-    "beside": "HTTP too, as if on a core of its own",
+    "beside": "HTTP too, as if on a separate core",
     "first": "HTTP on the same core, before any batch",
     "predicted": "HTTP and model in turn, as they are scheduled: the prediction",
 }
@@ -207,8 +207,8 @@ def _measured(
 class _Used:
     """Seconds of all cores since the machine started.
 
-    They are the seconds of any work, of this process and its children, and those in which the host of a virtual machine ran
-    something else although a core was ready.
+    They are the seconds of any work, and of this process and its children. The last are those in which the host of a virtual
+    machine ran something else although a core was ready.
     """
 
     at: float
@@ -281,7 +281,10 @@ def values(results: Results) -> dict[str, Any]:
             **{word: _near(_errors(results, f"latency_{word}_s")) for word in ("mean", "p50", "p99")},
             "knees": _near([row["error"] for row in _knees(results) if row["error"] is not None]),
         },
-        "knowing": {name: _near(_errors(results, "latency_p50_s", name)) for name in MADE_WITH},
+        "knowing": {
+            "separate" if name == "beside" else name: _near(_errors(results, "latency_p50_s", name))
+            for name in MADE_WITH
+        },
         "asleep": {
             "times": statistics.median(
                 row["asleep_s"] / row["awake_s"] for row in asleep if row["awake_s"] and row["asleep_s"]
@@ -312,7 +315,7 @@ def blocks(results: Results) -> dict[str, Block]:
     networks = distinct(results.rows["points"], "network")
     return {
         "The knee": Block(_knee_table(results)),
-        "Latency, predicted beside measured": Block(
+        "Latency, predicted and measured": Block(
             _latencies(results), Figure([_panel(results, network) for network in networks])
         ),
         "What the prediction has to know": Block(_causes(results)),
@@ -406,8 +409,8 @@ def _asleep_table(results: Results) -> Table:
         return lambda row: percent(row[column], 0)
 
     return table(_asleep(results), {
-        "network": "network", "of the measured knee": "of_knee", "median, kept awake": time("awake_s"), "median": time("asleep_s"),
-        "taken by the host, kept awake": share("host_awake"), "taken by the host": share("host"),
+        "network": "network", "of the measured knee": "of_knee", "median, awake": time("awake_s"), "median": time("asleep_s"),
+        "taken by the host, awake": share("host_awake"), "taken by the host": share("host"),
     })  # fmt: skip
 
 
@@ -483,7 +486,7 @@ def _batching(results: Results) -> Table:
         largest = "/".join(str(rows) for rows in dict.fromkeys(server["most_rows"] for server in servers))
         body.append([network, largest, number(alone.mean), number(batched.mean), signed_percent(batched.mean / alone.mean - 1),
                      "yes" if (batched - alone).is_seen else "no"])  # fmt: skip
-    columns = ("network", "largest batch", "one by one, requests/s", "batched, requests/s", "gain", "significant")
+    columns = ("network", "largest batch", "single, requests/s", "batched, requests/s", "gain", "significant")
     return Table(columns, body, set(range(1, 5)))
 
 

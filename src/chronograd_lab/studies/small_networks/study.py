@@ -460,8 +460,8 @@ STUDY = Study(
     name="small-networks",
     question="How accurate are a small CNN and the heads of large networks on small images, and why can a head on a "
     "frozen ImageNet trunk end at chance?",
-    hypothesis="A small CNN from scratch is well above chance; a frozen ImageNet trunk at 32×32 loses to its input range, "
-    "its batch-norm statistics and its resolution, and each of them can be shown alone",
+    hypothesis="A small CNN from scratch is well above chance. A frozen ImageNet trunk at 32×32 suffers from its input range, "
+    "its batch-norm statistics and its resolution. Each effect can be shown alone",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
     published="evening",

@@ -334,10 +334,10 @@ _PAPER = {
 
 STUDY = Study(
     name="staleness",
-    question="How stale are gradients of asynchronous SGD, and does a simulator say what parameter servers count?",
-    hypothesis="With n learners the mean is n − 1 updates, whatever their speeds and spread; with n-softsync it is about n; "
-    "a slow learner's gradients are as much staler as it is slower; and what servers count is what a simulator says "
-    "that is given the durations",
+    question="How stale are gradients of asynchronous SGD, and does a simulator agree with the counts of parameter servers?",
+    hypothesis="With n learners the mean is n − 1 updates, whatever their speeds and spread. With n-softsync it is about n. "
+    "The staleness of a slow learner grows in proportion to its step time. A simulator with the measured durations "
+    "agrees with the counts of servers",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
     values=values,

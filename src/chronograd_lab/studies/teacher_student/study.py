@@ -321,7 +321,7 @@ def blocks(results: Results) -> dict[str, Block]:
         "The four steps": _steps(results),
         "How many images per class": _sweep(results, "K"),
         "How many classes per image": _sweep(results, "P"),
-        "What is kept": _kept(results),
+        "The selected images": _kept(results),
         "Each step left out": Block(_left_out(results)),
         **weak,
         "Why it is a distillation": _distillation(results),
@@ -354,7 +354,7 @@ def _sweep(results: Results, varied: str) -> Block:
     found = {stage: [_of(results, name, stage) for name in names] for stage in (PRETRAINED, TUNED)}
     wrong = [sets[name]["wrong"] for name in names]
     shares = Series("wrong labels", "measured", xs, [None if w is None else 100 * w for w in wrong], is_joined=True)
-    label = {"K": "K, images kept per class", "P": "P, classes that an image may be kept for"}[varied]
+    label = {"K": "K, selected images per class", "P": "P, classes that an image may belong to"}[varied]
     accuracies = [points(stage, xs, spreads) for stage, spreads in found.items()]
     panels = [
         Lines(label, "test accuracy, %", accuracies, log_x=varied == "K", x_ticks=xs),
@@ -491,8 +491,8 @@ _PAPER = {
 STUDY = Study(
     name="teacher-student",
     question="What do images without labels gain, when a teacher labels them and a student learns from the best?",
-    hypothesis="A student pretrained on the teacher's best images of each class and fine-tuned on true labels beats the "
-    "same network on those labels alone; with more images per class it gains, then loses to wrong labels",
+    hypothesis="A student is pretrained on the teacher's best images of each class and fine-tuned on true labels. It beats the same "
+    "network on those labels alone. With more images per class it gains at first, then wrong labels cost more",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
     values=values,

@@ -345,9 +345,9 @@ _PAPER = {
 
 STUDY = Study(
     name="time-to-accuracy",
-    question="How long to an accuracy with more workers, on 2 and 4 parameter servers and by all-reduce, and which number is best?",
-    hypothesis="A synchronous step on p servers is shortest with sqrt(a0·M / (a2/p + a3)) workers; asynchronous workers only add "
-    "steps, until staleness takes more than they give; an all-reduce, whose traffic does not grow with its ranks, gains longer",
+    question="How does the time to an accuracy depend on the workers, on 2 and 4 parameter servers and with all-reduce, and which number is best?",
+    hypothesis="A synchronous step on p servers is shortest with sqrt(a0·M / (a2/p + a3)) workers. Asynchronous workers only add steps, "
+    "until staleness costs more than they add. The traffic of an all-reduce does not grow with its ranks, so it gains longer",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
     conduct=conduct,
     values=values,

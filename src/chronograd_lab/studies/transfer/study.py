@@ -345,7 +345,7 @@ _PAPER = {
 
 STUDY = Study(
     name="transfer",
-    question="Pretrained weights: fine-tune all of them, or keep them and train the last layer only?",
+    question="Pretrained weights: fine-tune all of them, or train the last layer only?",
     hypothesis="Fine-tuning at a low rate is more accurate, above all if the source is far from the target. Training the last "
     "layer only is much faster, and enough if they are near or images are few",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},

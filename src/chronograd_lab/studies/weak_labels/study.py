@@ -168,10 +168,10 @@ def rare(results: Results, stage: str, arm: str) -> Spread:
 def blocks(results: Results) -> dict[str, Block]:
     return {
         "Label noise": _noise(results),
-        "What noise costs, beside the paper": Block(_losses(results)),
+        "The cost of noise, compared with the paper": Block(_losses(results)),
         "A long tail of labels": _tail(results),
         "Accuracy by class": _classes(results),
-        "Resampling, beside the paper": Block(_gains(results)),
+        "Resampling, compared with the paper": Block(_gains(results)),
     }
 
 
