@@ -34,7 +34,8 @@ _WITHOUT = "Run these by `chronograd study run NAME`; there are no published res
 _EVENING = """\
 ## What size `evening` took, and what it would take
 
-This size takes hours on two cores, or minutes on a GPU. These runs took 13 minutes on an H200, ten runs at a time:"""
+This size takes hours on two cores, or minutes on a GPU. We trained these runs within 13 minutes on an H200, ten at a
+time:"""
 _STOPPED = (
     "We stopped `batch-augmentation` after M = 4 and M = 2 of 20 epochs. Without M = 1 it decides nothing, so its page has size "
     "`laptop`."
@@ -58,7 +59,7 @@ def studies_page(folder: Path = FOLDER) -> str:
         _table(["study", "question", "result"], ([_link(name), study.question, _found(name, kept[name])] for name, study in studies().items() if name in kept)),
         *([f"{_WITHOUT}: {', '.join(sorted(f'`{name}`' for name in studies() if name not in kept))}."] if len(kept) < len(studies()) else []),
         _EVENING,
-        _table(["study", "runs", "training, all runs together", "decided"], _taken(kept)),
+        _table(["study", "runs", "training, all runs together", "result"], _taken(kept)),
         _STOPPED,
         _NOT_RUN,
         _table(["study", "size", "what is missing without it", "two cores, h", "steps alone on an H200, h"], _not_run()),
@@ -81,11 +82,11 @@ def _found(name: str, results: Results) -> str:
 
 
 def _taken(kept: dict[str, Results]) -> list[list[str]]:
-    """Of the results of this size: what of them was trained at it, and the sentence that it is for."""
+    """Return the runs trained at size `evening`, their training time, and the sentence that they support, by study."""
     body = []
     for name, results in kept.items():
         if results.size == "evening":
-            # Of small-networks all but the small CNN has the same jobs at size laptop, where they were run.
+            # In small-networks, only the small CNN has other jobs than at size laptop.
             rows: list[Row] = matching(results.rows["runs"], network="small CNN") or results.rows["runs"]
             trained = seconds(sum(row["seconds"] for row in rows))
             body.append([_link(name), str(len(rows)), trained, _found(name, results)])

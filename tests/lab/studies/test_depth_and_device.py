@@ -150,7 +150,7 @@ class TestPublished:
         monkeypatch.delenv("CHRONOGRAD_MEASURED", raising=False)
         assert published_folder() is None
         for size, truth in (("paper", []), ("smoke", write_logs(tmp_path, [44]))):
-            with pytest.raises(InputError, match="not at hand"):
+            with pytest.raises(InputError, match="not available"):
                 STUDY.conduct(StudyRunner(tmp_path, STUDY.name, size, print, truth=truth), STUDY.sizes[size])
 
 

@@ -178,7 +178,7 @@ def test_strong_and_weak_throughput_and_time(device: str) -> None:
     growth = ends[1]["step_time_s"] / alone["step_time_s"]
     shown = section(STRONG, "Weak-scaling").takeaway
     assert re.search(
-        rf"{growth:.2f} times (as long as with one )?on {device} \(efficiency {100 / growth:.0f} %\)", shown
+        rf"On 16 × {device}, [a-z ]* takes {growth:.2f} times as long [a-z ]*\(efficiency {100 / growth:.0f} %\)", shown
     )
 
 
@@ -238,7 +238,7 @@ def test_all_reduce_orders_and_auto() -> None:
     )
     assert f"up to {100 * (worst - 1):.0f} % behind NCCL" in section(REDUCE, "Is AUTO").takeaway
     size = one(REDUCE, "predicted", set="tf_mirrored", choice="nccl", world=8)["bytes"]
-    assert f"{size / 1e6:.1f} MB" in section(REDUCE, "How").takeaway
+    assert f"{size / 1e6:.1f} MB" in section(REDUCE, "The prediction").takeaway
 
 
 @pytest.mark.parametrize("backend", ["tf_mirrored", "tf_multiworker"])
@@ -356,7 +356,7 @@ def test_data_parallel_bandwidth_is_of_the_whole_exchange_and_below_the_link() -
 
 
 def test_data_parallel_stands_beside_the_public_solutions() -> None:
-    public = section(PARALLEL, "Beside")
+    public = section(PARALLEL, "Compared")
     epochs = []
     for theirs in PUBLIC_EPOCHS:
         row = one(

@@ -87,7 +87,7 @@ def test_the_share_of_http_is_the_mean_over_rounds() -> None:
 def test_what_knowing_more_is_worth() -> None:
     knowing = study.values(results(0.8))["knowing"]
     assert {name: (one["count"], round(one["median"], 3)) for name, one in knowing.items()} == {
-        "model": (0, 0.375), "beside": (2, 0.0), "first": (0, 0.375), "predicted": (0, 0.25),
+        "model": (0, 0.375), "separate": (2, 0.0), "first": (0, 0.375), "predicted": (0, 0.25),
     }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_what_sleep_costs_stands_beside_what_the_host_takes() -> None:
 
 def test_a_gain_that_repeats_do_not_bear_is_none() -> None:
     for gain, is_significant in ((1.5, "yes"), (1.005, "no")):
-        table = study.blocks(results(1.0, gain=gain))["What batching brings"].table
+        table = study.blocks(results(1.0, gain=gain))["The gain of batching"].table
         assert table is not None
         assert table.rows[0][-1] == is_significant
 

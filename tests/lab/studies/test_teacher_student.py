@@ -203,8 +203,8 @@ def test_tables_and_values_of_made_up_results() -> None:
     [
         ("K 1000, P 3", TUNED, -0.02, "The student gains over the same network on D alone"),
         ("K 1000, P 3", TUNED, 0.05, "The gain is smaller than"),
-        ("K 6000, P 3", TUNED, 0.08, "It is best to keep 1,000 images per class"),
-        ("K 3000, P 3", TUNED, 0.025, "Keeping an image for more than one class does not help"),
+        ("K 6000, P 3", TUNED, 0.08, "It is best to select 1,000 images per class"),
+        ("K 3000, P 3", TUNED, 0.025, "Selecting an image for more than one class does not help"),
         (ECHO, TUNED, -0.01, "Two changes have a higher mean than all four steps"),
         ("weak labels, noise 10 %", TUNED, 0.03, "Weak labels are worse at every share of noise"),
     ],

@@ -204,7 +204,7 @@ def blocks(results: Results) -> dict[str, Block]:
             "step": ("step_time_s", seconds), "step of the fastest": lambda row: seconds(row["fastest"]["step_time_s"]),
             "behind": lambda row: percent(row["behind"], 0),
         }, text=2)),
-        "How each is predicted": Block(models),
+        "The prediction of each choice": Block(models),
         **{f"Here, on CPUs: {backend}": _here(own) for backend, own in here.items()},
     }  # fmt: skip
 

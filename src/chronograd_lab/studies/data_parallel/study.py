@@ -292,7 +292,7 @@ def blocks(results: Results) -> dict[str, Block]:
         "Table 2: computation and communication": Block(_wide(several, "batch_asked", "world", {
             name: _of_epoch(column)
             for name, column in (("computation", "compute_s"), ("communication", "communication_exposed_s"),
-                                 ("of it host", "host_s"), ("copies", "copies_s"))
+                                 ("host part", "host_s"), ("copies", "copies_s"))
         })),
         "Table 3: all-reduce and bandwidth": Block(_wide(several, "batch_asked", "world", {
             "ring by formula": lambda row: seconds(row["ring_s"]), "copies": lambda row: seconds(row["copies_s"]),
@@ -307,7 +307,7 @@ def blocks(results: Results) -> dict[str, Block]:
     if public:
         made["Compared with two public solutions"] = Block(table(public, {
             "GPUs": "world", "public, an epoch": ("epoch_s", "{:.1f} s".format), "predicted": ("predicted_s", "{:.1f} s".format),
-            "predicted is off by": lambda row: signed_percent(row["predicted_s"] / row["epoch_s"] - 1),
+            "error of the prediction": lambda row: signed_percent(row["predicted_s"] / row["epoch_s"] - 1),
         }, text=0))  # fmt: skip
     if has_many(here):
         made["Here, on CPUs"] = Block(here_table(here, {}))

@@ -220,9 +220,9 @@ def blocks(results: Results) -> dict[str, Block]:
         "Two related classes, before and after": Block(_precisions(results, [ALL, TUNED], related), _related(results)),
     }
     if controls:
-        shown["What the first network is worth"] = Block(_precisions(results, [TUNED, *controls], related))
+        shown["The value of the first network"] = Block(_precisions(results, [TUNED, *controls], related))
     if results.pictures:
-        shown["What it finds in a picture of each class"] = Block(figure=pictures_shown(results))
+        shown["Detections in a picture of each class"] = Block(figure=pictures_shown(results))
     ranked = sorted(PUBLISHED, key=lambda name: -PUBLISHED[name])
     return {
         **shown,

@@ -99,9 +99,9 @@ def values(results: Results) -> dict[str, Any]:
 def blocks(results: Results) -> dict[str, Block]:
     rows = results.rows["runs"]
     return {
-        "What is learned of the same frames": returns.returns_block(results, COLORS),
+        "Learning from the same frames": returns.returns_block(results, COLORS),
         "Three differences": Block(_unlike(rows)),
-        "Three likenesses": Block(_alike(rows)),
+        "Three similarities": Block(_alike(rows)),
         "The published balance": Block(_published()),
     }
 
@@ -129,8 +129,8 @@ def _alike(rows: Sequence[Row]) -> Table:
         [title, *(shown(mean(rows, name, agent=agent), form) for agent in (GORILA, APEX))]
         for title, name, form in (
             ("actors use old parameters: updates behind", "agents_parameter_age_updates", "{:.2f}".format),
-            ("acting and learning overlap: steps a second", "agents_steps_per_s", "{:,.0f}".format),
-            ("and minibatches a second", "agents_batches_per_s", "{:,.0f}".format),
+            ("acting and learning overlap: steps per second", "agents_steps_per_s", "{:,.0f}".format),
+            ("and minibatches per second", "agents_batches_per_s", "{:,.0f}".format),
         )
     ]
     draws = [shown(_draws(rows, agent), "{:.2f}".format) for agent in (GORILA, APEX)]

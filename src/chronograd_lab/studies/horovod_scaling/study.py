@@ -167,7 +167,7 @@ def _throughput(rows: Sequence[Row]) -> Block:
             "device": "series", "GPUs": "world", "predicted": lambda row: _rate(row["throughput_samples_per_s"]),
             "80 % interval": lambda row: " … ".join(_plain(v) for v in throughput_interval(row) if v),
             "published": _published(lambda row, theirs: _rate(theirs["images_per_s"])),
-            "predicted is off by": _published(lambda row, theirs: signed_percent(row["throughput_samples_per_s"] / theirs["images_per_s"] - 1)),
+            "error of the prediction": _published(lambda row, theirs: signed_percent(row["throughput_samples_per_s"] / theirs["images_per_s"] - 1)),
             "step": ("step_time_s", seconds), "all epochs": ("training_time_s", seconds),
             "cost": lambda row: shown(row["cost_usd"], dollars),
         }),

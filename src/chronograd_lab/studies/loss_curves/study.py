@@ -283,7 +283,7 @@ def _held(rows: Sequence[Row], factor: float) -> float:
 def blocks(results: Results) -> dict[str, Block]:
     made = {"When it will have converged": Block(_error_table(results.rows["convergence"]))}
     if len(distinct(unseen := _of_unseen(results), "source")) > 1:
-        made["A kind that no published run has"] = Block(_unseen_table(unseen))
+        made["Kinds without a published run"] = Block(_unseen_table(unseen))
     made["When it will reach a target"] = Block(_error_table(results.rows["target"]))
     if drawn := _drawn(results):
         made["Forecasts half-way"] = Block(figure=Figure([_panel(name, columns) for name, columns in drawn.items()]))
@@ -312,8 +312,8 @@ def _unseen_table(rows: Sequence[Row]) -> Table:
          percent(_held(own, factor), 0)]
         for source, own, factor in _factors(rows)
     ]  # fmt: skip
-    columns = ["curves", "forecasts", "error half-way", "interval as given holds", "factor, from the others"]
-    return listed([*columns, "interval of that factor holds"], body)
+    columns = ["curves", "forecasts", "error half-way", "stated interval contains", "factor, from the others"]
+    return listed([*columns, "interval of that factor contains"], body)
 
 
 def _interval_table(rows: Sequence[Row]) -> Table:

@@ -39,7 +39,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 def blocks(results: Results) -> dict[str, Block]:
     return {
         "Here": returns.returns_block(results, COLORS),
-        "Every two of them": Block(returns.pairs_table(results.rows["runs"])),
+        "Pairwise differences": Block(returns.pairs_table(results.rows["runs"])),
     }
 
 

@@ -318,10 +318,10 @@ def blocks(results: Results) -> dict[str, Block]:
         "Latency, predicted and measured": Block(
             _latencies(results), Figure([_panel(results, network) for network in networks])
         ),
-        "What the prediction has to know": Block(_causes(results)),
-        "Where cores may sleep": Block(_asleep_table(results)),
-        "What batching brings": Block(_batching(results)),
-        "What the predictions are made of": Block(_parts(results)),
+        "The knowledge that the prediction needs": Block(_causes(results)),
+        "If cores may sleep": Block(_asleep_table(results)),
+        "The gain of batching": Block(_batching(results)),
+        "Inputs of the predictions": Block(_parts(results)),
     }
 
 
