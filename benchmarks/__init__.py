@@ -1,1 +1,1 @@
-"""What we claim about speed and exactness, measured beside others. Run as `python -m benchmarks.NAME`."""
+"""Benchmarks behind our claims about speed and accuracy, compared with other tools. Run as `python -m benchmarks.NAME`."""

@@ -1,15 +1,15 @@
-"""Ape-X on this machine: is its bottleneck named, and is the number of actors foretold at which more bring nothing?
+"""Ape-X on this machine: does Chronograd name the bottleneck, and does it predict the useful number of actors?
 
     python -m benchmarks.agents [--seconds S --repeats R --without PART --json FILE]
 
-Parts are made slow one at a time, by sleeping within their real work, so that the others have their cores: an environment that
-takes 10 ms a step; a learner that takes 60 ms more a minibatch; a shard that takes 40 ms more a call; a network that takes 8 ms
-more however many environments ask it, for actors of one environment; a link that carries 10 kB a second. Each is planted in
-several runs, and the cause that `SystemsView.verdict` names is compared with what was planted.
+Parts are slowed down one at a time with a sleep inside their real work, so the other parts keep their cores. The planted
+slowdowns: an environment that takes 10 ms a step; a learner that takes 60 ms more a minibatch; a shard that takes 40 ms more a
+call; a network that takes 8 ms more per call for any number of environments, with one environment per actor; a link of 10 kB a
+second. Each is planted in several runs, and the cause that `SystemsView.verdict` names is compared with the planted one.
 
-Then, for three settings, what each part takes is measured with one actor, the rates with more are foretold
-(chronograd.reinforce.balance), and actors are added one by one and taken away again, in rounds. Last, Gorila and Ape-X do the same work, nothing planted.
-Everything is real but the sleep: Ray, CartPole, networks, replay.
+Then, for three settings, the benchmark measures each part with one actor and predicts the rates with more actors
+(chronograd.reinforce.balance). Actors are added individually and removed again, in rounds. Last, Gorila and Ape-X do the same
+work without a slowdown. Only the sleep is artificial: Ray, CartPole, the networks and the replay are real.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from chronograd.reinforce.systems import SystemsView
 
 RESULTS = Path(__file__).parent / "results" / "agents.json"
 SECONDS, REPEATS, MAX_ACTORS, SETTLE_S = 4.0, 4, 6, 1.5
-# Before the first is observed: by then all processes that Ray starts have started.
+# Wait before the first observation, until all Ray processes have started.
 WARM_UP_S = 6.0
-# What is planted, and what it must be called.
+# Planted slowdowns, and the cause that the verdict must name.
 PLANTED: dict[str, tuple[dict[str, float], str]] = {
     "slow actors": ({"step_s": 0.010}, "environments"),
     "slow learner": ({"learn_s": 0.06}, "learner"),
@@ -55,7 +55,7 @@ PLANTED: dict[str, tuple[dict[str, float], str]] = {
     "few environments": ({"choose_s": 0.008}, "acting"),
     "narrow link": ({"bytes_per_s": 10e3}, "link"),
 }
-# Seconds that a step of an environment, and a minibatch of the learner, take beside their work here.
+# Extra seconds of an environment step and of a learner's minibatch.
 SETTINGS: dict[str, dict[str, float]] = {
     "a slow learner": {"step_s": 0.006, "learn_s": 0.030},
     "a learner": {"step_s": 0.006, "learn_s": 0.015},
@@ -64,11 +64,11 @@ SETTINGS: dict[str, dict[str, float]] = {
 UPDATE_EVERY, BATCH = 8, 64
 
 
-# -- parts that are slow -----------------------------------------------------------------------------------
+# -- slow parts -------------------------------------------------------------------------------------------
 
 
 class Plant:
-    """What a part sleeps, changed from outside. All zero: nothing."""
+    """Sleep times of a part, which can be changed while it runs. All zero: no slowdown."""
 
     def plant(self, what: dict[str, float]) -> None:
         self.sleeps = what
@@ -143,7 +143,7 @@ def plant(group: ApexGroup, what: dict[str, float]) -> None:
 
 
 def observed(group: ApexGroup, seconds: float, batch: int) -> SystemsView:
-    """Of so many seconds of a run that goes on, after one in which it settles. Whole pieces of work are counted."""
+    """Return the view of `seconds` of a running group, after one second to settle. Only complete pieces of work count."""
     view = SystemsView(environment.cores(), batch)
     before, begin = 0.0, time.monotonic() + SETTLE_S
     is_settled = False
@@ -156,14 +156,14 @@ def observed(group: ApexGroup, seconds: float, batch: int) -> SystemsView:
         elif is_settled:
             view.add([report])
             if now > begin + seconds:
-                break  # what is under way is taken up again by the next
+                break  # the next one resumes unfinished work
     view.add(group.shard_reports())
     view.others_cpu_s = cpu_s() - before - sum(part.cpu_s for part in view.parts.values())
     return view
 
 
 def named(seconds: float, repeats: int) -> list[dict[str, Any]]:
-    """What was planted, and what it was called."""
+    """Return each planted slowdown with the cause that the verdict named."""
     rows = []
     job = job_of(UPDATE_EVERY)
     for num_environments, kinds in ((4, [k for k in PLANTED if k != "few environments"]), (1, ["few environments"])):
@@ -185,7 +185,7 @@ def named(seconds: float, repeats: int) -> list[dict[str, Any]]:
 
 
 def numbers_of_actors(seconds: float, most: int, repeats: int) -> list[dict[str, Any]]:
-    """Minibatches per second with 1, 2, … actors, measured in rounds up and down, and foretold from one."""
+    """Return minibatches per second with 1, 2, … actors: measured in rounds up and down, and predicted from one actor."""
     found = []
     job = job_of(UPDATE_EVERY)
     layout = ApexLayout(num_actors=most, environments=1, block=20, refresh_every=200)
@@ -203,7 +203,7 @@ def numbers_of_actors(seconds: float, most: int, repeats: int) -> list[dict[str,
 
 
 def _foretold(name: str, what: dict[str, float], views: dict[int, list[SystemsView]]) -> dict[str, Any]:
-    """One setting: what was measured with each number of actors, and what one actor's round in the middle lets expect."""
+    """Return one setting: the measurements for each number of actors, and the prediction from one actor's median round."""
     of_one = sorted((view.components() for view in views[1]), key=lambda one: one.actor_s)
     parts = of_one[len(of_one) // 2]
     setting = BalanceSetting(batch=BATCH, draws=BATCH / UPDATE_EVERY, cores=environment.cores())
@@ -230,8 +230,10 @@ def _foretold(name: str, what: dict[str, float], views: dict[int, list[SystemsVi
 
 
 def best_measured(rounds: dict[int, list[float]]) -> int:
-    """The fewest actors whose rate is not told apart from one within `balance.WORTH` of the highest median: the mean of the rounds' ratios
-    to it, and its standard error, reach that.
+    """Return the smallest number of actors whose rate is not significantly below `balance.WORTH` of the highest median.
+
+    A rate is not significantly below if the mean of the rounds' ratios to the highest, plus its standard error, reaches that
+    share.
 
     >>> best_measured({1: [10.0, 10.2], 2: [18.4, 19.6], 3: [20.0, 19.9]})
     2
@@ -246,13 +248,13 @@ def best_measured(rounds: dict[int, list[float]]) -> int:
 
 
 def _pace(view: SystemsView) -> float:
-    """Minibatches per second that all parts keep up: who is not the slowest may still make up for what was before."""
+    """Return the minibatches per second that all parts sustain. A faster part may only be catching up on earlier work."""
     rates = view.rates()
     return min(rates["batches_per_s"], rates["steps_per_s"] / UPDATE_EVERY)
 
 
 def beside(seconds: float, repeats: int) -> list[dict[str, Any]]:
-    """Gorila and Ape-X at the same work, nothing planted: what their parts say of themselves."""
+    """Return the views of Gorila and of Ape-X at the same work, without a planted slowdown."""
     rows = []
     for kind in ("Ape-X", "Gorila", "Gorila, bundled"):
         job = job_of(UPDATE_EVERY, "apex" if kind == "Ape-X" else "gorila")
@@ -315,7 +317,7 @@ def _save(path: Path, kept: dict[str, Any], seconds: float) -> None:
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    """Of an earlier run, the part that this one does not measure."""
+    """Return the part of an earlier run's results that this run does not measure."""
     import json
 
     try:

@@ -1,12 +1,13 @@
-"""Steps to a target by batch, and the gradient noise scale measured on the way beside the one that those steps say.
+"""Steps to a target by batch size, and the measured gradient noise scale compared with the one that those steps imply.
 
     python -m benchmarks.batch_size --json benchmarks/results/batch_size.json
 
-A perceptron and LeNet-5 on Fashion-MNIST, by plain SGD at a constant rate. Every batch is trained at a grid of learning rates, each
-with several seeds, as the theory has the rate chosen anew for each batch; a run ends when its test loss reaches the target. S(B) =
-S_min + E_min/B is fitted to the steps of the best rate of each batch, and the runs of that rate measure the noise scale.
+A perceptron and LeNet-5 train on Fashion-MNIST with plain SGD at a constant rate. Each batch size is trained at a grid of
+learning rates with several seeds, because the theory assumes the best rate for each batch. A run ends when its test loss
+reaches the target. S(B) = S_min + E_min/B is fitted to the steps at the best rate of each batch. The runs at that rate measure
+the noise scale.
 
-The test loss is looked at along a geometric grid of steps; between two looks the logarithm of the steps is interpolated.
+The test loss is evaluated on a geometric grid of steps. Between two evaluations the logarithm of the steps is interpolated.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ from chronograd.train.noise_scale import GradientNoise
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
-# Network and target of the test loss: one early on the way, one later, and another network. The file of results keeps those that
-# are not asked for.
+# Network and target test loss: an early target, a later one, and another network. The results file keeps workloads that a run
+# does not measure.
 PERCEPTRON = "benchmarks.batch_size:perceptron"
 WORKLOADS = ((PERCEPTRON, 0.6), (PERCEPTRON, 0.5), ("lenet5", 0.7))
 BATCHES = (8, 16, 32, 64, 128, 256, 512)
-# Times the rate that theory gives a batch, RATE / (1 + GUESS/B).
+# Multiples of the theoretical rate of a batch, RATE / (1 + GUESS/B).
 FACTORS = (1.0, 0.5, 2.0, 0.7, 1.4)
 RATE, GUESS = 0.4, 64
 NUM_SEEDS = 3
 NOISE_EVERY = 2
 FIRST_LOOK, GROWTH = 16, 1.08
-# A run that has taken so many times the steps of the best rate of its batch is ended, and its rate left at that.
+# A run that exceeds GIVE_UP times the steps of its batch's best rate ends, and its rate is not tried again.
 GIVE_UP, MAX_SAMPLES = 1.5, 300_000
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One run. `steps` is None where the target was not reached in the steps that it was given."""
+    """One run. `steps` is None if it did not reach the target within its step limit."""
 
     batch: int
     learning_rate: float
@@ -65,7 +66,7 @@ class Trained:
 
 
 def perceptron(num_classes: int = 10, in_channels: int = 1, image_size: int = 28) -> nn.Module:
-    """One hidden layer of 64."""
+    """Return a network with one hidden layer of 64 units."""
     inputs = in_channels * image_size**2
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, num_classes))
 
@@ -89,7 +90,7 @@ def make_job(network: str, batch: int, rate: float, seed: int, test_samples: int
 
 
 def train(job: Job, dataset: Dataset, target_loss: float, most_steps: float) -> Trained:
-    """Until the target, or so many steps."""
+    """Train until the target loss or `most_steps`."""
     training, start = job.training, time.perf_counter()
     place = RankContext(0, 1, 0, torch.device("cpu"), 1)
     step = TrainingStep(job, dataset, place)
@@ -119,7 +120,7 @@ def train(job: Job, dataset: Dataset, target_loss: float, most_steps: float) -> 
 def sweep(
     network: str, target_loss: float, batches: Sequence[int], num_seeds: int, dataset: Dataset, test_samples: int
 ) -> list[Trained]:
-    """All runs; of each batch the rate that theory expects first."""
+    """Return all runs; for each batch the rate that theory expects comes first."""
     runs = []
     for batch in batches:
         best = MAX_SAMPLES / batch / GIVE_UP
@@ -139,7 +140,7 @@ def sweep(
 
 
 def compared(runs: Sequence[Trained]) -> dict[str, Any]:
-    """S(B) fitted, and a row for each batch with the noise scale that its runs measured at the best rate, in the mean of seeds."""
+    """Fit S(B), and return a row for each batch with the noise scale at its best rate, averaged over seeds."""
     points = [
         BatchRun(f"{r.batch}/{r.learning_rate}/{r.seed}", r.batch, r.learning_rate, r.steps, 60_000, r.noise_scale)
         for r in runs
@@ -171,7 +172,7 @@ def compared(runs: Sequence[Trained]) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """As docs/convergence.md has it."""
+    """Return the table as docs/convergence.md shows it."""
     lines = [
         "| batch | learning rate | steps | steps, S(B) | samples | noise scale measured |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -226,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def save(path: Path, found: dict[str, Any]) -> None:
-    """One workload, in place of what was found of it before."""
+    """Write one workload, replacing its earlier results."""
     before = json.loads(path.read_text())["workloads"] if path.exists() else []
     key = ("network", "target_test_loss")
     kept = [w for w in before if any(w[name] != found[name] for name in key)]

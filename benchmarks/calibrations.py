@@ -1,10 +1,10 @@
-"""Makes the calibrations that ship with the package from published tables.
+"""Writer of the calibrations that ship with the package, fitted to published tables.
 
     python -m benchmarks.calibrations --measured DIR [--without-timm]
 
-Writes src/chronograd/hardware/calibrations/DEVICE.toml, one setting per table, each with its error on networks left
-out of the fit. Of a class that a table never had work of nothing is written. Without timm's tables, which take minutes, the
-files of devices that have only those stay as they are.
+Writes src/chronograd/hardware/calibrations/DEVICE.toml, one setting per table, each with its error on networks left out of the
+fit. Classes of work that a table does not contain are omitted. timm's tables take minutes: with --without-timm, the files of
+devices that have only those tables stay unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOURCE = "huggingface/pytorch-image-models results/, Apache-2.0"
 
 
 def rounded(value: Any) -> Any:
-    """Figures to four digits: more are noise, and make the files unreadable."""
+    """Round numbers to four digits: more digits are noise and make the files unreadable."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, dict):
@@ -37,7 +37,7 @@ def rounded(value: Any) -> Any:
 
 
 def text_of(settings: list[Calibration]) -> str:
-    """TOML with one line per class."""
+    """Return TOML with one line per class."""
     lines = ["# Made by `python -m benchmarks.calibrations` from published timings; see docs/accuracy.md.", ""]
     for c in settings:
         table = rounded(c.to_table())
@@ -49,12 +49,12 @@ def text_of(settings: list[Calibration]) -> str:
 
 
 def only_seen(c: Calibration) -> Calibration:
-    """Without rates that nothing was measured for; those of NeuSight's other direction count as seen."""
+    """Return a calibration without unmeasured rates; rates from NeuSight's other direction count as measured."""
     return replace(c, classes={k: v for k, v in c.classes.items() if k in c.classes_seen})
 
 
 def fitted(measured: Path, without_timm: bool = False) -> dict[str, list[Calibration]]:
-    """By device: one calibration per table of timm, per device whose kernels NeuSight timed, and per table of CNNs."""
+    """Return calibrations by device: one per timm table, per device with kernels timed by NeuSight, and per table of CNNs."""
     found: dict[str, list[Calibration]] = defaultdict(list)
     for path in [] if without_timm else sorted(measured.glob("timm/benchmark-*.csv")):
         table = read_table(path)

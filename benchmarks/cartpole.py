@@ -1,13 +1,13 @@
-"""How often, how fast and after how many frames agents solve CartPole-v1: mean return of 475 or more over 100 episodes.
+"""How often, how fast and after how many frames agents solve CartPole-v1: a mean return of at least 475 over 100 episodes.
 
     python -m benchmarks.cartpole --seeds 10 --runs /tmp/cartpole
     python -m benchmarks.cartpole --agents q-learning --seeds 5
 
-Each seed of examples/cartpole.yaml, cartpole-apex.yaml and cartpole-table.yaml is trained until an evaluation reaches the target,
-or to the end of its epochs; then its last weights play 100 more episodes, of seeds that it was not chosen by. A finished run is
-not run again, an interrupted one goes on. `processor_s` is what all processes of the run took of the cores, start and
-evaluations too, whatever else ran on the machine. Writes benchmarks/results/cartpole.json after each run, and of each agent how
-many seeds solved it, and the median frames and seconds until then with an interval.
+Each seed of examples/cartpole.yaml, cartpole-apex.yaml and cartpole-table.yaml is trained until an evaluation reaches the
+target, or to the end of its epochs. Its last weights then play 100 more episodes with seeds that did not decide when it
+stopped. Finished runs are skipped and interrupted runs resume. `processor_s` is the CPU time of all processes of the run,
+including start and evaluations, so other load on the machine does not count. Each run updates benchmarks/results/cartpole.json,
+which has for each agent the number of seeds that solved it, and the median frames and seconds until then with an interval.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from chronograd.train.checkpoint_folder import list_checkpoints
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "cartpole.json"
 EXAMPLES = {"dqn": "cartpole.yaml", "apex": "cartpole-apex.yaml", "q-learning": "cartpole-table.yaml"}
-# Added to a seed for evaluation episodes that no run was stopped by.
+# Offset of the seeds for evaluation episodes that did not stop any run.
 OTHER_EPISODES = 1_000
 
 
 def row(agent: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Train one seed, or go on with it, and play other episodes."""
+    """Train one seed or resume it, and play other episodes."""
     job = jobs.load(ROOT / "examples" / EXAMPLES[agent], [f"training.seed={seed}"])
     path = folder / f"{agent}-{seed}"
     run = RunDir.open(path) if is_run_dir(path) else create(job, path)
@@ -69,7 +69,7 @@ def row(agent: str, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def other_return(run: RunDir) -> float:
-    """Mean return of the last weights over as many episodes of other seeds."""
+    """Return the mean return of the last weights over the same number of episodes with other seeds."""
     import torch
 
     job = run.job()
@@ -115,10 +115,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of each agent: seeds that solved it, and until then the median with an interval that has the median of all seeds in it.
+    """Return for each agent the seeds that solved it, and the median until then with an interval for the median of all seeds.
 
-    The interval is from the second smallest of at least nine to the second largest, else from the smallest to the largest. Each
-    seed is below the median of all with the chance of heads, which gives `coverage`, however seeds are spread.
+    With at least nine seeds the interval is from the second smallest to the second largest, otherwise from the smallest to the
+    largest. Each seed is below the overall median with probability 1/2, which gives `coverage` for any distribution of seeds.
     """
     told = {}
     for agent in dict.fromkeys(one["agent"] for one in runs):

@@ -1,9 +1,9 @@
-"""Draws the figures of docs/concepts: each a function, from formulas, counted networks, published figures and a study.
+"""Figures of docs/concepts: one function each, from formulas, counted networks, published figures and a study.
 
     python -m benchmarks.concepts
     python -m benchmarks.concepts inception staleness
 
-Nothing is timed or trained here. What is a model is drawn as predicted, what a paper printed as reference.
+This module times and trains nothing. Model results are drawn as predicted, and figures from papers as reference.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ FIGURES: dict[str, Callable[[], Figure]] = {}
 
 
 def figure(make: Callable[[], Figure]) -> Callable[[], Figure]:
-    """Make a function that of a page, by its name."""
+    """Register a function as the figure of a page, by its name."""
     FIGURES[make.__name__.replace("_", "-")] = make
     return make
 
 
 def line(label: str, x: Sequence[float], y: Sequence[float], color: str = "", joined: bool = True) -> Series:
-    """A model's line; with `joined` its points are marked."""
+    """Return the line of a model; `joined` marks its points."""
     return Series(label, "measured" if joined else "predicted", list(x), list(y), color=color, is_joined=joined)
 
 
@@ -53,7 +53,7 @@ def line(label: str, x: Sequence[float], y: Sequence[float], color: str = "", jo
 
 @figure
 def prioritised_replay() -> Figure:
-    """Formulas as lines, draws of our own replay as points."""
+    """Draw formulas as lines and samples of our replay as points."""
     priorities, numbers = np.array([4.0, 2.0, 1.0, 1.0]), [1, 2, 3, 4]
     powers = {alpha: priorities**alpha / (priorities**alpha).sum() for alpha in (0.0, 0.6, 1.0)}
     colors = {0.0: "grey", 0.6: "teal", 1.0: "orange"}
@@ -75,7 +75,7 @@ def prioritised_replay() -> Figure:
 
 
 def draws_of(priorities: np.ndarray, draws: int = 8000) -> np.ndarray:
-    """How often ProportionalReplay drew each, as shares; one at a time, α = 1."""
+    """Return how often ProportionalReplay drew each item, as shares; draws of size one, α = 1."""
     count = len(priorities)
     replay = ProportionalReplay(count, alpha=1.0)
     fields = np.arange(count, dtype=np.float32)
@@ -108,7 +108,7 @@ def all_reduce() -> Figure:
 
 @figure
 def strong_and_weak_scaling() -> Figure:
-    """A device that takes 300 samples a second and 5 ms a step for what does not shrink, and a ring."""
+    """Draw both scalings for a device with 300 samples/s, a ring, and 5 ms per step that do not shrink."""
     link, workers = catalog.link(LINK), [1, 2, 4, 8, 16, 32, 64]
 
     def step_s(batch: float, n: int) -> float:
@@ -211,9 +211,9 @@ def percent_of_peak() -> Figure:
 
 
 def whole_and_sum_us(kernel_us: float, launch_us: float = 5.0, wait_us: float = 10.0, count: int = 50) -> tuple[float, float]:  # fmt: skip
-    """A pass of `count` equal layers: launched one after the other and waited for once, and waited for after each.
+    """Return two times in µs for `count` equal layers: launched together with one wait, and with a wait after each layer.
 
-    The device begins a layer when it is launched and the one before is done; a wait adds what it takes to notice.
+    The device starts a layer when it is launched and the previous one has finished. A wait adds the time to notice the end.
 
     >>> whole_and_sum_us(100, count=2), whole_and_sum_us(1, count=2)
     ((215.0, 230.0), (21.0, 32.0))
@@ -283,7 +283,7 @@ def receptive_fields() -> Figure:
 
 
 def _flower() -> Path:
-    """The photo that scikit-learn brings, which takes seconds to import."""
+    """Return the path of scikit-learn's photo without importing scikit-learn, which takes seconds."""
     spec = importlib.util.find_spec("sklearn")
     assert spec is not None
     assert spec.origin is not None
@@ -336,7 +336,7 @@ def batch_augmentation() -> Figure:
 
 @figure
 def label_noise() -> Figure:
-    """A share of labels is replaced by draws from all classes alike."""
+    """Draw the effect of replacing a share of labels with uniform draws from all classes."""
     replaced = np.linspace(0, 1, 21)
     panels = []
     for classes in (10, 1000):
@@ -378,7 +378,7 @@ def resampling() -> Figure:
 
 @figure
 def weakly_and_semi_supervised() -> Figure:
-    """Released models' ImageNet top-1: the README of the authors' repository (Yalniz et al. 2019)."""
+    """Draw the ImageNet top-1 of released models: the README of the authors' repository (Yalniz et al. 2019)."""
     names = ["ResNet-18", "ResNet-50", "ResNeXt-50 32×4", "ResNeXt-101 32×4", "ResNeXt-101 32×8", "ResNeXt-101 32×16"]
     x = list(range(len(names)))
     series = [
@@ -392,10 +392,11 @@ CLASSES, UNLABELLED, SEPARATION = 20, 60_000, 3.0
 
 
 def selection(per_class: Sequence[int], candidates: Sequence[int]) -> tuple[list[float], dict[int, float]]:
-    """Of a simulated teacher: the share of right labels for each K at the largest P; the smallest class at the largest K for each P.
+    """Return for a simulated teacher the share of right labels for each K at the largest P, and the smallest class for each P.
 
-    Unlabelled images have classes by Zipf's law. A score is a normal number, larger by SEPARATION for the image's own
-    class, so an easy image has a high score and a hard one may have a higher score for another class.
+    The smallest class is taken at the largest K. Unlabelled images have classes by Zipf's law. A score is a normal number,
+    larger by SEPARATION for the image's own class. So an easy image has a high score, and a hard one may score higher for
+    another class.
     """
     random = np.random.default_rng(0)
     weights = 1 / np.arange(1, CLASSES + 1)
@@ -434,7 +435,7 @@ def teacher_and_student() -> Figure:
 
 @figure
 def fine_tuning_or_frozen() -> Figure:
-    """GFLOPs of ResNet-50 per image, summed over epochs."""
+    """Draw the GFLOPs of ResNet-50 per image, summed over epochs."""
     from chronograd.count.cached import cached_trace
 
     trace = cached_trace("resnet50")
@@ -495,7 +496,10 @@ def exploration_and_exploitation() -> Figure:
 
 
 def mean_payouts(bandits: int = 1000, pulls: int = 1000) -> dict[str, np.ndarray]:
-    """Of ten levers of mean payouts drawn from N(0, 1), paying with N(0, 1) around them: mean so far, by ε, over bandits."""
+    """Return the mean payout so far by ε, averaged over bandits.
+
+    Each bandit has ten levers with mean payouts drawn from N(0, 1); a lever pays its mean plus N(0, 1).
+    """
     schedules: dict[str, Callable[[int], float]] = {
         "ε = 0": lambda t: 0.0, "ε = 0.01": lambda t: 0.01, "ε = 0.1": lambda t: 0.1, "ε = 1/√t": lambda t: t**-0.5
     }  # fmt: skip
@@ -529,7 +533,7 @@ def q_learning_and_deep_q_learning() -> Figure:
 
 @figure
 def dqn_line_by_line() -> Figure:
-    """Line 13 in 2013 and in 2015."""
+    """Draw line 13 of the 2013 and the 2015 algorithm."""
     errors = np.linspace(-3, 3, 61)
     losses: dict[str, tuple[Any, Any, str]] = {
         "2013: squared": (errors**2 / 2, errors, "orange"),
@@ -557,9 +561,9 @@ def why_a_target_network() -> Figure:
 
 
 def chased(copy_every: int, count: int, discount: float = 0.99, rate: float = 0.1) -> list[float]:
-    """A value w that is learned, where the next state's is 2w: Tsitsiklis and Van Roy 1997. No reward, so w should be 0.
+    """Return the learned value w where the next state's value is 2w: Tsitsiklis and Van Roy 1997. Without reward w should be 0.
 
-    Each update takes w towards its target γ · 2w', where w' is w itself, or a copy of it made every so many updates.
+    Each update moves w towards its target γ · 2w', where w' is w itself or a copy of it made every `copy_every` updates.
     """
     w = copied = 1.0
     values = []
@@ -583,9 +587,9 @@ def why_replay() -> Figure:
 
 
 def learned_errors(is_shuffled: bool, sweeps: int, points: int) -> list[float]:
-    """Error over all of a sine wave after each sweep of gradient descent, one sample at a time, in order or drawn at random.
+    """Return the error over a full sine wave after each sweep of gradient descent, one sample at a time, in order or shuffled.
 
-    The network: 32 hidden units of tanh. The same start, rate and number of updates.
+    The network has 32 hidden tanh units. Start, rate and number of updates are the same in both cases.
     """
     random = np.random.RandomState(0)
     x = np.linspace(-1, 1, points)
@@ -610,7 +614,7 @@ def learned_errors(is_shuffled: bool, sweeps: int, points: int) -> list[float]:
 
 @figure
 def gorila_and_ape_x() -> Figure:
-    """A point for each run of the study."""
+    """Draw a point for each run of the study."""
     rows = Results.load(FOLDER.parent / "studies" / gorila_and_apex.STUDY.name / "results.json").rows["runs"]
     agents = (gorila_and_apex.GORILA, gorila_and_apex.APEX)
     panels = []
@@ -621,7 +625,7 @@ def gorila_and_ape_x() -> Figure:
     ):
         series = []
         for place, agent in enumerate(agents):
-            # One learner's gradients have no staleness: none is applied but on the parameters that it is of.
+            # Gradients of a single learner have no staleness: each is applied to the parameters that produced it.
             values = [times * (row[name] or 0.0) for row in rows if row["agent"] == agent]
             color = gorila_and_apex.COLORS[agent]
             series.append(Series(agent, "measured", [place] * len(values), values, color=color))

@@ -1,12 +1,12 @@
-"""Makes forecast/published_curves.json, small_curves.json and small_losses.json: what runs tell of others with a schedule of their kind.
+"""Writer of forecast/published_curves.json, small_curves.json and small_losses.json: past runs used to forecast similar ones.
 
     python -m benchmarks.convergence --measured DIR [--write]
     python -m benchmarks.convergence --coverage
     python -m benchmarks.convergence --train NETWORK...
 
-Without --write it says how the files would change. --coverage forecasts the last level of every run from its first part, with
-the runs of its team, network or data set left out. It also forecasts later training losses, and curves that are unlike every known run.
---train trains networks on digits for those. The rest is what `chronograd study run loss-curves` tells.
+Without --write it reports how the files would change. --coverage forecasts the last level of every run from its first part,
+without the runs of its team, network or data set. It also forecasts later training losses, and curves that are unlike every
+known run. --train trains networks on digits for small_losses.json. The other runs come from `chronograd study run loss-curves`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def table(measured: Path) -> dict[str, Any]:
 
 
 def run(one: PublishedCurve) -> dict[str, Any]:
-    """Thinned to POINTS_PER_PHASE points between drops."""
+    """Return a run thinned to POINTS_PER_PHASE points between drops."""
     curve, schedule = one.curve, one.curve.schedule
     mine = schedule.progress(curve.steps)
     wanted = np.unique(
@@ -69,7 +69,7 @@ def run(one: PublishedCurve) -> dict[str, Any]:
 
 
 def ratios_of(curve: LearningCurve) -> list[float]:
-    """True over forecast epoch of convergence, without any correction."""
+    """Return the ratios of the true to the forecast epoch of convergence, without correction."""
     converged, found = converged_at(curve.steps, curve.values), []
     for fraction in FRACTIONS:
         early = curve.first(int((curve.steps <= fraction * converged).sum()))
@@ -79,14 +79,14 @@ def ratios_of(curve: LearningCurve) -> list[float]:
     return found
 
 
-# Runs on small data: study, drops of the rate as shares of the run, and the key of which each is told apart.
+# Runs on small data: study, drops of the rate as shares of the run, and the key that distinguishes the runs.
 STUDIES = Path(__file__).parents[1] / "docs" / "studies"
 RESULTS = Path(__file__).parent / "results"
 DROPS = {"cutout": (0.3, 0.6, 0.8), "batch-augmentation": (0.405, 0.61, 0.82), "transfer": (0.3, 0.6, 0.9)}
 
 
 def small_table() -> dict[str, Any]:
-    """Test errors of studies on 160 to 2,000 images whose rate fell."""
+    """Return the test errors of studies on 160 to 2,000 images with a falling rate."""
     curves = [one for name in ("loss-curves", *DROPS) for one in _of_study(name)]
     return {"source": f"docs/studies: loss-curves, {', '.join(DROPS)}", "runs": [run(one) for one in curves]}
 
@@ -108,7 +108,7 @@ def _of_study(study: str) -> Iterator[PublishedCurve]:
         )
 
 
-# Training losses of small networks on digits, by schedule: job fields beside the recipe.
+# Training losses of small networks on digits, by schedule: job fields in addition to the recipe.
 DIGITS = RESULTS / "digits_losses.json"
 SCHEDULES: dict[str, dict[str, Any]] = {
     "one_cycle": {"recipe": "sgd-one-cycle"},
@@ -119,7 +119,7 @@ LENGTHS = (6, 12)
 
 
 def train_on_digits(networks: Sequence[str]) -> None:
-    """Adds the losses of these networks to DIGITS, each with every schedule and length that is not there yet."""
+    """Add the losses of these networks to DIGITS for every schedule and length that is missing."""
     from chronograd.data import datasets
     from chronograd.rundir import RunDir
     from chronograd.train import order
@@ -149,7 +149,7 @@ def train_on_digits(networks: Sequence[str]) -> None:
 
 
 def loss_table() -> dict[str, Any]:
-    """Training losses by epoch, of studies on small images and of DIGITS, whose rate fell."""
+    """Return training losses by epoch with a falling rate, from studies on small images and from DIGITS."""
     runs = []
     for study, shares in DROPS.items():
         for name, columns in json.loads((STUDIES / study / "results.json").read_text())["curves"].items():
@@ -180,7 +180,7 @@ SEEN = (0.1, 0.15, 0.25, 0.35, 0.5, 0.65, 0.75, 0.85)  # of the planned epochs
 
 
 def coverage() -> None:
-    """Prints bias, size and coverage of forecasts of the last level, by kind of run and by what was seen."""
+    """Print bias, size and coverage of forecasts of the last level, by kind of run and by the observed share."""
     known = published_curves.published()
     rows = []
     for one in (*known.runs, *known.small):
@@ -211,7 +211,7 @@ def coverage() -> None:
 
 
 def coverage_of_losses() -> None:
-    """Prints how often bands held later losses, by team, which is left out; of digits all of it as well."""
+    """Print how often intervals contained later losses, leaving out the team of the run, or all runs on digits."""
     known = published_curves.published()
     digits = {one.team for one in known.losses if one.team.startswith("digits")}
     inside: dict[str, list[bool]] = {}
@@ -232,14 +232,14 @@ def coverage_of_losses() -> None:
 
 
 SIMULATED = 40  # language models
-NOISE = (0.003, 0.01, 0.02)  # of the log of a point of the log
+NOISE = (0.003, 0.01, 0.02)  # standard deviation of the log loss of each point
 
 
 def language_model(seed: int, num_points: int = 60) -> LearningCurve:
-    """A loss under a cosine: L0 + A · S1^-α - C · S2, with S1 the sum of the rates so far and S2 what they have fallen.
+    """Return a loss under a cosine: L0 + A · S1^-α - C · S2, with S1 the sum of the rates so far and S2 their total fall.
 
-    Source of the form: Tissue et al. 2024, Scaling Law with Learning Rate Annealing. Offsets, exponents and gains are drawn: from 0 to
-    8 % of the loss is gained by the fall of the rate, and the irreducible loss is 1.5 to 3.
+    Source of the form: Tissue et al. 2024, Scaling Law with Learning Rate Annealing. Offsets, exponents and gains are random:
+    the fall of the rate gains 0 to 8 % of the loss, and the irreducible loss is 1.5 to 3.
     """
     chance = np.random.default_rng(seed)
     irreducible, size, exponent, gain = (chance.uniform(*ends) for ends in ((1.5, 3), (0.6, 8), (0.25, 0.6), (0, 0.08)))
@@ -254,7 +254,7 @@ def language_model(seed: int, num_points: int = 60) -> LearningCurve:
 
 
 def fine_tuned(measured: Path) -> Iterator[LearningCurve]:
-    """Losses of Llama-3.2-3B by many methods of adapters, 5,000 steps each; the rate fell to the end (huggingface/peft)."""
+    """Yield losses of Llama-3.2-3B with many adapter methods, 5,000 steps each; the rate fell to the end (huggingface/peft)."""
     logs: dict[str, list[tuple[float, float]]] = {}
     with (measured / "large_models" / "peft_curves.csv").open(newline="") as file:
         for row in csv.DictReader(file):
@@ -266,9 +266,9 @@ def fine_tuned(measured: Path) -> Iterator[LearningCurve]:
 
 
 def coverage_of_unlike(measured: Path | None) -> None:
-    """Prints errors of forecasts of curves that are unlike every known run, and how often their intervals hold later points.
+    """Print errors of forecasts of curves unlike every known run, and how often their intervals contain later points.
 
-    Accuracies are those of published runs, as if only small ones were known, and the other way round.
+    Accuracies are those of published runs forecast from small runs only, and the reverse.
     """
     known = published_curves.published()
     kinds: dict[str, list[tuple[LearningCurve, PublishedCurves]]] = {

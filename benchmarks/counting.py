@@ -1,10 +1,10 @@
-"""Counting FLOPs: Chronograd beside torchinfo, fvcore, DeepSpeed's profiler and torch's FlopCounterMode.
+"""FLOP counts: Chronograd compared with torchinfo, fvcore, DeepSpeed's profiler and torch's FlopCounterMode.
 
     python -m benchmarks.counting [--repeats 3] [--json]
 
-Each tool counts each network in a process of its own, from the library's constructor to the number; importing torch
-and the tool is not counted. The truth is a hand formula or a published integer, none of it from our counter. A tool
-that cannot, runs past the limits or is not installed says so in its row.
+Each tool counts each network in a separate process, from the library's constructor to the number. Importing torch and the tool
+is not timed. The true value is a hand formula or a published integer, independent of our counter. The row of a tool that fails,
+exceeds the limits or is not installed gives the reason.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ LIMIT_BYTES, LIMIT_S = 12 * 2**30, 120
 
 
 def truth(network: str) -> dict[str, int]:
-    """MACs of one sample forward, and FLOPs of both passes, by hand.
+    """Return MACs of one sample forward and FLOPs of both passes, computed by hand.
 
-    Backward is twice forward, except that the first convolution needs no gradient of the image.
+    The backward pass costs twice the forward pass, except that the first convolution needs no gradient of the image.
     """
     if network == "llama-7b":
         layers, d, ffn, vocabulary, t = 32, 4096, 11008, 32000, SEQUENCE
         macs = t * (layers * (4 * d * d + 3 * d * ffn) + vocabulary * d) + layers * 2 * t * t * d
         return {"forward": 2 * macs, "backward": 4 * macs}
-    # MACs and the first layer's share. ResNet-50 (v1.5) and VGG-19: published, torchvision's documentation to four
-    # digits and layer sums; the others are summed below.
+    # MACs and the first layer's share. ResNet-50 (v1.5) and VGG-19: published in torchvision's documentation to four digits,
+    # and layer sums; the others are summed below.
     macs, stem = {
         "resnet50": (4_089_184_256, 112 * 112 * 64 * 3 * 49),
         "vgg19": (19_632_062_464, 224 * 224 * 64 * 27),
@@ -49,7 +49,7 @@ def truth(network: str) -> dict[str, int]:
 
 
 def _vit_b_16() -> tuple[int, int]:
-    """14 × 14 patches and a class token, 12 layers of width 768, heads of 64, head to 1000."""
+    """Return counts for 14 × 14 patches and a class token, 12 layers of width 768, heads of 64, head to 1000."""
     tokens, d = 14 * 14 + 1, 768
     layer = tokens * (3 * d * d + d * d + 2 * d * 4 * d) + 2 * tokens * tokens * d
     stem = 14 * 14 * d * 3 * 16 * 16
@@ -57,7 +57,9 @@ def _vit_b_16() -> tuple[int, int]:
 
 
 def _efficientnet_b0() -> tuple[int, int]:
-    """Inverted residuals: expansion, depthwise, squeeze and excitation (a quarter of the block's input), projection."""
+    """Return counts for inverted residuals: expansion, depthwise, squeeze and excitation (1/4 of the block's input),
+    projection.
+    """
     stem = 112 * 112 * 32 * 27
     total, size, cin = stem, 112, 32
     for expand, kernel, stride, cout, repeats in (
@@ -73,7 +75,7 @@ def _efficientnet_b0() -> tuple[int, int]:
 
 
 def build(network: str, device: str) -> tuple[Any, Any]:
-    """The network and an input of one sample."""
+    """Return the network and an input of one sample."""
     import torch
 
     if network == "llama-7b":
@@ -95,7 +97,7 @@ def with_chronograd(network: str) -> dict[str, int]:
 
 
 def with_chronograd_forward(network: str) -> dict[str, int]:
-    """The forward pass alone, as the tools below give it."""
+    """Return the forward pass alone, as the tools below report it."""
     from chronograd.count.network import trace_network
 
     name = network if network == "llama-7b" else f"torchvision:{network}"
@@ -144,7 +146,7 @@ def with_flopcounter(network: str) -> dict[str, int]:
 
 
 def _place(network: str) -> str:
-    """Tools made for real tensors run on the CPU; the large transformer would need 27 GB, so it is given on meta."""
+    """Return the device: CPU for tools that need real tensors, meta for the large transformer, which would need 27 GB."""
     return "meta" if network == "llama-7b" else "cpu"
 
 
@@ -175,7 +177,7 @@ def child(tool: str, network: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (4 * LIMIT_BYTES, 4 * LIMIT_BYTES))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    for module in IMPORTS[tool]:  # whole, before the clock starts
+    for module in IMPORTS[tool]:  # import everything before the clock starts
         importlib.import_module(module)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
@@ -186,7 +188,7 @@ def child(tool: str, network: str) -> None:
 
 
 def run(tool: str, network: str, repeats: int) -> dict[str, Any]:
-    """Medians over repeats, and errors against the truth; or the reason why there are none."""
+    """Return medians over repeats and errors against the true value, or the reason for a failure."""
     rows = []
     for _ in range(repeats):
         command = [sys.executable, "-m", "benchmarks.counting", "--child", tool, network]
@@ -214,7 +216,7 @@ def run(tool: str, network: str, repeats: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
+    """Return a Markdown table."""
     lines = ["| network | counter | CPU s (range) | peak memory | forward error | backward error |"]
     lines.append("| --- | --- | ---: | ---: | ---: | ---: |")
     for r in rows:

@@ -1,14 +1,14 @@
-"""This machine's CPU: calibrated, then steps of networks that no calibration ever saw, predicted and timed beside each other.
+"""This machine's CPU: calibrated, then steps of networks outside the calibration, predicted and timed.
 
     python -m benchmarks.cpu --out FOLDER [--group unseen|host] [--rounds 3]
     python -m benchmarks.cpu --out FOLDER --score [--predict]
 
 `unseen`: 24 networks at one and two processes, training and inference. `host`: six small networks at batch 1 to 64, eager and
-compiled, where Python and the framework set the pace. One and two processes take turns, round by round; a case's time is the
-median over rounds, its spread from the fastest to the slowest of them. Each round begins and ends with a probe of the machine's
-pace: rounds at paces more than 15 % apart mean that something else used the machine. The pace around each case is kept, too, and what
-was timed is also told at the speed of the calibration. Resumable by rounds. `--predict` predicts anew from the calibration that is kept,
-by today's formula.
+compiled, where Python and the framework limit the speed. One and two processes take turns in rounds. A case's time is the
+median over rounds, and its spread is from the fastest to the slowest round. Each round begins and ends with a probe of the
+machine's speed: if the speeds of rounds differ by more than 15 %, another program used the machine. Results also store the
+speed around each case, and report its time scaled to the speed during calibration. An interrupted run resumes at the next
+round. `--predict` repeats the predictions from the stored calibration with the current formula.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NETWORKS = (
 )  # fmt: skip
 WORLDS = {"unseen": (1, 2), "host": (1,)}
 BATCH = 8
-# Small enough that a step of one image is mostly the host's; of kinds that differ.
+# Different kinds of networks, so small that the host takes most of a one-image step.
 SMALL = ("lenet5", "small-cnn", "resnet8", "resnet20", "torchvision:squeezenet1_1", "torchvision:mobilenet_v3_small")
 SMALL_BATCHES = (1, 4, 16, 64)
 SMALL_SIDE = 64
@@ -94,7 +94,7 @@ def name_of(case: dict[str, Any]) -> str:
 
 
 def worker(group: str, world: int) -> None:
-    """One rank, which prints a line of JSON for each case."""
+    """Run one rank, which prints a line of JSON for each case."""
     from chronograd.train.communicator import communicator_of
     from chronograd.train.rank_context import rank_context_from_environment
 
@@ -116,7 +116,7 @@ def worker(group: str, world: int) -> None:
 
 
 def measure_round(group: str, world: int) -> dict[str, dict[str, Any]]:
-    """Rows by name of their case, from ranks on loopback."""
+    """Return rows by case name, from ranks on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     ranks = []
@@ -141,7 +141,7 @@ def measure_round(group: str, world: int) -> dict[str, dict[str, Any]]:
 
 
 def calibrated(group: str) -> dict[str, Any]:
-    """A calibration of this machine, again where it was busy meanwhile, and what it predicts of every case."""
+    """Calibrate this machine, again if it was busy meanwhile, and return the predictions of every case."""
     for _ in range(3):
         print("calibrating this machine", flush=True)
         device = calibrate_all(setups=setups(group))
@@ -156,13 +156,13 @@ def calibrated(group: str) -> dict[str, Any]:
 
 
 def setups(group: str) -> list[Setup]:
-    """Ways of running that the cases of a group need; a compiler lays images out with channels last."""
+    """Return the setups that the cases of a group need; compiled cases use channels last."""
     layouts = (False, True) if group == "host" else (False,)
     return [Setup(w, max(1, environment.cores() // w), is_last) for w in WORLDS[group] for is_last in layouts]
 
 
 def predicted(group: str, device: Device) -> dict[str, dict[str, Any]]:
-    """What a calibrated machine is predicted to take for every case."""
+    """Return the predictions of a calibrated machine for every case."""
     found: dict[str, dict[str, Any]] = {}
     paces = {(c.processes, c.mode, c.channels_last): c.provenance.get("pace_s") for c in calibrations(device)}
     for world in WORLDS[group]:
@@ -179,7 +179,7 @@ def predicted(group: str, device: Device) -> dict[str, dict[str, Any]]:
 
 
 def device_of(kept: dict[str, Any]) -> Device:
-    """The machine that was calibrated, as `chronograd calibrate` described it: peaks are the highest that were reached."""
+    """Return the calibrated machine as `chronograd calibrate` described it; its peaks are the highest measured rates."""
     settings, told = kept["calibration"]["settings"], kept["environment"]
     return Device(
         name="local",
@@ -199,7 +199,7 @@ def device_of(kept: dict[str, Any]) -> Device:
 
 
 def measure(group: str, folder: Path, rounds: int, is_again: bool) -> None:
-    """Calibration and predictions first, once; then the rounds that are missing, written one by one."""
+    """Calibrate and predict once, then run the missing rounds and write each one."""
     path = folder / f"{group}.json"
     kept = json.loads(path.read_text()) if path.exists() else {"rounds": []}
     if is_again or "predicted" not in kept:
@@ -216,10 +216,11 @@ def measure(group: str, folder: Path, rounds: int, is_again: bool) -> None:
 
 
 def judged(kept: dict[str, Any], is_at_pace: bool = False) -> list[dict[str, Any]]:
-    """Every case that ran in all rounds: predicted and measured seconds, spread of rounds, and whether the prediction is right.
+    """Return every case that ran in all rounds: predicted and measured seconds, spread of rounds, and whether the prediction is
+    right.
 
     Args:
-        is_at_pace: what was timed is taken to the pace of the calibration; see `has_paces`.
+        is_at_pace: scale measured times to the machine's speed during calibration; see `has_paces`.
     """
     rows = []
     for name, told in kept["predicted"].items():
@@ -245,7 +246,7 @@ def judged(kept: dict[str, Any], is_at_pace: bool = False) -> list[dict[str, Any
 
 
 def has_paces(kept: dict[str, Any]) -> bool:
-    """Whether the pace was kept around each case, and of the calibration: older results lack it."""
+    """Return whether the results contain the machine's speed for each case and for the calibration. Older results lack it."""
     rows = [
         *kept["predicted"].values(),
         *(row for r in kept["rounds"] for row in r["rows"].values() if "seconds" in row),
@@ -254,7 +255,7 @@ def has_paces(kept: dict[str, Any]) -> bool:
 
 
 def _at_pace(told: dict[str, Any], row: dict[str, Any], is_at_pace: bool) -> float:
-    """What takes a time to the pace of the calibration."""
+    """Return the factor that scales a time to the machine's speed during calibration."""
     return float(told["pace_s"] / row["pace_s"]) if is_at_pace else 1.0
 
 

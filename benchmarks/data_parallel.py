@@ -1,13 +1,13 @@
-"""What torch.nn.DataParallel takes of the host in a step: replicas tensor by tensor, and forward of all in threads of one process.
+"""Host time of torch.nn.DataParallel in a step: replicating each tensor, and all forward passes in threads of one process.
 
     python -m benchmarks.data_parallel --json benchmarks/results/data_parallel.json
 
-DataParallel makes no replicas without GPUs. Its work on the host is the same whatever the device is: here `replicate` of
-PyTorch runs as it is on small networks, but for the copies between devices, which are replaced by the same flattening
-and taking apart; backward adds up gradients in the same way. Forward of all replicas runs in threads, as `parallel_apply` has
-them, on samples so small that calling operators is nearly all of it; the lock of the interpreter lets one at a time. Both are divided
-by tensors × replicas and operators × replicas. Seconds are of the processor, so that other processes on the machine do not count:
-threads that share an interpreter take turns, so that what all take is what passes. chronograd/predict/scaling.py has the constants.
+DataParallel makes no replicas without GPUs, but its host work is the same on any device. This benchmark runs PyTorch's
+`replicate` on small networks and replaces only the copies between devices, with the same flattening and splitting. The backward
+pass adds up gradients in the same way. All replicas run forward in threads like `parallel_apply`. Samples are so small that
+calling operators takes nearly all the time, and the interpreter lock admits one thread at a time. The two times are divided by
+tensors × replicas and by operators × replicas. Seconds are CPU time, so other processes do not count. Threads that share an
+interpreter take turns, so their total CPU time equals the elapsed time. chronograd/predict/scaling.py has the constants.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from chronograd.measure import environment
 from chronograd.models.registry import build
 
-# Small ones, whose computing is little beside calling it.
+# Small networks, where computing takes little time compared with calling operators.
 NETWORKS = ("resnet20", "resnet56")
 REPLICAS = (2, 4)
 ROUNDS = 25
 
 
 class _Coalesced(torch.autograd.Function):
-    """Broadcast of torch.nn.parallel without its copies: one flat tensor a replica, taken apart; backward adds them up."""
+    """Broadcast of torch.nn.parallel without copies: splits one flat tensor per replica; the backward pass adds gradients
+    up.
+    """
 
     @staticmethod
     def forward(context: Any, num_replicas: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -74,11 +76,11 @@ def _least_s(act: Callable[[], None]) -> float:
         start = time.process_time()
         act()
         seconds.append(time.process_time() - start)
-    return min(seconds)  # others on the machine only ever add
+    return min(seconds)  # other processes can only add time
 
 
 def replicate_s(network: nn.Module, num_replicas: int) -> float:
-    """Replicas of a network and the way back of their gradients, without a copy."""
+    """Return the seconds to replicate a network and to add up its gradients, without copies."""
 
     def act() -> None:
         with (
@@ -98,7 +100,7 @@ def replicate_s(network: nn.Module, num_replicas: int) -> float:
 
 
 def forward_s(network: nn.Module, num_replicas: int) -> float:
-    """Forward of all replicas in threads, each with two tiny samples."""
+    """Return the seconds of all replicas' forward passes in threads, each with two tiny samples."""
     sample = torch.ones(2, 3, 8, 8)
     if num_replicas == 1:
         return _least_s(lambda: network(sample))
@@ -114,7 +116,7 @@ def forward_s(network: nn.Module, num_replicas: int) -> float:
 
 
 class _Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operators that are called, but for views."""
+    """Counter of called operators, except views."""
 
     num = 0
 

@@ -1,15 +1,15 @@
-"""DAWNBench: what `plan` gives for ResNet-50 on ImageNet to 75 %, on like hardware, beside the entries' hours and cost.
+"""DAWNBench: predictions of `plan` for ResNet-50 on ImageNet to 75 %, compared with the entries' hours and cost.
 
     python -m benchmarks.dawnbench [FILE] [--json]
 
-FILE is `dawnbench/train_epoch_times.csv` of the measured tables (stanford-futuredata/dawn-bench-entries); without it, that of the
-folder CHRONOGRAD_MEASURED. Given are an entry's machines and the epochs until its top-1 accuracy was 75 %; predicted are hours on
-p3.16xlarge instances (eight V100, 64 virtual CPUs that decode) at 224 pixels, at the best batch of 16 to 256 a device, channels
-first, as frameworks of 2018 ran, and dollars at the list price of then and now. What is not predicted: most entries trained on
-smaller images for most of their epochs (progressive resizing), which takes less; evaluation after every epoch, start-up, and networks
-between machines slower than their line, which take more.
+FILE is `dawnbench/train_epoch_times.csv` of the measured tables (stanford-futuredata/dawn-bench-entries). Its default is in the
+folder CHRONOGRAD_MEASURED. The inputs are an entry's machines and its epochs until 75 % top-1 accuracy. `plan` predicts hours
+on p3.16xlarge instances (eight V100, 64 virtual CPUs for decoding) at 224 pixels, and dollars at the list price of then and
+now. It uses the best batch of 16 to 256 per device in channels-first layout, as frameworks of 2018 ran. The prediction leaves
+out progressive resizing, which most entries used: smaller images for most epochs, which take less time. It also leaves out
+evaluation after every epoch, start-up, and networks slower than their line rate, which take more time.
 
-What an entry ran on is recalled from the leaderboard; its file name tells the number of machines.
+The hardware of an entry is from the leaderboard as we remember it. Its file name gives the number of machines.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from chronograd.plan.search import SearchSpace, search
 SAMPLES, TARGET = 1_281_167, 75.0
 INSTANCE = "p3.16xlarge"
 BATCHES = (16, 32, 64, 128, 256)
-ENDLESS = (1e15, 1e15, 1e15)  # the entry's epochs are given, whatever the batch
+ENDLESS = (1e15, 1e15, 1e15)  # the entry gives the epochs for any batch
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the leaderboard: its file, its number of V100, precision, and whether images grew while it trained."""
+    """An entry of the leaderboard: file, number of V100, precision, and whether images grew during training."""
 
     file: str
     count: int
@@ -57,7 +57,7 @@ ENTRIES = (
 
 
 def entries(path: Path) -> dict[str, tuple[float, float]]:
-    """Epochs and hours until the target, of every entry that reached it, by the name of its file."""
+    """Return epochs and hours to the target by file name, for every entry that reached it."""
     reached: dict[str, tuple[float, float]] = {}
     with path.open() as stream:
         for row in csv.DictReader(stream):
@@ -68,7 +68,7 @@ def entries(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def predicted(entry: Entry, epochs: float) -> dict[str, float]:
-    """Hours and dollars with their 80 % intervals, of the fastest batch and layout."""
+    """Return hours and dollars with their 80 % intervals, for the fastest batch and layout."""
     job = jobs.from_dict(
         {
             "network": {"name": "torchvision:resnet50"},

@@ -1,12 +1,11 @@
-"""Decoding: photographs that a virtual CPU of a host decodes, crops, resizes and normalises in a second, as a DataLoader does.
+"""Decoding: photographs per second that a virtual CPU decodes, crops, resizes and normalises, as in a DataLoader.
 
     python -m benchmarks.decoding [--seconds S] [--processes N]
 
-A picture of the size and bytes of ImageNet's training set on average, 500 x 375 pixels and 110 kB, is drawn, and written as
-JPEG. Each process, one on every virtual CPU, then does what the usual recipe does with it: Pillow's decoder, a random crop
-resized to 224 pixels, a flip, a tensor, normalised. Reading from disk is left out. `chronograd.plan.renting.PHOTOGRAPHS` is
-this figure; published ones for decoding alone are in its comment. The clock is the processor time of each process, so that
-other work on the machine takes nothing of it but caches.
+The benchmark generates a JPEG with the average size of ImageNet's training set, 500 x 375 pixels and 110 kB. One process per
+virtual CPU then runs the usual recipe on it: Pillow's decoder, a random crop resized to 224 pixels, a flip, conversion to a
+tensor, normalisation. Reading from disk is left out. `chronograd.plan.renting.PHOTOGRAPHS` is this figure; its comment gives
+published figures for decoding alone. Times are CPU times of each process, so other work on the machine affects only the caches.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ WIDTH, HEIGHT, AIM_BYTES = 500, 375, 110_000
 
 
 def photograph() -> bytes:
-    """A JPEG of ImageNet's average size: noise over a smooth picture, as strong as makes the bytes right."""
+    """Return a JPEG of ImageNet's average size: a smooth picture with noise that gives the right number of bytes."""
     rng = np.random.default_rng(0)
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     smooth = 128 + 60 * np.sin(x / 40)[..., None] + 40 * np.cos(y / 25)[..., None] * np.array([1.0, 0.6, 0.3])
@@ -43,7 +42,7 @@ def photograph() -> bytes:
 
 
 def _rates(data: bytes, seconds: float, is_whole: bool) -> float:
-    """Images/s of one process, for so many seconds: decoding alone, or all that is done to a training image."""
+    """Return images/s of one process over `seconds`: decoding alone, or all steps for a training image."""
     import torch
     from torchvision import transforms
 

@@ -1,8 +1,8 @@
 """Deep Q-learning on CartPole in four packages, for benchmarks.reinforcement: the same network, minibatch, replay and schedule.
 
-An MLP of 128 and 128, minibatches of 64, Adam, Huber loss, gradients cut at a norm of 10, ε = 0.05, one environment, uniform
-replay. Of each: `act`, steps with a network that chooses and a replay that takes in; `learn`, updates alone, each with its
-minibatch drawn; `train`, steps with an update after every fourth.
+All use an MLP of 128 and 128, minibatches of 64, Adam, Huber loss, gradient norms clipped at 10, ε = 0.05, one environment and
+a uniform replay. Each package has three workloads: `act`, environment steps with action choice and replay insertion; `learn`,
+updates alone, each with a sampled minibatch; `train`, steps with an update after every fourth step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 ENVIRONMENT = "CartPole-v1"
 HIDDEN, BATCH, RATE, DISCOUNT, NORM, EPSILON = (128, 128), 64, 5e-4, 0.99, 10.0, 0.05
 CAPACITY, FILLED, UPDATE_EVERY, TARGET_EVERY = 50_000, 2_000, 4, 500
-# Of one call; the start of a loop, which some packages take long for, is a small part of it.
+# Amounts per call, large enough that the slow loop start of some packages is a small part of it.
 STEPS, UPDATES = 400, 100
 NEVER = 10**9
 Work = Callable[[], object]
@@ -69,7 +69,7 @@ def ours() -> dict[str, Work]:
 
 
 def plain() -> dict[str, Work]:
-    """One file of PyTorch in CleanRL's manner (its dqn.py): gymnasium's vector of one, Stable-Baselines3's replay."""
+    """Return a single-file PyTorch version like CleanRL's dqn.py: gymnasium's vector of one, Stable-Baselines3's replay."""
     import gymnasium
     import torch
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -161,7 +161,7 @@ def stable_baselines3() -> dict[str, Work]:
 
 
 def torchrl() -> dict[str, Work]:
-    """As its own sota-implementations/dqn has it."""
+    """Return the version from torchrl's sota-implementations/dqn."""
     import torch
     from tensordict.nn import TensorDictSequential
     from torchrl.collectors import Collector
@@ -171,7 +171,7 @@ def torchrl() -> dict[str, Work]:
     from torchrl.objectives import DQNLoss, HardUpdate
 
     def agent(at_once: int) -> tuple[Iterator[Any], Callable[[], None]]:
-        """`at_once`: steps before the loop has its turn."""
+        """Return an agent that takes `at_once` steps before each turn of the loop."""
         environment = GymEnv(ENVIRONMENT, categorical_action_encoding=True)
         network = MLP(in_features=4, out_features=2, num_cells=list(HIDDEN), activation_class=torch.nn.ReLU)
         actor = QValueActor(network, spec=Composite(action=environment.action_spec), in_keys=["observation"])
@@ -222,5 +222,5 @@ def torchrl() -> dict[str, Work]:
 
 
 CONTENDERS = {"chronograd": ours, "plain": plain, "stable-baselines3": stable_baselines3, "torchrl": torchrl}
-# What a call of each does.
+# Amount of work in one call.
 AMOUNTS = {"act": STEPS, "learn": UPDATES, "train": STEPS}

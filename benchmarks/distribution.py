@@ -1,10 +1,10 @@
-"""Our `ddp` against a bare torchrun script and Lightning's DDP: samples per second of the same training, paired.
+"""Our `ddp` compared with a bare torchrun script and Lightning's DDP: paired samples per second of the same training.
 
     python -m benchmarks.distribution --rounds 10 --json benchmarks/results/distribution.json
 
-Each contender is a whole run of two processes on loopback, one thread each, of the same network on the same synthetic
-images with the same batch and optimizer. What is compared is the time of the timed steps on rank 0, from a barrier to a
-barrier, after a warm-up: start-up is apart. Contenders take turns, in an order that changes from round to round.
+Each contender is a full run of two processes on loopback, one thread each, with the same network, synthetic images, batch and
+optimizer. The benchmark compares the time of the timed steps on rank 0, from barrier to barrier after a warm-up, without
+start-up. Contenders take turns, in an order that changes between rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORLD = 2
 
 
 def run_contender(name: str, arguments: argparse.Namespace, folder: Path) -> float:
-    """Samples per second of one whole run. Raises RuntimeError with the end of what it printed if it fails."""
+    """Return the samples per second of one full run. Raises RuntimeError with the end of its output if it fails."""
     out = folder / f"{name.replace(' ', '-')}.json"
     out.unlink(missing_ok=True)
     command = [
@@ -44,7 +44,7 @@ def run_contender(name: str, arguments: argparse.Namespace, folder: Path) -> flo
 
 
 def compare(arguments: argparse.Namespace, say: Callable[[str], None]) -> dict[str, list[float]]:
-    """Samples per second of each contender in each round."""
+    """Return the samples per second of each contender in each round."""
     names = [OURS, BARE, LIGHTNING]
     rates: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +57,7 @@ def compare(arguments: argparse.Namespace, say: Callable[[str], None]) -> dict[s
 
 
 def verdict(ratios: Mapping[str, Ratio]) -> str:
-    """Whether the 95 % interval of ours over the bare script includes 0.99 or lies above."""
+    """Return whether the 95 % interval of our rate over the bare script's includes 0.99 or lies above it."""
     low, high = ratios[BARE].low, ratios[BARE].high
     met = "met" if high >= 0.99 else "missed"
     return f"ours over the bare script {ratios[BARE].value:.3f} ({low:.3f} to {high:.3f}): aim of 0.99 {met}"

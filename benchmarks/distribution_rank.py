@@ -36,7 +36,7 @@ def make_job(network: str, batch: int, steps: int) -> Job:
 
 
 def with_chronograd(job: Job, warmup: int, steps: int) -> float:
-    """Seconds of the timed steps of our step, as the loop runs it."""
+    """Return the seconds of the timed steps with our step and loop."""
     from chronograd.train.communicator import communicator_of
     from chronograd.train.rank_context import rank_context_from_environment
     from chronograd.train.step import TrainingStep
@@ -55,7 +55,7 @@ def with_chronograd(job: Job, warmup: int, steps: int) -> float:
 
 
 def tensors(job: Job) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same images and labels as float tensors, normalised once, as a script would keep them."""
+    """Return the same images and labels as float tensors, normalised once, as in a typical script."""
     from chronograd.train.inputs import ImageInput, in_chunks
 
     data = datasets.load(job.data)
@@ -72,7 +72,7 @@ def network_of(job: Job) -> torch.nn.Module:
 
 
 def by_hand(job: Job, warmup: int, steps: int) -> float:
-    """Seconds of the timed steps of a bare script: DistributedDataParallel, a permutation, slices of tensors."""
+    """Return the seconds of the timed steps of a bare script: DistributedDataParallel, a permutation, slices of tensors."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     images, labels = tensors(job)
@@ -103,7 +103,7 @@ def by_hand(job: Job, warmup: int, steps: int) -> float:
 
 
 def with_lightning(job: Job, warmup: int, steps: int) -> float:
-    """Seconds of the timed steps of Lightning's Trainer with its DDP strategy, callbacks and logging off."""
+    """Return the seconds of the timed steps of Lightning's Trainer with its DDP strategy, callbacks and logging off."""
     import lightning
     from lightning.pytorch.strategies import DDPStrategy
 

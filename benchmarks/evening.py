@@ -1,10 +1,10 @@
-"""What a larger size of a study would take, from its jobs, of which none is run.
+"""Predicted cost of a larger size of a study, from its jobs, without running them.
 
     python -m benchmarks.evening [STUDY]...
 
-Hours on two cores follow from the measured time of one image, forward and backward, on one thread. Hours on an H200 are predicted for the
-steps alone, one run after the other in bf16 with CUDA graphs; they leave out start-up, input and evaluation, most of short runs. The study's
-page and docs/studies/README.md print these hours.
+Hours on two cores follow from the measured time of one image, forward and backward, on one thread. Hours on an H200 are
+predicted for steps alone, with consecutive runs in bf16 with CUDA graphs. They leave out start-up, input and evaluation, which
+dominate short runs. The study's page and docs/studies/README.md print these hours.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ON_GPU = (
 
 
 class Listing(StudyRunner):
-    """Runs nothing: keeps the jobs that it is given, and answers with the directories in which they would be."""
+    """Launcher that runs nothing: collects its jobs, and returns their future run directories."""
 
     def __init__(self, folder: Path, study: str, size: str) -> None:
         super().__init__(folder, study, size, lambda text: None)
@@ -51,7 +51,7 @@ class Listing(StudyRunner):
 
 
 def jobs(study: Study, size: str) -> list[Job]:
-    """Every job of a size of a study that only trains. Reading what was to be trained ends the list."""
+    """Return every job of a size of a study that only trains. Stops when the study reads the result of a training."""
     settings = settings_of(study, size)
     if study.name == teacher_student.STUDY.name:
         return _of_teacher(settings, Results.load(FOLDER / study.name / "results.json"))
@@ -63,7 +63,7 @@ def jobs(study: Study, size: str) -> list[Job]:
 
 
 def _of_teacher(settings: Settings, results: Results) -> list[Job]:
-    """Of each arm and stage that was published: what students learn from nobody has before the teacher is trained."""
+    """Return the jobs of students for each published arm and stage that do not need a trained teacher."""
     D, U, student = settings["labelled"], settings["unlabelled"], settings["student"]
     classes = card(teacher_student.job(settings, student, D, settings["supervised"]).data).num_classes
     weak = {row["set"] for row in results.rows["sets"] if "noise" in row}

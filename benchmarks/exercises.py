@@ -1,4 +1,4 @@
-"""Writes docs/exercises.md: which page answers which question, from questions.toml, the studies' results and the concept pages.
+"""Writer of docs/exercises.md: questions and their pages, from questions.toml, the studies' results and the concept pages.
 
 python -m benchmarks.exercises
 """

@@ -1,14 +1,14 @@
-"""Ranks, servers and nodes that are killed or stopped at random moments: every job is to end as if nothing had been.
+"""Ranks, servers and nodes killed or stopped at random moments: every job must end with the result of an undisturbed run.
 
     python -m benchmarks.faults --kills 20 --launcher local,torchrun --json benchmarks/results/faults.json
     python -m benchmarks.faults --kills 20 --servers --json benchmarks/results/faults.json
     python tools/slurm_cluster.py python -m benchmarks.faults --kills 20 --slurm --json benchmarks/results/faults.json
     python -m benchmarks.faults --table --json benchmarks/results/faults.json
 
-A job is right when it has a record, every step once, and (with two ranks of ddp) the weights and the optimizer's state of an
-undisturbed run, bit by bit. Which rank, which moment and what happens to it comes from the seed; where it was hit is read
-from its own note. One in three is stopped (SIGSTOP) instead of killed, so that the others have to find out; one in five is hit
-twice. Not a benchmark of time: anything may run beside it.
+A job is right when it has a record, every step once, and (with two ranks of ddp) the weights and optimizer state of an
+undisturbed run, bit by bit. The seed decides the rank, the moment and the fault; the rank's own note shows where it was
+hit. One in three ranks is stopped (SIGSTOP) instead of killed, so the others must detect it. One in five is hit twice. This
+benchmark measures no times, so other programs may run meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PHASES = ("start-up", "step", "evaluation", "checkpoint")
 
 @dataclass(frozen=True)
 class Fault:
-    """What is to happen to a rank, in which start of the ranks (from 1) and at or after which step."""
+    """A fault planned for a rank: the attempt (from 1), and the earliest step."""
 
     start: int
     rank: int
@@ -55,7 +55,7 @@ class Fault:
 
 
 def planned(chance: random.Random, number: int) -> list[Fault]:
-    """The faults of one job. Phases take turns; the moments within them are random."""
+    """Return the faults of one job. Phases take turns; the moments within them are random."""
     found = []
     for start in range(1, 3 if number % 5 == 4 else 2):
         phase = PHASES[(number + start - 1) % len(PHASES)]
@@ -67,7 +67,7 @@ def planned(chance: random.Random, number: int) -> list[Fault]:
 
 
 def has_come(fault: Fault, note: Note | None, of_first: Note | None) -> bool:
-    """Whether a rank is where it is to be hit. Rank 0 alone writes checkpoints."""
+    """Return whether a rank has reached the planned moment. Only rank 0 writes checkpoints."""
     if note is None or of_first is None:
         return False
     if fault.phase == "checkpoint":
@@ -78,7 +78,7 @@ def has_come(fault: Fault, note: Note | None, of_first: Note | None) -> bool:
 
 
 def hit(run: RunDir, fault: Fault, seen: set[int], is_over: threading.Event) -> dict[str, Any] | None:
-    """Wait for the moment, then kill or stop. Returns where the rank was; None if the job was over before."""
+    """Wait for the moment, then kill or stop. Returns the rank's position, or None if the job ended before."""
     while not is_over.is_set():
         if fault.phase == "start-up":
             process = _new_rank(run, fault.rank, seen)
@@ -104,7 +104,7 @@ def hit(run: RunDir, fault: Fault, seen: set[int], is_over: threading.Event) -> 
 
 
 def _new_rank(run: RunDir, rank: int, seen: set[int]) -> int | None:
-    """A process of a rank that was started since the last fault."""
+    """Return a process of the rank that started after the last fault."""
     for child in psutil.Process().children(recursive=True):
         try:
             is_rank = child.environ().get("RANK") == str(rank) and "chronograd.train.worker" in child.cmdline()
@@ -116,7 +116,7 @@ def _new_rank(run: RunDir, rank: int, seen: set[int]) -> int | None:
 
 
 def one(job: Job, run_path: Path, launcher: str, faults: Sequence[Fault], expected: Sequence[bytes]) -> dict[str, Any]:
-    """One job with its faults."""
+    """Run one job with its faults."""
     run = jobs.create(job, run_path)
     is_over, hits = threading.Event(), list[dict[str, Any]]()
 
@@ -201,7 +201,7 @@ TITLES = {
 
 
 def table(results: dict[str, Any]) -> str:
-    """One row per kind of fault; seconds and steps are those of jobs that had lost any, at the median and the most."""
+    """Return one row per kind of fault, with the median and maximum seconds and steps of the jobs that lost any."""
     rows = [
         "| what was hit | jobs | hits: killed, stopped | ended | every step once | same weights | "
         "steps redone, median of jobs with any | lost, median of jobs with any |"
@@ -230,7 +230,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def keep(path: Path, kind: str, result: dict[str, Any]) -> None:
-    """Put one kind of fault into a file that has others."""
+    """Write one kind of fault to a file and preserve the others."""
     whole = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**whole, kind: result}, indent=1) + "\n")
 

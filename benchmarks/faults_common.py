@@ -1,4 +1,4 @@
-"""What the benchmarks of faults share: the job, and how its end is judged."""
+"""Shared parts of the fault benchmarks: the job, and the check of its result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 15.0
 
 
 def make_job(*overrides: str) -> Job:
-    """Batch norm, momentum and augmentation: what makes a resumed run differ if anything is forgotten."""
+    """Return a job with batch norm, momentum and augmentation, so a resumed run differs if any state is lost."""
     job = from_dict(
         {
             "network": {"name": "resnet20"},
@@ -35,7 +35,7 @@ def make_job(*overrides: str) -> Job:
 
 
 def outcome(run: RunDir, expected: Sequence[bytes] | None, steps: int, error: str) -> dict[str, Any]:
-    """What became of a job."""
+    """Return the outcome of a job."""
     logs = list(run.logs().values())
     logs = logs if expected is not None else [merged(logs)]
     is_right = all([line.step for line in log.steps] == list(range(1, steps + 1)) for log in logs)

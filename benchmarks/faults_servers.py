@@ -20,14 +20,14 @@ from chronograd.launch import jobs
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import merged
 
-# What each is called in the list of processes.
+# Names in the process list.
 VICTIMS = {"server": "ray::ParameterServer", "learner": "ray::GradientLearner", "driver": "parameter_server.run"}
 OVERRIDES = ("backend=parameter_server", "communication.servers=2")
 RUN_VARIABLE = "CHRONOGRAD_FAULTS_RUN"
 
 
 def processes(title: str, mark: str) -> list[psutil.Process]:
-    """With these words in their title, of the run with this mark in its environment."""
+    """Return processes with `title` in their title, from the run with `mark` in its environment."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -39,7 +39,7 @@ def processes(title: str, mark: str) -> list[psutil.Process]:
 def strike(
     run: RunDir, who: str, kind: str, step: int, chance: random.Random, is_over: threading.Event
 ) -> dict[str, Any]:
-    """At or after an update, to one of the actors that are of this kind; step 0 is as soon as there is one."""
+    """Hit one actor of a kind at or after an update; step 0 means as soon as it starts."""
     while not is_over.is_set():
         steps = merged(run.logs().values()).steps
         found = processes(VICTIMS[who], str(run.path)) if not step or (steps and steps[-1].step >= step) else []
@@ -56,7 +56,7 @@ def strike(
 
 def one(path: Path, number: int, chance: random.Random) -> dict[str, Any]:
     who = tuple(VICTIMS)[number % len(VICTIMS)]
-    kind = "stop" if number % 6 == 4 else "kill"  # a driver that is stopped is seen by nobody
+    kind = "stop" if number % 6 == 4 else "kill"  # no process detects a stopped driver
     step = 0 if number % 7 == 6 else chance.randrange(1, STEPS - 6)
     run = jobs.create(make_job(*OVERRIDES), path)
     os.environ[RUN_VARIABLE] = str(run.path)

@@ -1,4 +1,4 @@
-"""Nodes of a SLURM that are drained or lost while a job runs on them; the SLURM is that of SLURM_CONF."""
+"""SLURM nodes drained or lost while a job runs on them; SLURM_CONF names the cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_REST = {"idle", "drained", "down", "down*", "idle*"}
 
 
 def strike(run: RunDir, kind: str, step: int, chance: random.Random) -> dict[str, Any]:
-    """Drain a node and queue the job again, as one does before maintenance; or lose the node, upon which SLURM does."""
+    """Drain a node and requeue the job, as before maintenance; or lose the node, after which SLURM requeues the job."""
     _wait(lambda: slurm.state(run).step >= step or run.is_finished, run)
     if run.is_finished:
         return {}
@@ -35,7 +35,7 @@ def strike(run: RunDir, kind: str, step: int, chance: random.Random) -> dict[str
 
 
 def begin_again(run: RunDir) -> None:
-    """SLURM holds a job that was queued again back for two minutes, longer than its end takes to come in."""
+    """Release a requeued job, which SLURM holds back for two minutes, longer than its end takes to arrive."""
     job_id = slurm.state(run).job_id
     _wait(lambda: slurm.state(run).state == "PENDING" and set(_said("sinfo", "-hNo%T").split()) <= AT_REST, run)
     time.sleep(3)
@@ -43,7 +43,7 @@ def begin_again(run: RunDir) -> None:
 
 
 def one(path: Path, number: int, chance: random.Random, expected: Sequence[bytes]) -> dict[str, Any]:
-    """Every other time the node is back before the job goes on, else it goes on without it."""
+    """Run one job. Every second time the node returns before the job resumes; otherwise the job resumes without it."""
     kind = "drain" if number % 2 == 0 else "down"
     is_back_first = chance.random() < 0.5
     run = slurm.launch(make_job(*OVERRIDES), out=path)
@@ -75,7 +75,7 @@ def run(kills: int, seed: int, folder: Path, told: Callable[[Any], None]) -> Non
 
 def _resume(node: str) -> None:
     if "idle" not in _said("sinfo", "-hNn", node, "-o%T"):
-        # A node that was set down comes back by itself, as its daemon lives; SLURM then refuses this.
+        # A node set down returns by itself because its daemon still runs; SLURM then refuses this command.
         subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False, capture_output=True)
 
 

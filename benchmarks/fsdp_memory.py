@@ -1,9 +1,10 @@
-"""Whether `predict` accepts the FSDP configurations that ran on 80 GB cards, as llm-foundry published them.
+"""Check that `predict` accepts the FSDP configurations that ran on 80 GB cards, as published by llm-foundry.
 
     python -m benchmarks.fsdp_memory --measured DIR
 
-All rows ran, so "does not fit" is wrong in each. A row that ran says nothing about the largest batch: a prediction that is too low
-passes. MPT is traced as GPT-2 with its depth, width, heads and vocabulary, without dropout; its ALiBi has no learned positions.
+All rows ran, so "does not fit" is always wrong. A row that ran does not bound the largest batch, so a prediction that is too
+low passes. MPT is traced as GPT-2 with its depth, width, heads and vocabulary, without dropout; its ALiBi has no learned
+positions.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python -m benchmarks.fuzz --target job --cpu-minutes 1
     python -m benchmarks.fuzz --cpu-minutes 10 --json benchmarks/results/fuzz.json
 
-A target takes a process of its own, one after the other. A finding is anything but a good parse or one clear error, in time,
-with nothing executed and no file of the user's changed. It is kept in FOLDER/TARGET/findings, and fuzzing goes on; what found
-something belongs into tests/fuzz_corpus, which the tests replay. A process that ends by itself, or takes a minute of CPU time
-for one input, is a finding too, and is started again. Needs the extra `fuzz`.
+Targets run in sequence, each in a separate process. The expected result is a good parse or one clear error, in time, without
+executing anything or changing a user's file. Any other result is a finding. It is stored in FOLDER/TARGET/findings, and fuzzing
+continues. Add its input to tests/fuzz_corpus, which the tests replay. A process that exits by itself, or takes a minute of CPU
+time for one input, is also a finding and restarts. Needs the extra `fuzz`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from chronograd.files import write_json
 from chronograd.measure import environment
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz_corpus"
-# One input may take so much CPU time before its process is ended.
+# Largest CPU time of one input before its process is killed.
 STUCK_S = 60.0
-# Starts of a process that did not come to a first input; a source file may just be in somebody's editor.
+# Largest number of starts without a first input; someone may be editing a source file.
 MAX_STARTS = 20
 
 
 def fuzz(name: str, cpu_s: float, folder: Path) -> dict[str, Any]:
-    """Fuzz one target for so many seconds of CPU time. Returns the row of the results."""
+    """Fuzz one target for `cpu_s` seconds of CPU time. Returns the row of the results."""
     folder.mkdir(parents=True, exist_ok=True)
     inputs, done_s, starts, deaths = 0, 0.0, 0, 0
     while done_s < cpu_s and starts < MAX_STARTS:
@@ -61,7 +61,7 @@ def fuzz(name: str, cpu_s: float, folder: Path) -> dict[str, Any]:
 
 
 def _session(name: str, cpu_s: float, folder: Path) -> int:
-    """One process, until it ends. Returns its exit status."""
+    """Run one process until it ends. Returns its exit status."""
     command = [sys.executable, "-m", "benchmarks.fuzzing.session", name, str(folder), str(cpu_s)]
     with (folder / "log.txt").open("ab") as log:
         child = subprocess.Popen(command, stdout=log, stderr=log)
@@ -78,7 +78,7 @@ def _session(name: str, cpu_s: float, folder: Path) -> int:
 
 
 def _cpu_s(pid: int) -> float:
-    """CPU time of a process, as Linux tells; 0 where it does not."""
+    """Return the CPU time of a process as Linux reports it; 0 if unavailable."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -90,19 +90,19 @@ def _state(folder: Path) -> dict[str, Any]:
     nothing = {"inputs": 0, "cpu_s": 0.0, "started_s": 0.0, "is_over": False}
     try:
         return {**nothing, **json.loads((folder / "state.json").read_text())}
-    except (OSError, ValueError):  # not there yet, or being written
+    except (OSError, ValueError):  # missing, or still being written
         return nothing
 
 
 def _keep_current(folder: Path, why: str) -> None:
-    """The input at which a process ended."""
+    """Save the input at which a process ended."""
     key = f"died-{datetime.now(UTC):%H%M%S}"
     shutil.copyfile(folder / "current", folder / "findings" / f"{key}.input")
     (folder / "findings" / f"{key}.txt").write_text(f"died\n{why}\nthe process ended\n")
 
 
 def _coverage(log: Path) -> dict[str, int]:
-    """Branches, features and inputs kept, as libFuzzer said last."""
+    """Return branches, features and stored inputs from libFuzzer's last line."""
     found = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", log.read_text(errors="replace"))
     return dict(zip(("branches", "features", "corpus"), map(int, found[-1]), strict=True)) if found else {}
 
@@ -113,7 +113,7 @@ def _findings(folder: Path) -> list[str]:
 
 
 def save(path: Path, rows: dict[str, Any]) -> None:
-    """Rows beside those of targets that the file has already."""
+    """Write rows and preserve those of other targets in the file."""
     before = json.loads(path.read_text())["targets"] if path.exists() else {}
     versions = {
         name: importlib.metadata.version(name) for name in ("atheris", "pydantic", "pyyaml", "torch", "chronograd")

@@ -1,4 +1,4 @@
-"""Changes to inputs that keep them close to valid: of a tree (JSON, YAML, TOML), of lines, of cells, of folders."""
+"""Changes to inputs that keep them close to valid: to trees (JSON, YAML, TOML), lines, cells and folders."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VALUES: tuple[Any, ...] = (
         [[1, 2]],
     ),
 )
-# Fragments that a format gives a meaning of its own.
+# Fragments with a special meaning in a format.
 TOKENS = (
     *(b"!!python/object/apply:os.system ['true']", b"!!python/name:os.system", b"!!binary aa", b"!!set {a}", b"!!int ''"),
     *(b"!!bool x", b"!!timestamp x", b"!!float ''", b"&a [*a]", b"*a", b"<<: *a", b"<<: {batch: 1}", b"2001-99-99"),
@@ -66,7 +66,7 @@ TOKENS = (
 
 
 def of_bytes(data: bytes, random: Random) -> bytes:
-    """Cut, double, overwrite, insert a token; without any knowledge of the format."""
+    """Cut, double, overwrite or insert a token, without any knowledge of the format."""
     at, end = sorted((random.randint(0, len(data)), random.randint(0, len(data))))
     near = min(len(data), at + random.choice((0, 1, 2, 8, 40)))
     return random.choice(
@@ -85,7 +85,7 @@ def of_json(data: bytes, random: Random) -> bytes:
 
 
 def of_yaml(data: bytes, random: Random) -> bytes:
-    """A tree written as YAML's blocks, or, as YAML may, as JSON."""
+    """Change a tree and write it in YAML's block style or as JSON, which is valid YAML."""
     dump: Callable[[Any], str] = random.choice((lambda tree: str(yaml.safe_dump(tree)), json.dumps))
     return _of_tree(data, random, yaml.safe_load, lambda tree: dump(tree).encode())
 
@@ -95,7 +95,7 @@ def of_toml(data: bytes, random: Random) -> bytes:
 
 
 def of_lines(data: bytes, random: Random) -> bytes:
-    """Lines of JSON: one of them changed, left out, doubled or moved."""
+    """Change, omit, double or move one line of JSON Lines."""
     lines = data.split(b"\n")
     at = random.randrange(len(lines))
     what = random.randrange(6)
@@ -111,7 +111,7 @@ def of_lines(data: bytes, random: Random) -> bytes:
 
 
 def of_cells(data: bytes, random: Random) -> bytes:
-    """A table: one cell changed, or a row made longer or shorter."""
+    """Change one cell of a table, or make a row longer or shorter."""
     try:
         rows = list(csv.reader(io.StringIO(data.decode(), newline="")))
     except (UnicodeDecodeError, csv.Error):
@@ -133,7 +133,7 @@ def of_cells(data: bytes, random: Random) -> bytes:
 
 
 def of_safetensors(data: bytes, random: Random) -> bytes:
-    """The header as a tree, its length fitting or not; or bytes."""
+    """Change the header as a tree, with a correct or wrong length; or change bytes."""
     size = int.from_bytes(data[:8], "little")
     if random.random() < 0.3 or not 2 <= size <= len(data) - 8:
         return of_bytes(data, random)
@@ -143,7 +143,7 @@ def of_safetensors(data: bytes, random: Random) -> bytes:
 
 
 def of_pack(data: bytes, random: Random) -> bytes:
-    """A folder: an entry changed by its own format, or made another kind, doubled, renamed, or left out."""
+    """Change an entry of a folder in its format, or change its kind, double, rename or omit it."""
     entries = unpacked(data)
     if not entries or random.random() < 0.1:
         return of_bytes(data, random)
@@ -186,7 +186,7 @@ def _by_name(name: str) -> Mutator:
 
 
 def _of_tree(data: bytes, random: Random, load: Callable[[bytes], Any], dump: Callable[[Any], bytes]) -> bytes:
-    """One or more changes of a tree; changes of bytes where it cannot be read or written, and now and then anyway."""
+    """Change a tree one or more times. Changes bytes if the tree cannot be read or written, and sometimes anyway."""
     if random.random() < 0.25:
         return of_bytes(data, random)
     try:
@@ -194,12 +194,12 @@ def _of_tree(data: bytes, random: Random, load: Callable[[bytes], Any], dump: Ca
         for _ in range(random.choice((1, 1, 1, 2, 4))):
             tree = changed(tree, random)
         return dump(tree)
-    except Exception:  # a mutator never fails: whatever a library says, the input is changed as bytes
+    except Exception:  # a mutator never fails: after any error of a library, change the input as bytes
         return of_bytes(data, random)
 
 
 def changed(tree: Any, random: Random) -> Any:
-    """A tree with one place replaced, left out, doubled, or given another's value."""
+    """Return a tree with one place replaced, omitted, doubled, or given another place's value."""
     places = _places(tree)
     if not places:
         return random.choice(VALUES)
@@ -232,7 +232,7 @@ def _nudged(value: Any, random: Random) -> Any:
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
-    """Every container and key of a tree, down to a depth that no valid file reaches."""
+    """Return every container and key of a tree, down to a depth beyond any valid file."""
     found: list[tuple[Any, Any]] = []
     waiting: Sequence[Any] = [tree]
     for _ in range(12):

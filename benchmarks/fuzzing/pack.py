@@ -1,11 +1,11 @@
-"""A folder as one input of a fuzzer: entries of text or bytes, so that a corpus file can be read and edited.
+"""A folder as one input of a fuzzer: entries of text or bytes, so a corpus file can be read and edited.
 
     ==== job.yaml file
     network: {name: lenet5}
     ==== steps.0.jsonl link
     outside
 
-Kinds: `file`, `dir`, `fifo`, and `link` to one of TARGETS. A sha256 written as FITTING becomes that of the file beside it.
+Kinds: `file`, `dir`, `fifo`, and `link` to one of TARGETS. A sha256 written as FITTING becomes that of the neighbouring file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 KINDS = ("file", "dir", "fifo", "link")
-# What a link may point to: a file and a folder that must stay as they are, itself, nothing, and a file without end.
+# Targets of a link: a file and a folder that must not change, itself, a missing file, and an endless file.
 TARGETS = ("outside", "outside-folder", "self", "nothing", "endless", "up")
 FITTING = b"FITTING"
 MAX_ENTRIES = 24
@@ -37,7 +37,7 @@ def packed(entries: Sequence[Entry]) -> bytes:
 
 
 def unpacked(data: bytes) -> list[Entry]:
-    """The entries of an input; what comes before the first head is dropped."""
+    """Return the entries of an input; anything before the first header is dropped."""
     heads = list(_HEAD.finditer(data))[:MAX_ENTRIES]
     ends = [*(head.start() for head in heads[1:]), len(data)][: len(heads)]
     return [
@@ -47,7 +47,7 @@ def unpacked(data: bytes) -> list[Entry]:
 
 
 def lay_out(entries: Sequence[Entry], folder: Path, outside: Path) -> None:
-    """Make the entries in a folder. What cannot be made there, such as a file within a file, is left out."""
+    """Write the entries to a folder. Skips impossible ones, such as a file within a file."""
     for entry in entries:
         parts = [part for part in PurePosixPath(entry.name.replace("\0", "")).parts if part not in ("/", "..", ".")]
         if not parts:
@@ -83,7 +83,7 @@ def _make(entry: Entry, path: Path, outside: Path) -> None:
 
 
 def _fit_sums(folder: Path) -> None:
-    """Put real sums where a state.json says FITTING, so that what is behind that check is reached."""
+    """Replace FITTING in a state.json with real checksums, so that inputs pass this check and reach the code after it."""
     for state in folder.glob("**/state.json"):
         if not state.is_file() or state.is_symlink() or FITTING not in (text := state.read_bytes()):
             continue

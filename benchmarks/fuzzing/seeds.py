@@ -1,4 +1,4 @@
-"""Seeds of fuzzing that are made, not found in the repository: a small trace, a small run directory."""
+"""Generated seeds for fuzzing: a small trace, a small run directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
 
 
 def small_trace() -> Trace:
-    """One linear layer, forward and backward, and its update."""
+    """Return a trace of one linear layer, forward and backward, and its update."""
     trace = Trace("net", "training", "sum", [])
     trace.input_shapes = [(Affine(0, 1), Affine(10, 0))]
     trace.storages = [
@@ -40,7 +40,7 @@ def small_trace() -> Trace:
 
 
 def run_entries() -> list[Entry]:
-    """A small whole run."""
+    """Return the entries of a small complete run."""
     job = "network: {name: lenet5}\ndata: {name: digits}\ntraining: {batch: 8, epochs: 1}\n"
     parts = {"input_s": 0.1, "forward_s": 0.2, "backward_s": 0.3, "update_s": 0.1}
     clock = {"epoch": 1, "seconds": 0.7, "step_time_s": 0.7, "loss": 2.5, "samples": 8, **parts}

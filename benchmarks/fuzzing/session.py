@@ -1,7 +1,7 @@
-"""One target, in a process of its own: `python -m benchmarks.fuzzing.session TARGET FOLDER CPU_SECONDS`.
+"""One target in a separate process: `python -m benchmarks.fuzzing.session TARGET FOLDER CPU_SECONDS`.
 
-Findings are stored in FOLDER/findings and fuzzing goes on; how far it is stands in FOLDER/state.json, and the input at hand
-in FOLDER/current, so that one that ends the process is not lost. Time is CPU time: the process may be stopped and go on.
+Findings are stored in FOLDER/findings and fuzzing continues. FOLDER/state.json holds the progress. FOLDER/current holds the
+current input, so an input that kills the process is not lost. Time is CPU time: the process may be stopped and resumed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NAMES = (
     *WITH_TORCH,
 )
 SAY_EVERY_S = 2.0
-# libFuzzer's own clock counts the time in which a process was stopped, so the watch has one of its own.
+# libFuzzer's clock includes the time while a process is stopped, so the watch uses a separate clock.
 OPTIONS = ("-timeout=1000000", "-rss_limit_mb=0")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     name, folder, seconds = list(sys.argv[1:] if argv is None else argv)
-    import atheris  # its one user; benchmarks/fuzz.py says what to install
+    import atheris  # only used here; benchmarks/fuzz.py explains how to install it
 
     parsers = ["tomllib"] if name in ("device", "link") else []
     with atheris.instrument_imports(include=["chronograd", *parsers]):
@@ -57,15 +57,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     with watch.watching() as scratch:
         session.scratch = scratch
         atheris.Setup([sys.argv[0], *OPTIONS, *own, str(corpus)], session.one, custom_mutator=mutate)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # verbs print what they read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # commands print their results
         atheris.Fuzz()
 
 
 class Session:
-    """What libFuzzer calls, and what has been found so far.
+    """The callback for libFuzzer, and the findings so far.
 
     Args:
-        watch: the module benchmarks.fuzzing.watch, imported once branches are counted.
+        watch: the module benchmarks.fuzzing.watch, imported after branch counting starts.
     """
 
     def __init__(self, target: Any, folder: Path, seconds: float, watch: Any) -> None:
@@ -77,7 +77,7 @@ class Session:
         self._known = {path.stem for path in (folder / "findings").iterdir()}
 
     def one(self, data: bytes) -> None:
-        """One input: tried, counted, and stored if it found something new."""
+        """Try and count one input, and store it if it produced a new finding."""
         (self.folder / "current").write_bytes(data)
         self._inputs += 1
         finding = self.watch.tried(self.target, data, self.scratch)

@@ -1,4 +1,4 @@
-"""One target per parser that needs no torch: bytes become files, are parsed, and what was read is used as verbs do."""
+"""One target per parser that needs no torch: writes bytes as files, parses them, and uses the result as commands do."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Target:
     """A parser.
 
     Attributes:
-        lay_out: makes files of an input, in a folder; the third argument is a folder that must stay as it is.
-        parse: reads them and uses what was read; may raise ChronogradError only.
+        lay_out: writes an input as files in a folder; the third argument is a folder that must not change.
+        parse: reads them and uses the result; may raise ChronogradError only.
         seeds: valid inputs.
         mutate: changes an input, knowing its format.
-        most_bytes: of an input.
+        most_bytes: largest size of an input.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Target:
 
 
 def as_file(name: str) -> LayOut:
-    """An input is one file."""
+    """Return a layout that writes an input as one file."""
 
     def lay_out(data: bytes, folder: Path, outside: Path) -> None:
         (folder / name).write_bytes(data)
@@ -78,7 +78,7 @@ def as_file(name: str) -> LayOut:
 
 
 def as_folder(data: bytes, folder: Path, outside: Path) -> None:
-    """An input is several files; see pack.py."""
+    """Write an input as several files; see pack.py."""
     pack.lay_out(pack.unpacked(data), folder, outside)
 
 
@@ -114,7 +114,7 @@ def _overrides(folder: Path) -> None:
     ):
         try:
             read()
-        except (InputError, click.UsageError) as error:  # a verb refuses an option as click does
+        except (InputError, click.UsageError) as error:  # commands refuse an option with click's error
             errors.append(error)
     for found in errors:
         if isinstance(found, InputError):
@@ -183,7 +183,7 @@ def _price_seeds() -> list[bytes]:
 
 
 def _calibration(folder: Path) -> None:
-    """A device file with the input as its calibration."""
+    """Read a device file with the input as its calibration."""
     use_device(catalog.device(folder / "x.toml"))
 
 
@@ -191,7 +191,7 @@ def _lay_out_calibration(data: bytes, folder: Path, outside: Path) -> None:
     try:
         table = json.loads(data)
         text = tomli_w.dumps({**tomllib.loads(_device_seeds()[0].decode()), "calibration": table})
-    except Exception:  # what TOML cannot say is no calibration
+    except Exception:  # TOML cannot express this calibration
         text = _device_seeds()[0].decode() + "\n[calibration]\nsettings = 1\n"
     (folder / "x.toml").write_text(text, encoding="utf-8", errors="replace")
 
@@ -263,7 +263,7 @@ def use_record(record: Record) -> None:
 
 
 def use_summary(summary: Any) -> None:
-    """What `chronograd records` shows of it."""
+    """Use a summary as `chronograd records` shows it."""
     listing._row(summary), listing._job_words(summary), listing._device_words(summary)
     json.dumps(as_json(summary), allow_nan=False)
 
@@ -290,7 +290,7 @@ CARD = DatasetCard("digits", (1, 8, 8), 10, tuple("0123456789"), 1437, 360, "her
 
 
 def _run(folder: Path) -> None:
-    """Everything that reads a run directory, each part by itself: what is wrong with one must not hide another."""
+    """Read each part of a run directory separately: an error in one part must not hide another."""
     errors: list[Exception] = []
     for read in (_listing, _whole_files, _steps, _results, _training, _slurm, _explained, _again):
         try:
@@ -306,7 +306,7 @@ def _profile(folder: Path) -> None:
 
 
 def _profile_seeds() -> list[bytes]:
-    """Three steps of a rank of two, with kernels or without."""
+    """Return three steps of a rank of two, with and without kernels."""
     found = []
     for category in ("kernel", "cpu_op"):
         events: list[dict[str, Any]] = []
@@ -381,7 +381,7 @@ def _explained(folder: Path) -> None:
 
 
 def _again(folder: Path) -> None:
-    """A new attempt, as a resumed run makes it."""
+    """Start a new attempt like a resumed run."""
     run = RunDir.open(folder)
     for rank in (0, 1):
         with run.step_writer(rank) as lines:
@@ -400,7 +400,7 @@ def _run_seeds() -> list[bytes]:
 
 
 def _curve(folder: Path) -> None:
-    """Read as a loss and as accuracies; of short ones one in sixteen, as fits are slow, is fitted, with a schedule or without."""
+    """Read a curve as a loss and as accuracies. Fits are slow: fits one in sixteen short curves, with or without a schedule."""
     name = folder / "log.csv"
     drawn = zlib.crc32(name.read_bytes())
     errors = 0

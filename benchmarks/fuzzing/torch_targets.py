@@ -1,4 +1,4 @@
-"""Targets that need torch: checkpoints, files of weights, files of labels."""
+"""Targets that need torch: checkpoints, weight files, label files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NETWORK = "benchmarks.fuzzing.torch_targets:small_network"
 
 
 def small_network(num_classes: int = 3) -> torch.nn.Module:
-    """Few parameters, so that a file of its weights is small."""
+    """Return a network with few parameters, so its weight file is small."""
     return torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(4, 2), torch.nn.ReLU(), torch.nn.Linear(2, num_classes)
     )
@@ -40,7 +40,7 @@ def small_network(num_classes: int = 3) -> torch.nn.Module:
 
 @functools.cache
 def _step() -> TrainingStep:
-    """A step of a small network, made once: every input restores it anew."""
+    """Return a step of a small network, created once; every input restores it."""
     torch.set_num_threads(1)
     job = jobs.from_dict(
         {
@@ -88,7 +88,7 @@ def _checkpoint_seeds() -> list[bytes]:
 
 
 def _weights(folder: Path) -> None:
-    """Each file of the folder as weights, and the folder as a run."""
+    """Read each file of the folder as weights, and the folder as a run."""
     errors = []
     for path in (*sorted(folder.iterdir()), folder):
         try:
@@ -100,7 +100,7 @@ def _weights(folder: Path) -> None:
 
 
 def _lay_out_weights(data: bytes, folder: Path, outside: Path) -> None:
-    """Entries under `pth/` become the one archive that torch.save would have made of them."""
+    """Write entries under `pth/` as one archive, like one from torch.save."""
     entries = pack.unpacked(data)
     pack.lay_out([e for e in entries if not e.name.startswith("pth/")], folder, outside)
     own = [e for e in entries if e.name.startswith("pth/")]
@@ -137,7 +137,7 @@ def _labels(folder: Path) -> None:
 
 
 def _lay_out_labels(data: bytes, folder: Path, outside: Path) -> None:
-    """Entries become the members of an archive, so that a change of one is not found by the archive's own sums."""
+    """Write entries as members of an archive with fresh checksums, so the archive does not detect a changed member."""
     entries = pack.unpacked(data)
     if not entries:
         (folder / "labels.npz").write_bytes(data)

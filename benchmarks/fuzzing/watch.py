@@ -1,4 +1,4 @@
-"""What counts as a finding: anything but a good parse, or one clear error, in time, with nothing executed or changed."""
+"""The definition of a finding: anything except a good parse, or one clear error, in time, without execution or changes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from chronograd.errors import ChronogradError
 
 # CPU time of one input. Instrumented code runs three to five times slower.
 MAX_CPU_S = 5.0
-# Seconds of mere waiting, and of CPU time, after which an input hangs and is interrupted.
+# Seconds of idle waiting, and of CPU time, after which an input counts as hanging and is interrupted.
 MAX_WAIT_S, MAX_BUSY_S = 10.0, 20.0
 _TICK_S = 0.5
-# What a person reads of an error.
+# Largest error message that a person will read.
 MAX_LETTERS, MAX_LINES = 10_000, 40
 OUTSIDE = b"the user's own\n"
 _EXECUTES = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "pty.spawn", "socket.connect")
@@ -34,7 +34,7 @@ _CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod", "os
 
 @dataclass(frozen=True)
 class Finding:
-    """What went wrong, in one word, and where; findings of one place are one."""
+    """The kind of a fault in one word, and its place; findings at the same place count once."""
 
     kind: str
     place: str
@@ -42,11 +42,11 @@ class Finding:
 
 
 class Hang(BaseException):
-    """Raised by the clock within what hangs. No parser catches it."""
+    """Exception raised by the clock inside a hanging input. No parser catches it."""
 
 
 class _Guard:
-    """Sees what a parser does, by Python's own audit events. It can only be put up once in a process, and never taken down."""
+    """Observer of a parser's actions through Python's audit events. A process can install it once and cannot remove it."""
 
     def __init__(self) -> None:
         self.scratch = ""
@@ -69,19 +69,19 @@ class _Guard:
                 self.seen = f"changed: {event} {os.fsdecode(path)!r}"
 
     def _is_own(self, path: str) -> bool:
-        """Whether a path is within the scratch folder, or an import's compiled file."""
+        """Return whether a path is in the scratch folder, or is an import's compiled file."""
         return os.path.abspath(path).startswith(self.scratch) or "__pycache__" in path or path == os.devnull
 
 
 class _Clock:
-    """Interrupts what waits, such as for a pipe, and what computes without end. While the process is stopped it stands still."""
+    """Clock that interrupts waiting, such as for a pipe, and endless computation. It pauses while the process is stopped."""
 
     def __init__(self) -> None:
         self._is_running = False
         self._start_s = 0.0
 
     def put_up(self) -> None:
-        """In the main thread, whose waiting a signal interrupts."""
+        """Start the clock in the main thread, because a signal interrupts its waits."""
         signal.signal(signal.SIGUSR1, self._ring)
         threading.Thread(target=self._tick, daemon=True).start()
 
@@ -120,7 +120,7 @@ def _put_up() -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[Path]:
-    """A scratch folder for inputs, with the guard up, and a home of its own where the user's devices would be."""
+    """Yield a scratch folder for inputs, with the guard installed and a separate home instead of the user's devices."""
     _put_up()
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
@@ -134,7 +134,7 @@ def watching() -> Iterator[Path]:
 
 
 def tried(target: Target, data: bytes, scratch: Path) -> Finding | None:
-    """Give one input to a parser. None if it was taken, or refused as it should be."""
+    """Give one input to a parser. Returns None if the parser accepted it, or refused it correctly."""
     folder, outside = scratch / "in", scratch / "outside"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -175,7 +175,7 @@ def _unclear(error: ChronogradError) -> Finding | None:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of our own that was running."""
+    """Return the innermost line of our code that was running."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f"{os.sep}chronograd{os.sep}" in f.filename and "src" in f.filename] or frames[-1:]
     where = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
