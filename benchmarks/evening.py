@@ -63,7 +63,7 @@ def jobs(study: Study, size: str) -> list[Job]:
 
 
 def _of_teacher(settings: Settings, results: Results) -> list[Job]:
-    """Return the jobs of students for each published arm and stage that do not need a trained teacher."""
+    """Return the jobs of each published arm and stage; the study cannot list them before its teacher is trained."""
     D, U, student = settings["labelled"], settings["unlabelled"], settings["student"]
     classes = card(teacher_student.job(settings, student, D, settings["supervised"]).data).num_classes
     weak = {row["set"] for row in results.rows["sets"] if "noise" in row}

@@ -1,17 +1,16 @@
-"""The gate of `compare --fail-if` on real runs: how often it fails equal runs, and whether it sees a planted change.
+"""The gate of `compare --fail-if` on real runs: how often it fails equal runs, and whether it detects a planted change.
 
     python -m benchmarks.gate --json benchmarks/results/gate.json
     python -m benchmarks.gate --simulate [--write]
 
-A small job is measured again and again, in turn with one that was made a fifth slower: in each round A, A and B once, in an
-order that is drawn. From these gates are made as CI would make them: the runs of each side from `k` rounds, drawn again and
-again. Equal runs are A against A; a gate that fails there is a false alarm. What the change truly is, is the median over
-all rounds. One job computes, and on a shared machine its runs differ by much; the other mostly waits, as if for a device
-of its own, and its runs differ by little.
+A small job is measured repeatedly, in turn with a version that is a fifth slower. Each round runs A, A and B once, in random
+order. Gates are then made as CI would make them: the runs of each side come from `k` rounds, drawn many times. Equal runs
+compare A with A, and a gate that fails there is a false alarm. The true change is the median over all rounds. One job computes,
+and its runs differ much on a shared machine. The other mostly waits, as if for a separate device, and its runs differ little.
 
---simulate measures nothing: it draws runs whose spread is known, and prints how often the interval holds the true change, how often
-equal runs fail, and how often changes are found; then the same for rounds of `compare jobs`, whose two runs share a part of their
-spread. With --write the tables go into docs/decisions/gate.md.
+--simulate measures nothing. It draws runs with a known spread, and prints how often the interval contains the true change, how
+often equal runs fail, and how often changes are detected. It repeats this for rounds of `compare jobs`, whose two runs share a
+part of their spread. With --write the tables go into docs/decisions/gate.md.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from chronograd.measure import environment
 from chronograd.measure.result import Timing
 from chronograd.record import Quantity, Record
 
-# Options of the network: as it is, and with a fifth more.
+# Options of the network: the original, and the version with a fifth more work.
 JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "waiting": ({"depth": 2, "wait_s": 0.030}, {"depth": 2, "wait_s": 0.036}),
     "computing": ({"depth": 20}, {"depth": 24}),
@@ -50,7 +49,7 @@ DRAWS = 500
 
 
 class Wait(nn.Module):
-    """Sleeps."""
+    """Layer that sleeps."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__()
@@ -62,7 +61,7 @@ class Wait(nn.Module):
 
 
 def layers(num_classes: int, depth: int, wait_s: float = 0.0, width: int = 128) -> nn.Module:
-    """Equal layers, so that their number is the time; and a pause."""
+    """Return equal layers, so that the time follows from their number, and a pause."""
     blocks = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())]
     return nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, width), *blocks, Wait(wait_s), nn.Linear(width, num_classes))
 
@@ -79,7 +78,7 @@ def make_job(options: dict[str, Any]) -> Job:
 
 
 def measured(name: str, rounds: int, steps: int, folder: Path) -> Iterator[tuple[str, Record]]:
-    """Each of A, A and B once in a round, in an order that is drawn."""
+    """Yield A, A and B once in each round, in random order."""
     as_it_is, slower = JOBS[name]
     chance = random.Random(name)
     for number in range(rounds):
@@ -89,7 +88,7 @@ def measured(name: str, rounds: int, steps: int, folder: Path) -> Iterator[tuple
 
 
 def verdicts(sides: Sequence[Sequence[Record]], size: int, limit: float, are_equal: bool) -> dict[str, float]:
-    """Shares of the verdicts over DRAWS gates. Of equal runs it is drawn in each round which is the baseline."""
+    """Return the shares of the verdicts over DRAWS gates. For equal runs each round draws which run is the baseline."""
     condition = read_condition(f"step_time > {limit}%")
     chance = random.Random(size)
     found: Counter[str] = Counter()
@@ -101,14 +100,14 @@ def verdicts(sides: Sequence[Sequence[Record]], size: int, limit: float, are_equ
 
 
 def spreads(records: Sequence[Record]) -> dict[str, float]:
-    """Deviation between runs beside that of steps within a run, as shares of the step time."""
+    """Return the deviation between runs and of steps within a run, as shares of the step time."""
     values = [record.value("step_time_s") for record in records]
     within = [(record["step_time_s"].std or 0.0) / record.value("step_time_s") for record in records]
     return {"between_runs": float(np.std(np.log(values), ddof=1)), "of_steps": float(np.median(within))}
 
 
 def judged(kept: dict[str, list[Record]]) -> dict[str, Any]:
-    """What the gate made of the runs of one job."""
+    """Return the gate's verdicts on the runs of one job."""
     times = {side: [record.value("step_time_s") for record in records] for side, records in kept.items()}
     change = float(np.median(np.asarray(times["B"]) / np.sqrt(np.multiply(times["A1"], times["A2"]))) - 1)
     gates = [
@@ -156,7 +155,9 @@ SIMULATED = 400
 
 
 def simulated(size: int, between: float, of_steps: float, change: float) -> tuple[float, float, float]:
-    """Return shares of SIMULATED gates on log-normal runs: the interval holds the true change; fails at a limit of 0 %; of 5 %."""
+    """Return shares of SIMULATED gates on log-normal runs: interval contains the true change; fails at a limit of 0 %; of 5
+    %.
+    """
     chance = np.random.default_rng(0)
     conditions = [read_condition(f"step_time > {limit}%") for limit in LIMITS]
     found = np.zeros(3)
@@ -176,7 +177,7 @@ def _run(step_time_s: float, of_steps: float) -> Record:
 
 
 def simulation() -> str:
-    """A table: a row for each number of runs and setting."""
+    """Return a table with a row for each number of runs and setting."""
     heads = ["runs of each", "between runs", "steps", "95 % holds", "equal fail, > 0 %", "equal fail, > 5 %"]
     heads += [f"+{100 * change:.0f} % fails, > 5 %" for change in CHANGES]
     lines = [f"| {' | '.join(heads)} |", f"|{' ---: |' * len(heads)}"]
@@ -203,7 +204,7 @@ SHARED = ((0.0, 0.05), (0.2, 0.05), (0.2, 0.02))
 def simulated_rounds(
     rounds: int, shared: float, own: float, change: float, is_paired: bool
 ) -> tuple[float, float, float]:
-    """Return the shares of `simulated`, of rounds."""
+    """Return the shares of `simulated` for rounds."""
     chance = np.random.default_rng(0)
     conditions = [read_condition(f"step_time > {limit}%") for limit in LIMITS]
     found = np.zeros(3)
@@ -218,7 +219,7 @@ def simulated_rounds(
 
 
 def simulation_of_rounds() -> str:
-    """A table: a row for each number of rounds and setting, by pairs and by the spread between runs."""
+    """Return a table with a row for each number of rounds and setting, by pairs and by the spread between runs."""
     heads = ["rounds", "shared", "of a run", "judged by", "95 % holds", "equal fail, > 0 %", "equal fail, > 5 %"]
     heads += [f"+{100 * change:.0f} % fails, > 5 %" for change in CHANGES]
     lines = [f"| {' | '.join(heads)} |", f"|{' ---: |' * len(heads)}"]

@@ -1,12 +1,12 @@
-"""A GPU of which nothing was measured: steps predicted beforehand, then timed, in both modes, at many batches and precisions.
+"""A GPU without measurements: steps predicted first, then timed, in both modes, at many batches and precisions.
 
     python -m benchmarks.gpu predict --on h200 --out FOLDER        anywhere: FOLDER/predicted-h200.json
     python -m benchmarks.gpu measure --out FOLDER                  on the machine: FOLDER/measured.json, resumable
     python -m benchmarks.gpu score FOLDER/predicted-h200.json FOLDER/measured.json
 
-Predictions are of the shipped device, made and committed before the machine was seen. A step is timed as `chronograd measure`
-times it: training by CUDA events without inner synchronisation, inference batch by batch, each waited for. What a case asks for and
-cannot be run (such as more memory than there is) is a row with its error.
+Predictions are for the shipped device, and were committed before we had access to the machine. Steps are timed as in
+`chronograd measure`: training by CUDA events without inner synchronisation, inference with a wait after each batch. A case that
+cannot run (for example, for lack of memory) is a row with its error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from chronograd.measure.result import Timing
 from chronograd.predict.prediction import predict
 
 IMAGES, CIFAR, TEXT = [3, 224, 224], [3, 32, 32], [1024]
-# Networks of kinds that differ: residual, plain, depthwise, dense, transformers on images, small ones, a language model.
+# Different kinds of networks: residual, plain, depthwise, dense, image transformers, small ones, a language model.
 NETWORKS = (
     "torchvision:resnet50", "torchvision:vgg16", "torchvision:mobilenet_v3_large", "torchvision:efficientnet_b0",
     "torchvision:densenet121", "torchvision:convnext_tiny", "torchvision:vit_b_16", "torchvision:swin_t", "resnet20", "gpt2-small",
@@ -42,7 +42,7 @@ NETWORKS = (
 ON_CIFAR = ("resnet18-cifar", "resnet20", "resnet44", "resnet8", "resnet9", "small-cnn")
 BATCHES = {"inference": (1, 8, 64, 256), "training": (1, 16, 64, 256)}
 TEXT_BATCHES = (1, 4, 16)
-# What else is tried, of one network: every precision, both layouts; and a compiler, which takes half a minute a case.
+# Networks with extra cases: every precision, both layouts; and torch.compile, which takes half a minute a case.
 EVERY_PRECISION = ("torchvision:resnet50", "torchvision:vit_b_16")
 COMPILED = ("torchvision:resnet50", "resnet44")
 SAMPLES = 512
@@ -50,7 +50,10 @@ SECONDS = 1.0
 
 
 def cases(group: str = "all") -> Iterator[dict[str, Any]]:
-    """What is timed: fields of a job. `group`: steps, cifar (one GPU's step of ResNet-18 and its like against batch), compiled, or all."""
+    """Yield the cases to time, as fields of a job.
+
+    `group`: steps, cifar (one GPU's step of ResNet-18 and similar networks against batch), compiled, or all.
+    """
     if group in ("all", "steps"):
         for mode, batches in BATCHES.items():
             for network in NETWORKS:
@@ -115,7 +118,7 @@ def _dataset(data: str) -> Any:
 
 
 def measured(case: dict[str, Any], seconds: float, timing: Timing | None = None) -> dict[str, Any]:
-    """Median seconds of a step on this rank, and the peak of the allocator."""
+    """Return the median seconds of a step on this rank, and the allocator's peak."""
     import torch
 
     from chronograd.measure.steps import time_steps
@@ -133,7 +136,7 @@ def measured(case: dict[str, Any], seconds: float, timing: Timing | None = None)
         if isinstance(line, StepLine):
             lines.append(line)
 
-    torch.compiler.reset()  # a method is compiled for eight networks or shapes of a process, and runs eagerly for others
+    torch.compiler.reset()  # torch compiles a method for at most eight networks or shapes per process, and runs others eagerly
     is_cuda = place.device.type == "cuda"
     if is_cuda:
         torch.cuda.empty_cache()
@@ -141,7 +144,9 @@ def measured(case: dict[str, Any], seconds: float, timing: Timing | None = None)
     is_inference = job.mode == "inference"
     step: Any = (ForwardStep if is_inference else TrainingStep)(job, _dataset(job.data.model_dump_json()), place)
     asked = timing or Timing(warmup=5, num_steps=200 if is_inference else 40, seconds=seconds)
-    if not is_cuda:  # How many steps fit into the seconds is told by the warm-up: a compiler, or pages of memory, are not to be in it.
+    # The warm-up sets the number of steps that fit into the seconds; it must not include the time of a compiler or of page
+    # faults.
+    if not is_cuda:
         time_steps(step, Timing(1, 1, seconds), lambda line: None, lambda number: rank0_number(number, place))
     time_steps(step, asked, keep, lambda number: rank0_number(number, place), is_waited_for=is_inference)
     whole = [line.step_time_s for line in lines if line.step_time_s is not None]
@@ -156,7 +161,7 @@ def measured(case: dict[str, Any], seconds: float, timing: Timing | None = None)
 
 
 def measure_all(group: str, out: Path, seconds: float, names: Sequence[str]) -> None:
-    """Every case that `out` does not hold yet; written after each, so that nothing is lost."""
+    """Measure every case that `out` lacks, and write the file after each, so that nothing is lost."""
     import torch
 
     from chronograd.measure import environment
@@ -196,13 +201,13 @@ def predict_all(group: str, device: str, out: Path) -> None:
 
 
 def by_case(path: Path) -> dict[str, dict[str, Any]]:
-    """Rows of a file of predictions or of measurements, less those that are errors."""
+    """Return the rows of a file of predictions or measurements, without errors."""
     return {row["case"]: row for row in json.loads(path.read_text())["rows"] if "error" not in row}
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A case that was predicted and measured: rows of both files."""
+    """A case with a prediction and a measurement: rows of both files."""
 
     case: str
     predicted: dict[str, Any]
@@ -218,13 +223,13 @@ class Pair:
 
 
 def pairs(predictions: Path, measurements: Path) -> list[Pair]:
-    """Every case that both files have, as the measurements have them in order."""
+    """Return every case that both files have, in the order of the measurements."""
     predicted = by_case(predictions)
     return [Pair(case, predicted[case], row) for case, row in by_case(measurements).items() if case in predicted]
 
 
 def score(predictions: Path, measurements: Path) -> None:
-    """Error, bias and coverage by kind of case; and every case."""
+    """Print error, bias and coverage by kind of case, and every case."""
     both = pairs(predictions, measurements)
     console = Console(width=110)
     every = Table("case", "predicted, ms", "measured, ms", "ratio", "inside", "memory")

@@ -1,16 +1,16 @@
-"""Input: augmented images per second of Chronograd beside torchvision in a DataLoader, and its share of a step.
+"""Input: augmented images per second of Chronograd compared with torchvision in a DataLoader, and the input's share of a step.
 
     python -m benchmarks.input [--rounds R --seconds S --copies M --shares NETWORK --json FILE]
 
-Both crop after a padding of 4, flip, normalise and cut out a square of 16 on CIFAR-10 images that are in memory. Ours
-is `chronograd.train.inputs.ImageInput` on whole batches in the training process, its draws included. The other is
-RandomCrop, RandomHorizontalFlip, ToTensor, Normalize and the Cutout of its authors, image by image, in a DataLoader
-with worker processes, as their training script has them; with M copies a sample is augmented M times by its worker.
+Both pad CIFAR-10 images in memory by 4, crop, flip, normalise and cut out a square of 16. Ours is
+`chronograd.train.inputs.ImageInput` on whole batches in the training process, including its random draws. The other is
+RandomCrop, RandomHorizontalFlip, ToTensor, Normalize and the Cutout of its authors, image by image, in a DataLoader with worker
+processes, as in their training script. With M copies its worker augments a sample M times.
 
-Rates are paired round by round. The clock of the DataLoader starts when as many batches were taken as it reads ahead,
-and stops while workers are still busy, so it sees a steady stream. Nothing else runs meanwhile: in training the
-workers would share the cores with the network. The share of a step comes from `chronograd.measure.steps`: seconds of
-the part `input` over those of the whole step, with the same augmentation, the network and the update.
+Rates are paired within each round. The DataLoader's clock starts after as many batches as it reads ahead, and stops while
+workers are still busy, so it measures a steady stream. Nothing else runs meanwhile: in training the workers would share the
+cores with the network. The share of a step comes from `chronograd.measure.steps`: seconds of the part `input` over those of the
+whole step, with the same augmentation, the network and the update.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from chronograd.train.order import SampleOrder
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
-# What a pipeline delivers, without end: float32 of shape (N, C, H, W), with copies (M * N, C, H, W) or (N, M, C, H, W).
+# Endless batches of a pipeline: float32 of shape (N, C, H, W), with copies (M * N, C, H, W) or (N, M, C, H, W).
 Batches = Generator[Tensor, None, None]
 PADDING, SIDE = 4, 16
 # Copies M and samples per batch: the settings of cutout and of batch augmentation.
@@ -54,15 +54,15 @@ SETTINGS = ((1, 128), (32, 64))
 AIM_RATIO, AIM_SHARE = 20.0, 0.02
 ROUNDS, SECONDS = 8, 1.0
 PREFETCH = 2  # batches that each worker reads ahead: the default of a DataLoader
-# Networks whose steps are timed, at batch 128: how many of them.
+# Networks to time at batch 128, and the number of steps.
 SHARES = (("resnet20", 12), ("resnet44", 8))
 SHARE_BATCH, SHARE_WARMUP = 128, 2
-# Mean and deviation of the two pipelines' pixels may differ by so much, in units of the deviation, over CHECKED images.
+# Largest difference of the two pipelines' pixel mean and deviation, in units of the deviation, over CHECKED images.
 TOLERANCE, CHECKED = 0.05, 4096
 
 
 def job_of(network: str, copies: int, batch: int, threads: int, data: dict[str, Any]) -> jobs.Job:
-    """A job with the augmentation that is compared."""
+    """Return a job with the compared augmentation."""
     augmentation = {"crop": PADDING, "flip": True, "cutout": SIDE, "copies": copies}
     return jobs.from_dict(
         {
@@ -75,7 +75,7 @@ def job_of(network: str, copies: int, batch: int, threads: int, data: dict[str, 
 
 
 def images(kind: str) -> tuple[dict[str, Any], Dataset]:
-    """CIFAR-10, or drawn images of its shape where it is not at hand; and the fields that name them."""
+    """Return the fields that name the data, and CIFAR-10, or random images of its shape if it is not installed."""
     cifar10: dict[str, Any] = {"name": "cifar10"}
     drawn: dict[str, Any] = {"name": "synthetic", "shape": [3, 32, 32], "classes": 10, "samples": 10_000}
     for data in (cifar10, drawn) if kind == "auto" else (cifar10 if kind == "cifar10" else drawn,):
@@ -91,7 +91,7 @@ def images(kind: str) -> tuple[dict[str, Any], Dataset]:
 
 
 def our_batches(dataset: Dataset, augmentation: Augmentation, batch: int) -> Batches:
-    """Step after step what the network would see: float32 of shape (M * N, C, H, W)."""
+    """Yield the network's input for each step: float32 of shape (M * N, C, H, W)."""
     device = torch.device("cpu")
     train_input = ImageInput(dataset.train, dataset, device, augmentation=augmentation)
     order = SampleOrder(0, len(dataset.train_labels), batch)
@@ -107,7 +107,7 @@ def our_batches(dataset: Dataset, augmentation: Augmentation, batch: int) -> Bat
 
 
 class Cutout:
-    """A square of zeros at a random place of one normalised image, as its authors' code draws it.
+    """A square of zeros at a random place of a normalised image, as in the code of its authors.
 
     Source: T. DeVries and G. Taylor, github.com/uoguelph-mlrg/Cutout, util/cutout.py, with one hole.
     """
@@ -126,7 +126,7 @@ class Cutout:
 
 
 def transforms(dataset: Dataset) -> Callable[[Any], Tensor]:
-    """From a Pillow image to what the network sees; mean and deviation are those that our input uses."""
+    """Return the transforms from a Pillow image to the network's input, with the mean and deviation of our input."""
     from torchvision import transforms as vision
 
     deviation_C = [1 / (255 * scale) for scale in dataset.scale_C]
@@ -144,9 +144,9 @@ def transforms(dataset: Dataset) -> Callable[[Any], Tensor]:
 
 
 class Augmented(TorchDataset[Tensor]):
-    """Images one by one, as torchvision's CIFAR10 gives them: from an array, through Pillow, through the transforms.
+    """Images in sequence like torchvision's CIFAR10: from an array, through Pillow, through the transforms.
 
-    With M copies an item has shape (M, C, H, W), each copy augmented anew.
+    With M copies an item has shape (M, C, H, W), and each copy is augmented independently.
     """
 
     def __init__(self, dataset: Dataset, copies: int) -> None:
@@ -168,7 +168,7 @@ class Augmented(TorchDataset[Tensor]):
 
 
 def their_batches(augmented: Augmented, batch: int, workers: int) -> Batches:
-    """Shuffled batches, epoch after epoch, in worker processes."""
+    """Yield shuffled batches from worker processes, epoch after epoch."""
     loader = DataLoader(
         augmented,
         batch,
@@ -185,7 +185,7 @@ def their_batches(augmented: Augmented, batch: int, workers: int) -> Batches:
 
 
 def images_per_s(batches: Batches, skipped: int, seconds: float) -> float:
-    """Images over time, from the end of the `skipped`-th batch for `seconds` and the rest of the batch under way."""
+    """Return images over time, from the end of the `skipped`-th batch for `seconds` and the rest of the current batch."""
     with closing(batches):
         for _ in range(skipped):
             next(batches)
@@ -197,7 +197,7 @@ def images_per_s(batches: Batches, skipped: int, seconds: float) -> float:
 
 
 def check_alike(dataset: Dataset) -> dict[str, float]:
-    """Mean and deviation of both pipelines' pixels. Raises RunError where they are not those of one distribution."""
+    """Return mean and deviation of both pipelines' pixels. Raises RunError if their distributions differ."""
     ours = our_batches(dataset, Augmentation(crop=PADDING, flip=True, cutout=SIDE), 128)
     theirs = their_batches(Augmented(dataset, 1), 128, 0)
     (mean, deviation), (other_mean, other_deviation) = _moments(ours), _moments(theirs)
@@ -211,7 +211,7 @@ def check_alike(dataset: Dataset) -> dict[str, float]:
 
 
 def _moments(batches: Batches) -> tuple[float, float]:
-    """Of the pixels of CHECKED images."""
+    """Return mean and deviation of the pixels of CHECKED images."""
     taken: list[Tensor] = []
     while sum(len(seen_NCHW) for seen_NCHW in taken) < CHECKED:
         taken.append(next(batches))
@@ -222,7 +222,7 @@ def _moments(batches: Batches) -> tuple[float, float]:
 def compare(
     dataset: Dataset, copies: int, batch: int, arguments: argparse.Namespace, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Both pipelines in turn, the first of a round changing from round to round."""
+    """Run both pipelines in turn, with a different first one in each round."""
     augmentation = Augmentation(crop=PADDING, flip=True, cutout=SIDE, copies=copies)
     augmented = Augmented(dataset, copies)
     ahead = PREFETCH * max(1, arguments.workers)
@@ -255,7 +255,7 @@ def compare(
 
 
 def verdict(ratio: Ratio) -> str:
-    """Whether the aim is met."""
+    """Return whether the rate meets the aim."""
     met = "met" if ratio.low >= AIM_RATIO else "not told apart from it" if ratio.high >= AIM_RATIO else "missed"
     return f"{ratio.value:.1f} ({ratio.low:.1f} to {ratio.high:.1f}), aim of {AIM_RATIO:g} {met}"
 
@@ -265,7 +265,7 @@ def verdict(ratio: Ratio) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """Input over the whole step, step by step: median, 10th and 90th percentile, of n steps."""
+    """Input time over step time: median, 10th and 90th percentile of n steps."""
 
     value: float
     low: float
@@ -276,7 +276,7 @@ class Share:
 
     @classmethod
     def of_lines(cls, lines: Sequence[Line]) -> Share:
-        """From the lines of `time_steps`: input is what it takes to get images, to move them and to prepare them."""
+        """Return the share from the lines of `time_steps`; input includes loading, moving and preparing images."""
         steps = [line for line in lines if isinstance(line, StepLine)]
         inputs = [step.needed("input_s") + step.needed("transfer_s") for step in steps]
         wholes = [step.needed("step_time_s") for step in steps]
@@ -287,7 +287,7 @@ class Share:
 
 
 def share(network: str, num_steps: int, data: dict[str, Any], dataset: Dataset, threads: int) -> Share:
-    """Of the steps of a network at batch 128 with the augmentation above, one copy."""
+    """Return the share for the steps of a network at batch 128 with the augmentation above, one copy."""
     job = job_of(network, 1, SHARE_BATCH, threads, data)
     step = TrainingStep(job, dataset, RankContext(0, 1, 0, torch.device("cpu"), threads))
     lines: list[Line] = []
@@ -299,7 +299,7 @@ def share(network: str, num_steps: int, data: dict[str, Any], dataset: Dataset, 
 
 
 def run(arguments: argparse.Namespace, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Rates for every number of copies, then shares."""
+    """Return the rates for every number of copies, then the shares."""
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
     data, dataset = images(arguments.data)
@@ -333,7 +333,7 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None] = lambda line:
 
 
 def table(rates: Sequence[dict[str, Any]]) -> str:
-    """Markdown."""
+    """Return a Markdown table."""
     lines = ["| M | batch | chronograd, images/s | torchvision, images/s | ratio, 95 % interval |"]
     lines.append("| ---: | ---: | ---: | ---: | --- |")
     for row in rates:

@@ -1,12 +1,11 @@
 """Single kernels as traces of one operator, and a fit to a table of timed kernels.
 
-A kernel here is an ordinary Trace, so a table of kernels calibrates a device by the same fit as a table of networks.
-The batch of the trace is the first dimension of the kernel: rows of a product, products of a batched one, images of
-a convolution.
+A kernel here is an ordinary Trace, so the same fit calibrates a device on a table of kernels or of networks. The batch of the
+trace is the first dimension of the kernel: rows of a product, products of a batched one, images of a convolution.
 
-What a calibration leaves of a kernel's time depends on which tile, split or algorithm a library picks. Those choices
-are smooth enough in the logarithms of the sizes that a Gaussian process over a few dozen timed kernels learns a good
-part of them; far from any timed kernel it says nothing and the calibration stands alone.
+The part of a kernel's time that a calibration does not explain depends on the tile, split or algorithm that a library picks.
+These choices are smooth enough in the logarithms of the sizes that a Gaussian process over a few dozen timed kernels learns a
+good part of them. Far from any timed kernel it adds nothing, and only the calibration counts.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from chronograd.predict.calibration import CLASSES, Calibration
 from chronograd.record import Z80
 from chronograd.trace import DTYPE_BYTES, MATRIX_KINDS, Affine, Operator, Storage, Tensor, Trace
 
-BATCH = -1  # in a shape: the dimension that grows with the batch
+BATCH = -1  # the dimension in a shape that grows with the batch
 
 
 def gemm(depth: int, width: int, dtype: str = "float32") -> Trace:
-    """(rows × depth) · (depth × width); the batch is `rows`, the right factor a weight.
+    """Return (rows × depth) · (depth × width); the batch is `rows`, the right factor a weight.
 
     >>> gemm(64, 10).macs(128) == 128 * 64 * 10
     True
@@ -38,7 +37,7 @@ def gemm(depth: int, width: int, dtype: str = "float32") -> Trace:
 
 
 def batched_gemm(rows: int, depth: int, width: int, dtype: str = "float32") -> Trace:
-    """A batch of products (rows × depth) · (depth × width), as attention has them.
+    """Return a batch of products (rows × depth) · (depth × width), as in attention.
 
     >>> batched_gemm(8, 64, 8).macs(16) == 16 * 8 * 64 * 8
     True
@@ -48,24 +47,24 @@ def batched_gemm(rows: int, depth: int, width: int, dtype: str = "float32") -> T
 
 
 def linear(inputs: int, outputs: int, dtype: str = "float32") -> Trace:
-    """A linear layer with bias over a batch of rows."""
+    """Return a linear layer with bias over a batch of rows."""
     shapes = [(outputs,), (BATCH, inputs), (inputs, outputs)]
     return _kernel("gemm", "addmm", shapes, [(BATCH, outputs)], dtype, macs=inputs * outputs)
 
 
 def elementwise(name: str, width: int, num_inputs: int = 1, operations: int = 1, dtype: str = "float32") -> Trace:
-    """An elementwise operator over (batch × width); `operations` is its arithmetic per element."""
+    """Return an elementwise operator over (batch × width); `operations` is its arithmetic per element."""
     return _kernel("elementwise", name, [(BATCH, width)] * num_inputs, [(BATCH, width)], dtype, per_row=operations)
 
 
 def layer_norm(width: int, dtype: str = "float32") -> Trace:
-    """A layer norm of rows of `width`; its scale and shift are weights."""
+    """Return a layer norm of rows of `width`; its scale and shift are weights."""
     shapes = [(BATCH, width), (width,), (width,)]
     return _kernel("norm", "native_layer_norm", shapes, [(BATCH, width)], dtype, per_row=5)
 
 
 def softmax(width: int, dtype: str = "float32") -> Trace:
-    """A softmax of rows of `width`."""
+    """Return a softmax of rows of `width`."""
     return _kernel("softmax", "_softmax", [(BATCH, width)], [(BATCH, width)], dtype, per_row=5)
 
 
@@ -83,7 +82,7 @@ class Convolution:
 
     @property
     def output(self) -> tuple[int, int]:
-        """Size of the output image: ⌊(image + 2 · padding - kernel) / stride⌋ + 1.
+        """Return the size of the output image: ⌊(image + 2 · padding - kernel) / stride⌋ + 1.
 
         >>> Convolution(3, 64, (224, 224), (7, 7), (2, 2), (3, 3)).output
         (112, 112)
@@ -95,9 +94,9 @@ class Convolution:
         return h, w
 
     def trace(self, direction: str = "forward", dtype: str = "float32") -> Trace:
-        """The convolution, or one of its gradients: `direction` is `forward`, `data` or `weights`. The batch is images.
+        """Return the convolution or one of its gradients: `direction` is `forward`, `data` or `weights`. The batch is images.
 
-        Each gradient multiplies as often as the forward pass.
+        Each gradient has the same number of multiplications as the forward pass.
 
         Raises: InputError for another direction, or an image smaller than the kernel.
         """
@@ -110,7 +109,7 @@ class Convolution:
         if direction not in tensors:
             raise InputError(f"direction is {direction!r}", f"choose one of {', '.join(tensors)}")
         first, second, result = tensors[direction]
-        # The gradient of the data is a convolution of the output's gradient with channels the other way round.
+        # The gradient of the data is a convolution of the output's gradient with swapped channels.
         channels = (self.in_channels, self.out_channels)[:: -1 if direction == "data" else 1]
         return _kernel(
             self._kind(),
@@ -148,7 +147,7 @@ def _kernel(
     phase: str = "forward",
     attributes: dict[str, object] | None = None,
 ) -> Trace:
-    """One operator. `macs` is per row of the batch; `per_row` the arithmetic per element of the first input."""
+    """Return one operator. `macs` is per row of the batch; `per_row` the arithmetic per element of the first input."""
     if dtype not in DTYPE_BYTES:
         raise InputError(f"dtype is {dtype!r}", f"choose one of {', '.join(DTYPE_BYTES)}")
     trace = Trace(f"kernel:{name}", "inference", "none", [])
@@ -184,8 +183,8 @@ def _kernel(
     return trace
 
 
-# Priors of the process, all in log units: it forgets within a factor of 4.5 in a size (or one step of a flag), leaves
-# a quarter unexplained by the calibration, and trusts a timing to 5 %; each of these within a factor of two.
+# Priors of the process in log units. It forgets within a factor of 4.5 in a size (or one step of a flag), assumes that the
+# calibration leaves a quarter unexplained, and trusts a timing to 5 %. Each of these may vary by a factor of two.
 _PRIOR_LENGTH, _PRIOR_SPREAD, _PRIOR_NOISE, _PRIOR_SD = 1.5, 0.25, 0.05, 0.7
 
 
@@ -221,7 +220,7 @@ class Residual:
         return np.asarray(np.exp(2 * x[-2]) * np.exp(-np.sqrt((apart**2).sum(axis=-1))))
 
     def at(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of log(measured / predicted), noise included, for each row of features."""
+        """Return mean and standard deviation of log(measured / predicted), noise included, for each row of features."""
         across = self._covariance(features, self.x)
         explained = (across * cho_solve(self.factor, across.T).T).sum(axis=1)
         variance = np.exp(2 * self.x[-2]) + np.exp(2 * self.x[-1]) - explained
@@ -230,20 +229,20 @@ class Residual:
 
 @dataclass(frozen=True)
 class KernelFit:
-    """A calibration and what it leaves of the timed kernels."""
+    """A calibration and the process that predicts its residuals."""
 
     calibration: Calibration
     residual: Residual
 
     def seconds(self, samples: Sequence[Sample], features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Predicted seconds of each sample, and the half width of the 80 % interval of their logarithm."""
+        """Return the seconds of each sample, and the half width of the 80 % interval of their logarithm."""
         plain = np.array([s.work.total_seconds(self.calibration) for s in samples])
         mean, deviation = self.residual.at(features)
         return plain * np.exp(mean), Z80 * deviation
 
 
 def fit_kernels(samples: Sequence[Sample], features: np.ndarray, prior: Calibration) -> KernelFit:
-    """Calibrate on timed kernels, then learn what the calibration leaves.
+    """Calibrate on timed kernels, then learn the residuals of the calibration.
 
     Args:
         samples: one kernel each; their `seconds` are measured. `features`: one row per sample.
@@ -255,11 +254,11 @@ def fit_kernels(samples: Sequence[Sample], features: np.ndarray, prior: Calibrat
 
 
 def spread_rates(calibration: Calibration) -> Calibration:
-    """A calibration fitted on forward kernels, for whole networks in training as well.
+    """Return a calibration fitted on forward kernels, extended to whole networks and to training.
 
-    A class without a kernel takes the rates of its family's other direction, or of batched products those of plain
-    ones and the reverse; what streams through memory takes elementwise rates. Others keep their prior. The other direction
-    of a product counts as seen.
+    A class without a kernel takes the rates of its family's other direction. Batched products and plain products also share
+    rates. Operators limited by memory bandwidth take elementwise rates. Others keep their prior. The other direction of a
+    product counts as measured.
     """
     seen = set(calibration.provenance["classes_seen"])
     classes, known = dict(calibration.classes), set(seen)

@@ -3,8 +3,8 @@
     python -m benchmarks.links --json benchmarks/results/links.json
 
 Hosts are network namespaces of this machine with a rate limit; see benchmarks/network.py. The machine and each link are
-calibrated first; a prediction knows nothing else. Then each network is timed over each link, two processes of one thread,
-several rounds in turn. A prediction counts as right as in benchmarks/ranks.py.
+calibrated first; a prediction uses no other data. Then each network is timed over each link, two processes of one thread,
+several rounds in turn. benchmarks/ranks.py defines which predictions count as right.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chronograd.measure.result import Timing
 from chronograd.predict.prediction import predict
 
 RATES_MBIT = (100, 300, 1000)
-# Network and global batch: little, middling and much to send for its work.
+# Network and global batch: little, medium and much communication relative to computation.
 CASES = (("resnet20", 128), ("small-cnn", 64), ("resnet18-cifar", 16))
 SHAPE = (3, 32, 32)
 RUN_S = 45.0
@@ -47,7 +47,7 @@ def job_over(rate_mbit: int, name: str, batch: int) -> Job:
 
 
 def calibrate_link(rate_mbit: int) -> dict[str, Any]:
-    """α and β between two hosts, as `chronograd calibrate links` finds and keeps them."""
+    """Return α and β between two hosts, as `chronograd calibrate links` measures and stores them."""
     said = io.StringIO()
     with network(("h1", "h2"), rate_mbit) as hosts, contextlib.redirect_stdout(said):
         command = ["calibrate", "links", "--hosts", hosts, "--name", link_name(rate_mbit)]
@@ -59,7 +59,7 @@ def calibrate_link(rate_mbit: int) -> dict[str, Any]:
 
 
 def measure(rate_mbit: int, name: str, batch: int, steps: int, folder: Path) -> dict[str, dict[str, Any]]:
-    """Value and spread of each quantity in one run."""
+    """Return value and spread of each quantity in one run."""
     with network(("h1", "h2"), rate_mbit) as hosts:
         run = jobs.measure(
             job_over(rate_mbit, name, batch),
@@ -73,7 +73,7 @@ def measure(rate_mbit: int, name: str, batch: int, steps: int, folder: Path) -> 
 def rows_of(
     rounds: int, steps: int, cases: Sequence[tuple[str, int]], rates: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """One row for each link and network: what was predicted, what each round measured, and whether it was right."""
+    """Yield one row for each link and network: the prediction, the measurements of each round, and whether it was right."""
     points = [(rate, name, batch) for rate in rates for name, batch in cases]
     predicted = {}
     for rate, name, batch in points:
@@ -107,7 +107,7 @@ def told(row: dict[str, Any]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as docs/clusters.md shows them; what is not right is bold."""
+    """Return the rows as docs/clusters.md shows them, with wrong predictions in bold."""
     lines = [
         "| link | two ranks | step, predicted | measured | exposed communication, predicted | measured |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"not measured: {reason}")
     else:
         with tempfile.TemporaryDirectory() as home:
-            os.environ["XDG_DATA_HOME"] = home  # the user's own device and links stay as they are
+            os.environ["XDG_DATA_HOME"] = home  # leave the user's own device and links unchanged
             result["device"] = calibrate_once()[0].title
             result["links"] = [calibrate_link(rate) for rate in rates]
             for found in result["links"]:

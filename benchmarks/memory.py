@@ -1,12 +1,12 @@
-"""Whether the largest batch that is predicted fits: against the batches that timm's benchmark ran with on a GPU.
+"""Check that predicted largest batches fit, using the batches that ran in timm's GPU benchmark.
 
     python -m benchmarks.memory --measured DIR [--limit N] [--json FILE] [--write]
     python -m benchmarks.memory --from FILE --write
 
 timm lowers the batch by a ladder (512, 384, 256, 192, 128, ...) until a network no longer runs out of memory. So the batch of a
-row fits, and the next larger rung did not, except where the row has the first rung of its table. A prediction is consistent with a
-row if it lies between. Half of the networks, chosen by a seed, fit what a step needs beside its tensors, as a factor of them; the others are scored.
---write puts the score into docs/planning.md.
+row fits, and the next larger rung does not, unless the row has the first rung of its table. A prediction is consistent with a
+row if it lies between the two. Half of the networks, chosen by a seed, fit the extra memory of a step as a factor of its
+tensors. The other half is scored. --write puts the score into docs/planning.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ BEGIN, END = "<!-- python -m benchmarks.memory --write -->\n", "<!-- end of memo
 
 @dataclass(frozen=True)
 class Bound:
-    """What a row tells: bytes of the tensors at the batch that ran, and at the next rung, which failed; None where none was tried.
+    """Bounds from a row: bytes of the tensors at the batch that ran, and at the next rung, which failed; None if no rung
+    failed.
 
     `capacity` is the memory of the device less the reserve; `envelope` the lines of the footprint, (constant, per sample).
     """
@@ -55,7 +56,7 @@ class Bound:
     lines: list[list[float]]
 
     def verdict(self, share: float) -> str:
-        """Of the largest batch whose tensors fill at most `share` of the capacity."""
+        """Return the verdict on the largest batch whose tensors fill at most `share` of the capacity."""
         if self.ran_bytes > share * self.capacity:
             return "too low"
         is_high = self.failed_bytes is not None and self.failed_bytes <= share * self.capacity
@@ -66,7 +67,8 @@ class Bound:
 
 
 def next_rung(batch: int) -> int:
-    """
+    """Return the next larger batch of timm's ladder.
+
     >>> next_rung(256), next_rung(384), next_rung(2)
     (384, 512, 3)
     """
@@ -74,14 +76,14 @@ def next_rung(batch: int) -> int:
 
 
 def bounds(folder: Path, limit: int | None) -> Iterator[Bound]:
-    """Of every table of a GPU with a column of batches, in an order that the seed draws."""
+    """Yield the bounds of every GPU table with a column of batches, in an order that the seed draws."""
     for path in sorted(folder.glob("timm/benchmark-*.csv")):
         table = read_table(path)
         if table.device is None or "cpu" in path.name:
             continue
         device = catalog.device(table.device)
         first = max(row.batch for row in table.rows)
-        # Those that ran with the first rung only bound the batch from below, and most loosely.
+        # Rows that ran at the first rung give only a lower bound of the batch, and a loose one.
         rows = [row for row in shuffled(table.rows, SEED) if row.batch < first]
         for row in rows[:limit]:
             try:
@@ -105,7 +107,7 @@ def bounds(folder: Path, limit: int | None) -> Iterator[Bound]:
 
 
 def fitted(some: Sequence[Bound]) -> tuple[float, float]:
-    """Median and deviation of the logarithm of needed over predicted memory, by maximum likelihood: ran <= capacity < failed."""
+    """Return median and deviation of log(needed / predicted memory), by maximum likelihood: ran <= capacity < failed."""
     most = np.log([one.capacity / one.ran_bytes for one in some])
     least = np.log([one.capacity / (one.failed_bytes or math.inf) for one in some])
 
@@ -119,14 +121,16 @@ def fitted(some: Sequence[Bound]) -> tuple[float, float]:
 
 
 def halves(some: Sequence[Bound]) -> tuple[list[Bound], list[Bound]]:
-    """To fit, and held out: a network is in one half only, whatever its tables."""
+    """Return the half to fit and the half to score. All rows of a network are in one half."""
     networks = shuffled(sorted({one.network for one in some}), SEED)
     to_fit = set(networks[: len(networks) // 2])
     return [one for one in some if one.network in to_fit], [one for one in some if one.network not in to_fit]
 
 
 def score(some: Sequence[Bound]) -> str:
-    """A cell each: rows, consistent, too high, too low; batches to start at below the one that failed, and up to the one that ran."""
+    """Return table cells: rows, consistent, too high, too low; first batches below the failed one, and up to the one that
+    ran.
+    """
     factors = [overhead(catalog.device(DEVICE), one.mode) for one in some]
     found = [one.verdict(1 / by.median) for one, by in zip(some, factors, strict=True)]
     counts = [found.count(name) for name in ("consistent", "too high", "too low")]
@@ -137,7 +141,7 @@ def score(some: Sequence[Bound]) -> str:
 
 
 def report(some: Sequence[Bound]) -> str:
-    """The rows of the page, and the fit."""
+    """Return the rows of the page, and the fit."""
     to_fit, held_out = halves(some)
     lines = ["| batches of timm, RTX 3090 | rows | consistent | too high | too low | start below the batch that failed | start at or below "
              "the batch that ran |",

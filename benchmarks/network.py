@@ -1,9 +1,9 @@
-"""Hosts on a slow network, on one machine: network namespaces on a bridge, each with a rate limit on what it sends.
+"""Hosts on a slow network, on one machine: network namespaces on a bridge, each with a rate limit on outgoing traffic.
 
     with network(("h1", "h2"), rate_mbit=300) as hosts:
         ...  # hosts == "netns:cg4711n0-h1,netns:cg4711n0-h2", as --hosts takes them
 
-Needs Linux, root, `ip` and `tc`; `why_not` says what is missing. Delay cannot be set (netem is in few kernels).
+Needs Linux, root, `ip` and `tc`; `why_not` reports missing ones. Delay cannot be set, because few kernels include netem.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-# What a token bucket lets pass at full speed after a rest. With the 37 kB of 1 ms at 300 Mbit/s, an all-reduce, which
-# sends both ways, reached 0.8 of the rate in place of 0.96: a process that wakes late loses tokens.
+# Size of the token bucket, which passes at full speed after a pause. With the 37 kB of 1 ms at 300 Mbit/s, an all-reduce, which
+# sends both ways, reached 0.8 of the rate instead of 0.96: a process that wakes late loses tokens.
 BURST_BYTES = 262_144
-# What waits longer than this to be sent is dropped, as in a switch.
+# Packets that wait longer are dropped, as in a switch.
 QUEUE_MS = 50
 _numbers = itertools.count()
 
 
 @contextlib.contextmanager
 def network(names: Sequence[str], rate_mbit: float, burst_bytes: int = BURST_BYTES) -> Iterator[str]:
-    """Namespaces of such names, each sending at most `rate_mbit`. Yields them as `--hosts` takes them.
+    """Create namespaces with these names, each sending at most `rate_mbit`. Yields them as `--hosts` takes them.
 
-    Names are made unique to this process, so several networks may be there at once. All is removed at the end; what a
-    process that was killed left behind is removed at the next start. Raises RuntimeError with what `ip` or `tc` said.
+    Names are unique to this process, so several networks may exist at once. The end removes everything, and the next start
+    removes the leftovers of killed processes. Raises RuntimeError with the message of `ip` or `tc`.
     """
     remove_leftovers()
     number = next(_numbers)
@@ -58,7 +58,7 @@ def network(names: Sequence[str], rate_mbit: float, burst_bytes: int = BURST_BYT
 
 @functools.cache
 def why_not() -> str | None:
-    """Why no network can be made on this machine; None if one can. Makes one, to know."""
+    """Return why this machine cannot make a network, or None if it can. Makes one to find out."""
     if sys.platform != "linux":
         return f"network namespaces are of Linux, and this is {sys.platform}"
     if missing := [command for command in ("ip", "tc") if shutil.which(command) is None]:
@@ -73,7 +73,7 @@ def why_not() -> str | None:
 
 
 def remove_leftovers() -> None:
-    """Remove the networks of processes that are no more."""
+    """Remove the networks of processes that have ended."""
     for kind, remove in (("netns list", "netns del"), ("-o link show type bridge", "link del")):
         for line in _try(f"ip {kind}").splitlines():
             found = re.search(r"\b(cg(\d+)[nb]\d+\S*?)(?::|\s|$)", line)
@@ -89,7 +89,7 @@ def _run(command: str) -> str:
 
 
 def _try(command: str) -> str:
-    """What a command prints; nothing where it fails."""
+    """Return the output of a command; empty if it fails."""
     try:
         return _run(command)
     except (RuntimeError, OSError, subprocess.TimeoutExpired):

@@ -37,9 +37,9 @@ from chronograd.units import memory
 SAVED = Path(__file__).parent / "results" / "onnx_zoo.json"
 HEADING = "## Networks"
 BATCHES, SAMPLES = (1, 3, 4), 4
-WEIGHT = 0.02  # standard deviation of weights that begin at 0
+WEIGHT = 0.02  # standard deviation of weights that are initially 0
 MAX_LETTERS = 140  # of a reason
-# Options of networks that are too large to be built here as they are, and shorter texts.
+# Options for networks too large to build here in full, and shorter texts.
 TWO_LAYERS = ("network.options.layers=2",)
 SMALLER: Mapping[str, Sequence[str]] = {
     "bert-large": (*TWO_LAYERS, "data.shape=[128]"),
@@ -49,7 +49,7 @@ SMALLER: Mapping[str, Sequence[str]] = {
     "opt-1.3b": (*TWO_LAYERS, "data.shape=[128]"),
     "switch-xl-4": (*TWO_LAYERS, "data.shape=[128]", "network.options.width=256", "network.options.ffn=1024"),
 }
-# Parts of a network, which take no samples of a data set.
+# Parts of a network, which do not take samples of a data set.
 LEFT_OUT = ("inception-naive", "inception-reduced")
 TORCHVISION = """
     alexnet vgg11_bn resnet18 resnext50_32x4d wide_resnet50_2 densenet121 squeezenet1_1 googlenet inception_v3
@@ -116,7 +116,7 @@ def as_if_trained(network: nn.Module, fed: Tensor) -> None:
     for module in network.modules():
         if isinstance(module, _BatchNorm) and module.track_running_stats:
             module.reset_running_stats()
-            module.momentum = None  # the mean of all batches; there is one
+            module.momentum = None  # the mean of all batches; there is only one batch
             module.train()
     with torch.no_grad():
         network(fed)

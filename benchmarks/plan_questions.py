@@ -1,10 +1,10 @@
-"""Twenty questions to `plan`: the first line of our answer beside what published sources say, and whether they agree.
+"""Twenty questions to `plan`: the first line of our answer, the published answers, and whether they agree.
 
     python -m benchmarks.plan_questions [--json]
 
-Questions and sources are in `plan_questions.toml`. An answer is right if its verdict is that of the sources, and if its epochs lie
-within those of published trainings. `FILE` is a small network in a file of its own, `FOLDER` a folder of 240 pictures; both are made
-for the run.
+Questions and sources are in `plan_questions.toml`. An answer is right if its verdict is that of the sources, and if its epochs
+lie within those of published trainings. `FILE` is a small network in a separate file, `FOLDER` a folder of 240 pictures. Both
+are created for the run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def make_inputs(folder: Path) -> dict[str, str]:
 
 
 def printed(arguments: list[str]) -> str:
-    """What a command prints. Raises RuntimeError for one that fails."""
+    """Return the output of a command. Raises RuntimeError if it fails."""
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         status = chronograd(arguments)
@@ -57,7 +57,7 @@ def printed(arguments: list[str]) -> str:
 
 
 def ask(question: dict[str, Any], paths: dict[str, str], folder: Path) -> dict[str, Any]:
-    """The answer to a question: its verdict, first line and epochs, and whether they agree with the sources."""
+    """Return the answer to a question: its verdict, first line and epochs, and whether they agree with the sources."""
     words = question["words"]
     for name, path in paths.items():
         words = words.replace(name, path)
@@ -76,7 +76,7 @@ def ask(question: dict[str, Any], paths: dict[str, str], folder: Path) -> dict[s
 
 
 def epoch_of(words: str) -> int:
-    """Training samples in an epoch of the data set that a question names."""
+    """Return the training samples in an epoch of the data set that a question names."""
     named = words.split()
     stated = [int(word.partition("=")[2]) for word in named if word.startswith("data.samples=")]
     return stated[0] if stated else card(Data(name=named[named.index("--data") + 1])).train_size

@@ -1,8 +1,9 @@
-"""Planning: settings (device, count, batch, algorithm) evaluated per second, from one trace, and the one for a goal chosen.
+"""Planning: number of settings (device, count, batch, algorithm) per second evaluated from one trace, including the choice for
+a goal.
 
     python -m benchmarks.planning [--network torchvision:resnet50] [--repeats 3] [--json]
 
-The trace is read before the clock starts; everything else is inside it.
+The trace is read before the clock starts; everything else is timed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 def job_of(network: str, **cluster: object) -> jobs.Job:
-    """A job of the network in fp32; samples are of a size that nothing here depends on."""
+    """Return a job of the network in fp32; nothing here depends on the sample size."""
     data = {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000}
     return jobs.from_dict({"network": {"name": network}, "data": data, "cluster": cluster})
 
@@ -84,7 +85,7 @@ def main() -> None:
 
 
 def _difference(trace, job, devices, table, samples: int = 50) -> float:  # type: ignore[no-untyped-def]
-    """Largest relative difference of the step time from that of one prediction, over settings drawn at random."""
+    """Return the largest relative difference between the step time and a single prediction, over random settings."""
     worst = 0.0
     for i in np.random.default_rng(0).choice(len(table["count"]), samples, replace=False):
         count, batch = int(table["count"][i]), int(table["batch_per_rank"][i])

@@ -32,7 +32,7 @@ def files_page() -> str:
 
 
 def fields_csv() -> str:
-    """A line for each word and platform; several paths or arguments are separated by blanks."""
+    """Return a line for each word and platform; blanks separate several paths or arguments."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["word", "platform", "paths", "arguments"])

@@ -1,12 +1,12 @@
-"""How far deep Q-learning gets in Pong within an hour of one core: returns of evaluation episodes against frames.
+"""Progress of deep Q-learning in Pong within an hour of one core: returns of evaluation episodes against frames.
 
     python -m benchmarks.pong --runs /tmp/pong
     python -m benchmarks.pong --runs /tmp/pong --no-training
 
-Trains examples/pong.yaml, or goes on where it was left; `--no-training` takes the run as far as it came. Then the weights of the
-last checkpoint play 20 episodes of seeds that no evaluation has, and so does an agent that has learned nothing. An episode ends
-when one side has 21 points, so the worst return is −21. Writes benchmarks/results/pong.json and docs/pong.gif, the end of
-the first of these episodes.
+Trains examples/pong.yaml or resumes it; `--no-training` uses the run in its current state. Then the weights of the last
+checkpoint play 20 episodes with seeds outside the evaluations, and so does an untrained agent. An episode ends when one side
+has 21 points, so the worst return is −21. Writes benchmarks/results/pong.json and docs/pong.gif, the end of the first of these
+episodes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "pong.yaml"
 RESULTS = ROOT / "benchmarks" / "results" / "pong.json"
 PICTURES = ROOT / "docs" / "pong.gif"
-# Added to the seed for episodes that no evaluation of training has.
+# Offset of the seeds for episodes outside the evaluations of training.
 OTHER_EPISODES, NUM_OTHER = 1_000, 20
-# Of the GIF: how many of the last steps of an episode, seconds of each as played, and its width.
+# The GIF: number of last steps of an episode, seconds of each as played, and width.
 NUM_PICTURES, SECONDS_EACH, WIDTH = 150, 4 / 60, 120
 
 
 def measured(run: RunDir) -> dict[str, Any]:
-    """What a run's steps say, as far as it came, and how its last weights play."""
+    """Return the results of a run's steps so far, and of its last weights."""
     job = run.job()
     assert job.reinforcement is not None
     space = environments.space(environments.make(job))
@@ -81,7 +81,7 @@ def measured(run: RunDir) -> dict[str, Any]:
 
 
 def other_returns(agent: Agent, job: jobs.Job) -> list[float]:
-    """Returns of episodes of other seeds than those of evaluations."""
+    """Return the returns of episodes with seeds outside the evaluations."""
     assert job.reinforcement is not None
     games = [environments.make(job, is_evaluation=True) for _ in range(NUM_OTHER)]
     return evaluate(agent, games, job.reinforcement, OTHER_EPISODES + job.training.seed)

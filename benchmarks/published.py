@@ -1,11 +1,11 @@
-"""Makes the table of throughputs that `chronograd judge` holds a figure against, from published timings.
+"""Writer of the table of throughputs for `chronograd judge`, from published timings.
 
     python -m benchmarks.published --measured DIR
     python -m benchmarks.published --check 70
 
-The first writes src/chronograd/judge/published.csv: figures only, one row for each network, device and setting. What the sources are
-stands in src/chronograd/judge/sources.toml, under the name in the first column. The second holds so many of its rows, chosen by a
-seed, against the limit that `judge` calls impossible: all of them were possible.
+The first command writes src/chronograd/judge/published.csv: figures only, one row for each network, device and setting.
+src/chronograd/judge/sources.toml describes each source under the name in the first column. The second command compares 70 rows,
+chosen by a seed, with the limit above which `judge` reports an impossible figure. All these rows are possible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chronograd.judge.ask import Traces, job_of_network
 from chronograd.judge.limits import limit_of
 from chronograd.judge.published import COLUMNS
 
-# As the sources write them → as the catalogue and its networks are called.
+# Names in the sources → names of devices and networks in the catalogue.
 DEVICES = {
     "GeForce GTX 1080 Ti": "gtx1080ti",
     "GeForce GTX TITAN X": "titan-x",
@@ -67,7 +67,7 @@ def nvidia(measured: Path) -> Iterator[Row]:
 
 
 def tensorflow(measured: Path) -> Iterator[Row]:
-    """Of synthetic data only, the fastest of several machines: with real data the input is measured, too."""
+    """Yield rows with synthetic data only, the fastest of several machines; real data would include input time."""
     best: dict[tuple[str, int, str, int, int], float] = {}
     for line in _lines(measured / "tensorflow_benchmarks" / "k80_p100_scaling.csv"):
         if line["data"] == "synthetic":
@@ -79,7 +79,7 @@ def tensorflow(measured: Path) -> Iterator[Row]:
 
 
 def cnn_benchmarks(measured: Path) -> Iterator[Row]:
-    """With cuDNN, its fastest version; on devices of the catalogue."""
+    """Yield rows with cuDNN in its fastest version, on devices of the catalogue."""
     best: dict[tuple[str, int, str, int], float] = {}
     for line in _lines(measured / "cnn_benchmarks" / "torch7_runs.csv"):
         if line["use_cudnn"] == "1" and line["gpu_name"] in DEVICES and line["model"] in NETWORKS:
@@ -96,7 +96,7 @@ def _lines(path: Path) -> list[dict[str, str]]:
 
 
 def check(count: int, seed: int = 0) -> None:
-    """Print how near rows come to the limit, the nearest first."""
+    """Print how close rows come to the limit, the closest first."""
     rows, traces = published.published(), Traces()
     shares = []
     for i in np.random.default_rng(seed).permutation(len(rows))[:count]:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.ranks --json benchmarks/results/ranks.json
 
-The machine and its link are calibrated first, then each network is timed with two processes of one thread, several runs
-each. A prediction counts as right within 10 % of the measured mean, or within the 80 % interval of the steps where that is
-wider. Larger worlds share the two cores: they are reported, not judged.
+The machine and its link are calibrated first, then each network is timed with two processes of one thread, several runs each. A
+prediction counts as right within 10 % of the measured mean, or within the 80 % interval of the steps if that is wider. Larger
+worlds share the two cores: they are reported, but do not count.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def make_job(network: str, batch: int, shape: Sequence[int], world: int) -> Job:
 
 
 def judged(predicted: float, runs: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Whether a prediction is within AIM of the mean of runs, or within their spread.
+    """Return whether a prediction is within AIM of the mean of runs, or within their spread.
 
     The spread is from the lowest 10th to the highest 90th percentile of steps among the runs.
     """

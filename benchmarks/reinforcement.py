@@ -1,16 +1,16 @@
-"""Deep Q-learning and its replay beside CleanRL's way, Stable-Baselines3, torchrl and rlox (Rust), each by its own best way.
+"""Deep Q-learning and its replay compared with CleanRL's way, Stable-Baselines3, torchrl and rlox (Rust), each in its best way.
 
     python -m benchmarks.reinforcement [--rounds R --json FILE]
 
-The packages are installed once into an environment of their own in the user's cache, which sees the packages of this one; the
+The packages are installed once into a separate environment in the user's cache, which also sees the packages of this one. The
 benchmark then runs in it. Agents, see benchmarks.deep_q: environment steps and updates per second on CartPole. Replay:
-transitions per second, of the same ones for all: observations of four floats, as CartPole's, or of 84 × 84 bytes, in a replay
-that is full. In every round every contender does each piece of work once, in an order that rotates; a ratio is paired within a
+transitions per second in a full replay, with the same transitions for all. Observations are four floats, as in CartPole, or 84
+× 84 bytes. In every round every contender does each piece of work once, in an order that rotates. A ratio is paired within a
 round, and its spread is the middle 80 % of rounds. Everything runs in one process with one thread.
 
-What is not the same: Stable-Baselines3 and torchrl give minibatches as tensors, rlox and ours as arrays; the time of making
-tensors of ours, which shares their memory, is counted on our side. rlox has neither n-step discounts nor bytes as
-observations, and casts; Stable-Baselines3 has no priorities.
+Some conditions differ. Stable-Baselines3 and torchrl return minibatches as tensors, rlox and ours as arrays. Our time includes
+conversion to tensors, which share memory with the arrays. rlox has neither n-step discounts nor byte observations, and casts.
+Stable-Baselines3 has no priorities.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ PACKAGES = (
 NEEDED = ("pandas", "pyvers", "orjson", "importlib_metadata", "cloudpickle", "farama-notifications")
 RESULTS = Path(__file__).parent / "results" / "reinforcement.json"
 CAPACITY, BLOCK, ROUNDS = 100_000, 64, 15
-WORK_S = 0.05  # of one piece of work in one round
+WORK_S = 0.05  # seconds of one piece of work in one round
 OURS = "chronograd"
-# Least ratio of our rate to theirs that is aimed at.
+# Lowest ratio of our rate to theirs that meets our aim.
 AIMS = {"plain": 1.0, "stable-baselines3": 1.0, "torchrl": 1.0, "rlox": 0.5}
 ALPHA, BETA = 0.6, 0.4
 Work = Callable[[], object]
 
 
-# -- the environment of the others -------------------------------------------------------------------------
+# -- environment of the other packages ----------------------------------------------------------------------
 
 
 def environment() -> Path:
-    """The interpreter that has all packages; made if it is not there."""
+    """Return the interpreter that has all packages; creates its environment if missing."""
     import platformdirs
 
     key = hashlib.sha256(repr((sys.prefix, sys.version, PACKAGES)).encode()).hexdigest()[:8]
@@ -77,11 +77,11 @@ def environment() -> Path:
     return python
 
 
-# -- who does what -----------------------------------------------------------------------------------------
+# -- contenders ---------------------------------------------------------------------------------------------
 
 
 class Data:
-    """Transitions, the same for all."""
+    """Transitions, which are the same for all contenders."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, count: int) -> None:
         rng = np.random.default_rng(0)
@@ -198,7 +198,7 @@ def rlox(data: Data, capacity: int, batch: int, has_priorities: bool) -> dict[st
     }
     if has_priorities:
 
-        def push_block() -> None:  # it has no call for several
+        def push_block() -> None:  # it cannot add several at once
             for i in range(BLOCK):
                 buffer.push(first, action, 1.0, False, False, after, *of[i])
 
@@ -226,7 +226,7 @@ SETTINGS: tuple[tuple[str, tuple[int, ...], Any, int, int, bool], ...] = (
 
 
 def calls_for(work: Work, seconds: float) -> int:
-    """How many calls take about so long."""
+    """Return the number of calls that take about `seconds`."""
     work()
     count = 1
     while True:
@@ -240,7 +240,7 @@ def calls_for(work: Work, seconds: float) -> int:
 
 
 def timed(work: Work, calls: int) -> float:
-    """Seconds of a call."""
+    """Return the seconds of a call."""
     begin = time.perf_counter()
     for _ in range(calls):
         work()
@@ -248,7 +248,7 @@ def timed(work: Work, calls: int) -> float:
 
 
 def race(works: Mapping[str, Work], rounds: int, amount: int) -> dict[str, list[float]]:
-    """Rates by contender, one a round: `amount` per call over the seconds of one."""
+    """Return rates by contender, one per round: `amount` per call over the seconds of a call."""
     names = list(works)
     calls = {name: calls_for(works[name], WORK_S) for name in names}
     rates: dict[str, list[float]] = {name: [] for name in names}
@@ -260,7 +260,7 @@ def race(works: Mapping[str, Work], rounds: int, amount: int) -> dict[str, list[
 
 
 def compared(rates: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """Our rate over that of each other: median of the rounds' ratios, and the middle 80 % of them."""
+    """Return our rate over that of each other contender: the median of the rounds' ratios, and their middle 80 %."""
     rows = []
     for name, theirs in rates.items():
         if name == OURS:
@@ -275,7 +275,7 @@ def compared(rates: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
 def raced(
     setting: str, works: Mapping[str, Mapping[str, Work]], amounts: Mapping[str, int], rounds: int
 ) -> list[dict[str, Any]]:
-    """A row for each piece of our work that others do, too."""
+    """Return a row for each piece of our work that others also do."""
     rows = []
     for piece, amount in amounts.items():
         doing = {name: work[piece] for name, work in works.items() if piece in work}
@@ -314,7 +314,7 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """Of a row of results: what was done, our rate, and its ratio to those of others with the middle 80 % of rounds."""
+    """Return the cells of a row: the work, our rate, and its ratio to the other rates with the middle 80 % of rounds."""
     ratios = {one["other"]: f"{one['ratio']:.2f} ({one['low']:.2f} … {one['high']:.2f})" for one in row["compared"]}
     missed = {one["other"] for one in row["compared"] if not one["is_met"]}
     shown = [f"**{ratios[other]}**" if other in missed else ratios.get(other, "") for other in AIMS]
@@ -322,7 +322,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """As documentation has it; bold: below the aim."""
+    """Return the table of the documentation; ratios below the aim are bold."""
     head = ["", "per second", *(f"over {'plain code' if other == 'plain' else other}" for other in AIMS)]
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *map(cells, results["rows"])]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

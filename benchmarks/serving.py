@@ -1,23 +1,24 @@
-"""Serving: requests per second and 99th percentile beside ONNX Runtime in a bare loop, LitServe and MLServer.
+"""Serving: requests per second and 99th percentile compared with ONNX Runtime in a bare loop, LitServe and MLServer.
 
     python -m benchmarks.serving [--network NAME ... --rounds R --seconds S --connections C --json FILE]
     python -m benchmarks.serving --drains 20 --reloads 20 [--json FILE]
     python -m benchmarks.serving --overload [--network NAME --seconds S --json FILE]
 
-All run the same file with the same ONNX Runtime and as many threads as it takes by itself. A round asks each contender for some
-seconds, in an order that rotates; a ratio is paired within a round. The clients are connections of one process on the same machine
-that ask again once they are answered; they share its cores with the server, and nobody with the bare loop, which runs one row after
-another in a process of its own.
+All run the same file with the same ONNX Runtime and its default number of threads. A round sends requests to each contender for
+some seconds, in an order that rotates. A ratio is paired within a round. The clients are connections of one process on the same
+machine that send the next request after each answer. They share the cores with the server. The bare loop shares its cores with
+nothing: it runs one row after another in a separate process.
 
-Tensors go as each server takes them at the least cost: ours as binary, the others as base64 in JSON, which is text that they need
-not read number by number. Each batches up to 8 rows at most for 2 ms, ours as it chooses. LitServe and MLServer live in environments
-of their own, in --cache, which are made when they are not there; one that cannot be made is named with the reason.
+Each server takes tensors in its cheapest format: ours as binary, the others as base64 in JSON, which avoids parsing individual
+numbers. The others batch up to 8 rows for up to 2 ms; ours chooses its batches. LitServe and MLServer run in separate
+environments in --cache, which are created if missing. If one cannot be created, the output names it with the reason.
 
-Drains and reloads: connections ask without pause while a server is told to end, and is started again, and while its model is replaced.
-A request is lost when it was sent and not answered by a 200. What a server that has ended refuses was not sent.
+Drains and reloads: connections send requests without pause while a server receives the signal to end and restarts, and while
+its model is replaced. A request is lost if it was sent and not answered with a 200. Requests that a stopped server refuses
+count as not sent.
 
-Overload: requests come at twice the rate of the knee, by which the queue is full all along; the 99th percentile of those that are
-answered, beside how long a full queue takes as fast as the server answers, and whether all others were refused with a 503. Server and
+Overload: requests arrive at twice the rate of the knee, so the queue is always full. The benchmark compares the 99th percentile
+of the answered requests with the time to process a full queue, and checks that all others were refused with a 503. Server and
 client have a core each.
 """
 
@@ -68,7 +69,7 @@ START_S = 90.0
 
 
 def export(network: str, folder: Path) -> Path:
-    """The network in ONNX, with initial weights."""
+    """Return the ONNX file of the network, with initial weights."""
     path = folder / f"{network.rpartition(':')[2]}.onnx"
     source = export_source.of_job(ask.job_of(network), network)
     write_onnx(source.network, source.random(4, None).fed, path)
@@ -76,7 +77,7 @@ def export(network: str, folder: Path) -> Path:
 
 
 def sample_of(model: Path) -> tuple[str, np.ndarray]:
-    """The name of its input, and one row for it."""
+    """Return the name of a model's input, and one row for it."""
     import onnxruntime
 
     (spec,) = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
@@ -120,9 +121,9 @@ class Contender:
     """A server: the command that starts it on a model at a port, and a request."""
 
     name: str
-    command: Callable[[Path, Path, int, Path], list[str]]  # its Python, the model, the port, a folder for what it needs
+    command: Callable[[Path, Path, int, Path], list[str]]  # its Python, the model, the port, a folder for its files
     message: Callable[[Path], bytes]
-    packages: tuple[str, ...] = ()  # in an environment of its own
+    packages: tuple[str, ...] = ()  # installed in a separate environment
 
 
 CONTENDERS = (
@@ -134,7 +135,7 @@ CONTENDERS = (
 
 
 def python_of(contender: Contender, cache: Path) -> Path:
-    """The interpreter that has it, in an environment that is made once. Raises CalledProcessError."""
+    """Return the interpreter with the contender, in an environment created once. Raises CalledProcessError."""
     if not contender.packages:
         return Path(sys.executable)
     name, runtime = contender.packages[0], f"onnxruntime=={environment.version_of('onnxruntime')}"
@@ -162,7 +163,9 @@ def free_port() -> int:
 
 @contextmanager
 def running(contender: Contender, python: Path, model: Path) -> Iterator[tuple[int, bytes]]:
-    """The server in a process of its own: its port, and a request that it answers. Raises RuntimeError where it does not."""
+    """Start the server in a process. Yields its port and a request that it answers. Raises RuntimeError if it does not
+    answer.
+    """
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         port, message = free_port(), contender.message(model)
         paths = os.pathsep.join([str(OTHERS), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -185,7 +188,7 @@ def running(contender: Contender, python: Path, model: Path) -> Iterator[tuple[i
 
 
 async def _wait_for(port: int, message: bytes, process: subprocess.Popen[bytes]) -> str:
-    """Ask until a 200 comes; why none did, empty if one did."""
+    """Send requests until a 200 arrives; return the reason for a failure, or an empty string."""
     until, why = time.monotonic() + START_S, ""
     while time.monotonic() < until and process.poll() is None:
         connection = Connection("127.0.0.1", port)
@@ -206,7 +209,7 @@ async def _wait_for(port: int, message: bytes, process: subprocess.Popen[bytes])
 
 
 async def closed_loop(port: int, message: bytes, connections: int, duration_s: float) -> tuple[float, float]:
-    """Requests per second, and the 99th percentile of latencies in seconds. Raises RuntimeError where one fails."""
+    """Return requests per second and the 99th percentile of latencies in seconds. Raises RuntimeError if a request fails."""
     latencies: list[float] = []
     start = time.perf_counter() + WARMUP_S
     until = start + duration_s
@@ -226,7 +229,7 @@ async def closed_loop(port: int, message: bytes, connections: int, duration_s: f
 
 
 def bare(model: Path, duration_s: float) -> tuple[float, float]:
-    """The same of one row after another in this process, without a server."""
+    """Return the same figures for one row after another in this process, without a server."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
@@ -241,7 +244,7 @@ def bare(model: Path, duration_s: float) -> tuple[float, float]:
 
 
 def measure(network: str, contenders: Mapping[Contender, Path], rounds: int, duration_s: float, connections: int) -> dict[str, Any]:  # fmt: skip
-    """Rounds of all contenders on one network."""
+    """Return the rounds of all contenders on one network."""
     rows: dict[str, list[tuple[float, float]]] = {}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -271,13 +274,13 @@ def measure(network: str, contenders: Mapping[Contender, Path], rounds: int, dur
 
 
 def ratios(rounds: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Ratio]:
-    """Requests per second of ours over those of each other."""
+    """Return our requests per second over those of each other contender."""
     ours = [rate for rate, _ in rounds[OURS]]
     return {name: Ratio.paired(ours, [rate for rate, _ in own]) for name, own in rounds.items() if name != OURS}
 
 
 def shown(row: Mapping[str, Any]) -> str:
-    """A network's results in lines."""
+    """Return the lines of a network's results."""
     lines = [f"{row['network']}: requests/s and p99, medians of {len(row['rounds'][OURS])} rounds"]
     by_name = ratios(row["rounds"])
     for name, own in row["rounds"].items():
@@ -295,7 +298,7 @@ def shown(row: Mapping[str, Any]) -> str:
 async def _asking(
     port: int, message: bytes, is_over: Callable[[], bool], lost: list[str], answered: list[float]
 ) -> None:
-    """One connection that asks without pause, made anew where a server closes it, until nobody listens any more."""
+    """Send requests on one connection without pause, reconnecting after a server closes it, until no server listens."""
     connection = Connection("127.0.0.1", port)
     while not is_over():
         try:
@@ -313,7 +316,7 @@ async def _asking(
 async def drain_once(
     port: int, message: bytes, process: subprocess.Popen[bytes], connections: int
 ) -> tuple[int, list[str]]:
-    """Requests that were sent around a SIGTERM, and those that were lost."""
+    """Return the number of requests sent around a SIGTERM, and the lost ones."""
     lost: list[str] = []
     answered: list[float] = []
     tasks = [asyncio.create_task(_asking(port, message, lambda: False, lost, answered)) for _ in range(connections)]
@@ -324,14 +327,14 @@ async def drain_once(
 
 
 async def reload_all(port: int, message: bytes, model: Path, reloads: int, connections: int) -> tuple[int, list[str]]:
-    """Requests that were sent while a model was replaced so many times, and those that were lost."""
+    """Return the number of requests sent while a model was replaced `reloads` times, and the lost ones."""
     lost: list[str] = []
     answered: list[float] = []
     is_over = False
     tasks = [asyncio.create_task(_asking(port, message, lambda: is_over, lost, answered)) for _ in range(connections)]
     content, control = model.read_bytes(), Connection("127.0.0.1", port)
     for _ in range(reloads):
-        aside = model.with_suffix(".new")  # another file, though of the same bytes
+        aside = model.with_suffix(".new")  # a different file with the same bytes
         aside.write_bytes(content)
         aside.rename(model)
         status, _, body = await control.ask(_post(f"/v2/repository/models/{model.stem}/load", {}, b""))
@@ -344,7 +347,7 @@ async def reload_all(port: int, message: bytes, model: Path, reloads: int, conne
 
 
 def changes(drains: int, reloads: int, connections: int = 6) -> dict[str, Any]:
-    """Requests and losses of so many drains, and of so many reloads, under load."""
+    """Return requests and losses of `drains` drains and `reloads` reloads under load."""
     found: dict[str, Any] = {"drains": drains, "reloads": reloads}
     with tempfile.TemporaryDirectory() as folder:
         model = export("lenet5", Path(folder))
@@ -380,7 +383,7 @@ def changes(drains: int, reloads: int, connections: int = 6) -> dict[str, Any]:
 
 
 def overload(network: str, duration_s: float, queue: int = 32) -> dict[str, Any]:
-    """What becomes of requests at twice the knee."""
+    """Return the outcome of requests at twice the knee."""
     from chronograd.deploy.load import load
     from chronograd.deploy.timing import bound, own_cores, served_here, serving
     from chronograd.simulate.queueing import Server, knee
@@ -398,7 +401,7 @@ def overload(network: str, duration_s: float, queue: int = 32) -> dict[str, Any]
         ):
             found = load(url, rates=[rate], seconds_each=max(duration_s, enough_s))
     (row,) = found.data["load"]
-    # Those that wait, the batch under way, and the request's own.
+    # The waiting requests, the current batch, and the batch of the request.
     most_s = (queue + 2 * server.most_rows) / row["throughput_requests_per_s"]
     print(f"{network} at {rate:.0f}/s, twice its knee: p99 {1e3 * row['latency_p99_s']:.1f} ms of {row['requests']} requests, a full queue "
           f"takes {1e3 * most_s:.1f} ms; {row['problems']}")  # fmt: skip

@@ -1,11 +1,11 @@
-"""An hour's worth of requests, as fast as they go: does the memory of `chronograd serve` grow with them?
+"""An hour's worth of requests at full speed: does the memory of `chronograd serve` grow?
 
     python -m benchmarks.soak --requests 20000
     python -m benchmarks.soak --requests 360000 --json benchmarks/results/soak.json
 
-Half of the requests are right. Of the others most have a body in which some bytes were changed, and the rest are changed anywhere
-and end their connection. What comes back has to be an answer of 200 to what is right, 200 or a 4xx to what is not, or a connection
-that is closed. Resident memory is read in even steps; its growth is that from the first tenth, in which caches fill, to the end.
+Half of the requests are valid. Most of the others have a body with some changed bytes. The rest are changed anywhere and end
+their connection. A valid request must get a 200. An invalid one must get a 200, a 4xx or a closed connection. Resident memory
+is read in even steps; its growth is counted from the first tenth, in which caches fill, to the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from chronograd.files import write_json
 from chronograd.measure import environment
 
 READINGS = 100
-DISTINCT = 4_000  # messages, sent in turn: enough that no cache holds all that is wrong
+DISTINCT = 4_000  # distinct messages, sent in turn: so many that no cache holds all invalid ones
 RIGHT, WRONG_BODY, WRONG = "right", "wrong body", "wrong anywhere"
 SHARES = {RIGHT: 0.5, WRONG_BODY: 0.45, WRONG: 0.05}
 TIMEOUT_S = 20.0
@@ -54,7 +54,7 @@ class Message:
 
 @dataclass
 class Told:
-    """What came back, and the memory of the server after so many requests."""
+    """Answers, and the server's memory after each number of requests."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Told:
 
     @property
     def growth_bytes(self) -> float:
-        """From the first tenth of the requests to the last: the median of each, as memory goes up and down."""
+        """Return the growth from the first tenth of the requests to the last: the median of each, because memory fluctuates."""
         last, most = self.memory[-1][0], max(len(self.memory) // 10, 1)
         settled = [size for count, size in self.memory if count >= last / 10][:most]
         return float(np.median([size for _, size in self.memory[-most:]]) - np.median(settled))
@@ -82,7 +82,7 @@ class Told:
 
 
 def messages(count: int = DISTINCT, seed: int = 0) -> list[Message]:
-    """Requests for the model of `serving`: each kind as often as its share, in random order."""
+    """Return requests for the model of `serving`: each kind by its share, in random order."""
     random = np.random.default_rng(seed)
     kinds = random.choice(list(SHARES), count, p=list(SHARES.values()))
     made = []
@@ -102,7 +102,7 @@ def _whole(headers: dict[str, str], body: bytes) -> bytes:
 
 
 def changed(content: bytes, random: np.random.Generator) -> bytes:
-    """With some bytes overwritten, taken away or put in."""
+    """Return the content with some bytes overwritten, removed or inserted."""
     new = bytearray(content)
     for _ in range(random.integers(1, 4)):
         place = int(random.integers(len(new)))
@@ -118,7 +118,7 @@ def changed(content: bytes, random: np.random.Generator) -> bytes:
 
 
 class Client:
-    """One connection, opened again once it is closed."""
+    """One connection, which reopens after it is closed."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -126,10 +126,10 @@ class Client:
         self._received = b""
 
     def ask(self, message: Message) -> str:
-        """The status of the answer, or "closed". Raises OSError for none in time."""
+        """Return the status of the answer, or "closed". Raises OSError on timeout."""
         if message.kind == WRONG:
             return self._last_of_its_connection(message.content)
-        for _ in range(2):  # an idle connection may have been closed after an answer
+        for _ in range(2):  # the server may have closed an idle connection after an answer
             is_new = self._socket is None
             if self._socket is None:
                 self._socket, self._received = self._connected(), b""
@@ -153,7 +153,7 @@ class Client:
         return plain
 
     def _answer(self, plain: socket.socket) -> str:
-        """The status, once the whole answer is there; empty if the connection was closed before."""
+        """Return the status after the whole answer has arrived; empty if the connection was closed before."""
         while (end := self._received.find(b"\r\n\r\n")) < 0:
             if not self._more(plain):
                 return ""
@@ -174,7 +174,9 @@ class Client:
         return bool(part)
 
     def _last_of_its_connection(self, content: bytes) -> str:
-        """What was changed anywhere may ask for more bytes than come, so that nothing more is said on its connection."""
+        """Send a request on a connection that sends nothing afterwards: a changed request may announce more bytes than it
+        has.
+        """
         received = b""
         with self._connected() as plain, suppress(ConnectionError):
             plain.sendall(content)
@@ -185,7 +187,7 @@ class Client:
 
 
 def is_right(kind: str, status: str) -> bool:
-    """Whether a status may come back for a message of a kind.
+    """Return whether a status is a valid answer to a message of a kind.
 
     >>> is_right(RIGHT, "200"), is_right(RIGHT, "400"), is_right(WRONG, "closed"), is_right(WRONG_BODY, "500")
     (True, False, True, False)
@@ -196,7 +198,7 @@ def is_right(kind: str, status: str) -> bool:
 
 
 def soak(pid: int, port: int, requests: int, connections: int) -> Told:
-    """Send so many requests, in turn from a few connections, and read the memory of the server meanwhile."""
+    """Send `requests` requests, in turn over a few connections, and read the server's memory meanwhile."""
     sent, told, lock = iter(range(1, requests + 1)), Told(), threading.Lock()
     prepared, process = messages(), psutil.Process(pid)
     every = max(requests // READINGS, 1)
@@ -239,7 +241,7 @@ def soak(pid: int, port: int, requests: int, connections: int) -> Told:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[int, int]]:
-    """`chronograd serve` of a model that doubles rows of four numbers: its process and its port. Raises RunError."""
+    """Start `chronograd serve` of a model that doubles rows of four numbers; yield its process and port. Raises RunError."""
     from onnx import TensorProto, helper, numpy_helper
 
     graph = helper.make_graph(

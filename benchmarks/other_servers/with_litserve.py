@@ -1,7 +1,7 @@
 """LitServe with ONNX Runtime, for `benchmarks.serving`: FILE.onnx PORT. Tensors come and go as base64 in JSON."""
 
 # mypy: ignore-errors
-# Run in an environment that has what it imports; and LitServe reads annotations as the form of a request.
+# Run in an environment with its imports installed. LitServe reads annotations as the form of a request.
 
 import base64
 import sys

@@ -1,7 +1,9 @@
-"""A model of MLServer with ONNX Runtime, for `benchmarks.serving`. Tensors come and go as base64 in JSON: it reads no binary ones."""
+"""A model for MLServer with ONNX Runtime, for `benchmarks.serving`. Tensors are base64 in JSON, because it reads no binary
+ones.
+"""
 
 # mypy: ignore-errors
-# Run in an environment that has what it imports.
+# Run in an environment with its imports installed.
 
 import base64
 
