@@ -1,19 +1,19 @@
-"""How a step slows with the number of devices, from a few steps that somebody timed.
+"""Step time by number of devices, from a few timed steps.
 
-Two models. `scaled_step_s` needs one device and one larger count. `fit_step` needs a table of steps by local batch
-and placement, and gives a step model with nine numbers:
+Two models. `scaled_step_s` needs one device and one larger count. `fit_step` needs a table of steps by local batch and
+placement, and gives a step model with nine numbers:
 
     step    = (compute^γ + sync^γ)^(1/γ)
     compute = (c0 + c1 · local batch) · m^e               m replicas on the fullest node
     sync    = l0 + l1 · (replicas - 2)                    on one node; nothing for one replica
-    sync    = s0 · (1 + s1 · (m - 1) · p) · (1 + s2 · log2 nodes)    across nodes; p is 1 but for two nodes
+    sync    = s0 · (1 + s1 · (m - 1) · p) · (1 + s2 · log2 nodes)    across nodes; p is 1 except for two nodes
 
-γ = 1 adds computation and synchronisation, a large γ hides the shorter behind the longer. Replicas of a node share its
-network card, hence m. Two nodes have a factor of their own, because they were measured slower than three or four of as
-many replicas each (Pollux's table, T4 machines); why is not known here.
+γ = 1 adds computation and synchronisation; a large γ hides the shorter behind the longer. Replicas of a node share its network
+card, hence m. Two nodes have a separate factor, because they were slower than three or four nodes with the same number of
+replicas each (Pollux's table, T4 machines). We do not know the reason.
 
-Left out: memory that runs out, gradient accumulation, uneven batches.
-Source: the combination and the synchronisation on one node are those of Qiao et al., Pollux, OSDI 2021, section 3.2.
+Left out: memory that runs out, gradient accumulation, uneven batches. Source: the combination and the synchronisation on one
+node are those of Qiao et al., Pollux, OSDI 2021, section 3.2.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ _FOLDS = 5
 
 
 def scaled_step_s(one_s: float, timed_s: float, timed_ranks: int, ranks: int, across_nodes: bool) -> float:
-    """Step time on `ranks` devices from the step on one and on `timed_ranks`, in seconds; the batch of a device stays.
+    """Return the step time in seconds on `ranks` devices from those on one and on `timed_ranks`; the batch per device is
+    constant.
 
-    What the exchange adds to the step grows as what it moves: 2(n - 1)/n within one node, and with log2 n, the depth
-    of a tree and the expected wait for the last of n, across nodes. What was timed fixes its size; a timed step that
-    is shorter than that of one device counts as no exchange.
+    The time of the exchange grows with its traffic: with 2(n - 1)/n within one node, and across nodes with log2 n, the depth of
+    a tree and the expected wait for the last of n. The timed step sets its size. A timed step that is shorter than that of one
+    device counts as no exchange.
 
     Args:
         one_s, timed_s: step times; `timed_ranks` at least 2.
-        across_nodes: whether the exchange leaves the node at any count of interest.
-    Leaves out: a change of algorithm or link with the count, and input that runs short.
+        across_nodes: whether the exchange leaves the node at any relevant count.
+    Leaves out: a change of algorithm or link with the count, and a slow input pipeline.
     Raises: InputError if a time is not positive or a count too small.
 
     >>> round(scaled_step_s(1.0, 1.1, 2, 4, across_nodes=False), 3)
@@ -64,7 +65,7 @@ def _growth(ranks: int, across_nodes: bool) -> float:
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of one network: arrays of shape (num_steps,). `seconds` may be empty where they are to be predicted."""
+    """Steps of one network: arrays of shape (num_steps,). `seconds` may be empty for steps to predict."""
 
     local_batch: Array
     nodes: Array
@@ -78,7 +79,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class StepModel:
-    """Natural logarithms of the numbers in the module's formulas; `e` as it is, `gamma` of γ - 1.
+    """Natural logarithms of the numbers in the module's formulas, except that `e` is stored directly and `gamma` is log(γ - 1).
 
     `half_width80` is the 80th percentile of the log error on placements left out of the fit.
     """
@@ -96,7 +97,7 @@ class StepModel:
     half_width80: float = math.nan
 
     def seconds(self, steps: Steps) -> Array:
-        """Predicted step times, shape (num_steps,)."""
+        """Return predicted step times, shape (num_steps,)."""
         most, nodes = steps.most_per_node, steps.nodes
         compute = (np.exp(self.c0) + np.exp(self.c1) * steps.local_batch) * most**self.e
         pair = 1 + np.where(nodes == 2, np.exp(self.pair), 0.0)
@@ -104,20 +105,20 @@ class StepModel:
         far = np.exp(self.s0) * (1 + np.exp(self.s1) * (most - 1) * pair) * (1 + np.exp(self.s2) * np.log2(nodes))
         sync = np.where(steps.replicas <= 1, 0.0, np.where(nodes > 1, far, near))
         power = 1 + np.exp(self.gamma)
-        longest = np.maximum(compute, sync)  # taken out, so that a large power cannot overflow
+        longest = np.maximum(compute, sync)  # factored out so that a large power cannot overflow
         return np.asarray(longest * ((compute / longest) ** power + (sync / longest) ** power) ** (1 / power))
 
 
 _NAMES = tuple(f.name for f in fields(StepModel) if f.name != "half_width80")
-# Standard deviations of the priors: wide where the data tell, tighter where a table may have no such placement.
+# Standard deviations of the priors: wide where the data decide, tighter where a table may lack such placements.
 _SD = np.array([3, 3, 0.2, 1, 3, 1, 2, 1, 1, 1], dtype=float)
 
 
 def fit_step(steps: Steps, groups: Sequence[str] | None = None) -> StepModel:
-    """The step model that explains timed steps: robust least squares of log errors, with weak priors.
+    """Fit the step model to timed steps: robust least squares of log errors, with weak priors.
 
     Args:
-        groups: one name per step, such as its placement; whole groups are left out to measure the error.
+        groups: one name per step, such as its placement; full groups are left out to measure the error.
     Raises: InputError if there are fewer than ten steps or a time is not positive.
     """
     if len(steps.seconds) < 10 or not (steps.seconds > 0).all():

@@ -1,10 +1,10 @@
-"""Ranks that are stopped for a few seconds and go on: is each named, and does the step time stay as it was?
+"""Ranks stopped for a few seconds and resumed: is each reported, and does the step time stay the same?
 
     python -m benchmarks.stopped --json benchmarks/results/stopped.json
     python -m benchmarks.stopped --table --json benchmarks/results/stopped.json
 
 Ten moments: before the first step, within steps, in evaluation, at a checkpoint, with one, two or three ranks. Each row shows
-what the launcher printed while the rank was stopped, and what `explain` and the record report afterwards. It compares the mean step
+the launcher's output while the rank was stopped, and the later reports of `explain` and the record. It compares the mean step
 time with its interval and with an undisturbed run. The rank's own note states where it was stopped.
 """
 
@@ -34,7 +34,7 @@ from chronograd.rundir.steps import StepLine
 from chronograd.train.watchdog import note_path, read_note
 
 PAUSE_S = 3.5
-# An undisturbed run's steps differ from run to run on a busy machine; a stall that was counted would be many times this.
+# Undisturbed steps differ between runs on a busy machine; a counted stall would be many times this factor.
 NEAR = 1.5
 
 
@@ -64,7 +64,7 @@ MOMENTS = (
 
 
 def strike(run: RunDir, moment: Moment, is_over: threading.Event, told: dict[str, str]) -> None:
-    """Wait for the moment, stop the rank, let it go on."""
+    """Wait for the moment, stop the rank, and resume it."""
     while not is_over.is_set():
         note = read_note(note_path(run, moment.rank))
         if note is None or note.step < moment.step or not re.match(moment.place, note.what.removeprefix("sum (")):
@@ -126,7 +126,7 @@ def row_of(moment: Moment, run: RunDir, said: str, hit: str, usual_s: float) -> 
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """One row for each moment."""
+    """Return a table with one row for each moment."""
     head = "| stopped | where it was | launcher named it | `explain` named it | stall | step time, undisturbed | step time | in its interval |"
     lines = [head, "| --- | --- | --- | --- | ---: | ---: | ---: | --- |"]
     for row in rows:

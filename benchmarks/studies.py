@@ -1,4 +1,4 @@
-"""Writes docs/studies/README.md: the result of each study, and the cost of its larger size, from the results.
+"""Writer of docs/studies/README.md: each study's result, and the cost of its larger size, from the saved results.
 
 python -m benchmarks.studies
 """
@@ -82,11 +82,11 @@ def _found(name: str, results: Results) -> str:
 
 
 def _taken(kept: dict[str, Results]) -> list[list[str]]:
-    """Return the runs trained at size `evening`, their training time, and the sentence that they support, by study."""
+    """Return for each result of size `evening` its number of runs and their time, and the sentence with its result."""
     body = []
     for name, results in kept.items():
         if results.size == "evening":
-            # In small-networks, only the small CNN has other jobs than at size laptop.
+            # Except for the small CNN, small-networks has the same jobs at size laptop, where they ran.
             rows: list[Row] = matching(results.rows["runs"], network="small CNN") or results.rows["runs"]
             trained = seconds(sum(row["seconds"] for row in rows))
             body.append([_link(name), str(len(rows)), trained, _found(name, results)])

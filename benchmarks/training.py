@@ -1,23 +1,23 @@
-"""Training: samples per second of Chronograd's loop beside a hand-written one, Lightning, Accelerate and Keras 3.
+"""Training: samples per second of Chronograd's loop compared with a hand-written one, Lightning, Accelerate and Keras 3.
 
     python -m benchmarks.training [--steps N --rounds R --network NAME --batch B --threads T --json FILE]
 
-All train the same network from the same weights, in fp32 on the CPU, on the same tensors in the same order, by SGD
-with Nesterov momentum and weight decay. Before the clock starts the losses of their first steps are compared. Then, in
-every round, every contender trains the same steps once, in an order that rotates; a ratio is paired within a round.
+All train the same network from the same weights, in fp32 on the CPU, on the same tensors in the same order, by SGD with
+Nesterov momentum and weight decay. Before the clock starts the losses of their first steps are compared. Then, in every round,
+every contender trains the same steps once, in an order that rotates. A ratio is paired within a round.
 
-The clock runs from the end of a contender's warm-up steps to the end of its last step: imports, building and the first
-batches are outside it, and so are evaluation and checkpoints. Ours is `chronograd.train.loop.train`, one epoch of it,
-by the training clock of its own log, which it writes to a file as always. The hand-written loop, Lightning and
-Accelerate get images that are normalised once beforehand; ours keeps whole numbers and normalises in every step.
+The clock runs from the end of a contender's warm-up steps to the end of its last step. It excludes imports, building, the first
+batches, evaluation and checkpoints. Ours is one epoch of `chronograd.train.loop.train`, timed by the training clock in its log,
+which it writes to a file as always. The hand-written loop, Lightning and Accelerate get images that are normalised once
+beforehand; ours stores integers and normalises in every step.
 
-Lightning runs in its `barebones` mode. Lightning and Accelerate load whole batches by index, which is faster for them
-than collating single samples. Keras wraps the same torch module (`TorchModuleWrapper`), so its layers are equal; it
-gets arrays that are in order already. Its weight decay is decoupled where the others add an L2 gradient: the work is
-the same, and losses differ a little from the second step on. A contender that is not installed is named and left out.
+Lightning runs in its `barebones` mode. Lightning and Accelerate load full batches by index, which is faster for them than
+collating single samples. Keras wraps the same torch module (`TorchModuleWrapper`), so its layers are equal, and it gets arrays
+in the right order. Its weight decay is decoupled, while the others add an L2 gradient: the work is the same, and losses differ
+a little from the second step on. The output names contenders that are not installed.
 
-The process keeps the memory that it frees (glibc). Otherwise large activations are returned to the system and faulted
-in again in some runs and not in others, by the luck of the heap, which moves a step by a tenth.
+The process keeps freed memory (glibc). Otherwise some runs return large activations to the system and fault them in again and
+other runs do not, depending on the heap, which changes a step by a tenth.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from chronograd.train.order import epoch_order
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
-# Network, batch, steps that are timed in a round: about two seconds of either on two cores. Small-cnn shows overhead.
+# Network, batch and timed steps per round: about two seconds each on two cores. Small-cnn shows overhead.
 WORKLOADS = (("resnet20", 64, 8), ("small-cnn", 64, 24))
 WARMUP = 3  # steps before the clock starts
 ROUNDS = 12
@@ -74,7 +74,7 @@ OURS, BY_HAND = "chronograd", "hand-written"
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 5e-4
 
 
-# -- what is trained -----------------------------------------------------------------------------------
+# -- workloads -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Workload:
     """One network and the tensors of one epoch. N samples, C channels, H rows, W columns.
 
     Attributes:
-        job: an epoch is exactly the steps that are run: warm-up and timed ones.
-        num_steps: both kinds.
+        job: its epoch has exactly the warm-up and timed steps.
+        num_steps: number of warm-up and timed steps.
     """
 
     job: jobs.Job
@@ -97,12 +97,12 @@ class Workload:
 
     @cached_property
     def order_N(self) -> Tensor:
-        """The permutation that our loop follows in its first epoch."""
+        """Return the permutation of our loop's first epoch."""
         return torch.from_numpy(epoch_order(self.job.training.seed, 0, len(self.labels_N)))
 
     @cached_property
     def images_NCHW(self) -> Tensor:
-        """Normalised once, as float32."""
+        """Return the images as float32, normalised once."""
         data = self.dataset
         raw = data.train.batch(np.arange(len(self.labels_N)))
         return augment.normalise(raw, torch.tensor(data.scale_C), torch.tensor(data.shift_C))
@@ -112,7 +112,7 @@ class Workload:
         return self.dataset.train_labels
 
     def network(self) -> nn.Module:
-        """The network with the weights of the seed, in training mode."""
+        """Return the network with the weights of the seed, in training mode."""
         torch.manual_seed(self.job.training.seed)
         card = self.dataset.card
         name, options = self.job.network.name, self.job.network.options
@@ -124,14 +124,14 @@ class Workload:
         )
 
     def loader(self) -> DataLoader[Any]:
-        """Whole batches by index, in our order."""
+        """Return a loader of full batches by index, in our order."""
         batches = BatchSampler(self.order_N.tolist(), self.batch, drop_last=True)
         whole = WholeBatches(self.images_NCHW, self.labels_N)
         return DataLoader(whole, batch_sampler=batches, collate_fn=lambda batch: batch)
 
 
 class WholeBatches(TensorDataset):
-    """Gives a loader all samples of a batch at once, so that nothing is left to collate."""
+    """Dataset that returns all samples of a batch at once, so the loader collates nothing."""
 
     def __getitems__(self, samples: list[int]) -> tuple[Tensor, ...]:
         chosen = torch.tensor(samples)
@@ -139,7 +139,9 @@ class WholeBatches(TensorDataset):
 
 
 def workload(network: str, batch: int, timed: int, threads: int, data: str) -> Workload:
-    """A network and one epoch: the warm-up and `timed` steps. Data `auto` is CIFAR-10, or drawn if it is not here."""
+    """Return a network and one epoch: the warm-up and `timed` steps. Data `auto` is CIFAR-10, or random if it is not
+    installed.
+    """
     num_steps = WARMUP + timed
     training = {
         "recipe": "sgd",
@@ -168,14 +170,14 @@ def workload(network: str, batch: int, timed: int, threads: int, data: str) -> W
     raise AssertionError("synthetic data is always there")
 
 
-# -- who trains it: each returns the clock at the end of every step, and adds its losses to a list if given one -------
+# -- contenders: each returns the clock at the end of every step, and adds its losses to a list if given one ----------
 
 Losses = list[float] | None
 Contender = Callable[[Workload, Losses], list[float]]
 
 
 def with_chronograd(work: Workload, losses: Losses) -> list[float]:
-    """Our loop, its log on disk; evaluation and checkpoint come after the last step."""
+    """Train with our loop and its log on disk; evaluation and checkpoint come after the last step."""
     place = RankContext(0, 1, 0, torch.device("cpu"), work.threads)
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir.create(work.job, out=Path(folder) / "run")
@@ -189,7 +191,7 @@ def with_chronograd(work: Workload, losses: Losses) -> list[float]:
 
 
 def by_hand(work: Workload, losses: Losses) -> list[float]:
-    """What a practitioner writes in plain PyTorch; the loss is added up and not read in between."""
+    """Train with typical plain PyTorch code; the loss is summed without reading it in between."""
     network = work.network()
     optimizer = work.optimizer(network)
     images_NCHW, labels_N = work.images_NCHW, work.labels_N
@@ -210,7 +212,7 @@ def by_hand(work: Workload, losses: Losses) -> list[float]:
 
 
 def with_lightning(work: Workload, losses: Losses) -> list[float]:
-    """`Trainer` in its mode for raw speed, automatic optimisation."""
+    """Train with Lightning's `Trainer` in its mode for raw speed, automatic optimisation."""
     lightning: Any = importlib.import_module("lightning")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -243,7 +245,7 @@ def with_lightning(work: Workload, losses: Losses) -> list[float]:
 
 
 def with_accelerate(work: Workload, losses: Losses) -> list[float]:
-    """The hand-written loop with everything prepared by an `Accelerator`."""
+    """Train with the hand-written loop, prepared by an `Accelerator`."""
     accelerate: Any = importlib.import_module("accelerate")
     accelerator = accelerate.Accelerator(cpu=True, mixed_precision="no")
     network = work.network()
@@ -263,7 +265,7 @@ def with_accelerate(work: Workload, losses: Losses) -> list[float]:
 
 
 def with_keras(work: Workload, losses: Losses) -> list[float]:
-    """`fit` over the wrapped torch module; its log holds the mean loss since the first step."""
+    """Train with Keras' `fit` over the wrapped torch module; its log holds the mean loss since the first step."""
     os.environ["KERAS_BACKEND"] = "torch"
     keras: Any = importlib.import_module("keras")
     if keras.backend.backend() != "torch":
@@ -302,12 +304,12 @@ CONTENDERS: dict[str, Contender] = {
     "accelerate": with_accelerate,
     "keras": with_keras,
 }
-# How far a loss of the first steps may be from that of the hand-written loop. Keras: see the weight decay above.
+# Largest difference of a first loss from that of the hand-written loop. Keras: see the weight decay above.
 TOLERANCES = {OURS: 1e-4, "lightning": 1e-4, "accelerate": 1e-4, "keras": 1e-3}
 
 
 def installed() -> tuple[dict[str, Contender], list[str]]:
-    """Contenders that can run here, and the names of those that are not installed."""
+    """Return the installed contenders, and the names of the missing ones."""
     missing = [n for n in CONTENDERS if n not in (OURS, BY_HAND) and importlib.util.find_spec(n) is None]
     return {name: run for name, run in CONTENDERS.items() if name not in missing}, missing
 
@@ -326,7 +328,7 @@ class Ratio:
 
     @classmethod
     def paired(cls, ours: Sequence[float], other: Sequence[float]) -> Ratio:
-        """Student's t on the logarithms of ours / other, round by round; one round has no interval.
+        """Return the ratio by Student's t on the logarithms of ours / other in each round; one round has no interval.
 
         >>> Ratio.paired([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
         Ratio(value=2.0, low=2.0, high=2.0, n=3)
@@ -355,7 +357,7 @@ class Comparison:
     losses: dict[str, list[float]] = field(default_factory=dict)
 
     def ratios(self) -> dict[str, Ratio]:
-        """Ours over each other's."""
+        """Return our rate over each other's."""
         return {name: Ratio.paired(self.rates[OURS], rates) for name, rates in self.rates.items() if name != OURS}
 
     def to_json(self) -> dict[str, Any]:
@@ -374,7 +376,7 @@ class Comparison:
 
 
 def first_losses(work: Workload, contenders: Mapping[str, Contender]) -> dict[str, list[float]]:
-    """The first losses of each. Raises RunError where one is not that of the hand-written loop within its tolerance."""
+    """Return the first losses of each. Raises RunError if one differs from the hand-written loop by more than its tolerance."""
     found: dict[str, list[float]] = {}
     for name, run in contenders.items():
         losses: list[float] = []
@@ -393,7 +395,7 @@ def first_losses(work: Workload, contenders: Mapping[str, Contender]) -> dict[st
 
 
 def in_turn(names: Sequence[str], round_: int) -> list[str]:
-    """The order of a round: rotated by one each time, and backwards every second time, so that neighbours change too.
+    """Return the order of a round: rotated by one each time, and reversed every second time, so that neighbours also change.
 
     >>> in_turn(["a", "b", "c"], 0), in_turn(["a", "b", "c"], 1), in_turn(["a", "b", "c"], 2)
     (['a', 'b', 'c'], ['a', 'c', 'b'], ['c', 'a', 'b'])
@@ -404,7 +406,7 @@ def in_turn(names: Sequence[str], round_: int) -> list[str]:
 
 
 def compare(work: Workload, contenders: Mapping[str, Contender], rounds: int, say: Callable[[str], None]) -> Comparison:
-    """Losses first, then `rounds` of timed runs."""
+    """Compare the losses first, then return `rounds` of timed runs."""
     keep_freed_memory()
     with quiet():
         torch.set_num_threads(work.threads)
@@ -422,7 +424,7 @@ def compare(work: Workload, contenders: Mapping[str, Contender], rounds: int, sa
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc's malloc take all memory from its heap and never trim it. False where the C library is another."""
+    """Make glibc's malloc take all memory from its heap and never trim it. Returns False for other C libraries."""
     trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -433,14 +435,14 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the advice that frameworks give about workers and loggers."""
+    """Silence the frameworks' advice about workers and loggers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def verdict(ratios: Mapping[str, Ratio]) -> str:
-    """Whether the aim is met, and where ours stands beside each framework: level where the interval holds 1."""
+    """Return whether the aim is met, and how ours compares with each framework: level if the interval includes 1."""
     by_hand_ratio = ratios[BY_HAND]
     met = "met" if by_hand_ratio.low >= AIM else "not told apart from it" if by_hand_ratio.high >= AIM else "missed"
     parts = [f"{by_hand_ratio} of the hand-written loop: aim of {AIM:g} {met}"]
@@ -454,7 +456,7 @@ def verdict(ratios: Mapping[str, Ratio]) -> str:
 
 
 def table(found: Comparison) -> str:
-    """Markdown."""
+    """Return a Markdown table."""
     lines = ["| contender | samples/s, median | ours / it, 95 % interval |", "| --- | ---: | ---: |"]
     ratios = found.ratios()
     for name, rates in found.rates.items():
@@ -466,7 +468,7 @@ def table(found: Comparison) -> str:
 
 
 def where(threads: int, packages: Sequence[str]) -> dict[str, Any]:
-    """What every result is saved with."""
+    """Return the conditions that are saved with every result."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "processor": environment.processor_name(),
@@ -477,7 +479,7 @@ def where(threads: int, packages: Sequence[str]) -> dict[str, Any]:
 
 
 def run(arguments: argparse.Namespace, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Every workload in turn."""
+    """Run every workload in turn."""
     contenders, missing = installed()
     packages = ["chronograd", "torch", "numpy", *(n for n in contenders if n not in (OURS, BY_HAND))]
     result = {**where(arguments.threads, packages), "warmup_steps": WARMUP, "not_installed": missing, "workloads": []}
@@ -494,7 +496,7 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None] = lambda line:
 
 
 def chosen_workloads(arguments: argparse.Namespace) -> list[tuple[str, int, int]]:
-    """The default ones, or the network that was asked for, with batch and steps that were."""
+    """Return the default workloads, or the requested network, batch and steps."""
     rows = list(WORKLOADS)
     if arguments.network:
         rows = [row for row in WORKLOADS if row[0] == arguments.network] or [(arguments.network, 64, 16)]
@@ -502,7 +504,7 @@ def chosen_workloads(arguments: argparse.Namespace) -> list[tuple[str, int, int]
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A whole number of an option."""
+    """Return a parser of integers with a lower limit."""
 
     def parse(text: str) -> int:
         if int(text) < least:

@@ -1,4 +1,4 @@
-"""A network of your own: predicted on a GPU that is not here, then recorded while it trains where it is."""
+"""Your own network: predicted on a GPU that you do not have here, then recorded while it trains on that GPU."""
 
 import torch
 from torch import nn

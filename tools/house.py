@@ -19,12 +19,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT, LAB = "chronograd", "chronograd_lab"
 MAX_LINES, MAX_PARAMETERS, MAX_COMPLEXITY = 60, 8, 20  # of a function
-LINES_STEP, NUM_SHOWN = 500, 8  # ceilings of lines are multiples, so that small changes pass; worst rows of a count
+LINES_STEP, NUM_SHOWN = (
+    500,
+    8,
+)  # line ceilings are multiples, so that small changes pass; number of worst rows shown per count
 DRAWING = re.compile(r"(?<=<!-- drawn by tools/house.py -->\n```text\n).*?(?=```)", re.DOTALL)
 
 
 def imports_of(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
-    """Modules that a file of a package imports by statements, absolute and relative, and by calls."""
+    """Yield the modules that a file of a package imports by statements, absolute and relative, and by calls."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -40,19 +43,21 @@ def imports_of(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
 
 
 def modules_in_strings(tree: ast.AST) -> Iterator[str]:
-    """Names of our modules that are whole strings, as in `python -m NAME`: they run in another process."""
+    """Yield names of our modules that are full strings, as in `python -m NAME`: they run in another process."""
     values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return (value for value in values if isinstance(value, str) and re.fullmatch(rf"{PRODUCT}(_lab)?(\.\w+)+", value))
 
 
 def room_of(module: str) -> str:
-    """`predict` of chronograd.predict.step, `chronograd_lab.common` of chronograd_lab.common.rows, '' outside rooms."""
+    """Return `predict` for chronograd.predict.step, `chronograd_lab.common` for chronograd_lab.common.rows, '' outside
+    rooms.
+    """
     package, room, *_ = *module.split("."), ""
     return {PRODUCT: room, LAB: room and f"{LAB}.{room}"}.get(package, "").removesuffix("__main__")
 
 
 def rooms_in(block: str, prefix: str = "") -> list[list[str]]:
-    """Rooms of each line of a list in docs/architecture.md."""
+    """Return the rooms of each line of a list in docs/architecture.md."""
     lines = (re.findall(r"([a-z_]+)(?:/|\.py)(?=\s|$)", line.split("  ")[0]) for line in block.splitlines())
     return [[prefix + name for name in line] for line in lines if line]
 
@@ -74,20 +79,20 @@ class House:
         return ".".join(path.relative_to(self.source).with_suffix("").parts).removesuffix(".__init__")
 
     def upward(self, name: str) -> list[str]:
-        """Modules that a module names although their rooms are listed below its room, and the lab in the product."""
+        """Return modules that a module names although their rooms are listed below its room, and the lab in the product."""
         others, own = self.imports[name].union(modules_in_strings(self.trees[name])), self.rank.get(room_of(name), 999)
         return sorted(m for m in others if self.rank.get(room_of(m), 0) > own or (m == LAB and LAB not in name))
 
     def circular(self) -> list[str]:
-        """Modules that import each other over any number of steps, imports for types included."""
+        """Return modules that import each other over any number of steps, including imports for types."""
         left = {name: {m for m in found if m in self.modules} - {name, PRODUCT} for name, found in self.imports.items()}
-        # Remove what imports nothing and what nothing imports, until only circles and ways between them are left.
+        # Remove modules without imports or importers until only cycles and the paths between them remain.
         while ends := left.keys() - set().union(*left.values()) | {name for name in left if not left[name]}:
             left = {name: found - ends for name, found in left.items() if name not in ends}
         return sorted(left)
 
     def drawing(self) -> str:
-        """A matrix: the rooms of a line import those of the columns that have a mark."""
+        """Return a matrix: the rooms of a line import those of the marked columns."""
         line = {room: n for n, rooms in enumerate(self.lines) for room in rooms}
         pairs = {(line.get(room_of(a)), line.get(room_of(b))) for a, found in self.imports.items() for b in found}
         names = [" ".join(rooms).replace(f"{LAB}.", "lab ") for rooms in self.lines]
@@ -95,7 +100,7 @@ class House:
         return "".join(f"{name:>{max(map(len, names))}} {row}\n" for name, row in zip(names, rows, strict=True))
 
     def report(self) -> dict[str, list[tuple[int, str]]]:
-        """The rows of each count in tools/house.toml, the worst first."""
+        """Return the rows of each count in tools/house.toml, the worst first."""
         lines, classes = Counter[str](), defaultdict(list)
         functions = []
         for name, path in self.modules.items():

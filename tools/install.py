@@ -1,7 +1,7 @@
 """Make `.venv` and install Chronograd with everything `make` needs. Standard library only; a second run does nothing.
 
-PyTorch's small CPU builds are taken where no NVIDIA driver is seen and PyTorch's own index answers; otherwise
-the builds of the package index, which hold CUDA and run on CPUs as well.
+Uses PyTorch's small CPU builds if there is no NVIDIA driver and PyTorch's own index answers. Otherwise it uses the builds of
+the package index, which include CUDA and also run on CPUs.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _section(request: type[Request], group: str) -> str:
 
 
 def _of_command(verb: str) -> str:
-    """The section of a verb that is no request: what its --help prints."""
+    """Return the section of a verb that is not a request: its --help output."""
     found = command.get_command(_context(""), verb)
     assert found is not None
     lines = [f"## {verb}", "", f"`chronograd {verb} --help` prints its options: {found.get_short_help_str(200)}", ""]
@@ -112,7 +112,7 @@ def _bounds(kind: Any) -> dict[str, float]:
 
 
 def main() -> int:
-    """Write both files; with --check, fail if they are not as the declarations say."""
+    """Write both files; with --check, fail if they differ from the declarations."""
     files = {DOCS / "reference.md": page(), DOCS / "requests.schema.json": json.dumps(schemas(), indent=1) + "\n"}
     if "--check" in sys.argv:
         stale = [str(path) for path, text in files.items() if not path.is_file() or path.read_text() != text]

@@ -1,8 +1,8 @@
-"""A real SLURM of several nodes on this machine, for as long as a command runs: `python tools/slurm_cluster.py COMMAND...`.
+"""A real SLURM cluster of several nodes on this machine while a command runs: `python tools/slurm_cluster.py COMMAND...`.
 
-Every node is a slurmd of its own with its own port; they share this machine's cores. Debian and Ubuntu have what is
-needed: `apt-get install --no-install-recommends slurmctld slurmd slurm-client munge`. Wants root. A munged or a SLURM
-that runs already is left alone: this one has its own key, socket, ports and folder, and ends only what it started.
+Every node is a separate slurmd with its own port; all share this machine's cores. Debian and Ubuntu have the packages: `apt-get
+install --no-install-recommends slurmctld slurmd slurm-client munge`. Needs root. A running munged or SLURM is not touched: this
+cluster has its own key, socket, ports and folder, and ends only daemons that it started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo", "scancel")
 START_S, END_S = 60.0, 15.0
-# Debian puts daemons where the path of a user that is not logged in does not lead.
+# Debian puts daemons into folders that are missing from the path of a user who is not logged in.
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 CONF = """\
 ClusterName=lab
@@ -59,7 +59,7 @@ NODE = "NodeName=n{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs
 
 
 def why_not() -> str:
-    """Why there can be no cluster here; empty if there can."""
+    """Return why there cannot be a cluster on this machine, or an empty string."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
     if missing:
         return f"{', '.join(missing)} not installed"
@@ -68,9 +68,9 @@ def why_not() -> str:
 
 @contextlib.contextmanager
 def cluster(num_nodes: int = 3, cpus: int = 2, gpus: int = 0) -> Iterator[dict[str, str]]:
-    """A cluster whose nodes are idle, and claim so many cores and GPUs. Yields the variables by which SLURM's commands find it.
+    """Start a cluster of idle nodes with `cpus` cores and `gpus` GPUs each. Yields the variables for SLURM's commands.
 
-    At the end jobs are cancelled and the daemons that were started here ended, no others.
+    At the end, jobs are cancelled and only the daemons started here are ended.
     """
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: the path of a socket has 107 characters at most
     variables = {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -91,7 +91,7 @@ def cluster(num_nodes: int = 3, cpus: int = 2, gpus: int = 0) -> Iterator[dict[s
 
 
 def _write(folder: Path, num_nodes: int, cpus: int, gpus: int) -> None:
-    folder.chmod(0o755)  # munged wants its socket to be reachable
+    folder.chmod(0o755)  # munged requires a reachable socket
     ports = _free_ports(num_nodes + 1)
     for name in ("ctld", *(f"n{i}" for i in range(1, num_nodes + 1))):
         (folder / name).mkdir()
@@ -99,7 +99,7 @@ def _write(folder: Path, num_nodes: int, cpus: int, gpus: int) -> None:
     nodes = "\n".join(NODE.format(i=i, port=ports[i], cpus=cpus, gres=gres) for i in range(1, num_nodes + 1))
     if gpus:
         nodes = f"GresTypes=gpu\n{nodes}"
-        for i in range(gpus):  # SLURM wants to see a file for each
+        for i in range(gpus):  # SLURM requires a file for each
             (folder / f"gpu{i}").touch()
         (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{gpus - 1}]\n")
     (folder / "slurm.conf").write_text(CONF.format(folder=folder, port=ports[0], nodes=nodes))
@@ -143,7 +143,7 @@ def _count_idle(variables: dict[str, str]) -> int:
 
 
 def _cancel_all(variables: dict[str, str]) -> None:
-    """Cancel what is left, and wait until the nodes have ended it, so that no rank outlives them."""
+    """Cancel the remaining jobs, and wait until the nodes have ended them, so that no rank outlives them."""
     jobs = _output(["squeue", "--noheader", "--format=%A"], variables).split()
     if not jobs:
         return
@@ -171,7 +171,7 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Below the range from which the system gives ports to those who ask for any."""
+    """Return ports below the system's range of ephemeral ports."""
     found = []
     for port in range(17000 + os.getpid() % 1000, 19000):
         with socket.socket() as probe, contextlib.suppress(OSError):

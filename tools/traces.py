@@ -1,8 +1,8 @@
 """Write the traces that are part of the package: `python tools/traces.py [NAME...]`, all networks by default.
 
-A name of torchvision or timm that `src/chronograd/models/libraries.csv` lacks is added to it. Needs the extra `timm`. Every network is
-counted at the shapes and classes that the verbs ask for without further options: its own, those of its usual data set, and the sizes
-of the training images of its published recipes. A file whose traces did not change stays as it is.
+Adds names of torchvision or timm that `src/chronograd/models/libraries.csv` lacks. Needs the extra `timm`. Every network is
+counted at the shapes and classes that commands need without further options: its defaults, those of its usual data set, and the
+image sizes of its published recipes. Files whose traces did not change stay unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def add(new: Any) -> None:
-    """Enter networks of the libraries into libraries.csv, with the shape of a sample and the number of classes."""
+    """Add networks of the libraries to libraries.csv, with the shape of a sample and the number of classes."""
     rows = {name: (one.shape, one.classes) for name, one in names.packaged().items()}
     rows |= {name: (registry.spec(name).required_input_shape(), registry.spec(name).num_classes) for name in new}
     with (MODELS / "libraries.csv").open("w", newline="") as stream:
@@ -50,7 +50,7 @@ def write(name: str) -> None:
     for settings in settings_of(name):
         trace = trace_network(name, **settings)
         traces.append((settings, of_tables(tables(trace))))
-        if trace.select(kinds=CONV_KINDS):  # else the layout in memory changes nothing
+        if trace.select(kinds=CONV_KINDS):  # otherwise the memory layout changes nothing
             last = settings | {"channels_last": True}
             traces.append((last, of_tables(tables(trace_network(name, **last)))))
     path = MODELS / "traces" / f"{name.replace(':', '-')}.xz"

@@ -1,10 +1,10 @@
-"""The vendors' own software, each in an environment of its own, as their requirements exclude each other: `make vendors`.
+"""The vendors' software, each in a separate environment because their requirements conflict: `make vendors`.
 
     python tools/vendors.py            all of them, about 1.3 GB in 8 minutes, in the user's cache: chronograd/vendors/NAME
     python tools/vendors.py aws ibm    some
 
-Tests hand documents to them in `tools/vendor_checks/NAME.py`, a process for many documents. Nothing of it asks a network: what is
-checked is shape, never whether a vendor would accept a job.
+Tests pass documents to `tools/vendor_checks/NAME.py`, many documents per process. No check uses a network: they check the shape
+of a job, not whether a vendor would accept it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import platformdirs
 
-# Newest when the platforms were written; behind each how long it took to build on two cores.
+# Newest versions when the platforms were written, each with its build time on two cores.
 PACKAGES = {
     "aws": ("boto3==1.44.5", "moto[sagemaker]==5.2.5", "awscli==1.46.3"),  # 30 s
     "google": ("google-cloud-aiplatform==2.7.0",),  # 138 s
@@ -38,24 +38,24 @@ MARK = "RESULT "
 
 
 def folder(name: str) -> Path:
-    """Where a vendor's software is kept."""
+    """Return the folder of a vendor's software."""
     return Path(platformdirs.user_cache_path("chronograd")) / "vendors" / name
 
 
 def is_ready(name: str) -> bool:
-    """Whether what is kept is what is wanted today."""
+    """Return whether the installed versions are the required ones."""
     mark = folder(name) / READY
     return mark.exists() and mark.read_text().split() == list(WANTED[name])
 
 
 def why_not(names: tuple[str, ...] = NAMES) -> str:
-    """Which are not there, and how to have them; empty if all are."""
+    """Return the missing vendors and how to install them; empty if none is missing."""
     missing = [name for name in names if not is_ready(name)]
     return f"{', '.join(missing)} not installed; `make vendors`" if missing else ""
 
 
 def build(name: str) -> None:
-    """Install one, unless it is there; what was kept with other versions is brought to these. Raises CalledProcessError."""
+    """Install one vendor's software, or update it to the required versions. Raises CalledProcessError."""
     path = folder(name)
     if is_ready(name):
         return
@@ -77,9 +77,9 @@ def build(name: str) -> None:
 
 
 def ask(name: str, script: str, given: Any, timeout_s: float = 110) -> Any:
-    """What a vendor's software says of `given`: the answer of `tools/vendor_checks/SCRIPT.py`, in a home of its own.
+    """Return the answer of `tools/vendor_checks/SCRIPT.py` on `given`, run with the vendor's software in a separate home.
 
-    Raises RuntimeError with what it printed if it gives none.
+    Raises RuntimeError with its output if there is no answer.
     """
     is_python = name in PACKAGES
     python = folder(name) / "bin" / "python" if is_python else Path(sys.executable)
@@ -102,7 +102,7 @@ def ask(name: str, script: str, given: Any, timeout_s: float = 110) -> Any:
 
 
 def main() -> int:
-    """Exit status 1 where one cannot be installed here: tests that it is asked for are then skipped, and not required."""
+    """Return exit status 1 if one cannot be installed here; its tests are then skipped and not required."""
     status = 0
     for name in sys.argv[1:] or NAMES:
         if name not in NAMES:

@@ -1,7 +1,6 @@
-"""Published measurements that predictions are held against: one file a source.
+"""Published measurements to compare predictions with: one file per source.
 
-Each file has `rows(folder) -> list[Row]`: `folder` is where the measured tables lie, and the list is empty if the
-source is not there.
+Each file has `rows(folder) -> list[Row]`. `folder` holds the measured tables, and the list is empty if the source is missing.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Row:
-    """How well one rule predicted one source. Errors are fractions: 0.09 is 9 %.
+    """The accuracy of one rule on one source. Errors are fractions: 0.09 is 9 %.
 
     Attributes:
-        source, rule: what was measured, and what the prediction was made from.
-        aim: mean absolute percentage error aimed at; None where the issue sets none.
-        n: predictions scored, over all seeds.
+        source, rule: the measurements, and the basis of the prediction.
+        aim: target for the mean absolute percentage error; None if the issue sets none.
+        n: scored predictions, over all seeds.
         bias: mean of predicted / measured − 1, with its sign.
         by_seed: the mean error of each draw of calibration rows.
-        groups: by what cases differ in (device, precision, family) and by its value: n, mape, bias and coverage80.
-        coverage80: share of measured values inside the 80 % interval; None where the rule has no interval.
-        worst_cases: (what, predicted / measured), furthest first.
-        note: what the reader must know.
+        groups: by property (device, precision, family) and by its value: n, mape, bias and coverage80.
+        coverage80: share of measured values inside the 80 % interval; None if the rule has no interval.
+        worst_cases: (name, predicted / measured), largest error first.
+        note: remarks for the reader.
     """
 
     source: str
@@ -59,10 +58,10 @@ def row_of(
     groups: Mapping[str, Sequence[str]] | None = None,
     **more: Any,
 ) -> Row:
-    """A row from predicted / measured of every case, and whether the measured value lay in the 80 % interval.
+    """Return a row from predicted / measured of every case, and whether the measured value was in the 80 % interval.
 
     Args:
-        groups: by what cases differ in, the value of each.
+        groups: the value of each case, by property.
     """
     ratio = np.asarray(ratios, dtype=float)
     error = np.abs(ratio - 1)

@@ -2,10 +2,10 @@
 
     epoch = steps · (a · device time + h · launches)
 
-Device time and launches of one training step come from the trace and the datasheet; a and h are fitted to the other
-networks of the device, with wide priors. What was measured is the median epoch; how much epochs of one run differ is
-reported beside the error. Depths of the form 6n + 2 are taken as the networks for CIFAR, others as those for ImageNet
-at 32 x 32: the source does not say, and depth 18 takes twice as long as that, as long as depth 20.
+Device time and launches of one training step come from the trace and the datasheet; a and h are fitted to the other networks of
+the device, with wide priors. The measured time is the median epoch; the spread of epochs within a run is reported next to the
+error. Depths of the form 6n + 2 are traced as networks for CIFAR, others as those for ImageNet at 32 x 32. The source does not
+state this. Its depth 18 takes twice as long as our ImageNet version, the time of depth 20.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chronograd.predict.compute import Work
 _FILE = re.compile(r"history(?P<depth>\d+)_(?P<device>\w+)\.json$")
 BATCH = 128
 STEPS = 50_000 / BATCH
-# A process has one GPU of the K80's two.
+# A process uses one of the K80's two GPUs.
 _ONE_GPU = {"k80": "k80-gk210"}
 # Standard deviations of log a and log h.
 _PRIOR_SD = np.array([0.7, 1.0])
@@ -35,7 +35,7 @@ Run = tuple[int, float, float, float]
 
 
 def rows(folder: Path) -> list[Row]:
-    """Every run whose device has two others. Empty if the folder is absent."""
+    """Return every run whose device has two others. Empty if the folder is missing."""
     runs: dict[str, list[Run]] = {}
     noise: dict[str, float] = {}
     for path in sorted((folder / "resnet_cifar10_k80_p100_v100").glob("history*.json")):
@@ -72,7 +72,7 @@ def rows(folder: Path) -> list[Row]:
 
 
 def _step(device: str, depth: int) -> tuple[float, float] | None:
-    """Seconds on the device and number of launches of one training step; None for a device not in the catalogue."""
+    """Return seconds on the device and number of launches of one training step; None if the catalogue lacks the device."""
     try:
         calibration = from_datasheet(catalog.device(device))
     except NotFoundError:
@@ -92,7 +92,7 @@ def _epoch_s(run: Run, log_factors: np.ndarray) -> float:
 
 
 def _fit(runs: list[Run]) -> np.ndarray:
-    """Logarithms of a and h. The prior takes the device as its datasheet says and 10 µs for each launch."""
+    """Return the logarithms of a and h. The prior is the device's datasheet and 10 µs per launch."""
     start = np.log([1.0, 1e-5])
 
     def residuals(x: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""CNNs on GPUs of which nothing was measured: Torch7's AlexNet, GoogLeNet, VGGs and ResNets, batch 16, fp32 training.
+"""CNNs on GPUs without measurements: Torch7's AlexNet, GoogLeNet, VGGs and ResNets, batch 16, fp32 training.
 
-Each device is left out: predicted from its data sheet and what all other devices teach, as `predict --on` would. Of several
-versions of cuDNN the newest counts. Networks are torchvision's of the same name; its GoogLeNet has batch norms and
-auxiliary heads, which the timed one had not.
+Each device is left out and predicted from its data sheet and data from all other devices, like `predict --on`. Only the newest
+of several cuDNN versions counts. Networks are torchvision's of the same name. Its GoogLeNet has batch norms and auxiliary
+heads, which the timed one did not have.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Timed:
-    """One network on one device: the step, and its two passes."""
+    """One network on one device: the step and its two passes."""
 
     device: str
     network: str
@@ -51,7 +51,7 @@ class Timed:
 
 
 def rows(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Row]:
-    """Every device of the catalogue, left out. Empty if the table is absent."""
+    """Return a row for every device of the catalogue, left out. Empty if the table is missing."""
     timed = read(folder, say)
     if not timed:
         return []
@@ -74,7 +74,7 @@ def rows(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[R
 
 
 def read(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Timed]:
-    """Networks with cuDNN, of its newest version, on devices that the catalogue has."""
+    """Return the networks with the newest cuDNN version, on devices of the catalogue."""
     path = folder / TABLE
     if not path.exists():
         return []
@@ -100,7 +100,7 @@ def read(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[T
 
 
 def calibrated(folder: Path) -> dict[str, Calibration]:
-    """By device, fitted to both passes of its networks. Torch7 issues from Lua: of PyTorch's host this tells nothing."""
+    """Return calibrations by device, fitted to both passes of its networks. Torch7 runs from Lua, not PyTorch's host code."""
     timed, found = read(folder), {}
     for name in sorted({t.device for t in timed}):
         sheet, _ = assumed_for(

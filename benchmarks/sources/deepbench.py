@@ -1,10 +1,10 @@
 """DeepBench: GEMM and convolution kernels by device, precision and direction.
 
-From each sheet of a device (one precision), a seed takes 60 rows; a calibration and the residual it leaves are fitted
-on them and predict the others. Sizes and the transposition of a product are known; the algorithm that a library picked
-is not used. Convolutions are predicted once more with the whole tables of other cards: what those leave of the same shape
-stands for the choice of an algorithm. And each row of an all-reduce predicts the others of its machine, number of
-devices and library, as `calibrate links --from` would.
+A seed takes 60 rows from each sheet of a device (one precision). A calibration and a model of its residuals are fitted on them
+and predict the other rows. The sizes and the transposition of a product are inputs; the library's choice of algorithm is not.
+Convolutions are predicted once more with the full tables of other cards, whose residuals of the same shape represent the choice
+of an algorithm. Each row of an all-reduce also predicts the other rows of its machine, number of devices and library, like
+`calibrate links --from`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from chronograd.predict.compute import Work
 NUM_FITTED = 60
 SEEDS = range(3)
 AIM, CONVOLUTION_AIM, ALL_REDUCE_AIM = 0.15, 0.14, 0.10
-# Of what a kernel takes more than predicted, in the logarithm, when other cards' tables are weighed.
+# Limit of a kernel's log residual when the tables of other cards are weighted.
 CLIP = 1.5
-# Smaller messages are mostly latency, and tell nothing of a bandwidth; two rows of a library tell little of its error.
+# Smaller messages are mostly latency and do not show the bandwidth; two rows of a library are too few for its error.
 MIN_MESSAGE_BYTES, MIN_ALL_REDUCES, LIKE_SIZE = 4e6, 3, 4
 Line = dict[str, str]
 Kernel = tuple[Sample, list[float]]
@@ -45,7 +45,7 @@ DIRECTIONS = {"forward": "fwd_ms", "data": "bwd_inputs_ms", "weights": "bwd_para
 
 
 def rows(folder: Path) -> list[Row]:
-    """GEMM, and each direction of convolutions. Empty if the tables are absent."""
+    """Return rows for GEMM and each direction of convolutions. Empty if the tables are missing."""
     found = []
     path = folder / "deepbench"
     if (path / "gemm.csv").exists():
@@ -63,7 +63,9 @@ def rows(folder: Path) -> list[Row]:
 
 
 def _all_reduces(path: Path) -> list[Row]:
-    """Every row above 4 MB in turn predicts the other rows of its group; and those of like size alone. Empty without a group."""
+    """Predict the other rows of each group from every row above 4 MB, and separately those of similar size. Empty without a
+    group.
+    """
     groups: dict[tuple[str, str, str], list[TimedCollective]] = defaultdict(list)
     with path.open(newline="", encoding="utf-8") as stream:
         for line in csv.DictReader(stream):
@@ -98,7 +100,7 @@ def _scored(rule: str, cases: Sequence[tuple[str, str, float, float]]) -> Row:
 def _row(
     what: str, path: Path, kernel: Callable[[Line], Kernel | None], aim: float = AIM, is_alone: bool = True
 ) -> Row | None:
-    """How well rows of a device and precision predict its others; unless `is_alone`, with what other cards' tables leave."""
+    """Return the accuracy of a device and precision on its other rows; unless `is_alone`, with residuals of other cards."""
     tables: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
     with path.open(newline="", encoding="utf-8") as stream:
         for line in csv.DictReader(stream):
@@ -121,7 +123,7 @@ def _row(
             lent = np.zeros(len(kernels))
             if others:
                 lent = _lent(samples, features, fitted, fit_calibration([samples[i] for i in fitted], prior), others)
-            # What the others say of a shape is divided out of its time before the fit, and comes back after it.
+            # Divide a time by the other cards' residual of its shape before the fit, and multiply again afterwards.
             model = fit_kernels(
                 [replace(samples[i], seconds=samples[i].seconds * math.exp(-lent[i])) for i in fitted],
                 features[fitted],
@@ -150,7 +152,7 @@ def _row(
 
 
 def _left(kernels: Sequence[Kernel], prior: Calibration) -> dict[tuple[float, ...], float]:
-    """log(measured / predicted) by features, of a calibration fitted to the whole table."""
+    """Return log(measured / predicted) by features, for a calibration fitted to the full table."""
     calibration = fit_calibration([sample for sample, _ in kernels], prior)
     found: dict[tuple[float, ...], list[float]] = defaultdict(list)
     for sample, features in kernels:
@@ -165,10 +167,10 @@ def _lent(
     calibration: Calibration,
     others: Sequence[dict[tuple[float, ...], float]],
 ) -> np.ndarray:
-    """What other cards' tables say that the calibration leaves of each kernel, by its shape.
+    """Return each kernel's log residual as estimated from other cards' tables, by its shape.
 
-    A sum of their residuals with weights that the fitted kernels show, none below zero and held back by a ridge. Where a table has no such shape
-    the mean of those that have stands for it.
+    The estimate is a weighted sum of their residuals. A ridge fit on the fitted kernels sets the weights, none below zero. If a
+    table lacks a shape, the mean of the tables that have it replaces it.
     """
     known = np.array([[of_shape.get(tuple(f), np.nan) for of_shape in others] for f in features])
     count = np.maximum((~np.isnan(known)).sum(axis=1), 1)
@@ -180,7 +182,9 @@ def _lent(
 
 
 def _dtype(line: Line) -> str:
-    """Of the inputs, as the table words it: `Float`, `16 bit inputs, ...`, `... Int8 multiplication, ...`."""
+    """Return the dtype of the inputs from the table's wording: `Float`, `16 bit inputs, ...`, `... Int8 multiplication,
+    ...`.
+    """
     words = line["precision"].lower()
     return "int8" if "int8" in words else "float16" if re.search(r"16[ -]?bit inputs|half|fp16", words) else "float32"
 
@@ -190,7 +194,7 @@ def _gemm(line: Line) -> Kernel | None:
     if seconds is None:
         return None
     m, n, k = (int(line[name]) for name in ("M", "N", "K"))
-    # Column-major, as BLAS: N is the batch that a layer's weight, M × K, is applied to.
+    # Column-major, as in BLAS: N is the batch, and M × K the weight of the layer.
     work = Work.of(gemm(k, m, _dtype(line)), n)
     flags = [2.0 * (line["transA"] == "T"), 2.0 * (line["transB"] == "T")]
     name = f"{m}x{n}x{k} {line['transA']}{line['transB']}"
@@ -202,7 +206,7 @@ def _conv(line: Line, direction: str) -> Kernel | None:
     if seconds is None:
         return None
     w, h, c, n, k, s, r = (int(line[x]) for x in ("W", "H", "C", "N", "K", "S_filter_w", "R_filter_h"))
-    # The two strides are equal in every published row, so which is which does not matter there.
+    # The two strides are equal in every published row, so their order does not matter.
     stride, padding = (int(line["stride_h"]), int(line["stride_v"])), (int(line["pad_h"]), int(line["pad_w"]))
     layer = Convolution(c, k, (h, w), (r, s), stride, padding)
     work = Work.of(layer.trace(direction, _dtype(line)), n)
@@ -211,7 +215,7 @@ def _conv(line: Line, direction: str) -> Kernel | None:
 
 
 def _seconds(text: str) -> float | None:
-    """A time in ms as seconds; None where the table has none, or a word for it."""
+    """Convert a time in ms to seconds; None if the cell is empty or a word."""
     try:
         return float(text) / 1e3 or None
     except ValueError:
@@ -219,14 +223,16 @@ def _seconds(text: str) -> float | None:
 
 
 def _prior(name: str, precision: str, samples: list[Sample]) -> Calibration:
-    """The data sheet's, at the arithmetic that the table names; of a device not in the catalogue, a like one's."""
+    """Return the data sheet's calibration for the table's arithmetic; for devices outside the catalogue that of a similar
+    one.
+    """
     known = re.sub(r"^[A-Za-z]+_", "", name).replace("_", "-").lower()
     try:
         prior = from_datasheet(catalog.device(known))
     except NotFoundError:
-        # Peaks of its generation in general; sixty rows move them.
+        # Typical peaks of its generation, which sixty rows correct.
         prior = from_datasheet(catalog.device("titan-xp"))
-    # Pascal's dot product takes four int8 pairs in the place of one fp32; "16 bit inputs" multiply in 32 bit here.
+    # Pascal's dot product takes four int8 pairs in the time of one fp32; "16 bit inputs" multiply in 32 bit here.
     faster = 4.0 if "int8 multiplication" in precision.lower() else 1.0
-    # Kernels are issued from C.
+    # Kernels are launched from C.
     return replace(prior, peak_flops_per_s=prior.peak_flops_per_s * faster, host_launch_s=0.0, host_sigma=0.0)

@@ -1,4 +1,4 @@
-"""CPUs of machines at hand: steps predicted after `chronograd calibrate` and timed, by `benchmarks.cpu`. Its results are read here."""
+"""Our CPUs: steps predicted after `chronograd calibrate` and timed by `benchmarks.cpu`. This module reads its results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = {
 
 
 def rows(folder: Path) -> list[Row]:
-    """`folder` is not read: results of these machines lie beside the benchmark."""
+    """Return the rows of our machines. Ignores `folder`: the results are stored with the benchmark."""
     kept = [(title, group, FOLDER / name / f"{group}.json") for title, name in MACHINES.items() for group in RULES]
     return [
         row for title, group, path in kept if path.exists() for row in _rows(title, group, json.loads(path.read_text()))
@@ -27,7 +27,7 @@ def rows(folder: Path) -> list[Row]:
 
 
 def _rows(title: str, group: str, kept: dict[str, Any]) -> list[Row]:
-    """Of one machine and group of cases: as they were timed, and at the speed of the calibration where it was kept."""
+    """Return the rows of one machine and group of cases: as timed, and scaled to the speed of the calibration if stored."""
     found = []
     environment = kept["environment"]
     kinds = ("1 process", "2 processes") if group == "unseen" else ("eager", "compiled")

@@ -1,7 +1,7 @@
-"""NeuSight's labels: whole transformers in fp32, predicted from single kernels, and from other devices.
+"""NeuSight's labels: full transformers in fp32, predicted from single kernels, and from other devices.
 
-First, fifty kernels of a device, ten of each kind by a seed, calibrate it; the networks are traced and predicted. Then
-each device is left out: its datasheet numbers, with the shares that the other devices' kernels reach.
+First, fifty kernels of a device, with a fixed number of each kind drawn by a seed, calibrate it. The networks are traced and
+predicted. Then each device is left out and predicted from its datasheet and the efficiency of the other devices' kernels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from chronograd.trace import Trace
 
 NUM_KERNELS = 50
 SEEDS = range(3)
-# How many of the fifty are of each kind: most of a transformer is matrix work.
+# The number of kernels of each kind among the fifty: most of a transformer is matrix work.
 KINDS = {"bmm": 15, "linear": 20, "ln": 5, "softmax": 5, "elementwise": 5}
 Line = dict[str, str]
 
@@ -57,7 +57,7 @@ class Label:
 
 
 def rows(folder: Path) -> list[Row]:
-    """Devices with kernels of their own; then every device left out. Empty if the tables are absent."""
+    """Return rows for devices calibrated on their kernels, then for every device left out. Empty if the tables are missing."""
     path = folder / "neusight"
     if not (path / "model_latency_labels.csv").exists():
         return []
@@ -94,9 +94,9 @@ def rows(folder: Path) -> list[Row]:
 
 
 def calibrated(folder: Path, num_kernels: int = 500) -> dict[str, Calibration]:
-    """Calibrations to ship: by name in the catalogue, each fitted to `num_kernels` kernels.
+    """Return calibrations to ship: by name in the catalogue, each fitted to `num_kernels` kernels.
 
-    The spread is that of whole networks on all devices, which single kernels understate.
+    The spread comes from full networks on all devices, because single kernels understate it.
     """
     path = folder / "neusight"
     if not (path / "model_latency_labels.csv").exists():
@@ -119,7 +119,7 @@ def calibrated(folder: Path, num_kernels: int = 500) -> dict[str, Calibration]:
 
 
 def _catalogued(key: str) -> str | None:
-    """The catalogue's name of a device of which all words are known."""
+    """Return the catalogue's name of a device that has all words of the key."""
     words = set(key.split("-"))
     matches = [(len(n), d.name) for d in catalog.devices() for n in _names(d) if words == n or n > words]
     exact = [(len(n), d.name) for d in catalog.devices() for n in _names(d) if n <= words]
@@ -158,7 +158,7 @@ class _Cases:
         )
 
     def _inside(self) -> list[bool]:
-        """Whether each lies in the interval that the errors on the other devices' networks give."""
+        """Return whether each case is in the interval from the errors on the other devices' networks."""
         log_error = np.abs(np.log(self.ratios))
         devices = np.array([_key(label.device) for label in self.labels])
         half = {d: np.quantile(log_error[devices != d], 0.8) for d in set(devices.tolist()) if (devices != d).any()}
@@ -169,12 +169,14 @@ class _Cases:
 
 
 def _seconds(label: Label, calibration: Calibration, device: Device) -> float:
-    """One pass. Of four GPUs, data parallel ones share the batch; in a pipeline of one micro-batch they take turns."""
+    """Return the seconds of one pass. Of four GPUs, data-parallel ones share the batch; pipeline stages with one micro-batch
+    take turns.
+    """
     devices = 4 if label.option == "dp4" else 1
     work = Work.of(label.trace, label.batch / devices, is_compiled=label.option == "fusion")
     seconds = work.total_seconds(calibration)
     if devices > 1:
-        # Gradients go out while backward, two thirds of the step, still runs.
+        # Gradients are sent during backward, two thirds of the step.
         link = catalog.link(device.node.intra_link)
         message = 4 * label.trace.trained_params
         exchange = float(ring(message, devices, link.latency_s, link.bandwidth_bytes_per_s))
@@ -183,7 +185,7 @@ def _seconds(label: Label, calibration: Calibration, device: Device) -> float:
 
 
 def _chosen(samples: dict[str, list[Sample]], seed: int, num_kernels: int = NUM_KERNELS) -> list[Sample]:
-    """Of each kind that the device has, its share of the kernels to fit to."""
+    """Return the kernels to fit: the fixed share of each kind that the device has."""
     rng = np.random.default_rng(seed)
     present = [kind for kind in KINDS if samples.get(kind)]
     total = sum(KINDS[kind] for kind in present)
@@ -195,7 +197,7 @@ def _chosen(samples: dict[str, list[Sample]], seed: int, num_kernels: int = NUM_
 
 
 def _key(device: str) -> str:
-    """One name for a device that the tables write in several ways: its words without the maker's, in order of the alphabet.
+    """Return one name for all spellings of a device: its words without the maker's, in alphabetical order.
 
     >>> _key("NVIDIA_A100-PCIE-40GB") == _key("A100-40GB-PCIe")
     True
@@ -205,7 +207,7 @@ def _key(device: str) -> str:
 
 
 def _names(device: Device) -> list[set[str]]:
-    """Words of every name that the catalogue has for a device."""
+    """Return the words of every name of a device in the catalogue."""
     return [set(_key(name).split("-")) for name in (device.name, *device.aliases)]
 
 
@@ -219,7 +221,7 @@ def _devices(path: Path) -> dict[str, Line]:
 
 
 def _device(line: Line) -> Device:
-    """As the source describes it; power, year and links are those of the catalogue where it has the device."""
+    """Return the device as the source describes it; power, year and links are from the catalogue if it has the device."""
     words = set(_key(line["Device"]).split("-"))
     named = [(max(len(n) * (words >= n) for n in _names(d)), d) for d in catalog.devices()]
     size, best = max(named, key=lambda pair: pair[0])
@@ -240,23 +242,23 @@ def _device(line: Line) -> Device:
 
 
 def _sheet(device: Device, line: Line) -> Calibration:
-    """Of kernels. Some devices have matrix units for fp32 that are faster than their vector units."""
+    """Return the calibration for kernels. Some devices have matrix units for fp32 that are faster than their vector units."""
     sheet = _without_host(from_datasheet(device))
     return replace(sheet, peak_flops_per_s=1e9 * float(line["SingleFLOPs"] or line["SingleFLOPsMM"]))
 
 
 def _without_host(calibration: Calibration) -> Calibration:
-    """Kernels are timed one at a time on the device."""
+    """Return a calibration without host time: kernels are timed individually on the device."""
     return replace(calibration, host_launch_s=0.0, host_sigma=0.0)
 
 
 def _with_host(calibration: Calibration) -> Calibration:
-    """Of which kernels tell nothing."""
+    """Return a calibration with host time, which kernel timings do not contain."""
     return replace(calibration, host_launch_s=HOST_S, host_sigma=HOST_SIGMA)
 
 
 def _kernels(path: Path) -> dict[str, dict[str, list[Sample]]]:
-    """Samples by device and kind."""
+    """Return samples by device and kind."""
     found: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for name in ("kernels_gemm.csv", "kernels_vector.csv"):
         if (path / name).exists():
@@ -273,7 +275,7 @@ def _sample(line: Line) -> Sample:
         work = Work.of(batched_gemm(m, k, n), batch) if op == "bmm" else Work.of(linear(k, n), batch * m)
     else:
         width = int(line["H"])
-        # `addu` is an addition of a number; relu, gelu and tanh take one tensor as well.
+        # `addu` adds a number; relu, gelu and tanh also take one tensor.
         num_inputs = 2 if op in ("add", "mul", "pow", "div") else 1
         trace = {"ln": layer_norm, "softmax": softmax}.get(op, lambda w: elementwise(op, w, num_inputs))(width)
         work = Work.of(trace, batch)
@@ -281,7 +283,7 @@ def _sample(line: Line) -> Sample:
 
 
 def _labels(path: Path) -> list[Label]:
-    """Networks that are traced here. Tensor parallelism is not predicted."""
+    """Return the networks that are traced here. Tensor parallelism is not predicted."""
     found = []
     for line in _read(path / "model_latency_labels.csv"):
         config = path / "model_configs" / f"{line['model']}.json"
@@ -295,7 +297,7 @@ def _labels(path: Path) -> list[Label]:
     return found
 
 
-# Which of our options a configuration sets, by its family.
+# Our options that a configuration sets, by its family.
 _OPTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "bert": (
         "bert-large",
@@ -347,6 +349,6 @@ def _trace(config: Path, sequence: int, mode: str) -> Trace | None:
     network, names = _OPTIONS[said["model_type"]]
     options = {ours: said[theirs] for ours, theirs in names.items()}
     if network == "bert-large" and mode == "inference":
-        # The source ran BERT for inference as a classifier of sequences, and trained it with its head for words.
+        # The source ran BERT inference with a sequence classifier, and trained BERT with its language-model head.
         options["classes"] = 2
     return cached_trace(network, options, input_shape=(sequence,), mode=mode)

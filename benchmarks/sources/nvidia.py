@@ -1,11 +1,12 @@
 """NVIDIA's DeepLearningExamples: ResNet-50 and EfficientNet-B0, inference at batch 1 to 256 on V100 and T4, and training.
 
-Each device is left out together with the other cards of its chip: predicted from its data sheet and what other devices
-teach, as `predict --on` would. At small batches the host sets the pace. Then four rows of a device, precision and mode,
-chosen by seed, predict its others.
+Each device is left out together with the other cards of its chip, and predicted from its data sheet and data from other
+devices, like `predict --on`. At small batches the host limits the speed. Then four rows of a device, precision and mode, chosen
+by seed, predict its other rows.
 
-Training on eight GPUs is predicted twice: without any row of the device, and from its row of one GPU. How much steps of GPUs
-vary is `USUAL_STEP_SIGMA_LOG`, which is 0.05 of TensorFlow's page alone as well, so nothing here is fitted to these rows.
+Training on eight GPUs is predicted twice: without any row of the device, and from its row of one GPU. The variation of steps
+between GPUs is `USUAL_STEP_SIGMA_LOG`. TensorFlow's page alone also gives its value of 0.05, so nothing here is fitted to these
+rows.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Timed:
         return f"{self.network} {mode} on {count}{device}, {precision}, batch {self.batch}"
 
     def predicted(self, calibration: Calibration) -> tuple[float, float]:
-        """Predicted over measured, and the spread of its logarithm."""
+        """Return predicted over measured, and the spread of its logarithm."""
         seconds = self.sample.work.total_seconds(calibration)
         if self.setting[2] == "training":
             seconds += update_seconds(self.trace, OPTIMIZER, calibration)
@@ -64,7 +65,9 @@ class Timed:
 
 
 def rows(folder: Path) -> list[Row]:
-    """Inference, its small batches, training; inference after four rows; and eight GPUs. Empty if the table is absent."""
+    """Return rows for inference, its small batches, training, inference after four rows, and eight GPUs. Empty without the
+    table.
+    """
     everything = read(folder)
     timed = [t for t in everything if t.devices == 1]
     if not timed:
@@ -99,7 +102,7 @@ def _of_several(
     alone: dict[tuple[str, str, str, bool], Timed],
     without: dict[tuple[str, str, str, bool], Calibration],
 ) -> list[Row]:
-    """Training on several GPUs of a machine: without any row of the device, and from its row of one GPU."""
+    """Return rows for training on several GPUs of a machine: without any row of the device, and from its row of one GPU."""
     calibrations = [without[t.setting] for t in several]
     ratios = [[step_of_several(t, c, one) / t.sample.seconds for t, c in zip(several, calibrations, strict=True)]
               for one in (None, alone)]  # fmt: skip
@@ -118,7 +121,7 @@ def _of_several(
 def step_of_several(
     timed: Timed, calibration: Calibration, alone: dict[tuple[str, str, str, bool], Timed] | None
 ) -> float:
-    """Predicted seconds of a step of several GPUs; what a rank does alone is as measured where `alone` has its row."""
+    """Return predicted seconds of a step of several GPUs; if `alone` has a row of one rank, its measured time is used."""
     name, precision, _, channels_last = timed.setting
     layout = {"channels_last": channels_last} if channels_last else {}
     job = from_dict(
@@ -155,7 +158,7 @@ def _row(rule: str, aim: float, cases: Sequence[tuple[Timed, Calibration]], by_s
 
 
 def assumed_without(setting: tuple[str, str, str, bool]) -> Calibration:
-    """What is assumed of a device without any row of it, or of another card of its chip."""
+    """Return the assumed calibration of a device without any row of it or of another card of its chip."""
     name, precision, mode, channels_last = setting
     chip = name.partition("-")[0]
     same = [d.name for d in catalog.devices() if d.name.partition("-")[0] == chip]
@@ -164,7 +167,7 @@ def assumed_without(setting: tuple[str, str, str, bool]) -> Calibration:
 
 
 def read(folder: Path) -> list[Timed]:
-    """Rows of one device, and of several in training."""
+    """Return the rows of one device, and training rows of several."""
     path = folder / TABLE
     if not path.exists():
         return []
@@ -185,9 +188,9 @@ def read(folder: Path) -> list[Timed]:
 
 
 def calibrated(folder: Path) -> dict[str, list[Calibration]]:
-    """By device, one for each precision of inference.
+    """Return calibrations by device, one for each precision of inference.
 
-    One network tells nothing of another's error, which is then that of the settings with several.
+    One network does not show the error on another, so the error is from the settings with several networks.
     """
     timed, fitted = [t for t in read(folder) if t.devices == 1], {}
     everything = {d.name for d in catalog.devices()}

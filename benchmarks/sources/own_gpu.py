@@ -1,11 +1,11 @@
-"""Steps timed here on GPUs by `benchmarks.gpu`: ten networks of as many kinds, both modes, batch 1 to 32,768, four precisions.
+"""Steps that we timed on GPUs with `benchmarks.gpu`: ten different networks, both modes, batch 1 to 32,768, four precisions.
 
-    predicted beforehand     by the package as it was before the machine was seen; the file is of that commit
-    no measurement of the chip      by the package as it is, without this chip's rows
-    chronograd calibrate     on that machine, half a minute a precision: blocks, none of which is one of these networks
+    predicted beforehand     by the package before we had access to the machine; the file is from that commit
+    no measurement of the chip  by the current package, without this chip's rows
+    chronograd calibrate     on that machine, half a minute per precision: blocks that differ from these networks
     one network left out     calibrated on the others' steps
 
-What is scored of a training step is forward and backward, each waited for; the update and the input are other terms.
+The score of a training step covers forward and backward, with a wait after each. The update and the input are other terms.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TITLE = "GPUs timed here"
 
 @dataclass(frozen=True)
 class Timed:
-    """One case of a device. `seconds`: of forward and backward, each waited for."""
+    """One case of a device. `seconds`: of forward and backward, with a wait after each."""
 
     device: str
     case: dict[str, Any]
@@ -52,13 +52,13 @@ class Timed:
 
     @property
     def setting(self) -> tuple[str, str, str, bool]:
-        """Device, precision, mode and layout. Text has no layout, and goes with that of the images in its precision."""
+        """Return device, precision, mode and layout. Text has no layout, and shares that of the images in its precision."""
         training = self.case["training"]
         return self.device, training["precision"], self.case["mode"], training["precision"] != "fp32"
 
 
 def read(folder: Path = FOLDER) -> list[Timed]:
-    """Every eager case that was timed; traces are made on the CPU."""
+    """Return every timed eager case; traces are made on the CPU."""
     found = []
     for path in sorted(folder.glob("measured-*.json")):
         rows = by_case(path)
@@ -74,7 +74,7 @@ def read(folder: Path = FOLDER) -> list[Timed]:
 
 
 def rows(folder: Path) -> list[Row]:
-    """`folder` is not read: these are the project's own."""
+    """Return the rows of our GPUs. Ignores `folder`: the results are part of the project."""
     timed = read()
     if not timed:
         return []
@@ -88,7 +88,7 @@ def rows(folder: Path) -> list[Row]:
 
 
 def _beforehand() -> list[Row]:
-    """Whole steps, predicted by the file that was committed before the machine was at hand."""
+    """Return full steps, predicted by the file that was committed before we had access to the machine."""
     timed = [
         (path.stem.removeprefix("measured-"), pair)
         for path in sorted(FOLDER.glob("measured-*.json"))
@@ -115,7 +115,7 @@ def _row(rule: str, predicted: Sequence[tuple[Timed, Calibration]]) -> Row:
 
 
 def _without_chip(setting: tuple[str, str, str, bool]) -> Calibration:
-    """What is assumed of a device without any row of it, or of another card of its chip."""
+    """Return the assumed calibration of a device without any row of it or of another card of its chip."""
     name, precision, mode, channels_last = setting
     device = catalog.device(name)
     same = [d.name for d in catalog.devices() if d.kind == "gpu" and (d.year or 0) >= (device.year or 0) - 1]
@@ -123,7 +123,7 @@ def _without_chip(setting: tuple[str, str, str, bool]) -> Calibration:
 
 
 def _by_blocks(timed: Sequence[Timed]) -> Iterator[tuple[Timed, Calibration]]:
-    """What `chronograd calibrate` made of each machine; a precision that it was not asked for is passed over."""
+    """Yield the predictions from `chronograd calibrate` on each machine; precisions without a calibration are skipped."""
     for t in timed:
         device, precision, mode, channels_last = t.setting
         local = catalog.device(str(FOLDER / f"calibrated-{device}.toml"))
@@ -137,7 +137,7 @@ def _prior(setting: tuple[str, str, str, bool]) -> Calibration:
 
 
 def _left_out(timed: Sequence[Timed]) -> list[tuple[Timed, Calibration]]:
-    """Each network predicted from the steps of the others, where there are enough of them."""
+    """Return each network predicted from the steps of the others, if there are enough of them."""
     found = []
     for setting in sorted({t.setting for t in timed}):
         own = [t for t in timed if t.setting == setting]
@@ -152,7 +152,7 @@ def _left_out(timed: Sequence[Timed]) -> list[tuple[Timed, Calibration]]:
 
 
 def calibrated() -> dict[str, list[Calibration]]:
-    """By device, one for each precision and mode that has steps enough."""
+    """Return calibrations by device, one for each precision and mode with enough steps."""
     timed = read()
     found: dict[str, list[Calibration]] = {}
     for setting in sorted({t.setting for t in timed}):

@@ -1,4 +1,4 @@
-"""PALEO's own cases: what its released code gives for its networks and platforms, and what it was held against.
+"""PALEO's published cases: the figures of its released code for its networks and platforms, and measured training.
 
 Figures of the code: GEMM only, no cuDNN heuristics. Qi, Sparks, Talwalkar, ICLR 2017. Measured: Krizhevsky 2014,
 arXiv:1404.5997, table 1 (90 epochs of AlexNet on K20s); Iandola et al. 2016, FireCaffe (speed-up of NiN on K20Xs).
@@ -20,10 +20,10 @@ from chronograd.predict.paleo import Cost, PaleoLayer, PaleoNetwork, Platform, l
 from chronograd.trace import Trace
 from chronograd.units import GIB
 
-# What, our figure, the code's.
+# Name, our figure, the code's figure.
 Case = tuple[str, float, float]
 IMAGENET_TRAIN = 1_281_167
-# Half a unit of the third digit, at most.
+# At most half a unit of the third digit.
 THREE_DIGITS = 0.005
 # GFLOPS and GB/s, and Gbit/s, of the released code's platforms.
 DEVICES = {"titan-x": (6144, 336.5), "k20": (3520, 208), "k20x": (3935, 250), "k40": (4290, 288), "k80": (5600, 480)}
@@ -31,7 +31,7 @@ LINKS = {"ethernet": 10, "ethernet-20": 20, "infiniband": 70, "pcie2": 64, "pcie
 
 
 def rows(folder: Path) -> list[Row]:
-    """PALEO's cases need no table: they are formulas. `folder` is not read."""
+    """Return the rows of PALEO's cases. Ignores `folder`: the cases are formulas and need no table."""
     reproduced, measured = list(cases()), list(comparisons())
     return [
         row_of("PALEO", "formulas, against its released code", THREE_DIGITS, *_ratios(reproduced)),
@@ -44,7 +44,7 @@ def _ratios(found: list[Case]) -> tuple[list[str], list[float]]:
 
 
 def datasheet(device: str, link: str = "ethernet", ppp: float = 1.0, ppp_comm: float = 1.0) -> Platform:
-    """A platform of the released code."""
+    """Return a platform of the released code."""
     gflops, gb_per_s = DEVICES[device]
     return Platform(gflops * 1e9, gb_per_s * GIB, LINKS[link] / 8 * 1e9, ppp, ppp_comm)
 
@@ -59,7 +59,7 @@ def _step_ms(*arguments: object) -> float:
 
 
 def cases() -> Iterator[Case]:
-    """Every figure of the code that we know."""
+    """Yield every figure of the code that we know."""
     yield from _nin()
     yield from _inception()
     yield from _alexnet()
@@ -71,7 +71,7 @@ def cases() -> Iterator[Case]:
 
 
 def comparisons() -> Iterator[Case]:
-    """PALEO against measured training, as in its paper."""
+    """Yield PALEO's figures against measured training, as in its paper."""
     for n, ours, hours in zip((1, 2, 4, 8), _hybrid_ms(), (98.05, 50.24, 26.20, 15.68), strict=True):
         yield f"AlexNet, K20 x {n}, hours of 90 epochs", _hours(ours, n), hours
     for (n, batch), measured in {(32, 256): 13.0, (32, 1024): 23.0, (128, 1024): 39.0}.items():
@@ -85,7 +85,7 @@ def _nin_on_k20x() -> tuple[PaleoNetwork, Platform]:
 
 
 def _nin_speed_up(n: int, batch: int) -> float:
-    """Over an epoch on one device with batch 256."""
+    """Return the speed-up over an epoch on one device with batch 256."""
     network, platform = _nin_on_k20x()
     return _step_ms(network, 256, 1, platform) / 256 / (_step_ms(network, -(-batch // n), n, platform) / batch)
 
@@ -156,14 +156,14 @@ def _full_pass() -> Iterator[Case]:
 
 
 def _hybrid_ms() -> list[float]:
-    """Convolutions data-parallel, fc6 and fc7 divided, batch 128 a worker, on 1, 2, 4 and 8 K20s."""
+    """Return times for 1, 2, 4 and 8 K20s: data-parallel convolutions, split fc6 and fc7, batch 128 a worker."""
     trace = trace_network("alexnet-v2", {"fourth_width": 256})
     platform = datasheet("k20", "pcie2", 0.46, 0.75)
     return [1e3 * _hybrid_step_s(trace, 128, n, platform, divided(trace)) for n in (1, 2, 4, 8)]
 
 
 def divided(trace: Trace) -> list[str]:
-    """fc6, its dropout, fc7 and its dropout: all of the head but the last layer."""
+    """Return fc6, its dropout, fc7 and its dropout: all of the head except the last layer."""
     return [layer.module for layer in layers(trace)][-5:-1]
 
 
@@ -172,7 +172,7 @@ def _hours(step_ms: float, workers: int) -> float:
 
 
 def split(layer: PaleoLayer, num_workers: int) -> PaleoLayer:
-    """A layer on one of n devices that each make an n-th of its output from its whole input."""
+    """Return a layer on one of n devices that each compute an n-th of its output from its full input."""
 
     def share(cost: Cost, passes: int) -> Cost:
         whole = passes * layer.input_bytes if layer.has_weights else 0
@@ -184,29 +184,29 @@ def split(layer: PaleoLayer, num_workers: int) -> PaleoLayer:
 def _hybrid_step_s(
     trace: Trace, batch_per_worker: int, num_workers: int, platform: Platform, divided_modules: Collection[str]
 ) -> float:
-    """Seconds of a step in which convolutions are data-parallel and the layers `divided_modules` are divided over the workers.
+    """Return the seconds of a step with data-parallel convolutions and the layers `divided_modules` split over the workers.
 
-    Every worker's batch goes through the split layers in turn, so they run n times. A split layer with weights needs
-    its whole input: the first fetches it from the worker whose turn it is, the others gather it from all, and so does
-    what follows. Gradients of the rest go around by tree.
+    Every worker's batch goes through the split layers in turn, so they run n times. A split layer with weights needs its full
+    input. The first one fetches it from the worker whose turn it is. The others, and the layer after them, gather it from all
+    workers. All other gradients are exchanged over a tree.
 
     Args:
-        divided_modules: module paths of the layers divided, one after the other in the network.
+        divided_modules: module paths of the split layers, in the order of the network.
     Source: Krizhevsky 2014, arXiv:1404.5997, as PALEO's released code simulates it.
     """
     n, found = num_workers, layers(trace)
     if n == 1:
         return float(sum(step_parts_s(PaleoNetwork.of(trace), batch_per_worker, 1, platform).values()))
-    link = platform.link_bytes_per_s / 1e9 * GIB  # where activations move, PALEO takes a GB for 2^30 bytes
+    link = platform.link_bytes_per_s / 1e9 * GIB  # for moving activations PALEO counts a GB as 2^30 bytes
     inside = [i for i, layer in enumerate(found) if layer.module in divided_modules]
     parts = [split(found[i], n) for i in inside]
     first, *others = [_at(layer.input_bytes, batch_per_worker) for layer in parts if layer.has_weights]
     after = _at(found[inside[-1] + 1].input_bytes, batch_per_worker)
-    # Workers are in fours. In PALEO a device's own part of the last gathering comes over the link as well.
+    # Workers are in groups of four. In PALEO a device's share of the last gathering also crosses the link.
     slowest = max(_gathering(worker, n) for worker in range(n))
     fetched_s = (first + slowest * sum(others) / n) / (link * platform.ppp_comm)
     gathered_s = (_gathering(0, n) + 1) * after / n / (link * platform.ppp_comm)
-    # What pipelining saves: PALEO counts the elements of the first input as bytes here.
+    # Time saved by pipelining: PALEO counts the elements of the first input as bytes here.
     saved_s = (n - 1) * first / 4 / link
     total = 0.0
     for passing in ("forward", "backward"):
@@ -221,9 +221,9 @@ def _hybrid_step_s(
 
 
 def _gathering(worker: int, num_workers: int) -> float:
-    """Parts that a worker gets from the others, each weighed by how much slower its link is.
+    """Return the parts that a worker gets from the others, each weighted by how much slower its link is.
 
-    Every part from the other group of four halves the bandwidth once more, for the parts that follow too.
+    Every part from the other group of four halves the bandwidth once more, also for the parts that follow.
 
     >>> _gathering(0, 4), _gathering(0, 8), _gathering(7, 8)
     (3.0, 33.0, 78.0)

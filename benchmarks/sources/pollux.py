@@ -1,7 +1,7 @@
 """Pollux: step times of data-parallel training by local batch and placement, T4 machines of four GPUs each.
 
-For each network a seed takes half of the placements with at most eight replicas; a step model is fitted on them and
-predicts first the other half, then every placement with more replicas.
+For each network a seed takes half of the placements with at most eight replicas. A step model fitted on them predicts first the
+other half, then every placement with more replicas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SEEDS = range(5)
 
 
 def rows(folder: Path) -> list[Row]:
-    """Two rows: other placements, and more replicas. Empty if the table is absent."""
+    """Return two rows: other placements, and more replicas. Empty if the table is missing."""
     path = folder / "pollux" / "step_and_sync_times.csv"
     if not path.exists():
         return []
@@ -71,7 +71,7 @@ def _placement(line: dict[str, str]) -> str:
 
 
 def _steps(lines: list[dict[str, str]]) -> Steps:
-    """Without a placement, replicas are taken as spread evenly."""
+    """Return the steps of the lines. Replicas without a placement count as spread evenly."""
     replicas = [int(line["num_replicas"]) for line in lines]
     nodes = [int(line["num_nodes"]) for line in lines]
     most = [

@@ -1,8 +1,8 @@
 """TensorFlow's performance page of May 2017: images/s on 1 to 64 K80 and 1 to 8 P100.
 
-A curve is one platform, network, batch, input and way of updating variables. Its one-GPU row and its next row, of two
-GPUs where it has one, predict the others. A distributed run has no row of two: there it is the first full machine. The
-interval is the 80th percentile of the log error on the *other* curves, by distributed or not.
+A curve is one platform, network, batch, input and variable-update mode. Its one-GPU row and its next row (usually of two GPUs)
+predict the others. A distributed run has no row of two, so its next row is the first full machine. The interval is the 80th
+percentile of the log error on the *other* curves, separately for distributed ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Curve = tuple[str, str, str, str, str]
 
 
 def rows(folder: Path) -> list[Row]:
-    """Every count beyond the calibrating row, of every curve. Empty if the table is absent."""
+    """Return every count of every curve beyond the calibration rows. Empty if the table is missing."""
     path = folder / "tensorflow_benchmarks" / "k80_p100_scaling.csv"
     if not path.exists():
         return []
@@ -54,13 +54,13 @@ def _is_distributed(curve: Curve) -> bool:
 
 
 def _predicted(curve: Curve, steps: dict[int, float]) -> list[tuple[int, float]]:
-    """(GPUs, predicted / measured step time) of each count beyond the second."""
+    """Return (GPUs, predicted / measured step time) of each count beyond the second."""
     second, *rest = sorted(n for n in steps if n > 1) or [0]
     return [(n, scaled_step_s(steps[1], steps[second], second, n, _is_distributed(curve)) / steps[n]) for n in rest]
 
 
 def _inside(kinds: list[tuple[Curve, bool]], ratios: list[float]) -> list[bool]:
-    """Whether each case lies in the interval that the other curves of its kind give."""
+    """Return whether each case is in the interval from the other curves of its kind."""
     errors = np.abs(np.log(ratios))
     inside = []
     for i, (curve, kind) in enumerate(kinds):

@@ -1,7 +1,7 @@
 """timm's tables: throughput of hundreds of image models on one device.
 
-Every table found is predicted three ways: from 25 of its rows, chosen by five seeds, and round numbers; the same with
-priors from the table of the other layout, where there is one; and with each network's own residual there carried over.
+Every installed table is predicted three ways: from 25 of its rows, chosen by five seeds, and round numbers; with priors from
+the table of the other layout, if there is one; and with each network's residual from that table added.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Source:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """All that the two layouts share."""
+        """Return all properties that the two layouts share."""
         t = self.table
         return t.phase, t.precision, t.torch, t.device, t.is_compiled
 
@@ -102,7 +102,7 @@ def _scored(
     prior_sd: float | None,
     carried: dict[str, Shown] | None = None,
 ) -> Row:
-    """Fit on rows of each seed, predict others; `carried` has what networks showed on a relative."""
+    """Fit on rows of each seed and predict the others; `carried` has the networks' residuals from a related table."""
     names: list[str] = []
     families: list[str] = []
     found, inside, by_seed = [], [], []
@@ -138,13 +138,13 @@ def _scored(
 
 
 def _common(families: list[str]) -> list[str]:
-    """The ten families with most cases; all else is `other`."""
+    """Return the families with all but the ten most frequent replaced by `other`."""
     most = [name for name, _ in Counter(families).most_common(10)]
     return [name if name in most else "other" for name in families]
 
 
 def _why(left_out: dict[str, str]) -> str:
-    """How many rows were left out for which kind of reason."""
+    """Return the number of rows left out, by reason."""
     params = sum("parameters here" in reason for reason in left_out.values())
     unknown = sum("unknown" in reason for reason in left_out.values())
     return f"{params} with other parameters, {unknown} not in this timm, {len(left_out) - params - unknown} others"

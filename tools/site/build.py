@@ -70,7 +70,7 @@ def sphinx(builder: str, out: Path, *options: str) -> int:
 
 
 def stage(reports: list[str]) -> None:
-    """Write the pages that Sphinx reads."""
+    """Write the pages for Sphinx."""
     for path in sorted(DOCS.rglob("*")):
         if path.suffix in (".md", ".svg", ".png", ".gif", ".json", ".csv") and path.name != "results.json":
             write(path, staged(path))
@@ -89,13 +89,13 @@ def stage(reports: list[str]) -> None:
 
 
 def staged(path: Path) -> Path:
-    """Return the place of a page of docs/ among the staged ones."""
+    """Return the staged place of a page of docs/."""
     place = path.relative_to(DOCS)
     return place.with_name("index.md") if place.name == "README.md" else place
 
 
 def write(path: Path, place: Path) -> None:
-    """Copy a page or a picture; a page's links are changed to where their targets are staged."""
+    """Copy a page or a picture; links of a page change to the staged places of their targets."""
     target = SOURCE / place
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".md":
@@ -136,7 +136,7 @@ def _link(path: Path, place: Path, match: re.Match[str]) -> str:
     elif goal.parent == ROOT and goal.name in OUTSIDE:
         new = Path(OUTSIDE[goal.name])
     else:
-        return text  # source code, examples: no part of the site
+        return text  # source code and examples are not part of the site
     return f"{mark}[{text}]({os.path.relpath(new, place.parent)}{hash_}{anchor})"
 
 
@@ -147,7 +147,7 @@ def dark(drawing: str) -> str:
 
 
 def add_navigation() -> None:
-    """Add tables of contents to the index pages, and stop where a page is in none of them."""
+    """Add tables of contents to the index pages, and fail if a page is in none of them."""
     contents = tomllib.loads((HERE / "contents.toml").read_text(encoding="utf-8"))
     named = {"index"}
     for part in contents["part"]:
@@ -183,7 +183,7 @@ def schemas_page() -> str:
 
 
 def api_page() -> str:
-    """Document every public function of `chronograd`, by its declaration, and the classes that a caller meets."""
+    """Document every public function of `chronograd` by its declaration, and the classes that callers use."""
     import chronograd
     from chronograd import api
     from chronograd.cli.main import groups
@@ -220,7 +220,7 @@ def _function(name: str, function: object) -> str:
 
 
 def write_reports() -> list[str]:
-    """Write the report of each study from its results, unless it is newer than they and the code; return the names."""
+    """Write the report of each study from its results, unless it is newer than the results and the code; return the names."""
     from chronograd.report.html import render_html
     from chronograd_lab.common.results import Results
     from chronograd_lab.studies import find

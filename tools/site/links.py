@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# Pages that Sphinx makes for itself.
+# Pages that Sphinx generates for its own use.
 NOT_READ = {"genindex.html", "search.html", "py-modindex.html"}
 
 

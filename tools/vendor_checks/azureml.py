@@ -1,4 +1,4 @@
-"""azure-ai-ml's `load_job`, which validates by its own schema; what it read is given back."""
+"""azure-ai-ml's `load_job`, which validates by its own schema; returns the parsed job."""
 
 import json
 import logging
@@ -15,6 +15,6 @@ for number, text in enumerate(given["texts"]):
     path.write_text(text)
     try:
         answers.append({"refused": None, "read": load_job(path)._to_dict()})
-    except Exception as error:  # its own kinds of errors are many
+    except Exception as error:  # it has many kinds of errors
         answers.append({"refused": f"{type(error).__name__}: {error}"[:2000]})
 print("RESULT " + json.dumps({"answers": answers}, default=str))

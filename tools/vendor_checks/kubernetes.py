@@ -1,4 +1,4 @@
-"""Kubernetes' JSON schemas, strict. Of a PyTorchJob Kubeflow's models, which are to give back all that they were given; of its pods the schemas."""
+"""Kubernetes' strict JSON schemas. A PyTorchJob must come back unchanged from Kubeflow's models; its pods use the schemas."""
 
 import json
 import sys
@@ -24,7 +24,9 @@ def refused(document):
 
 
 def refused_by_kubeflow(document):
-    """A field that the models do not know is left out of what they give back; a value of another type raises, or is given back as theirs."""
+    """Return the differences after Kubeflow's models read a document: unknown fields vanish, and other types raise or
+    change.
+    """
     try:
         read = client._ApiClient__deserialize(document, models.KubeflowOrgV1PyTorchJob)
     except (ValueError, TypeError) as error:
@@ -38,7 +40,7 @@ def refused_by_kubeflow(document):
 
 
 def with_text(given):
-    """The document with its quantities as text, as the models have them."""
+    """Return the document with quantities as text, as in the models."""
     if isinstance(given, dict):
         return {
             k: {n: str(v) for n, v in one.items()} if k in ("limits", "requests") else with_text(one)

@@ -1,4 +1,4 @@
-"""botocore's service model of SageMaker, and moto's service: refused, or created and described. Enumerations are compared too."""
+"""botocore's service model of SageMaker, and moto's service: refused, or created and described. Also compares enumerations."""
 
 import json
 import os
@@ -15,7 +15,7 @@ shape = model.operation_model("CreateTrainingJob").input_shape
 
 
 def outside(value, of, path=""):
-    """What botocore's validator passes though the model has it: values outside an enumeration."""
+    """Return values outside an enumeration of the model, which botocore's validator accepts."""
     if of.type_name == "structure":
         for name, inner in value.items():
             if name in of.members:

@@ -1,4 +1,4 @@
-"""SkyPilot's `Task.from_yaml`: refused, or what it read."""
+"""SkyPilot's `Task.from_yaml`: refused, or the parsed task."""
 
 import json
 import sys
@@ -13,6 +13,6 @@ for number, text in enumerate(given["texts"]):
     path.write_text(text)
     try:
         answers.append({"refused": None, "read": sky.Task.from_yaml(str(path)).to_yaml_config()})
-    except Exception as error:  # its own kinds of errors are many
+    except Exception as error:  # it has many kinds of errors
         answers.append({"refused": f"{type(error).__name__}: {error}"[:2000]})
 print("RESULT " + json.dumps({"answers": answers}, default=str))

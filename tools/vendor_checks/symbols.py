@@ -1,4 +1,4 @@
-"""Which names a vendor's package has. What a name is depends on the vendor; each function says it."""
+"""The names in a vendor's package. Each function documents the form of its names."""
 
 import functools
 import importlib
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def sagemaker(name):
-    """An operation; `shape:NAME.MEMBER`; `ENUMERATION=VALUE`."""
+    """Check an operation; `shape:NAME.MEMBER`; `ENUMERATION=VALUE`."""
     model = _service_model()
     if name.startswith("shape:"):
         shape, member = name.removeprefix("shape:").split(".")
@@ -27,7 +27,7 @@ def _service_model():
 
 
 def vertex(name):
-    """`services.NAME`; `types.MESSAGE.FIELD`; `ENUMERATION=VALUE`."""
+    """Check `services.NAME`; `types.MESSAGE.FIELD`; `ENUMERATION=VALUE`."""
     from google.cloud import aiplatform_v1
 
     enumeration, sign, value = name.partition("=")
@@ -41,12 +41,12 @@ def vertex(name):
 
 
 def azureml(name):
-    """A function of the package; `entities.CLASS`; `MLClient.MEMBER`."""
+    """Check a function of the package; `entities.CLASS`; `MLClient.MEMBER`."""
     return _has("azure.ai.ml", name)
 
 
 def skypilot(name):
-    """What is in a module; `schema:resources.PROPERTY`."""
+    """Check a member of a module; `schema:resources.PROPERTY`."""
     if name.startswith("schema:resources."):
         from sky.utils import schemas
 
@@ -68,7 +68,7 @@ def _has(package, name):
 
 
 def watsonx(name):
-    """An interface of the types; `INTERFACE.MEMBER`."""
+    """Check an interface of the types; `INTERFACE.MEMBER`."""
     text = (Path(sys.argv[1]) / "node_modules/@ibm-cloud/watsonx-ai/types/vml_v1.d.ts").read_text()
     interface, _, member = name.partition(".")
     body = re.search(rf"interface {interface}\b.*?\n}}", text, re.DOTALL)
@@ -76,7 +76,7 @@ def watsonx(name):
 
 
 def kubernetes(name):
-    """`SCHEMA:PATH`, in the JSON schemas."""
+    """Check `SCHEMA:PATH` in the JSON schemas."""
     import kubernetes_validate
 
     version = f"v{kubernetes_validate.latest_version()}-local-strict"

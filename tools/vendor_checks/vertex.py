@@ -1,4 +1,4 @@
-"""The protocol buffers of Vertex AI: parsed, or refused; what was parsed is given back as JSON."""
+"""The protocol buffers of Vertex AI: parsed and returned as JSON, or refused."""
 
 import json
 import sys

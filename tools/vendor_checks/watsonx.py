@@ -1,11 +1,13 @@
-"""IBM's published types, in TypeScript: a training as its documented parts, by the compiler, which refuses what they do not have."""
+"""IBM's published types in TypeScript: the compiler checks a training against its documented parts, and refuses unknown
+ones.
+"""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-# The options of `cpd-cli ml training create` (ibm.com/docs, software-hub 5.4), of the parts that the SDK has types for.
+# Options of `cpd-cli ml training create` (ibm.com/docs, software-hub 5.4) for the parts with types in the SDK.
 TRAINING = """
 interface Training {
   name: string; description?: string; tags?: string[]; project_id?: string; space_id?: string; custom?: object;
