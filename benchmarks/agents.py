@@ -2,10 +2,10 @@
 
     python -m benchmarks.agents [--seconds S --repeats R --without PART --json FILE]
 
-Parts are slowed down one at a time with a sleep inside their real work, so the other parts keep their cores. The planted
-slowdowns: an environment that takes 10 ms a step; a learner that takes 60 ms more a minibatch; a shard that takes 40 ms more a
-call; a network that takes 8 ms more per call for any number of environments, with one environment per actor; a link of 10 kB a
-second. Each is planted in several runs, and the cause that `SystemsView.verdict` names is compared with the planted one.
+Parts are slowed down one at a time with a sleep inside their real work, so the other parts keep their cores. An environment
+takes 10 ms a step. A learner takes 60 ms more a minibatch, or a shard 40 ms more a call. A network takes 8 ms more per call for
+any number of environments, with one environment per actor. A link carries 10 kB a second. Each slowdown is planted in several
+runs, and the cause that `SystemsView.verdict` names is compared with the planted one.
 
 Then, for three settings, the benchmark measures each part with one actor and predicts the rates with more actors
 (chronograd.reinforce.balance). Actors are added individually and removed again, in rounds. Last, Gorila and Ape-X do the same
@@ -224,7 +224,7 @@ def _foretold(name: str, what: dict[str, float], views: dict[int, list[SystemsVi
         "best_foretold": balance.best_of({n: one.batches_per_s for n, one in foretold.items()}),
         "gain_of_second_learner": balance.gain(parts, replace(setting, num_actors=max(views))),
     }
-    print(f"{name}: best {row['best_measured']} actors measured, {row['best_foretold']} foretold; "
+    print(f"{name}: best {row['best_measured']} actors measured, {row['best_foretold']} predicted; "
           + ", ".join(f"{n}: {measured[n]:.1f} ({foretold[n].batches_per_s:.1f})" for n in measured), flush=True)  # fmt: skip
     return row
 

@@ -1,4 +1,4 @@
-"""How often, how fast and after how many frames agents solve CartPole-v1: a mean return of at least 475 over 100 episodes.
+"""CartPole-v1: how often, how fast and after how many frames agents solve it; a mean return of at least 475 over 100 episodes.
 
     python -m benchmarks.cartpole --seeds 10 --runs /tmp/cartpole
     python -m benchmarks.cartpole --agents q-learning --seeds 5
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", nargs="+", choices=list(EXAMPLES), default=list(EXAMPLES))
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--runs", type=Path, help="where run directories are kept, to go on from")
+    parser.add_argument("--runs", type=Path, help="folder of the run directories; interrupted runs resume")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args(argv)
     rows = {}

@@ -263,13 +263,13 @@ def score(path: Path) -> None:
     kept = json.loads(path.read_text())
     console = Console(width=110)
     for is_at_pace in (False, True) if has_paces(kept) else (False,):
-        console.print("at the speed of the calibration" if is_at_pace else "as timed")
+        console.print("scaled to the speed during calibration" if is_at_pace else "as timed")
         _print(console, judged(kept, is_at_pace))
     paces = [p for r in kept["rounds"] for p in r["pace_s"]]
     own = kept["calibration"]
     console.print(
-        f"paces of {len(kept['rounds'])} rounds: {pace.spread(paces):.2f} times apart; of the calibration {own['pace_spread']:.2f}, "
-        f"beside {own['others_cores']:.2f} cores of others, at {own['pace_s'] / statistics.median(paces):.2f} times their time"
+        f"speeds of {len(kept['rounds'])} rounds differ by a factor of {pace.spread(paces):.2f}; during calibration by {own['pace_spread']:.2f}, "
+        f"with {own['others_cores']:.2f} cores used by other programs; its probe took {own['pace_s'] / statistics.median(paces):.2f} times that of the rounds"
     )
 
 
@@ -310,9 +310,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("cpu"))
     parser.add_argument("--group", default="unseen", choices=tuple(WORLDS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--score", action="store_true", help="only print what --out holds")
-    parser.add_argument("--again", action="store_true", help="calibrate and predict again; what was timed is kept")
-    parser.add_argument("--predict", action="store_true", help="predict again from the calibration that --out holds")
+    parser.add_argument("--score", action="store_true", help="only print the results in --out")
+    parser.add_argument("--again", action="store_true", help="calibrate and predict again, without timing again")
+    parser.add_argument("--predict", action="store_true", help="predict again from the calibration in --out")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:

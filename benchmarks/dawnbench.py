@@ -120,7 +120,7 @@ def main() -> None:
         signs = ("*" if row["is_resized"] else "") + ("+" if row["is_input_bound"] else "")
         print(f"{row['file']:42} {row['count']:>4} {row['epochs']:6.0f} {row['measured_hours']:6.2f} {interval:>22} "
               f"${row['measured_dollars']:7.2f} ${row['dollars']:8.2f} {inside} {signs}")  # fmt: skip
-    print("* smaller images in most epochs. + decoding sets the predicted pace.")
+    print("* smaller images in most epochs. + decoding limits the predicted speed.")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Deep Q-learning on CartPole in four packages, for benchmarks.reinforcement: the same network, minibatch, replay and schedule.
 
 All use an MLP of 128 and 128, minibatches of 64, Adam, Huber loss, gradient norms clipped at 10, ε = 0.05, one environment and
-a uniform replay. Each package has three workloads: `act`, environment steps with action choice and replay insertion; `learn`,
-updates alone, each with a sampled minibatch; `train`, steps with an update after every fourth step.
+a uniform replay. Each package has three workloads. `act` takes environment steps with action choice and replay insertion.
+`learn` makes updates alone, each with a sampled minibatch. `train` takes steps with an update after every fourth.
 """
 
 from __future__ import annotations

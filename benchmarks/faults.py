@@ -153,9 +153,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--launcher", default="", help="local,torchrun")
     parser.add_argument("--servers", action="store_true", help="parameter servers, learners and their driver")
-    parser.add_argument("--slurm", action="store_true", help="nodes of the SLURM that is here")
+    parser.add_argument("--slurm", action="store_true", help="nodes of the SLURM cluster on this machine")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="the results; kinds that are not run again are kept")
+    parser.add_argument("--json", type=Path, help="file of the results; kinds that do not run again stay in it")
     parser.add_argument(
         "--table", action="store_true", help="print the table of docs/clusters.md from --json, run nothing"
     )

@@ -7,7 +7,7 @@ Both pad CIFAR-10 images in memory by 4, crop, flip, normalise and cut out a squ
 RandomCrop, RandomHorizontalFlip, ToTensor, Normalize and the Cutout of its authors, image by image, in a DataLoader with worker
 processes, as in their training script. With M copies its worker augments a sample M times.
 
-Rates are paired within each round. The DataLoader's clock starts after as many batches as it reads ahead, and stops while
+Rates are paired within each round. The DataLoader's clock starts after its prefetched batches, and stops while
 workers are still busy, so it measures a steady stream. Nothing else runs meanwhile: in training the workers would share the
 cores with the network. The share of a step comes from `chronograd.measure.steps`: seconds of the part `input` over those of the
 whole step, with the same augmentation, the network and the update.
@@ -84,7 +84,7 @@ def images(kind: str) -> tuple[dict[str, Any], Dataset]:
         except RunError:
             if kind != "auto" or data is drawn:
                 raise
-    raise AssertionError("synthetic data is always there")
+    raise AssertionError("synthetic data is always available")
 
 
 # -- ours ------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def compare(
 
 def verdict(ratio: Ratio) -> str:
     """Return whether the rate meets the aim."""
-    met = "met" if ratio.low >= AIM_RATIO else "not told apart from it" if ratio.high >= AIM_RATIO else "missed"
+    met = "met" if ratio.low >= AIM_RATIO else "not significantly different" if ratio.high >= AIM_RATIO else "missed"
     return f"{ratio.value:.1f} ({ratio.low:.1f} to {ratio.high:.1f}), aim of {AIM_RATIO:g} {met}"
 
 
@@ -355,7 +355,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--copies", nargs="*", type=int, choices=copies, default=copies, help="M; both by default")
     parser.add_argument("--shares", nargs="*", choices=networks, default=networks, help="networks; both by default")
     parser.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save what was measured, round by round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file to save the measurements of each round")
     arguments = parser.parse_args(argv)
     result = run(arguments, lambda line: print(line, flush=True))
     if arguments.json:

@@ -125,7 +125,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=15, help="of a run, fewer where they take long")
+    parser.add_argument("--steps", type=int, default=15, help="steps of a run; fewer if they are slow")
     parser.add_argument("--rates", default=",".join(map(str, RATES_MBIT)), help="in Mbit/s")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args(argv)

@@ -162,9 +162,9 @@ def report(some: Sequence[Bound]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--measured", type=Path)
-    parser.add_argument("--limit", type=int, help="rows of each table, the first that the seed draws")
-    parser.add_argument("--json", type=Path, help="keep what the rows tell")
-    parser.add_argument("--from", dest="saved", type=Path, help="rows that were kept, instead of tracing")
+    parser.add_argument("--limit", type=int, help="number of rows per table, in the order that the seed draws")
+    parser.add_argument("--json", type=Path, help="save the bounds from the rows")
+    parser.add_argument("--from", dest="saved", type=Path, help="read saved bounds instead of tracing")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args(argv)
     if given.saved is not None:

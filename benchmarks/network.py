@@ -18,8 +18,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-# Size of the token bucket, which passes at full speed after a pause. With the 37 kB of 1 ms at 300 Mbit/s, an all-reduce, which
-# sends both ways, reached 0.8 of the rate instead of 0.96: a process that wakes late loses tokens.
+# Size of the token bucket, which passes at full speed after a pause. The 37 kB of 1 ms at 300 Mbit/s are too small: an
+# all-reduce sends both ways and reached 0.8 of the rate instead of 0.96, because a process that wakes late loses tokens.
 BURST_BYTES = 262_144
 # Packets that wait longer are dropped, as in a switch.
 QUEUE_MS = 50
@@ -60,7 +60,7 @@ def network(names: Sequence[str], rate_mbit: float, burst_bytes: int = BURST_BYT
 def why_not() -> str | None:
     """Return why this machine cannot make a network, or None if it can. Makes one to find out."""
     if sys.platform != "linux":
-        return f"network namespaces are of Linux, and this is {sys.platform}"
+        return f"network namespaces need Linux, and this is {sys.platform}"
     if missing := [command for command in ("ip", "tc") if shutil.which(command) is None]:
         return f"there is no {' and no '.join(missing)} on this machine"
     if os.geteuid() != 0:
@@ -69,7 +69,7 @@ def why_not() -> str | None:
         with network(("h1", "h2"), 100):
             return None
     except RuntimeError as error:
-        return f"this machine forbids it: {error}"
+        return f"this machine does not allow it: {error}"
 
 
 def remove_leftovers() -> None:

@@ -58,7 +58,7 @@ def main() -> None:
         choices = choose(rent(table, devices, job), EFFORT, GOAL)
         chosen = choices.chosen is not None and changes(choices) and choices.pareto_front()
         choosing.append(time.perf_counter() - start - of_settings)
-        assert chosen, "no setting keeps the goal"
+        assert chosen, "no setting meets the goal"
         seconds.append(time.perf_counter() - start)
     best, num = min(seconds), len(table["count"])
     result = {

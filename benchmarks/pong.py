@@ -89,8 +89,8 @@ def other_returns(agent: Agent, job: jobs.Job) -> list[float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, help="where the run directory is, or will be")
-    parser.add_argument("--no-training", action="store_true", help="of a run that is there, as far as it came")
+    parser.add_argument("--runs", type=Path, required=True, help="the run directory; created if missing")
+    parser.add_argument("--no-training", action="store_true", help="evaluate an existing run in its current state")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args(argv)
     path = asked.runs / "pong"

@@ -6,7 +6,7 @@ The packages are installed once into a separate environment in the user's cache,
 benchmark then runs in it. Agents, see benchmarks.deep_q: environment steps and updates per second on CartPole. Replay:
 transitions per second in a full replay, with the same transitions for all. Observations are four floats, as in CartPole, or 84
 × 84 bytes. In every round every contender does each piece of work once, in an order that rotates. A ratio is paired within a
-round, and its spread is the middle 80 % of rounds. Everything runs in one process with one thread.
+round, and its spread is the 80 % interval of rounds. Everything runs in one process with one thread.
 
 Some conditions differ. Stable-Baselines3 and torchrl return minibatches as tensors, rlox and ours as arrays. Our time includes
 conversion to tensors, which share memory with the arrays. rlox has neither n-step discounts nor byte observations, and casts.
@@ -260,7 +260,7 @@ def race(works: Mapping[str, Work], rounds: int, amount: int) -> dict[str, list[
 
 
 def compared(rates: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """Return our rate over that of each other contender: the median of the rounds' ratios, and their middle 80 %."""
+    """Return our rate over that of each other contender: the median of the rounds' ratios, and their 80 % interval."""
     rows = []
     for name, theirs in rates.items():
         if name == OURS:
@@ -314,7 +314,7 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a row: the work, our rate, and its ratio to the other rates with the middle 80 % of rounds."""
+    """Return the cells of a row: the work, our rate, and its ratio to the other rates with the 80 % interval of rounds."""
     ratios = {one["other"]: f"{one['ratio']:.2f} ({one['low']:.2f} … {one['high']:.2f})" for one in row["compared"]}
     missed = {one["other"] for one in row["compared"] if not one["is_met"]}
     shown = [f"**{ratios[other]}**" if other in missed else ratios.get(other, "") for other in AIMS]

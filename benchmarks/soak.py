@@ -37,7 +37,7 @@ from chronograd.files import write_json
 from chronograd.measure import environment
 
 READINGS = 100
-DISTINCT = 4_000  # distinct messages, sent in turn: so many that no cache holds all invalid ones
+DISTINCT = 4_000  # distinct messages, sent in turn: enough that no cache holds all invalid ones
 RIGHT, WRONG_BODY, WRONG = "right", "wrong body", "wrong anywhere"
 SHARES = {RIGHT: 0.5, WRONG_BODY: 0.45, WRONG: 0.05}
 TIMEOUT_S = 20.0

@@ -38,7 +38,7 @@ def scaled_step_s(one_s: float, timed_s: float, timed_ranks: int, ranks: int, ac
     """Return the step time in seconds on `ranks` devices from those on one and on `timed_ranks`; the batch per device is
     constant.
 
-    The time of the exchange grows with its traffic: with 2(n - 1)/n within one node, and across nodes with log2 n, the depth of
+    The time of the exchange grows with its traffic. Within one node this is 2(n - 1)/n. Across nodes it is log2 n, the depth of
     a tree and the expected wait for the last of n. The timed step sets its size. A timed step that is shorter than that of one
     device counts as no exchange.
 

@@ -167,7 +167,7 @@ def workload(network: str, batch: int, timed: int, threads: int, data: str) -> W
         except RunError:
             if name == "synthetic" or data != "auto":
                 raise
-    raise AssertionError("synthetic data is always there")
+    raise AssertionError("synthetic data is always available")
 
 
 # -- contenders: each returns the clock at the end of every step, and adds its losses to a list if given one ----------
@@ -270,7 +270,7 @@ def with_keras(work: Workload, losses: Losses) -> list[float]:
     keras: Any = importlib.import_module("keras")
     if keras.backend.backend() != "torch":
         raise RunError(
-            f"keras runs on {keras.backend.backend()} in this process", "start anew with KERAS_BACKEND=torch"
+            f"keras runs on {keras.backend.backend()} in this process", "start again with KERAS_BACKEND=torch"
         )
     card = work.dataset.card
     ends: list[float] = []
@@ -388,7 +388,7 @@ def first_losses(work: Workload, contenders: Mapping[str, Contender]) -> dict[st
         apart = max(abs(a - b) for a, b in zip(losses, found[BY_HAND], strict=True))
         if name != BY_HAND and not apart <= TOLERANCES[name]:
             raise RunError(
-                f"{name} does not train as the hand-written loop does: losses {losses} and {found[BY_HAND]}",
+                f"{name} differs from the hand-written loop: losses {losses} and {found[BY_HAND]}",
                 f"they may differ by {TOLERANCES[name]:g}; compare weights, order and optimizer",
             )
     return found
@@ -444,7 +444,9 @@ def quiet() -> Iterator[None]:
 def verdict(ratios: Mapping[str, Ratio]) -> str:
     """Return whether the aim is met, and how ours compares with each framework: level if the interval includes 1."""
     by_hand_ratio = ratios[BY_HAND]
-    met = "met" if by_hand_ratio.low >= AIM else "not told apart from it" if by_hand_ratio.high >= AIM else "missed"
+    met = (
+        "met" if by_hand_ratio.low >= AIM else "not significantly different" if by_hand_ratio.high >= AIM else "missed"
+    )
     parts = [f"{by_hand_ratio} of the hand-written loop: aim of {AIM:g} {met}"]
     others = {name: ratio for name, ratio in ratios.items() if name != BY_HAND}
     ahead = [name for name, ratio in others.items() if ratio.low > 1]
@@ -522,7 +524,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=at_least(1), help="64 by default")
     parser.add_argument("--threads", type=at_least(1), default=min(2, environment.cores()))
     parser.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save what was measured, round by round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file to save the measurements of each round")
     arguments = parser.parse_args(argv)
     result = run(arguments, lambda line: print(line, flush=True))
     if arguments.json:

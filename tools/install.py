@@ -37,7 +37,7 @@ def main() -> int:
     kind = "cpu" if not has_nvidia_driver() and answers(CPU_INDEX + "/torch/") else "cuda"
     free = shutil.disk_usage(ROOT).free
     if free < NEEDED_BYTES[kind]:
-        print(f"{free / 1e9:.1f} GB are free here; {NEEDED_BYTES[kind] / 1e9:.0f} GB are needed.", file=sys.stderr)
+        print(f"{free / 1e9:.1f} GB are free; {NEEDED_BYTES[kind] / 1e9:.0f} GB are needed.", file=sys.stderr)
         return 2
     if kind == "cpu":
         say("installing into .venv: PyTorch for CPUs and all else, about 0.5 GB to download, 2 GB on disk")
@@ -60,7 +60,7 @@ def pip(*arguments: str) -> None:
     command += ["--constraint", str(ROOT / "constraints.txt"), *arguments]
     done = subprocess.run(command, env={**os.environ, "PIP_REQUIRE_VIRTUALENV": "1"}, check=False)
     if done.returncode:
-        say("pip failed; the lines above say why. Run the same command again once that is mended.")
+        say("pip failed; the lines above show the reason. Fix it and run the same command again.")
         raise SystemExit(1)
 
 

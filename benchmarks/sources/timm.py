@@ -1,7 +1,8 @@
 """timm's tables: throughput of hundreds of image models on one device.
 
-Every installed table is predicted three ways: from 25 of its rows, chosen by five seeds, and round numbers; with priors from
-the table of the other layout, if there is one; and with each network's residual from that table added.
+Every table in the folder is predicted in three ways. The first fits 25 of its rows, chosen by five seeds, with a prior of round
+numbers. The second takes the prior from the table of the other layout, if there is one. The third also adds each network's
+residual from that table.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_every_contender_has_every_place_and_other_neighbours() -> None:
     ("by_hand", "other", "expected"),
     [
         ((0.991, 1.01), (1.1, 1.2), "aim of 0.99 met; ahead of keras"),
-        ((0.98, 0.995), (0.9, 1.1), "aim of 0.99 not told apart from it; level with keras"),
+        ((0.98, 0.995), (0.9, 1.1), "aim of 0.99 not significantly different; level with keras"),
         ((0.97, 0.989), (0.8, 0.9), "aim of 0.99 missed; behind keras"),
     ],
 )

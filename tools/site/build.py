@@ -35,7 +35,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--external", action="store_true", help="check links to other sites, too")
+    parser.add_argument("--external", action="store_true", help="also check links to other sites")
     parser.add_argument("--without-reports", action="store_true", help="leave out the reports of the studies")
     arguments = parser.parse_args()
     sys.path.insert(0, str(HERE))
