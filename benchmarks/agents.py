@@ -287,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=RESULTS)
     asked = parser.parse_args(argv)
     os.environ |= {**RAY_ENVIRONMENT, "OMP_NUM_THREADS": "1"}
-    kept = _kept(asked.json)
+    earlier = _earlier(asked.json)
     parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "beside": lambda: beside(asked.seconds, min(3, asked.repeats)),
         "numbers": lambda: numbers_of_actors(asked.seconds, asked.most, asked.repeats),
@@ -295,16 +295,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     with tempfile.TemporaryDirectory() as folder, ray_session(Path(folder), "the benchmark's parts", num_cpus=2):
         for name in [name for name in parts if name not in asked.without]:
-            kept[name] = parts[name]()
-            _save(asked.json, kept, asked.seconds)
+            earlier[name] = parts[name]()
+            _save(asked.json, earlier, asked.seconds)
     take_along()
     return 0
 
 
-def _save(path: Path, kept: dict[str, Any], seconds: float) -> None:
-    right = [row["is_right"] for row in kept.get("named", [])]
-    near = [abs(row["best_measured"] - row["best_foretold"]) <= 1 for row in kept.get("numbers", [])]
-    kept |= {
+def _save(path: Path, earlier: dict[str, Any], seconds: float) -> None:
+    right = [row["is_right"] for row in earlier.get("named", [])]
+    near = [abs(row["best_measured"] - row["best_foretold"]) <= 1 for row in earlier.get("numbers", [])]
+    earlier |= {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "processor": environment.processor_name(),
         "cores": environment.cores(),
@@ -312,11 +312,11 @@ def _save(path: Path, kept: dict[str, Any], seconds: float) -> None:
         "right": [sum(right), len(right)],
         "within_one": [sum(near), len(near)],
     }
-    write_json(path, kept)
+    write_json(path, earlier)
     print(f"named right: {sum(right)} of {len(right)}; best number within one: {sum(near)} of {len(near)}; {path}")
 
 
-def _kept(path: Path) -> dict[str, Any]:
+def _earlier(path: Path) -> dict[str, Any]:
     """Return the part of an earlier run's results that this run does not measure."""
     import json
 

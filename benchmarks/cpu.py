@@ -133,8 +133,8 @@ def measure_round(group: str, world: int) -> dict[str, dict[str, Any]]:
     for line in ranks[0].stdout:
         row = json.loads(line)
         rows[row["case"]] = row
-        told = row.get("error") or f"{1000 * row['seconds']:.2f} ms"
-        print(f"  {row['case']}: {told}", flush=True)
+        text = row.get("error") or f"{1000 * row['seconds']:.2f} ms"
+        print(f"  {row['case']}: {text}", flush=True)
     if any(process.wait() for process in ranks):
         raise SystemExit(f"a rank of {world} failed; its error is above")
     return rows
@@ -178,44 +178,44 @@ def predicted(group: str, device: Device) -> dict[str, dict[str, Any]]:
     return found
 
 
-def device_of(kept: dict[str, Any]) -> Device:
+def device_of(saved: dict[str, Any]) -> Device:
     """Return the calibrated machine as `chronograd calibrate` described it; its peaks are the highest measured rates."""
-    settings, told = kept["calibration"]["settings"], kept["environment"]
+    settings, host = saved["calibration"]["settings"], saved["environment"]
     return Device(
         name="local",
-        title=told["processor"],
+        title=host["processor"],
         kind="cpu",
-        memory_bytes=told["ram_bytes"],
+        memory_bytes=host["ram_bytes"],
         bandwidth_bytes_per_s=max(s["bandwidth_bytes_per_s"] for s in settings),
         l2_bytes=int(settings[0]["cache_bytes"]),
-        num_units=told["cores"],
+        num_units=host["cores"],
         peak_flops_per_s={"fp32": max(s["peak_flops_per_s"] for s in settings)},
-        node=Node(devices_per_node=told["cores"], intra_link="loopback", inter_link="ethernet-10g"),
+        node=Node(devices_per_node=host["cores"], intra_link="loopback", inter_link="ethernet-10g"),
         source=(
-            Source(of=("peak_flops_per_s",), source="chronograd calibrate", date=kept["created"][:10], tag="measured"),
+            Source(of=("peak_flops_per_s",), source="chronograd calibrate", date=saved["created"][:10], tag="measured"),
         ),
-        calibration=kept["calibration"],
+        calibration=saved["calibration"],
     )
 
 
 def measure(group: str, folder: Path, rounds: int, is_again: bool) -> None:
     """Calibrate and predict once, then run the missing rounds and write each one."""
     path = folder / f"{group}.json"
-    kept = json.loads(path.read_text()) if path.exists() else {"rounds": []}
-    if is_again or "predicted" not in kept:
-        kept |= calibrated(group)
-        path.write_text(json.dumps(kept, indent=1))
-    while len(kept["rounds"]) < rounds:
+    saved = json.loads(path.read_text()) if path.exists() else {"rounds": []}
+    if is_again or "predicted" not in saved:
+        saved |= calibrated(group)
+        path.write_text(json.dumps(saved, indent=1))
+    while len(saved["rounds"]) < rounds:
         start, before = time.monotonic(), pace.probe_s()
         rows: dict[str, Any] = {}
         for world in WORLDS[group]:
             rows |= measure_round(group, world)
-        kept["rounds"].append({"pace_s": [before, pace.probe_s()], "rows": rows})
-        path.write_text(json.dumps(kept, indent=1))
-        print(f"round {len(kept['rounds'])} of {rounds}: {(time.monotonic() - start) / 60:.1f} min", flush=True)
+        saved["rounds"].append({"pace_s": [before, pace.probe_s()], "rows": rows})
+        path.write_text(json.dumps(saved, indent=1))
+        print(f"round {len(saved['rounds'])} of {rounds}: {(time.monotonic() - start) / 60:.1f} min", flush=True)
 
 
-def judged(kept: dict[str, Any], is_at_pace: bool = False) -> list[dict[str, Any]]:
+def judged(saved: dict[str, Any], is_at_pace: bool = False) -> list[dict[str, Any]]:
     """Return every case that ran in all rounds: predicted and measured seconds, spread of rounds, and whether the prediction is
     right.
 
@@ -223,52 +223,52 @@ def judged(kept: dict[str, Any], is_at_pace: bool = False) -> list[dict[str, Any
         is_at_pace: scale measured times to the machine's speed during calibration; see `has_paces`.
     """
     rows = []
-    for name, told in kept["predicted"].items():
-        timed = [r["rows"][name] for r in kept["rounds"] if name in r["rows"]]
+    for name, predicted_row in saved["predicted"].items():
+        timed = [r["rows"][name] for r in saved["rounds"] if name in r["rows"]]
         if not timed or any("seconds" not in row for row in timed):
             continue
-        seconds = [row["seconds"] * _at_pace(told, row, is_at_pace) for row in timed]
+        seconds = [row["seconds"] * _at_pace(predicted_row, row, is_at_pace) for row in timed]
         middle = statistics.median(seconds)
-        error = told["seconds"] / middle - 1
+        error = predicted_row["seconds"] / middle - 1
         rows.append(
             {
                 "case": name,
-                "predicted": told["seconds"],
+                "predicted": predicted_row["seconds"],
                 "measured": middle,
                 "fastest": min(seconds),
                 "slowest": max(seconds),
                 "error": error,
-                "is_right": abs(error) <= AIM or min(seconds) <= told["seconds"] <= max(seconds),
-                "is_inside": told["low"] <= middle <= told["high"],
+                "is_right": abs(error) <= AIM or min(seconds) <= predicted_row["seconds"] <= max(seconds),
+                "is_inside": predicted_row["low"] <= middle <= predicted_row["high"],
             }
         )
     return rows
 
 
-def has_paces(kept: dict[str, Any]) -> bool:
+def has_paces(saved: dict[str, Any]) -> bool:
     """Return whether the results contain the machine's speed for each case and for the calibration. Older results lack it."""
     rows = [
-        *kept["predicted"].values(),
-        *(row for r in kept["rounds"] for row in r["rows"].values() if "seconds" in row),
+        *saved["predicted"].values(),
+        *(row for r in saved["rounds"] for row in r["rows"].values() if "seconds" in row),
     ]
     return all(row.get("pace_s") for row in rows)
 
 
-def _at_pace(told: dict[str, Any], row: dict[str, Any], is_at_pace: bool) -> float:
+def _at_pace(predicted_row: dict[str, Any], row: dict[str, Any], is_at_pace: bool) -> float:
     """Return the factor that scales a time to the machine's speed during calibration."""
-    return float(told["pace_s"] / row["pace_s"]) if is_at_pace else 1.0
+    return float(predicted_row["pace_s"] / row["pace_s"]) if is_at_pace else 1.0
 
 
 def score(path: Path) -> None:
-    kept = json.loads(path.read_text())
+    saved = json.loads(path.read_text())
     console = Console(width=110)
-    for is_at_pace in (False, True) if has_paces(kept) else (False,):
+    for is_at_pace in (False, True) if has_paces(saved) else (False,):
         console.print("scaled to the speed during calibration" if is_at_pace else "as timed")
-        _print(console, judged(kept, is_at_pace))
-    paces = [p for r in kept["rounds"] for p in r["pace_s"]]
-    own = kept["calibration"]
+        _print(console, judged(saved, is_at_pace))
+    paces = [p for r in saved["rounds"] for p in r["pace_s"]]
+    own = saved["calibration"]
     console.print(
-        f"speeds of {len(kept['rounds'])} rounds differ by a factor of {pace.spread(paces):.2f}; during calibration by {own['pace_spread']:.2f}, "
+        f"speeds of {len(saved['rounds'])} rounds differ by a factor of {pace.spread(paces):.2f}; during calibration by {own['pace_spread']:.2f}, "
         f"with {own['others_cores']:.2f} cores used by other programs; its probe took {own['pace_s'] / statistics.median(paces):.2f} times that of the rounds"
     )
 
@@ -323,8 +323,8 @@ def main() -> None:
     if not given.score:
         measure(given.group, given.out, given.rounds, given.again)
     if given.predict:
-        kept = json.loads(path.read_text())
-        path.write_text(json.dumps(kept | {"predicted": predicted(given.group, device_of(kept))}, indent=1))
+        saved = json.loads(path.read_text())
+        path.write_text(json.dumps(saved | {"predicted": predicted(given.group, device_of(saved))}, indent=1))
     score(path)
 
 

@@ -148,8 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in arguments.target or NAMES:
         row = {**fuzz(name, 60 * arguments.cpu_minutes, folder / name), "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}"}
         num_findings += len(row["findings"])
-        told = f"{row['inputs']:,} inputs in {row['cpu_s']:,.0f} s of CPU time, {row.get('branches', 0):,} branches"
-        print(f"{name}: {told}, {len(row['findings'])} findings", *row["findings"], sep="\n  ", flush=True)
+        text = f"{row['inputs']:,} inputs in {row['cpu_s']:,.0f} s of CPU time, {row.get('branches', 0):,} branches"
+        print(f"{name}: {text}, {len(row['findings'])} findings", *row["findings"], sep="\n  ", flush=True)
         if arguments.json is not None:
             save(arguments.json, {name: row})
     print(f"{num_findings} findings in {folder}")

@@ -167,9 +167,9 @@ def measure_all(group: str, out: Path, seconds: float, names: Sequence[str]) -> 
     from chronograd.measure import environment
 
     path = out / "measured.json"
-    kept = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    kept |= {"environment": environment.environment(), "created": datetime.now(UTC).isoformat(timespec="seconds")}
-    done = {row["case"] for row in kept["rows"]}
+    saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    saved |= {"environment": environment.environment(), "created": datetime.now(UTC).isoformat(timespec="seconds")}
+    done = {row["case"] for row in saved["rows"]}
     for case in cases(group):
         name = name_of(case)
         if name in done or (names and not any(word in name for word in names)):
@@ -181,10 +181,10 @@ def measure_all(group: str, out: Path, seconds: float, names: Sequence[str]) -> 
             row = {"case": name, "error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
         gc.collect()
         torch._dynamo.reset()
-        kept["rows"].append(row)
-        path.write_text(json.dumps(kept, indent=1))
-        told = row.get("error") or f"{1000 * row['seconds']:.3f} ms"
-        print(f"{name}: {told} ({time.monotonic() - start:.1f} s)", flush=True)
+        saved["rows"].append(row)
+        path.write_text(json.dumps(saved, indent=1))
+        text = row.get("error") or f"{1000 * row['seconds']:.3f} ms"
+        print(f"{name}: {text} ({time.monotonic() - start:.1f} s)", flush=True)
 
 
 def predict_all(group: str, device: str, out: Path) -> None:

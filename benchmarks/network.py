@@ -18,8 +18,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-# Size of the token bucket, which passes at full speed after a pause. The 37 kB of 1 ms at 300 Mbit/s are too small: an
-# all-reduce sends both ways and reached 0.8 of the rate instead of 0.96, because a process that wakes late loses tokens.
+# Size of the token bucket, which passes at full speed after a pause. The 37 kB of 1 ms at 300 Mbit/s are too small:
+# a process that wakes late loses tokens. An all-reduce, which sends both ways, reached 0.8 of the rate instead of 0.96.
 BURST_BYTES = 262_144
 # Packets that wait longer are dropped, as in a switch.
 QUEUE_MS = 50

@@ -99,16 +99,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             for world in map(int, arguments.worlds.split(",")):
                 row = case(network, batch, shape, world, arguments.rounds, Path(folder))
                 rows.append(row)
-                told = []
+                words = []
                 for name in QUANTITIES:
                     q = row[name]
                     error = "" if q["error"] is None else f" ({100 * q['error']:+.0f} %)"
                     verdict = "" if world != 2 else " right" if q["is_right"] else " wrong"
-                    told.append(
+                    words.append(
                         f"{name} {1000 * q['predicted']:.1f} ms, measured {1000 * q['measured']:.1f} "
                         f"[{1000 * q['low']:.1f}, {1000 * q['high']:.1f}]{error}{verdict}"
                     )
-                print(f"{network} × {world}: {'; '.join(told)}", flush=True)
+                print(f"{network} × {world}: {'; '.join(words)}", flush=True)
     judged_rows = [row[name] for row in rows if row["world"] == 2 for name in QUANTITIES]
     print(f"{sum(q['is_right'] for q in judged_rows)} of {len(judged_rows)} right with two ranks")
     if arguments.json is not None:

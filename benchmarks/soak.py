@@ -53,7 +53,7 @@ class Message:
 
 
 @dataclass
-class Told:
+class Soaked:
     """Answers, and the server's memory after each number of requests."""
 
     statuses: Counter[str] = field(default_factory=Counter)
@@ -197,15 +197,15 @@ def is_right(kind: str, status: str) -> bool:
     return status == "200" or status.startswith("4") or (kind == WRONG and status == "closed")
 
 
-def soak(pid: int, port: int, requests: int, connections: int) -> Told:
+def soak(pid: int, port: int, requests: int, connections: int) -> Soaked:
     """Send `requests` requests, in turn over a few connections, and read the server's memory meanwhile."""
-    sent, told, lock = iter(range(1, requests + 1)), Told(), threading.Lock()
+    sent, soaked, lock = iter(range(1, requests + 1)), Soaked(), threading.Lock()
     prepared, process = messages(), psutil.Process(pid)
     every = max(requests // READINGS, 1)
 
     def work() -> None:
         client, statuses, problems = Client(port), Counter[str](), list[str]()
-        while not told.problems:
+        while not soaked.problems:
             with lock:
                 number = next(sent, None)
             if number is None:
@@ -222,11 +222,11 @@ def soak(pid: int, port: int, requests: int, connections: int) -> Told:
                 break
             if number % every == 0:
                 with lock:
-                    told.memory.append((number, process.memory_info().rss))
+                    soaked.memory.append((number, process.memory_info().rss))
         client.close()
         with lock:
-            told.statuses.update(statuses)
-            told.problems += problems
+            soaked.statuses.update(statuses)
+            soaked.problems += problems
 
     start = time.perf_counter()
     threads = [threading.Thread(target=work) for _ in range(connections)]
@@ -234,9 +234,9 @@ def soak(pid: int, port: int, requests: int, connections: int) -> Told:
         thread.start()
     for thread in threads:
         thread.join()
-    told.seconds = time.perf_counter() - start
-    told.memory.sort()
-    return told
+    soaked.seconds = time.perf_counter() - start
+    soaked.memory.sort()
+    return soaked
 
 
 @contextmanager
@@ -283,13 +283,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as (pid, port):
-        told = soak(pid, port, arguments.requests, arguments.connections)
-    row = told.row(arguments.requests)
+        soaked = soak(pid, port, arguments.requests, arguments.connections)
+    row = soaked.row(arguments.requests)
     print(
         f"{row['requests']:,} requests in {row['seconds']:,.0f} s, {row['requests_per_s']:,.0f} a second: {row['statuses']}\n"
-        f"memory {told.memory[0][1] / 1e6:.1f} MB at first, {told.memory[-1][1] / 1e6:.1f} MB at last; from the first tenth on "
-        f"{told.growth_bytes / 1e6:+.2f} MB, {row['growth_bytes_per_1000_requests'] / 1e3:+.2f} kB per 1,000 requests",
-        *told.problems,
+        f"memory {soaked.memory[0][1] / 1e6:.1f} MB at first, {soaked.memory[-1][1] / 1e6:.1f} MB at last; from the first tenth on "
+        f"{soaked.growth_bytes / 1e6:+.2f} MB, {row['growth_bytes_per_1000_requests'] / 1e3:+.2f} kB per 1,000 requests",
+        *soaked.problems,
         sep="\n",
     )
     if arguments.json is not None:
@@ -299,7 +299,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         seen = {name: environment.environment()[name] for name in ("processor", "cores")}
         about = {"created": datetime.now(UTC).isoformat(timespec="seconds"), "connections": arguments.connections}
         write_json(arguments.json, {**about, **row, "versions": versions, "environment": seen})
-    return int(bool(told.problems))
+    return int(bool(soaked.problems))
 
 
 if __name__ == "__main__":

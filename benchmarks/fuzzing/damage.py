@@ -138,8 +138,8 @@ def of_safetensors(data: bytes, random: Random) -> bytes:
     if random.random() < 0.3 or not 2 <= size <= len(data) - 8:
         return of_bytes(data, random)
     head = of_json(data[8 : 8 + size], random)
-    told = random.choice((len(head), len(head), len(head), size, 2**62))
-    return told.to_bytes(8, "little") + head + data[8 + size :]
+    length = random.choice((len(head), len(head), len(head), size, 2**62))
+    return length.to_bytes(8, "little") + head + data[8 + size :]
 
 
 def of_pack(data: bytes, random: Random) -> bytes:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.soak import RIGHT, SHARES, WRONG, WRONG_BODY, Told, is_right, main, messages
+from benchmarks.soak import RIGHT, SHARES, WRONG, WRONG_BODY, Soaked, is_right, main, messages
 
 MB = 10**6
 
@@ -14,7 +14,7 @@ MB = 10**6
 def test_growth_is_from_the_first_tenth_on() -> None:
     """80 MB are of caches that fill; then 1 kB a request."""
     memory = [(n, 20 * MB + min(n, 1_000) * 80_000 + max(n - 1_000, 0) * 1_000) for n in range(100, 10_001, 100)]
-    row = Told(memory=memory, seconds=10).row(10_000)
+    row = Soaked(memory=memory, seconds=10).row(10_000)
     # Medians of ten readings each: those at 1,000 to 1,900 and at 9,100 to 10,000.
     assert row["growth_bytes"] == pytest.approx(8_100 * 1_000)
     assert row["growth_bytes_per_1000_requests"] == pytest.approx(MB, rel=0.11)

@@ -126,7 +126,10 @@ def test_a_contender_that_trains_otherwise_is_refused(work: Workload) -> None:
         losses.pop()
         return ends
 
-    cases: list[tuple[Callable[..., list[float]], str]] = [(at_another_rate, "does not train as"), (too_short, "steps")]
+    cases: list[tuple[Callable[..., list[float]], str]] = [
+        (at_another_rate, "differs from the hand-written loop"),
+        (too_short, "steps"),
+    ]
     for wrong, message in cases:
         with pytest.raises(RunError, match=message):
             training.first_losses(work, {OURS: wrong, BY_HAND: training.by_hand})
