@@ -287,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=RESULTS)
     asked = parser.parse_args(argv)
     os.environ |= {**RAY_ENVIRONMENT, "OMP_NUM_THREADS": "1"}
-    earlier = _earlier(asked.json)
+    results = _earlier(asked.json)
     parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "beside": lambda: beside(asked.seconds, min(3, asked.repeats)),
         "numbers": lambda: numbers_of_actors(asked.seconds, asked.most, asked.repeats),
@@ -295,16 +295,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     with tempfile.TemporaryDirectory() as folder, ray_session(Path(folder), "the benchmark's parts", num_cpus=2):
         for name in [name for name in parts if name not in asked.without]:
-            earlier[name] = parts[name]()
-            _save(asked.json, earlier, asked.seconds)
+            results[name] = parts[name]()
+            _save(asked.json, results, asked.seconds)
     take_along()
     return 0
 
 
-def _save(path: Path, earlier: dict[str, Any], seconds: float) -> None:
-    right = [row["is_right"] for row in earlier.get("named", [])]
-    near = [abs(row["best_measured"] - row["best_foretold"]) <= 1 for row in earlier.get("numbers", [])]
-    earlier |= {
+def _save(path: Path, results: dict[str, Any], seconds: float) -> None:
+    right = [row["is_right"] for row in results.get("named", [])]
+    near = [abs(row["best_measured"] - row["best_foretold"]) <= 1 for row in results.get("numbers", [])]
+    results |= {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "processor": environment.processor_name(),
         "cores": environment.cores(),
@@ -312,7 +312,7 @@ def _save(path: Path, earlier: dict[str, Any], seconds: float) -> None:
         "right": [sum(right), len(right)],
         "within_one": [sum(near), len(near)],
     }
-    write_json(path, earlier)
+    write_json(path, results)
     print(f"named right: {sum(right)} of {len(right)}; best number within one: {sum(near)} of {len(near)}; {path}")
 
 
