@@ -16,7 +16,7 @@ def test_so_many_work_and_so_many_wait() -> None:
         aside, go = Aside(2, most_waiting=1), threading.Event()
         tasks = [asyncio.create_task(aside.run(go.wait, 20)) for _ in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(QueueFull, match="3 requests wait already"):
+        with pytest.raises(QueueFull, match="3 requests are already waiting"):
             await aside.run(go.wait, 20)
         go.set()
         assert await asyncio.gather(*tasks) == [True] * 3

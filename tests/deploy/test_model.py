@@ -35,7 +35,7 @@ def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
         (["m@0.onnx"], "is not the name of a model"),
         (["m@new.onnx"], "is not the name of a model"),
         (["a model.onnx"], "is not the name of a model"),
-        (["m.onnx", "m@1.onnx"], "version 1 of m is there twice"),
+        (["m.onnx", "m@1.onnx"], "version 1 of m exists twice"),
     ],
 )
 def test_names_that_are_none_are_refused(tmp_path: Path, names: list[str], words: str) -> None:

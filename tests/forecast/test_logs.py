@@ -201,7 +201,7 @@ def test_what_rates_tell(rates: np.ndarray, schedule: Schedule, text: str) -> No
     assert text in told.text
 
 
-@pytest.mark.parametrize(("stays", "text"), [(3, "drops after epoch 3, 6, 9"), (2, "falling in no form that is known")])
+@pytest.mark.parametrize(("stays", "text"), [(3, "drops after epoch 3, 6, 9"), (2, "falling in an unknown shape")])
 def test_a_rate_that_stays_twice_as_often_as_it_falls_has_drops(stays: int, text: str) -> None:
     epochs = np.arange(1.0, 31.0)
     assert schedule_of_rates(epochs, 0.5 ** ((epochs - 1) // stays), "epoch").text.startswith(text)

@@ -348,7 +348,9 @@ def test_a_missing_price_or_sample_count_has_a_reason() -> None:
     record = predict(linear_trace(), jobs.from_dict({**JOB, "cluster": {"device": "cpu"}}), samples=80)
     assert record["cost_usd"].value is None
     assert "no price" in record["cost_usd"].reason
-    assert "not known" in predict(linear_trace(), jobs.from_dict(JOB))["epoch_time_s"].reason
+    assert (
+        "number of training samples is unknown" in predict(linear_trace(), jobs.from_dict(JOB))["epoch_time_s"].reason
+    )
 
 
 def test_calibrations_are_kept_in_a_device_file_and_chosen_by_way_of_running(tmp_path: object) -> None:

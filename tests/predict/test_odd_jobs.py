@@ -49,7 +49,7 @@ ODD = [
     Odd("batch-1", "resnet20", (*IMAGES, "training.batch=1")),
     Odd("one-sample", "resnet20", (*IMAGES, "data.samples=1", "training.batch=1")),
     Odd("batch-of-a-million", "resnet20", (*MANY, "training.batch=1000000"), comes="too large"),
-    Odd("batch-beyond-the-data", "resnet20", (*IMAGES, "data.samples=1000", "training.batch=1000000"), comes="no whole batch"),
+    Odd("batch-beyond-the-data", "resnet20", (*IMAGES, "data.samples=1000", "training.batch=1000000"), comes="no batch is full"),
     Odd("batch-0", "resnet20", (*IMAGES, "training.batch=0"), comes="training.batch"),
     Odd("4096-ranks", "resnet20", (*MANY, "training.batch=4096"), "4096xh100"),
     Odd("100000-ranks", "resnet20", (*MANY, "training.batch=200000"), "100000xh100"),

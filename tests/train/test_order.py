@@ -18,7 +18,7 @@ FROZEN_SEED = 7896617691693857887
 @given(samples=st.integers(1, 300), batch=st.integers(1, 64), ranks=st.integers(1, 7), seed=st.integers(0, 9))
 def test_ranks_share_each_step_and_an_epoch_repeats_nothing(samples: int, batch: int, ranks: int, seed: int) -> None:
     if batch > samples:
-        with pytest.raises(InputError, match="no whole batch"):
+        with pytest.raises(InputError, match="no batch is full"):
             steps_per_epoch(samples, batch)
         return
     count = steps_per_epoch(samples, batch)

@@ -48,7 +48,7 @@ def same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class DocumentField:
-    """A field of a document.
+    r"""A field of a document.
 
     Attributes:
         says: words of `Submission`. If a field has several words, their values are written and read as a tuple. Other
