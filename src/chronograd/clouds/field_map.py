@@ -1,4 +1,4 @@
-"""The corresponding fields of all platforms, detected by rendering one job twice with one word changed.
+r"""The corresponding fields of all platforms, detected by rendering one job twice with one word changed.
 
 This module does not know the fields of a platform: the difference between the two files shows the field of the word. If only
 arguments of the command differ, the platform has no field for it. Paths are keys and indices joined by dots, a dot within a key
