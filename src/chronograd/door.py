@@ -182,7 +182,7 @@ def read_text(
 
 
 def decoded(data: bytes) -> str | None:
-    """Return the text of bytes, without its byte order mark; None for binary data.
+    r"""Return the text of bytes, without its byte order mark; None for binary data.
 
     >>> decoded("ä".encode("utf-16")), decoded(b"caf\xe9"), decoded(b"a\0b")
     ('ä', 'café', None)

@@ -138,7 +138,7 @@ def _hyperparameters(sagemaker: Path) -> dict[str, str]:
 def node_of(
     environ: Mapping[str, str], arguments: Mapping[str, str] | None = None, sagemaker: Path = SAGEMAKER
 ) -> NodePosition:
-    """Return the position of this node as the platform states it; without a platform it is the only node.
+    r"""Return the position of this node as the platform states it; without a platform it is the only node.
 
     >>> node_of({"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5"})
     NodePosition(index=1, count=2, address='10.0.0.4', port=29500, is_shared=True)

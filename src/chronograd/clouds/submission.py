@@ -145,7 +145,7 @@ def usd_per_hour(job: Job, instance: Instance, nodes: int, catalogue: InstanceCa
 
 
 def encode(value: Any) -> str:
-    """Return a value as one word of safe characters: a plain name unchanged, other values as JSON.
+    r"""Return a value as one word of safe characters: a plain name unchanged, other values as JSON.
 
     >>> encode("resnet20"), encode(0.1), encode("$(rm)")
     ('resnet20', '0.1', '"\\u0024\\u0028rm\\u0029"')
