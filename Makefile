@@ -2,7 +2,7 @@
 # make test   the tests, in minutes; without those that take long or need more than a Python environment
 # make test-all  all tests that can run here
 # make slowest  those of make test, docs/slowest-tests.md anew; fails where one takes too long: on a machine that does nothing else
-# make check  format, lint, types, layers, the report on the house, docs
+# make check  format, lint, types, layers, docs, the report on the house, words
 # make words  sentences over 30 words, docstrings that begin with a clause, words that have a plainer one
 # make docs   the documentation site, in build/site: links are checked, code blocks run; EXTERNAL=1 checks links to other sites, too
 # make house  lines by room, long functions, names used twice, imports against the layers; fails above tools/house.toml
@@ -44,6 +44,7 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not ($(LONG))" tests/test_layers.py tests/test_docs.py
 	$(BIN)/python tools/house.py
+	$(BIN)/python tools/words.py
 
 house: install
 	@$(BIN)/python tools/house.py

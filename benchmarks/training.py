@@ -328,7 +328,7 @@ class Ratio:
 
     @classmethod
     def paired(cls, ours: Sequence[float], other: Sequence[float]) -> Ratio:
-        """Return the ratio by Student's t on the logarithms of ours / other in each round; one round has no interval.
+        """Return the ratio by Student's t on the logarithms of `ours` / `other` in each round; one round has no interval.
 
         >>> Ratio.paired([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
         Ratio(value=2.0, low=2.0, high=2.0, n=3)

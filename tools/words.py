@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_WORDS = 30  # of a sentence
 MIN_MESSAGE = 6  # words in a string that make it a message
 PAGES, MESSAGES, DOCSTRINGS, COMMENTS = KINDS = ("README and docs", "help and messages", "docstrings", "comments")
-NOT_READ = ("docs/decisions/", "docs/schemas/", "docs/reference.md")  # history; formats; generated from the help
+# History; formats; generated from the help; these rules.
+NOT_READ = ("docs/decisions/", "docs/schemas/", "docs/reference.md", "tools/words.py")
 
 # Words that open a clause, and section names of a docstring that has no summary.
 OPENINGS = re.compile(
@@ -79,7 +80,7 @@ class Text:
 
     def sentences(self) -> list[str]:
         """Return its sentences. Code between backquotes and the target of a link count as one word."""
-        text = re.sub(r"^\s*(?:\$ )?chronograd .*$", "", self.words, flags=re.MULTILINE)  # examples
+        text = re.sub(r"^\s*(?:\$ )?(?:chronograd|python) .*$", "", self.words, flags=re.MULTILINE)  # examples
         plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"``?[^`]*``?", "`code`", text))
         parts = re.split(r"(?<=[.!?…])[\])\"”'*_]*\s+(?=[^a-z(])|(?<=:)\s*\n\s*|\n\s*\n", plain)
         return [" ".join(part.split()) for part in parts if part.strip()]

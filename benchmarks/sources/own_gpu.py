@@ -1,9 +1,9 @@
 """Steps that we timed on GPUs with `benchmarks.gpu`: ten different networks, both modes, batch 1 to 32,768, four precisions.
 
-    predicted beforehand     by the package before we had access to the machine; the file is from that commit
-    no measurement of the chip  by the current package, without this chip's rows
-    chronograd calibrate     on that machine, half a minute per precision: blocks that differ from these networks
-    one network left out     calibrated on the others' steps
+    predicted beforehand         by the package before we had access to the machine; the file is from that commit
+    no measurement of the chip   by the current package, without this chip's rows
+    chronograd calibrate         on that machine, half a minute per precision: blocks that differ from these networks
+    one network left out         calibrated on the others' steps
 
 The score of a training step covers forward and backward, with a wait after each. The update and the input are other terms.
 """

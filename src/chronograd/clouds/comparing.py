@@ -138,7 +138,7 @@ def compared() -> Answer:
     missing = sum(not is_found(cell) for cell in cells)
     dates = sorted({cell["date"] for cell in cells})
     summary = [
-        f"{len(cells) - missing} of {len(cells)} cells have a source, read on {' and '.join(dates)}; of {missing} none was found."
+        f"{len(cells) - missing} of {len(cells)} cells have a source, read on {' and '.join(dates)}; the other {missing} have none."
     ]
     return Answer("Platforms compared", sections=sections, data={"offers": cells, "rented": rents}, summary=summary)
 

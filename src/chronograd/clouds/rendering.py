@@ -157,7 +157,7 @@ def platforms() -> Answer:
                      "source": known.source, "date": known.date, "tag": known.tag})  # fmt: skip
     section = Section(
         title="Platforms",
-        takeaway=f"A job is rendered for {how_many(len(rows), 'platforms')}, and read back from their files; SLURM has a script of its own.",
+        takeaway=f"A job is rendered for {how_many(len(rows), 'platforms')}, and read back from their files; SLURM has its own script.",
         table=Table(("name", "platform", "file", "types", "devices", "needs"), rows, {3}, drop=(4, 5)),
         caption="`chronograd launch NAME JOB --dry-run` prints the file. `types` are the instance types that are known here.",
     )

@@ -129,8 +129,8 @@ class Device(_CatalogueEntry):
         num_units: streaming multiprocessors, or cores of a CPU.
         tdp_w: board power limit.
         issued_share: the share of the vector peak that its schedulers can feed without pairing independent instructions.
-        peak_flops_per_s: by precision, dense, 1 FMA = 2 FLOPs, at boost clock unless the title says otherwise. fp32 and fp64
-            are vector arithmetic. tf32 and bf16 are tensor cores', and so is fp16 if the device has them. A precision without
+        peak_flops_per_s: by precision, dense, 1 FMA = 2 FLOPs, at boost clock unless the title says otherwise. Vector units
+            compute fp32 and fp64; tensor cores compute tf32, bf16 and, if the device has them, fp16. A precision without
             arithmetic on the device is absent.
         base_peak_flops_per_s: the same at base clock, for papers that use it.
         node: its usual machine.
