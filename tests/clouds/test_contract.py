@@ -423,8 +423,8 @@ def test_a_file_is_rendered_and_read_on_the_command_line(tmp_path: Path, capsys:
     [
         (["sagemaker", "JOB", "--dry-run"], "there is no role"),
         (["sagemaker"], "Name a JOB"),
-        (["kubernetes", "JOB", "--image", "i:1"], "Say --dry-run"),
-        (["sagemaker", "JOB", "--dry-run", "--partition", "gpu"], "--partition is of SLURM"),
+        (["kubernetes", "JOB", "--image", "i:1"], "Write --dry-run"),
+        (["sagemaker", "JOB", "--dry-run", "--partition", "gpu"], "--partition is for SLURM"),
         (["sagemaker", "JOB", "--dry-run", "--time", "soon"], "cannot read --time 'soon'"),
         (["sagemaker", "JOB", "--dry-run", "--tag", "x"], "cannot read --tag 'x'"),
     ],

@@ -113,7 +113,7 @@ def test_what_the_platform_refuses_is_passed_on(
         (["watsonx", "JOB", "--out", "there", "--submit"], "--submit is not there for watsonx"),
         (["skypilot", "JOB", "--dry-run", "--submit"], "--submit sends the file of --out FOLDER"),
         (["skypilot", "JOB", "--submit"], "--submit sends the file of --out FOLDER"),
-        (["slurm", "JOB", "--submit"], "--submit is of platforms"),
+        (["slurm", "JOB", "--submit"], "--submit is for platforms"),
     ],
 )
 def test_submit_where_it_means_nothing(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
