@@ -79,7 +79,7 @@ def test_classes_of_a_picture(tmp_path: Path) -> None:
             ("outside", b"no picture", "not a readable picture"),
             ("outside", body(left_red)[:60], "not a readable picture"),
             ("wide", body(left_red), "not a classifier of square pictures"),
-            ("m", body(left_red), "m takes no picture"),
+            ("m", body(left_red), "m does not take pictures"),
             ("unknown", body(left_red), "has no preprocessing or classes"),
         ):
             status, answer = post(server, model, content)

@@ -73,7 +73,7 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
             ("outside", png(255)[:60], "", "not a readable picture"),
             *(("outside", content, "", "it is not JPEG, PNG") for content in OTHERS),
             ("outside", png(255), "?least=2", "send a number from 0 to 1"),
-            ("m", png(255), "", "m is no detection model"),
+            ("m", png(255), "", "m is not a detection model"),
             ("unknown", png(255), "", "has no metadata on the normalisation of pixels"),
         ):
             status, answer = post(server, model, body, query)
@@ -136,7 +136,7 @@ def test_an_onnx_file_annotates_pictures_as_the_server_answers(
     ]
     assert Image.open(tmp_path / "out" / "white.png").convert("RGB").getpixel((1, 8)) == colour_of("cat")
     onnx_models.scale(tmp_path / "m.onnx")
-    for path, words in (("m.onnx", "m is no detection model"), ("none.onnx", "cannot read")):
+    for path, words in (("m.onnx", "m is not a detection model"), ("none.onnx", "cannot read")):
         assert main([*asked[:3], str(tmp_path / path)]) == 2
         assert words in capsys.readouterr().err
     for content in (b"no picture", *OTHERS):

@@ -770,7 +770,7 @@ def test_versions(tmp_path: Path) -> None:
         # One that is broken leaves what was served.
         (tmp_path / "m" / "9" / "model.onnx").write_bytes(b"no model")
         status, _, content = server.ask("POST", "/v2/repository/models/m/load")
-        assert (status, "is no ONNX model" in json.loads(content)["error"]) == (400, True)
+        assert (status, "is not an ONNX model" in json.loads(content)["error"]) == (400, True)
         assert factor("m") == 9
         assert server.ask("POST", "/v2/repository/models/m/unload")[0] == 200
         assert server.ask("GET", "/v2/models/m")[0] == 404

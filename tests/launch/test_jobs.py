@@ -100,7 +100,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
     log = resumed.read_steps()
     assert (log.attempts, [line.step for line in log.steps]) == (2, list(range(1, 25)))
     assert log.redone == 3
-    assert any(f"{log.redone} steps were done again" in note for note in record.notes)
+    assert any(f"{log.redone} steps were repeated" in note for note in record.notes)
     before = (out / "record.json").read_bytes()
     assert launch.resume(resumed).path == out  # a finished run is left as it is
     assert (out / "record.json").read_bytes() == before

@@ -173,7 +173,7 @@ def test_the_rank_that_is_behind_is_blamed_not_one_that_waits_too(run: RunDir, m
     assert (error["event"], error["rank"]) == ("error", 2)
     told = "a time-out: it did not come to the all-reduce of gradients of step 3 within 1 s; it has been in input of step 3"
     assert error["text"].startswith(told)
-    assert "missing, too" not in error["text"]
+    assert "also missing" not in error["text"]
     assert run.first_error() == (2, error["text"])
 
 
