@@ -133,7 +133,7 @@ def test_whatever_dies_is_replaced(apex: Any) -> None:
     assert apex.ledger.steps >= begin + 2200
     assert len(killed) == 3
     assert deaths.keys() == {"actor", "replay", "learner"}
-    assert deaths["actor"] == "actor 1 died and was replaced: steps that it had not sent"
+    assert deaths["actor"] == "actor 1 died and was replaced: steps that it had not sent yet"
     assert "updates since its checkpoint after " in deaths["learner"]
     after = int(deaths["learner"].rpartition(" ")[2].replace(",", ""))
     assert after >= 20  # not from the beginning

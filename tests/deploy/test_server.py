@@ -161,7 +161,7 @@ def test_a_batch_is_made_where_it_pays(server: Running) -> None:
         ("GET /v2/models/double/infer", 405, "GET is not for"),
         ("GET /favicon.ico", 404, "there is nothing at /favicon.ico"),
         ("GET /v2/", 404, "there is nothing"),
-        ("POST /v2/models/double/infer", 400, "no JSON"),
+        ("POST /v2/models/double/infer", 400, "not JSON"),
         ("POST /v2/repository/models/nobody/load", 404, "there is no model"),
     ],
 )
