@@ -1,4 +1,4 @@
-"""What the documents say is so: links lead somewhere, commands exist, the README shows what its commands print."""
+"""Check statements of the documents: links have targets, commands exist, the README shows the output of its commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the distribution is: typed, with a version, and complete."""
+"""Check the distribution: it is typed, has a version, and is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other installed packages add through entry points: verbs, backends, devices and studies.
+"""Verbs, backends, devices and studies that other installed packages add through entry points.
 
 Each test installs a distribution as pip leaves it, a folder with a module and a `.dist-info`, and asks the command line.
 """

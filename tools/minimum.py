@@ -20,7 +20,7 @@ def minimum(extras: list[str]) -> list[str]:
     """Return `name==version` for each dependency of the package and of some of its extras.
 
     >>> [line for line in minimum(["torch"]) if line.startswith(("click", "torch"))]
-    ['click==8.1', 'torch==2.11']
+    ['click==8.3', 'torch==2.11']
     """
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     optional = project["optional-dependencies"]

@@ -1,6 +1,6 @@
 """Build the documentation site in build/site from docs/, the declarations of the verbs, and the studies' results.
 
-    python tools/site/build.py [--external] [--reports no]
+    python tools/site/build.py [--external] [--without-reports]
 
 The pages under docs/ are written for GitHub. This script copies them to build/site-source with the few changes that a site
 needs: README.md becomes index.md, a figure gets a dark twin, and links out of docs/ become text. It adds the pages that are

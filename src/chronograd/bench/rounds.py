@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from chronograd.launch import jobs as launched
 from chronograd.launch.jobs import PathLike
 from chronograd.measure.result import Timing
 from chronograd.record import Record
-from chronograd.rundir import DEFAULT_PARENT, RunDir, is_run_dir
+from chronograd.rundir import RunDir, is_run_dir, new_path
 
 PLAN = "rounds.json"  # both jobs and their timing
 SIDES = ("a", "b")
@@ -70,8 +69,7 @@ def measure_rounds(
 
 def _folder(out: PathLike | None, plan: Mapping[str, Any]) -> Path:
     """Return the folder of these rounds: one that already holds some of them, or a new one."""
-    moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    folder = Path(out) if out is not None else DEFAULT_PARENT / f"{moment}-rounds-{secrets.token_hex(2)}"
+    folder = Path(out) if out is not None else new_path("rounds")
     try:
         with filling(folder):
             folder.mkdir(parents=True, exist_ok=True)

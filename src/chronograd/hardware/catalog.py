@@ -6,8 +6,7 @@
     calibrations/NAME.toml  figures fitted for a device from published timings, with their error
 
 A user's device is a file of the same form. It is given by its path, or stored in the user's data folder, where
-calibration writes the device `local`. Other packages can
-add devices: their entry point names a package of *.toml files.
+calibration writes the device `local`. Other packages can add devices: their entry point names a package of *.toml files.
 """
 
 from __future__ import annotations

@@ -199,11 +199,15 @@ def _label(job: jobs.Job | None) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60]
 
 
+def new_path(label: str, parent: Path = DEFAULT_PARENT) -> Path:
+    """Return a path with a new name: the time in UTC, the label and four random digits. Nothing is created."""
+    return parent / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{label}-{secrets.token_hex(2)}"
+
+
 def _claim_new_name(parent: Path, label: str) -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     while True:
-        moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        path = parent / f"{moment}-{label}-{secrets.token_hex(2)}"
+        path = new_path(label, parent)
         try:
             path.mkdir()
         except FileExistsError:

@@ -28,9 +28,10 @@ class Compare(Request):
     changes, because it does not show the variation between runs. Give at least three of each, or let `compare jobs` measure
     them.
 
-    Exit status: 0 if no condition fails, 1 if one fails, 2 for wrong input. Inconclusive runs give 0, or 1 with --strict. NAME
-    > LIMIT and NAME < LIMIT take a percentage of the baseline or a difference: 'step_time > 20 ms', 'throughput < -5%',
-    'test_accuracy < -1 point'.
+    A condition is a figure, > or <, and a limit: a percentage of the baseline, as in 'throughput < -5%', or a difference, as in
+    'step_time > 20 ms' or 'test_accuracy < -1 point'.
+
+    Exit status: 0 if no condition fails, 1 if one fails, 2 for wrong input. Inconclusive runs give 0, or 1 with --strict.
     """
 
     verb = "compare"
@@ -85,7 +86,7 @@ class CompareJobs(Request):
     rounds: Annotated[int, click.IntRange(3)] = 5
     """Number of measurements of each job."""
     fail_if: Annotated[tuple[str, ...], Spelling(metavar="CONDITION")] = ()
-    """As for compare; 'step_time > 5%' by default. May be given several times."""
+    """A condition as for `compare`; 'step_time > 5%' by default. May be given several times."""
     strict: Annotated[bool, Spelling(aliases=("is_strict",))] = False
     """Also exit with 1 if the runs are inconclusive."""
     steps: Annotated[int | None, click.IntRange(1), Spelling(aliases=("num_steps",))] = None

@@ -53,7 +53,7 @@ class TableRequest(Request):
     phase: Literal["training", "inference"] | None = None
     """Training or inference, if neither the file's name nor its columns state it."""
     compiled: Annotated[bool | None, Spelling(("--compiled/--eager",), aliases=("is_compiled",))] = None
-    """Whether the networks were compiled."""
+    """State whether the networks were compiled."""
     torch: Annotated[str | None, Spelling(metavar="VERSION")] = None
     """PyTorch's version; it has fused attention since version 2."""
     prior: Literal["relatives", "datasheet"] = "relatives"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import secrets
 import shutil
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from chronograd import files
@@ -19,7 +17,7 @@ from chronograd.launch import slurm
 from chronograd.launch.slurm import PathLike
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.launch.slurm.script import Options, render
-from chronograd.rundir import DEFAULT_PARENT, RunDir
+from chronograd.rundir import RunDir, new_path
 
 Element = tuple[tuple[str, ...], Job]
 
@@ -51,8 +49,7 @@ def launch_array(elements: Sequence[Element], options: Options, out: PathLike | 
     Args:
         out: the folder of all; by default a new one in `runs`. Its `sweep.json` maps runs to points of the grid.
     """
-    moment = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    folder = Path(out) if out is not None else DEFAULT_PARENT / f"{moment}-sweep-{secrets.token_hex(2)}"
+    folder = Path(out) if out is not None else new_path("sweep")
     text = render_array([job for _, job in elements], folder, options)
     if folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder} is not empty", "name another with --out")
