@@ -42,10 +42,13 @@ VARIANTS = {
 }
 
 
-def make_job(overrides: list[str]) -> Job:
+def make_job(overrides: list[str], hold: Path) -> Job:
+    """While the file `hold` exists, no run gets beyond its last step, so that each can be killed."""
+    parts = 2 if "training.accumulation=2" in overrides else 1
+    options = {"sleep_s": 0.004, "hold": str(hold), "hold_at": EPOCHS * STEPS_PER_EPOCH * parts}
     job = jobs.from_dict(
         {
-            "network": {"name": "tiny_networks:random", "options": {"sleep_s": 0.004}},
+            "network": {"name": "tiny_networks:random", "options": options},
             "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 131},
             "training": {"batch": 16, "epochs": EPOCHS},
             "cluster": {"device": "cpu", "threads": 1},
@@ -87,7 +90,8 @@ def test_kill_and_resume(tmp_path: Path, variant: str, fork_server: Server, monk
     checkpoints. All weights, running means and optimizer states are those of the uninterrupted run.
     """
     monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
-    job = make_job(VARIANTS[variant])
+    hold = tmp_path / "hold"
+    job = make_job(VARIANTS[variant], hold)
     whole = trained(tmp_path / "whole", job, fork_server)
     expected = final_bytes(whole)
     epoch_s = whole.record().value("epoch_time_s")
@@ -95,6 +99,7 @@ def test_kill_and_resume(tmp_path: Path, variant: str, fork_server: Server, monk
     resumed_at = []
     for number in range(KILLS_PER_JOB):
         run = RunDir.create(job, out=tmp_path / f"killed-{number}")
+        hold.touch()
         process = start(run, fork_server)
         last = chance.randrange(EPOCHS * STEPS_PER_EPOCH - STEPS_PER_EPOCH)
         deadline = time.monotonic() + 600
@@ -103,6 +108,7 @@ def test_kill_and_resume(tmp_path: Path, variant: str, fork_server: Server, monk
         time.sleep(chance.uniform(0, epoch_s))
         process.kill()
         assert process.wait() == -9
+        hold.unlink()
         assert not run.is_finished
         done = [int(path.name.removeprefix("step-")) for path in list_checkpoints(run.checkpoints)]
         resumed_at.append(max(done, default=0))
