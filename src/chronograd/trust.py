@@ -17,10 +17,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chronograd.errors import ChronogradError, InputError, RunError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # Code that may run now; None outside of verbs. Shared by all threads, because verbs start threads, which must not be allowed
 # more.
@@ -80,6 +82,8 @@ def plugins(kind: str) -> dict[str, EntryPoint]:
 
     Their code may run, because the user installed it.
     """
+    from importlib.metadata import entry_points  # 20 ms, which --help does not need
+
     return {point.name: point for point in entry_points(group=f"chronograd.{kind}")}
 
 
