@@ -80,6 +80,11 @@ SCRIPTS = {
         None,
     ),
     "array": ([], Options(time="01:00:00"), 3),
+    "parameter-server": (
+        ["backend=parameter_server", "cluster.count=6", "cluster.per_node=2", "communication.servers=2"],
+        Options(),
+        None,
+    ),
 }
 
 
@@ -142,6 +147,7 @@ def test_a_folder_that_slurm_cannot_be_told_is_refused(tmp_path: Path, name: str
         (["cluster.count=2", "cluster.device=v100"], (1, 2, 2, 2)),  # no more than there are ranks
         (["cluster.count=16", "cluster.device=v100"], (2, 16, 8, 8)),  # a DGX-1 has eight
         (["cluster.count=4", "cluster.device=v100", "backend=data_parallel"], (1, 1, 1, 4)),  # one rank for all
+        (["cluster.count=6", "cluster.device=v100", "cluster.per_node=2", "backend=parameter_server"], (3, 3, 1, 2)),
     ],
 )
 def test_ranks_fill_nodes_and_the_last_may_have_fewer(
@@ -224,7 +230,6 @@ def test_the_page_shows_what_its_command_prints(
 @pytest.mark.parametrize(
     ("overrides", "options", "message"),
     [
-        (["backend=parameter_server"], Options(), "actors of Ray"),
         (["cluster.count=2"], Options(), "which has one rank"),
         (["network.name=nosuch"], Options(), "unknown network"),
         (["cluster.device=nosuch"], Options(), "unknown device"),
@@ -495,6 +500,27 @@ class TestCluster:
         said = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
         assert said["run-2"] == ["training.learning_rate=0.2"]
         assert (tmp_path / "sweep" / "run-1" / "output.slurm.txt").exists()
+
+    @pytest.mark.horovod
+    def test_horovod_on_two_nodes(self, tmp_path: Path) -> None:
+        """Two ranks on the first node and one on the second train as three that horovodrun starts."""
+        job = make_job("backend=horovod", "cluster.count=3", "cluster.per_node=2")
+        run = slurm.wait(slurm.launch(job, out=tmp_path / "slurm"))
+        here = local.train(job, out=tmp_path / "here")
+        assert losses(run) == pytest.approx(losses(here), abs=1e-5)
+        assert run.record().value("test_accuracy") == pytest.approx(here.record().value("test_accuracy"), abs=0.02)
+        assert sorted(run.ranks()) == [0, 1, 2]
+
+    @pytest.mark.ray
+    def test_parameter_server_on_three_nodes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        job = make_job("backend=parameter_server", "cluster.count=3", "communication.servers=2")
+        run = slurm.wait(slurm.launch(job, out=tmp_path / "slurm"))
+        updates = [line for rank in range(3) for line in run.read_steps(rank).steps]
+        assert sorted(line.step for line in updates) == list(range(1, 25))
+        assert len(slurm.usage(run)) == 3  # one Ray on each node
+        assert run.output_path(2).read_text().count("Ray runtime started") == 1
+        assert main(["launch", "--status", str(run.path)]) == 0
+        assert re.search(r"COMPLETED.* queued .* ran \d", " ".join(capsys.readouterr().out.split()))
 
     @pytest.mark.tensorflow
     def test_tensorflow_ranks_on_two_nodes(self, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from chronograd.errors import ChronogradError, RunError
 from chronograd.words import how_many
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
+# The number of nodes of the Ray at RAY_ADDRESS, if they are still joining.
+NODES_VARIABLE = "CHRONOGRAD_RAY_NODES"
+NODES_S = 120.0
 FOLDER_VARIABLE = "CHRONOGRAD_RAY_FOLDER"
 # File in the folder of a Ray that names its run.
 MARK = "chronograd-run"
@@ -50,6 +54,7 @@ def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_byt
     try:
         if address:
             ray.init(address=address, **quiet)
+            _wait_for_nodes(int(os.environ.get(NODES_VARIABLE, "1")))
         else:
             tidy_after(run)
             folder = os.environ[FOLDER_VARIABLE] = _short_folder()
@@ -157,6 +162,16 @@ def _start_own(**settings: Any) -> None:
                 raise
             _end_offspring()
     raise RunError(f"Ray did not start in {STARTS} times 30 s", "free some cores of this machine")
+
+
+def _wait_for_nodes(num_nodes: int) -> None:
+    """Wait until Ray has a number of nodes. Raises RunError if it does not get them in NODES_S."""
+    deadline = time.monotonic() + NODES_S
+    list_nodes = ray_module().nodes
+    while (there := sum(node["Alive"] for node in list_nodes())) < num_nodes:
+        if time.monotonic() > deadline:
+            raise RunError(f"{there} of {num_nodes} nodes joined Ray within {NODES_S:g} s", "resume the run")
+        time.sleep(0.5)
 
 
 def _end_offspring() -> None:

@@ -15,6 +15,7 @@ from chronograd.launch.cores import need_of
 from chronograd.launch.slurm import array
 from chronograd.launch.slurm.script import Options, render
 from chronograd.rundir import RunDir
+from chronograd.units import seconds
 
 
 def script(job: Job, sweep: Sequence[str], options: Options, out: Path | None = None) -> str:
@@ -84,7 +85,9 @@ def states(runs: Sequence[RunDir]) -> Answer:
     for row in rows:
         reason = f" ({row['reason']})" if row["reason"] else ""
         starts = f", started {row['attempts']} times" if row["attempts"] > 1 else ""
-        lines.append(f"{row['run']}  job {row['job_id']}  {row['state']}{reason}  step {row['step']}{starts}")
+        times = {"queued": row["queued_s"], "ran": row["ran_s"]}
+        took = "".join(f"  {name} {seconds(time_s)}" for name, time_s in times.items() if time_s is not None)
+        lines.append(f"{row['run']}  job {row['job_id']}  {row['state']}{reason}  step {row['step']}{starts}{took}")
     section = Section(
         title="Launched",
         takeaway=f"{len(rows)} run{'s' * (len(rows) != 1)}: {', '.join(f'{n} {state}' for state, n in counted.items())}.",

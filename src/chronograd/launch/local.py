@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable
 
+from chronograd.backends.meeting import LOOPBACK as LOOPBACK
+from chronograd.backends.meeting import free_port as free_port
 from chronograd.backends.plan import RankPlan
 from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.rundir import RunDir
-
-LOOPBACK = "127.0.0.1"
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
@@ -40,13 +39,6 @@ def processes(plan: RankPlan, run: RunDir) -> list[Process]:
         )
         for rank in range(plan.world_size)
     ]
-
-
-def free_port() -> int:
-    """Return a port that is free now; another process may take it before it is used."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def loopback_only() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One rank of Horovod: `python -m chronograd.backends.horovod.rank RUN_DIR train|measure`, started by horovodrun.
+"""One rank of Horovod: `python -m chronograd.backends.horovod.rank RUN_DIR train|measure`, started by horovodrun or SLURM.
 
 Horovod is imported in its own environment only.
 """
@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from chronograd.backends.horovod import rendezvous
 from chronograd.errors import RunError
 from chronograd.job import GradientExchange, Job
 from chronograd.train import worker
@@ -36,10 +37,7 @@ def communicator_of(job: Job, world_size: int) -> Communicator:
 
 
 class HorovodCommunicator(Communicator):
-    """horovod.torch with its DistributedOptimizer, on the CPU.
-
-    horovodrun sets HOROVOD_RANK, HOROVOD_SIZE and others, by which the ranks meet.
-    """
+    """horovod.torch with its DistributedOptimizer, on the CPU. The ranks meet by HOROVOD_RANK, HOROVOD_SIZE and others."""
 
     is_repeatable = False  # Horovod refuses a third backward without a step
 
@@ -128,12 +126,17 @@ def _step_of(optimizer: Any) -> Any:
 
 def main() -> int:
     """Run one rank. Return its exit status."""
-    if NAMES["RANK"] not in os.environ:
-        error = RunError("a rank of Horovod was started without horovodrun", "leave the launcher to the backend")
+    if NAMES["RANK"] in os.environ:
+        os.environ.update({ours: os.environ[theirs] for ours, theirs in NAMES.items()})
+        return worker.main(communicator_of=communicator_of)
+    try:
+        if missing := [name for name in rendezvous.NEEDED if name not in os.environ]:
+            raise RunError(f"a rank of Horovod was started without {missing[0]}", "leave the launcher to the backend")
+        with rendezvous.met():
+            return worker.main(communicator_of=communicator_of)
+    except RunError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_status
-    os.environ.update({ours: os.environ[theirs] for ours, theirs in NAMES.items()})
-    return worker.main(communicator_of=communicator_of)
 
 
 if __name__ == "__main__":

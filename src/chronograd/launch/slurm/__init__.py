@@ -5,6 +5,7 @@
     slurm.exit       the id and exit status of a script that ran to its end
     output.slurm.txt the output of the script
     usage.RANK.jsonl seconds that each attempt of a rank took: real, user, system
+    queue.jsonl      seconds that each attempt waited in the queue
 
 A finished run has a record, so SLURM's accounting is not needed.
 """
@@ -17,7 +18,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ class Status:
         reason: SLURM's, such as Resources or a node's name; or how the script ended.
         source: squeue, sacct or the run directory.
         attempts, step: starts of rank 0, and its newest step.
+        queued_s, ran_s: seconds in the queue and of the slowest rank, over all attempts that ended; None before the first.
     """
 
     job_id: str
@@ -67,6 +69,8 @@ class Status:
     source: str
     attempts: int
     step: int
+    queued_s: float | None = None
+    ran_s: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -215,6 +219,12 @@ def state(run: RunDir) -> Status:
 
     Raises RunError if it was not submitted, or the controller does not answer.
     """
+    queued, used = _lines(run.path / "queue.jsonl", ("queued_s",)), usage(run)
+    ran_s = max((one["real_s"] for one in used), default=None)
+    return replace(_state(run), queued_s=queued["queued_s"] if queued else None, ran_s=ran_s)
+
+
+def _state(run: RunDir) -> Status:
     job_id = submission(run).job_id
     log = run.read_steps(0)
     progress = (log.attempts, log.steps[-1].step if log.steps else 0)
@@ -289,18 +299,22 @@ def collect(run: RunDir) -> RunDir:
 
 def usage(run: RunDir) -> list[dict[str, float]]:
     """Return the real, user and system seconds of each rank, summed over its attempts, in order of ranks."""
-    found = []
     names = re.compile(r"usage\.([0-9]{1,9})\.jsonl")
     ranks = {int(match[1]): path for path in run.path.iterdir() if (match := names.fullmatch(path.name))}
-    for _, path in sorted(ranks.items()):
-        try:
-            lines = [json.loads(line) for line in files.read_bytes(path).splitlines()]
-            total = {name: sum(float(line[name]) for line in lines) for name in ("real_s", "user_s", "system_s")}
-            files.check_plain(total)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise FileFormatError(f"{path} is damaged: {error}") from None
-        found.append(total)
-    return found
+    return [_lines(path, ("real_s", "user_s", "system_s")) or {} for _, path in sorted(ranks.items())]
+
+
+def _lines(path: Path, names: Sequence[str]) -> dict[str, float] | None:
+    """Return the sums of the numbers in the lines of a file; None if it does not exist. Raises FileFormatError."""
+    try:
+        lines = [json.loads(line) for line in files.read_bytes(path).splitlines()]
+        total = {name: sum(float(line[name]) for line in lines) for name in names}
+        files.check_plain(total)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}") from None
+    return total
 
 
 # SLURM accepts such jobs and lets them wait for ever, unless it is set up to refuse them (EnforcePartLimits).

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chronograd.backends import registry
 from chronograd.backends.plan import RankPlan
-from chronograd.errors import InputError, JobError
+from chronograd.errors import InputError
 from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed
 from chronograd.words import how_many
 
@@ -27,10 +28,6 @@ _FORMS = {
     "time": (r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|(?i:UNLIMITED|INFINITE)", "01:00:00"),
     "partition": (r"[\w.+@-]+(,[\w.+@-]+)*", "gpu"),
     "account": (r"[\w.+@:/-]+", "lab"),
-}
-_ELSEWHERE = {
-    "horovod": "its ranks find each other through a server that horovodrun starts",
-    "parameter_server": "its servers and workers are actors of Ray",
 }
 
 
@@ -74,26 +71,45 @@ def for_nodes(job: Job, options: Options) -> Job:
 
 
 def plan_of(job: Job, run: Path, arguments: Sequence[str] = ("train",)) -> RankPlan:
-    """Return the ranks of a job. Raises JobError for a backend that SLURM cannot start."""
-    if job.backend in _ELSEWHERE:
-        raise JobError(
-            f"backend {job.backend} cannot be launched on SLURM: {_ELSEWHERE[job.backend]}",
-            "write backend=ddp, or train it on one machine with `chronograd train`",
-        )
-    return registry.load(job.backend).plan(job, run, arguments)
+    """Return the ranks of a job. That of a parameter server has one rank a node, in which Ray starts servers and learners."""
+    plan = registry.load(job.backend).plan(job, run, arguments)
+    if job.backend != "parameter_server":
+        return plan
+    nodes = -(-job.cluster.count // _per_node(job, job.cluster.count))
+    python, *words = plan.command
+    command = (python, "-m", "chronograd.backends.ray_nodes", str(cpus_of(job)), python, *words)
+    return replace(plan, command=command, world_size=nodes)
+
+
+def cpus_of(job: Job) -> int:
+    """Return the cores of a rank: those of its threads; with parameter servers, of a node's learners and servers."""
+    threads = job.cluster.threads or 1
+    if job.backend != "parameter_server":
+        return threads
+    per_node = _per_node(job, job.cluster.count)
+    nodes = -(-job.cluster.count // per_node)
+    return per_node * threads + -(-job.communication.servers // nodes)
+
+
+def _per_node(job: Job, ranks: int) -> int:
+    """Return the ranks of a node: `cluster.per_node`, else the GPUs of the device's node; one on a CPU."""
+    device = _device(job)
+    usual = device.node.devices_per_node if device is not None else 1
+    return min(job.cluster.per_node or usual, ranks)
+
+
+def _device(job: Job) -> Device | None:
+    return None if job.cluster.device in ("local", "cpu") else catalog.device(job.cluster.device)
 
 
 def shape_of(job: Job, plan: RankPlan) -> Shape:
-    """Return the placement of ranks, which fill each node in turn: `cluster.per_node`, else the GPUs of the device's node; one
-    on a CPU.
-    """
-    name = job.cluster.device
-    device = None if name in ("local", "cpu") else catalog.device(name)
+    """Return the placement of ranks, which fill each node in turn."""
+    device = _device(job)
     is_gpu = device is not None and device.kind == "gpu"
-    usual = device.node.devices_per_node if device is not None else 1
-    per_node = min(job.cluster.per_node or usual, plan.world_size)
-    devices_per_rank = job.cluster.count // plan.world_size  # data_parallel has one rank for all
-    return Shape(plan.world_size, per_node, per_node * devices_per_rank if is_gpu else 0)
+    is_ray = job.backend == "parameter_server"
+    per_node = 1 if is_ray else _per_node(job, plan.world_size)
+    gpus = _per_node(job, job.cluster.count) if is_ray else per_node * (job.cluster.count // plan.world_size)
+    return Shape(plan.world_size, per_node, gpus if is_gpu else 0)  # data_parallel has one rank for all GPUs
 
 
 def render(job: Job, run: Path, options: Options = Options(), elements: int | None = None) -> str:
@@ -116,7 +132,9 @@ def render(job: Job, run: Path, options: Options = Options(), elements: int | No
     what = f"{how_many(elements, 'runs')} such as {_what(job, shape)}" if elements else _what(job, shape)
     lines += [_ABOUT.format(what=_one_line(what), run=shlex.quote(own) + number)]
     lines += [_meeting(shape, options), *_exports(plan, shape, job.cluster.threads or 1)]
-    lines += [_TIME_LIMIT, _ranks(plan, run, options, job.cluster.threads or 1, job.cluster.max_restarts)]
+    lines += [_QUEUED]
+    lines += [_RAY_TOKEN] if job.backend == "parameter_server" else []
+    lines += [_TIME_LIMIT, _ranks(plan, run, options, cpus_of(job), job.cluster.max_restarts)]
     return "\n".join(lines)
 
 
@@ -137,7 +155,7 @@ def _head(job: Job, shape: Shape, options: Options, output: str, elements: int |
         f"--nodes={shape.nodes}",
         f"--ntasks={shape.ranks}",
         f"--ntasks-per-node={shape.per_node}",
-        f"--cpus-per-task={job.cluster.threads}",
+        f"--cpus-per-task={cpus_of(job)}",
         *([f"--gres=gpu:{shape.gpus}"] if shape.gpus else []),
         *(f"--{name}={value}" for name, value in named.items() if value is not None),
         "--requeue",
@@ -160,6 +178,8 @@ def _one_line(text: str) -> str:
 def _what(job: Job, shape: Shape) -> str:
     ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
     nodes = f"{shape.nodes} node" + ("s" if shape.nodes > 1 else "")
+    if job.backend == "parameter_server":
+        ranks = f"{how_many(job.cluster.count, 'learners')} and {how_many(job.communication.servers, 'servers')}"
     return f"{job.network.name} on {job.data.name}: {ranks} of backend {job.backend} on {nodes}"
 
 
@@ -173,6 +193,13 @@ _ABOUT = """\
 run={run}
 rm -f "$run/slurm.exit"
 """
+_RAY_TOKEN = (
+    "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')  # only for this job"
+)
+# Submission is that of the last requeue.
+_QUEUED = r'''
+time_of() { date -d "$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/.*\b$1=\([^ ]*\).*/\1/p" | head -n 1)" +%s; }
+echo "{\"queued_s\": $(($(time_of StartTime) - $(time_of SubmitTime)))}" >> "$run/queue.jsonl"'''
 _TIME_LIMIT = f"""
 newest() {{ ls "$run/checkpoints" | tail -n 1; }}
 finish() {{ echo "$SLURM_JOB_ID $1" > "$run/{EXIT_FILE}"; exit "$1"; }}
@@ -205,11 +232,11 @@ def _exports(plan: RankPlan, shape: Shape, threads: int) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
 
 
-def _ranks(plan: RankPlan, run: Path, options: Options, threads: int, max_restarts: int) -> str:
-    first, *rest = plan.command
-    words = [options.python or first, *rest]
+def _ranks(plan: RankPlan, run: Path, options: Options, cpus: int, max_restarts: int) -> str:
+    python = options.python or plan.command[0]
+    words = [python if word == plan.command[0] else word for word in plan.command]
     command = " ".join('"$run"' if word == str(run) else shlex.quote(word) for word in words)
-    return _RANKS.format(command=command, threads=threads, max_restarts=max_restarts)
+    return _RANKS.format(command=command, cpus=cpus, max_restarts=max_restarts)
 
 
 # `time` is bash's: the usage of a rank and its children, one line per attempt. srun repeats --cpus-per-task because it no
@@ -218,7 +245,7 @@ _RANKS = """\
 for ((restart = 0; ; restart++)); do
   # Another port each time: that of a rank that was killed may still be taken.
   export MASTER_PORT=$((20000 + (SLURM_JOB_ID * 16 + ${{SLURM_RESTART_COUNT:-0}} + restart) % 10000))
-  srun --kill-on-bad-exit=1 --cpus-per-task={threads} --open-mode=append --output="$run/output.%t.txt" bash -c '
+  srun --kill-on-bad-exit=1 --cpus-per-task={cpus} --open-mode=append --output="$run/output.%t.txt" bash -c '
     export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS run=$1
     TIMEFORMAT="{{\\"real_s\\": %R, \\"user_s\\": %U, \\"system_s\\": %S}}"
     {{ time "${{@:2}}" 2>&3; }} 3>&2 2>>"$run/usage.$RANK.jsonl"
