@@ -1,4 +1,4 @@
-"""When curves converge: what published runs of a schedule tell, what a curve tells by itself, and what it was."""
+"""Forecasts of convergence: from published runs, from the curve itself, and compared with real runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def curve(values: np.ndarray, schedule: Schedule = Schedule(), metric: str = "lo
 
 
 def in_steps(levels: tuple[float, ...], schedule: Schedule) -> np.ndarray:
-    """Falls at once to a level after each drop, and stays there."""
+    """Return a curve that falls to a level right after each drop and stays there."""
     k = np.arange(1.0, (schedule.planned or 0) + 1)
     return np.array(levels)[np.floor(schedule.progress(k) - 1e-9).astype(int).clip(0, len(levels) - 1)]
 
@@ -45,7 +45,7 @@ class TestSchedule:
         assert Schedule("annealed", (), 50.0).progress(np.array([25.0])).tolist() == [0.5]
 
     @pytest.mark.parametrize(
-        ("kind", "drops", "planned", "told"),
+        ("kind", "drops", "planned", "message"),
         [
             ("constant", (3.0,), 9.0, "drops of the rate"),
             ("multi_step", (3.0, 2.0), 9.0, "rising"),
@@ -54,33 +54,33 @@ class TestSchedule:
             ("annealed", (), None, "without an end"),
         ],
     )
-    def test_what_is_no_schedule(self, kind: str, drops: tuple[float, ...], planned: float | None, told: str) -> None:
-        with pytest.raises(InputError, match=told):
+    def test_invalid_schedules(self, kind: str, drops: tuple[float, ...], planned: float | None, message: str) -> None:
+        with pytest.raises(InputError, match=message):
             Schedule(kind, drops, planned)  # type: ignore[arg-type]
 
 
-class TestFromTheCurve:
-    def test_an_exponential_error_is_exact(self) -> None:
-        """Within 2 % of its fall from the first value: exp(-b (T - 1)) = 0.02."""
+class TestFromOwnCurve:
+    def test_exponential_error_is_exact(self) -> None:
+        """Check that 2 % of the fall from the first value remains: exp(-b (T - 1)) = 0.02."""
         values = 0.5 * np.exp(-0.1 * np.arange(100)) + 0.2
         found = forecast_convergence(curve(values[:15], metric="accuracy"), NONE_KNOWN)
         assert found.step == pytest.approx(1 - np.log(0.02) / 0.1, rel=1e-3)
         assert converged_at(np.arange(1.0, 101), values) == np.ceil(1 - np.log(0.02) / 0.1)
 
-    def test_a_training_loss_is_expected_to_near_zero(self) -> None:
+    def test_training_loss_approaches_zero(self) -> None:
         values = np.exp(-0.1 * np.arange(12))
         found = forecast_convergence(curve(values), NONE_KNOWN)
         assert found.step == pytest.approx(1 - np.log(0.02) / 0.1, rel=0.02)
 
-    def test_the_line_to_zero_is_that_of_the_later_half(self) -> None:
-        """A kink of log(loss) half-way: what came before it does not count, and all that came after does."""
+    def test_zero_line_uses_the_later_half(self) -> None:
+        """Fit a kink of log(loss) half-way: only points after it count."""
         steps = np.arange(1.0, 41)
         logs = np.where(steps <= 20, -0.5 * steps, -10 - 0.1 * (steps - 20))
         logs[21:27] += 0.3
         slope, _ = zero_line(steps, np.exp(logs))
         assert slope == pytest.approx(np.polyfit(steps[20:], logs[20:], 1)[0])
 
-    def test_ratios_of_other_runs_correct_it(self) -> None:
+    def test_correction_by_ratios_of_other_runs(self) -> None:
         values = np.exp(-0.1 * np.arange(12))
         plain = forecast_convergence(curve(values), NONE_KNOWN)
         found = forecast_convergence(
@@ -89,7 +89,7 @@ class TestFromTheCurve:
         assert found.step == pytest.approx(1.5 * plain.step)
         assert found.low < found.step < found.high
 
-    def test_one_that_has_converged(self) -> None:
+    def test_converged_curve(self) -> None:
         values = 0.5 * np.exp(-0.4 * np.arange(60)) + 0.2
         found = forecast_convergence(curve(values, metric="accuracy"), NONE_KNOWN)
         assert found.step == found.low == found.high == 11
@@ -111,27 +111,27 @@ class TestFromPublishedRuns:
         assert found.step == pytest.approx(62)  # a tenth of the way from the second drop to the end
         assert forecast_convergence(curve(np.full(30, 0.8), Schedule("annealed", (), 80.0)), self.KNOWN).step == 72
 
-    def test_those_that_had_converged_by_then_are_not_asked(self) -> None:
+    def test_already_converged_runs_are_ignored(self) -> None:
         early = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.8, 0.1, 0.1), "d", 11.0)
         known = PublishedCurves((*self.KNOWN.runs, early, early, early), {})
         assert forecast_convergence(curve(np.full(30, 0.8), STEPS), known).low == pytest.approx(
             42
-        )  # a tenth after the first drop
+        )  # a tenth of the way after the first drop
         assert forecast_convergence(curve(np.full(50, 0.4), STEPS), known).low == pytest.approx(62)
 
-    def test_of_a_planned_run_without_a_schedule_all_are_asked(self) -> None:
+    def test_unknown_schedule_uses_all_runs(self) -> None:
         found = forecast_convergence(curve(np.full(10, 0.8), Schedule(None, (), 100.0)), self.KNOWN)
         assert (found.low, found.step, found.high) == pytest.approx((52.5, 70, 90))
 
-    def test_a_run_with_fewer_drops_converges_after_its_last(self) -> None:
+    def test_fewer_drops_converge_after_the_last(self) -> None:
         found = forecast_convergence(curve(np.full(30, 0.8), Schedule("multi_step", (40.0,), 80.0)), self.KNOWN)
         assert found.step == pytest.approx(44)
 
-    def test_after_the_last_drop_the_curve_tells(self) -> None:
+    def test_own_curve_is_used_after_the_last_drop(self) -> None:
         found = forecast_convergence(curve(in_steps((0.8, 0.4, 0.1), STEPS)[:70], STEPS), self.KNOWN)
         assert (found.source, found.step) == ("curve", 61)
 
-    def test_levels_beyond_the_next_drop(self) -> None:
+    def test_levels_after_the_next_drop(self) -> None:
         values = in_steps((0.4, 0.2, 0.05), STEPS)
         found = forecast(curve(values[:30], STEPS), target=0.06, at=[35, 50, 70], known=self.KNOWN)
         assert [one.value for one in found.at if one.step in (35, 50, 70)] == pytest.approx([0.4, 0.2, 0.05])
@@ -141,39 +141,39 @@ class TestFromPublishedRuns:
         assert never is not None
         assert never.step is None
 
-    def test_runs_that_were_where_this_one_is_count_more(self) -> None:
-        """One run falls from 0.8 to 0.1, another stays near 0.5: of the level that both were seen at, each forecasts its own."""
+    def test_similar_runs_get_more_weight(self) -> None:
+        """Use one run that falls from 0.8 to 0.1 and one that stays near 0.5. Each dominates at its own level."""
         apart = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.5, 0.49, 0.48), "d", 2.0)
         known = PublishedCurves(self.KNOWN.runs[:1], {}, (apart,))
         far, near = (forecast(curve(np.full(30, level), STEPS, "accuracy"), known=known).at[-1] for level in (0.8, 0.5))
         assert 1 - far.value == pytest.approx(0.1, rel=0.05)
         assert 1 - near.value == pytest.approx(0.48, rel=0.05)
-        for one in (far, near):  # it may as well gain nothing, or as much as the other
+        for one in (far, near):  # no gain, or the gain of the other run, stays possible
             assert 1 - one.low >= 0.47
         assert known.without("d").small == ()
 
-    def test_runs_on_small_data_are_not_asked_when_a_run_converges(self) -> None:
+    def test_small_data_runs_are_not_used_for_convergence(self) -> None:
         small = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.5, 0.5, 0.5), "d", 2.0)
         both = PublishedCurves(self.KNOWN.runs, {}, (small,) * 9)
         asked = curve(np.full(30, 0.8), STEPS)
         assert forecast_convergence(asked, both) == forecast_convergence(asked, self.KNOWN)
 
-    def test_nothing_is_told_of_a_constant_rate(self) -> None:
+    def test_constant_rate_has_no_levels_ahead(self) -> None:
         with pytest.raises(InputError, match="schedule is unknown"):
             levels_ahead(Schedule("constant", (), 9.0), 3.0, 0.5, np.array([5.0]), self.KNOWN)
 
 
-def test_quantiles_count_weights() -> None:
+def test_weighted_quantiles() -> None:
     values, weights = np.array([1.0, 2.0, 3.0]), np.array([8.0, 1.0, 1.0])
     assert weighted_quantiles(values, weights, (0.5, 0.85, 1.0)) == [1, 2, 3]
 
 
-# A ResNet-20 on digits with a one-cycle rate over twelve epochs, which stopped at its target after six; not among the known runs.
+# ResNet-20 on digits with a one-cycle schedule of 12 epochs. It reached its target after 6 and is not a known run.
 DEMONSTRATION = (1.268, 0.1924, 0.1761, 0.06246, 0.04147, 0.01647)
 
 
-def test_a_training_loss_is_forecast_by_how_other_losses_fell() -> None:
-    """By how test errors fell it was to stay at 0.17, and none of the three later epochs lay in the band."""
+def test_training_loss_uses_other_losses() -> None:
+    """Without known losses, the forecast follows test errors: it stays at 0.17 and misses all three later epochs."""
     schedule = Schedule("annealed", (), 12.0)
     losses = LearningCurve("digits", np.arange(1.0, 7.0), np.array(DEMONSTRATION), "loss", "epoch", schedule)
     made = forecast(losses, 0.5)
@@ -184,7 +184,7 @@ def test_a_training_loss_is_forecast_by_how_other_losses_fell() -> None:
     assert forecast(losses, 0.5, known=replace(published(), losses=())).num_inside == 0
 
 
-def test_intervals_of_losses_hold_about_as_often_as_they_say_of_networks_left_out() -> None:
+def test_loss_interval_coverage_for_unseen_networks() -> None:
     known, inside = published(), []
     for run in known.losses[::5]:
         curve = LearningCurve(run.name, run.steps, run.errors, "loss", "epoch", run.schedule)
@@ -193,7 +193,7 @@ def test_intervals_of_losses_hold_about_as_often_as_they_say_of_networks_left_ou
     assert 0.7 <= np.mean(inside) <= 0.95
 
 
-# A language model at step 3,000 of 10,000 under a cosine: 2.6 irreducible, and a power law in the steps at the full rate.
+# A language model at step 3,000 of 10,000 with a cosine schedule: irreducible loss 2.6 plus a power law.
 LANGUAGE = Schedule("annealed", (), 10_000.0)
 
 
@@ -205,8 +205,8 @@ def language_model(until: float = 3000.0, noise: float = 0.01) -> LearningCurve:
 
 
 class TestUnlikeAnyKnownRun:
-    def test_a_language_model_is_forecast_by_its_own_power_law(self) -> None:
-        """As classifiers' training losses fall it was to reach 0.15 to 3.7."""
+    def test_language_model_uses_its_own_power_law(self) -> None:
+        """Training losses of classifiers would predict 0.15 to 3.7 instead."""
         made = forecast(language_model(), target=2.5)
         end, true = made.at[-1], 2.6 + 20 * 5000**-0.4
         assert end.step == 10_000
@@ -223,29 +223,31 @@ class TestUnlikeAnyKnownRun:
         assert made.reached.step is None  # below the level that it can fall to
         assert made.as_data()["unlike_known_runs"]
 
-    def test_when_it_reaches_a_loss(self) -> None:
+    def test_step_at_target_loss(self) -> None:
         reached = forecast(language_model(noise=0.0), target=3.35, draws=20).reached
         assert reached is not None
         assert reached.step is not None
         at = 2.6 + 20 * LANGUAGE.at_full_rate(np.array([reached.step])) ** -0.4
         at *= np.exp(
             -0.05 * np.log(5.77 / 3.47) * (reached.step - 3000) / 10_000
-        )  # what may be gained by the fall of the rate
+        )  # possible gain from the falling learning rate
         assert at[0] == pytest.approx(3.35, rel=0.002)
         assert reached.low is not None
         assert reached.low <= reached.step
 
-    def test_a_constant_rate_does_not_bring_it_to_zero_either(self) -> None:
+    def test_constant_rate_does_not_reach_zero_loss(self) -> None:
         steps = np.arange(100.0, 3001.0, 100.0)
         losses = (2.6 + 20 * steps**-0.4) * np.exp(0.02 * np.random.default_rng(1).standard_normal(30))
         curve = LearningCurve("lm", steps, losses, "loss", "step", Schedule("constant"))
         found = forecast(curve, target=2.0, draws=20).reached
         assert found is not None
         assert found.high is None
-        assert found.step is None or found.step > 10_000  # a straight line of log(loss) would be there in 9,000
+        assert (
+            found.step is None or found.step > 10_000
+        )  # a straight line of log(loss) would reach it after 9,000 steps
 
-    def test_nothing_is_gained_before_the_last_point(self) -> None:
-        """The rate's fall since the last point is 0 for earlier steps, so only the fitted curve says where they lie."""
+    def test_no_gain_before_the_last_point(self) -> None:
+        """The gain of a falling rate is 0 before the last point, so the fitted curve alone gives earlier values."""
         steps = np.arange(1.0, 41)
         like = LearningCurve("c", steps, 2 / steps**0.5, "loss", "epoch", Schedule("annealed", (), 80.0))
         for curve in (like, language_model()):
@@ -256,7 +258,7 @@ class TestUnlikeAnyKnownRun:
             assert at.value == pytest.approx(made.model.at(place), rel=1e-12)
             assert (at.low, at.high) == pytest.approx(made.model.interval(place), rel=1e-12)
 
-    def test_columns_that_are_no_cross_entropy(self) -> None:
+    def test_columns_without_cross_entropy(self) -> None:
         values = np.geomspace(1.5, 0.5, 20)
         for column, is_like in (("val_loss", True), ("perplexity", False), ("eval/mse_loss", False), ("", True)):
             made = LearningCurve(
@@ -264,8 +266,8 @@ class TestUnlikeAnyKnownRun:
             )
             assert (why_unlike(made, published()) is None) == is_like, column
 
-    def test_an_accuracy_that_stays_where_no_known_run_stayed(self) -> None:
-        """3 % of 1,000 classes after three quarters of the epochs: known errors had fallen below 0.7 by then."""
+    def test_accuracy_plateau_unlike_known_runs(self) -> None:
+        """Reach 3 % on 1,000 classes after 75 % of the epochs; known errors fall below 0.7 by then."""
         steps = np.arange(1.0, 31)
         curve = LearningCurve(
             "c", steps, 0.995 - 0.025 * steps / 30, "accuracy", "epoch", Schedule("annealed", (), 40.0)
@@ -275,7 +277,7 @@ class TestUnlikeAnyKnownRun:
         assert made.at[-1].value < 0.15
         assert made.at[-1].low <= made.at[-1].value <= made.at[-1].high
 
-    def test_nearly_every_known_error_is_like_runs_of_other_teams(self) -> None:
+    def test_known_errors_resemble_other_teams(self) -> None:
         known, num_unlike = published(), 0
         for run in (*known.runs, *known.small)[::4]:
             half = run.steps <= 0.5 * (run.schedule.planned or 0)
@@ -284,7 +286,7 @@ class TestUnlikeAnyKnownRun:
         assert num_unlike <= 2
 
 
-def test_the_package_knows_published_runs() -> None:
+def test_packaged_published_runs() -> None:
     known = published()
     assert {run.schedule.kind for run in known.runs} == {"multi_step", "annealed"}
     assert {run.team for run in known.small} == {
@@ -301,7 +303,7 @@ def test_the_package_knows_published_runs() -> None:
     assert "depth 18" not in known.without("depth 18").ratios
 
 
-def test_the_command_takes_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_accepts_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "log.csv"
     file.write_text("epoch,loss\n" + "".join(f"{k},{0.9**k + 0.3}\n" for k in range(1, 21)))
     assert main(["fit", "loss", str(file), "--drops", "30,60", "--planned", "90", "--earlier", "2", "--json"]) == 0

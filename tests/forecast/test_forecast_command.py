@@ -1,4 +1,4 @@
-"""`chronograd forecast`: levels as people write them, hours and the clock, the chart and the page."""
+"""`chronograd forecast`: target levels, remaining hours, finish time, chart and page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPOCH_S = 100.0
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Thirty epochs of a hundred under a cosine: per cent, rates and times in columns, epochs from 0."""
+    """Write a log of 30 of 100 epochs with a cosine schedule. It has percentages, rates, times, and epochs from 0."""
     rows = ["epoch,train_loss,accuracy,val_acc,lr,timestamp"]
     for e in range(30):
         rate = 0.1 * (1 + math.cos(math.pi * e / 100)) / 2
@@ -31,14 +31,14 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log.csv"
 
 
-def found(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
+def forecast_data(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
     assert main(["forecast", *map(str, words), "--json"]) == 0
     data: dict[str, object] = json.loads(capsys.readouterr().out)
     return data
 
 
-def test_levels_as_people_write_them(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answers = [found(capsys, log, "--to", to) for to in ("91%", "91", "0.91", "91.0 %")]
+def test_target_formats(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = [forecast_data(capsys, log, "--to", to) for to in ("91%", "91", "0.91", "91.0 %")]
     assert len({str(one["reached"]) for one in answers}) == 1
     assert answers[0]["column"] == "val_acc"
     for bad in ("1.5", "120", "high", "-3", "nan"):
@@ -50,11 +50,11 @@ def test_levels_as_people_write_them(log: Path, capsys: pytest.CaptureFixture[st
 
 def test_from_python(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = chronograd.forecast(log, to="91%")
-    assert json.loads(json.dumps(answer.data)) == found(capsys, log, "--to", "91%")
+    assert json.loads(json.dumps(answer.data)) == forecast_data(capsys, log, "--to", "91%")
     assert chronograd.forecast(log, to=0.91).data["reached"] == answer.data["reached"]
 
 
-def test_the_column_that_is_meant(log: Path) -> None:
+def test_column_selection(log: Path) -> None:
     assert read(log, None, "91%").column == "val_acc"
     assert read(log, "accuracy", None).column == "val_acc"
     assert read(log, "Val/Acc", None).column == "val_acc"
@@ -65,8 +65,8 @@ def test_the_column_that_is_meant(log: Path) -> None:
         read(log.parent / "x.csv", None, "91%")
 
 
-def test_hours_and_the_clock_follow_from_the_times_of_the_log(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = found(capsys, log, "--to", "91%")
+def test_hours_and_finish_time_from_log_times(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = forecast_data(capsys, log, "--to", "91%")
     assert data["schedule"] == {"kind": "annealed", "drops": [], "planned": 100}
     time, reached = data["time"], data["reached"]
     assert isinstance(time, dict)
@@ -78,7 +78,7 @@ def test_hours_and_the_clock_follow_from_the_times_of_the_log(log: Path, capsys:
     assert time["ahead"]["low"] == pytest.approx(EPOCH_S * (reached["low"] - 30))
 
 
-def test_a_log_under_way_is_told_by_the_clock_and_one_that_has_stopped_from_its_end(log: Path) -> None:
+def test_running_and_stopped_logs_use_different_times(log: Path) -> None:
     made = forecast(read(log, None, "91%"), target=0.91)
     under_way = forecast_answer(made, BEGAN + 29 * EPOCH_S + 60).sections[0].takeaway
     assert under_way.startswith("91.0 % at epoch ")
@@ -88,12 +88,12 @@ def test_a_log_under_way_is_told_by_the_clock_and_one_that_has_stopped_from_its_
     assert "after the last point of 22 Nov" in stopped or "after the last point of 23 Nov" in stopped
 
 
-def test_without_times_the_pace_may_be_stated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_epoch_time_option_without_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"{e},{0.9 - 0.5 / e}" for e in range(1, 21)]
     (tmp_path / "log.csv").write_text("\n".join(["epoch,val_acc", *rows]))
     words = [tmp_path / "log.csv", "--to", "88%", "--schedule", "constant"]
-    assert found(capsys, *words)["time"] is None
-    data = found(capsys, *words, "--pace", "60")
+    assert forecast_data(capsys, *words)["time"] is None
+    data = forecast_data(capsys, *words, "--pace", "60")
     reached, time = data["reached"], data["time"]
     assert isinstance(reached, dict)
     assert isinstance(time, dict)
@@ -102,9 +102,9 @@ def test_without_times_the_pace_may_be_stated(tmp_path: Path, capsys: pytest.Cap
     assert "no forecast in hours" in " ".join(capsys.readouterr().out.split())
 
 
-def test_names_of_schedules_are_those_of_job_files(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schedule_names_match_job_files(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cosine", "one_cycle", "annealed"):
-        data = found(capsys, log, "--schedule", name, "--planned", "60")
+        data = forecast_data(capsys, log, "--schedule", name, "--planned", "60")
         assert data["schedule"] == {"kind": "annealed", "drops": [], "planned": 60}
     assert (
         main(["fit", "loss", str(log), "--metric", "accuracy", "--to", "92", "--schedule", "cosine", "--planned", "60"])
@@ -113,7 +113,7 @@ def test_names_of_schedules_are_those_of_job_files(log: Path, capsys: pytest.Cap
     assert "accuracy 0.92" in capsys.readouterr().out
 
 
-def test_steps_are_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_printed_in_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"{k},{0.9 - 400 / (k + 800)}" for k in range(1000, 20_001, 1000)]
     (tmp_path / "log.csv").write_text("\n".join(["step,val_acc", *rows]))
     assert main(["forecast", str(tmp_path / "log.csv"), "--to", "88.5%", "--schedule", "constant"]) == 0
@@ -122,7 +122,7 @@ def test_steps_are_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "e+" not in text
 
 
-def test_the_page_and_the_chart(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_and_chart(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     assert main(["forecast", str(log), "--to", "91%", "--out", str(page)]) == 0
     text = capsys.readouterr().out
@@ -131,8 +131,8 @@ def test_the_page_and_the_chart(log: Path, tmp_path: Path, capsys: pytest.Captur
     assert "• val_acc" in text
 
 
-def test_a_chart_of_characters() -> None:
-    """A line from (0, 0) to (10, 10) with a band, a point at its end, a mark half-way: 11 columns beside the labels."""
+def test_text_chart() -> None:
+    """Draw a line with a band, a point at its end and a mark half-way: 11 columns next to the labels."""
     line = Series("forecast", "predicted", [0, 10], [0, 10], [0, 8], [0, 10])
     point = Series("seen", "measured", [10], [10])
     drawn = text_chart(Lines("epoch", "y", [line, point], [Mark("y", 5, "target")]), width=15, height=11).splitlines()
@@ -143,7 +143,7 @@ def test_a_chart_of_characters() -> None:
     assert drawn[12].split() == ["0", "epoch", "10"]
 
 
-def test_the_ends_of_a_chart_are_rounded() -> None:
+def test_axis_ends_are_rounded() -> None:
     """A fraction of an epoch has three digits; a step is printed in full."""
     for last, end in ((14.24856927, "14.2"), (1_234_567, "1,234,567"), (1234.5, "1,234")):
         drawn = text_chart(Lines("epoch", "y", [Series("seen", "measured", [0, last], [0, 1])], []), width=40)

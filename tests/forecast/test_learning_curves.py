@@ -1,4 +1,4 @@
-"""Learning curves from files and runs, and what is forecast from them."""
+"""Learning curves from files and runs, and their forecasts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EPOCHS = np.arange(1, 41, dtype=float)
 LOSSES = 1 / (0.5 * EPOCHS + 0.5) + 0.1
 
 
-def test_the_same_curve_from_every_kind_of_file(tmp_path: Path) -> None:
+def test_same_curve_from_every_file_type(tmp_path: Path) -> None:
     rows = [{"epoch": int(e), "loss": float(v)} for e, v in zip(EPOCHS, LOSSES, strict=True)]
     texts = {
         "a.csv": "epoch,loss,note\n" + "".join(f"{r['epoch']},{r['loss']},x\n" for r in rows),
@@ -40,7 +40,7 @@ def test_the_same_curve_from_every_kind_of_file(tmp_path: Path) -> None:
         assert (found.unit, found.metric) == ("epoch", "loss")
 
 
-def test_tensorboard_events_are_read_without_tensorflow(tmp_path: Path) -> None:
+def test_tensorboard_events_without_tensorflow(tmp_path: Path) -> None:
     events = pytest.importorskip("chronograd.watch.tensorboard")
     with closing(events.Events(tmp_path)) as write:
         for step, loss in enumerate(LOSSES, 1):
@@ -50,7 +50,7 @@ def test_tensorboard_events_are_read_without_tensorflow(tmp_path: Path) -> None:
     assert found.unit == "step"
     (file,) = tmp_path.iterdir()
     assert read_curve(file, column="step_time_s").values == pytest.approx([0.1] * 40)
-    file.write_bytes(file.read_bytes()[:-7])  # it is being written
+    file.write_bytes(file.read_bytes()[:-7])  # as if still being written
     assert len(read_curve(file).values) == 39
 
 
@@ -58,10 +58,10 @@ Told = Callable[[Path], tuple[list[str], int]]
 
 
 @pytest.fixture
-def told_by_command(capsys: pytest.CaptureFixture[str]) -> Told:
-    """Notes of `fit loss FILE`, which text and --json agree on, and how many points it used."""
+def reported_notes(capsys: pytest.CaptureFixture[str]) -> Told:
+    """Return a function that gives the notes of `fit loss FILE` and the number of points. Text and --json agree."""
 
-    def told(path: Path) -> tuple[list[str], int]:
+    def notes(path: Path) -> tuple[list[str], int]:
         words = ["fit", "loss", str(path), "--family", "last"]
         assert main(words) == 0
         text = " ".join(capsys.readouterr().out.split())
@@ -70,18 +70,20 @@ def told_by_command(capsys: pytest.CaptureFixture[str]) -> Told:
         assert text.split("note: ")[1:] == [f"{note} " for note in data["notes"][:-1]] + data["notes"][-1:]
         return data["notes"], data["points"]
 
-    return told
+    return notes
 
 
 def records_of(data: bytes) -> list[int]:
-    """Where each record of a TensorBoard file begins, its length in 8 bytes and checksums of 4 as TensorFlow documents them."""
+    """Return the start of each record in a TensorBoard file: 8 bytes of length and checksums of 4, as TensorFlow
+    documents.
+    """
     begins = [0]
     while begins[-1] < len(data):
         begins.append(begins[-1] + 8 + 4 + struct.unpack_from("<Q", data, begins[-1])[0] + 4)
     return begins[:-1]
 
 
-def test_what_is_broken_in_a_tensorboard_file_is_told(tmp_path: Path, told_by_command: Told) -> None:
+def test_corrupt_tensorboard_records_are_reported(tmp_path: Path, reported_notes: Told) -> None:
     events = pytest.importorskip("chronograd.watch.tensorboard")
     with closing(events.Events(tmp_path)) as write:
         for step in range(1, 101):
@@ -89,8 +91,8 @@ def test_what_is_broken_in_a_tensorboard_file_is_told(tmp_path: Path, told_by_co
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     begins = records_of(whole)
-    before = len(begins) - 100  # records that come before the points
-    assert told_by_command(tmp_path) == ([], 100)
+    before = len(begins) - 100  # records before the first point
+    assert reported_notes(tmp_path) == ([], 100)
 
     def flipped(*places: int) -> bytes:
         data = bytearray(whole)
@@ -100,21 +102,21 @@ def test_what_is_broken_in_a_tensorboard_file_is_told(tmp_path: Path, told_by_co
 
     point_34 = before + 33
     file.write_bytes(flipped(begins[point_34] + 14))
-    (note,), count = told_by_command(tmp_path)
+    (note,), count = reported_notes(tmp_path)
     assert count == 99
     assert f"1 of {len(begins)} records is damaged and left out: {point_34 + 1}" in note
     file.write_bytes(flipped(*(begins[at] + 14 for at in range(point_34, point_34 + 7))))
-    (note,), count = told_by_command(file)
+    (note,), count = reported_notes(file)
     assert count == 93
     assert f"7 of {len(begins)} records are damaged" in note
     file.write_bytes(flipped(begins[point_34]))
-    (note,), count = told_by_command(tmp_path)
+    (note,), count = reported_notes(tmp_path)
     assert count == 33
     assert f"record {point_34 + 1} is damaged, so the rest cannot be read" in note
     assert f"{len(whole) - begins[point_34]:,} of {len(whole):,} bytes" in note
     for cut in (len(whole) - 7, begins[-1] + 5):
         file.write_bytes(whole[:cut])
-        (note,), count = told_by_command(tmp_path)
+        (note,), count = reported_notes(tmp_path)
         assert count == 99
         assert f"record {len(begins)}, the last, is left out" in note
     file.write_bytes(flipped(0))
@@ -128,33 +130,33 @@ def test_what_is_broken_in_a_tensorboard_file_is_told(tmp_path: Path, told_by_co
     ({5: ""}, "1 of 40 rows has no loss and is left out"),
     ({5: "", 7: ""}, "2 of 40 rows have no loss and are left out"),
 ])  # fmt: skip
-def test_rows_that_are_left_out_are_told(tmp_path: Path, told_by_command: Told, bad: dict[int, str], note: str) -> None:
+def test_skipped_rows_are_reported(tmp_path: Path, reported_notes: Told, bad: dict[int, str], note: str) -> None:
     rows = [f"{e:g},{bad.get(int(e), v)}" for e, v in zip(EPOCHS, LOSSES, strict=True)]
     file = tmp_path / "a.csv"
     file.write_text("\n".join(("epoch,loss", *rows)))
-    assert told_by_command(file) == ([note], 40 - len(bad))
+    assert reported_notes(file) == ([note], 40 - len(bad))
 
 
 def ended(epoch: int, train_loss: float, test_accuracy: float) -> Epoch:
-    """An epoch of one step of a second."""
+    """Return an epoch of one step that takes one second."""
     clock = {"seconds": 1.0 * epoch, "epoch_time_s": 1.0}
     figures = {"train_loss": train_loss, "test_loss": 1.0, "test_accuracy": test_accuracy}
     return Epoch(step=epoch, epoch=epoch, **clock, **figures)
 
 
-def test_losses_of_a_run_that_were_not_finite_are_told(tmp_path: Path, told_by_command: Told) -> None:
+def test_non_finite_losses_of_a_run_are_reported(tmp_path: Path, reported_notes: Told) -> None:
     run = RunDir.create(environment={}, out=tmp_path / "run")
     with run.step_writer() as lines:
         for epoch in range(1, 9):
             loss = 1 / epoch if epoch < 7 else float("nan")
             lines.write(ended(epoch, loss, test_accuracy=0.1 * epoch))
-    assert told_by_command(run.path) == (["2 of 8 epochs have no finite loss and are left out"], 6)
+    assert reported_notes(run.path) == (["2 of 8 epochs have no finite loss and are left out"], 6)
     with pytest.raises(InputError, match="2 points of run are too few for a curve; 2 of 8 epochs have no finite loss"):
         forecast(read_curve(run.path), fraction=0.4)
 
 
-def test_the_pause_before_a_run_went_on_is_no_epoch(tmp_path: Path) -> None:
-    """Six epochs of 10 s, and an hour between the third and the fourth."""
+def test_pause_before_resume_is_excluded_from_times(tmp_path: Path) -> None:
+    """Use six epochs of 10 s with a pause of an hour between the third and the fourth."""
     run = RunDir.create(environment={"created": "2026-11-22T08:00:00+00:00"}, out=tmp_path / "run")
     for first, began in ((1, 1.7e9), (4, 1.7e9 + 3600)):
         with run.step_writer() as lines:
@@ -173,10 +175,10 @@ def test_accuracies_become_errors(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("epoch,top1\n0,50\n1,\n2,75\n3,nan\n4,80.5\n")
     found = read_curve(tmp_path / "a.csv", "accuracy")
     assert found.values == pytest.approx([0.5, 0.25, 0.195])
-    assert found.steps.tolist() == [1, 3, 5]  # epochs from 0 are counted from 1
+    assert found.steps.tolist() == [1, 3, 5]  # epochs that start at 0 are counted from 1
 
 
-def test_a_run_knows_its_drops_and_its_end(tmp_path: Path) -> None:
+def test_drops_and_end_come_from_the_job(tmp_path: Path) -> None:
     run = RunDir.create(environment={"created": "2026-11-22T08:00:00+00:00"}, out=tmp_path / "run")
     job = "network: {name: small-cnn}\ndata: {name: digits}\ntraining: {recipe: sgd-momentum, epochs: 8, batch: 8, "
     (run.path / "job.yaml").write_text(job + "schedule: multi_step, milestones: [0.25, 0.5]}\n")
@@ -190,7 +192,7 @@ def test_a_run_knows_its_drops_and_its_end(tmp_path: Path) -> None:
     assert read_curve(run.path, "accuracy").values == pytest.approx([1 - 0.1 * e for e in range(1, 7)])
 
 
-def test_what_is_no_curve_is_refused(tmp_path: Path) -> None:
+def test_invalid_curves(tmp_path: Path) -> None:
     bad = {
         "epoch,loss\n2,1\n1,2\n": "do not increase",
         "epoch,speed\n1,2\n": "none of them loss",
@@ -221,7 +223,7 @@ def curve(values: np.ndarray, **said: object) -> LearningCurve:
     return LearningCurve("c", steps, values, "loss", "epoch", **said)  # type: ignore[arg-type]
 
 
-def test_a_forecast_of_an_exact_curve() -> None:
+def test_forecast_of_exact_curve() -> None:
     found = forecast(curve(LOSSES, schedule=Schedule("constant", (), 100.0)), fraction=0.5, target=0.1501, at=[60])
     assert found.model.family == "inverse"
     assert found.until == 20
@@ -236,8 +238,8 @@ def test_a_forecast_of_an_exact_curve() -> None:
     assert never.step is None
 
 
-def test_a_drop_of_the_learning_rate_begins_a_new_curve() -> None:
-    """Ten epochs at one rate, thirty at the next: fitted as one curve the forecast is off, since the drop it is exact."""
+def test_learning_rate_drop_starts_a_new_curve() -> None:
+    """Fit ten epochs at one rate and thirty at the next. The forecast is exact only if it knows the drop."""
     k = np.arange(1, 31)
     bent = np.concatenate([1 / (k[:10] + 0.5) + 0.5, 0.4 / (0.8 * k + 1) + 0.2])
     aware = forecast(curve(bent, schedule=Schedule("multi_step", (10.0,))), fraction=0.6, family="inverse")
@@ -247,11 +249,11 @@ def test_a_drop_of_the_learning_rate_begins_a_new_curve() -> None:
     assert abs(blind.at[-1].value - bent[-1]) > 0.1 * bent[-1]
     assert (
         forecast(curve(bent, schedule=Schedule("multi_step", (39.0,))), family="inverse").started == 0
-    )  # too few points after it
+    )  # too few points after the drop
 
 
-def test_a_forecast_is_held_against_the_points_that_it_did_not_see() -> None:
-    """Fitted to 4, 3, 2: the last value for 1 and 1 is 1 off, a quarter of the largest; an exact curve is not off at all."""
+def test_forecast_error_on_held_out_points() -> None:
+    """Fit 4, 3, 2: the last value misses 1 and 1 by 1, a quarter of the largest loss. An exact curve has no error."""
     last = forecast(curve(np.array([4.0, 3.0, 2.0, 1.0, 1.0])), 0.6, "last")
     assert [(one.step, one.value, one.seen) for one in last.held_out] == [(4, 2, 1), (5, 2, 1)]
     assert last.error == pytest.approx(0.25)
@@ -262,7 +264,7 @@ def test_a_forecast_is_held_against_the_points_that_it_did_not_see() -> None:
     assert (whole.held_out, whole.error) == ((), None)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forecast_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "log.csv"
     file.write_text(
         "epoch,accuracy\n" + "".join(f"{int(e)},{1 - v / 2}\n" for e, v in zip(EPOCHS, LOSSES, strict=True))
@@ -293,10 +295,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         forecast(curve(LOSSES), fraction=0.05)
 
 
-def test_a_run_is_fitted_again_as_points_arrive(
+def test_watch_refits_as_points_arrive(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time that the command looks again the run is one epoch further, and then it has ended."""
+    """Add one epoch at each poll until the run ends."""
     run = RunDir.create(environment={"created": "2026-11-22T08:00:00+00:00"}, out=tmp_path / "run")
     job = "network: {name: small-cnn}\ndata: {name: digits}\ntraining: {recipe: sgd-momentum, epochs: 6, batch: 8}\n"
     (run.path / "job.yaml").write_text(job)
@@ -319,8 +321,8 @@ def test_a_run_is_fitted_again_as_points_arrive(
     assert main(["fit", "loss", str(run.path / "steps.0.jsonl"), "--follow"]) == 2
 
 
-def test_a_pause_until_a_run_was_resumed_is_no_pace(tmp_path: Path) -> None:
-    """Epochs of ten seconds; between the second and the third start an hour went by. The newest times stay."""
+def test_pause_before_resume_is_excluded_from_speed(tmp_path: Path) -> None:
+    """Use epochs of ten seconds with an hour between the second and third start. The newest times remain."""
     run = RunDir.create(out=tmp_path / "run")
     now = 1000.0
     for attempt, epochs in ((1, (1, 2, 3)), (2, (4, 5, 6))):

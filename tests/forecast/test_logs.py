@@ -1,4 +1,4 @@
-"""Logs as the tools write them: W&B, MLflow, Keras, Lightning, Hugging Face, TensorBoard; their times and learning rates."""
+"""Logs in the formats of W&B, MLflow, Keras, Lightning, Hugging Face and TensorBoard, with times and learning rates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMES = [BEGAN + 60 * epoch for epoch in range(4)]
 
 
 def wandb_history(folder: Path) -> Path:
-    """`run.history()` to CSV: the training loss every step, the accuracy every second one; blanks between."""
+    """Write `run.history()` as CSV: training loss every step, accuracy every second step, blanks between."""
     lines = ["_step,_runtime,_timestamp,epoch,train/loss,val/acc"]
     for step in range(8):
         accuracy = str(ACCURACIES[step // 2]) if step % 2 else ""
@@ -33,7 +33,7 @@ def wandb_history(folder: Path) -> Path:
 
 
 def wandb_scan(folder: Path) -> Path:
-    """`run.scan_history()` as JSON lines: a row has the keys that were logged together."""
+    """Write `run.scan_history()` as JSON lines: a row has the keys logged together."""
     rows = [{"_step": e, "_timestamp": TIMES[e], "train/loss": 1.0} for e in range(4)]
     rows = [row | {"epoch": e, "val/acc": ACCURACIES[e]} for e, row in enumerate(rows)]
     (folder / "scan.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
@@ -41,7 +41,7 @@ def wandb_scan(folder: Path) -> Path:
 
 
 def wandb_chart(folder: Path) -> Path:
-    """The CSV of a chart: the run's name before the column's, and its least and greatest value."""
+    """Write the CSV of a chart: columns start with the run's name, with its minimum and maximum."""
     name = "worldly-sun-3 - val/acc"
     head = ",".join(f'"{one}"' for one in ("epoch", name, f"{name}__MIN", f"{name}__MAX"))
     (folder / "chart.csv").write_text(
@@ -86,7 +86,7 @@ def hugging_face(folder: Path) -> Path:
 
 
 def lightning(folder: Path) -> Path:
-    """metrics.csv of CSVLogger: an epoch's number in many rows, its validation in one of them."""
+    """Write metrics.csv of CSVLogger: many rows per epoch, one of them with the validation."""
     lines = ["epoch,lr-SGD,step,train_loss_step,val_acc"]
     for epoch, accuracy in enumerate(ACCURACIES):
         lines += [
@@ -111,7 +111,7 @@ def tensorboard(folder: Path) -> Path:
 
 @pytest.mark.parametrize("write", [wandb_history, wandb_scan, wandb_chart, mlflow_csv, mlflow_run, keras, hugging_face,
                                    lightning, tensorboard])  # fmt: skip
-def test_the_accuracy_of_the_validation_split_is_found(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+def test_validation_accuracy_column(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     log = read_log(write(tmp_path))
     name = matching(log.names, "accuracy", is_held_out=True)
     assert name is not None
@@ -124,18 +124,18 @@ def test_the_accuracy_of_the_validation_split_is_found(tmp_path: Path, write: Ca
         assert column.times == pytest.approx(TIMES)
 
 
-def test_a_curve_of_steps_in_rows_of_epochs(tmp_path: Path) -> None:
+def test_step_curve_with_several_rows_per_epoch(tmp_path: Path) -> None:
     found = read_curve(lightning(tmp_path), column="train_loss_step")
     assert (found.unit, found.steps.tolist()) == ("step", [0.5, 1, 2, 3, 4, 5, 6, 7])
 
 
-def test_steps_from_0_stay_as_they_are(tmp_path: Path) -> None:
+def test_steps_from_zero_are_unchanged(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{100 * i},{1 / (i + 1)}\n" for i in range(8)))
     found = read_curve(tmp_path / "log.csv")
     assert found.steps.tolist() == [1, 100, 200, 300, 400, 500, 600, 700]
 
 
-def test_one_run_of_mlflow_is_read(tmp_path: Path) -> None:
+def test_selecting_one_mlflow_run(tmp_path: Path) -> None:
     folder = mlflow_run(tmp_path)
     (folder / "0" / "7a11" / "metrics").mkdir(parents=True)
     (folder / "0" / "7a11" / "meta.yaml").write_text("run_id: 7a11\n")
@@ -155,8 +155,8 @@ def test_one_run_of_mlflow_is_read(tmp_path: Path) -> None:
     ("wall_time", [BEGAN + 10, BEGAN + 20, BEGAN + 30, BEGAN + 40]),
     ("timestamp", [BEGAN + 10, BEGAN + 20, BEGAN + 30, BEGAN + 40]),
 ])  # fmt: skip
-def test_times_of_every_kind(tmp_path: Path, column: str, times: list[float]) -> None:
-    """Elapsed seconds and hours, what each epoch took, seconds and milliseconds since 1970."""
+def test_time_columns(tmp_path: Path, column: str, times: list[float]) -> None:
+    """Elapsed seconds and hours, epoch times, and seconds or milliseconds since 1970 give the same times."""
     written = {"hours": [0.01, 0.02, 0.03, 0.04], "epoch_time": [10] * 4, "timestamp": [1000 * t for t in times]}.get(
         column, times
     )
@@ -166,7 +166,7 @@ def test_times_of_every_kind(tmp_path: Path, column: str, times: list[float]) ->
     assert found == pytest.approx(times)
 
 
-def test_dates_are_times(tmp_path: Path) -> None:
+def test_date_columns(tmp_path: Path) -> None:
     rows = [f"{e},{a},2026-11-22T08:0{e}:00+00:00" for e, a in enumerate(ACCURACIES)]
     (tmp_path / "log.csv").write_text("\n".join(["epoch,val_acc,date", *rows]))
     found = read_curve(tmp_path / "log.csv", "accuracy").times
@@ -179,7 +179,7 @@ DONE = (EPOCHS - 1) / 100
 
 
 def one_cycle(done: np.ndarray) -> np.ndarray:
-    """torch.optim.lr_scheduler.OneCycleLR: a rise along a cosine for 0.3 of the way, then a fall along another."""
+    """Return torch.optim.lr_scheduler.OneCycleLR: a cosine rise for 30 % of the steps, then a cosine fall."""
     rise, fall = (1 - np.cos(np.pi * done / 0.3)) / 2, (1 + np.cos(np.pi * (done - 0.3) / 0.7)) / 2
     return np.where(done < 0.3, 0.04 + 0.96 * rise, fall)
 
@@ -195,19 +195,19 @@ def one_cycle(done: np.ndarray) -> np.ndarray:
     (0.1 * 0.95**EPOCHS, Schedule(), "falling in an unknown shape"),
     (np.where(EPOCHS < 3, EPOCHS / 3, 1.0), Schedule(), "constant so far"),
 ])  # fmt: skip
-def test_what_rates_tell(rates: np.ndarray, schedule: Schedule, text: str) -> None:
+def test_schedule_from_learning_rates(rates: np.ndarray, schedule: Schedule, text: str) -> None:
     told = schedule_of_rates(EPOCHS, rates, "epoch")
     assert told.schedule == schedule
     assert text in told.text
 
 
 @pytest.mark.parametrize(("stays", "text"), [(3, "drops after epoch 3, 6, 9"), (2, "falling in an unknown shape")])
-def test_a_rate_that_stays_twice_as_often_as_it_falls_has_drops(stays: int, text: str) -> None:
+def test_drops_need_constant_rates_between(stays: int, text: str) -> None:
     epochs = np.arange(1.0, 31.0)
     assert schedule_of_rates(epochs, 0.5 ** ((epochs - 1) // stays), "epoch").text.startswith(text)
 
 
-def test_one_cycle_ends_where_it_was_planned() -> None:
+def test_one_cycle_end() -> None:
     told = schedule_of_rates(EPOCHS[:40], one_cycle(DONE), "epoch")
     assert told.text.startswith("one_cycle until")
     assert told.schedule.planned == pytest.approx(100, abs=1)
@@ -216,8 +216,8 @@ def test_one_cycle_ends_where_it_was_planned() -> None:
     assert told.schedule.planned == pytest.approx(10_000, rel=1e-3)
 
 
-def test_the_schedule_of_a_log_counts_as_its_curve_does(tmp_path: Path) -> None:
-    """Rows numbered from 0: the thirty-first epoch is the first with the lower rate."""
+def test_logged_schedule_matches_epoch_count(tmp_path: Path) -> None:
+    """Rows start at 0, so the 31st epoch is the first with the lower rate."""
     rows = [f"{e},{2 / (e + 2)},{0.1 if e < 30 else 0.01}" for e in range(40)]
     (tmp_path / "log.csv").write_text("\n".join(["epoch,loss,lr", *rows]))
     found = read_curve(tmp_path / "log.csv")
@@ -228,14 +228,14 @@ def test_the_schedule_of_a_log_counts_as_its_curve_does(tmp_path: Path) -> None:
 class TestPace:
     STEPS = np.arange(1.0, 11)
 
-    def test_a_pause_is_one_slow_block(self) -> None:
+    def test_pause_counts_as_one_slow_block(self) -> None:
         times = 60 * self.STEPS + np.where(self.STEPS > 5, 8 * 3600, 0)
         pace = pace_of(self.STEPS, BEGAN + times, 10)
         assert pace is not None
         assert pace.seconds == 60
         assert (pace.last, pace.is_clock) == (BEGAN + times[-1], True)
 
-    def test_the_way_and_the_pace_are_both_uncertain(self) -> None:
+    def test_distance_and_speed_uncertainty_combine(self) -> None:
         pace = pace_of(self.STEPS, 60 * self.STEPS, 10)
         assert pace is not None
         assert pace.seconds_to(10, 5, 20) == pytest.approx((600, 300, 1200))
@@ -248,18 +248,18 @@ class TestPace:
         assert high is not None
         assert high > 20 * uneven.seconds
 
-    def test_a_log_that_does_not_go_on_has_stopped(self) -> None:
+    def test_stale_log_has_stopped(self) -> None:
         pace = pace_of(self.STEPS, BEGAN + 60 * self.STEPS, 10)
         assert pace is not None
         assert pace.is_under_way(BEGAN + 700)
         assert not pace.is_under_way(BEGAN + 900)
 
-    def test_without_times_it_is_not_known(self) -> None:
+    def test_no_speed_without_times(self) -> None:
         assert pace_of(self.STEPS, None, 10) is None
         assert pace_of(self.STEPS, np.zeros(10), 10) is None
 
 
-def test_a_curve_keeps_the_times_of_its_points(tmp_path: Path) -> None:
+def test_curve_has_times(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("epoch,loss,seconds\n1,3,10\n2,nan,20\n3,2,30\n4,1,40\n")
     found = read_curve(tmp_path / "log.csv")
     assert found.times is not None

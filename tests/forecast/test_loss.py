@@ -1,4 +1,4 @@
-"""Loss models: exact curves are recovered, and real ones forecast."""
+"""Loss models: exact curves are recovered, and measured curves are forecast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def inverse(b0: float, b1: float, b2: float, k: np.ndarray = STEPS) -> np.ndarra
 
 
 class TestExactCurves:
-    # Steps span a factor of 30: from a short stretch of late steps no fit can tell the asymptote.
+    # Steps span a factor of 30: a short range of late steps does not determine the asymptote.
     @settings(max_examples=12, deadline=None)
     @given(b0=st.floats(0.01, 5), b1=st.floats(0.05, 5), b2=st.floats(0, 2), stride=st.sampled_from([1, 50]))
     def test_inverse_is_recovered(self, b0: float, b1: float, b2: float, stride: int) -> None:
@@ -35,7 +35,7 @@ class TestExactCurves:
         model = fit_loss(steps, losses, draws=1)
         assert model.curve(steps) == pytest.approx(losses, rel=1e-3)
         far = np.array([2, 10]) * steps[-1]
-        # An asymptote cannot be told better than the scale of the curve, nor than the share of its fall that was seen.
+        # The error of the asymptote grows with the curve's scale and shrinks with the observed share of its fall.
         drop, seen = losses[0] - b2, losses[0] - losses[-1]
         assert model.curve(far) == pytest.approx(inverse(b0, b1, b2, far), rel=1e-2, abs=1e-2 * drop**2 / seen)
 
@@ -51,7 +51,7 @@ class TestExactCurves:
         model = fit_loss(STEPS, a * np.exp(-b * STEPS) + c, "exponential", draws=1)
         assert model.at(100) == pytest.approx(a * math.exp(-100 * b) + c, rel=1e-2, abs=1e-3 * a)
 
-    def test_coefficients_are_in_the_units_given(self) -> None:
+    def test_coefficients_use_the_given_units(self) -> None:
         steps = 100 * STEPS
         assert list(fit_loss(steps, inverse(0.002, 0.3, 0.5, steps)).coefficients.values()) == pytest.approx(
             [0.002, 0.3, 0.5], rel=1e-3
@@ -65,17 +65,17 @@ class TestExactCurves:
         )
 
     @pytest.mark.parametrize("family", list(FAMILIES))
-    def test_the_best_family_is_the_one_that_made_the_curve(self, family: str) -> None:
+    def test_best_family_matches_the_curve(self, family: str) -> None:
         losses = FAMILIES[family].curve(STEPS, np.array([0.8, 0.4, 0.2]))
         assert best_family(STEPS, losses) == family
 
-    def test_the_last_value_wins_on_a_plateau_that_no_curve_has(self) -> None:
-        losses = np.concatenate([np.full(20, 2.0), np.full(10, 1.0)])  # a learning rate was lowered
+    def test_last_value_is_best_on_a_step_curve(self) -> None:
+        losses = np.concatenate([np.full(20, 2.0), np.full(10, 1.0)])  # a drop of the learning rate
         assert best_family(STEPS, losses) == "last"
 
 
 class TestStepsTo:
-    def test_is_the_inverse_of_the_curve(self) -> None:
+    def test_steps_to_inverts_the_curve(self) -> None:
         # 1 / (0.5 k + 0.5) + 0.1 = 0.3  =>  k = (1 / 0.2 - 0.5) / 0.5 = 9
         model = fit_loss(STEPS, inverse(0.5, 0.5, 0.1))
         assert model.steps_to(0.3) == pytest.approx(9, rel=1e-3)
@@ -83,17 +83,17 @@ class TestStepsTo:
             curve = fit_loss(STEPS, inverse(0.5, 0.5, 0.1), family)
             assert curve.steps_to(curve.at(17)) == pytest.approx(17)
 
-    def test_never_below_the_asymptote(self) -> None:
+    def test_no_steps_below_the_asymptote(self) -> None:
         model = fit_loss(STEPS, inverse(0.5, 0.5, 0.1))
         assert model.steps_to(0.09) is None
         assert model.steps_to_interval(0.05) == (None, None)
         assert fit_loss(STEPS, np.full(30, 0.7)).steps_to(0.5) is None
         assert fit_loss(STEPS, inverse(0.5, 0.5, 0.1), "last").steps_to(0.1) is None
 
-    def test_at_once_if_it_begins_there(self) -> None:
+    def test_first_step_if_already_reached(self) -> None:
         assert fit_loss(10 * STEPS, inverse(0.5, 0.5, 0.1)).steps_to(5) == 10
 
-    def test_interval_holds_the_value(self) -> None:
+    def test_interval_contains_the_value(self) -> None:
         rng = np.random.default_rng(3)
         model = fit_loss(STEPS, inverse(0.5, 0.5, 0.1) + rng.normal(0, 0.005, 30))
         low, high = model.steps_to_interval(0.2)
@@ -103,12 +103,12 @@ class TestStepsTo:
 
 
 class TestIntervals:
-    def test_same_seed_same_interval(self) -> None:
+    def test_interval_depends_on_seed_only(self) -> None:
         losses = inverse(0.3, 0.5, 0.2) + np.random.default_rng(0).normal(0, 0.02, 30)
         assert fit_loss(STEPS, losses, seed=1).interval(60) == fit_loss(STEPS, losses, seed=1).interval(60)
         assert fit_loss(STEPS, losses, seed=1).interval(60) != fit_loss(STEPS, losses, seed=2).interval(60)
 
-    def test_an_exact_curve_is_certain_and_noise_widens(self) -> None:
+    def test_noise_widens_the_interval(self) -> None:
         exact = inverse(0.3, 0.5, 0.2)
         noise = np.random.default_rng(0).normal(0, 1, 30)
         widths = []
@@ -120,8 +120,8 @@ class TestIntervals:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("family", list(FAMILIES))
-    def test_what_is_expected_lies_inside_even_of_five_points(self, family: str) -> None:
-        """The last third of five points is one, whose residual is all the scatter that is known there."""
+    def test_interval_contains_the_value_with_five_points(self, family: str) -> None:
+        """With five points, the last third is one point, so its residual is the only estimate of noise."""
         for seed in range(10):
             losses = inverse(0.5, 0.5, 0.1, STEPS[:5]) + np.random.default_rng(seed).normal(0, 0.05, 5)
             model = fit_loss(STEPS[:5], losses, family)
@@ -129,15 +129,15 @@ class TestIntervals:
                 low, high = model.interval(step)
                 assert low <= model.at(step) <= high
 
-    def test_forecasts_widen_with_the_horizon(self) -> None:
+    def test_interval_widens_with_the_horizon(self) -> None:
         losses = inverse(0.3, 0.5, 0.2) + np.random.default_rng(0).normal(0, 0.02, 30)
         model = fit_loss(STEPS, losses)
         near, far = (np.diff(model.interval(k))[0] / model.at(k) for k in (31, 300))
         assert far > near
 
     @pytest.mark.slow
-    def test_cover_what_they_say(self) -> None:
-        """80 % interval of the loss at twice the fitted steps, over 40 noisy curves of the right family."""
+    def test_interval_coverage(self) -> None:
+        """Check 80 % intervals of the loss at twice the fitted steps, over 40 noisy curves of the right family."""
         inside = 0
         for seed in range(40):
             rng = np.random.default_rng(seed)
@@ -150,7 +150,7 @@ class TestIntervals:
 
 
 class TestPreprocessing:
-    def test_only_the_spike_is_replaced(self) -> None:
+    def test_only_spikes_are_replaced(self) -> None:
         losses = inverse(0.3, 0.5, 0.2)
         spoiled = losses.copy()
         spoiled[12] = 40.0
@@ -161,13 +161,13 @@ class TestPreprocessing:
             fit_loss(STEPS, losses, draws=1).at(60), rel=0.01
         )
 
-    def test_a_falling_curve_has_no_outliers(self) -> None:
+    def test_falling_curve_has_no_outliers(self) -> None:
         losses = inverse(0.3, 0.5, 0.2)
         assert replace_outliers(losses).tolist() == losses.tolist()
 
-    def test_later_points_weigh_more(self) -> None:
+    def test_later_points_have_more_weight(self) -> None:
         losses = inverse(0.3, 0.5, 0.2)
-        losses[:10] += 0.3  # a start that follows another law
+        losses[:10] += 0.3  # a start with a different shape
         model = fit_loss(STEPS, losses, draws=1)
         off = np.abs(model.curve(STEPS) - losses)
         assert off[20:].max() < off[:10].max() / 10
@@ -185,11 +185,11 @@ class TestBadPoints:
             ([1, 2, 3], [3, 2, -1], "step 3 is -1"),
         ],
     )
-    def test_say_what_is_wrong(self, steps: list[float], losses: list[float], message: str) -> None:
+    def test_invalid_points(self, steps: list[float], losses: list[float], message: str) -> None:
         with pytest.raises(InputError, match=message):
             fit_loss(steps, losses)
 
-    def test_unknown_family_and_no_draws(self) -> None:
+    def test_unknown_family_and_negative_draws(self) -> None:
         with pytest.raises(NotFoundError, match="inverse"):
             fit_loss(STEPS, STEPS, "inverted")
         with pytest.raises(InputError, match="-1 bootstrap draws"):
@@ -201,7 +201,7 @@ class TestBadPoints:
     @pytest.mark.parametrize(
         "losses", [np.zeros(30), np.ones(30), STEPS, 1 / STEPS**8, np.r_[5.0, np.zeros(29)], np.r_[np.zeros(29), 5.0]]
     )
-    def test_odd_curves_give_finite_forecasts(self, family: str, losses: np.ndarray) -> None:
+    def test_unusual_curves_give_finite_forecasts(self, family: str, losses: np.ndarray) -> None:
         model = fit_loss(STEPS, losses, family, draws=5)
         values = [model.at(60), *model.interval(60)]
         assert np.isfinite(values).all()
@@ -221,7 +221,7 @@ class TestMeasuredCurves:
         assert files, f"no curves in {folder}"
         return [json.loads(path.read_text())["loss"][:30] for path in files]
 
-    def test_the_chosen_family_forecasts_the_second_half(self, curves: list[list[float]]) -> None:
+    def test_chosen_family_forecasts_the_second_half(self, curves: list[list[float]]) -> None:
         told = [LearningCurve("k80", np.arange(1.0, 31.0), np.array(losses), "loss", "epoch") for losses in curves]
         chosen, fixed, last = ([forecast(curve, 0.5, family) for curve in told] for family in (None, "inverse", "last"))
         error = {name: np.mean([f.error for f in runs]) for name, runs in
