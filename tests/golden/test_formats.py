@@ -1,4 +1,4 @@
-"""Files as version 0.1.0 wrote them: later versions still read them. Those in `formats/` are never written anew."""
+"""Files written by version 0.1.0: later versions still read them. Files in `formats/` are never regenerated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMATS = Path(__file__).parent / "formats"
 
 # -- records ---------------------------------------------------------------------------------------------
 
-# Kind, backend, device, and a few quantities as they stand in the file.
+# Kind, backend, device and some quantities as stored in the file.
 RECORDS: dict[str, tuple[str, str, str, dict[str, float]]] = {
     "predicted": ("predicted", "single", "v100", {"mfu": 0.03347806776648492, "epochs": 3}),
     "measured": ("measured", "ddp", "cpu", {"step_time_s": 0.01729003266665548}),
@@ -43,7 +43,7 @@ def record(name: str) -> Record:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_record_is_read(name: str) -> None:
+def test_record_is_read(name: str) -> None:
     kind, backend, device, quantities = RECORDS[name]
     loaded = record(name)
     assert (loaded.kind, loaded.backend, loaded.created) == (kind, backend, "2026-01-02T03:04:05+00:00")
@@ -52,17 +52,17 @@ def test_a_record_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_record_is_the_same_when_saved_again(name: str, tmp_path: Path) -> None:
+def test_record_round_trip(name: str, tmp_path: Path) -> None:
     record(name).save(tmp_path / "record.json")
     assert Record.load(tmp_path) == record(name)
 
 
-def test_what_is_missing_has_its_reason() -> None:
+def test_missing_quantity_has_a_reason() -> None:
     quantity = record("trained")["time_to_accuracy_s"]
     assert (quantity.value, quantity.reason) == (None, "the job names no training.target_accuracy")
 
 
-def test_curves_end_where_the_run_did() -> None:
+def test_curves_end_with_the_run() -> None:
     curves = record("trained").curves
     assert curves["training"].columns["epoch"] == [1, 2, 3, 4, 5]
     assert curves["training"].columns["test_accuracy"][-1] == 0.9472222222222222
@@ -70,20 +70,20 @@ def test_curves_end_where_the_run_did() -> None:
     assert curves["loss"].columns["loss"][-1] == 0.08963366039097309
 
 
-def test_tables_have_their_rows() -> None:
+def test_tables_have_all_rows() -> None:
     scaling = record("scaled").tables.scaling
     assert [(row.kind, row.world) for row in scaling] == [("measured", 1), ("measured", 2), ("predicted", 1), ("predicted", 2)]  # fmt: skip
     assert [(row["staleness"], row["updates"]) for row in record("servers").tables.staleness] == [(0, 1), (1, 19)]
     assert [row.name for row in record("predicted").tables.layers][:3] == ["0", "1", "2"]
 
 
-def test_predicted_and_measured_are_subtracted() -> None:
+def test_prediction_minus_measurement() -> None:
     first = subtract(record("predicted"), record("measured"))[0]
     assert (first.name, first.b.value) == ("step_time_s", 0.01729003266665548)
     assert first.ratio == pytest.approx(0.01729003266665548 / record("predicted").value("step_time_s"))
 
 
-def test_records_are_listed() -> None:
+def test_list_of_records() -> None:
     rows = {row.path.name: row for row in list_runs(FORMATS)}
     assert {name: row.state for name, row in rows.items() if row.state != "unfinished"} == {
         f"record-{name}.json": kind for name, (kind, *_) in RECORDS.items()
@@ -98,8 +98,8 @@ def events(lines: list[Any]) -> list[str]:
     return [line.event for line in lines]
 
 
-def test_a_run_of_two_attempts_is_read() -> None:
-    """Step 3 was done by both; rank 1 failed in the first attempt, and its last line is cut off."""
+def test_run_with_two_attempts_is_read() -> None:
+    """Both attempts ran step 3. Rank 1 failed in the first attempt, and its last line is truncated."""
     run = RunDir.open(FORMATS / "run")
     assert (run.ranks(), run.is_finished, run.job().network.name) == ([0, 1], False, "small-cnn")
     assert run.environment()["cores"] == 2
@@ -116,13 +116,13 @@ def test_a_run_of_two_attempts_is_read() -> None:
     assert "error" in events(run.read_steps(1).events)
 
 
-def test_the_run_is_explained() -> None:
+def test_explain_reads_the_run() -> None:
     (explained,) = explain([FORMATS / "run"]).runs
     assert explained.run.world == 2
     assert explained.split.step_s.value == pytest.approx(0.02)
 
 
-def test_each_mode_of_a_measured_step_is_read() -> None:
+def test_step_modes_of_a_measurement() -> None:
     log = RunDir.open(FORMATS / "measurement").read_steps(0)
     assert [line.mode for line in log.steps] == ["warmup", "plain", "parts", "no_exchange", "asynchronous"]
     assert log.steps[4].staleness == 1
@@ -130,8 +130,8 @@ def test_each_mode_of_a_measured_step_is_read() -> None:
     assert math.isclose(log.ended, 1767323049.0)
 
 
-def test_what_slurm_was_asked_for_is_read() -> None:
-    """A run that was submitted; how long its rank ran, by the system's clock."""
+def test_slurm_options_and_usage() -> None:
+    """Read the options of a submitted run and the time that its rank took by the system's clock."""
     run = RunDir.open(FORMATS / "run")
     assert slurm.usage(run) == [{"real_s": 14.6, "user_s": 6.25, "system_s": 0.5}]
     options = slurm.submission(run).options
@@ -146,7 +146,7 @@ def test_what_slurm_was_asked_for_is_read() -> None:
 # -- the rest ------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_read() -> None:
+def test_job_is_read() -> None:
     job = jobs.load(FORMATS / "job.yaml")
     assert (job.network.name, job.training.batch, job.training.learning_rate, job.cluster.threads) == (
         "small-cnn",
@@ -157,22 +157,22 @@ def test_a_job_is_read() -> None:
     assert jobs.from_dict(record("trained").job.model_dump()).cluster.count == 2
 
 
-def test_a_trace_is_read() -> None:
-    """Conv 3x3 from 1 to 32 of 6x6 outputs, and 32 to 64 of 4x4; 256 to 128 to 10; of batch 128."""
+def test_trace_is_read() -> None:
+    """Count 3x3 convolutions from 1 to 32 (6x6) and 32 to 64 (4x4), and layers 256-128-10, at batch 128."""
     trace = Trace.load(FORMATS / "trace.json.gz")
     macs = 128 * (36 * 32 * 9 + 16 * 64 * 288 + 256 * 128 + 128 * 10)
     assert trace.flops(128, "forward") == 2 * macs
     assert trace.network == "small-cnn"
 
 
-def test_a_calibrated_device_is_read() -> None:
+def test_calibrated_device_is_read() -> None:
     device = catalog.device(FORMATS / "device.toml")
     assert (device.name, device.memory_bytes, device.peak_flops_per_s["fp32"]) == ("v100", 2**34, 15.7e12)
     (calibration,) = calibrations(device)
     assert calibration.precision == "fp32"
 
 
-def test_a_measured_link_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_link_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     path = catalog.user_link_path("ethernet-here")
     path.parent.mkdir(parents=True)

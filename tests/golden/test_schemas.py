@@ -1,4 +1,4 @@
-"""JSON Schema of what each verb prints with `--json`: published in docs/schemas, made from the golden files and held to them."""
+"""JSON Schemas of `--json` output: published in docs/schemas, generated from the golden files and checked against them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.golden.test_verbs import CASES, GOLDEN
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 GROUPS = ("fit", "simulate", "study", "calibrate")  # verbs whose second word is part of their name
 A_NAME = re.compile(r"[a-z][a-z0-9_]*")
-# Keyed by what a table or a user has: families of networks, kinds of operators, rows.
+# Their keys depend on a table or a user: network families, kinds of operators, rows.
 MAPS = ("families", "share_by_family", "left_out")
 
 
@@ -26,7 +26,7 @@ def verb_of(line: str) -> str:
 
 
 def outputs() -> dict[str, list[tuple[str, Any]]]:
-    """Name and data of every golden file of a verb, errors apart; those of which only keys are kept are left out."""
+    """Return name and data of every golden file of a verb, without errors and without files that store keys only."""
     found: dict[str, list[tuple[str, Any]]] = {}
     for case in CASES:
         path = GOLDEN / f"{case.name}.json"
@@ -38,7 +38,7 @@ def outputs() -> dict[str, list[tuple[str, Any]]]:
 
 
 def schema_of(values: Sequence[Any]) -> dict[str, Any]:
-    """What values have in common: types, keys of objects (required where all have them), items of lists."""
+    """Return the common schema: types, object keys (required if all values have them), items of lists."""
     kinds = {
         kind: own
         for kind in (dict, list, str, bool, int, float, type(None))
@@ -52,7 +52,7 @@ def schema_of(values: Sequence[Any]) -> dict[str, Any]:
 
 def _object(values: Sequence[dict[str, Any]]) -> dict[str, Any]:
     keys = list(dict.fromkeys(key for value in values for key in value))
-    if any(A_NAME.fullmatch(key) is None for key in keys):  # such as counts, or names of layers: a map
+    if any(A_NAME.fullmatch(key) is None for key in keys):  # keys such as counts or layer names: a map
         return {"type": "object", "additionalProperties": schema_of([v for value in values for v in value.values()])}
     properties = {key: _property(key, [value[key] for value in values if key in value]) for key in keys}
     return {
@@ -86,7 +86,7 @@ _SCHEMAS: dict[type, Any] = {
 
 
 @pytest.mark.parametrize("verb", outputs())
-def test_what_a_verb_prints_is_as_published(verb: str) -> None:
+def test_output_matches_published_schema(verb: str) -> None:
     path = SCHEMAS / f"{verb}.json"
     if os.environ.get("CHRONOGRAD_REFRESH_GOLDEN"):
         SCHEMAS.mkdir(exist_ok=True)
@@ -99,12 +99,12 @@ def test_what_a_verb_prints_is_as_published(verb: str) -> None:
         jsonschema.validate(data, schema)
 
 
-def test_every_schema_is_of_a_verb() -> None:
+def test_every_schema_belongs_to_a_verb() -> None:
     assert {path.stem for path in SCHEMAS.glob("*.json")} == set(outputs())
 
 
-def test_networks_of_another_family_are_as_published() -> None:
-    """Which families there are is of the table that is validated, and which operators of its networks."""
+def test_schema_allows_other_network_families() -> None:
+    """Families and operators depend on the validated table."""
     schema = json.loads((SCHEMAS / "validate.json").read_text())
     data = json.loads((GOLDEN / "validate.json").read_text())
     data["families"] = {"resnet": {"n": 2, "mape": 0.1, "bias": -0.1}}
@@ -115,7 +115,7 @@ def test_networks_of_another_family_are_as_published() -> None:
         jsonschema.validate(data, schema)
 
 
-def test_a_key_that_is_missing_and_a_type_that_changed_are_seen() -> None:
+def test_missing_key_and_changed_type_are_detected() -> None:
     schema = schema_of([{"a": 1, "b": {"1": 0.5}}, {"a": 2, "b": {}, "c": None}])
     jsonschema.validate({"a": 3, "b": {"7": 1.5}}, schema)
     for wrong in ({"b": {}}, {"a": "3", "b": {}}, {"a": 3, "b": {"7": "x"}}):

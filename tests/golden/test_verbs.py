@@ -59,7 +59,7 @@ class Case:
 
 
 TEXT, JSON, SHAPE = ("text",), ("json",), ("shape",)
-# An optimiser stops where it does: its results are good to fewer digits.
+# An optimiser's stopping point varies, so its results have fewer reliable digits.
 FITTED = 1e-5
 CASES = [
     Case("help", "--help", outputs=TEXT),
@@ -88,7 +88,7 @@ CASES = [
     Case("predict-print-config", "predict job.yaml --on v100 training.batch=64 --print-config", outputs=TEXT),
     Case("predict-bad-field", "predict job.yaml training.bach=64 --on v100", status=2),
     Case("predict-bad-device", "predict job.yaml --trace net.json.gz --on v1000", status=2),
-    # measure, train, run: what they start is not the same twice
+    # measure, train, run: the results of their jobs differ from run to run
     Case("measure", "measure job.yaml --steps 2 --warmup 1 --out m", outputs=SHAPE),
     Case("measure-taken", "measure job.yaml --out measured-1", status=1),
     Case("train-finished", "train --resume trained"),
@@ -147,7 +147,7 @@ CASES = [
          "--data-size 20GB", tolerance=1e-6),
     Case("plan-platforms-unknown", "plan job.yaml --trace net.json.gz --platforms aws,gpc", status=2),
     Case("plan-platforms-without-a-price", "plan job.yaml --trace net.json.gz --platforms ibm", status=2),
-    # calibrate: this machine's figures
+    # calibrate: figures of this machine
     Case("calibrate-links-refused", "calibrate links --hosts node1,node2", status=2),
     # simulate
     Case("simulate-pushes", "simulate staleness --pushes 1,2,3,4 --pushes 2.5,5"),
@@ -171,12 +171,12 @@ CASES = [
     Case("data-digits", "data digits"),
     Case("data-synthetic", "data synthetic shape=[1,8,8] classes=3 samples=30"),
     Case("label-help", "label --help", outputs=TEXT, is_verbatim=True),
-    # evaluate, annotate: what they find in pictures is in tests/train
+    # evaluate, annotate: tests/train checks their results on images
     Case("evaluate-help", "evaluate --help", outputs=TEXT, is_verbatim=True),
     Case("evaluate-no-weights", "evaluate trained", status=2),
     Case("annotate-help", "annotate --help", outputs=TEXT, is_verbatim=True),
     Case("annotate-no-detector", "annotate picture.jpg --model trained", status=2),
-    # export: what it writes is held against PyTorch in tests/deploy
+    # export: tests/deploy compares its files with PyTorch
     Case("export-help", "export --help", outputs=TEXT, is_verbatim=True),
     # doctor, validate
     Case("doctor", "doctor job.yaml", outputs=SHAPE, is_slow=True),
@@ -209,17 +209,17 @@ PAIRS = [
 
 
 @pytest.fixture(autouse=True)
-def _in_a_copy_of_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines name files by relative paths, and what they write is thrown away."""
+def _inputs_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a copy of the inputs: lines name files by relative paths, and their output is discarded."""
     shutil.copytree(INPUTS, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(market, "today", lambda: date(2026, 11, 22))  # prices age
+    monkeypatch.setattr(market, "today", lambda: date(2026, 11, 22))  # the age of prices depends on it
 
 
 @pytest.mark.parametrize(("case", "output"), PAIRS)
-def test_a_verb_prints_what_it_printed(
+def test_output_is_unchanged(
     case: Case, output: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = shlex.split(case.line)
@@ -249,8 +249,8 @@ def test_every_golden_file_has_a_case() -> None:
     }
 
 
-def test_a_changed_figure_is_seen() -> None:
-    """The comparison itself: keys, numbers, lengths and kinds."""
+def test_changed_value_is_detected() -> None:
+    """Check the comparison itself: keys, numbers, lengths and types."""
     data = {"a": [1, 2.0], "b": None, "c": True}
     assert _differences(data, {"a": [1, 2.0 * (1 + 1e-12)], "b": None, "c": True}, 1e-9) == []
     for other in ({"a": [1, 2.0]}, {**data, "d": 0}, {**data, "a": [1]}, {**data, "a": [2, 2.0]}, {**data, "a": [1, 2.1]},
@@ -263,7 +263,7 @@ def test_a_changed_figure_is_seen() -> None:
 
 
 def _compare_text(path: Path, text: str | None) -> None:
-    """None: there is nothing to compare, and no file."""
+    """Compare text with a golden file. None means no text and no file."""
     if IS_REFRESHING and text is None:
         path.unlink(missing_ok=True)
     elif IS_REFRESHING and text is not None:
@@ -273,7 +273,7 @@ def _compare_text(path: Path, text: str | None) -> None:
 
 
 def _check_fits(text: str, width: int, wider: str) -> None:
-    """No line of an answer is wider, and no word is broken: each is one of a wider text. What is copied is as long as it is."""
+    """Check that no line is wider and no word is broken (all words occur in a wider text). Lines to copy may be longer."""
     words = set(re.sub("[─└┌]", "", wider).split())
     for line in re.sub("[─└┌]", "", text.partition("--full shows")[0]).splitlines():
         assert len(line) <= width or " " not in line.strip(), f"wider than {width}: {line}"
@@ -281,7 +281,7 @@ def _check_fits(text: str, width: int, wider: str) -> None:
 
 
 def _compare_json(path: Path, data: Any, tolerance: float) -> None:
-    # What is the same but for the last digits stays as it is, so that a diff shows changes only.
+    # Keep golden values that differ in the last digits only, so that a diff shows real changes.
     if IS_REFRESHING and not (path.exists() and not _differences(json.loads(path.read_text()), data, tolerance)):
         path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     assert path.exists(), f"no {path.name}; CHRONOGRAD_REFRESH_GOLDEN=1 writes it"
@@ -289,7 +289,7 @@ def _compare_json(path: Path, data: Any, tolerance: float) -> None:
 
 
 def _differences(golden: Any, data: Any, tolerance: float, where: str = "") -> list[str]:
-    """Each place at which two values of JSON are not the same."""
+    """Return each difference between two JSON values."""
     if isinstance(golden, dict) and isinstance(data, dict):
         lacking = [f"{where}.{key}: only in {side}" for keys, side in
                    ((golden.keys() - data.keys(), "the golden file"), (data.keys() - golden.keys(), "the output")) for key in keys]  # fmt: skip
@@ -308,7 +308,7 @@ def _differences(golden: Any, data: Any, tolerance: float, where: str = "") -> l
 
 
 def _shape(data: Any) -> Any:
-    """Keys alone. Of a list those that any of its entries has, not what is within. A stall is there on a busy machine only."""
+    """Return only the keys: for a list, those of any entry. A stall occurs on busy machines only."""
     if isinstance(data, dict):
         return {key: _shape(value) for key, value in data.items() if key != "stall_s"}
     if isinstance(data, list):
@@ -316,12 +316,11 @@ def _shape(data: Any) -> Any:
     return "VALUE"
 
 
-# -- what is put aside -----------------------------------------------------------------------------------
+# -- values that vary --------------------------------------------------------------------------------------
 
 
 def _without_here_and_now(text: str) -> str:
-    """With HERE for the current folder, NOW for each time within the last hour, and without the time that is left; times of the
-    inputs stay."""
+    """Replace the current folder by HERE and times within the last hour by NOW, and remove the remaining time."""
 
     def replaced(match: re.Match[str]) -> str:
         age = datetime.now(UTC) - datetime.fromisoformat(match[0])
@@ -331,24 +330,24 @@ def _without_here_and_now(text: str) -> str:
 
 
 def _without_versions(data: Any) -> Any:
-    """Without versions, and with TODAY for the date of a prediction that was just made."""
+    """Replace versions, and the date of a new prediction by TODAY."""
     if isinstance(data, dict):
-        return {key: _put_aside(key, value) for key, value in data.items()}
+        return {key: _normalized(key, value) for key, value in data.items()}
     return [_without_versions(entry) for entry in data] if isinstance(data, list) else data
 
 
-def _put_aside(key: str, value: Any) -> Any:
-    # A test may begin before midnight.
+def _normalized(key: str, value: Any) -> Any:
+    # A test may start before midnight.
     days = [(datetime.now(UTC) - timedelta(days=ago)).date().isoformat() for ago in (0, 1)]
     return "VERSIONS" if key == "versions" else "TODAY" if key == "date" and value in days else _without_versions(value)
 
 
 def _picked_lines(text: str, rows: tuple[str, ...]) -> str:
-    """The lines of some rows; columns are as wide as their widest entry, which may not be among them."""
+    """Return the lines of some rows. Collapse spaces: the widest entry of a column may be in another row."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     return "".join(f"{line}\n" for line in lines if line.split(" ", 1)[0] in rows)
 
 
-def test_only_a_prediction_is_of_today() -> None:
-    """What is kept in a catalogue has the date that it was looked up, on every later day, too."""
+def test_only_predictions_have_the_current_date() -> None:
+    """Entries of a catalogue have the date of their source."""
     assert {path.name.partition("-")[0] for path in GOLDEN.iterdir() if "TODAY" in path.read_text()} == {"predict"}
