@@ -1,4 +1,4 @@
-"""What Python gets of the catalogue: sentences that follow from its figures."""
+"""Catalogue answers from Python: their sentences follow from the figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_devices_name_the_fastest() -> None:
     assert [row[0] for row in section.table.rows] == [d.name for d in known]
 
 
-def test_a_device_has_its_balance_sources_and_least_price() -> None:
+def test_device_has_balance_sources_and_lowest_price() -> None:
     shown = answer.device("V100")
     v100 = catalog.device("v100")
     assert [section.title for section in shown.sections] == [f"v100: {v100.title}", "Sources", "Prices"]
@@ -31,22 +31,22 @@ def test_a_device_has_its_balance_sources_and_least_price() -> None:
     assert shown.data == v100.model_dump(mode="json")
 
 
-def test_a_link_says_from_which_size_on_bandwidth_matters() -> None:
+def test_link_latency_threshold() -> None:
     link = catalog.link("ethernet-10g")
     size = si(link.latency_s * link.bandwidth_bytes_per_s, "B")
     assert f"below {size} spend more time on latency" in answer.link("ethernet-10g").sections[0].takeaway
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("titan-xp", "No price of titan-xp is known"), ("t4", "is the least for one device")]
+    ("name", "message"), [("titan-xp", "No price of titan-xp is known"), ("t4", "is the least for one device")]
 )
-def test_prices(name: str, said: str) -> None:
+def test_prices(name: str, message: str) -> None:
     shown = answer.prices(name)
-    assert said in shown.sections[0].takeaway
+    assert message in shown.sections[0].takeaway
     assert len(shown.data) == len(catalog.prices(name))
 
 
-def test_prices_and_devices_name_the_same_ones() -> None:
+def test_prices_and_devices_agree() -> None:
     (listed,) = answer.devices().sections
     (priced,) = answer.prices().sections
     assert listed.table is not None
@@ -62,7 +62,7 @@ def test_prices_and_devices_name_the_same_ones() -> None:
     ["h100-pcie", "h100-nvl", "h200", "b200", "gb200", "gh200", "a10", "l40s", "rtx8000", "rtx2080ti", "titan-v", "v100-32", "mi250",
      "mi300x", "xeon-8481c", "epyc-7763", "epyc-9r14", "graviton3"],
 )  # fmt: skip
-def test_devices_people_have_are_there_with_their_links(name: str) -> None:
+def test_common_devices_and_their_links_exist(name: str) -> None:
     d = catalog.device(name)
     links = [d.node.intra_link, d.node.inter_link, d.node.host_link, d.node.group_link]
     assert all(catalog.link(link).bandwidth_bytes_per_s > 0 for link in links if link)
@@ -81,13 +81,13 @@ def test_devices_people_have_are_there_with_their_links(name: str) -> None:
         ("NVIDIA L40S", "l40s"),
     ],
 )
-def test_names_that_drivers_say(driver: str, name: str) -> None:
+def test_device_by_driver_name(driver: str, name: str) -> None:
     assert catalog.device(driver).name == name
 
 
 @pytest.mark.parametrize(
     ("name", "peak", "sparse"),
-    # What vendors print for 2:4 sparsity is twice what a dense product reaches.
+    # Vendors print figures for 2:4 sparsity: twice the dense peak.
     [
         ("h100-pcie", 756.5e12, 1513e12),
         ("b200", 2250e12, 4500e12),

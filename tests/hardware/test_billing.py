@@ -1,4 +1,4 @@
-"""What a run on rented machines is billed, and which prices are flagged."""
+"""Billing of runs on rented machines, and suspicious prices."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def offer(vendor: str = "AWS", **fields: object) -> Price:
     [("AWS", 0.43, 60), ("GCP", 61.2, 62), ("Lambda", 61, 120), ("Verda", 1, 600), ("RunPod", 0.43, 1), ("CoreWeave", 10, 3600),
      ("CoreWeave", 3601, 7200), ("AWS", 3600, 3600)],
 )  # fmt: skip
-def test_a_minimum_and_steps_are_billed(vendor: str, seconds: float, expected: float) -> None:
+def test_minimum_and_billing_steps(vendor: str, seconds: float, expected: float) -> None:
     terms = billing.billing_of(vendor)
     columns = {"minimum_h": terms.minimum_s / 3600, "billing_h": terms.step_s / 3600}
     assert 3600 * billed(seconds / 3600, columns) == pytest.approx(expected)
 
 
-def test_every_vendor_with_a_price_is_billed_by_a_source_or_by_hours() -> None:
+def test_every_vendor_has_a_billing_source_or_hours() -> None:
     for vendor in {row.vendor for row in catalog.prices()}:
         found = billing.billing_of(vendor)
         assert found.source
@@ -34,7 +34,7 @@ def test_every_vendor_with_a_price_is_billed_by_a_source_or_by_hours() -> None:
         assert found.minimum_s >= found.step_s
 
 
-def test_a_price_far_from_its_peers_is_flagged() -> None:
+def test_price_far_from_peers_is_flagged() -> None:
     peers = [offer(vendor, price_usd_per_hour=price) for vendor, price in (("B", 3), ("C", 3.3), ("D", 4))]
     assert billing.peers_median(offer(), [offer(), *peers]) == 3.3
     assert billing.price_note(offer(), peers) == ""
@@ -45,19 +45,19 @@ def test_a_price_far_from_its_peers_is_flagged() -> None:
     assert billing.peers_median(offer(), regions) is None
 
 
-def test_a_spot_price_without_peers_is_compared_with_prices_on_demand() -> None:
+def test_spot_price_without_spot_peers() -> None:
     peers = [offer(vendor) for vendor in "BCD"]
     assert "below 1/5 of the on-demand median" in billing.price_note(offer(kind="spot", price_usd_per_hour=0.7), peers)
     assert billing.price_note(offer(kind="spot", price_usd_per_hour=1), peers) == ""
 
 
-def test_the_a100_for_a_quarter_of_a_dollar_is_flagged_and_usual_prices_are_not() -> None:
+def test_suspicious_a100_price_is_flagged() -> None:
     flagged = {(row.vendor, row.instance) for row in catalog.prices() if billing.price_note(row)}
     assert ("Verda", "1A100.40S.22V") in flagged
     assert len(flagged) < 0.1 * len(catalog.prices())
 
 
-def test_one_board_is_not_priced_as_a_machine_of_four() -> None:
+def test_price_of_one_board_and_of_four() -> None:
     one, four = market.price_of("k80"), market.price_of("k80", count=4)
     assert one is not None
     assert four is not None

@@ -1,4 +1,4 @@
-"""The catalogue against published figures, its own rules, and files that are wrong."""
+"""The device catalogue: published figures, its own rules, and invalid files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chronograd.hardware import catalog, instances
 from chronograd.hardware.catalog import device, devices, link, links, prices
 from chronograd.hardware.market import price_of
 
-# Names of the catalogue's own files: `devices()` would add those of whoever runs the tests.
+# Names of the packaged files only: `devices()` would add the user's own.
 NAMES = sorted(path.stem for path in (Path(catalog.__file__).parent / "devices").glob("*.toml"))
 
 COLUMNS = "vendor,instance,device,count,price_usd_per_hour,kind,includes_host,date,tag,source"
@@ -36,7 +36,7 @@ inter_link = "ethernet-1g"
 
 @pytest.fixture(autouse=True)
 def data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user without devices of their own."""
+    """Use an empty data folder without user devices."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     return tmp_path / "data"
 
@@ -54,19 +54,19 @@ class TestPublishedFigures:
     def test_tensor_machine_balance(self, name: str, balance: float) -> None:
         assert device(name).machine_balance("fp16") == pytest.approx(balance, abs=0.5)
 
-    def test_paleos_platforms(self) -> None:
+    def test_paleo_platforms(self) -> None:
         # Qi et al., PALEO, ICLR 2017, device files: Titan X 6144 GFLOPS, 336.5 GB/s; K80 5600 GFLOPS, 480 GB/s.
         assert device("titan-x").peak() == 6144e9
         assert device("titan-x").bandwidth_bytes_per_s == 336.5e9
         assert device("k80").base_peak_flops_per_s["fp32"] == 5600e9
         assert device("k80").bandwidth_bytes_per_s == 480e9
 
-    def test_ceiling_of_speed_up_over_a_k80_board_at_base_clock(self) -> None:
+    def test_speedup_limits_over_k80_at_base_clock(self) -> None:
         base = device("k80").base_peak_flops_per_s["fp32"]
         assert [round(device(n).peak() / base, 1) for n in ("p100", "v100", "a100")] == [1.9, 2.8, 3.5]
         assert round(device("a100").peak("tf32") / base, 1) == 27.9
 
-    def test_a_board_is_two_gpus(self) -> None:
+    def test_board_is_two_gpus(self) -> None:
         board, half = device("k80"), device("k80-gk210")
         for precision, peak in board.peak_flops_per_s.items():
             assert half.peak(precision) == pytest.approx(peak / 2)
@@ -80,7 +80,7 @@ class TestPublishedFigures:
     def test_links_are_per_direction(self, name: str, both_directions_gb_per_s: float) -> None:
         assert 2 * link(name).bandwidth_bytes_per_s == both_directions_gb_per_s * 1e9
 
-    def test_loopback_repeats_the_measured_all_reduce(self) -> None:
+    def test_loopback_matches_measured_all_reduce(self) -> None:
         # Gloo, 2 processes: 25 MB in 25 ms, 100 MB in 99 ms; a ring of two is 2 * latency + bytes / bandwidth.
         loopback = link("loopback")
         for size, time_s in ((25e6, 25e-3), (100e6, 99e-3)):
@@ -94,13 +94,13 @@ class TestNames:
         [
             ("V100", "v100"),
             ("a100", "a100-40"),
-            ("Tesla K80", "k80-gk210"),  # as CUDA names one GPU of the board
+            ("Tesla K80", "k80-gk210"),  # CUDA's name for one GPU of the board
             ("NVIDIA GeForce RTX 3090", "rtx3090"),
             ("NVIDIA H100 80GB HBM3", "h100"),
             ("titan_x", "titan-x"),
         ],
     )
-    def test_any_case_and_alias(self, asked: str, found: str) -> None:
+    def test_upper_case_and_aliases(self, asked: str, found: str) -> None:
         assert device(asked).name == found
 
     def test_near_names(self) -> None:
@@ -111,12 +111,12 @@ class TestNames:
         with pytest.raises(NotFoundError, match="nvlink"):
             link("nvlink9")
 
-    def test_missing_precision_names_those_there_are(self) -> None:
+    def test_missing_precision_lists_available_ones(self) -> None:
         with pytest.raises(InputError, match=r"k80 has no fp16(.|\n)*fp64, fp32"):
             device("k80").peak("fp16")
 
 
-class TestFilesOfTheCatalogue:
+class TestCatalogueFiles:
     @pytest.mark.parametrize("name", NAMES)
     def test_every_figure_has_a_source(self, name: str) -> None:
         d = device(name)
@@ -136,7 +136,7 @@ class TestFilesOfTheCatalogue:
         assert {of for source in link(name).source for of in source.of} == {"latency_s", "bandwidth_bytes_per_s"}
 
     @pytest.mark.parametrize("folder", ["devices", "links"])
-    def test_files_are_named_as_what_they_hold(self, folder: str) -> None:
+    def test_file_names_match_contents(self, folder: str) -> None:
         found = sorted(p.stem for p in (Path(catalog.__file__).parent / folder).glob("*.toml"))
         assert found == sorted(entry.name for entry in (devices() if folder == "devices" else links()))
 
@@ -145,11 +145,11 @@ class TestFilesOfTheCatalogue:
             peaks = [d.peak_flops_per_s[p] for p in ("fp64", "fp32", "tf32", "fp16") if p in d.peak_flops_per_s]
             assert peaks == sorted(peaks), d.name
 
-    def test_devices_of_like_name_say_which_they_are(self) -> None:
+    def test_every_device_has_a_note(self) -> None:
         assert all(d.note for d in devices())
 
 
-class TestUsersDevices:
+class TestUserDevices:
     def test_save_and_read_back(self, tmp_path: Path) -> None:
         fitted = {"utilisation": {"conv_3x3": 0.8, "gemm": [0.7, 0.9]}, "launch_s": 5e-6, "notes": {"a": {"b": 1}}}
         d = device("v100").model_copy(update={"calibration": fitted, "provenance": {"date": "2026-11-21", "n": 25}})
@@ -157,7 +157,7 @@ class TestUsersDevices:
         assert device(tmp_path / "new" / "v100.toml") == d
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_every_device_survives_being_written(self, name: str, tmp_path: Path) -> None:
+    def test_every_device_round_trip(self, name: str, tmp_path: Path) -> None:
         device(name).save(tmp_path / "d.toml")
         assert device(tmp_path / "d.toml") == device(name)
 
@@ -171,7 +171,7 @@ class TestUsersDevices:
         assert devices()[-1].name == "local"
         assert price_of("local") is None
 
-    def test_the_catalogue_cannot_be_shadowed(self) -> None:
+    def test_user_file_cannot_replace_a_catalogue_device(self) -> None:
         device("cpu").save(catalog.user_device_path("h100"))
         assert device("h100").kind == "gpu"
         assert [d.name for d in devices()].count("cpu") == 1
@@ -192,7 +192,7 @@ class TestUsersDevices:
             ("[node]", "[node", "not valid TOML"),
         ],
     )
-    def test_a_bad_file_names_field_and_value(self, tmp_path: Path, old: str, new: str, message: str) -> None:
+    def test_invalid_file_names_field_and_value(self, tmp_path: Path, old: str, new: str, message: str) -> None:
         path = tmp_path / "bad.toml"
         assert old in USERS_DEVICE
         path.write_text(USERS_DEVICE.replace(old, new))
@@ -200,7 +200,7 @@ class TestUsersDevices:
             device(path)
         assert str(path) in caught.value.message
 
-    def test_a_right_file_a_missing_one_and_one_that_is_not_text(self, tmp_path: Path) -> None:
+    def test_valid_missing_and_binary_files(self, tmp_path: Path) -> None:
         path = tmp_path / "mine.toml"
         path.write_text(USERS_DEVICE)
         assert device(str(path)).machine_balance() == 25
@@ -219,15 +219,15 @@ class TestPrices:
             "p2.16xlarge": 8,
         }
 
-    def test_what_an_instance_is_stands_in_one_place(self) -> None:
-        """Files of instance types say it; prices of such an instance leave it out, and those of others say it."""
+    def test_instance_details_have_one_source(self) -> None:
+        """Instance files define device and count. Prices of known instances omit them; other prices state them."""
         for path in (catalog.resources.files("chronograd.hardware") / "prices").iterdir():
             for line in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
                 is_known = instances.priced(line["vendor"], line["instance"]) is not None
                 stated = [line["device"], line["count"], *([line["vcpus"]] if is_known else [])]
                 assert any(stated) != is_known, (path.name, line)
 
-    def test_a_row_of_a_known_instance_need_not_say_what_it_is(self, tmp_path: Path) -> None:
+    def test_price_of_known_instance_may_omit_details(self, tmp_path: Path) -> None:
         path = tmp_path / "p.csv"
         path.write_text(f"{COLUMNS},region\nAWS,p5.48xlarge,,,50,spot,true,2026-11,assumed,me,us-west-2\n")
         (row,) = catalog.read_prices(path)
@@ -244,8 +244,8 @@ class TestPrices:
         assert dates == sorted(dates, reverse=True)
         assert dates[-1] == ""
 
-    def test_every_price_is_of_a_device_of_the_catalogue(self) -> None:
-        """h100-nvl was in the price table only."""
+    def test_every_price_belongs_to_a_catalogue_device(self) -> None:
+        """Guards against h100-nvl, which was only in the price table."""
         assert {p.device for p in prices()} <= set(NAMES)
         assert [p.instance for p in prices("H100 NVL") if p.vendor == "Azure"] == [
             "NC40ads H100 v5",
@@ -254,14 +254,14 @@ class TestPrices:
         with pytest.raises(NotFoundError):
             prices("h1000000")
 
-    def test_all_prices_are_finite_dated_and_say_where_from(self) -> None:
+    def test_prices_are_finite_dated_and_have_a_source(self) -> None:
         for p in prices():
             assert math.isfinite(p.usd_per_device_hour)
             assert p.source
             assert p.date
             assert p.most_devices >= p.count
 
-    def test_a_day_that_is_not_in_the_calendar_is_no_date(self, tmp_path: Path) -> None:
+    def test_invalid_calendar_date(self, tmp_path: Path) -> None:
         path = tmp_path / "p.csv"
         path.write_text(f"{COLUMNS}\nMine,x,v100,1,1,on-demand,true,2026-13,assumed,me\n")
         with pytest.raises(FileFormatError, match=r"p\.csv, line 2(.|\n)*date"):
@@ -269,7 +269,7 @@ class TestPrices:
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("driver_name", "name"),
     {
         "NVIDIA H100 80GB HBM3": "h100",
         "NVIDIA H100 PCIe": "h100-pcie",
@@ -306,6 +306,6 @@ class TestPrices:
         "AMD Instinct MI210": "mi210",
     }.items(),
 )
-def test_what_drivers_call_a_device(said: str, name: str | None) -> None:
-    found = catalog.of_driver_name(said)
+def test_catalogue_name_of_driver_name(driver_name: str, name: str | None) -> None:
+    found = catalog.of_driver_name(driver_name)
     assert (found.name if found else None) == name

@@ -1,4 +1,4 @@
-"""Which price holds, how old it is, and newer ones of the user's own."""
+"""The valid price, its age, and updates by the user."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def listed(monkeypatch: pytest.MonkeyPatch, *rows: Price) -> None:
     monkeypatch.setattr(catalog, "_prices", lambda: rows)
 
 
-class TestWhichPriceHolds:
-    def test_the_latest_of_an_instance_and_the_least_of_those(self, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestPriceChoice:
+    def test_latest_price_per_instance_then_lowest(self, monkeypatch: pytest.MonkeyPatch) -> None:
         listed(
             monkeypatch, price(date="2025", price_usd_per_hour=1), price(), price(instance="y", price_usd_per_hour=3)
         )
@@ -41,15 +41,15 @@ class TestWhichPriceHolds:
         assert market.price_of("v100", vendor="a") == price()
         assert market.price_of("rtx5090") is None
 
-    def test_a_price_without_the_host_comes_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_price_without_host_is_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
         bare = price(instance="GPU", price_usd_per_hour=0.1, includes_host=False)
         listed(monkeypatch, bare, price())
         assert market.price_of("v100") == price()
         listed(monkeypatch, bare)
         assert market.price_of("v100") == bare
 
-    def test_whole_instances_are_paid(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Eight for 8 dollars beat three for 3 dollars each, and one for 4 does not beat 8 for one device alone."""
+    def test_whole_instances_are_charged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Eight for $8 beat three at $3 each. One for $4 does not beat eight for $8 if only one device is needed."""
         eight, one = (
             price(instance="eight", count=8, price_usd_per_hour=8),
             price(instance="one", price_usd_per_hour=4, up_to=8),
@@ -59,7 +59,7 @@ class TestWhichPriceHolds:
         assert [float(eight.usd_per_hour(n)) for n in (1, 8, 9)] == [8, 8, 16]
         assert [float(one.usd_per_hour(n)) for n in (1, 3)] == [4, 12]
 
-    def test_a_machine_that_holds_them_all_before_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_single_machine_is_preferred_over_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
         four, one = price(instance="four", count=4, price_usd_per_hour=20), price()
         listed(monkeypatch, four, one)
         assert market.price_of("v100", count=4) == four
@@ -71,12 +71,12 @@ class TestAge:
         [("2026-11-22", 0, False), ("2025-11-22", 1, False), ("2025-11-20", 1.005, True), ("2021", 5.39, True), ("2026-11", 0.02, False),
          ("", None, True)],
     )  # fmt: skip
-    def test_from_the_middle_of_what_is_stated(self, held: str, years: float | None, is_old: bool) -> None:
+    def test_age_from_middle_of_stated_period(self, held: str, years: float | None, is_old: bool) -> None:
         row = price(date=held)
         assert market.age_years(row) == (None if years is None else pytest.approx(years, abs=0.01))
         assert market.is_old(row) == is_old
 
-    def test_the_spread_grows_with_the_root_of_the_age(self) -> None:
+    def test_spread_grows_with_root_of_age(self) -> None:
         one, four = (market.sigma_log(price(date=day)) for day in ("2025-11-22", "2022-11-22"))
         assert four == pytest.approx(2 * one, rel=1e-3)
         assert market.sigma_log(price()) == 0
@@ -84,7 +84,7 @@ class TestAge:
 
 
 class TestUpdate:
-    def test_rows_are_kept_and_the_latest_holds(self, tmp_path: Path) -> None:
+    def test_latest_price_is_used_after_update(self, tmp_path: Path) -> None:
         before = market.price_of("h100", vendor="AWS")
         assert before is not None
         newer = tmp_path / "newer.csv"
@@ -115,9 +115,7 @@ class TestUpdate:
             ("\nAWS", "\n\nAWS,", "is not a price"),
         ],
     )
-    def test_what_is_wrong_is_refused_and_nothing_is_kept(
-        self, tmp_path: Path, old: str, new: str, message: str
-    ) -> None:
+    def test_invalid_price_file_changes_nothing(self, tmp_path: Path, old: str, new: str, message: str) -> None:
         text = f"{COLUMNS}\nAWS,p5.48xlarge,h100,8,40,on-demand,true,2026-11-21,verified,me,192,\n"
         path = tmp_path / "bad.csv"
         path.write_text(text.replace(old, new, 1))
@@ -125,7 +123,7 @@ class TestUpdate:
             market.update_prices(path)
         assert not catalog.user_prices_path().exists()
 
-    def test_an_empty_table(self, tmp_path: Path) -> None:
+    def test_empty_price_table(self, tmp_path: Path) -> None:
         path = tmp_path / "empty.csv"
         path.write_text(f"{COLUMNS}\n")
         with pytest.raises(FileFormatError, match="has no prices"):
