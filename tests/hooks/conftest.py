@@ -7,8 +7,10 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _no_networks_of_other_tests() -> Iterator[None]:
-    """A recording looks for its network among all objects; trainers are held in cycles until they are collected."""
+def _collect_other_networks() -> Iterator[None]:
+    """Collect garbage: a recording searches all objects for its network, and reference cycles hold trainers of other
+    tests.
+    """
     gc.collect()
     yield
     gc.collect()

@@ -1,4 +1,4 @@
-"""A loop that Accelerate drives, really run on the CPU."""
+"""Training loops with Accelerate, run on the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ accelerate = pytest.importorskip("accelerate")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_every_update_is_a_step_with_its_parts(tmp_path: Path) -> None:
+def test_update_is_one_step_with_parts(tmp_path: Path) -> None:
     from chronograd.hooks.accelerate import record
 
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
@@ -44,7 +44,7 @@ def test_every_update_is_a_step_with_its_parts(tmp_path: Path) -> None:
     assert found.provenance.flops_per_step_per_rank == pytest.approx(2 * 2 * 4 * 2 * 8)
 
 
-def test_a_loop_that_raises_leaves_its_record(tmp_path: Path) -> None:
+def test_failed_loop_leaves_a_record(tmp_path: Path) -> None:
     from chronograd.hooks.accelerate import record
 
     accelerator = accelerate.Accelerator(cpu=True)

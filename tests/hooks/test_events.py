@@ -1,4 +1,4 @@
-"""A loop that is recorded by events, however a trainer calls them."""
+"""Loops recorded by events, in any order of calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chronograd.rundir import RunDir
 
 def test_steps_parts_and_pauses(tmp_path: Path) -> None:
     events = LoopEvents(tmp_path / "run", warmup=1, quiet=True)
-    events.begin_step()  # before it has begun nothing counts
+    events.begin_step()  # ignored before begin()
     network = torch.nn.Linear(4, 2)
     events.begin(batch=8, device=None)
     events.begin(batch=99)
@@ -42,7 +42,7 @@ def test_steps_parts_and_pauses(tmp_path: Path) -> None:
     assert record.value("throughput_samples_per_s") == pytest.approx(8 / record.value("step_time_s"))
 
 
-def test_a_loop_that_raised_says_so_and_its_last_step_is_none(tmp_path: Path) -> None:
+def test_failed_loop_excludes_its_last_step(tmp_path: Path) -> None:
     events = LoopEvents(tmp_path / "run", warmup=1, quiet=True)
     events.begin()
     for _ in range(3):

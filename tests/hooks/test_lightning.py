@@ -1,4 +1,4 @@
-"""A Lightning Trainer, really run on the CPU."""
+"""Lightning's Trainer, run on the CPU."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def fit(path: Path, fails_at: int | None = None, validated: list[float] | None =
     trainer.fit(Module(), DataLoader(data, 8), DataLoader(data, 16))
 
 
-def test_every_step_is_recorded_with_its_parts(tmp_path: Path) -> None:
+def test_every_step_is_recorded_with_parts(tmp_path: Path) -> None:
     fit(tmp_path / "run")
     record = RunDir.open(tmp_path / "run").record()
     assert record["step_time_s"].n == 11  # two epochs of six, the first step warm-up
     for part in ("forward_s", "backward_s", "update_s"):
         assert record.value(part) > 0
     assert record.value("throughput_samples_per_s") == pytest.approx(8 / record.value("step_time_s"))
-    # Forward and the gradient of the weights; the input takes none.
+    # Forward and the weight gradients; the input needs no gradient.
     assert record.provenance.flops_per_step_per_rank == pytest.approx(2 * 2 * 4 * 2 * 8)
 
 
@@ -67,8 +67,8 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
     assert record.value("throughput_samples_per_s") == pytest.approx(24 / record.value("step_time_s"))
 
 
-def test_validation_is_out_of_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch of validation falls into a pause of the recording."""
+def test_validation_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that every validation batch is inside a pause of the recording."""
     pauses, validated = list[tuple[float, float]](), list[float]()
     real = LoopRecorder.pause
 
@@ -86,14 +86,14 @@ def test_validation_is_out_of_the_clock(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_two_ranks_share_a_step(tmp_path: Path) -> None:
-    """Each rank takes every second batch of 8: three steps of an epoch, each of 16 samples."""
+    """Each rank takes every second batch of 8, so an epoch has three steps of 16 samples."""
     fit(tmp_path / "run", devices=2, strategy="ddp_fork")
     record = RunDir.open(tmp_path / "run").record()
     assert (record.world, record["step_time_s"].n) == (2, 5)
     assert record.value("throughput_samples_per_s") == pytest.approx(16 / record.value("step_time_s"))
 
 
-def test_a_trainer_that_raises_leaves_its_record(tmp_path: Path) -> None:
+def test_failed_trainer_leaves_a_record(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no luck"):
         fit(tmp_path / "run", fails_at=4)
     record = RunDir.open(tmp_path / "run").record()
