@@ -1,4 +1,4 @@
-"""Figures as people write them."""
+"""Throughput figures as people write them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from chronograd.judge.claim import is_claim, parse
         ("812 images/s per device", 8 * 812),
     ],
 )
-def test_a_figure_is_read_with_its_unit(text: str, rate: float) -> None:
+def test_figures_with_units(text: str, rate: float) -> None:
     assert is_claim(text)
     assert parse(text).samples_per_s(batch=64, devices=8, tokens=16) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("text", ["0/s", "812 parsecs", "812 images/h", "fast", "812 ms/s", "-3/s", "78 ms/gpu"])
-def test_what_is_no_throughput_is_refused(text: str) -> None:
+def test_invalid_figures(text: str) -> None:
     with pytest.raises(InputError, match="throughput"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", ["resnet50", "runs/mine", "torchvision:vgg19", "job.yaml"])
-def test_names_are_no_figures(text: str) -> None:
+def test_names_are_not_figures(text: str) -> None:
     assert not is_claim(text)

@@ -1,4 +1,4 @@
-"""Verdicts: twelve figures of which the answer is known, each really predicted; then what a verdict is made of."""
+"""Verdicts: twelve figures with a known answer, each compared with a prediction; then the rules of a verdict."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def judged(figure: str, on: str, precision: str, batch: int | None = None, *chan
 # -- twelve cases ---------------------------------------------------------------------------------------------
 
 
-def test_impossible_as_it_ran_in_half_precision() -> None:
-    """The reader's question: 812 images/s on a V100 "in fp32", where NVIDIA published 367 in fp32 and 1,200 in fp16."""
+def test_impossible_in_fp32_but_not_fp16() -> None:
+    """Judge 812 images/s on a V100 in fp32; NVIDIA published 367 in fp32 and 1,200 in fp16."""
     one = judged("812 images/s", "v100", "fp32")
     assert one.verdict == "impossible"
     assert one.rate * one.limit.flops_per_sample > 15.7e12
@@ -56,43 +56,43 @@ def test_impossible_as_it_ran_in_half_precision() -> None:
     assert 0.9 < one.rate / one.explanations[0].samples_per_s < 1.1
 
 
-def test_impossible_as_it_is_the_figure_of_inference() -> None:
-    """What NVIDIA published for inference on a T4, quoted as training."""
+def test_impossible_inference_figure_as_training() -> None:
+    """Judge NVIDIA's T4 inference figure as training."""
     one = judged("1198 images/s", "t4", "fp16", 128, with_advice=False)
     assert one.verdict == "impossible"
     assert next((row.source.mode, row.samples_per_s) for row in one.same_elsewhere) == ("inference", 1190)
 
 
-def test_impossible_by_bytes_though_not_by_flops() -> None:
-    """A network of depthwise convolutions at three times the bandwidth of an A100 that its activations leave."""
+def test_impossible_by_bytes_but_not_flops() -> None:
+    """Use depthwise convolutions at three times the rate that the A100's bandwidth allows."""
     one = judged("6000 images/s", "a100-80", "fp32", 256, network="torchvision:mobilenet_v2", with_advice=False)
     assert one.verdict == "impossible"
     assert one.rate * one.limit.flops_per_sample < one.limit.peak_flops_per_s
 
 
-def test_slow_by_far() -> None:
-    """100 images/s where 367 are published."""
+def test_far_too_slow() -> None:
+    """Judge 100 images/s; 367 are published."""
     one = judged("100 images/s", "v100", "fp32", 112, with_advice=False)
     assert one.verdict == "slow"
     assert one.of_expected == pytest.approx(0.28, abs=0.03)
 
 
-def test_slow_as_autocast_was_off() -> None:
-    """NVIDIA's 8 × V100 in fp32, quoted as mixed precision, in which they published 8,322."""
+def test_slow_without_autocast() -> None:
+    """Judge NVIDIA's fp32 figure for 8 × V100 as mixed precision, for which they published 8,322."""
     one = judged("2855 images/s", "8xv100", "fp16", 2048, "training.channels_last=true")
     assert one.verdict == "slow"
     assert one.explanations[0].words == ("fp32",)
 
 
-def test_slow_as_tensor_cores_ran_in_tf32() -> None:
-    """NVIDIA's A100 in TF32, quoted as mixed precision, in which they published 2,470."""
+def test_slow_with_tf32_instead_of_fp16() -> None:
+    """Judge NVIDIA's TF32 figure for the A100 as mixed precision, for which they published 2,470."""
     one = judged("938 images/s", "a100-80", "fp16", 256, "training.channels_last=true")
     assert one.verdict == "slow"
     assert "TF32" in one.explanations[0].words
 
 
-# As published, and predicted without the published figures; their calibrations were fitted to other networks' timings
-# (kernels; another device's networks).
+# Predicted without these published figures. The calibrations come from other networks' timings (kernels; another
+# device's networks).
 @pytest.mark.parametrize(
     ("figure", "on", "precision", "batch", "changes", "mode"),
     [
@@ -101,7 +101,9 @@ def test_slow_as_tensor_cores_ran_in_tf32() -> None:
         ("426 images/s", "t4", "fp32", 128, (), "inference"),
     ],
 )
-def test_as_published(figure: str, on: str, precision: str, batch: int, changes: tuple[str, ...], mode: str) -> None:
+def test_published_figures_are_expected(
+    figure: str, on: str, precision: str, batch: int, changes: tuple[str, ...], mode: str
+) -> None:
     one = judged(figure, on, precision, batch, *changes, mode=mode, rows=(), with_advice=False)
     assert one.verdict == "as expected"
     assert not one.alike
@@ -111,7 +113,7 @@ def test_as_published(figure: str, on: str, precision: str, batch: int, changes:
     ("figure", "on", "precision", "batch"),
     [("938 images/s", "a100-80", "tf32", 256), ("219 images/s", "p100", "fp32", 64), ("51.9 images/s", "k80-gk210", "fp32", 64)],
 )  # fmt: skip
-def test_on_devices_without_a_calibration(figure: str, on: str, precision: str, batch: int) -> None:
+def test_devices_without_calibration(figure: str, on: str, precision: str, batch: int) -> None:
     assert not calibrations(catalog.device(on))
     one = judged(figure, on, precision, batch, rows=(), with_advice=False)
     assert one.verdict == "as expected"
@@ -119,13 +121,13 @@ def test_on_devices_without_a_calibration(figure: str, on: str, precision: str, 
     assert ten_times.verdict == "slow"
 
 
-# -- what a verdict is made of ----------------------------------------------------------------------------------
+# -- rules of a verdict -----------------------------------------------------------------------------------------
 
 
-def test_the_limit_is_flops_over_peak_and_bytes_over_bandwidth() -> None:
+def test_limit_is_flops_over_peak_and_bytes_over_bandwidth() -> None:
     side, batch, v100 = 4096, 8192, catalog.device("v100")
     product = trace(nn.Linear(side, side, bias=False), [(side,)])
-    # Forward and the gradient of the weights: the input needs none. 2 FLOPs per MAC.
+    # Forward and the weight gradients; the input needs no gradient. 2 FLOPs per MAC.
     work_s = 2 * 2 * batch * side * side / v100.peak("fp16")
     assert limit_of(product, batch, v100, "fp16").flops_s == pytest.approx(work_s)
     activation = trace(nn.Sequential(nn.ReLU()), [(side,)], mode="inference")
@@ -133,8 +135,8 @@ def test_the_limit_is_flops_over_peak_and_bytes_over_bandwidth() -> None:
     assert limit_of(activation, batch, v100, "fp32").least_s == pytest.approx(bytes_s)
 
 
-def test_winograd_is_allowed_for() -> None:
-    """VGG-16 was timed above the peak, counted plainly: 124 images/s × 92.5 GFLOP on a Titan X of 11 TFLOP/s."""
+def test_limit_allows_winograd() -> None:
+    """VGG-16 was measured above the nominal peak: 124 images/s × 92.5 GFLOP on a Titan X of 11 TFLOP/s."""
     one = judged("124.4 images/s", "titan-x-pascal", "fp32", 16, network="torchvision:vgg16", with_advice=False)
     assert one.rate * one.limit.flops_per_sample > one.limit.peak_flops_per_s
     assert one.verdict == "as expected"
@@ -142,7 +144,7 @@ def test_winograd_is_allowed_for() -> None:
     assert WINOGRAD == 4
 
 
-def test_a_card_for_desktops_may_exceed_its_clock() -> None:
+def test_desktop_card_may_exceed_its_clock() -> None:
     side, batch = 4096, 8192
     product = trace(nn.Linear(side, side, bias=False), [(side,)])
     card, server = catalog.device("gtx1080ti"), catalog.device("p100")
@@ -150,7 +152,7 @@ def test_a_card_for_desktops_may_exceed_its_clock() -> None:
     assert share[0] * 1.2 == pytest.approx(share[1])
 
 
-def test_verdicts_by_the_interval_and_by_what_was_published() -> None:
+def test_verdict_from_interval_and_published_figures() -> None:
     expected = Quantity(value=100.0, unit="sample/s", low=80.0, high=125.0)
     verdicts = [verdict_of(rate, 500.0, expected, []) for rate in (79, 80, 125, 126, 500, 501)]
     assert verdicts == ["slow", "as expected", "as expected", "suspicious", "suspicious", "impossible"]
@@ -159,7 +161,7 @@ def test_verdicts_by_the_interval_and_by_what_was_published() -> None:
     assert verdict_of(75.0, 500.0, expected, [70.0]) == "as expected"
 
 
-def test_published_figures_weigh_by_their_spread() -> None:
+def test_published_figures_are_weighted_by_spread() -> None:
     one = judged("367/s", "v100", "fp32", 112, with_advice=False)
     (row,) = one.alike
     own, sigma = one.predicted.samples_per_s, one.predicted.record.provenance.sigma_log
@@ -174,7 +176,7 @@ def test_published_figures_weigh_by_their_spread() -> None:
     assert judged(f"{high}/s", "v100", "fp32", 112, with_advice=False).quantile == pytest.approx(0.9, abs=1e-4)
 
 
-def test_a_calibration_fitted_to_the_published_figures_is_circular() -> None:
+def test_calibration_on_published_figures_is_circular() -> None:
     own = judged("745/s", "rtx3090", "fp16", 384, network="timm:resnet50d", with_advice=False)
     assert own.is_circular
     other = judged("1200/s", "v100", "fp16", 256, "training.channels_last=true", with_advice=False)
@@ -182,7 +184,7 @@ def test_a_calibration_fitted_to_the_published_figures_is_circular() -> None:
     assert not other.is_circular
 
 
-def test_the_batch_that_is_assumed_fits_and_is_a_power_of_two() -> None:
+def test_assumed_batch_fits_and_is_a_power_of_two() -> None:
     sizes = {
         on: judged("100/s", on, "fp32", with_advice=False).job.training.batch for on in ("v100", "a100-80", "2xv100")
     }
@@ -191,8 +193,8 @@ def test_the_batch_that_is_assumed_fits_and_is_a_power_of_two() -> None:
         judged("78 ms", "v100", "fp32")
 
 
-def test_a_figure_of_another_batch_says_so() -> None:
-    """Of a network whose small batches leave the device idle; the batch was not told."""
+def test_figure_of_another_batch_is_reported() -> None:
+    """Small batches of this network leave the device idle; the user gave no batch."""
     usual = judged("1/s", "v100", "fp32", network="small-cnn", with_advice=False)
     small = judged("1/s", "v100", "fp32", 16, network="small-cnn", with_advice=False).predicted.samples_per_s
     one = judged(f"{small}/s", "v100", "fp32", network="small-cnn")
@@ -200,7 +202,7 @@ def test_a_figure_of_another_batch_says_so() -> None:
     assert one.explanations[0].words == ("batch 16",)
 
 
-def test_gains_are_predicted_ranked_and_above_three_per_cent() -> None:
+def test_gains_are_ranked_and_above_three_per_cent() -> None:
     one = judged("367/s", "v100", "fp32", 112)
     rates = [option.samples_per_s / (one.expected.value or 0.0) for option in one.gains]
     assert rates == sorted(rates, reverse=True)
@@ -215,7 +217,7 @@ def test_gains_are_predicted_ranked_and_above_three_per_cent() -> None:
     assert small.together.samples_per_s > small.gains[0].samples_per_s
 
 
-def test_fewer_exchanges_are_a_gain_on_a_slow_link() -> None:
+def test_fewer_exchanges_gain_on_a_slow_link() -> None:
     one = judged("60/s", "2xv100", "fp32", 64, "cluster.per_node=1", "cluster.link=ethernet-1g")
     changes = [change for option in one.gains for change in option.changes]
     assert "training.accumulation=4" in changes or "communication.compression=fp16" in changes
@@ -224,7 +226,7 @@ def test_fewer_exchanges_are_a_gain_on_a_slow_link() -> None:
 # -- published figures --------------------------------------------------------------------------------------------
 
 
-def test_the_table_is_small_and_every_figure_has_a_source_and_a_device() -> None:
+def test_published_table_has_sources_and_devices() -> None:
     assert published.FILE.stat().st_size < 300_000
     rows = published.published()
     assert len(rows) == 3040
@@ -236,7 +238,7 @@ def test_the_table_is_small_and_every_figure_has_a_source_and_a_device() -> None
     assert {source["fitted"] for source in published.sources().values() if "fitted" in source} <= tables
 
 
-def test_another_network_of_the_same_name_is_left_out() -> None:
+def test_other_network_of_the_same_name_is_excluded() -> None:
     source = PublishedSource("mine", "me", "here", "2026", "MIT", "PyTorch", "training")
     like = [
         PublishedRow(source, "ResNet-50", 224, "v100", 1, "fp32", 112, 367.0, params) for params in (None, 25.56, 11.69)
@@ -248,7 +250,7 @@ def test_another_network_of_the_same_name_is_left_out() -> None:
 # -- the verb -------------------------------------------------------------------------------------------------------
 
 
-def test_the_verb_says_the_verdict_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["judge", RESNET, "--on", "v100", "--precision", "fp32", "812 images/s"]
     assert main(words) == 0
     first = " ".join(capsys.readouterr().out.partition("\n")[2].split())
@@ -262,15 +264,15 @@ def test_the_verb_says_the_verdict_first(capsys: pytest.CaptureFixture[str]) -> 
     assert data == chronograd.judge(RESNET, "812 images/s", on="v100", precision="fp32").data
 
 
-def test_fp32_says_what_pytorch_does_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fp32_states_pytorch_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["judge", RESNET, "--on", "a100-80", "800/s"]) == 0
     assert "fp32 excludes TF32" in capsys.readouterr().out
     assert main(["judge", RESNET, "--on", "v100", "300/s"]) == 0
     assert "TF32" not in capsys.readouterr().out
 
 
-def test_a_run_says_itself_what_ran_and_a_network_beside_it_stands_for_a_loop(tmp_path: Path) -> None:
-    """Of a record the throughput, the batch, the ranks; the device where the driver named one of the catalogue."""
+def test_run_supplies_settings_and_trace_supplies_network(tmp_path: Path) -> None:
+    """The record supplies throughput, batch, ranks, and the device if the driver's name is in the catalogue."""
     record = Record.load(INPUTS / "measured-1" / "record.json")
     record.cluster.ran_on = "Tesla V100-SXM2-16GB"
     record.save(tmp_path / "on-v100.json")
@@ -285,8 +287,8 @@ def test_a_run_says_itself_what_ran_and_a_network_beside_it_stands_for_a_loop(tm
     assert chronograd.judge("lenet5", tmp_path / "loop.json").data["setting"]["network"] == "lenet5"
 
 
-def test_pure_bf16_is_named_and_judged_as_such() -> None:
-    """Its step is another than that of autocast, so that the two are not to be taken for each other."""
+def test_pure_bf16_is_distinguished_from_autocast() -> None:
+    """Step times in pure bf16 and with autocast differ."""
     asked = [RESNET, "1500 images/s", "training.precision=bf16"]
     autocast, pure = (chronograd.judge(*asked, *more, on="a100-80") for more in ((), ("training.param_dtype=bf16",)))
     assert "on a100-80 in bf16: training" in autocast.sections[0].title
@@ -296,7 +298,7 @@ def test_pure_bf16_is_named_and_judged_as_such() -> None:
     assert predicted[1] > predicted[0]
 
 
-def test_a_table_is_judged_row_by_row(tmp_path: Path) -> None:
+def test_table_is_judged_by_row(tmp_path: Path) -> None:
     table = tmp_path / "mine.csv"
     table.write_text(
         "model,batch,image_size,samples_per_s\n"
@@ -308,8 +310,8 @@ def test_a_table_is_judged_row_by_row(tmp_path: Path) -> None:
     assert "nothing@224" in answer.data["left_out"]
 
 
-def test_rows_of_a_table_that_ran_otherwise_are_left_out_and_told(tmp_path: Path) -> None:
-    """As `fit` and `validate` choose them: on another device, in another precision or phase, on several devices."""
+def test_table_rows_with_other_settings_are_skipped(tmp_path: Path) -> None:
+    """Like `fit` and `validate`, skip other devices, precisions, phases and device counts."""
     table = tmp_path / "mixed.csv"
     rows = ["v100,training,fp32,1,367", "v100,inference,fp32,1,1100", "v100,training,amp,1,800",
             "t4,training,fp32,1,110", "v100,training,fp32,8,2900"]  # fmt: skip
@@ -336,17 +338,17 @@ def test_rows_of_a_table_that_ran_otherwise_are_left_out_and_told(tmp_path: Path
         ([RESNET, "1/s", "--on", "v100", "--input", "3xa"], "is not a shape"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["judge", *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_unknown_networks_get_near_names() -> None:
+def test_unknown_network_suggests_near_names() -> None:
     with pytest.raises(NotFoundError, match="lenet6"):
         chronograd.judge("lenet6", "1/s", on="v100")
 
 
-def test_tokens_are_those_of_a_sequence() -> None:
+def test_tokens_per_second_use_the_sequence_length() -> None:
     one = judged("100000 tokens/s", "a100-40", "bf16", 8, network="gpt2-small", with_advice=False)
     (length,) = [size.const for size in TRACES(one.job, "training").input_shapes[0][1:]]
     assert one.rate == pytest.approx(100_000 / length)
@@ -355,7 +357,7 @@ def test_tokens_are_those_of_a_sequence() -> None:
         judged("100 tokens/s", "v100", "fp32", 8)
 
 
-def test_tokens_stand_beside_samples_of_a_language_model() -> None:
+def test_language_model_shows_tokens_and_samples() -> None:
     one = judged("100000 tokens/s", "a100-40", "bf16", 8, network="gpt2-small", with_advice=False)
     table = answer_of(one).sections[0].table
     assert table is not None
@@ -368,8 +370,8 @@ def test_tokens_stand_beside_samples_of_a_language_model() -> None:
     assert "tokens/s" not in images.columns
 
 
-def test_what_was_published_is_carried_to_other_settings_of_the_precision() -> None:
-    """Else the wide interval of the prediction would hold a slow figure, whatever the layout."""
+def test_published_figure_applies_to_other_layouts() -> None:
+    """Without it, the wide prediction interval would contain a slow figure for any layout."""
     one = judged("2000/s", "8xv100", "fp32")
     assert one.verdict == "slow"
     assert one.predicted.holds(one.rate)
@@ -383,27 +385,27 @@ def test_what_was_published_is_carried_to_other_settings_of_the_precision() -> N
     assert half.samples_per_s == half.record.value("throughput_samples_per_s")
 
 
-def test_a_layout_that_was_not_said_is_the_one_that_fits() -> None:
-    """NVIDIA's 1,200 on a V100 is not suspicious because nobody said that it was channels last."""
-    said, unsaid = (
+def test_unspecified_layout_is_the_best_match() -> None:
+    """NVIDIA's 1,200 on a V100 is not suspicious if the user leaves the layout open."""
+    given, unspecified = (
         chronograd.judge(RESNET, "1200/s", *words, on="v100", precision="amp", batch=256).data
         for words in (["training.channels_last=false"], [])
     )
-    assert (said["verdict"], unsaid["verdict"]) == ("suspicious", "as expected")
-    assert unsaid["setting"]["is_layout_assumed"]
-    assert unsaid["setting"]["channels_last"]
+    assert (given["verdict"], unspecified["verdict"]) == ("suspicious", "as expected")
+    assert unspecified["setting"]["is_layout_assumed"]
+    assert unspecified["setting"]["channels_last"]
     slow = chronograd.judge(RESNET, "100/s", on="v100", precision="amp", batch=256).data
     assert (slow["verdict"], slow["setting"]["channels_last"]) == ("slow", False)
 
 
-def test_a_figure_that_is_too_high_gets_no_gains() -> None:
+def test_suspiciously_high_figure_gets_no_gains() -> None:
     one = judged("2300/s", "a100-40", "bf16", 256)
     assert one.verdict == "suspicious"
     assert ("channels last",) in [option.words for option in one.explanations]
     assert not one.gains
 
 
-def test_the_page_on_predicting_says_what_tf32_gives() -> None:
+def test_documented_tf32_gain_is_current() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "predicting.md").read_text().split())
     rates = [
         judged("1/s", "a100-80", name, 256, with_advice=False).predicted.samples_per_s for name in ("fp32", "tf32")
@@ -411,11 +413,11 @@ def test_the_page_on_predicting_says_what_tf32_gives() -> None:
     assert f"ResNet-50 is predicted with {rates[0]:,.0f} images/s and {rates[1]:,.0f} images/s at batch 256" in page
 
 
-# -- what the user left open ------------------------------------------------------------------------------------
+# -- unspecified settings ---------------------------------------------------------------------------------------
 
 
-def test_a_plain_name_is_resolved_aloud_to_the_card_that_fits() -> None:
-    """NVIDIA published 2,470 images/s for the 80 GB card with channels last; `a100` alone is the 40 GB card."""
+def test_ambiguous_card_name_is_resolved_and_reported() -> None:
+    """NVIDIA published 2,470 images/s for the 80 GB card with channels last; `a100` alone means the 40 GB card."""
     answer = chronograd.judge(RESNET, "2500 images/s", on="a100", precision="amp")
     assert (answer.data["verdict"], answer.data["setting"]["device"]) == ("as expected", "a100-80")
     assert set(answer.data["setting"]["assumed"]) == {"cluster.device=a100-80", "training.channels_last=true"}
@@ -424,13 +426,13 @@ def test_a_plain_name_is_resolved_aloud_to_the_card_that_fits() -> None:
     assert "a100-40" in lines
 
 
-def test_a_card_that_is_named_exactly_is_not_exchanged() -> None:
+def test_exact_card_name_is_not_changed() -> None:
     answer = chronograd.judge(RESNET, "2500 images/s", "training.channels_last=false", on="a100-40", precision="amp")
     assert answer.data["verdict"] == "suspicious"
     assert answer.data["setting"]["device"] == "a100-40"
 
 
-def test_figures_of_a_sister_card_count_scaled_by_the_predictions() -> None:
+def test_figures_of_a_sister_card_are_scaled() -> None:
     there, here = (
         judged("2000/s", name, "fp16", 256, "training.channels_last=true") for name in ("a100-80", "a100-40")
     )
@@ -442,20 +444,20 @@ def test_figures_of_a_sister_card_count_scaled_by_the_predictions() -> None:
     assert middle[0] < (here.expected.value or 0) < middle[1]
 
 
-def test_a_memory_format_explains_before_a_compiler_does() -> None:
+def test_memory_format_is_explained_before_compiler() -> None:
     one = judged("2300/s", "a100-40", "bf16", 256)
     words = [option.words for option in one.explanations]
     assert words.index(("channels last",)) < words.index(("compiled",))
 
 
-def test_without_a_device_it_asks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_device_is_requested(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["judge", RESNET, "2500 images/s"]) == 2
     error = capsys.readouterr().err
     assert "on which device was '2500 images/s' measured?" in error
     assert "--on v100" in error
 
 
-def test_more_than_the_peak_names_winograd() -> None:
+def test_above_peak_mentions_winograd() -> None:
     one = judged("200/s", "v100", "fp32", 64, network="torchvision:vgg16")
     assert one.verdict == "as expected"
     lines = " ".join(answer_of(one).sections[0].lines)
