@@ -1,4 +1,4 @@
-"""Files to score predictions on belong to --truth."""
+"""The option --truth: files that score predictions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chronograd_lab.studies import find
 from chronograd_lab.verbs.study import _check_truth
 
 
-def test_files_belong_to_truth() -> None:
+def test_files_need_the_truth_option() -> None:
     with_truth, without = find("depth-and-device"), find("cutout")
     _check_truth(without, [], [], report_only=False)
     _check_truth(with_truth, [Path("a")], [Path("b")], report_only=False)

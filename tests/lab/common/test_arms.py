@@ -1,4 +1,4 @@
-"""Curves of arms: a mean over seeds and its deviation."""
+"""Curves of arms: the mean over seeds and its deviation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from chronograd_lab.common.arms import mean_curve
 
 
-def test_a_mean_curve_has_the_deviation_between_seeds() -> None:
-    """80 and 90 %: 85 ± 7.07 %, by one degree of freedom. The seed that ended early ends the curve."""
+def test_mean_curve_has_deviation_between_seeds() -> None:
+    """Average 80 and 90 %: 85 ± 7.07 % with one degree of freedom. The shortest seed ends the curve."""
     curves = {
         "plain/seed-0": {"epoch": [1.0, 2.0, 3.0], "test_accuracy": [0.5, 0.8, 0.9]},
         "plain/seed-1": {"epoch": [1.0, 2.0], "test_accuracy": [0.5, 0.9]},

@@ -1,4 +1,4 @@
-"""Regression across runs: exact laws are recovered, a network left out is not seen, and intervals and p hold what they say."""
+"""Regression across runs: exact laws, excluded networks, interval coverage, and p-values."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def runs_of(depths: list[int], devices: tuple[str, ...] = DEVICES, family: str =
 
 
 class TestRegress:
-    def test_one_feature_is_the_ridge_formula(self) -> None:
-        """With x of variance 1 over n networks the slope is that of least squares times n / (n + RIDGE)."""
+    def test_one_feature_matches_the_ridge_formula(self) -> None:
+        """With x of variance 1 over n networks, the slope is the least-squares slope times n / (n + RIDGE)."""
         runs = runs_of([10, 20, 40, 80])
         y = np.array([[run.numbers["depth"] ** -0.5] for run in runs])
         x = np.log([10, 20, 40, 80])
@@ -50,33 +50,33 @@ class TestRegress:
         distance = (math.log(160) - x.mean()) / x.std()
         assert model.leverage(new) == pytest.approx(1 / 4 + distance**2 / (4 + RIDGE))
 
-    def test_laws_of_families_are_recovered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_family_laws_are_recovered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(across, "RIDGE", 1e-9)
         runs = [run for family in FAMILIES for run in runs_of([10, 20, 40], family=family)]
         y = np.array([[FAMILIES[run.labels["family"]] * run.numbers["depth"] ** 0.7, 2.0] for run in runs])
         told = regress(runs, y, ["depth", "family"]).predict(Run("new", {"depth": 30}, {"family": "wide"}))
         assert told == pytest.approx([3 * 30**0.7, 2.0])
 
-    def test_a_network_weighs_the_same_with_one_run_or_three(self) -> None:
+    def test_networks_have_equal_weight(self) -> None:
         few = runs_of([10], ("a",)) + runs_of([20, 40])
         y = np.array([[run.numbers["depth"]] for run in few])
         assert regress(few, y, []).predict(few[0])[0] == pytest.approx((10 * 20 * 40) ** (1 / 3))
 
-    def test_a_label_never_seen_has_the_mean_effect(self) -> None:
+    def test_unknown_label_gets_the_mean_effect(self) -> None:
         runs = runs_of([10, 20, 40])
         y = np.array([[{"a": 1.0, "b": 4.0, "c": 2.0}[run.labels["device"]]] for run in runs])
         model = regress(runs, y, ["device"])
         assert model.predict(Run("new", {}, {"device": "d"}))[0] == pytest.approx(2.0)
         assert model.predict(Run("new", {}, {"device": "b"}))[0] > 3
 
-    def test_coefficients_at_their_bound_are_regressed_as_they_are(self) -> None:
+    def test_coefficients_at_their_bound_are_not_logarithmic(self) -> None:
         runs = runs_of([10, 20, 40], ("a",))
         model = regress(runs, np.array([[0.0, 1.0], [0.0, 1.0], [3.0, 1.0]]), ["depth"])
         assert model.is_log.tolist() == [False, True]
-        assert model.predict(Run("new", {"depth": 2}))[0] == 0  # the line falls below 0 there
+        assert model.predict(Run("new", {"depth": 2}))[0] == 0  # the fitted line is below 0 here
         assert model.predict(Run("new", {"depth": 40}))[0] > 2
 
-    def test_bad_input(self) -> None:
+    def test_invalid_input(self) -> None:
         runs = runs_of([10, 20, 40], ("a",))
         with pytest.raises(InputError, match="number above 0 or a label params"):
             regress(runs, np.ones((3, 1)), ["params"])
@@ -87,7 +87,7 @@ class TestRegress:
 
 
 class TestLeftOut:
-    def test_a_network_left_out_is_not_seen(self) -> None:
+    def test_left_out_network_has_no_influence(self) -> None:
         runs = runs_of([10, 20, 40, 80])
         y = np.array([[run.numbers["depth"]] for run in runs], dtype=float)
         told, _ = left_out(runs, y, ["depth"])
@@ -102,8 +102,8 @@ class TestLeftOut:
         with pytest.raises(InputError, match="2 networks"):
             left_out(runs, np.ones((6, 1)), [])
 
-    def test_intervals_hold_what_they_say(self) -> None:
-        """Networks scatter around a law by 10 %: of 400 new ones, about 80 % lie within the 80 % interval."""
+    def test_interval_coverage(self) -> None:
+        """Networks scatter around a law by 10 %: about 80 % of 400 new ones are inside the 80 % interval."""
         random, hits, total = np.random.default_rng(1), 0, 400
         runs = runs_of([10, 14, 20, 28, 40, 56], ("a",))
         for _ in range(total):
@@ -114,7 +114,7 @@ class TestLeftOut:
             hits += int(told.low[0] <= 33**-0.3 * noise[6] <= told.high[0])
         assert 0.74 < hits / total < 0.9
 
-    def test_regressions_that_disagree_make_a_wide_interval(self) -> None:
+    def test_disagreeing_regressions_widen_the_interval(self) -> None:
         runs = runs_of([10, 20, 40, 80], ("a",))
         y = np.array([[run.numbers["depth"] ** 0.5] for run in runs])
         new = Run("new", {"depth": 1000})
@@ -126,8 +126,8 @@ class TestLeftOut:
 
 class TestCurves:
     @pytest.mark.parametrize("form", ["inverse", "exponential", EPOCH_BY_EPOCH])
-    def test_of_a_depth_left_out(self, form: str) -> None:
-        """Of curves that follow the form, with a rate that is a power of the depth."""
+    def test_curve_of_a_left_out_depth(self, form: str) -> None:
+        """Use curves of this form with a rate that is a power of depth."""
         k = np.arange(1.0, 41.0)
         laws = {"inverse": lambda r: 1 / (r * k + 0.4) + 0.1, "exponential": lambda r: 2 * np.exp(-r * k) + 0.1}
         law = laws.get(form, laws["exponential"])
@@ -147,7 +147,7 @@ class TestCurves:
         with pytest.raises(NotFoundError, match="form of a curve"):
             describe("parabola", runs)
 
-    def test_scores_are_arithmetic(self) -> None:
+    def test_score_values(self) -> None:
         found = score(np.array([2.0, 0.5, 0.2]), np.array([2.0, 1.0, 0.1]))
         assert found.mape == pytest.approx((0 + 0.5 + 1) / 3)
         assert found.error_of_largest == pytest.approx((0 + 0.5 + 0.1) / 3 / 2)
@@ -157,8 +157,8 @@ class TestCurves:
 
 
 class TestLabels:
-    def test_p_is_that_of_all_orders(self) -> None:
-        """Against plain enumeration."""
+    def test_p_value_covers_all_permutations(self) -> None:
+        """Compare with plain enumeration."""
         random = np.random.default_rng(3)
         table = random.normal(size=(3, 3))
         runs = runs_of([10, 20, 40])
@@ -174,7 +174,7 @@ class TestLabels:
         assert found.num_permutations == 6**3
         assert found.p_value == pytest.approx(expected)
 
-    def test_an_effect_is_found_and_its_size_told(self) -> None:
+    def test_effect_is_detected_with_its_size(self) -> None:
         runs = runs_of([10, 20, 40, 80, 160])
         effect = {"a": 1.0, "b": 1.0, "c": 1.2}
         random = np.random.default_rng(0)
@@ -186,13 +186,13 @@ class TestLabels:
         assert found.noise == pytest.approx(0.01, rel=0.6)
         assert found.share > 0.9
 
-    def test_without_an_effect_p_is_seldom_small(self) -> None:
+    def test_no_effect_rarely_gives_a_small_p_value(self) -> None:
         runs, random = runs_of([10, 20, 40, 80, 160]), np.random.default_rng(5)
         ps = [label_test(runs, np.exp(random.normal(size=15)).tolist(), "device").p_value for _ in range(200)]
         assert np.mean(np.array(ps) <= 0.1) == pytest.approx(0.1, abs=0.06)
         assert np.mean(ps) == pytest.approx(0.5, abs=0.08)
 
-    def test_many_networks_are_permuted_by_chance(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_networks_are_sampled_permutations(self, monkeypatch: pytest.MonkeyPatch) -> None:
         runs, random = runs_of([10, 20, 40, 80]), np.random.default_rng(2)
         y = np.exp(random.normal(size=12)).tolist()
         exact = label_test(runs, y, "device")
@@ -207,8 +207,8 @@ class TestLabels:
             label_test(runs[:-1], [1.0] * 5, "device")
 
 
-def test_slope_has_the_interval_of_least_squares() -> None:
-    """Against the textbook: t of 0.9 with 1 degree of freedom is 3.078."""
+def test_slope_has_the_least_squares_interval() -> None:
+    """Compare with the textbook: t of 0.9 with 1 degree of freedom is 3.078."""
     x, y = [1.0, math.e, math.e**2], [1.0, math.e**1.3, math.e**2]
     found, low, high = slope(x, y)
     assert found == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""Published throughputs: the table is what its sources say, and a prediction that rests on a row gives that row."""
+"""Published throughputs: the table matches its sources, and a corrected prediction reproduces its row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PHOTOS = {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000}
 
 
 @pytest.mark.skipif(not MEASURED, reason="CHRONOGRAD_MEASURED names no folder of published timings")
-def test_rows_are_those_of_the_sources() -> None:
+def test_rows_match_the_sources() -> None:
     folder = Path(MEASURED or "")
     with (folder / "tensorflow_benchmarks" / "k80_p100_scaling.csv").open(newline="") as file:
         wanted = {"gpu": "K80", "model": "ResNet-50", "batch_per_gpu": "64", "data": "synthetic"}
@@ -36,7 +36,7 @@ def test_rows_are_those_of_the_sources() -> None:
     ]
 
 
-def test_what_rests_on_a_row_gives_that_row() -> None:
+def test_corrected_prediction_reproduces_its_row() -> None:
     row = base_row("k80-gk210", "resnet50-v1")
     assert row is not None
     settings = {"network": "resnet50-v1", "data": PHOTOS}
@@ -45,13 +45,13 @@ def test_what_rests_on_a_row_gives_that_row() -> None:
     without, corrected = (Ladder(job, trace_job(job)).predicted([1], "weak", f)[0] for f in (None, factor))
     assert corrected.throughput_samples_per_s == pytest.approx(
         row["images_per_s"], rel=1e-3
-    )  # copying a batch to it is no work
+    )  # copying a batch to the device is free
     assert without.step_time_s is not None
     assert 64 / row["images_per_s"] / without.step_time_s == pytest.approx(factor_shown(row))
 
 
-def test_where_the_host_sets_the_pace_nothing_of_the_device_is_corrected() -> None:
-    """A V100 waits for its host for most of a step of 16 images of 28 × 28, and for little of one of 64 photographs."""
+def test_host_limited_step_gets_no_device_correction() -> None:
+    """A V100 waits for its host during most of a step of 16 images (28 × 28), but rarely with 64 photographs."""
     shown = factor_shown(base_row("v100", "resnet50-v1") or {})
     factor = correction("v100", "resnet50-v1")
     assert factor is not None
@@ -63,6 +63,6 @@ def test_where_the_host_sets_the_pace_nothing_of_the_device_is_corrected() -> No
     assert abs(factor(small) - 1) < 0.5 * abs(shown - 1)
 
 
-def test_another_network_is_not_corrected() -> None:
+def test_other_network_is_not_corrected() -> None:
     assert correction("v100", "lenet5") is None
     assert correction("h100", "resnet50-v1") is None

@@ -1,4 +1,4 @@
-"""Studies and their runner: discovery, runs that are kept, resumed and ended, and spreads."""
+"""Studies and their runner: discovery, saved, resumed and stopped runs, and spreads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
 
 
-def test_every_study_has_a_question_and_its_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_study_has_a_question_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [study["name"] for study in listed] == sorted(studies())
@@ -54,7 +54,7 @@ def test_every_study_has_a_question_and_its_sizes(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_an_error_names_its_experiment_and_ends_the_others(tmp_path: Path) -> None:
+def test_error_names_its_experiment_and_stops_the_others(tmp_path: Path) -> None:
     runner = StudyRunner(tmp_path, "none", "smoke", lambda text: None, parallel=2)
     slow = make_job(sleep_s=0.05, epochs=200)
     bad = make_job().model_copy(update={"network": make_job().network.model_copy(update={"weights": "nowhere"})})
@@ -75,7 +75,7 @@ def test_seeds_and_spreads() -> None:
     assert (a.mean, a.std, a.n) == (pytest.approx(0.6), pytest.approx(0.1), 3)
     assert (b.std, b.low, b.high) == (None, 0.9, 0.9)
     assert not (a - b).is_seen
-    # 0.3 apart; the standard error of the difference is √(0.01/3 + 0.01/3) = 0.082.
+    # The means differ by 0.3; the standard error of the difference is √(0.01/3 + 0.01/3) = 0.082.
     assert (a - Spread(0.9, 0.1, 3)).is_seen
     assert not (a - Spread(0.75, 0.1, 3)).is_seen
     with pytest.raises(ValueError, match="no row"):
@@ -92,7 +92,7 @@ def test_curves_are_averaged_over_seeds() -> None:
     assert math.isclose(series.high[1] or 0, 50)
 
 
-def test_results_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_results_file(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     for text in ("", "[]", '{"format": "other", "version": 1}'):
         path.write_text(text)

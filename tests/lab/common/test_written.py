@@ -1,4 +1,4 @@
-"""Written pages: numbers are filled in, claims are checked, and only the published results have a text."""
+"""Written pages: filled-in numbers, checked claims, and text for published results only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def written(tmp_path: Path, text: str = PAGE) -> Path:
     return path
 
 
-def test_a_heading_with_a_star_stands_for_the_other_blocks_that_match(tmp_path: Path) -> None:
+def test_starred_heading_covers_other_matching_blocks(tmp_path: Path) -> None:
     text = "It is so.\n\n## Layers of A\n\nA is special.\n\n## Layers of *\n\nclaim: block.layers > 1\n{block.layers} layers.\n"
     blocks = {
         f"Layers of {name}": Block(TABLE, values={"layers": n}) for name, n in {"B": 2, "A": 1, "C [1]": 3}.items()
@@ -62,7 +62,7 @@ def test_a_heading_with_a_star_stands_for_the_other_blocks_that_match(tmp_path: 
         read_page(written(tmp_path, text), {}, {**blocks, "Times": Block(TABLE)})
 
 
-def test_a_page_is_filled_in_with_its_table(tmp_path: Path) -> None:
+def test_page_is_filled_in_with_its_table(tmp_path: Path) -> None:
     page = read_page(written(tmp_path), VALUES, {"Accuracy": Block(TABLE)})
     assert page.opening == ["Soft labels help. Alone it reaches 80.0 %."]
     assert page.highlights == [
@@ -83,11 +83,11 @@ def test_a_page_is_filled_in_with_its_table(tmp_path: Path) -> None:
     ("changed", "sentence", "claim"),
     [
         ({"soft": ALONE}, "Soft labels help.", "soft > alone"),
-        ({"soft": Spread(0.82, 0.03, 3)}, "Soft labels help.", "soft > alone"),  # above, but not significantly
+        ({"soft": Spread(0.82, 0.03, 3)}, "Soft labels help.", "soft > alone"),  # higher, but not significantly
         ({"soft": Spread(0.7, 0.005, 3), "alone": Spread(0.6, 0.005, 3)}, "Alone it reaches 60.0 %.", "alone.mean > 0.7"),
     ],
 )  # fmt: skip
-def test_a_false_claim_names_its_sentence(changed: dict[str, Any], sentence: str, claim: str, tmp_path: Path) -> None:
+def test_false_claim_names_its_sentence(changed: dict[str, Any], sentence: str, claim: str, tmp_path: Path) -> None:
     with pytest.raises(ClaimError) as error:
         read_page(written(tmp_path), VALUES | changed, {"Accuracy": Block(TABLE)})
     assert f"“{sentence}”" in error.value.message
@@ -95,7 +95,7 @@ def test_a_false_claim_names_its_sentence(changed: dict[str, Any], sentence: str
     assert read_page(written(tmp_path), VALUES | changed, {"Accuracy": Block(TABLE)}, is_checked=False).opening
 
 
-def test_what_a_page_cannot_have_is_refused(tmp_path: Path) -> None:
+def test_invalid_pages(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="did you mean alone"):
         filled("{allone.mean:.1%}", VALUES)
     with pytest.raises(NotFoundError, match="unknown value of the study 'one'"):
@@ -115,7 +115,7 @@ def test_claims_compare_and_combine() -> None:
     assert not holds("alone > soft", VALUES)
 
 
-def test_only_results_of_the_published_size_have_a_text(tmp_path: Path) -> None:
+def test_only_published_size_has_a_text(tmp_path: Path) -> None:
     study = Study(
         "cutout", "Does it?", "It does", {}, lambda runner, settings: results, text=written(tmp_path),
         values=lambda results: {**VALUES, "soft": results.rows["soft"][0]["accuracy"]},
@@ -126,7 +126,7 @@ def test_only_results_of_the_published_size_have_a_text(tmp_path: Path) -> None:
     other = study.page(replace(results, size="smoke"))
     assert other.opening()[0] == "These are results of size smoke."
     assert [(s.title, s.takeaway, s.table) for s in other.sections] == [("Accuracy", "2 rows of size smoke.", TABLE)]
-    # Results of the published size that say something else: the published page is an error, a user's own run gets the tables.
+    # For other results of the published size, the published page is an error and a user's run gets tables only.
     worse = replace(results, rows={"soft": [{"accuracy": ALONE}]})
     with pytest.raises(ClaimError, match="Soft labels help"):
         study.page(worse)

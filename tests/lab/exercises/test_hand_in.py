@@ -1,4 +1,4 @@
-"""An archive has an executed notebook per problem, its parts labelled, its plots kept, its data beside it."""
+"""Hand-in archives: an executed notebook per problem with labelled parts, stored plots, and data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STUDIES = Path(__file__).parents[3] / "docs" / "studies"
 
 
 def one_problem(number: str) -> Exercise:
-    """An exercise cut to its first problem."""
+    """Return an exercise reduced to its first problem."""
     exercise = catalogue().handed_in()[number]
     return replace(exercise, problems=exercise.problems[:1])
 
@@ -42,7 +42,7 @@ def text_of(notebook: nbformat.NotebookNode) -> str:
 
 
 @pytest.mark.slow
-def test_a_notebook_has_parts_answers_plots_and_data(tmp_path: Path) -> None:
+def test_notebook_has_parts_answers_plots_and_data(tmp_path: Path) -> None:
     exercise, library = one_problem("3"), Library(STUDIES)
     written = hand_in(exercise, "ab1234", library, tmp_path / "mine.zip")
     assert (written.notebooks, written.notes) == (["ab1234_hw7_p1.ipynb"], [])
@@ -55,7 +55,7 @@ def test_a_notebook_has_parts_answers_plots_and_data(tmp_path: Path) -> None:
     drawn = [
         o for c in notebook.cells if c.cell_type == "code" for o in c.outputs if "image/svg+xml" in o.get("data", {})
     ]
-    assert len(drawn) == 2  # of the study and of the concept page
+    assert len(drawn) == 2  # one of the study, one of the concept page
     assert not any("**Answer.**" in cell.source for cell in notebook.cells if cell.cell_type == "code")
     assert Results.load(tmp_path / "out" / "data" / "staleness.json") == library.study("staleness").results
     assert "## Sources" in text
@@ -63,18 +63,18 @@ def test_a_notebook_has_parts_answers_plots_and_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_there_is_said_in_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_results_are_reported_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "studies").mkdir()
     written = hand_in(one_problem("2"), "ab", Library(tmp_path / "studies"), tmp_path / "mine.zip")
     assert any(note.startswith("Part 2.1.1 lacks something:") and "horovod-scaling" in note for note in written.notes)
     ((_, notebook),) = opened(tmp_path / "mine.zip", tmp_path / "out").items()
     text = text_of(notebook)
     assert text.count("Part 2.1.1 lacks something:") == 1
-    assert "It is strong scaling if the effective batch stays" in text  # papers answer that part
+    assert "It is strong scaling if the effective batch stays" in text  # papers answer this part
 
 
 @pytest.mark.slow
-def test_problems_that_nothing_answers_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unanswered_problems_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "mine.zip"
     assert (
         main(["hand-in", "--exercise", "3", "--id", "x.y-1", "--studies", str(STUDIES), "--out", str(out), "--json"])
@@ -99,7 +99,7 @@ def test_problems_that_nothing_answers_say_so(tmp_path: Path, capsys: pytest.Cap
         (["--exercise", "4", "--id", "me"], "'4' is not one of"),
     ],
 )
-def test_bad_input_is_one_error_and_nothing_is_written(
+def test_invalid_input_writes_nothing(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -112,7 +112,7 @@ def test_bad_input_is_one_error_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_question_without_an_answer_says_so(tmp_path: Path) -> None:
+def test_unanswered_question_is_reported(tmp_path: Path) -> None:
     from chronograd_lab.exercises.hand_in import _NOT_YET, _Problem
 
     answered = next(one for one in catalogue().questions if one.answers)

@@ -1,4 +1,4 @@
-"""Every question has its sections, docs/exercises.md is made of them, and links lead to headings that are there."""
+"""Every question has sections, docs/exercises.md is current, and its links lead to existing headings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sources() -> list[tuple[str, AnsweringSection]]:
     return [(question.id, source) for question in catalogue().questions for source in question.answers]
 
 
-def test_every_part_of_every_problem_is_asked_once() -> None:
+def test_every_part_is_asked_once() -> None:
     wanted = [".".join(filter(None, (problem, part))) for problem, parts in PARTS.items() for part in parts]
     assert [question.id for question in catalogue().questions] == wanted
     for exercise in catalogue().handed_in().values():
@@ -46,12 +46,12 @@ def test_every_question_has_an_answer() -> None:
     assert [question.id for question in catalogue().questions if not question.answers] == []
 
 
-def test_the_page_is_what_the_pages_say_now(library: Library) -> None:
+def test_page_is_current(library: Library) -> None:
     made = exercises_page(catalogue(), library)
     assert (DOCS / "exercises.md").read_text() == made, "run `python -m benchmarks.exercises`"
 
 
-def test_problems_without_any_answer_and_parts_of_others_are_named(library: Library) -> None:
+def test_unanswered_problems_and_parts_are_named(library: Library) -> None:
     whole = catalogue()
     less = {"1.1.1a", "1.1.2b", *(question.id for question in whole.questions if question.id.startswith("1.2."))}
     questions = tuple(replace(one, answers=()) if one.id in less else one for one in whole.questions)
@@ -61,7 +61,7 @@ def test_problems_without_any_answer_and_parts_of_others_are_named(library: Libr
     assert wanted in lines
 
 
-def test_links_lead_to_sections_that_are_there() -> None:
+def test_links_lead_to_existing_sections() -> None:
     links = re.findall(r"\]\((studies|concepts)/([^)#]+)#([^)]+)\)", (DOCS / "exercises.md").read_text())
     assert len(links) == len(sources())
     for folder, page, place in links:
@@ -70,8 +70,8 @@ def test_links_lead_to_sections_that_are_there() -> None:
         assert place in headings, f"{folder}/{page} has no section {place}"
 
 
-def test_what_rests_on_prediction_alone_shows_no_measurement(library: Library) -> None:
-    """And numbers that are measured, published or predicted stand in a table or a figure."""
+def test_predictions_show_no_measurement(library: Library) -> None:
+    """Measured, published or predicted numbers are in a table or a figure."""
     assert not any(library.declines(source) for _, source in sources())
     assert "no valid numbers yet" not in exercises_page(catalogue(), library)
     for identity, source in sources():
@@ -82,7 +82,7 @@ def test_what_rests_on_prediction_alone_shows_no_measurement(library: Library) -
             assert "here" not in section.title.split(), f"{identity}: {section.title} is measured"
 
 
-def test_a_section_that_is_not_there_is_named_beside_those_that_are(library: Library) -> None:
+def test_unknown_section_lists_existing_ones(library: Library) -> None:
     with pytest.raises(NotFoundError, match="unknown section of study transfer 'Nowhere'") as refused:
         library.answer(Question("1.1", "", (AnsweringSection("Nowhere", ("measured",), study="transfer"),)))
     assert "Why" in refused.value.hint
@@ -95,14 +95,14 @@ def test_a_section_that_is_not_there_is_named_beside_those_that_are(library: Lib
         library.study("transfr")
 
 
-def test_of_two_sections_the_first_that_is_there_is_taken(library: Library) -> None:
+def test_first_existing_section_is_used(library: Library) -> None:
     study = library.study("staleness")
     titles = [section.title for section in study.page.sections]
     assert study.place("Nowhere | One slow* | n-softsync") == titles.index("One slow learner")
     assert study.place("n-softsync | One slow*") == titles.index("n-softsync")
 
 
-def test_all_answers_that_are_not_there_are_named_at_once(library: Library) -> None:
+def test_all_missing_answers_are_named_together(library: Library) -> None:
     wrong = (
         AnsweringSection("Nowhere", ("measured",), study="transfer"),
         AnsweringSection("Nothing", ("papers",), concept="inception"),
@@ -114,13 +114,13 @@ def test_all_answers_that_are_not_there_are_named_at_once(library: Library) -> N
     assert "1.1.1a: unknown section of concept page inception 'Nothing' (known: " in refused.value.message
 
 
-def test_a_study_without_results_is_told_how_to_be_run(tmp_path: Path) -> None:
+def test_missing_study_results_show_the_command(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no results of study cutout") as refused:
         Library(tmp_path).study("cutout")
     assert f"chronograd study run cutout --out {tmp_path / 'cutout'}" in refused.value.hint
 
 
-def test_the_largest_size_of_a_study_is_taken(tmp_path: Path) -> None:
+def test_largest_size_of_a_study_is_used(tmp_path: Path) -> None:
     results = (DOCS / "studies" / "data-parallel" / "results.json").read_text()
     for name in ("data-parallel-smoke", "data-parallel-evening", "data-parallel-laptop"):
         (tmp_path / name).mkdir()
@@ -128,7 +128,7 @@ def test_the_largest_size_of_a_study_is_taken(tmp_path: Path) -> None:
     assert Library(tmp_path).study("data-parallel").file == tmp_path / "data-parallel-evening" / "results.json"
 
 
-def test_an_answer_has_as_many_sentences_as_are_asked_for(tmp_path: Path) -> None:
+def test_answer_length_in_sentences(tmp_path: Path) -> None:
     (tmp_path / "one.md").write_text(
         "# One\n\nIt is.\n\n## Why?\n\nAs of 0.5 s, see\n[two](two.md) by Li et al. 2019. Then more. And more.\n\nNo.\n\n## Sources\n\n- None.\n"
     )
@@ -150,18 +150,18 @@ def test_an_answer_has_as_many_sentences_as_are_asked_for(tmp_path: Path) -> Non
         ("# One\n\nIt is.\n", "a section 'Sources'"),
     ],
 )
-def test_a_concept_page_of_another_form_is_refused(text: str, lacks: str, tmp_path: Path) -> None:
+def test_invalid_concept_page(text: str, lacks: str, tmp_path: Path) -> None:
     (tmp_path / "one.md").write_text(text)
     with pytest.raises(FileFormatError, match=f"lacks {lacks}"):
         Concept.read(tmp_path / "one.md")
 
 
-def test_no_answer_is_given_twice_within_a_question() -> None:
+def test_no_repeated_answer_within_a_question() -> None:
     for question in catalogue().questions:
         most = Counter((source.study or source.concept, source.section) for source in question.answers).most_common(1)
         assert not most or most[0][1] == 1, question.id
 
 
-def test_bars_of_an_answer_do_not_divide_its_row() -> None:
+def test_bars_in_an_answer_do_not_split_its_row() -> None:
     rows = [line for line in (DOCS / "exercises.md").read_text().splitlines() if line.startswith("| ")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}

@@ -25,7 +25,7 @@ from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.study import MISSING
 
 Array = np.ndarray[Any, Any]
-# A column with more values than these tells rows apart rather than groups them; pairs of more groups are left out.
+# A column with more values identifies rows rather than groups. Do not form pairs of more groups.
 _MAX_GROUPS, _MAX_PAIRED, _MAX_TESTED, _MAX_COLUMNS = 60, 60, 20, 200
 _REPEATS = ("seed", "round")
 _SCALES = {
@@ -44,7 +44,7 @@ _DURATION_S = (86400.0, 3600.0, 60.0, 1.0)
 
 @dataclass(frozen=True)
 class Number:
-    """One that is printed, in its unit. `half`: half of its last digit."""
+    """A printed number in its unit. `half` is half of its last digit."""
 
     text: str
     start: int
@@ -53,7 +53,7 @@ class Number:
     scale: float = 1.0
 
     def is_printed_of(self, values: Array) -> Array:
-        """Which values are printed so, in its unit or in the base of that."""
+        """Return which values would be printed like this, in its unit or its base unit."""
         low, high = abs(self.value) - 1.001 * self.half, abs(self.value) + 1.001 * self.half
         with np.errstate(invalid="ignore"):
             fits = (values >= low) & (values <= high)
@@ -61,11 +61,7 @@ class Number:
 
 
 def numbers(text: str) -> list[Number]:
-    """Numbers of a text, durations as seconds; parts of names and years are none.
-
-    >>> [(n.value, n.half, n.scale) for n in numbers("ResNet-50 on 2 k80: 1,131.5 images/s, 2 h 05 min, −4.0 %")]
-    [(2.0, 0.5, 0.01), (1131.5, 0.05, 0.01), (7500.0, 30.0, 1.0), (-4.0, 0.05, 0.01)]
-    """
+    """Return the numbers of a text, durations in seconds. Skip parts of names and years."""
     found = []
     for match in _DURATION.finditer(text):
         given = [(float(digits), size) for digits, size in zip(match.groups(), _DURATION_S, strict=True) if digits]
@@ -82,7 +78,7 @@ def numbers(text: str) -> list[Number]:
             scale = _SCALES.get(match[3] or "", 0.0)
             found.append(Number(match[0], match.start(), power * float(digits), power * half, scale))
     found = sorted(found, key=lambda number: number.start)
-    # "1.21 to 6.76 GB/s", "3.4 points (1.2 … 5.6)": units that are not said twice.
+    # "1.21 to 6.76 GB/s", "3.4 points (1.2 … 5.6)": the unit is written once.
     for i in reversed(range(len(found))):
         if not found[i].scale:
             after = text[found[i].start + len(found[i].text) : found[i + 1].start] if i + 1 < len(found) else "."
@@ -92,7 +88,7 @@ def numbers(text: str) -> list[Number]:
 
 
 def prose(page: Answer) -> list[str]:
-    """Every sentence of a page that results may fill in; titles of sections and what fell short are names and notes."""
+    """Return every sentence of a page that results may fill in; section titles and notes on limits are excluded."""
     texts = [*page.opening(), *(f"{h.label}: {h.value} ({h.detail})" for h in page.highlights)]
     for section in page.sections:
         if section.title not in ("What fell short", MISSING):
@@ -135,7 +131,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_measured(value: float) -> bool:
-    """More digits than anyone types; a large count."""
+    """Return whether it has more digits than a person types, or is a large count."""
     if value == int(value):
         return abs(value) >= 100
     return len(f"{value:.12g}".partition("e")[0].replace(".", "").strip("0-")) > 2
@@ -155,7 +151,7 @@ def _leaves(value: Any) -> Iterator[float]:
             yield from _leaves(one)
 
 
-# -- what follows ----------------------------------------------------------------------------------
+# -- derived values ----------------------------------------------------------------------------------
 
 
 def derived(results: Results) -> tuple[Array, Array]:
@@ -173,7 +169,7 @@ def derived(results: Results) -> tuple[Array, Array]:
     leaves += [len(values) for columns in results.curves.values() for values in columns.values()]
     parts = []
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of a group nothing is known
+        warnings.simplefilter("ignore", RuntimeWarning)  # for groups without values
         for rows in (*results.rows.values(), curves):
             counts, further = _of_table(rows, asked) if rows else ([], [])
             leaves += counts
@@ -214,7 +210,7 @@ def _of_table(rows: Sequence[Row], asked: set[float]) -> tuple[list[float], list
 
 
 def _tells_apart(rows: Sequence[Row], name: str, asked: set[float]) -> bool:
-    """Names and switches do, and what settings name; what is measured does not."""
+    """Return whether a column identifies rows: names, flags and values from settings do, measurements do not."""
     values = [row.get(name) for row in rows]
     if any(isinstance(v, list | dict) for v in values):
         return False
@@ -223,14 +219,14 @@ def _tells_apart(rows: Sequence[Row], name: str, asked: set[float]) -> bool:
 
 
 def _summaries(values: Array) -> Array:
-    """Of each column, over a group."""
+    """Return summaries of each column over a group."""
     of = (np.nanmean, np.nanmin, np.nanmax, np.nanmedian, np.nansum)
     deviation = np.nanstd(values, axis=1, ddof=1) if values.shape[1] > 1 else np.full(len(values), np.nan)
     return np.concatenate([*(summary(values, axis=1) for summary in of), deviation])
 
 
 def _tests(a: Array, b: Array) -> Array:
-    """Bounds of Welch's 95 % interval, and p, of each column in two groups."""
+    """Return the bounds of Welch's 95 % interval, and p, for each column in two groups."""
     if min(a.shape[1], b.shape[1]) < 2:
         return np.full(3 * len(a), np.nan)
     test = stats.ttest_ind(a, b, axis=1, equal_var=False)
@@ -260,12 +256,12 @@ class Claim:
 
     @property
     def place(self) -> str:
-        """The words around it."""
+        """Return the words around it."""
         return self.sentence[max(0, self.span.start - 40) : self.span.stop + 40]
 
 
 class Pages:
-    """A study's page of its results, and of some variants of them."""
+    """Pages of a study: one of its results, and some of variants of them."""
 
     def __init__(self, results: Results, page: Callable[[Results], Answer]) -> None:
         variants = [results, *(varied(results, seed, by) for seed, by in VARIANTS)]
@@ -274,7 +270,7 @@ class Pages:
         self.known = [derived(one) for one in variants]
 
     def claims(self) -> list[Claim]:
-        """Every number of the prose. Sentences of a variant that say something else are left out."""
+        """Return every number of the prose. Skip sentences whose words change in a variant."""
         made = []
         by_words = [self._by_words(texts) for texts in self.prose]
         for key, sentences in by_words[0].items():
@@ -291,7 +287,7 @@ class Pages:
         return groups
 
     def _words(self, text: str) -> str:
-        """A sentence without its numbers, but for what settings name: "best at 0.01" is not "best at 0.1"."""
+        """Return a sentence without its numbers, except those in settings: "best at 0.01" is not "best at 0.1"."""
         for number in reversed(numbers(text)):
             if number.value not in self.asked:
                 text = f"{text[: number.start]}#{text[number.start + len(number.text) :]}"

@@ -1,4 +1,4 @@
-"""Studies of replay by priority, and of Gorila beside Ape-X: their jobs, and what their sentences rest on."""
+"""Studies of prioritised replay, and of Gorila and Ape-X: their jobs, and the claims of their pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chronograd_lab.studies.prioritised_replay import study as prioritised_repla
 
 
 def results_of(study: Any, **more: Any) -> Results:
-    """Made up: 100, 200, 300 … returned at the end by the arms, with three seeds each."""
+    """Return made-up results: the arms return 100, 200, 300 … at the end, with three seeds each."""
     rows, curves = [], {}
     for place, name in enumerate(study.ARMS, 1):
         for seed in range(3):
@@ -27,7 +27,7 @@ def results_of(study: Any, **more: Any) -> Results:
     return Results(study.STUDY.name, "smoke", returns.SMOKE, {"runs": rows}, curves, environment={"cores": 2})
 
 
-def test_returns_and_time_beside_uniform_replay() -> None:
+def test_returns_and_time_relative_to_uniform_replay() -> None:
     results = results_of(prioritised_replay)
     values = returns.values(results)
     assert f"{values['uniform']['end']:.4g}" == "101 ± 1"
@@ -39,7 +39,7 @@ def test_returns_and_time_beside_uniform_replay() -> None:
     assert first.columns[-1] == "seconds of a core"
 
 
-def test_arms_draw_as_they_are_named() -> None:
+def test_arm_sampling_matches_its_name() -> None:
     made = {
         name: returns.agent_job(returns.LAPTOP, **changes).reinforcement
         for name, changes in prioritised_replay.arms(returns.LAPTOP).items()
@@ -55,8 +55,8 @@ def test_arms_draw_as_they_are_named() -> None:
     assert plain.importance_exponent == 0.0
 
 
-def test_gorila_beside_apex() -> None:
-    """What is not measured of an arm, as the staleness of Ape-X, is a dash; the rest is what rows say."""
+def test_gorila_and_apex() -> None:
+    """Values that an arm does not measure, such as the staleness of Ape-X, are a dash."""
     measured = dict.fromkeys(gorila_and_apex.MEASURED)
     known = {"throughput_frames_per_s": 1000.0, "updates_per_s": 100.0}
     gorila = {
@@ -84,7 +84,7 @@ def test_gorila_beside_apex() -> None:
     assert published.takeaway.startswith("If each transition is drawn once, 280 of those actors are enough")
 
 
-def test_what_is_read_of_a_run_is_what_it_says() -> None:
+def test_measured_rates_exist_in_runs() -> None:
     rates = {f"agents_{name}" for name in SystemsView(cores=2, batch=16).rates()}
     assert set(gorila_and_apex.MEASURED) - rates == {"staleness", "throughput_frames_per_s", "updates_per_s"}
 
@@ -92,7 +92,7 @@ def test_what_is_read_of_a_run_is_what_it_says() -> None:
 @pytest.mark.ray
 @pytest.mark.gymnasium
 @pytest.mark.parametrize("size", ["smoke", "laptop"])
-def test_jobs_of_all_arms_can_run(size: str) -> None:
+def test_jobs_of_all_arms_are_valid(size: str) -> None:
     settings = gorila_and_apex.STUDY.sizes[size]
     made = {name: gorila_and_apex.job_of(settings, name) for name in gorila_and_apex.ARMS}
     for job in made.values():

@@ -1,4 +1,4 @@
-"""Studies of agents: the smoke size through every step to a page, and what their sentences rest on."""
+"""Studies of agents: the smoke size from run to page, and the claims of their pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chronograd_lab.studies.prioritised_replay import study as prioritised_repla
 
 
 def results_of(ends: dict[str, list[float]]) -> Results:
-    """Made up: what agents returned at the end, by seed."""
+    """Return made-up results: the final returns of agents, by seed."""
     rows: list[dict[str, Any]] = []
     curves: dict[str, dict[str, list[float | None]]] = {}
     for name, own in ends.items():
@@ -46,7 +46,7 @@ def test_smoke_size_end_to_end(tmp_path: Path, study: Any) -> None:
     assert render_html(page).startswith("<!doctype html>")
 
 
-def test_the_arms_of_the_ablation_differ_in_what_they_are_named_for() -> None:
+def test_ablation_arms_match_their_names() -> None:
     made = {
         name: returns.agent_job(returns.LAPTOP, **changes).reinforcement for name, changes in dqn_ablation.ARMS.items()
     }
@@ -54,7 +54,7 @@ def test_the_arms_of_the_ablation_differ_in_what_they_are_named_for() -> None:
     assert list(has.values()) == [(True, True), (True, False), (False, True), (False, False)]
 
 
-def test_a_page_shows_how_far_apart_agents_are() -> None:
+def test_page_shows_differences_between_agents() -> None:
     both, target, replay, neither = dqn_ablation.ARMS
     ends = {both: [500.0, 490, 495], target: [300.0, 310, 305], replay: [100.0, 110, 105], neither: [10.0, 12, 11]}
     results = results_of(ends)
@@ -80,8 +80,8 @@ def test_a_page_shows_how_far_apart_agents_are() -> None:
 
 
 @pytest.mark.parametrize("study", [dqn_ablation, exploration, prioritised_replay], ids=lambda s: s.STUDY.name)
-def test_other_returns_do_not_get_the_published_sentences(study: Any) -> None:
-    """Of the published page one agent is far ahead, of the others none is: here it is the other way round."""
+def test_different_returns_contradict_the_page(study: Any) -> None:
+    """Reverse the published results, where one agent is far ahead in the ablation and none in the other studies."""
     low = [10.0, 12, 11] if study is not dqn_ablation else [490.0, 500, 495]
     ends = {name: [490.0, 500, 495] if name == list(study.ARMS)[1] else low for name in study.ARMS}
     with pytest.raises(ClaimError, match="do not support"):

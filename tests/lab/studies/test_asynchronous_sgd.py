@@ -1,4 +1,4 @@
-"""Asynchronous SGD: the smoke size through every step to a page, and what the page rests on."""
+"""Asynchronous SGD: the smoke size from run to page, and the claims of its page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert set(rows) == set(experiments(settings))
     assert len(said) == len(rows) == 5
     assert {row["images"] for row in rows.values()} == {2 * 200}
-    # 10 minibatches an epoch; synchronous ranks use two of them in each update.
+    # An epoch has 10 minibatches; synchronous ranks use two of them in each update.
     assert rows["asynchronous, 2 at 0.05"]["updates"] == rows["single, 1 at 0.05"]["updates"] == 20
     assert rows["synchronous, 2 at 0.05"]["updates"] == 10
     assert rows["asynchronous, 1 at 0.05"]["staleness"] == 0
@@ -56,7 +56,7 @@ def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def made_up(seeds: int = 2) -> Results:
-    """Rows of a study in which asynchrony costs 1 point per learner, and nothing once the rate follows staleness."""
+    """Return results where asynchrony costs 1 percentage point per learner unless the rate follows staleness."""
     settings: dict[str, Any] = {**STUDY.sizes["smoke"], "learners": [1, 2, 4], "seeds": seeds}
     rows, stale, curves = [], [], {}
     for name, one in experiments(settings).items():
@@ -92,7 +92,7 @@ def test_values_of_made_up_results() -> None:
     assert values["seconds"]["synchronous_4_at_0_05"] == pytest.approx(400 / 360)
 
 
-def test_learners_that_are_faster_do_not_support_the_page() -> None:
+def test_faster_learners_contradict_the_page() -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["runs"]:
         if row["method"] == ASYNCHRONOUS:

@@ -1,4 +1,4 @@
-"""What copies of samples cost and gain: the arithmetic on made-up curves, and the smallest size for real."""
+"""Costs and gains of batch augmentation: arithmetic on made-up curves, and a real run of the smallest size."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert len(page.sections) == 6
 
 
-def test_the_arms_have_equal_updates_and_one_pair_has_equal_images() -> None:
+def test_arms_have_equal_updates_and_a_pair_equal_images() -> None:
     arms = study.arms(STUDY.sizes["laptop"])
     copies = STUDY.sizes["laptop"]["copies"]
     assert {arms[f"M={m}"].epochs for m in copies} == {STUDY.sizes["laptop"]["epochs"]}
@@ -82,7 +82,7 @@ def test_the_arms_have_equal_updates_and_one_pair_has_equal_images() -> None:
 
 
 @pytest.mark.parametrize("size", ["smoke", "laptop", "evening", "paper"])
-def test_jobs_are_looked_at_equally_often(size: str) -> None:
+def test_jobs_are_evaluated_equally_often(size: str) -> None:
     settings = STUDY.sizes[size]
     for name, arm in study.arms(settings).items():
         training = study.job(settings, arm).training
@@ -92,7 +92,7 @@ def test_jobs_are_looked_at_equally_often(size: str) -> None:
         assert training.augmentation.cutout == (0 if name == study.PLAIN else settings["cutout"])
 
 
-def test_the_paper_size_is_the_published_setting() -> None:
+def test_paper_size_matches_the_publication() -> None:
     job = study.job(STUDY.sizes["paper"], Copies(32, 100, 1))
     assert (job.network.name, job.data.name, job.training.batch, job.training.epochs) == (
         "resnet44",
@@ -104,7 +104,7 @@ def test_the_paper_size_is_the_published_setting() -> None:
     assert (job.training.learning_rate, job.training.momentum, job.training.weight_decay) == (0.1, 0.9, 1e-4)
 
 
-def test_the_target_is_reached_at_the_first_evaluation_that_has_it() -> None:
+def test_target_is_reached_at_first_sufficient_evaluation() -> None:
     columns: dict[str, list[float | None]] = {
         "epoch": [2, 4, 6],
         "step": [20, 40, 60],
@@ -121,7 +121,7 @@ def test_the_target_is_reached_at_the_first_evaluation_that_has_it() -> None:
     assert set(study.to_target(columns, 0.51).values()) == {None}
 
 
-def test_accuracy_at_a_time_is_that_of_the_last_evaluation_before_it() -> None:
+def test_accuracy_at_a_time_uses_the_previous_evaluation() -> None:
     curves = {
         "M=2/seed-0": {"seconds": [1.0, 2.0, 3.0], "test_accuracy": [0.1, 0.2, 0.3]},
         "M=2/seed-1": {"seconds": [1.5, 3.0, 4.5], "test_accuracy": [0.2, 0.3, 0.4]},
@@ -129,7 +129,7 @@ def test_accuracy_at_a_time_is_that_of_the_last_evaluation_before_it() -> None:
     }
     assert study.accuracy_at(curves, "M=2", "seconds", 2.5).mean == pytest.approx(
         (0.2 + 0.3) / 2
-    )  # mean clock: 1.25, 2.5, 3.75
+    )  # mean times: 1.25, 2.5, 3.75
     assert study.accuracy_at(curves, "M=2", "seconds", 3.7).n == 2
     assert study.accuracy_at(curves, "M=2", "seconds", 1.0).mean == 0.0
 
@@ -138,8 +138,7 @@ LONGER = study.longer_name(SETTINGS)
 
 
 def test_costs_to_the_target() -> None:
-    """The ends: 0.40, 0.51, 0.60 and 0.55. Evaluations are at quarters, so 0.5 is reached at the last of each arm, but
-    by M=1 never."""
+    """The arms end at 0.40, 0.51, 0.60 and 0.55. Each reaches 0.5 at its last quarter, except M=1, which never does."""
     results = made_up({"M=1": 0.40, "M=2": 0.51, "M=4": 0.60, LONGER: 0.55})
     updates = 31 * 4
     values = study.values(results)
@@ -168,8 +167,8 @@ def test_costs_to_the_target() -> None:
     assert [row[2] for row in paper.rows] == ["yes", "yes", "no"]
 
 
-def test_a_point_stands_for_each_m_that_some_seed_brought_to_the_target() -> None:
-    """Seeds of M=1 end at 0.49, 0.50 and 0.51: two of them reach 0.5. No seed of M=2 does."""
+def test_plot_has_a_point_for_each_m_that_reached_the_target() -> None:
+    """Seeds of M=1 end at 0.49, 0.50 and 0.51, so two reach 0.5. No seed of M=2 does."""
     target = study.blocks(made_up({"M=1": 0.49, "M=2": 0.40, "M=4": 0.60, LONGER: 0.55}))["To 50 %"]
     assert target.figure is not None
     for panel in target.figure.panels:
@@ -179,7 +178,7 @@ def test_a_point_stands_for_each_m_that_some_seed_brought_to_the_target() -> Non
         assert list(series.notes) == ["2 of 3", "0 of 3", ""]
 
 
-def test_where_no_arm_reaches_the_target_none_is_cheapest() -> None:
+def test_no_cheapest_arm_if_none_reaches_the_target() -> None:
     results = made_up({"M=1": 0.48, "M=2": 0.45, "M=4": 0.44, LONGER: 0.47})
     values = study.values(results)
     assert (values["fewest"], values["missed"], values["reached_sooner"]) == ({}, "M=1, M=2, M=4", "not known")
@@ -189,14 +188,14 @@ def test_where_no_arm_reaches_the_target_none_is_cheapest() -> None:
     assert [row[2] for row in paper.rows] == ["no", "not known", "no"]
 
 
-def test_fewer_updates_needs_one_of_the_two_to_arrive() -> None:
+def test_fewer_updates_needs_one_arm_at_the_target() -> None:
     assert study.fewer_updates([None], [None])[0] == "not known"
     assert study.fewer_updates([90.0, 100.0], [90.0, 80.0]) == ("yes", "85 against 95")
     assert study.fewer_updates([90.0], [90.0])[0] == "no"
     assert study.fewer_updates([90.0], [None])[0] == "no"
 
 
-def test_copies_are_pictures_of_the_images_size_and_differ() -> None:
+def test_copies_have_the_image_size_and_differ() -> None:
     found = study.pictures(STUDY.sizes["smoke"])
     assert list(found) == ["image", *(f"copy {i}" for i in range(1, 1 + study.PICTURE_COPIES))]
     assert len(set(found.values())) > 2

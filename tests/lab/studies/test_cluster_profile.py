@@ -1,4 +1,4 @@
-"""Cluster profile: the smoke size on a real SLURM where there is one, else on processes, through every step to a page."""
+"""Cluster profile: the smoke size from run to page, on SLURM if available and otherwise as processes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from chronograd_lab.studies.cluster_profile.study import (
 
 
 def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Results:
-    """Conduct the smoke size, twice; make its page."""
+    """Run the smoke size twice and make its page."""
     said: list[str] = []
     settings = {**STUDY.sizes["smoke"], "nodes": nodes, "threads": threads}
     results = STUDY.conduct(StudyRunner(folder, "cluster-profile", "smoke", said.append), settings)
     rows = results.rows["runs"]
     assert {row["launcher"] for row in rows} == {launcher}
-    # 200 samples, 20 of a rank: 10, 5 and 3 steps in each of 3, 2 and 1 epochs.
+    # 200 samples, 20 per rank: 10, 5 and 3 steps in each of 3, 2 and 1 epochs.
     expected = {1: (3, 30), 2: (2, 10), 3: (1, 3)}
     assert [(row["nodes"], (row["epochs"], row["updates"])) for row in rows] == [(n, expected[n]) for n in nodes]
     for row in rows:
@@ -56,7 +56,7 @@ def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Result
     assert page.sections[3].takeaway == f"{len(nodes)} rows of size smoke."
     assert render_html(page).startswith("<!doctype html>")
     again = STUDY.conduct(StudyRunner(folder, "cluster-profile", "smoke", said.append), settings)
-    assert again.rows == results.rows  # nothing is run twice
+    assert again.rows == results.rows  # the second call runs nothing again
     return results
 
 
@@ -70,22 +70,22 @@ def test_smoke_size_on_three_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.real_exec  # system time is counted in ticks of 10 ms, of which a forked rank may take none
-def test_smoke_size_without_slurm_runs_processes_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.real_exec  # ticks of 10 ms count system time, and a forked rank may take none
+def test_smoke_size_without_slurm_uses_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert slurm_commands.num_nodes() == 0
     results = check(tmp_path, PROCESSES, nodes=[1, 2], threads=1)
     assert any("started by torchrun" in note for note in results.notes)
 
 
-def test_a_faster_link_is_predicted_to_be_no_slower() -> None:
+def test_faster_link_is_not_slower() -> None:
     rows = predictions(STUDY.sizes["smoke"])
     slow, fast = ([r for r in rows if r["link"] == link] for link in ("ethernet-1g", "ethernet-10g"))
     assert [a["step_time_s"] == b["step_time_s"] for a, b in zip(slow, fast, strict=True)] == [True, False, False]
     assert all(a["step_time_s"] >= b["step_time_s"] for a, b in zip(slow, fast, strict=True))
 
 
-def test_the_job_is_that_of_the_examples() -> None:
+def test_job_matches_the_examples() -> None:
     found = job(STUDY.sizes["paper"], "ResNet-50", 3)
     assert (found.training.optimizer, found.training.learning_rate, found.training.batch) == ("adadelta", 1.0, 384)
     assert found.training.scale_by_ranks == ("learning_rate", "epochs")
@@ -95,15 +95,15 @@ def test_the_job_is_that_of_the_examples() -> None:
 PAGE = Path(__file__).parents[3] / "docs" / "studies" / "cluster-profile" / "results.json"
 
 
-def test_what_the_report_published_is_told_as_it_is() -> None:
-    """No rule of 5 %: 1,015 > 1,010 > 503 s falls with every node."""
+def test_published_report_values() -> None:
+    """Check without a 5 % rule: 1,015 > 1,010 > 503 s falls with every node."""
     published = values(Results.load(PAGE))["published"]
     assert published["EfficientNet_B0"]["difference"] == pytest.approx(474.1 / 472.0 - 1)
     assert [published["small_CNN"][n] for n in ("two", "three")] == pytest.approx([754.0 / 451.5, 462.1 / 451.5])
     assert [published["ResNet_50"][n] for n in ("two", "three")] == pytest.approx([1009.6 / 1015.1, 503.1 / 1015.1])
 
 
-def test_times_here_are_multiples_of_those_of_one_node() -> None:
+def test_times_are_relative_to_one_node() -> None:
     results = Results.load(PAGE)
     here = values(results)["here"]
     for name in results.settings["networks"]:
@@ -114,7 +114,7 @@ def test_times_here_are_multiples_of_those_of_one_node() -> None:
         )
 
 
-def test_user_over_real_is_how_many_cores_were_busy() -> None:
+def test_busy_cores_are_user_over_real_time() -> None:
     results = Results.load(PAGE)
     ratios = [row["user_s"] / row["real_s"] for row in results.rows["runs"]]
     busy = values(results)["busy"]
@@ -130,7 +130,7 @@ def test_user_over_real_is_how_many_cores_were_busy() -> None:
         ("predicted", {"link": "ethernet-1g", "nodes": 3}, "images_per_s", 2, "With ethernet-1g, we predict"),
     ],
 )
-def test_other_results_do_not_support_the_page(
+def test_different_results_contradict_the_page(
     table: str, wanted: dict[str, object], field: str, factor: float, sentence: str
 ) -> None:
     published = Results.load(PAGE)
@@ -141,18 +141,18 @@ def test_other_results_do_not_support_the_page(
 
 
 def test_nodes_with_four_gpus() -> None:
-    """Of each network on each device and number of nodes: 12 epochs divided by the GPUs, a batch of 128 a GPU."""
+    """For each network, device and node count: 12 epochs divided by the GPUs, and a batch of 128 per GPU."""
     results = Results.load(PAGE)
     rows = results.rows["gpu_nodes"]
     assert len(rows) == 3 * 2 * 3
     for row in rows:
         assert row["gpus"] == 4 * row["nodes"]
         assert row["epochs"] == math.ceil(12 / row["gpus"])
-        steps = row["epochs"] * (50_000 // (128 * row["gpus"]))  # a last batch that is not full is left out
+        steps = row["epochs"] * (50_000 // (128 * row["gpus"]))  # drops an incomplete last batch
         assert row["training_time_s"] == pytest.approx(steps * row["step_time_s"])
         assert row["images_per_s"] == pytest.approx(128 * row["gpus"] / row["step_time_s"])
         assert row["low_s"] < row["training_time_s"] < row["high_s"]
-        assert row["is_corrected"] == (row["network"] == "ResNet-50")  # of which alone a rate was published
+        assert row["is_corrected"] == (row["network"] == "ResNet-50")  # the only one with a published rate
     for device, found in values(results)["gpu"].items():
         one, _, three = matching(rows, network="ResNet-50", device=device.replace("_", "-"))
         assert found["training_time_s"] == one["training_time_s"]
@@ -161,7 +161,7 @@ def test_nodes_with_four_gpus() -> None:
         assert check["published_s"] == pytest.approx(check["batch"] / check["images_per_s"])
 
 
-def test_a_published_rate_corrects_the_network_that_it_is_of() -> None:
+def test_published_rate_corrects_only_its_network() -> None:
     settings = {
         **STUDY.sizes["smoke"],
         "nodes": [1],
@@ -172,7 +172,7 @@ def test_a_published_rate_corrects_the_network_that_it_is_of() -> None:
     assert set(checks) == {"k80-gk210"}
     with_row, without = gpu_predictions(settings)
     assert (with_row["is_corrected"], without["is_corrected"]) == (True, False)
-    assert checks["k80-gk210"]["published_s"] > checks["k80-gk210"]["predicted_s"]  # so its steps are made longer
+    assert checks["k80-gk210"]["published_s"] > checks["k80-gk210"]["predicted_s"]  # so its steps become longer
     plain = job({**settings, **settings["gpu_nodes"]}, "ResNet-50", 4)
     plain = changed(plain, ["cluster.device=k80-gk210", "cluster.per_node=4", "cluster.threads=null"])
     assert with_row["step_time_s"] > predict(trace_job(plain), plain).value("step_time_s")

@@ -68,7 +68,7 @@ def published(study: Study) -> Results:
 
 
 def everything(page: Answer) -> str:
-    """All that a page says, with its tables."""
+    """Return the text of a page with its tables."""
     texts = [*page.summary, *(f"{h.label} {h.value} {h.detail}" for h in page.highlights)]
     for section in page.sections:
         texts += [section.takeaway, section.intro, *section.lines]
@@ -77,7 +77,7 @@ def everything(page: Answer) -> str:
 
 
 def products_are_right(text: str) -> int:
-    """Every `a × b … + c = d` of a text holds; returns how many there were."""
+    """Check every `a × b … + c = d` of a text, and return their number."""
     checked = 0
     for left, right in re.findall(r"((?:[\d,.()×+/− ]|\d)+) = (\d+(?:,\d{3})*)(?!\d|[.,]\d)", text):
         expression = left.strip().replace(",", "").replace("×", "*").replace("−", "-")
@@ -91,7 +91,7 @@ def products_are_right(text: str) -> int:
     return checked
 
 
-def test_alexnet_is_the_published_one_layer_by_layer(tmp_path: Path) -> None:
+def test_alexnet_layers_match_the_paper(tmp_path: Path) -> None:
     results = conducted(alexnet.STUDY, tmp_path)
     rows = [row for row in matching(results.rows["layers"], variant=alexnet.GROUPED) if row["weights"]]
     for row, (name, (side, channels), params, macs) in zip(rows, ALEXNET, strict=True):
@@ -117,7 +117,7 @@ def test_alexnet_is_the_published_one_layer_by_layer(tmp_path: Path) -> None:
         assert rounded in page.summary[0]
     assert "307,200 + 663,552 + 442,368 = 1,413,120 more" in text
     assert 62_378_344 - 60_965_224 == 1_413_120
-    # Eight parameters, their sum, eight counts of MACs, eight sides, and what missing groups add.
+    # Eight parameter counts, their sum, eight MAC counts, eight sides, and the increase without groups.
     assert products_are_right(text) == 8 + 1 + 8 + 8 + 1
     assert render_html(page).startswith("<!doctype html>")
 
@@ -144,7 +144,7 @@ def test_vgg19_has_every_cell(tmp_path: Path) -> None:
     assert cells is not None
     assert [row[1].rpartition(" = ")[2] for row in cells.rows[:-1]] == [f"{n:,}" for _, n, _ in VGG19]
     assert [row[3].rpartition(" = ")[2] for row in cells.rows[:-1]] == [f"{n:,}" for _, _, n in VGG19]
-    # Activations of 22 images, 19 layers' weights, 19 layers' MACs.
+    # Activations of 22 images, weights of 19 layers, MACs of 19 layers.
     assert products_are_right(text) == 22 + 19 + 19
     first = sum(n for name, n, _ in VGG19 if name.startswith("conv1"))
     assert f"{100 * first / 16_542_184:.0f} % of the activations" in page.sections[1].takeaway
@@ -181,12 +181,12 @@ def test_inception_modules(tmp_path: Path) -> None:
     assert "128 + 192 + 96 + 256 = 672" in text
     assert "128 + 192 + 96 + 64 = 480" in text
     assert products_are_right(text) >= 3 + 6 + 6 + 2 + 2
-    # The fourth naive module gets 256 + 3 × 416 channels.
+    # The fourth naive module has 256 + 3 × 416 input channels.
     assert results.rows["stacked"][-1] == {"number": 4, "side": 32, "in": 256 + 3 * 416, "out": 256 + 4 * 416,
                                            "macs": 1024 * (256 + 3 * 416) * (128 + 9 * 192 + 25 * 96)}  # fmt: skip
 
 
-def test_a_module_whose_pooling_passes_fewer_channels_contradicts_the_page() -> None:
+def test_narrower_pooling_contradicts_the_page() -> None:
     results = published(inception.STUDY)
     pooling = next(row for row in results.rows["layers"] if row["layer"] == "pool")
     pooling["out_channels"] = 128
@@ -194,8 +194,8 @@ def test_a_module_whose_pooling_passes_fewer_channels_contradicts_the_page() -> 
         inception.STUDY.page(results)
 
 
-def test_stacked_filters_see_what_algebra_says() -> None:
-    """On the page; the next test runs some of it."""
+def test_receptive_fields_match_the_formula() -> None:
+    """Check the stored results; the next test runs some of them."""
     results = published(receptive_field.STUDY)
     rows = results.rows["stacks"]
     assert len(rows) == 15
@@ -219,13 +219,13 @@ def test_stacked_filters_see_what_algebra_says() -> None:
         assert times == f"{row['by_graph'] ** 2 / weights:.2f} ×"
 
 
-def test_smoke_stacks_see_what_algebra_says(tmp_path: Path) -> None:
+def test_smoke_receptive_fields_match_the_formula(tmp_path: Path) -> None:
     results = conducted(receptive_field.STUDY, tmp_path, "smoke")
     assert [row["by_gradient"] for row in results.rows["stacks"]] == [[3, 3], [5, 5], [7, 7], [5, 5], [9, 9], [13, 13]]
 
 
-def test_a_stack_that_sees_something_else_contradicts_the_page() -> None:
-    """Agreement comes from the results, not from the formula."""
+def test_different_receptive_field_contradicts_the_page() -> None:
+    """The agreement on the page comes from the results, not from the formula."""
     results = published(receptive_field.STUDY)
     results.rows["stacks"][0]["by_gradient"] = [3, 2]
     with pytest.raises(ClaimError, match="14 of 15 stacks"):
@@ -235,7 +235,7 @@ def test_a_stack_that_sees_something_else_contradicts_the_page() -> None:
     assert table.rows[0][3] == "2 or 3"
 
 
-def test_names_of_layers() -> None:
+def test_layer_names() -> None:
     def row(kind: str) -> Row:
         return {"kind": kind, "layer": kind}
 
@@ -272,8 +272,8 @@ def test_smoke_size_end_to_end(study: Study, tmp_path: Path) -> None:
     assert all(section.takeaway for section in page.sections)
 
 
-def test_rows_leave_out_what_is_no_layer_of_the_papers() -> None:
-    """Local response norm is a pooling over channels for PyTorch; torchvision's AlexNet averages to a size that is there."""
+def test_rows_exclude_layers_missing_in_the_papers() -> None:
+    """PyTorch counts local response norm as pooling, and torchvision's AlexNet has an adaptive pooling without effect."""
     from chronograd_lab.common.counted import counted
 
     kinds = [row["kind"] for row in layer_rows(counted("alexnet"))]

@@ -1,4 +1,4 @@
-"""Cutout: the smoke size through every step to a page, and its arithmetic."""
+"""Cutout: the smoke size from run to page, and its arithmetic."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert page.sections[1].table is not None
     assert [row[0] for row in page.sections[1].table.rows] == list(arms(settings))
     assert render_html(page).startswith("<!doctype html>")
-    # Nothing is run twice.
+    # The second call runs nothing again.
     again = STUDY.conduct(StudyRunner(tmp_path, "cutout", "smoke", said.append), settings)
     assert again.rows == results.rows
     assert len(said) == 5
 
 
 @pytest.mark.parametrize(("size", "side"), [(32, 16), (8, 4), (9, 3)])
-def test_as_many_pixels_are_dropped_as_squares_hide(size: int, side: int) -> None:
-    """Counted over every centre there is."""
+def test_dropout_share_equals_hidden_pixels(size: int, side: int) -> None:
+    """Count over every possible centre."""
     hidden = 0
     for y in range(size):
         for x in range(size):

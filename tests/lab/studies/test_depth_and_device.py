@@ -1,4 +1,4 @@
-"""Depth and device: the smoke size to a page, published logs of a known law, and the fifteen real ones."""
+"""Depth and device: the smoke size, published logs that follow a known law, and the fifteen real logs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "studies" / "depth-and-device" / "re
 
 
 def write_logs(folder: Path, depths: list[int], devices: tuple[str, ...] = ("K80", "V100")) -> list[Path]:
-    """Errors that fall by a rate which is the square root of depth / 500, and losses twice as large; no noise."""
+    """Write noiseless logs: errors fall at a rate of the square root of depth / 500, and losses are twice as large."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for depth in depths:
@@ -69,7 +69,7 @@ def write_logs(folder: Path, depths: list[int], devices: tuple[str, ...] = ("K80
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Published runs of one family."""
+    """Write published runs of one family."""
     write_logs(tmp_path / "measured" / CIFAR_RESNETS, [8, 14, 20, 32])
     monkeypatch.setenv("CHRONOGRAD_MEASURED", str(tmp_path / "measured"))
     return tmp_path / "measured" / CIFAR_RESNETS
@@ -90,7 +90,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
 
 
 class TestLogs:
-    def test_what_a_name_tells(self, tmp_path: Path) -> None:
+    def test_depth_and_device_from_file_name(self, tmp_path: Path) -> None:
         logs = read_logs("x", [write_logs(tmp_path, [20])[0], *write_logs(tmp_path, [18], ("A100-40",))], ACCURACIES)
         assert [run.network for run in logs.runs] == ["resnet20", "torchvision:resnet18"]
         assert [run.labels for run in logs.runs] == [
@@ -100,21 +100,23 @@ class TestLogs:
         assert [run.numbers["params"] for run in logs.runs] == [269_722, 11_181_642]
         # He et al. print 0.27 M; torchvision's 11,689,512 less 990 classes of 513 parameters.
         assert 11_689_512 - 990 * 513 == 11_181_642
-        # exp(-0.2 k) <= 0.1 from k = 12 on, 0.08 from 13, 0.05 from 15, 0.01 from 24.
+        # exp(-0.2 k) <= 0.1 from k = 12, 0.08 from 13, 0.05 from 15, 0.01 from 24.
         assert logs.epochs[0].tolist() == [12, 13, 15, 24]
         assert logs.levels[0] == pytest.approx([0.2, 0.16, 0.1, 0.02])  # losses are twice the errors
 
-    @pytest.mark.parametrize(("name", "said"), [("run7.json", "does not tell depth"), ("history19_K80.json", "not 6n")])
-    def test_names_that_tell_nothing(self, tmp_path: Path, name: str, said: str) -> None:
+    @pytest.mark.parametrize(
+        ("name", "message"), [("run7.json", "does not tell depth"), ("history19_K80.json", "not 6n")]
+    )
+    def test_unusable_file_names(self, tmp_path: Path, name: str, message: str) -> None:
         file = write_logs(tmp_path, [20])[0].rename(tmp_path / name)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             read_logs("x", [file], ACCURACIES)
 
 
 class TestPublished:
     @pytest.mark.slow
-    def test_a_law_of_depth_is_found_and_scored(self, measured: Path, tmp_path: Path) -> None:
-        """Truth: a further depth, and a known one with losses ten times as large, which its own runs must not predict."""
+    def test_depth_law_is_recovered_and_scored(self, measured: Path, tmp_path: Path) -> None:
+        """Score a new depth, and a known depth with ten times larger losses, which its own runs must not predict."""
         files = [*write_logs(tmp_path, [44]), write_logs(tmp_path, [20])[0]]
         told = json.loads(files[-1].read_text())
         files[-1].write_text(json.dumps({**told, "loss": [10 * loss for loss in told["loss"]]}))
@@ -137,16 +139,16 @@ class TestPublished:
         epochs = [r for r in results.rows["scored_epochs"] if r["features"] == chosen["truth"]["target_features"]]
         assert all(row["error"] < 0.1 for row in epochs)
         assert [row["seen"] for row in epochs[:4]] == [8, 9, 11, 16]  # ln 10, 12.5, 20, 100 over sqrt(44 / 500)
-        assert all(row["p_value"] == 1 for row in results.rows["devices"])  # the runs of a network are the same
+        assert all(row["p_value"] == 1 for row in results.rows["devices"])  # a network's runs are equal
         slopes = {row["target"]: row["slope"] for row in results.rows["slopes"] if row["over"] == "all"}
         assert slopes["exponential, b"] == pytest.approx(0.5, abs=1e-3)
         titles = [section.title for section in STUDY.page(results).sections]
         coefficients = "Optimus' coefficients of the runs"
         assert titles[:3] == ["Scored on further runs", "Their epochs to a target", coefficients]
-        assert not [title for title in titles if "ResNet-50" in title]  # of one family nothing is told of another
-        assert "The confound at depth 18" not in titles  # there is one family only
+        assert not [title for title in titles if "ResNet-50" in title]  # one family gives no values for another
+        assert "The confound at depth 18" not in titles  # one family only
 
-    def test_without_published_runs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_published_runs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("CHRONOGRAD_MEASURED", raising=False)
         assert published_folder() is None
         for size, truth in (("paper", []), ("smoke", write_logs(tmp_path, [44]))):
@@ -154,7 +156,7 @@ class TestPublished:
                 STUDY.conduct(StudyRunner(tmp_path, STUDY.name, size, print, truth=truth), STUDY.sizes[size])
 
 
-def test_truth_where_it_has_no_meaning(tmp_path: Path) -> None:
+def test_truth_is_refused_where_it_is_unused(tmp_path: Path) -> None:
     file = str(write_logs(tmp_path, [44])[0])
     with pytest.raises(InputError, match="makes no predictions"):
         CliRunner().invoke(command, ["run", "cutout", "--truth", file], catch_exceptions=False)
@@ -168,7 +170,7 @@ def test_truth_where_it_has_no_meaning(tmp_path: Path) -> None:
 
 @pytest.mark.published
 def test_the_fifteen_runs() -> None:
-    """What is known of them: losses near an exponential, no effect of the device, and depth 18 of another family."""
+    """Check known results: nearly exponential losses, no device effect, and depth 18 from another family."""
     folder = published_folder()
     if folder is None or not os.environ.get("CHRONOGRAD_MEASURED"):
         pytest.skip("CHRONOGRAD_MEASURED does not name the folder of measured tables")
@@ -192,8 +194,8 @@ def test_the_fifteen_runs() -> None:
 
 
 class TestChain:
-    def test_coefficients_that_were_planted(self) -> None:
-        """Of a curve of the form itself both fits find what made it; of one that falls faster the weights change b1."""
+    def test_planted_coefficients_are_recovered(self) -> None:
+        """Both fits recover an exact curve. On a faster curve, the weights change b1."""
         k = np.arange(1.0, 351)
         for b in ((0.5, 0.5, 0.0), (0.4, 0.6, 0.05)):
             curve = 1.6 * (1 / (b[0] * k + b[1]) + b[2])  # its largest is 1.6 · (1 + b2)
@@ -204,22 +206,22 @@ class TestChain:
         assert plain_fit(faster)[1] > 0.2
         assert weighted_fit(faster)[1] < 1e-9
 
-    def test_a_network_of_another_kind(self) -> None:
-        """Two networks of one kind take 10 epochs, one of another 20: the mean of the logarithms, and kinds a factor of 2 apart."""
+    def test_network_of_another_kind(self) -> None:
+        """One kind takes 10 epochs (two networks), the other 20: use the mean of the logarithms and a factor of 2."""
         logs = kinds_of([("a", CIFAR, 10.0), ("b", CIFAR, 10.0), ("c", IMAGENET, 20.0)])
         new = Run("d", {"depth": 50.0}, {"family": IMAGENET, "device": "K80"})
         values, low, high = of_another_kind(logs, new, mean_epochs, logs.epochs, ())
         assert values == pytest.approx([20.0 ** (1 / 3) * 10.0 ** (2 / 3)])
-        # Left out, each kind is off by log 2; from the other two networks with a leverage of 1/2, from the one with 1.
+        # Each kind, left out, is off by log 2, with leverage 1/2 from two networks and 1 from one.
         squares = math.log(2) ** 2 * (1 / 1.5 + 1 / 2) / 2
         spread = math.tan(0.8 * math.pi / 2) * math.sqrt(
             squares * (1 + 1 / 3)
-        )  # Student's t of one degree of freedom: Cauchy's
+        )  # Student's t with one degree of freedom is Cauchy's distribution
         assert np.log(high / values) == pytest.approx([spread])
         assert np.log(values / low) == pytest.approx([spread])
 
-    def test_devices_apart(self) -> None:
-        """V100 takes a fifth less in every network but for noise: that is seen; K80 and P100 are as far apart as noise."""
+    def test_device_differences(self) -> None:
+        """V100 takes 20 % less in every network: significant. K80 and P100 differ by noise only."""
         rows = [("a", 10.0), ("b", 14.0), ("c", 20.0), ("d", 26.0)]
         runs, values = [], []
         for i, (network, epochs) in enumerate(rows):
@@ -232,8 +234,8 @@ class TestChain:
         assert pairs["K80", "V100"].is_seen
         assert pairs["K80", "V100"].mean == pytest.approx(-math.log(0.8))
 
-    def test_other_kinds_under_one_recipe(self) -> None:
-        """Runs that the package has: a small CNN and ResNet-8, by recipe, only where both come down to the losses."""
+    def test_other_kinds_with_one_recipe(self) -> None:
+        """Use packaged runs of a small CNN and ResNet-8 by recipe, if both reach the losses."""
         rows = other_kind_rows([("a", 0.28), ("b", 0.03)])
         assert {tuple(row["kinds"]) for row in rows} == {("small-cnn", "resnet8")}
         assert {row["recipe"] for row in rows} == {"cutout, nothing", "digits, one_cycle, 6 epochs"}
@@ -251,10 +253,10 @@ def results() -> Results:
 
 
 class TestPage:
-    """Values of the page, from the rows of its results."""
+    """Page values, recomputed from the rows of its results."""
 
     def test_coefficients(self, results: Results) -> None:
-        """Also powers of depth by least squares over the four networks."""
+        """Include powers of depth by least squares over the four networks."""
         triples, found = results.rows["triples"], values(results)
         assert len(triples) == found["runs"]["all"] == 15
         for j, name in ((0, "b0"), (1, "b1")):
@@ -289,8 +291,8 @@ class TestPage:
             assert found["held"][name] == f"{sum(r['low'] <= r['seen'] <= r['high'] for r in held)} of 12"
         assert found["best_test"] == max(row["best_test_accuracy"] for row in results.rows["held_runs"])
 
-    def test_the_forecast_made_beforehand_is_kept(self, results: Results) -> None:
-        """As it was printed at 9c22c1c, and as the same rule makes it from the same runs now."""
+    def test_earlier_forecast_is_unchanged(self, results: Results) -> None:
+        """Compare with the text printed at 9c22c1c and with the same rule applied to the same runs now."""
         assert {target: of[0] for target, of in FORECAST.items()} == {
             "accuracy 90 %": 8.2,
             "accuracy 95 %": 11.0,
@@ -311,7 +313,7 @@ class TestPage:
             assert curve[name] == pytest.approx(np.mean(errors))
 
     def test_devices(self, results: Results) -> None:
-        """Welch's intervals, from the epochs of the networks."""
+        """Check Welch's intervals from the epochs of the networks."""
         networks = [row for row in results.rows["networks"] if row["set"] == "published"]
         for target in ("accuracy 92 %", "accuracy 99 %"):
             logs = {(row["network"], row["device"]): math.log(row["epochs"][target]) for row in networks}
@@ -339,7 +341,7 @@ class TestPage:
         assert kinds["factor"] == {"least": min(factors), "most": max(factors)}
         assert kinds["times"] == {"least": min(real), "most": max(real)}
 
-    def test_a_device_that_matters_does_not_support_the_page(self, results: Results) -> None:
+    def test_device_effect_contradicts_the_page(self, results: Results) -> None:
         results.rows["pairs"][0]["is_seen"] = True
         with pytest.raises(ClaimError, match="Epochs do not depend on the device"):
             STUDY.page(results)
@@ -351,8 +353,8 @@ class TestPage:
 
 
 @pytest.mark.published
-def test_what_the_page_shows_is_fitted_to_the_fifteen_runs_alone() -> None:
-    """The rows of the page, made again; the runs that were held back are not among those that are given."""
+def test_page_uses_only_the_fifteen_runs() -> None:
+    """Recompute the rows of the page; the held-back runs are not among the inputs."""
     folder = published_folder()
     if folder is None:
         pytest.skip("CHRONOGRAD_MEASURED does not name the folder of measured tables")

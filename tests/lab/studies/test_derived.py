@@ -32,7 +32,7 @@ def claims(name: str) -> list[Claim]:
 
 
 def is_cited(claim: Claim, words: str) -> bool:
-    """Whether words with a source stand where the number does."""
+    """Return whether words with a source surround the number."""
     start = claim.sentence.find(words)
     while start >= 0:
         if start <= claim.span.start and claim.span.stop <= start + len(words):
@@ -42,7 +42,7 @@ def is_cited(claim: Claim, words: str) -> bool:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_number_follows_from_the_results_or_has_a_source(name: str) -> None:
+def test_every_number_is_derived_or_cited(name: str) -> None:
     cited = CITED.get(name, {})
     neither = [c.place for c in claims(name) if not c.follows and not any(is_cited(c, words) for words in cited)]
     assert neither == []
@@ -51,8 +51,8 @@ def test_every_number_follows_from_the_results_or_has_a_source(name: str) -> Non
 
 
 @pytest.mark.slow
-def test_a_number_that_is_typed_in_place_of_a_computed_one_is_seen() -> None:
-    """Ten percent more, the same whatever the results: of three digits nearly always, of two in half of the places."""
+def test_typed_number_is_detected() -> None:
+    """Increase numbers by 10 %: nearly all with three digits and half of those with two are detected."""
     seen: dict[bool, list[bool]] = {True: [], False: []}
     for name in STUDIES:
         for claim in claims(name):

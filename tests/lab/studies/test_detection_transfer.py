@@ -1,4 +1,4 @@
-"""Detection, transferred: the smoke size for real, and values of made-up numbers."""
+"""Detection transfer: a real run of the smoke size, and values of made-up numbers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
         "dark", "light", "middle",
     ]  # fmt: skip
     for row in results.rows["runs"]:
-        if row["stage"] in (TUNED, ALONE):  # which know no other classes
+        if row["stage"] in (TUNED, ALONE):  # without the other classes
             assert row["related_11_point"] == pytest.approx(row["mean_11_point"])
     assert len(results.pictures) == 2 * 3
     results.save(tmp_path / "results.json")
@@ -83,7 +83,7 @@ def made(before: dict[str, list[float]], after: dict[str, list[float]], alone: d
     )
 
 
-def test_a_class_that_improves_does_not_support_the_page() -> None:
+def test_improved_class_contradicts_the_page() -> None:
     before = {"RBC": [0.60, 0.61, 0.62], "WBC": [0.90, 0.92, 0.94], "Platelets": [0.0, 0.0, 0.0]}
     after = {"RBC": [0.70, 0.71, 0.72], "WBC": [0.90, 0.93, 0.94]}
     alone = {"RBC": [0.50, 0.51, 0.52], "WBC": [0.80, 0.81, 0.82]}
@@ -104,10 +104,10 @@ def test_published_precisions_have_the_published_mean() -> None:
     assert sum(PUBLISHED.values()) / 20 == pytest.approx(0.6755, abs=5e-5)
 
 
-def test_commands_for_what_is_not_measured_are_right(
+def test_commands_for_missing_measurements_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On the layout of VOC 2007 with one object of each class, and a file of random weights in the layout of the public one."""
+    """Use a VOC 2007 folder with one object per class, and random weights in the public layout."""
     everything = annotation(*(voc_object(name, 1, 1, 20, 10) for name in PUBLISHED))
     voc_folder(
         tmp_path / "VOCdevkit/VOC2007", {"000001": everything, "000002": everything},
@@ -125,14 +125,14 @@ def test_commands_for_what_is_not_measured_are_right(
     assert main([*shlex.split(train.partition(" --out")[0])[1:], "--print-config"]) == 0
 
 
-def test_halves_of_the_training_pictures_are_apart() -> None:
+def test_training_halves_do_not_overlap() -> None:
     first, second = (job(LAPTOP, stage, "voc:bccd", None).data for stage in (ALL, TUNED))
     assert (first.skip, first.samples, second.skip) == (0, 146, 146)
     assert first.class_names is None
     assert second.class_names == ("RBC", "WBC")
 
 
-def test_a_missing_set_is_named_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_set_is_named_before_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     with pytest.raises(InputError, match="there is no folder bccd") as missing:
         STUDY.conduct(StudyRunner(tmp_path / "lab", STUDY.name, "laptop", quiet), LAPTOP)

@@ -1,4 +1,4 @@
-"""Ceilings are FLOPs over peaks, losses add up to the predicted pass, and published tables are read as they are."""
+"""Inference ceilings: FLOPs over peaks, losses that add up to the predicted pass, and published tables."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ RESULTS = Path(__file__).parents[3] / "docs" / "studies" / STUDY.name / "results
 
 @pytest.fixture(scope="module")
 def laptop() -> Results:
-    """Those of the page, whose published rows are in them."""
+    """Return the published results, which include the published rows."""
     return Results.load(RESULTS)
 
 
-def test_without_published_tables_the_rest_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_without_published_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHRONOGRAD_MEASURED", raising=False)
     results = conducted(tmp_path, "smoke")
     page = STUDY.page(results)
@@ -58,7 +58,7 @@ def test_without_published_tables_the_rest_stands(tmp_path: Path, monkeypatch: p
         assert row["memory_s"] > 0
 
 
-def test_ceilings_are_those_of_the_data_sheet(laptop: Results) -> None:
+def test_ceilings_match_the_data_sheet(laptop: Results) -> None:
     assert {row["network"]: row["macs"] for row in laptop.rows["work"]} == MACS
     for network, rates in BOARD.items():
         for what, share in (("board", 1.0), ("chip", 0.5)):
@@ -82,7 +82,7 @@ def test_ceilings_are_those_of_the_data_sheet(laptop: Results) -> None:
     assert round(1e5 * 2 * 15_470_264_320 / 8.73e12) == 354
 
 
-def test_percent_of_peak_is_that_of_the_rows(laptop: Results) -> None:
+def test_percent_of_peak_matches_the_rows(laptop: Results) -> None:
     section = STUDY.page(laptop).sections[1]
     assert section.table is not None
     for row, cells in zip(laptop.rows["reached"], section.table.rows, strict=True):
@@ -91,7 +91,7 @@ def test_percent_of_peak_is_that_of_the_rows(laptop: Results) -> None:
         assert cells[2:4] == [f"{ceiling:,.0f}", f"{rate:,.0f}"]
         assert cells[5] == f"{100 * rate / ceiling:.0f} %"
         assert row["low"] < row["seconds"] < row["high"]
-        # PALEO at base clock: FLOPs / 2.8e12 alone, over its percent of peak, is a lower bound.
+        # PALEO at base clock: FLOPs / 2.8e12 over its percentage of peak is a lower bound.
         for ppp, seconds in row["paleo"]:
             assert seconds > 2 * row["macs"] / 2.8e12 / ppp
     shares = [2 * row["macs"] / row["seconds"] / 4.365e12 for row in laptop.rows["reached"]]
@@ -134,7 +134,7 @@ def test_losses_on_the_page_add_up(laptop: Results) -> None:
         ("batches", {"batch": 1}, "samples_per_s", 10, "With one image at a time, ResNet-50 reaches a small part"),
     ],
 )
-def test_other_results_do_not_support_the_page(
+def test_different_results_contradict_the_page(
     table: str, wanted: dict[str, object], field: str, factor: float, sentence: str
 ) -> None:
     published = Results.load(RESULTS)
@@ -144,8 +144,8 @@ def test_other_results_do_not_support_the_page(
         STUDY.page(published)
 
 
-def test_lanes_that_a_k80_cannot_feed_are_a_loss_of_clocks(laptop: Results) -> None:
-    """Its schedulers feed two thirds of the lanes: half of the ideal time again, where arithmetic loses that much."""
+def test_k80_issue_limit_counts_as_clock_loss(laptop: Results) -> None:
+    """Its schedulers feed two thirds of the lanes, which costs half of the ideal time in arithmetic."""
     own = matching(laptop.rows["losses"], device="k80-gk210", network="ResNet-50", batch=1)[0]
     assert own["clocks_s"] == pytest.approx(own["peak_s"] * (1 / 0.667 - 1))
     assert all(row["clocks_s"] == 0 for row in matching(laptop.rows["losses"], device="rtx3090"))
@@ -161,14 +161,14 @@ def test_published_tables(tmp_path: Path) -> None:
         f"{head}a,224,2000,1,1024,1,10,20\nb,224,500,1,512,1,20,10\nsmall,160,9,1,1024,1,0.03,1\nother,1,9,1,16,1,1,1\n"
     )
     rows = study._timm_rows(first, last)
-    # 2 × 10e9 × 1000 of 71e12; 10e9 MACs of 20e6 activations. Too few MACs, and another batch, are left out.
+    # 2 × 10e9 × 1000 of 71e12; 10e9 MACs of 20e6 activations. Rows with few MACs or another batch are skipped.
     assert rows == [
         {"model": "a", "macs_per_activation": 500.0, "first": pytest.approx(20 / 71), "last": pytest.approx(40 / 71)},
         {"model": "b", "macs_per_activation": 2000.0, "first": pytest.approx(20 / 71), "last": pytest.approx(20 / 71)},
     ]
 
 
-def test_quarters_are_by_macs_per_activation() -> None:
+def test_quarters_by_macs_per_activation() -> None:
     rows = [{"macs_per_activation": x, "first": x / 10, "last": x / 5} for x in (4, 1, 3, 2, 8, 7, 6, 5)]
     parts = quarters(rows)
     assert [(p["low"], p["high"], p["n"]) for p in parts] == [(1, 2, 2), (3, 4, 2), (5, 6, 2), (7, 8, 2)]
@@ -176,7 +176,7 @@ def test_quarters_are_by_macs_per_activation() -> None:
     assert parts[3]["last"] == pytest.approx(1.5)
 
 
-def test_what_was_measured_is_that_of_the_rows(laptop: Results) -> None:
+def test_measured_values_match_the_rows(laptop: Results) -> None:
     found = study.values(laptop)
     timm, parts = laptop.rows["timm"], quarters(laptop.rows["timm"])
     assert found["timm"]["models"] == len(timm)
@@ -190,7 +190,7 @@ def test_what_was_measured_is_that_of_the_rows(laptop: Results) -> None:
     assert found["lone"]["v100_amp"] == batches[0]["samples_per_s"] / max(row["samples_per_s"] for row in batches)
 
 
-def test_every_gpu_of_the_catalogue_is_there(laptop: Results) -> None:
+def test_every_catalogue_gpu_is_included(laptop: Results) -> None:
     from chronograd.hardware import catalog
 
     names = {path.stem for path in (Path(catalog.__file__).parent / "devices").glob("*.toml")}

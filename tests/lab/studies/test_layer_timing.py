@@ -1,4 +1,4 @@
-"""Layer timing: the smoke size end to end, files of other machines, traces, and what a page says of known times."""
+"""Layer timing: the smoke size, files of other machines, traces, and page values for known times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def timing(median: float) -> LayerTiming:
 
 
 def of_a_gpu() -> LayerTimes:
-    """A pass of 1 ms whose two layers take 0.9 and 0.6 ms where they are waited for."""
+    """Return a pass of 1 ms whose two layers take 0.9 and 0.6 ms if the host waits for them."""
     layers = [
         LayerTime(name="conv", module="Conv2d", kind="conv_3x3", flops=1e9, synchronised_s=9e-4, unsynchronised_s=6e-4,
                   product=Product(m=64, n=1024, k=576), product_s=4.5e-4, predicted_s=5e-4),
@@ -76,10 +76,10 @@ def conducted(tmp_path: Path, *truth: Path) -> Results:
     return Results.load(tmp_path / "results.json")
 
 
-def test_a_queue_of_known_times(tmp_path: Path) -> None:
+def test_queue_of_known_times(tmp_path: Path) -> None:
     queue = queue_of(trace(tmp_path / "trace.json"))
     assert queue.kernels == 4
-    # From 0 to the end of the last launch at 38, less 25 in which the host waited.
+    # From 0 to the end of the last launch at 38, minus 25 of waiting by the host.
     assert queue.host_s == pytest.approx(13e-6)
     assert queue.device_s == pytest.approx(35e-6)
     assert queue.together_s == pytest.approx(45e-6)
@@ -109,7 +109,7 @@ def test_smoke_size_without_a_gpu(tmp_path: Path) -> None:
     assert sum(r["product_s"] or 0 for r in layers) == pytest.approx(row["products_s"])
 
 
-def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
+def test_gpu_files_and_trace_are_added(tmp_path: Path) -> None:
     of_a_gpu().save(tmp_path / "gpu.json")
     results = conducted(tmp_path, tmp_path / "gpu.json", trace(tmp_path / "trace.json"))
     assert results.notes == []
@@ -127,7 +127,7 @@ def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
     assert queues.title == "Why they differ on a GPU"
     assert found["queue"]["kernels"] == 4
     assert found["queue"]["share"] == pytest.approx(48 / 45)
-    # Batch 1 and 32 of a small network: its kernels take less than the host that asks for them.
+    # Batch 1 and 32 of a small network: its kernels take less time than the host's launches.
     assert found["host"] == {"longer": 2, "of": 2}
     assert products.table is not None
     assert ["small", place, "450 µs", "900 µs", "50 %", "1 ms", "45 %"] in [list(r) for r in products.table.rows]
@@ -135,7 +135,7 @@ def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
         assert section.figure is not None
         assert section.figure.panels[0].y_label == label
     assert predicted.table is not None
-    # The pass is 20 % too short; layers by 1.8 and 2, in the median 1.9.
+    # The prediction is 20 % too short for the pass; for layers by factors of 1.8 and 2, median 1.9.
     row = next(list(r) for r in predicted.table.rows if r[0] == "small")
     assert row[2:6] == ["1 ms", "800 µs", "−20 %", "1.90 ×"]
     assert layers[-1].title == f"Layers of small on {place}"
@@ -144,8 +144,8 @@ def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
     assert render_html(page).startswith("<!doctype html>")
 
 
-def test_events_between_layers_may_add_up_to_more_than_the_whole() -> None:
-    """A host that needs 0.95 of 1 ms leaves gaps, which events time."""
+def test_events_between_layers_may_exceed_the_pass() -> None:
+    """A host that needs 0.95 of 1 ms leaves gaps that events include."""
     row = study._pass_row(of_a_gpu()) | {"predicted_s": None}
     slow = row | {"network": "deep", "issued_s": 9.5e-4, "unsynchronised_s": 2.2e-3}
     published = Results.load(PAGE)
@@ -166,7 +166,7 @@ def test_events_between_layers_may_add_up_to_more_than_the_whole() -> None:
         ("unsynchronised_s", 0.5, "The times between events add up to more"),
     ],
 )
-def test_other_times_do_not_support_the_page(field: str, factor: float, sentence: str) -> None:
+def test_different_times_contradict_the_page(field: str, factor: float, sentence: str) -> None:
     published = Results.load(PAGE)
     for row in published.rows["passes"]:
         row[field] *= factor
@@ -182,7 +182,7 @@ def test_results_without_a_gpu_have_tables() -> None:
     assert page.sections[0].table is not None
 
 
-def test_each_way_of_timing_has_a_colour_and_a_name_in_the_legend() -> None:
+def test_each_timing_method_has_a_colour_and_a_label() -> None:
     figure = study._sums([study._pass_row(of_a_gpu())], []).figure
     assert figure is not None
     (panel,) = figure.panels
@@ -191,14 +191,14 @@ def test_each_way_of_timing_has_a_colour_and_a_name_in_the_legend() -> None:
     assert len({panel.colors[name] for name in study.SUMS.values()}) == len(study.SUMS)
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_unknown_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(FileFormatError, match="neither times of layers nor a trace"):
         study._queue_row(tmp_path / "other.json")
 
 
-def test_host_and_device_of_a_gpu_are_predicted_apart() -> None:
-    """At batch 1 the host takes longer than the kernels, at batch 64 the kernels do; the pass takes a little more than either."""
+def test_host_and_device_are_predicted_separately() -> None:
+    """The host takes longer at batch 1 and the kernels at batch 64. The pass takes slightly longer than either."""
     few, many = (study._predicted("resnet50-v1", "h100", batch) for batch in (1, 64))
     assert few["host_s"] > few["layers_s"]
     assert many["host_s"] < many["layers_s"]

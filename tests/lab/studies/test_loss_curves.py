@@ -1,4 +1,4 @@
-"""Loss curves: forecasts of curves whose end is known, and the smoke size through every step to a page."""
+"""Loss curves: forecasts of curves with a known end, and the smoke size from run to page."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_forecasts_of_a_known_curve() -> None:
     assert [(row["fraction"], row["method"]) for row in rows] == [(f, m) for f in FRACTIONS for m in METHODS]
     assert {row["true"] for row in rows} == {80}
     best = {row["fraction"]: row["error"] for row in rows if row["method"] == BEST}
-    assert max(best.values()) < 0.05  # epochs are whole
+    assert max(best.values()) < 0.05  # epochs are integers
     assert all(row["error"] == 1 for row in rows if row["method"] == "last")
     assert all(row["error"] > 0.3 for row in rows if row["method"] == OPTIMUS)
     target = [
@@ -67,12 +67,12 @@ def test_forecasts_of_a_known_curve() -> None:
     assert [row["error"] for row in target] == pytest.approx([0, 0, 0], abs=0.02)
 
 
-def test_the_interval_of_an_unseen_kind_is_told_from_other_sources() -> None:
-    """Forecasts of `a` are off by a factor of 2, those of `b` by 1.1: each source gets the factor of the other."""
+def test_unseen_interval_uses_other_sources() -> None:
+    """Forecasts of `a` are off by a factor of 2, those of `b` by 1.1; each source gets the other's factor."""
     rows = [unseen("a", 100, 200) for _ in range(5)] + [unseen("b", 110, 100) for _ in range(20)]
     assert study._factor([row for row in rows if row["source"] == "a"]) == pytest.approx(2)
     assert study._factor([row for row in rows if row["source"] == "b"]) == pytest.approx(1.1)
-    assert study._factor(rows) == pytest.approx(2)  # sources weigh the same, so the worse half is beyond four in five
+    assert study._factor(rows) == pytest.approx(2)  # equal weights per source, so the worse half exceeds 80 %
     assert not study._is_within(rows[0], 1.1)
     assert study._is_within(rows[-1], 2)
     assert [row[4:] for row in study._unseen_table(rows).rows] == [["1.10", "0 %"], ["2.00", "100 %"]]
@@ -106,7 +106,7 @@ def test_values_of_unseen_kinds() -> None:
     assert (values["unseen"]["least_held"], values["unseen"]["most_held"]) == (min(shares), max(shares))
 
 
-def test_sources_that_optimus_forecasts_better_do_not_support_the_page() -> None:
+def test_better_optimus_forecasts_contradict_the_page() -> None:
     results = Results.load(PAGE)
     for row in results.rows["convergence"]:
         if row["method"] == OPTIMUS and row["source"] == HELD:
@@ -118,7 +118,7 @@ def test_sources_that_optimus_forecasts_better_do_not_support_the_page() -> None
 
 @pytest.mark.skipif(measured_folder() is None, reason="published curves are not at hand (CHRONOGRAD_MEASURED)")
 def test_published_runs_half_way() -> None:
-    """The aim: remaining epochs within 15 % in the median, without runs of the same team or depth."""
+    """Predict the remaining epochs within 15 % (median) without runs of the same team or depth."""
     folder = measured_folder()
     assert folder is not None
     curves = [*dawnbench(folder), *cifar_resnets(folder)]
@@ -132,5 +132,5 @@ def test_published_runs_half_way() -> None:
     assert np.median(errors) <= 0.15
 
 
-def test_the_same_names_for_runs_and_sources() -> None:
+def test_run_and_source_names_match() -> None:
     assert study._own("resnet8, constant, nothing/seed-3") == f"{OWN}, nothing"

@@ -1,4 +1,4 @@
-"""ONNX parity: the smoke size for real, and what the page says of made-up numbers."""
+"""ONNX parity: a real run of the smoke size, and page values of made-up numbers."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_tables_have_a_row_for_each_network() -> None:
     assert "2.0e-07" in render_html(STUDY.plain(made_results()))
 
 
-def test_times_are_refused_where_the_machine_is_busier_than_it_has_cores() -> None:
-    """Two cores: others may keep one busy, and a little more; at 1.9 the times are those of others."""
+def test_times_on_a_busy_machine_are_refused() -> None:
+    """With two cores, other programs may use slightly more than one. At 1.9 the times are unreliable."""
     wall, cpu = np.array([0.09, 0.10, 0.11]), np.array([0.05, 0.05, 0.05])
     row = timed(Turns(wall, 0.7 * wall, cpu, 0.5 * cpu, others=1.1), cores=2)
     assert (row["refused"], row["cpu_ratio"], row["ratio"]) == (False, pytest.approx(0.5), pytest.approx(0.7))
@@ -121,7 +121,7 @@ def test_times_are_refused_where_the_machine_is_busier_than_it_has_cores() -> No
 
 
 def missing(times: list[Row]) -> int:
-    """How many settings are named as not timed."""
+    """Return the number of settings listed as not timed."""
     table = study.blocks(replace(made_results(), rows={**made_results().rows, "times": times}))[
         "Run by ONNX Runtime"
     ].table
@@ -131,12 +131,12 @@ def missing(times: list[Row]) -> int:
     return len(table.notes)
 
 
-def test_times_without_processor_time_are_left_out() -> None:
+def test_times_without_processor_time_are_skipped() -> None:
     assert missing([{k: v for k, v in row.items() if "cpu" not in k} for row in made_results().rows["times"]]) == 2
 
 
-def test_calls_in_turn_have_wall_and_processor_time() -> None:
-    """A call that sleeps takes wall time and no processor time."""
+def test_alternating_calls_have_wall_and_processor_time() -> None:
+    """A call that sleeps takes wall time but no processor time."""
     turns = in_turn(lambda: time.sleep(0.01), lambda: None, seconds=0.0)
     assert float(np.median(turns.first_s)) >= 0.01
     assert float(np.median(turns.first_cpu_s)) < 0.01
@@ -169,7 +169,7 @@ def _loses(rows: dict[str, list[Row]]) -> None:
         (_loses, "After suppression, 21,003 of 21,004 objects"),
     ],
 )
-def test_other_results_do_not_support_the_page(change: Callable[[dict[str, list[Row]]], None], sentence: str) -> None:
+def test_different_results_contradict_the_page(change: Callable[[dict[str, list[Row]]], None], sentence: str) -> None:
     published = Results.load(PAGE)
     change(published.rows)
     with pytest.raises(ClaimError, match=sentence):

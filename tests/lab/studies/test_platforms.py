@@ -1,4 +1,4 @@
-"""The study of platforms: its results are those of today's renderers and data files, and the figures of its page are counted again."""
+"""The study of platforms: results match today's renderers and data files, and page figures are counted again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ VALUES = values(KEPT)
 FOUR = {"sagemaker", "vertex", "azureml", "watsonx"}
 
 
-def test_its_results_are_those_of_today(tmp_path: Path) -> None:
+def test_results_are_current(tmp_path: Path) -> None:
     made = STUDY.conduct(StudyRunner(tmp_path, "platforms", "smoke", lambda _: None), STUDY.sizes["smoke"])
     assert json.loads(json.dumps(made.rows)) == KEPT.rows, (
         "run `chronograd study run platforms --out docs/studies/platforms`"
     )
 
 
-def test_what_vendors_offer_is_counted() -> None:
+def test_vendor_offers_are_counted() -> None:
     cells = [row for row in KEPT.rows["offers"] if row["platform"] in FOUR]
     without = {(row["platform"], row["criterion"]) for row in cells if not row["source"]}
     offers = VALUES["offers"]
@@ -56,7 +56,7 @@ def test_lines_and_values_are_counted() -> None:
     }
 
 
-def test_kinds_of_gpus_are_counted() -> None:
+def test_gpu_types_are_counted() -> None:
     kinds = [row["platform"] for row in KEPT.rows["rented"]]
     assert VALUES["kinds"] == {"of": "sagemaker", "most": max(kinds.count(name) for name in FOUR)}
 

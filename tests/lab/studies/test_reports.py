@@ -1,4 +1,4 @@
-"""The reports under docs/studies are what `chronograd study run NAME --report-only` makes of the results beside them."""
+"""Reports in docs/studies match the output of `chronograd study run NAME --report-only` for their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPORTS = sorted(path.parent for path in FOLDER.glob("*/results.json"))
 
 
 @pytest.mark.parametrize("folder", REPORTS, ids=lambda p: p.name)
-def test_a_report_follows_from_its_results(folder: Path, tmp_path: Path) -> None:
+def test_report_matches_its_results(folder: Path, tmp_path: Path) -> None:
     study, results = find(folder.name), Results.load(folder / "results.json")
     assert results.study == study.name
     assert results.size in ("laptop", "evening")
@@ -26,17 +26,17 @@ def test_a_report_follows_from_its_results(folder: Path, tmp_path: Path) -> None
     page = study.page(results)
     for made in write_markdown(page, tmp_path):
         assert made.read_bytes() == (folder / made.name).read_bytes(), f"{folder.name}/{made.name} is another"
-    assert f"<title>{page.title}</title>" in render_html(page)  # the site's report, which git does not store
+    assert f"<title>{page.title}</title>" in render_html(page)  # the site's report, which is not in git
     drawn = {path.name for path in folder.glob("*.svg")}
     assert drawn == {path.name for path in tmp_path.glob("*.svg")}
 
 
-def test_the_list_says_what_the_results_say() -> None:
+def test_list_of_studies_is_current() -> None:
     text = (FOLDER / "README.md").read_text()
     assert text == studies_page(), "run `python -m benchmarks.studies`"
     without = {name for name in studies() if name not in {folder.name for folder in REPORTS}}
     assert {folder.name for folder in REPORTS} | without == set(studies())
-    assert all(f"`{name}`" in text for name in without)  # named as what has no results yet
+    assert all(f"`{name}`" in text for name in without)  # listed as without results
 
 
 def _as_json(settings: object) -> object:

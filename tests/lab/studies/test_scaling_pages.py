@@ -1,4 +1,4 @@
-"""The published pages of many ranks: every figure in their sentences, computed again from the results beside them."""
+"""Published pages on scaling: every figure in their sentences, recomputed from the results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def whole(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_opens_with_its_answers_and_cuts_nothing(name: str) -> None:
+def test_page_opens_with_complete_answers(name: str) -> None:
     own = page(name)
     text = (FOLDER / name / "README.md").read_text()
     for sentence in own.summary:
@@ -72,7 +72,7 @@ def test_a_page_opens_with_its_answers_and_cuts_nothing(name: str) -> None:
         ("data-parallel", "memory", {"batch": 32768}, {"fits": True}, "Batch 32,768 does not fit"),
     ],
 )  # fmt: skip
-def test_other_results_contradict_the_page(name: str, table: str, wanted: Row, change: Row, sentence: str) -> None:
+def test_different_results_contradict_the_page(name: str, table: str, wanted: Row, change: Row, sentence: str) -> None:
     own = results(name)
     rows = [row | change if wanted.items() <= row.items() else row for row in own.rows[table]]
     changed = replace(own, rows={**own.rows, table: rows})
@@ -129,7 +129,7 @@ def test_horovod_efficiency_batch_and_nodes() -> None:
     assert f"378 and 751 images/s on 8 and 16 GPUs, {751 / 378:.2f} times" in nodes.lines[0]
 
 
-def test_horovod_here_and_its_switches() -> None:
+def test_horovod_measurements_and_options() -> None:
     here = section(HOROVOD, "Here")
     for name, text in (("horovod, here", "Horovod"), ("ddp, here", "(DDP)")):
         alone, two = (one(HOROVOD, series=name, world=n, kind="measured") for n in (1, 2))
@@ -150,7 +150,7 @@ def test_horovod_here_and_its_switches() -> None:
 
 
 def _welch_half(a: list[float], b: list[float]) -> float:
-    """Half of the 95 % interval of a difference of means, as scipy has it."""
+    """Return half of the 95 % interval of a difference of means by scipy."""
     interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     return float(interval.high - interval.low) / 2
 
@@ -242,7 +242,7 @@ def test_all_reduce_orders_and_auto() -> None:
 
 
 @pytest.mark.parametrize("backend", ["tf_mirrored", "tf_multiworker"])
-def test_all_reduce_here_states_no_difference_but_what_could_be_seen(backend: str) -> None:
+def test_all_reduce_reports_only_significant_differences(backend: str) -> None:
     steps: dict[str, list[float]] = {}
     for row in results(REDUCE).rows["points"]:
         if row["set"] == backend and row["kind"] == "measured" and row["world"] == 2:
@@ -289,7 +289,7 @@ def test_data_parallel_tables() -> None:
     assert part["host_s"] + part["copies_s"] < small["communication_exposed_s"]
 
 
-def test_data_parallel_with_loading_takes_the_longer_of_steps_and_loading() -> None:
+def test_data_parallel_time_is_the_longer_of_step_and_loading() -> None:
     (loading,) = results(PARALLEL).rows["loading"]
     stored = json.loads((FOLDER.parents[1] / "benchmarks" / "results" / "input.json").read_text())
     assert loading["images_per_s"] == pytest.approx(stored["rates"][0]["median_images_per_s"]["torchvision"], rel=1e-5)
@@ -309,7 +309,7 @@ def test_data_parallel_with_loading_takes_the_longer_of_steps_and_loading() -> N
         assert cells[str(b)]["steps alone, 4 GPUs"] == seconds(epochs[b, 4])
 
 
-def test_data_parallel_on_one_gpu_has_the_copies_and_the_error_of_each_precision() -> None:
+def test_data_parallel_one_gpu_copies_and_errors() -> None:
     rows = results(PARALLEL).rows["one_gpu"]
     # Three channels of 32 × 32 in fp32 over PCIe 5.
     assert rows[0]["copy_s"] == pytest.approx(32 * 3 * 32 * 32 * 4 / 63e9, rel=0.02)
@@ -320,7 +320,7 @@ def test_data_parallel_on_one_gpu_has_the_copies_and_the_error_of_each_precision
     assert f"{100 * np.mean(np.abs(own)):.0f} % (−{-100 * np.mean(own):.1f} %) in fp32" in text
 
 
-def test_data_parallel_has_ideal_and_published_speed_ups_in_its_plot() -> None:
+def test_data_parallel_plot_has_ideal_and_published_speedups() -> None:
     figure = section(PARALLEL, "Table 1").figure
     assert figure is not None
     labels = {series.label: series for series in figure.panels[0].series}  # type: ignore[union-attr]
@@ -328,7 +328,7 @@ def test_data_parallel_has_ideal_and_published_speed_ups_in_its_plot() -> None:
     assert labels["published: 4 × l4"].y == [PUBLIC_SPEED_UP["speed_up"]]
 
 
-def test_data_parallel_bandwidth_is_of_the_whole_exchange_and_below_the_link() -> None:
+def test_data_parallel_bandwidth_is_below_the_link() -> None:
     rates, rings = [], []
     for part in results(PARALLEL).rows["parts"]:
         row = one(
@@ -355,7 +355,7 @@ def test_data_parallel_bandwidth_is_of_the_whole_exchange_and_below_the_link() -
     assert max(shares) <= 100
 
 
-def test_data_parallel_stands_beside_the_public_solutions() -> None:
+def test_data_parallel_compares_public_solutions() -> None:
     public = section(PARALLEL, "Compared")
     epochs = []
     for theirs in PUBLIC_EPOCHS:
@@ -380,7 +380,7 @@ def test_data_parallel_stands_beside_the_public_solutions() -> None:
 # -- prices ----------------------------------------------------------------------------------------
 
 
-def test_prices_are_of_one_provider_and_year_where_one_lists_all_devices() -> None:
+def test_prices_share_provider_and_year_if_possible() -> None:
     prices = scaling.gpu_prices(["k80-gk210", "v100"], 8)
     assert {(price.vendor, price.date) for price in prices.values()} == {("GCP", "2021")}
     rows = scaling.price_rows(prices, 8)
@@ -391,7 +391,7 @@ def test_prices_are_of_one_provider_and_year_where_one_lists_all_devices() -> No
 
 
 @pytest.mark.parametrize("name", ["strong-and-weak", "horovod-scaling"])
-def test_a_printed_cost_follows_from_a_price_with_provider_and_date(name: str) -> None:
+def test_printed_cost_follows_from_a_dated_price(name: str) -> None:
     prices = {row["device"]: row for row in results(name).rows["prices"]}
     for row in results(name).rows["points"]:
         if row["cost_usd"] is not None:
@@ -403,7 +403,7 @@ def test_a_printed_cost_follows_from_a_price_with_provider_and_date(name: str) -
 
 
 def test_costs_of_different_markets_are_not_compared() -> None:
-    """A device whose price is of another year beats none of the other's runs."""
+    """A price of another year must not decide which device is cheaper."""
     own = results("strong-and-weak")
     first, second = own.rows["prices"]
     mixed = replace(own, rows={**own.rows, "prices": [first, second | {"date": "2026-09"}]})

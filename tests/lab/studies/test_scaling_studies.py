@@ -1,4 +1,4 @@
-"""The studies of many ranks, at their smallest size and for real: what ran, what is predicted, what is said to be missing."""
+"""Scaling studies: real runs of the smallest size, predictions, and notes on missing parts."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_smoke_size_end_to_end(study: Study, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("study", [s for s in STUDIES if s is not all_reduce_algorithms.STUDY], ids=lambda s: s.name)
-def test_predicted_rows_follow_from_their_own_figures(study: Study, tmp_path: Path) -> None:
-    """Efficiency is speed-up over ranks, speed-up a ratio of throughputs, effective batch n times a rank's."""
+def test_predicted_rows_are_consistent(study: Study, tmp_path: Path) -> None:
+    """Efficiency is speed-up over ranks, speed-up a ratio of throughputs, and effective batch n times a rank's batch."""
     settings = {**study.sizes["smoke"], "worlds": [], "rounds": 0}
     rows = study.conduct(StudyRunner(tmp_path, study.name, "smoke", lambda text: None), settings).rows["points"]
     assert {row["kind"] for row in rows} == {"predicted"}
@@ -66,7 +66,7 @@ def test_predicted_rows_follow_from_their_own_figures(study: Study, tmp_path: Pa
 
 
 def test_data_parallel_is_predicted_slower_than_ddp(tmp_path: Path) -> None:
-    """It hides nothing, sends everything through one GPU, and serves all replicas from one process."""
+    """It overlaps nothing, sends all data through one GPU, and runs all replicas in one process."""
     study = data_parallel.STUDY
     settings = {**study.sizes["smoke"], "batches": []}
     rows = study.conduct(StudyRunner(tmp_path, study.name, "smoke", lambda text: None), settings).rows["points"]
@@ -76,7 +76,7 @@ def test_data_parallel_is_predicted_slower_than_ddp(tmp_path: Path) -> None:
         assert by["data_parallel", batch] > by["ddp", batch]
 
 
-def test_more_ranks_than_cores_are_not_run_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_cores_are_skipped_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "cores", lambda: 2)
     study = data_parallel.STUDY
     settings = {**study.sizes["smoke"], "batches": [8], "worlds": [3, 4]}
@@ -87,8 +87,8 @@ def test_more_ranks_than_cores_are_not_run_and_named(tmp_path: Path, monkeypatch
     ]
 
 
-def test_choices_of_all_reduce_are_predicted_by_models_of_their_own() -> None:
-    """Closed forms over the links of the machine, and nothing hidden."""
+def test_all_reduce_choices_have_their_models() -> None:
+    """Use closed forms over the machine's links without overlap."""
     settings = all_reduce_algorithms.STUDY.sizes["laptop"]
     rows = all_reduce_algorithms.predicted(settings)
     device = catalog.device(settings["device"])
@@ -119,7 +119,7 @@ def test_choices_of_all_reduce_are_predicted_by_models_of_their_own() -> None:
     assert all(row["exchange_s"] == 0 for row in rows if row["world"] == 1)
 
 
-def test_settings_that_ran_in_rounds_stand_beside_their_base() -> None:
+def test_settings_are_compared_with_their_base() -> None:
     rounds = {"auto": [2.0, 2.01, 2.02], "ring": [1.0, 1.01, 1.0], "nccl": [2.01, 2.0, 2.03]}
     rows = [{"choice": c, "step_time_s": s, "exposed_s": None} for c, steps in rounds.items() for s in steps]
     found = changes(rows, "choice", "auto")

@@ -1,4 +1,4 @@
-"""The study of serving: what its page says of results that are known, and a run of its smallest size."""
+"""The serving study: page values for known results, and a run of its smallest size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {**STUDY.sizes["laptop"], "networks": ["net"], "of_knee": [0.3, 0.9, 
 
 
 def results(factor: float, gain: float = 1.5) -> Results:
-    """A server that is predicted to answer in 10, 16 and 30 ms, and takes `factor` times as long; three repeats."""
+    """Return results of a server predicted to answer in 10, 16 and 30 ms that takes `factor` times as long."""
     predicted = {30.0: 0.010, 90.0: 0.016, 120.0: 0.030}
 
     def point(rate: float, repeat: int) -> dict[str, Any]:
@@ -56,20 +56,20 @@ def results(factor: float, gain: float = 1.5) -> Results:
     return Results("serving", "laptop", SETTINGS, rows=rows, curves={"net": curve})
 
 
-def test_predictions_that_are_right_and_those_that_are_not() -> None:
+def test_correct_and_wrong_predictions() -> None:
     assert study.values(results(1.1))["near"]["p50"] == {"count": 2, "of": 2, "median": pytest.approx(1 - 1 / 1.1)}
     assert study.values(results(1.5))["near"]["p50"]["count"] == 0
 
 
-def test_the_knee_is_where_the_mean_has_doubled() -> None:
-    """A lone request takes 0.9 of what it does at the lowest rate, 9 ms; 18 ms lie a seventh of the way from 16 to 30."""
-    for factor in (1.0, 2.0):  # a server that is slower all along has the same knee by this
+def test_knee_is_where_the_mean_doubles() -> None:
+    """A single request takes 9 ms (0.9 of the lowest rate's mean); 18 ms is 1/7 of the way from 16 to 30."""
+    for factor in (1.0, 2.0):  # a uniformly slower server has the same knee
         knee = study.values(results(factor))["knees"]["net"]
         assert knee["measured"] == pytest.approx(90 + 30 / 7)
         assert knee["error"] == pytest.approx(0)
 
 
-def test_a_knee_that_was_not_measured_is_no_error() -> None:
+def test_unmeasured_knee_has_no_error() -> None:
     below = results(1.0)
     points = [point for point in below.rows["points"] if point["rate"] < 100]
     below = replace(below, rows={**below.rows, "points": points})
@@ -79,31 +79,31 @@ def test_a_knee_that_was_not_measured_is_no_error() -> None:
     assert table.rows[0][3:6] == ["–", "–", "–"]
 
 
-def test_the_share_of_http_is_the_mean_over_rounds() -> None:
-    """1 ms of 9 for reading, answering and the way."""
+def test_http_share_is_the_mean_over_rounds() -> None:
+    """Reading, answering and transfer take 1 of 9 ms."""
     assert study.values(results(1.0))["http"]["net"] == pytest.approx(1 / 9)
 
 
-def test_what_knowing_more_is_worth() -> None:
+def test_gain_from_better_inputs() -> None:
     knowing = study.values(results(0.8))["knowing"]
     assert {name: (one["count"], round(one["median"], 3)) for name, one in knowing.items()} == {
         "model": (0, 0.375), "separate": (2, 0.0), "first": (0, 0.375), "predicted": (0, 0.25),
     }  # fmt: skip
 
 
-def test_what_sleep_costs_stands_beside_what_the_host_takes() -> None:
+def test_sleep_cost_and_host_time() -> None:
     asleep = study.values(results(1.0))["asleep"]
     assert asleep == {"times": pytest.approx(3), "host": 0.3, "host_awake": pytest.approx(0.01), "cases": 2}
 
 
-def test_a_gain_that_repeats_do_not_bear_is_none() -> None:
+def test_insignificant_gain_is_not_reported() -> None:
     for gain, is_significant in ((1.5, "yes"), (1.005, "no")):
         table = study.blocks(results(1.0, gain=gain))["The gain of batching"].table
         assert table is not None
         assert table.rows[0][-1] == is_significant
 
 
-def test_worse_predictions_do_not_support_the_page() -> None:
+def test_worse_predictions_contradict_the_page() -> None:
     published = Results.load(FOLDER / "serving" / "results.json")
     for point in published.rows["points"]:
         point["latency_p50_s"] *= 1.5
@@ -113,18 +113,18 @@ def test_worse_predictions_do_not_support_the_page() -> None:
 
 @pytest.mark.serve
 @pytest.mark.slow
-def test_the_smallest_size_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_smallest_size_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "run", "serving", "--size", "smoke", "--out", str(tmp_path)]) == 0
     assert "The knee: 1 row of size smoke." in capsys.readouterr().out
     found = Results.load(tmp_path / "results.json")
     assert {row["network"] for row in found.rows["points"]} == {"lenet5"}
     below, beyond = sorted(found.rows["points"], key=lambda row: row["rate"])
     assert below["failed_requests"] == 0
-    assert beyond["failed_requests"] < beyond["requests"]  # a machine that does other work, too, refuses some
+    assert beyond["failed_requests"] < beyond["requests"]  # a busy machine also rejects some
 
 
-def test_a_share_of_the_knee_is_of_the_measured_one() -> None:
-    """Rates were chosen by the server's own estimate; its page divides by what was measured, which may be far from it."""
+def test_rate_is_a_share_of_the_measured_knee() -> None:
+    """The server's estimate set the rates. The page divides by the measured knee, which may differ."""
     results = Results.load(FOLDER / "serving" / "results.json")
     table = next(s for s in STUDY.page(results).sections if s.title.startswith("Latency")).table
     knees = next(s for s in STUDY.page(results).sections if s.title == "The knee").table

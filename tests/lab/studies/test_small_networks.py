@@ -1,4 +1,4 @@
-"""Small networks: the smoke size for real, and what the page rests on."""
+"""Small networks: a real run of the smoke size, and the claims of its page."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert [s for s, row in by_setting.items() if row["mismatched"] is not None] == [batch]
     run = RunDir.open(lab.path(f"{batch.name}/seed-0"))
     assert accuracy_with_stored(run, str(run.path)) == pytest.approx(by_setting[batch]["accuracy"])
-    _, head, tuned = results.rows["runs"]  # at a rate of 1e-5 little but the statistics changes
+    _, head, tuned = results.rows["runs"]  # at a rate of 1e-5, almost only the statistics change
     assert tuned["restored"] == pytest.approx(head["accuracy"], abs=0.02)
     assert tuned["accuracy"] != tuned["restored"]
     results.save(tmp_path / "results.json")
     html = render_html(STUDY.page(Results.load(tmp_path / "results.json")))
-    assert html.count('<p class="kicker">') == 7 + 1  # and settings
+    assert html.count('<p class="kicker">') == 7 + 1  # plus settings
 
 
 # -- the design ----------------------------------------------------------------------------------------
 
 
-def test_right_is_changed_in_one_thing_at_a_time() -> None:
+def test_settings_differ_from_good_in_one_thing() -> None:
     assert HeadSetup("imagenet", "stored", 128, 1.0) == GOOD
     assert GOOD.wrongs(GOOD) == []
     tried = one_wrong(LAPTOP)
@@ -78,12 +78,12 @@ def test_every_setting_is_tried_once() -> None:
     tried = causes(LAPTOP)
     assert len(tried) == len(set(tried))
     assert len(grid(LAPTOP)) == 3 * 2 * 2
-    # 3 ranges at 3 sizes; statistics, rate and trunk at 128; of the grid what the first do not have; two untrained trunks
+    # 3 ranges at 3 sizes; statistics, rate and trunk at 128; the rest of the grid; two untrained trunks
     assert len(tried) == 9 + 3 + (12 - 3) + 2
     assert grid(LAPTOP)[-1] == HeadSetup("raw", "batch", 32, 0.001)
 
 
-def test_a_cause_becomes_a_job() -> None:
+def test_cause_becomes_a_job() -> None:
     job = cause_job(LAPTOP, HeadSetup("raw", "batch", 32, 0.001), "weights.tar")
     assert (job.data.normalisation, job.data.image_size) == ("raw", 32)
     assert (job.training.trainable, job.training.frozen_norm) == ("head", "batch")
@@ -92,13 +92,13 @@ def test_a_cause_becomes_a_job() -> None:
     assert cause_job(LAPTOP, replace(GOOD, is_pretrained=False), "weights.tar").network.weights is None
 
 
-# -- what the page rests on -----------------------------------------------------------------------------
+# -- claims of the page ---------------------------------------------------------------------------------
 
 
 def made_up(
     accuracy: dict[HeadSetup, float], mismatched: float = 0.1, tuned: float = 0.1, restored: float = 0.2
 ) -> Results:
-    """Results of the laptop size: settings that are not named have 0.4, of two seeds half a point apart."""
+    """Return laptop-size results: unnamed settings have 0.4, with two seeds that differ by 0.5 percentage points."""
     found: list[dict[str, Any]] = []
     for setting in causes(LAPTOP):
         mean = accuracy.get(setting, 0.4)
@@ -122,7 +122,7 @@ def made_up(
     return Results("small-networks", "laptop", LAPTOP, rows={"runs": runs, "causes": found, "data": data})
 
 
-def test_chance_has_the_error_of_so_many_test_images() -> None:
+def test_chance_limit_depends_on_test_images() -> None:
     found = Found.of(made_up({}))
     assert found.limit() == pytest.approx(0.1 + 2 * (0.1 * 0.9 / 2000) ** 0.5)
     assert found.is_chance(Spread(0.112, None, 1))
@@ -161,7 +161,7 @@ def test_values_and_tables_of_made_up_results() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, HeadSetup) else None,
 )
-def test_other_accuracies_do_not_support_a_sentence(setting: HeadSetup, accuracy: float, sentence: str) -> None:
+def test_different_accuracies_contradict_a_sentence(setting: HeadSetup, accuracy: float, sentence: str) -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["causes"]:
         if HeadSetup.of(row) == setting:
@@ -170,7 +170,7 @@ def test_other_accuracies_do_not_support_a_sentence(setting: HeadSetup, accuracy
         STUDY.page(results)
 
 
-def test_unfreezing_is_laid_to_the_statistics_only_where_they_restore_it() -> None:
+def test_statistics_are_the_cause_only_if_they_restore_accuracy() -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["runs"]:
         row["restored"] = None if row["restored"] is None else 0.25

@@ -1,4 +1,4 @@
-"""Staleness: the smoke size through every step to a page, closed forms, and runs whose gap is known."""
+"""Staleness: the smoke size from run to page, closed forms, and runs with a known gap."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     return STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", lambda _: None), STUDY.sizes["smoke"])
 
 
-def test_without_ray_the_simulated_part_stands_and_says_so(without_ray: Results) -> None:
+def test_simulated_part_without_ray(without_ray: Results) -> None:
     page = STUDY.page(without_ray)
     assert [s.title for s in page.sections] == [*SIMULATED, "What fell short"]
     assert page.sections[-1].table is not None
@@ -80,7 +80,7 @@ def test_values_of_the_published_results() -> None:
     assert values["drawn"]["updates"] == runs_of.DRAWN
 
 
-def test_servers_that_count_what_is_simulated_at_once_do_not_support_the_page() -> None:
+def test_counts_without_a_gap_contradict_the_page() -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["runs"]:
         row["mean"] = row["mean_at_once"]
@@ -88,7 +88,7 @@ def test_servers_that_count_what_is_simulated_at_once_do_not_support_the_page() 
         STUDY.page(results)
 
 
-def told(learners: int, outside: float, updates: int = 4000) -> list[Row]:
+def run_lines(learners: int, outside: float, updates: int = 4000) -> list[Row]:
     """Lines of a run whose learners are idle for 1 ms, and whose weights are read `outside` into a pull of 4 ms, and updated
     that much before the end of a push of 6 ms."""
     pull, push, idle = 0.004, 0.006, 0.001
@@ -109,8 +109,8 @@ def told(learners: int, outside: float, updates: int = 4000) -> list[Row]:
     ]  # fmt: skip
 
 
-def test_a_planted_gap_is_found_and_explains_what_is_counted() -> None:
-    runs = {"2 learners, 1 server": told(2, 0.3), "4 learners, 1 server": told(4, 0.3)}
+def test_planted_gap_is_detected() -> None:
+    runs = {"2 learners, 1 server": run_lines(2, 0.3), "4 learners, 1 server": run_lines(4, 0.3)}
     rows, _ = runs_of.compared(runs, 50_000)
     for learners, row in zip((2, 4), rows, strict=True):
         assert row["outside"] == pytest.approx(0.3, abs=0.05)
@@ -123,9 +123,9 @@ def test_a_planted_gap_is_found_and_explains_what_is_counted() -> None:
         assert row["updates_per_s_at_once"] > row["updates_per_s_with_gap"]
 
 
-def test_a_stall_of_all_learners_is_told_from_one_of_a_single_learner() -> None:
-    """Both learners take a second more at about 20 s; later one of them takes two."""
-    lines = [{**line} for line in told(2, 0.3, 2000)]
+def test_stall_of_all_learners_differs_from_one() -> None:
+    """Both learners take a second longer at about 20 s; later one of them takes two."""
+    lines = [{**line} for line in run_lines(2, 0.3, 2000)]
     late = [next(line for line in lines if line["learner"] == one and line["time_s"] > 20) for one in (0, 1)]
     for line in late:
         line["push_s"] += 1.0
@@ -136,15 +136,15 @@ def test_a_stall_of_all_learners_is_told_from_one_of_a_single_learner() -> None:
     assert runs_of._stall(lines)["learners_stalled"] == 1
 
 
-def test_counted_is_never_above_replayed_and_the_same_without_a_gap() -> None:
-    lines = told(3, 0.0)
+def test_counted_never_exceeds_replayed() -> None:
+    lines = run_lines(3, 0.0)
     assert replayed(lines) > np.mean([line["staleness"] for line in lines])
     no_idling = [{**line, "idle_s": 0.0} for line in lines]
     assert simulated(no_idling, 20_000, 0.0).mean == pytest.approx(2, rel=0.01)
 
 
-def test_the_picture_of_a_run_keeps_its_steps() -> None:
-    lines = told(4, 0.3)[100:]
+def test_timeline_has_the_steps_of_the_run() -> None:
+    lines = run_lines(4, 0.3)[100:]
     first = runs_of.timeline(lines)
     assert first.update.tolist() == list(range(101, 101 + runs_of.DRAWN))
     assert (np.diff(first.applied_ns) >= 0).all()
@@ -153,7 +153,7 @@ def test_the_picture_of_a_run_keeps_its_steps() -> None:
     assert study._updates(kept).staleness.tolist() == [line["staleness"] for line in lines[: runs_of.DRAWN]]
 
 
-def test_a_learner_that_is_slowed_down_runs_on_afterwards(tmp_path: Path) -> None:
+def test_slowed_learner_continues_afterwards(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
             found = set()
@@ -170,8 +170,8 @@ def test_a_learner_that_is_slowed_down_runs_on_afterwards(tmp_path: Path) -> Non
             process.kill()
 
 
-def test_nobody_is_slowed_down_where_no_learner_has_started(tmp_path: Path) -> None:
+def test_no_process_is_slowed_before_learners_start(tmp_path: Path) -> None:
     old = {"attempt": 1, "time": time.time() - 60, "event": "start", "step": 0, "pid": psutil.Process().pid}
     (tmp_path / "steps.1.jsonl").write_text(json.dumps(old) + "\n")
     with runs_of.paused(tmp_path, 1, 0.5):
-        time.sleep(0.2)  # had it stopped this process, this would not end
+        time.sleep(0.2)  # if it had stopped this process, this would never end

@@ -1,4 +1,4 @@
-"""Teacher and student: the arithmetic on made-up results, claims that fail, and the smallest size for real."""
+"""Teacher and student: arithmetic on made-up results, false claims, and a real run of the smallest size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {
     "noise_tried": [0.2, 0.4],
 }
 WEAK = ("weak labels, noise 20 %", "weak labels, noise 40 %")
-# Arm and stage → accuracies by seed. The teacher's own set is K 100, P 2.
+# Accuracies by seed for each arm and stage. The teacher's selection is K 100, P 2.
 ACCURACY: dict[tuple[str, str], list[float]] = {
     (ALONE, ""): [0.50, 0.51],
     (TEACHER, ""): [0.58],
@@ -71,7 +71,7 @@ SETS: list[dict[str, Any]] = [
 
 
 def made_up(changed: dict[tuple[str, str], list[float]] | None = None, **settings: Any) -> Results:
-    """Results with the accuracies above, some of them changed; students of the teacher agree with it more."""
+    """Return results with the accuracies above and some changes; students agree more with their teacher."""
     networks = []
     for (arm, stage), accuracies in {**ACCURACY, **(changed or {})}.items():
         is_taught = arm not in (ALONE, TEACHER, *WEAK)
@@ -94,12 +94,12 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert all(row["accuracy"] > 0.5 for row in rows.values())
     one, two = sets["K 80, P 1"], sets["K 80, P 2"]
     assert (one["images"], one["several"]) == (one["labels"], 0)
-    assert two["labels"] - two["images"] == two["several"] > 0  # with P = 2 an image comes once or twice
+    assert two["labels"] - two["images"] == two["several"] > 0  # with P = 2, an image occurs once or twice
     assert max(two["per_class"]) == 80
     written = read_labels(tmp_path / "labels" / "K-80-P-2.npz", 1437, 10)
     assert np.bincount(written.labels, minlength=10).tolist() == two["per_class"]
     u_first = settings["unlabelled"]["skip"]
-    positions = np.random.RandomState(0).permutation(1437)  # the fixed shuffle: D and U have no image in common
+    positions = np.random.RandomState(0).permutation(1437)  # the fixed shuffle: D and U share no image
     assert set(written.samples_N) <= set(positions[u_first : u_first + 600])
     for name in (set(sets) - {SOFT}) & {arm for arm, _ in rows}:
         updates = settings["pretraining"]["updates"]
@@ -117,7 +117,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
 # -- arithmetic --------------------------------------------------------------------------------------------
 
 
-def test_what_is_in_a_selection() -> None:
+def test_composition_of_a_selection() -> None:
     kept = select(np.array([7, 8, 9]), np.array([[0.6, 0.4, 0.0], [0.45, 0.5, 0.05], [0.1, 0.2, 0.7]]), 2, 2)
     # class 0: 7 (0.6), 8 (0.45); class 1: 8 (0.5), 7 (0.4); class 2: 9 (0.7), as 9's second class is 1
     truth = {7: 0, 8: 0, 9: 2}
@@ -127,12 +127,12 @@ def test_what_is_in_a_selection() -> None:
     assert study.evenly_two(kept) == [(8, [(1, 0.5), (0, 0.45)]), (7, [(0, 0.6), (1, 0.4)])]
 
 
-def test_of_three_classes_the_two_best_are_shown() -> None:
+def test_two_best_of_three_classes_are_shown() -> None:
     kept = Selection(np.array([5, 5, 5, 6]), np.array([0, 1, 2, 2]), np.array([0.2, 0.5, 0.3, 0.9]))
     assert study.evenly_two(kept) == [(5, [(1, 0.5), (2, 0.3)])]
 
 
-def test_agreement_is_counted_of_all_and_of_mistakes() -> None:
+def test_agreement_on_all_images_and_on_mistakes() -> None:
     own, teachers = np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2])
     wrong = np.array([False, True, True, False])
     assert study.agreement(own, teachers, wrong) == {"agreement": 0.75, "repeated_mistakes": 0.5}
@@ -145,8 +145,8 @@ def test_pairs_of_k_and_p() -> None:
 
 
 @pytest.mark.parametrize("size", ["smoke", "laptop", "paper"])
-def test_sizes_are_whole(size: str) -> None:
-    """Every set has a whole batch, jobs are valid, and at the laptop's size updates are equal where sets are full."""
+def test_sizes_are_valid(size: str) -> None:
+    """Every set has complete batches and jobs are valid. At laptop size, full sets have equal updates."""
     settings = STUDY.sizes[size]
     assert (settings["K_of_P_tried"], 1) in study.tried(settings, "P")
     for part, network in (("supervised", "teacher"), ("fine_tuning", "student")):
@@ -158,7 +158,7 @@ def test_sizes_are_whole(size: str) -> None:
             assert epochs * (10 * k // batch) == updates
 
 
-# -- what the page rests on --------------------------------------------------------------------------------
+# -- claims of the page ------------------------------------------------------------------------------------
 
 
 def table_of(results: Results, title: str) -> Table:
@@ -209,7 +209,7 @@ def test_tables_and_values_of_made_up_results() -> None:
         ("weak labels, noise 10 %", TUNED, 0.03, "Weak labels are worse at every share of noise"),
     ],
 )
-def test_other_accuracies_do_not_support_a_sentence(arm: str, stage: str, change: float, sentence: str) -> None:
+def test_different_accuracies_contradict_a_sentence(arm: str, stage: str, change: float, sentence: str) -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["networks"]:
         if (row["arm"], row["stage"]) == (arm, stage):
@@ -218,7 +218,7 @@ def test_other_accuracies_do_not_support_a_sentence(arm: str, stage: str, change
         STUDY.page(results)
 
 
-def test_students_that_repeat_fewer_mistakes_do_not_show_a_distillation() -> None:
+def test_fewer_repeated_mistakes_contradict_distillation() -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["networks"]:
         row["repeated_mistakes"] = 0.3
@@ -226,7 +226,7 @@ def test_students_that_repeat_fewer_mistakes_do_not_show_a_distillation() -> Non
         STUDY.page(results)
 
 
-def test_without_true_labels_of_u_no_wrong_ones_are_shown() -> None:
+def test_wrong_labels_need_true_labels_of_u() -> None:
     results = made_up(noise_tried=[])
     results.rows["sets"] = [{**row, "wrong": None} for row in results.rows["sets"] if "noise" not in row]
     blocks = study.blocks(results)

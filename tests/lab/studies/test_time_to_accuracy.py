@@ -1,4 +1,4 @@
-"""Time to accuracy: the smoke size through every step to a page, and runs whose speed model is known."""
+"""Time to accuracy: the smoke size from run to page, and runs with a known speed model."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [row["run"] for row in results.rows["runs"]] == list(experiments(settings))
     assert all(row["steps_per_s"] > 0 for row in results.rows["runs"])
     assert results.rows["runs"][-1]["staleness"] > 0
-    assert results.rows["points"] == []  # one pair of workers and servers is no speed model
+    assert results.rows["points"] == []  # one pair of workers and servers gives no speed model
     page = STUDY.page(results)
     assert [s.title for s in page.sections] == [*ALWAYS, *LAST]
     assert render_html(page).startswith("<!doctype html>")
 
 
 def made_up(stale: float) -> Results:
-    """Runs at the speed of TRUTH that reach the target after 4 epochs of 20 steps, with each stale update so much later."""
+    """Return runs with the speed of TRUTH that reach the target after 4 epochs of 20 steps, delayed by staleness."""
     settings = {**STUDY.sizes["smoke"], "pairs": PAIRS, "ranks": [2]}
 
     def run(method: str, name: str, workers: int, servers: int | None, speed: float, epochs: float) -> Row:
@@ -68,7 +68,7 @@ def made_up(stale: float) -> Results:
     return Results(STUDY.name, "smoke", settings, {"runs": runs, **asked})
 
 
-def test_a_planted_speed_model_is_found_and_foretells_times() -> None:
+def test_planted_speed_model_predicts_times() -> None:
     results = made_up(stale=0.0)
     rows = results.rows
     assert [c["value"] for c in rows["coefficients"]] == pytest.approx(TRUTH.coefficients)
@@ -77,7 +77,7 @@ def test_a_planted_speed_model_is_found_and_foretells_times() -> None:
     assert times["4 servers", 8]["time_s"] == pytest.approx(80 / TRUTH.steps_per_s(8, 4))
     assert times[ALL_REDUCE, 2]["time_s"] == pytest.approx(80 * (0.02 / 2 + 0.006 / 2 + 2 * 0.004))
     for row in rows["here"]:
-        assert 1.1 < row["high"] / row["time_s"] < 1.3  # the seeds' 0.1, and little of the fit
+        assert 1.1 < row["high"] / row["time_s"] < 1.3  # the 0.1 of the seeds, and little from the fit
         assert row["f_low"] <= row["steps_per_s"] <= row["f_high"]
     assert list(STUDY.blocks(results)) == [*ALWAYS, *FITTED, *LAST]
     runs = study.values(results)["runs"]
@@ -92,7 +92,7 @@ def test_staleness_is_separate_from_speed() -> None:
     assert values["last"]["staleness"] == 3
     assert values["here"]["on_1_server"]["workers"] == 1
     assert values["here"]["on_1_server"]["time_s"] == pytest.approx(80 * 0.031)
-    assert values["runs"]["inside"] == 3  # those of one worker, and the all-reduce
+    assert values["runs"]["inside"] == 3  # the runs of one worker and the all-reduce run
     assert values["runs"]["own_off"] == pytest.approx(0, abs=1e-6)
     table = STUDY.blocks(results)["Time to accuracy here"].table
     assert table is not None
@@ -100,7 +100,7 @@ def test_staleness_is_separate_from_speed() -> None:
     assert float(own) == pytest.approx(16 * 20 / TRUTH.steps_per_s(4, 2), abs=0.05)
 
 
-def test_runs_that_all_lie_in_the_band_do_not_support_the_page() -> None:
+def test_runs_inside_the_band_contradict_the_page() -> None:
     results = Results.load(STUDIES / "time-to-accuracy" / "results.json")
     for row in results.rows["here"]:
         row["low"], row["high"] = 0.0, 1000.0
@@ -108,7 +108,7 @@ def test_runs_that_all_lie_in_the_band_do_not_support_the_page() -> None:
         STUDY.page(results)
 
 
-def test_best_numbers_of_optimus() -> None:
+def test_optimal_worker_counts_of_optimus() -> None:
     rows = of_optimus(STUDY.sizes["laptop"]["optimus"])
     found = {(row["batch"], row["series"]): (row["best"], row["exact"]) for row in rows["optimus_best"]}
     for key, (whole, real) in {(40, "2 servers"): (4, 4.07), (40, "4 servers"): (6, 5.76), (128, "2 servers"): (7, 7.29),
@@ -127,8 +127,8 @@ def test_best_numbers_of_optimus() -> None:
     assert more == pytest.approx(steps * 26.6 / 9)
 
 
-def test_the_page_shows_two_curves_of_the_epochs_that_were_predicted() -> None:
-    """From the results: the epochs are those of `depth-and-device`, and the times what the published coefficients make of them."""
+def test_page_shows_curves_for_predicted_epochs() -> None:
+    """Epochs come from the results of `depth-and-device`, and times from the published coefficients."""
     depth = Results.load(STUDIES / "depth-and-device" / "results.json")
     (ahead,) = matching(depth.rows["ahead"], rule=CHAIN, target=TARGET)
     results = Results.load(STUDIES / "time-to-accuracy" / "results.json")
@@ -157,7 +157,7 @@ def test_the_page_shows_two_curves_of_the_epochs_that_were_predicted() -> None:
     assert [panel.y_label for panel in figure.panels if isinstance(panel, Lines)] == ["time to 92 %, days"] * 2
 
 
-def test_when_a_target_is_reached() -> None:
+def test_step_at_which_a_target_is_reached() -> None:
     columns = {"epoch": [1, 2, 3], "seconds": [2.0, 4.0, 6.0], "test_accuracy": [0.5, 0.7, 0.6]}
     assert reached(columns, 0.6) == pytest.approx((1.5, 3.0))
     assert reached(columns, 0.4) == (1.0, 2.0)

@@ -1,4 +1,4 @@
-"""Transfer: the smoke size for real, and what its page says of made-up numbers."""
+"""Transfer: a real run of the smoke size, and page values of made-up numbers."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert {row["trained_params"] for row in rows if row["mode"] == HEAD} == {64 * 10 + 10}
     fine, head, scratch = ([row for row in rows if row["mode"] == mode] for mode in (FINE, HEAD, SCRATCH))
     assert all(row["updates"] == 3 * (200 // 25) for row in rows)
-    # The quickest of each: others on the machine make any one slow.
+    # Use the fastest of each, because other programs may slow any run.
     assert min(row["epoch_time_s"] for row in head) < min(row["epoch_time_s"] for row in fine)
     assert min(row["accuracy"] for row in fine) > max(row["accuracy"] for row in scratch)
-    # Of other images of the same set: as accurate, to what 300 and 360 images leave open.
+    # Other images of the same set give the same accuracy, within the uncertainty of 300 and 360 images.
     assert all(row["validation_accuracy"] == pytest.approx(row["accuracy"], abs=0.1) for row in rows)
     (target,) = results.rows["targets"]
     assert (target["train_images"], target["test_images"], target["classes"]) == (200, 360, 10)
@@ -55,7 +55,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert target["baseline"] == pytest.approx(37 / 360)  # a fifth of 183 threes, rounded up
     results.save(tmp_path / "results.json")
     html = render_html(study.page(Results.load(tmp_path / "results.json")))
-    assert html.count('<p class="kicker">') == 8 + 1  # and settings
+    assert html.count('<p class="kicker">') == 8 + 1  # plus settings
     (case,) = cases(results)
     assert case["fine"]["accuracy"].percent().replace(" %", "\u00a0%") in html.replace(" %", "\u00a0%")
 
@@ -65,7 +65,7 @@ def row(mode: str, rate: float, seed: int, accuracy: float) -> dict[str, object]
     return {"mode": mode, "rate": rate, "seed": seed, "accuracy": accuracy, **took}
 
 
-def test_best_rate_is_that_of_the_highest_mean_over_seeds() -> None:
+def test_best_rate_has_the_highest_mean_over_seeds() -> None:
     rows = [row(FINE, 0.1, 0, 0.9), row(FINE, 0.1, 1, 0.5), row(FINE, 0.01, 0, 0.8), row(FINE, 0.01, 1, 0.76)]
     found = best([*rows, row(HEAD, 1.0, 0, 0.99)], FINE)
     assert found["rate"] == 0.01
@@ -75,7 +75,7 @@ def test_best_rate_is_that_of_the_highest_mean_over_seeds() -> None:
     assert found["step_s"] == pytest.approx(0.25)
 
 
-def test_what_the_page_derives_from_accuracies_and_times() -> None:
+def test_page_values_follow_from_accuracies_and_times() -> None:
     found = values(Results.load(FOLDER / "results.json"))
     assert found["gain"] == pytest.approx(100 * (found["fine"]["accuracy"].mean - found["head"]["accuracy"].mean))
     assert found["worth"] == pytest.approx(100 * (found["fine"]["accuracy"].mean - found["scratch"]["accuracy"].mean))
@@ -87,13 +87,13 @@ def test_what_the_page_derives_from_accuracies_and_times() -> None:
     ("mode", "rate", "change", "sentence"),
     [
         (SCRATCH, 0.1, +0.05, "Fine-tuning all layers is the most accurate way"),
-        (FINE, 0.01, +0.05, "Fine-tuning all layers is the most accurate way"),  # another rate is the best
+        (FINE, 0.01, +0.05, "Fine-tuning all layers is the most accurate way"),  # another rate becomes the best
         (FINE, 0.01, -0.05, "The rate 0.01 .* does not differ significantly"),
         (HEAD, 0.1, -0.05, "The test images cannot distinguish the rate 0.1"),
         (HEAD, 1.0, +0.12, "Training the last layer only reaches 86.08 .* less than"),
     ],
 )
-def test_other_accuracies_do_not_support_the_page(mode: str, rate: float, change: float, sentence: str) -> None:
+def test_different_accuracies_contradict_the_page(mode: str, rate: float, change: float, sentence: str) -> None:
     published = Results.load(FOLDER / "results.json")
     for run in published.rows["runs"]:
         if (run["mode"], run["rate"]) == (mode, rate):
@@ -102,15 +102,15 @@ def test_other_accuracies_do_not_support_the_page(mode: str, rate: float, change
         STUDY.page(published)
 
 
-def test_a_page_that_compares_precisions_states_them() -> None:
-    """Runs from scratch are those of a GPU, the others were repeated on a CPU."""
+def test_page_states_compared_precisions() -> None:
+    """Runs from scratch used a GPU; the others were repeated on a CPU."""
     page = STUDY.page(Results.load(FOLDER / "results.json"))
     for text in (page.opening()[0], *(s.takeaway for s in page.sections if s.title == "Clothes from CIFAR-10")):
         assert "fp32 on a CPU" in text
         assert "bf16 on a GPU" in text
 
 
-def test_a_sign_is_never_that_of_nothing() -> None:
+def test_no_sign_of_rounded_zero() -> None:
     assert [signed(x) for x in (-0.01, 0.0, -1.26, 3.0)] == ["+0.0", "+0.0", "-1.3", "+3.0"]
 
 
@@ -122,7 +122,7 @@ def test_jobs_of_the_three_modes() -> None:
     assert {m: j.training.trainable for m, j in made.items()} == {FINE: "all", HEAD: "head", SCRATCH: "all"}
     assert {m: j.network.weights for m, j in made.items()} == {FINE: "ImageNet.th", HEAD: "ImageNet.th", SCRATCH: None}
     for own in made.values():
-        assert own.training.augmentation.is_none  # else the features of a fixed trunk could not be kept
+        assert own.training.augmentation.is_none  # otherwise the features of a fixed trunk could not be cached
         assert own.training.milestones == (0.3, 0.6, 0.9)
         assert own.data.image_size == 128
     assert len(experiments(LAPTOP)) == 2 * (3 + 4 + 1)
@@ -130,9 +130,7 @@ def test_jobs_of_the_three_modes() -> None:
     assert (paper["batch"], paper["epochs"]) == (64, 200)
 
 
-def test_missing_weights_and_targets_are_named_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_weights_and_targets_are_named_before_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHRONOGRAD_WEIGHTS", raising=False)
     with pytest.raises(InputError, match="CHRONOGRAD_WEIGHTS names no folder"):
         weights_file("resnet20-12fca82f.th")

@@ -1,4 +1,4 @@
-"""Wrong and rare labels: the arithmetic on made-up accuracies, and the smallest size for real."""
+"""Wrong and rare labels: arithmetic on made-up accuracies, and a real run of the smallest size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
         (ALONE, ""),
         *((AFTER, arm) for arm in arms),
     ]
-    # Accuracy by class, weighted by the test images of each class, is the accuracy that training recorded.
+    # Class accuracies weighted by their test images equal the accuracy recorded in training.
     labels_N = datasets.load(study.target_job(SMOKE, 0).data).test_labels_N.numpy()
     counts = np.bincount(labels_N, minlength=10)
     for row in runs:
@@ -42,7 +42,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
             by_class = [r for r in results.rows["classes"] if (r["stage"], r["arm"]) == (row["stage"], row["arm"])]
             accuracies = np.array([r["accuracy"] for r in sorted(by_class, key=lambda r: int(r["class"]))])
             assert (accuracies * counts).sum() / counts.sum() == pytest.approx(row["accuracy"], abs=1e-9)
-    # A transfer starts from the weights of its own pretraining.
+    # A transfer starts from its own pretrained weights.
     tuned = study.target_job(SMOKE, 0, str(lab.path(f"{BEFORE}/natural/seed-0")))
     assert tuned.network.weights == str(tmp_path / "runs" / BEFORE / "natural" / "seed-0")
     assert any("tensors of weights" in note for note in _notes(lab, f"{AFTER}/natural/seed-0"))
@@ -58,7 +58,7 @@ def _notes(lab: StudyRunner, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("size", ["smoke", "laptop"])
-def test_no_image_of_the_target_is_in_pretraining(size: str) -> None:
+def test_no_target_image_is_in_pretraining(size: str) -> None:
     settings = STUDY.sizes[size]
     try:
         labels_N = published.read(settings["data"]).train_labels
@@ -77,14 +77,14 @@ def test_no_image_of_the_target_is_in_pretraining(size: str) -> None:
         assert not target & samples_of(study.tail_job(settings, resampling, 0))
 
 
-def test_resamplings_share_their_images_and_differ_in_nothing_else() -> None:
+def test_resamplings_share_images_and_settings() -> None:
     a, b = (study.tail_job(LAPTOP, resampling, 1) for resampling in ("natural", "uniform"))
     assert a.model_copy(update={"data": a.data.model_copy(update={"resampling": "uniform"})}) == b
     assert (a.data.long_tail, a.data.skip, a.training.seed) == (LAPTOP["long_tail"], LAPTOP["target_samples"], 1)
 
 
-def test_the_last_class_of_the_laptop_size_has_images_and_the_first_enough() -> None:
-    """CIFAR-10 has 5,000 images per class, of which some are the target's."""
+def test_laptop_size_classes_have_enough_images() -> None:
+    """CIFAR-10 has 5,000 images per class, and the target uses some of them."""
     rows = study.tail_set(LAPTOP)
     weights = np.arange(1, 11) ** -LAPTOP["long_tail"]
     expected = LAPTOP["tail_samples"] * weights / weights.sum()
@@ -117,12 +117,12 @@ def test_accuracy_by_class() -> None:
         (0.4, 5.0, "–"),
     ],
 )
-def test_losses_are_held_against_the_published_ones(share: float, lost: float, verdict: str) -> None:
+def test_losses_compared_with_published_ones(share: float, lost: float, verdict: str) -> None:
     assert study.published_verdict(share, lost) == verdict
 
 
 def made_up(seeds: int = 2) -> Results:
-    """Every arm at an accuracy of its own; rare classes at half of it."""
+    """Return results where every arm has a different accuracy, and rare classes half of it."""
     settings = {**LAPTOP, "seeds": seeds}
     level = {"noise 0 %": 0.60, "noise 10 %": 0.595, "noise 25 %": 0.575, "noise 50 %": 0.545}
     level |= {"natural": 0.40, "square_root": 0.45, "uniform": 0.46}
@@ -158,12 +158,12 @@ def test_page_of_made_up_numbers() -> None:
     assert all(section.title in html for section in page.sections)
 
 
-def test_losses_that_are_as_published_do_not_support_the_page() -> None:
+def test_losses_as_published_contradict_the_page() -> None:
     with pytest.raises(ClaimError, match="At every share of noise, the loss is larger than the published one"):
         STUDY.page(made_up())
 
 
-def test_one_seed_is_said() -> None:
+def test_single_seed_is_reported() -> None:
     losses = study.blocks(made_up(1))["The cost of noise, compared with the paper"].table
     assert losses is not None
     assert {row[3] for row in losses.rows} == {"one seed"}
