@@ -1,4 +1,4 @@
-"""CPU cores of a rank and of a cloud machine come from the images that the GPUs train and a core decodes."""
+"""CPU cores of a rank and a cloud machine, from the images that GPUs train and a core decodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_job(*overrides: str) -> Job:
 
 
 def needed(job: Job) -> int:
-    """Cores of one GPU by the throughput that `predict` states."""
+    """Return the cores for one GPU at the throughput that `predict` states."""
     planned = jobs.changed(job, ["data.name=imagenet"])
     throughput = predict(trace_job(planned), planned)["throughput_samples_per_s"].value
     assert throughput is not None
@@ -41,11 +41,11 @@ def needed(job: Job) -> int:
 def asked(job: Job, options: Options = Options()) -> tuple[int, str]:  # noqa: B008
     text = answer.script(job, (), options)
     (cores,) = re.findall(r"^#SBATCH --cpus-per-task=(\d+)$", text, re.M)
-    assert f"--cpus-per-task={cores} " in text  # of srun, too
+    assert f"--cpus-per-task={cores} " in text  # srun, too
     return int(cores), text
 
 
-def test_a_rank_gets_the_cores_that_decode_what_its_gpu_trains() -> None:
+def test_rank_gets_cores_for_its_gpu() -> None:
     cores, text = asked(make_job())
     assert cores == needed(make_job()) > 10
     assert re.search(
@@ -55,12 +55,12 @@ def test_a_rank_gets_the_cores_that_decode_what_its_gpu_trains() -> None:
 
 def test_ranks_of_a_node_share_its_cores() -> None:
     job = make_job("backend=ddp", "cluster.count=16", "training.batch=4096")
-    assert abs(asked(job)[0] - needed(job)) <= 1  # rounded up a node, and a rank
+    assert abs(asked(job)[0] - needed(job)) <= 1  # rounded up per node and per rank
     together = make_job("backend=data_parallel", "cluster.count=4", "training.batch=1024")
     assert abs(asked(together)[0] - 4 * needed(together)) <= 3
 
 
-def test_a_faster_network_gets_no_more_cores_than_machines_have() -> None:
+def test_cores_are_limited_by_available_machines() -> None:
     job = make_job("network.name=resnet18", "cluster.device=h100")
     most = max(p.vcpus / p.count for p in market.offers(catalog.device("h100")) if p.vcpus and p.includes_host)
     cores, text = asked(job)
@@ -74,32 +74,30 @@ def test_a_faster_network_gets_no_more_cores_than_machines_have() -> None:
         ([], Options(cpus_per_task=3), 3),
         (["cluster.threads=5"], Options(), 5),
         (["cluster.device=cpu"], Options(), 1),
-        (["data.loading=resident"], Options(), 1),  # nothing is decoded while it trains
+        (["data.loading=resident"], Options(), 1),  # decodes nothing during training
         (["data.name=digits", "training.batch=64", "network.name=resnet20"], Options(), 1),
     ],
 )
-def test_a_stated_number_stays_and_without_decoding_it_is_one(
-    overrides: list[str], options: Options, cores: int
-) -> None:
+def test_stated_cores_or_one_without_decoding(overrides: list[str], options: Options, cores: int) -> None:
     found, text = asked(make_job(*overrides), options)
     assert found == cores
     assert "a CPU core decodes" not in text
 
 
-def test_an_unknown_need_is_stated() -> None:
+def test_unknown_need_is_reported() -> None:
     cores, text = asked(make_job("data.name=folder:/nowhere/pictures"))
     assert cores == 1
     assert "# The CPU cores that decode the images are unknown: there is no folder /nowhere/pictures" in text
 
 
-def test_an_array_gets_the_cores_of_the_job_that_needs_most() -> None:
+def test_array_gets_the_largest_need() -> None:
     text = answer.script(make_job(), ["training.batch=8,256"], Options())
     assert f"--cpus-per-task={needed(make_job())}\n" in text
     assert needed(make_job("training.batch=8")) < needed(make_job())
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_the_file_of_a_platform_asks_for_the_cores_of_a_node(name: str) -> None:
+def test_platform_file_requests_cores_of_a_node(name: str) -> None:
     job = make_job("backend=ddp", "cluster.count=8", "cluster.per_node=8", "training.batch=2048")
     options = {"image": "lab/c:1", "data": {"data": PLACES[name]}, "output": PLACES[name] + "-out"}
     made = rendering.rendered(name, job, options)
@@ -115,7 +113,7 @@ def test_the_file_of_a_platform_asks_for_the_cores_of_a_node(name: str) -> None:
     assert stated.asked.job.cluster.threads == 2
 
 
-def test_a_cloud_machine_is_the_smallest_whose_cores_decode_enough() -> None:
+def test_smallest_sufficient_cloud_machine() -> None:
     options = {"image": "lab/c:1", "data": {"data": "s3://bucket/i"}, "output": "s3://bucket/o",
                "role": "arn:aws:iam::123456789012:role/training"}  # fmt: skip
     slow = make_job("cluster.device=t4", "training.batch=64", "training.precision=fp16")

@@ -1,4 +1,4 @@
-"""Ranks that are killed or hang: named, started again, and counted. Real processes."""
+"""Killed or hung ranks: they are reported, restarted, and counted. Uses real processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoint
 
 NETWORKS = Path(__file__).parent.parent / "train"
 STEPS = 24
-TIMEOUT = "cluster.timeout_s=2"  # where one is waited for
+TIMEOUT = "cluster.timeout_s=2"  # for tests that wait for it
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_job(folder: Path, *overrides: str, **options: Any) -> Job:
-    """Three epochs of 8 steps by two ranks."""
+    """Return a job of three epochs with 8 steps on two ranks."""
     marks = folder / "marks"
     marks.mkdir()
     job = jobs.from_dict(
@@ -65,8 +65,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
         return launch.train(make_job(folder, times=0), out=folder / "run", launcher="local")
 
 
-def test_killed_twice_and_nothing_of_it_is_in_the_figures(tmp_path: Path, undisturbed: RunDir) -> None:
-    """Rank 1 is killed in its tenth step of two starts; the third, from step 16, has fewer than ten left."""
+def test_two_kills_do_not_affect_the_results(tmp_path: Path, undisturbed: RunDir) -> None:
+    """Kill rank 1 in its tenth step of two starts. The third, from step 16, has fewer than ten left."""
     began = time.time()
     job = make_job(tmp_path, "cluster.max_restarts=2", times=2)
     run = launch.train(job, out=tmp_path / "run", launcher="local")
@@ -77,7 +77,7 @@ def test_killed_twice_and_nothing_of_it_is_in_the_figures(tmp_path: Path, undist
         log = run.read_steps(rank)
         assert [line.step for line in log.steps] == list(range(1, STEPS + 1))
         assert log.attempts == 3
-    # Step 9 in the first start, 17 in the second; rank 0 may have written a step more than rank 1 had come to.
+    # Step 9 in the first start, 17 in the second; rank 0 may have written one step more than rank 1.
     assert record.value("redone_steps") in (2, 3, 4)
     assert record.value("redone_s") == pytest.approx(sum(line.step_time_s for line in run.read_steps(0).discarded))
     assert record.value("lost_s") > record.value("redone_s")
@@ -96,14 +96,14 @@ def test_killed_twice_and_nothing_of_it_is_in_the_figures(tmp_path: Path, undist
     assert not list(run.path.glob("where.*"))
 
 
-def test_without_restarts_left_the_killed_rank_is_named(tmp_path: Path) -> None:
+def test_killed_rank_is_reported_without_restarts_left(tmp_path: Path) -> None:
     job = make_job(tmp_path, "cluster.max_restarts=1", times=2)
     with pytest.raises(RunError, match=r"after 1 restart from the newest checkpoint: rank 1 was killed by SIGKILL"):
         launch.train(job, out=tmp_path / "run", launcher="local")
 
 
 @pytest.mark.parametrize(
-    ("how", "rank", "told"),
+    ("how", "rank", "message"),
     [
         ("stop", 1, r"the all-reduce of gradients of step 10 within 2 s; .*process \d+ on [^,]*, which is stopped$"),
         ("input", 1, r"of step 10 within 2 s; it has been in input of step 10 for \d+ s, process \d+ on [^,]*$"),
@@ -111,21 +111,21 @@ def test_without_restarts_left_the_killed_rank_is_named(tmp_path: Path) -> None:
         ("checkpoint", 0, r"of step 17 within 2 s; it has been in checkpoint of step 16"),
     ],
 )
-def test_a_hung_rank_is_named_with_the_collective(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, rank: int, told: str
+def test_hung_rank_is_reported_with_the_collective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, rank: int, message: str
 ) -> None:
-    monkeypatch.setattr("chronograd.launch.processes.GRACE_S", 1.0)  # one that was stopped does not hear SIGTERM
+    monkeypatch.setattr("chronograd.launch.processes.GRACE_S", 1.0)  # a stopped process does not react to SIGTERM
     with pytest.raises(RunError) as raised:
         launch.train(make_job(tmp_path, TIMEOUT, how=how, rank=rank), out=tmp_path / "run", launcher="local")
     first = raised.value.message.splitlines()[0].removesuffix("; the end of its output:")
     assert first.startswith(f"rank {rank} failed with a time-out: it did not come to the ")
-    assert re.search(told, first), first
+    assert re.search(message, first), first
     assert "--resume" in raised.value.hint
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["local", "torchrun"])
-def test_a_hung_rank_is_started_again(tmp_path: Path, launcher: str, undisturbed: RunDir) -> None:
+def test_hung_rank_is_restarted(tmp_path: Path, launcher: str, undisturbed: RunDir) -> None:
     job = make_job(tmp_path, TIMEOUT, "cluster.max_restarts=1", how="input")
     run = launch.train(job, out=tmp_path / "run", launcher=launcher)
     assert final_bytes(run) == final_bytes(undisturbed)
@@ -135,7 +135,7 @@ def test_a_hung_rank_is_started_again(tmp_path: Path, launcher: str, undisturbed
     assert record.value("training_time_s") < 2
 
 
-def test_a_rank_that_does_not_come_to_the_meeting_is_named(tmp_path: Path) -> None:
+def test_rank_missing_at_rendezvous_is_reported(tmp_path: Path) -> None:
     run = launch.create(make_job(tmp_path, TIMEOUT), tmp_path / "run")
     sleeping = (sys.executable, "-c", "import time; time.sleep(100)")
     processes = local.processes(ddp.plan(run.job(), run.path, ["train"]), run)

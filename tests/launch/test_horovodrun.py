@@ -1,4 +1,4 @@
-"""Ranks that horovodrun starts: their command line, and that they end with what started them. Without torch in them."""
+"""Ranks started by horovodrun: their command line, and their end with the launcher. The ranks do not use torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan(code: str) -> RankPlan:
     return RankPlan((str(horovod_build.python()), "-c", code), 2, {"GREETING": "good day"}, "horovodrun")
 
 
-def test_the_command_line_meets_on_the_loopback_interface() -> None:
+def test_command_line_uses_loopback() -> None:
     command = horovodrun.command(RankPlan(("/env/bin/python", "-m", "worker"), world_size=3))
     assert command == (
         *("/env/bin/python", "-m", "chronograd.launch.horovodrun"),
@@ -35,7 +35,7 @@ def test_the_command_line_meets_on_the_loopback_interface() -> None:
 
 
 @real
-def test_each_rank_is_told_its_number(tmp_path: Path) -> None:
+def test_each_rank_gets_its_number(tmp_path: Path) -> None:
     code = "import os; print(*(os.environ[n] for n in ('GREETING', 'HOROVOD_RANK', 'HOROVOD_SIZE')))"
     horovodrun.launch(plan(code), RunDir(tmp_path))
     printed = (tmp_path / "output.horovodrun.txt").read_text().splitlines()
@@ -43,7 +43,7 @@ def test_each_rank_is_told_its_number(tmp_path: Path) -> None:
 
 
 @real
-def test_the_last_words_of_a_rank_that_fails_are_told(tmp_path: Path) -> None:
+def test_output_of_a_failed_rank_is_reported(tmp_path: Path) -> None:
     code = "import os, sys, time; os.environ['HOROVOD_RANK'] == '1' and sys.exit('alas'); time.sleep(60)"
     start = time.monotonic()
     with pytest.raises(RunError, match=r"horovodrun ended with exit status 1") as caught:
@@ -54,13 +54,13 @@ def test_the_last_words_of_a_rank_that_fails_are_told(tmp_path: Path) -> None:
 
 @real
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_ranks_end_with_what_launched_them(tmp_path: Path, number: signal.Signals) -> None:
+def test_ranks_end_with_their_launcher(tmp_path: Path, number: signal.Signals) -> None:
     sleep = (
         "import os, time; from pathlib import Path\n"
         f"Path({str(tmp_path)!r}, 'pid.' + os.environ['HOROVOD_RANK']).write_text(str(os.getpid())); time.sleep(1200)"
     )
     launching = (
-        # A shell starts what runs in its background with SIGINT ignored, and Python leaves it so.
+        # A shell starts background processes with SIGINT ignored, and Python does not change that.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from pathlib import Path; from chronograd.launch import horovodrun\n"
         "from chronograd.backends.plan import RankPlan; from chronograd.rundir import RunDir\n"
@@ -99,7 +99,7 @@ def _is_alive(pid: int) -> bool:
     return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else True
 
 
-# The end of what horovodrun 0.28 prints where a rank is killed, or exits by itself.
+# The end of horovodrun 0.28's output if a rank is killed or exits.
 _PRINTED = """[0]<stderr>:horovod.common.exceptions.HorovodInternalError: [/gloo/transport/tcp/pair.cc:589] Read error
 Process 0 exit with status code 1.
 horovodrun: Horovod detected that one or more processes exited with non-zero status, thus causing the job to be terminated. The \
@@ -110,12 +110,12 @@ Exit code: {code}
 
 
 @pytest.mark.parametrize(("code", "name"), [(137, "SIGKILL"), (-9, "SIGKILL"), (143, "SIGTERM")])
-def test_a_rank_that_was_killed_is_named_not_one_that_failed_for_want_of_it(code: int, name: str) -> None:
+def test_killed_rank_is_reported_instead_of_its_followers(code: int, name: str) -> None:
     told = horovodrun.killed(_PRINTED.format(rank=1, code=code))
     assert told is not None
     assert told.message == f"rank 1 was killed by {name}; the other ranks failed because of that"
 
 
 @pytest.mark.parametrize("printed", ["", _PRINTED.format(rank=1, code=1), "Process name: one\nExit code: 137"])
-def test_a_rank_that_failed_by_itself_was_not_killed(printed: str) -> None:
+def test_rank_that_failed_was_not_killed(printed: str) -> None:
     assert horovodrun.killed(printed) is None

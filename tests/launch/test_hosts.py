@@ -1,4 +1,4 @@
-"""Ranks on other hosts: real processes in real network namespaces where this machine allows them, and what is refused."""
+"""Ranks on other hosts: real processes in network namespaces if the machine allows them, and refused hosts."""
 
 from __future__ import annotations
 
@@ -52,29 +52,27 @@ def started(text: str, tmp_path: Path, code: str, ranks: int = 2, **options: int
 
 
 @needs_network
-def test_ranks_lie_on_hosts_in_blocks_and_know_their_place(two_hosts: str, tmp_path: Path) -> None:
+def test_ranks_are_placed_on_hosts_in_blocks(two_hosts: str, tmp_path: Path) -> None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "GREETING")
     code = f"""import os, subprocess
 own = subprocess.run(["ip", "-br", "-4", "addr", "show", "eth0"], capture_output=True, text=True).stdout.split()[2]
 print(own, *(os.environ[name] for name in {names}))"""
     started(two_hosts, tmp_path, code, ranks=4)()
     printed = [(tmp_path / "run" / f"output.{rank}.txt").read_text() for rank in range(4)]
-    # All four are of one machine, whose cores and GPUs they share, so they are counted together.
+    # The namespaces share the machine's cores and GPUs, so local ranks are counted together.
     assert printed == [f"10.9.0.{1 + rank // 2}/24 {rank} 4 {rank} 4 10.9.0.1 eth0 hello\n" for rank in range(4)]
 
 
 @needs_network
-def test_an_all_reduce_reaches_most_of_the_rate_and_not_more(two_hosts: str) -> None:
-    """16 MB at 300 Mbit/s, from medians of eight; headers alone take 4 %."""
+def test_all_reduce_reaches_most_of_the_bandwidth(two_hosts: str) -> None:
+    """Send 16 MB at 300 Mbit/s (medians of eight); headers alone take 4 %."""
     (row,) = measure_links((2,), ("all_reduce",), (2**24,), seats=hosts.seats(2, hosts.parse(two_hosts)))
     assert 0.8 < row.busbw * 8 / 300e6 < 1.0
 
 
 @needs_network
-def test_a_job_is_measured_over_a_link_that_was_calibrated_and_is_predicted_on_it(
-    two_hosts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ResNet-18 sends 45 MB, which takes more than a second here and nothing like it over loopback."""
+def test_job_over_a_calibrated_link(two_hosts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNet-18 sends 45 MB: over a second here, and far less over loopback."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     command = ["calibrate", "links", "--hosts", two_hosts, "--name", "slow-here", "--collective", "all_reduce"]
     assert main([*command, "--seconds", "0.02"]) == 0
@@ -90,7 +88,7 @@ def test_a_job_is_measured_over_a_link_that_was_calibrated_and_is_predicted_on_i
 
 
 @needs_network
-def test_a_rank_that_fails_ends_the_others_and_is_named_with_its_host(two_hosts: str, tmp_path: Path) -> None:
+def test_failed_rank_stops_the_others_and_names_its_host(two_hosts: str, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code = f"""import os, time
 if os.environ["RANK"] == "0":
@@ -105,7 +103,7 @@ raise SystemExit("alas")"""
 
 
 @needs_network
-def test_ranks_are_started_again_as_often_as_the_plan_allows(two_hosts: str, tmp_path: Path) -> None:
+def test_restarts_follow_the_plan(two_hosts: str, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     code = f"""import os
 print("at", os.environ["MASTER_PORT"])
@@ -115,28 +113,28 @@ if os.environ["RANK"] == "1" and not os.path.exists({str(mark)!r}):
     assert len((tmp_path / "run" / "output.1.txt").read_text().splitlines()) == 2
 
 
-# -- refused -------------------------------------------------------------------------------------------
+# -- refused hosts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", "a,,b", "netns:", "a b", "-oProxyCommand=x", "docker:a"])
-def test_what_names_no_hosts_is_refused(text: str) -> None:
+def test_invalid_hosts(text: str) -> None:
     with pytest.raises(InputError, match="cannot read the hosts"):
         hosts.parse(text)
 
 
-def test_a_host_is_named_once() -> None:
+def test_duplicate_host() -> None:
     with pytest.raises(InputError, match="host netns:a is named twice"):
         hosts.parse("netns:a,netns:a")
 
 
 @pytest.mark.skipif(shutil.which("ip") is None, reason="there is no ip on this machine")
-def test_a_namespace_that_is_not_there_is_refused() -> None:
+def test_unknown_namespace() -> None:
     with pytest.raises(NotFoundError, match="network namespace 'no-such'"):
         hosts.parse("netns:no-such")
 
 
 @needs_network
-def test_a_namespace_without_an_address_is_refused_with_the_command_that_gives_one(two_hosts: str) -> None:
+def test_namespace_without_address_shows_the_command(two_hosts: str) -> None:
     name = two_hosts.split(",")[1].removeprefix("netns:")
     subprocess.run(["ip", "-n", name, "addr", "flush", "dev", "eth0"], check=True)
     with pytest.raises(RunError, match="no address") as caught:
@@ -145,7 +143,7 @@ def test_a_namespace_without_an_address_is_refused_with_the_command_that_gives_o
 
 
 @needs_network
-def test_another_user_is_told_that_root_is_needed(two_hosts: str) -> None:
+def test_namespace_needs_root(two_hosts: str) -> None:
     code = f"""import os
 from chronograd.launch import hosts
 os.setuid(65534)
@@ -155,14 +153,14 @@ hosts.parse({two_hosts!r})"""
     assert "needs root" in done.stderr
 
 
-def test_a_machine_that_ssh_cannot_reach_is_refused_with_what_ssh_says() -> None:
+def test_unreachable_ssh_host_reports_the_ssh_error() -> None:
     with pytest.raises(RunError) as caught:
         hosts.parse("ssh:no-such-host.invalid")
     assert "no-such-host.invalid" in caught.value.message
     assert caught.value.hint
 
 
-def test_a_machine_without_ssh_or_ip_says_which_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ssh_or_ip_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     for text, command in (("node1", "ssh"), ("netns:h1", "ip")):
         with pytest.raises(RunError, match=f"no `{command}` on this machine"):
@@ -176,8 +174,8 @@ def test_every_host_gets_a_rank() -> None:
             hosts.blocks(ranks, (FAR * 2)[:count])
 
 
-def test_ranks_of_each_machine_are_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LOCAL_RANK is the GPU that a rank takes. The first host is asked for a port: a shell here stands in for its own."""
+def test_local_ranks_are_counted_per_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOCAL_RANK selects the GPU of a rank. A local shell replaces ssh, through which the first host gives a port."""
     (tmp_path / "ssh").write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -188,8 +186,8 @@ def test_ranks_of_each_machine_are_counted_apart(tmp_path: Path, monkeypatch: py
     assert [seat.environment["LOCAL_RANK"] for seat in hosts.seats(3, here)] == ["0", "1", "2"]
 
 
-def test_a_command_over_ssh_carries_its_environment_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last word is what a login shell is given there; a shell here does the same with it."""
+def test_ssh_command_has_environment_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the last word in a local shell, as a login shell on the host would."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "/a folder")
     monkeypatch.setenv("SECRET", "stays")
@@ -201,9 +199,9 @@ def test_a_command_over_ssh_carries_its_environment_and_folder(tmp_path: Path, m
     assert done.stdout == f"{tmp_path} /a folder it's 1 None\n"
 
 
-def test_options_that_do_not_go_together_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_incompatible_options(capsys: pytest.CaptureFixture[str]) -> None:
     job = ["measure", "examples/digits.yaml", "--hosts", "a,b"]
-    for words, said in (
+    for words, message in (
         ([*job, "--launcher", "local"], "leave --launcher out"),
         ([*job, "--world", "1,2"], "No such option '--hosts'"),
         (["calibrate", "links", "--hosts", "a,b"], "--hosts and --name go together"),
@@ -211,10 +209,10 @@ def test_options_that_do_not_go_together_are_refused(capsys: pytest.CaptureFixtu
         (["calibrate", "links", "--hosts", "a,b", "--name", "../x"], "not a valid link name"),
     ):
         assert main(words) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
-def test_nothing_is_written_for_hosts_that_are_not_there(tmp_path: Path) -> None:
+def test_unknown_hosts_leave_no_files(tmp_path: Path) -> None:
     job = jobs.from_dict(
         {
             "network": {"name": "lenet5"},
@@ -228,7 +226,7 @@ def test_nothing_is_written_for_hosts_that_are_not_there(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
-# -- the scratch network itself ------------------------------------------------------------------------
+# -- the test network ----------------------------------------------------------------------------------
 
 
 def namespaces() -> str:
@@ -236,7 +234,7 @@ def namespaces() -> str:
 
 
 @needs_network
-def test_a_network_is_gone_at_its_end_and_that_of_a_killed_process_at_the_next_start() -> None:
+def test_namespaces_are_removed_also_after_a_kill() -> None:
     code = """import time
 from benchmarks.network import network
 with network(("h1", "h2"), 100) as hosts:
@@ -257,9 +255,7 @@ with network(("h1", "h2"), 100) as hosts:
     assert all(name in namespaces() for name in left)
     networks.remove_leftovers()
     assert not any(name in namespaces() for name in left)
-    deadline = (
-        time.monotonic() + 600
-    )  # the kernel takes a namespace apart, and its cables with it, when it finds the time
+    deadline = time.monotonic() + 600  # the kernel removes a namespace and its cables later
     while f"cg{holder.pid}" in (links := subprocess.run(["ip", "-br", "link"], capture_output=True, text=True).stdout):
         assert time.monotonic() < deadline, links
         time.sleep(0.1)

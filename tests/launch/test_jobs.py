@@ -1,4 +1,4 @@
-"""Jobs from their check to their record, by real processes: failures, and resuming after kill -9."""
+"""Jobs from the check to the record, with real processes: failures, and resuming after kill -9."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoint
 from chronograd.train.watchdog import note_path, read_note
 
 NETWORKS = Path(__file__).parent.parent / "train"
-PATIENCE_S = 600.0  # where something never happens; what happens is not waited for so long on the busiest machine
+PATIENCE_S = 600.0  # only for events that never happen; tests end as soon as the event occurs
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_job(*overrides: str) -> Job:
-    """Three epochs of 8 steps on batch norm and dropout."""
+    """Return a job of three epochs with 8 steps, batch norm and dropout."""
     job = jobs.from_dict(
         {
             "network": {"name": "tiny_networks:random"},
@@ -62,7 +62,7 @@ def wait_for_step(process: subprocess.Popen[bytes], run_path: Path, step: int) -
 
 
 def wait_for_end(processes: Sequence[psutil.Process]) -> None:
-    """Of processes that are nobody's children any more, and may stay as zombies."""
+    """Wait for processes without a parent, which may remain as zombies."""
     deadline = time.monotonic() + PATIENCE_S
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -74,7 +74,7 @@ def wait_for_end(processes: Sequence[psutil.Process]) -> None:
 @pytest.mark.slow
 @pytest.mark.real_exec
 def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
-    """The command line is killed in the middle of the second epoch, with its rank, which is held there, and resumed."""
+    """Kill the command line and its rank, held in the middle of the second epoch, and resume."""
     hold = tmp_path / "hold"
     job = make_job(f"network.options.hold={hold}")
     whole = launch.train(job, out=tmp_path / "whole")
@@ -102,11 +102,11 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
     assert log.redone == 3
     assert any(f"{log.redone} steps were repeated" in note for note in record.notes)
     before = (out / "record.json").read_bytes()
-    assert launch.resume(resumed).path == out  # a finished run is left as it is
+    assert launch.resume(resumed).path == out  # a finished run is left unchanged
     assert (out / "record.json").read_bytes() == before
 
 
-def test_a_rank_of_two_is_killed_and_the_run_resumes_bit_identically(tmp_path: Path) -> None:
+def test_resume_after_a_killed_rank_is_bit_identical(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     job = make_job("backend=ddp", "cluster.count=2", f"network.options.hold={hold}")
     whole = launch.train(job, out=tmp_path / "whole", launcher="local")
@@ -127,8 +127,8 @@ def test_a_rank_of_two_is_killed_and_the_run_resumes_bit_identically(tmp_path: P
 
 
 @pytest.mark.parametrize("launcher", ["local", "torchrun"])
-def test_ranks_of_one_machine_listen_at_its_loopback_interface_only(tmp_path: Path, launcher: str) -> None:
-    """The store, gloo's pairs and torchrun's own meeting, looked at while both ranks are held in their third step."""
+def test_local_ranks_listen_on_loopback_only(tmp_path: Path, launcher: str) -> None:
+    """Check the store, gloo's pairs and torchrun's rendezvous while both ranks are held in their third step."""
     hold = tmp_path / "hold"
     options = f"network.options={{hold: {hold}, hold_at: 3}}"
     hold.touch()
@@ -148,14 +148,14 @@ def test_ranks_of_one_machine_listen_at_its_loopback_interface_only(tmp_path: Pa
 
 
 def _kill_child_with(variable: str) -> None:
-    """SIGKILL to the child of this process whose environment has a variable."""
+    """Send SIGKILL to the child of this process that has an environment variable."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if variable in (f"{k}={v}" for k, v in child.environ().items()):
                 child.kill()
 
 
-def test_the_target_accuracy_ends_a_run(tmp_path: Path) -> None:
+def test_target_accuracy_ends_a_run(tmp_path: Path) -> None:
     job = make_job("network.options={}", "training.target_accuracy=0.01", "training.epochs=9")
     events: list[dict[str, object]] = []
     record = launch.train(job, parent=tmp_path, on_line=events.append).record()
@@ -164,7 +164,7 @@ def test_the_target_accuracy_ends_a_run(tmp_path: Path) -> None:
     assert [e.step for e in events if e.event == "epoch"] == [8]
 
 
-def test_the_rank_that_failed_first_is_blamed(tmp_path: Path) -> None:
+def test_first_failed_rank_is_reported(tmp_path: Path) -> None:
     job = make_job("network.name=tiny_networks:raising", "network.options={}", "backend=ddp", "cluster.count=2")
     with pytest.raises(RunError, match="rank 1 failed with ValueError: no good on rank 1") as caught:
         launch.train(job, parent=tmp_path, launcher="local")
@@ -184,15 +184,13 @@ def test_the_rank_that_failed_first_is_blamed(tmp_path: Path) -> None:
         (["data.name=nosuch"], "unknown data set"),
     ],
 )
-def test_a_job_that_cannot_run_is_refused_before_anything_is_written(
-    tmp_path: Path, overrides: list[str], message: str
-) -> None:
+def test_invalid_job_leaves_no_files(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         launch.train(make_job(*overrides), parent=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
-def test_rounds_are_one_record_whose_parts_add_up() -> None:
+def test_rounds_form_one_consistent_record() -> None:
     inputs = Path(__file__).parent.parent / "golden" / "inputs"
     first = RunDir.open(inputs / "measured-1").record()
     step = first["step_time_s"]

@@ -1,4 +1,4 @@
-"""`measure` of networks whose inputs no data set has."""
+"""`measure` for networks with custom inputs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_two_inputs_are_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_with_two_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     words = ["measure", "nets.py:Two", "--input", "8", "--input", "6", "--batch", "32", "--steps", "7", "--warmup", "2"]
     assert main([*words, "cluster.threads=1", "--out", "run"]) == 0
     record, run = RunDir.open("run").record(), RunDir.open("run")
     assert record["step_time_s"].n == 7
     assert all(record.value(part) > 0 for part in ("forward_s", "backward_s", "update_s"))
-    # 32 samples of 8·64 + 6·64 + 64·3 products, forward; backward those of the weights and of the hidden layer.
+    # Forward: 32 samples of 8·64 + 6·64 + 64·3 products; backward: weights and the hidden layer.
     forward = 2 * 32 * (8 * 64 + 6 * 64 + 64 * 3)
     flops = record.value("achieved_flops_per_s") * record.value("step_time_s")
     assert flops == pytest.approx(2 * forward + 2 * 32 * 64 * 3, rel=0.01)
@@ -59,7 +59,7 @@ def test_two_inputs_are_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "run"]) == 0
 
 
-def test_an_example_and_keywords_in_inference() -> None:
+def test_example_with_keyword_inputs_in_inference() -> None:
     answer = chronograd.measure("nets.py:Words", "network.inputs=[nets.py:words]", "data.name=inputs", "training.batch=8",
                                 "mode=inference", num_steps=5, warmup=1, out="run")  # fmt: skip
     (record,) = answer.records.values()
@@ -68,7 +68,7 @@ def test_an_example_and_keywords_in_inference() -> None:
     assert record.cluster.batch_per_rank == 8
 
 
-def test_several_ranks_are_refused_and_nothing_is_written() -> None:
+def test_several_ranks_are_refused() -> None:
     with pytest.raises(InputError, match="in one process, not with backend ddp and 2 ranks"):
         chronograd.measure("nets.py:Two", 'network.inputs=["8","6"]', "data.name=inputs", "backend=ddp", "cluster.count=2",
                            out="run")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Processes that live and die together. Real ones, without torch."""
+"""Process groups that start and stop together. Uses real processes without torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wait_for(condition: object, seconds: float = 20.0) -> None:
         time.sleep(0.05)
 
 
-def test_all_run_to_their_end_in_their_environment(tmp_path: Path) -> None:
+def test_all_run_to_the_end_in_their_environment(tmp_path: Path) -> None:
     code = "import os; print(os.environ['GREETING'])"
     calls: list[int] = []
     run_together([process(n, code, tmp_path) for n in ("a", "b")], lambda: calls.append(1))
@@ -45,7 +45,7 @@ def test_all_run_to_their_end_in_their_environment(tmp_path: Path) -> None:
     assert calls
 
 
-def test_when_one_fails_the_others_end_and_its_last_words_are_told(tmp_path: Path) -> None:
+def test_failure_stops_the_others_and_shows_output(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     failing = f"import os, time\nwhile not os.path.exists({str(pid)!r}): time.sleep(0.01)\nraise SystemExit('alas')"
     with pytest.raises(RunError, match="b ended with exit status 1") as caught:
@@ -54,12 +54,12 @@ def test_when_one_fails_the_others_end_and_its_last_words_are_told(tmp_path: Pat
     assert not is_alive(int(pid.read_text()))
 
 
-def test_one_that_is_killed_is_named_with_its_signal(tmp_path: Path) -> None:
+def test_killed_process_is_reported_with_its_signal(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="was killed by SIGKILL"):
         run_together([process("a", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", tmp_path)])
 
 
-def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chronograd.launch.processes.GRACE_S", 0.3)
     pid = tmp_path / "pid"
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP.format(pid=str(pid))
@@ -70,7 +70,7 @@ def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_to_the_parent_ends_the_ranks(tmp_path: Path, number: signal.Signals, status: int) -> None:
+def test_signal_to_the_parent_ends_the_ranks(tmp_path: Path, number: signal.Signals, status: int) -> None:
     pid = tmp_path / "pid"
     parent = _parent(tmp_path, pid)
     wait_for(lambda: pid.exists() and pid.read_text())
@@ -80,7 +80,7 @@ def test_a_signal_to_the_parent_ends_the_ranks(tmp_path: Path, number: signal.Si
 
 
 def test_ranks_end_when_the_parent_is_killed(tmp_path: Path) -> None:
-    """kill -9 leaves the parent no time to end anybody: the watch of the parent does."""
+    """After kill -9, the parent cannot end its ranks; they watch it instead."""
     pid = tmp_path / "pid"
     parent = _parent(tmp_path, pid, "from chronograd.train.rank_command import exit_with_parent; exit_with_parent(); ")
     wait_for(lambda: pid.exists() and pid.read_text())

@@ -1,4 +1,4 @@
-"""A sweep on a real Ray cluster of one node with two CPUs."""
+"""Sweeps on a real Ray cluster: one node with two CPUs."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def make_job(
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster as `ray start --head` makes it, blocked in the foreground so that it ends with its process."""
+    """Start a cluster like `ray start --head`, blocked in the foreground so that it ends with its process."""
     port = free_port()
-    # Nobody else may use it. Ray reads these when it is imported, so no test before these may import it.
+    # Restrict access to this user. Ray reads these variables at import, so no earlier test may import it.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -56,7 +56,7 @@ def _head(port: int, output: Path) -> Iterator[str]:
     command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--head", "--block"]
     options = ["--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
     ports = [f"--{name}-port={free_port()}" for name in ("node-manager", "object-manager", "ray-client-server")]
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the path of a socket is short
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # socket paths must be short
     with output.open("wb") as stream:
         head = subprocess.Popen(
             [*command, *options, *ports, "--object-store-memory=100000000", f"--temp-dir={folder}"],
@@ -85,11 +85,11 @@ def _head(port: int, output: Path) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(NETWORKS))
-    # Ray warns of what it is going to do about GPUs where a task asks for none.
+    # Ray warns about future GPU behaviour for tasks without GPUs.
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
-def test_all_runs_are_tried_finished_ones_kept_and_the_others_resumed(address: str, tmp_path: Path) -> None:
+def test_sweep_skips_finished_runs_and_resumes_others(address: str, tmp_path: Path) -> None:
     seen: list[tuple[str, str]] = []
 
     def on_state(name: str, state: str, text: str) -> None:
@@ -115,7 +115,7 @@ def test_all_runs_are_tried_finished_ones_kept_and_the_others_resumed(address: s
     assert runs["rates/a"].job().cluster.threads == 1
 
 
-def test_asynchronous_sgd_joins_the_cluster_that_is_named(
+def test_asynchronous_sgd_joins_the_given_cluster(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
@@ -127,7 +127,7 @@ def test_asynchronous_sgd_joins_the_cluster_that_is_named(
         launch.train(jobs.changed(job, ["cluster.count=2"]), out=tmp_path / "two")
 
 
-def test_a_job_that_fits_no_node_and_a_name_of_no_folder_are_refused(address: str, tmp_path: Path) -> None:
+def test_oversized_job_and_invalid_run_name(address: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="big needs 3 CPUs and 0 GPUs on one node; the largest has 2 CPUs"):
         launcher.sweep({"big": make_job(backend="ddp", count=3)}, tmp_path, address)
     with pytest.raises(JobError, match=r"'\.\./x' does not name a folder"):

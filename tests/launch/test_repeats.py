@@ -1,4 +1,4 @@
-"""A job over several seeds: one run each, one record of all, and going on after an interruption."""
+"""Jobs over several seeds: one run per seed, one common record, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_job() -> jobs.Job:
     )
 
 
-def test_seeds_are_trained_and_their_mean_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_are_trained_and_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(Path(__file__).parent.parent / "train")
     monkeypatch.setenv("PYTHONPATH", folder, prepend=os.pathsep)
     monkeypatch.syspath_prepend(folder)
@@ -39,7 +39,7 @@ def test_seeds_are_trained_and_their_mean_recorded(tmp_path: Path, monkeypatch: 
     assert found.value == pytest.approx(statistics.mean(accuracies))
     assert found.std == pytest.approx(statistics.stdev(accuracies))
     assert found.n == 2
-    # One seed is lost; going on trains it again, as it was, and leaves the other alone.
+    # After one seed is lost, resuming trains it again identically and leaves the other unchanged.
     first = (ones[0].path / "record.json").read_bytes()
     (whole.path / "record.json").unlink()
     for path in sorted(ones[1].path.rglob("*"), reverse=True):
@@ -52,7 +52,7 @@ def test_seeds_are_trained_and_their_mean_recorded(tmp_path: Path, monkeypatch: 
         resume_over_seeds(ones[0])
 
 
-def test_what_some_seeds_lack_is_said() -> None:
+def test_incomplete_seeds_are_reported() -> None:
     def record(accuracy: float, reached_s: float | None) -> Record:
         made = Record(kind="measured", title="training")
         made.put("test_accuracy", Quantity(value=accuracy, unit="1", source="test images"))
@@ -71,8 +71,8 @@ def test_what_some_seeds_lack_is_said() -> None:
     assert whole.curves["training"].columns["test_accuracy"] == [None, pytest.approx(0.7)]
 
 
-def test_seeds_of_an_agent_are_averaged_as_far_as_all_go_and_reported() -> None:
-    """One stops at its target sooner: two epochs are common. Bounds are those of seeds; without a loss there is no panel."""
+def test_agent_seeds_are_averaged_over_common_epochs() -> None:
+    """One seed reaches its target early, so two epochs are common. Bounds are over seeds; no loss means no panel."""
 
     def record(*returns: float) -> Record:
         job = jobs.from_dict(

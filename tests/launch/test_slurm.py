@@ -1,4 +1,4 @@
-"""Runs on SLURM: the script as text everywhere; where slurmctld is installed, a real cluster of three nodes."""
+"""Runs on SLURM: script text everywhere, and a real cluster of three nodes if slurmctld is installed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def three_nodes() -> Iterator[None]:
     with cluster(3, cpus=8, gpus=8) as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        patch.setattr(slurm, "MIN_POLL_S", 0.5)  # this controller has one to answer
+        patch.setattr(slurm, "MIN_POLL_S", 0.5)  # this controller serves one client
         yield
 
 
@@ -48,7 +48,7 @@ def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_job(*overrides: str) -> Job:
-    """Three epochs of 8 steps on batch norm and dropout."""
+    """Return a job of three epochs with 8 steps, batch norm and dropout."""
     job = jobs.from_dict(
         {
             "network": {"name": "tiny_networks:random"},
@@ -70,7 +70,7 @@ def losses(run: RunDir) -> list[float | None]:
     return run.record().curves["loss"].columns["loss"]
 
 
-# -- as text -------------------------------------------------------------------------------------------
+# -- script text -----------------------------------------------------------------------------------------
 
 SCRIPTS = {
     "two-cpu-nodes": (["cluster.count=2", "backend=ddp", "cluster.max_restarts=1"], Options(), None),
@@ -89,8 +89,8 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_script_is_the_golden_one(name: str) -> None:
-    """Written anew, to be looked at, where CHRONOGRAD_GOLDEN is set."""
+def test_script_matches_the_golden_file(name: str) -> None:
+    """Set CHRONOGRAD_GOLDEN to write the file again for review."""
     overrides, options, elements = SCRIPTS[name]
     options = Options(**{**vars(options), "python": options.python or "/opt/venv/bin/python"})
     text = render(make_job(*overrides), Path("/runs/mine"), options, elements)
@@ -105,8 +105,8 @@ HOSTILE = ("a;touch HACKED", "R&D", "it's $HOME `touch HACKED`", "(a) | <b> * ~"
 
 @pytest.mark.parametrize("elements", [None, 3])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_the_script_runs_in_a_folder_of_any_name(tmp_path: Path, name: str, elements: int | None) -> None:
-    """bash runs all of it but srun and scontrol, which are stood in for; a rank prints what it was started with."""
+def test_script_runs_in_a_folder_of_any_name(tmp_path: Path, name: str, elements: int | None) -> None:
+    """Run the script with bash and stand-ins for srun and scontrol; a rank prints its arguments."""
     programs = tmp_path / f"bin {name}"
     programs.mkdir()
     for program, text in {
@@ -134,7 +134,7 @@ def test_the_script_runs_in_a_folder_of_any_name(tmp_path: Path, name: str, elem
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a%b", "a\nb", "a\udcffb"])
-def test_a_folder_that_slurm_cannot_be_told_is_refused(tmp_path: Path, name: str) -> None:
+def test_folder_name_that_slurm_cannot_represent(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="in its name"):
         render(make_job(), tmp_path / name, Options())
 
@@ -144,7 +144,7 @@ def test_a_folder_that_slurm_cannot_be_told_is_refused(tmp_path: Path, name: str
     [
         (["cluster.count=5", "cluster.per_node=2", "cluster.device=cpu"], (3, 5, 2, None)),
         (["cluster.count=3", "cluster.device=v100", "cluster.per_node=2"], (2, 3, 2, 2)),
-        (["cluster.count=2", "cluster.device=v100"], (1, 2, 2, 2)),  # no more than there are ranks
+        (["cluster.count=2", "cluster.device=v100"], (1, 2, 2, 2)),  # no more than the ranks
         (["cluster.count=16", "cluster.device=v100"], (2, 16, 8, 8)),  # a DGX-1 has eight
         (["cluster.count=4", "cluster.device=v100", "backend=data_parallel"], (1, 1, 1, 4)),  # one rank for all
         (["cluster.count=6", "cluster.device=v100", "cluster.per_node=2", "backend=parameter_server"], (3, 3, 1, 2)),
@@ -166,7 +166,7 @@ def test_ranks_fill_nodes_and_the_last_may_have_fewer(
 
 
 @pytest.mark.parametrize("data", ["imagenet:/nowhere/imagenet", "folder:/nowhere/pictures"])
-def test_a_dry_run_takes_a_folder_of_other_machines_and_states_that(data: str) -> None:
+def test_dry_run_assumes_remote_data_folders(data: str) -> None:
     job = jobs.from_dict({"network": {"name": "resnet18"}, "data": {"name": data}})
     text = answer.script(job, (), Options())
     folder = data.partition(":")[2]
@@ -176,7 +176,7 @@ def test_a_dry_run_takes_a_folder_of_other_machines_and_states_that(data: str) -
         slurm.check(job)
 
 
-def test_data_for_planning_only_are_not_launched() -> None:
+def test_planning_data_cannot_be_launched() -> None:
     job = jobs.from_dict({"network": {"name": "resnet18"}, "data": {"name": "imagenet"}})
     with pytest.raises(ChronogradError, match="imagenet is for planning only"):
         answer.script(job, (), Options())
@@ -184,16 +184,16 @@ def test_data_for_planning_only_are_not_launched() -> None:
         rendering.rendered("kubernetes", job, {"image": "a/b:1"})
 
 
-def test_a_wrong_platform_lists_the_platforms(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_platform_lists_the_platforms(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "azure", "job.yaml", "--dry-run"]) == 2
-    told = capsys.readouterr().err
-    assert "unknown platform 'azure'; did you mean azureml?" in told
-    assert "azureml, kubernetes, pytorchjob, sagemaker, skypilot, vertex, watsonx, slurm, ray" in told
+    error = capsys.readouterr().err
+    assert "unknown platform 'azure'; did you mean azureml?" in error
+    assert "azureml, kubernetes, pytorchjob, sagemaker, skypilot, vertex, watsonx, slurm, ray" in error
     assert main(["launch", "job.yaml"]) == 2
     assert "--on slurm or --on ray, or a platform first: azureml" in capsys.readouterr().err
 
 
-def test_a_dry_run_prints_the_script_and_writes_nothing(
+def test_dry_run_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -217,9 +217,7 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
 
 
-def test_the_page_shows_what_its_command_prints(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documented_script_is_current(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     page = (ROOT / "docs" / "slurm.md").read_text()
     (line,) = re.findall(r"^chronograd (launch .* --dry-run .*)$", page, re.M)
@@ -237,9 +235,7 @@ def test_the_page_shows_what_its_command_prints(
         ([], Options(extra=("exclusive",)), "is no option of sbatch"),
     ],
 )
-def test_what_cannot_run_is_refused_before_anything_is_written(
-    tmp_path: Path, overrides: list[str], options: Options, message: str
-) -> None:
+def test_invalid_job_leaves_no_files(tmp_path: Path, overrides: list[str], options: Options, message: str) -> None:
     with pytest.raises(InputError, match=message):
         slurm.launch(make_job(*overrides), options, parent=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
@@ -256,7 +252,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
         (["nosuch.yaml", "--on", "slurm"], "no job file at nosuch.yaml"),
     ],
 )
-def test_what_is_missing_is_asked_for(
+def test_missing_arguments(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -264,8 +260,8 @@ def test_what_is_missing_is_asked_for(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_states_say_how_many_runs_are_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a cluster to ask: what it said of each run is written down."""
+def test_status_counts_runs_by_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a cluster, use saved answers for each run."""
     written = {
         "a": slurm.Status("1", "RUNNING", "", "squeue", 2, 40),
         "b": slurm.Status("2", "PENDING", "Priority", "squeue", 1, 0),
@@ -278,7 +274,7 @@ def test_states_say_how_many_runs_are_where(monkeypatch: pytest.MonkeyPatch, tmp
     assert [row["reason"] for row in told.data] == ["", "Priority"]
 
 
-def test_a_sweep_is_a_grid_of_equal_shapes(tmp_path: Path) -> None:
+def test_sweep_is_a_grid_of_equal_shapes(tmp_path: Path) -> None:
     found = slurm_array.grid(make_job(), ["training.batch=8,16", "training.augmentation={crop: 1},{flip: true}"])
     assert [(job.training.batch, job.training.augmentation.crop) for _, job in found] == [
         (8, 1),
@@ -295,7 +291,7 @@ def test_a_sweep_is_a_grid_of_equal_shapes(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_machine_without_slurm_says_so_and_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_slurm_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RunError, match="there is no sbatch on this machine"):
         slurm.launch(make_job(), parent=tmp_path / "runs")
@@ -305,12 +301,12 @@ def test_a_machine_without_slurm_says_so_and_keeps_nothing(tmp_path: Path, monke
         slurm.state(run)
 
 
-# -- the script of a run that may be a stranger's ----------------------------------------------------------
+# -- scripts of runs by other users ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    """A run that was submitted with a partition and a time, and has left the queue; `sbatch` keeps what it gets in `taken`."""
+    """Return a submitted run that has left the queue; a fake `sbatch` saves its script in `taken`."""
     monkeypatch.chdir(tmp_path)
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -333,7 +329,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
 RESUME = ["--trust", "tiny_networks", "launch", "--resume", "run"]
 
 
-def test_a_resumed_run_keeps_its_options_and_takes_new_ones(ended: RunDir) -> None:
+def test_resumed_run_uses_saved_and_new_options(ended: RunDir) -> None:
     assert main(RESUME) == 0
     same = Path("taken").read_text()
     assert "#SBATCH --partition=gpu\n" in same
@@ -347,7 +343,7 @@ def test_a_resumed_run_keeps_its_options_and_takes_new_ones(ended: RunDir) -> No
     assert Path("taken").read_text() == changed
 
 
-def test_a_script_of_another_hand_is_not_submitted(ended: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_edited_script_is_not_submitted(ended: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     script = ended.path / "job.sbatch"
     edited = script.read_text() + "touch harmed\n"
     script.write_text(edited)
@@ -363,8 +359,8 @@ def test_a_script_of_another_hand_is_not_submitted(ended: RunDir, capsys: pytest
     assert Path("taken").read_text() == edited
 
 
-def test_options_that_run_programs_must_be_given_again(ended: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of a stranger's run could name a program, or a file to write to."""
+def test_options_that_run_programs_must_be_repeated(ended: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """In another user's run, they could name a program or an output file."""
     slurm.note(ended, "17", Options(python="/evil/python", extra=("--output=/home/me/.bashrc",)), {})
     for has_script in (True, False):
         capsys.readouterr()
@@ -380,7 +376,7 @@ def test_options_that_run_programs_must_be_given_again(ended: RunDir, capsys: py
 
 
 @pytest.mark.parametrize("words", [["--status", "run", "--time", "20:00"], ["--resume", "run", "--cpus-per-task", "2"]])
-def test_options_that_would_be_ignored_are_refused(
+def test_ineffective_options_are_refused(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -388,13 +384,13 @@ def test_options_that_would_be_ignored_are_refused(
     assert f"leave {words[2]} out" in capsys.readouterr().err
 
 
-# -- on a cluster --------------------------------------------------------------------------------------
+# -- on a cluster ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slurm
 @pytest.mark.usefixtures("three_nodes")
 class TestCluster:
-    def test_two_nodes_train_as_this_machine_does(self, tmp_path: Path) -> None:
+    def test_two_nodes_match_local_training(self, tmp_path: Path) -> None:
         job = make_job("backend=ddp", "cluster.count=2")
         lines: list[dict[str, object]] = []
         run = slurm.wait(slurm.launch(job, out=tmp_path / "slurm"), lines.append)
@@ -413,8 +409,8 @@ class TestCluster:
             slurm.submit(run)
 
     @pytest.mark.parametrize("name", JOBS)
-    def test_sbatch_takes_the_script_of_every_job(self, name: str, tmp_path: Path) -> None:
-        """As it would start it, on how many nodes; nothing is submitted."""
+    def test_sbatch_accepts_every_job_script(self, name: str, tmp_path: Path) -> None:
+        """Test with `--test-only`: sbatch checks the nodes and submits nothing."""
         job = jobs.scaled(JOBS[name]("slurm"))
         script = tmp_path / "job.sbatch"
         script.write_text(render(job, tmp_path / "run", Options(time="02:00:00")))
@@ -426,11 +422,11 @@ class TestCluster:
         refused = subprocess.run(["sbatch", "--test-only", str(script)], capture_output=True, text=True, check=False)
         assert "Invalid" in refused.stderr
 
-    def test_a_requeued_run_of_three_nodes_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
+    def test_requeued_run_continues_from_its_checkpoint(self, tmp_path: Path) -> None:
         job = make_job("backend=ddp", "cluster.count=3", "network.options.sleep_s=0.2")
         run = slurm.launch(job, out=tmp_path / "slurm")
         wait_for_step(run, 12)
-        # What SLURM sends before the time limit; the script then requeues itself.
+        # SLURM's signal before the time limit; the script then requeues itself.
         _output("scancel", "--batch", "--signal=USR1", slurm.state(run).job_id)
         begin_at_once(run)
         slurm.wait(run)
@@ -439,11 +435,12 @@ class TestCluster:
         assert 0 < log.redone < 16
         assert run.record().provenance.attempts == 2
         here = local.train(jobs.changed(job, ["network.options.sleep_s=0"]), out=tmp_path / "here", launcher="local")
-        # To rounding: three gradients are added up in an order that hangs on DDP's buckets, which a restart fills anew.
+        # Approximately: the order in which three gradients are added depends on DDP's buckets, which change after a
+        # restart.
         assert losses(run) == pytest.approx(losses(here), abs=1e-5)
         assert list_checkpoints(run.checkpoints)[-1].name == "step-00000024"
 
-    def test_scontrol_requeue_in_the_middle(self, tmp_path: Path) -> None:
+    def test_scontrol_requeue_continues_the_run(self, tmp_path: Path) -> None:
         run = slurm.launch(make_job("network.options.sleep_s=0.2"), out=tmp_path / "slurm")
         wait_for_step(run, 9)
         _output("scontrol", "requeue", slurm.state(run).job_id)
@@ -452,8 +449,8 @@ class TestCluster:
         assert len(run.read_steps().steps) == 24
 
     @pytest.mark.parametrize("state", ["drain", "down"])
-    def test_a_node_that_is_drained_or_lost(self, tmp_path: Path, state: str) -> None:
-        """SLURM queues a job again that lost a node, an operator one whose node is to be serviced. It goes on elsewhere."""
+    def test_drained_or_lost_node(self, tmp_path: Path, state: str) -> None:
+        """SLURM requeues a job that lost a node, and an operator one on a drained node. It continues elsewhere."""
         job = make_job("backend=ddp", "cluster.count=2", "network.options.sleep_s=0.2")
         run = slurm.launch(job, out=tmp_path / "slurm")
         wait_for_step(run, 11)
@@ -465,7 +462,7 @@ class TestCluster:
             begin_at_once(run)
             slurm.wait(run)
         finally:
-            # One that was set down comes back by itself, as its daemon lives; SLURM then refuses this.
+            # A node set to down recovers by itself because its daemon runs; SLURM then refuses this.
             subprocess.run(["scontrol", "update", "nodename=n1", "state=resume"], check=False, capture_output=True)
         for rank in (0, 1):
             log = run.read_steps(rank)
@@ -475,7 +472,7 @@ class TestCluster:
         here = local.train(jobs.changed(job, ["network.options.sleep_s=0"]), out=tmp_path / "here", launcher="local")
         assert final_bytes(run) == final_bytes(here)
 
-    def test_a_hung_rank_is_named_and_started_again(self, tmp_path: Path) -> None:
+    def test_hung_rank_is_reported_and_restarted(self, tmp_path: Path) -> None:
         marks = tmp_path / "marks"
         marks.mkdir()
         options = f"network.options={{how: stop, times: 2, marks: {marks}}}"
@@ -490,7 +487,7 @@ class TestCluster:
         assert run.read_steps().attempts == 3
         assert run.record().value("redone_steps") in (2, 3, 4)
 
-    def test_an_array_trains_three_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_array_trains_three_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "job.yaml").write_text(jobs.to_yaml(make_job("training.epochs=1")))
         arguments = ["--sweep", "training.learning_rate=0.05,0.1,0.2", "--out", str(tmp_path / "sweep"), "--wait"]
         assert main(["launch", str(tmp_path / "job.yaml"), "--on", "slurm", *arguments, "--json"]) == 0
@@ -530,7 +527,7 @@ class TestCluster:
         here = local.train(job, out=tmp_path / "here")
         assert losses(run) == pytest.approx(losses(here), abs=1e-3)
 
-    def test_the_rank_that_failed_is_blamed(self, tmp_path: Path) -> None:
+    def test_failed_rank_is_reported(self, tmp_path: Path) -> None:
         job = make_job("network.name=tiny_networks:raising", "backend=ddp", "cluster.count=2", "cluster.max_restarts=1")
         run = slurm.launch(job, out=tmp_path / "slurm")
         with pytest.raises(RunError, match=r"failed.*rank 1 failed with ValueError: no good on rank 1") as caught:
@@ -539,7 +536,7 @@ class TestCluster:
         assert slurm.state(run).state == "FAILED"
         assert run.read_steps(1).attempts == 2
 
-    def test_out_of_time_without_a_checkpoint_then_cancelled_then_resumed(
+    def test_timeout_without_checkpoint_then_cancel_and_resume(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         job = make_job("network.options.sleep_s=0.5", "training.epochs=1")
@@ -561,14 +558,14 @@ class TestCluster:
         assert main(["--trust", "tiny_networks", "launch", "--resume", str(run.path), "--wait"]) == 0
         assert "accuracy on the test split" in capsys.readouterr().out
 
-    def test_a_script_that_slurm_refuses_leaves_no_run(self, tmp_path: Path) -> None:
+    def test_script_refused_by_slurm_leaves_no_run(self, tmp_path: Path) -> None:
         with pytest.raises(RunError, match=r"sbatch says: .*[Ii]nvalid partition"):
             slurm.launch(make_job(), Options(partition="nosuch"), out=tmp_path / "run")
         with pytest.raises(RunError, match=r"sbatch says: .*Invalid generic resource"):
             slurm.launch(make_job(), Options(extra=("--gres=fpga:1",)), out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
-    def test_a_job_that_can_never_start_is_not_waited_for(self, tmp_path: Path) -> None:
+    def test_job_that_can_never_start_fails(self, tmp_path: Path) -> None:
         run = slurm.launch(make_job("backend=ddp", "cluster.count=4"), out=tmp_path / "run")
         with pytest.raises(RunError, match=r"cannot start: Partition(NodeLimit|Config)"):
             slurm.wait(run)
@@ -576,7 +573,7 @@ class TestCluster:
 
 
 def wait_for_step(run: RunDir, step: int) -> None:
-    """By its file: the controller has enough to do."""
+    """Wait for a step in the run's file, to spare the controller."""
     deadline = time.monotonic() + 120
     while not any(line.step >= step for line in run.read_steps().steps):
         assert time.monotonic() < deadline, run.output_path("slurm").read_text()
@@ -587,7 +584,7 @@ AT_REST = {"idle", "idle*", "drained", "down", "down*"}
 
 
 def begin_at_once(run: RunDir) -> None:
-    """SLURM holds a requeued job back for two minutes, longer than the end of its last attempt takes to come in."""
+    """Release a requeued job: SLURM delays it for two minutes, longer than its last attempt needs to finish."""
     job_id = slurm.state(run).job_id
     deadline = time.monotonic() + 600
     while slurm.state(run).state != "PENDING" or not set(_output("sinfo", "-hNo%T").split()) <= AT_REST:
@@ -606,7 +603,7 @@ def _output(*command: str) -> str:
     [("partition", "p;id"), ("partition", "$(id)"), ("partition", ""), ("account", "a b"), ("account", "`id`"),
      ("time", "1:00:00;id"), ("time", "soon"), ("time", "1:2:3:4"), ("time", "-1")],
 )  # fmt: skip
-def test_options_of_slurm_have_the_form_that_sbatch_reads(tmp_path: Path, field: str, value: str) -> None:
+def test_invalid_slurm_options(tmp_path: Path, field: str, value: str) -> None:
     with pytest.raises(InputError, match=f"--{field} is "):
         render(make_job(), tmp_path / "run", Options(**{field: value}))
 
@@ -614,6 +611,6 @@ def test_options_of_slurm_have_the_form_that_sbatch_reads(tmp_path: Path, field:
 @pytest.mark.parametrize(
     "time", ["30", "30:00", "01:00:00", "1-0", "2-12:30", "7-00:00:00", "UNLIMITED", "unlimited", "Infinite"]
 )
-def test_times_of_slurm_are_taken(tmp_path: Path, time: str) -> None:
+def test_valid_slurm_times(tmp_path: Path, time: str) -> None:
     options = Options(time=time, partition="gpu,gpu-long", account="lab-1")
     assert f"#SBATCH --time={time}\n" in render(make_job(), tmp_path / "run", options)

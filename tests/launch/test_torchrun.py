@@ -1,4 +1,4 @@
-"""The command line of torchrun, and its restarts; that it runs is tested in tests/backends/test_contract.py."""
+"""The command line of torchrun and its restarts; tests/backends/test_contract.py runs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chronograd.train.checkpoint_folder import list_checkpoints
 NETWORKS = Path(__file__).parent.parent / "train"
 
 
-def test_the_command_line_meets_on_the_loopback_interface() -> None:
+def test_command_line_uses_loopback() -> None:
     command = torchrun.command(RankPlan(("python", "-m", "worker"), world_size=3), Path("/tmp/store"))
     assert command[1:] == (
         *("-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
@@ -41,10 +41,8 @@ def test_the_command_line_meets_on_the_loopback_interface() -> None:
         ((1, 1), (7, 7), ""),
     ],
 )  # fmt: skip
-def test_the_rank_that_was_killed_first_is_named_first(
-    codes: tuple[int, ...], moments: tuple[int, ...], expected: str
-) -> None:
-    """In a report as torchrun itself writes it."""
+def test_first_killed_rank_is_reported_first(codes: tuple[int, ...], moments: tuple[int, ...], expected: str) -> None:
+    """Use a report in torchrun's own format."""
     failures = {rank: ProcessFailure(rank, 100 + rank, code, "") for rank, code in enumerate(codes)}
     for failure, moment in zip(failures.values(), moments, strict=True):
         failure.timestamp = moment
@@ -52,10 +50,8 @@ def test_the_rank_that_was_killed_first_is_named_first(
 
 
 @pytest.mark.slow
-def test_a_killed_rank_is_started_again_and_the_job_ends_as_if_nothing_had_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twelve steps in three epochs; rank 1 is killed in the tenth, so the ninth is done again."""
+def test_killed_rank_restarts_without_effect_on_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run twelve steps in three epochs. Rank 1 is killed in the tenth, so the ninth runs again."""
     monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
     job = jobs.from_dict(
