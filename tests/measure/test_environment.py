@@ -14,7 +14,7 @@ from chronograd.measure.environment import environment, slice_s
 from chronograd.measure.memory import PeakMemory
 
 
-def test_the_environment_is_json_and_keeps_the_host_to_itself() -> None:
+def test_environment_is_json_without_host_name() -> None:
     found = environment()
     text = json.dumps(found)
     assert {"created", "platform", "versions", "processor", "cores", "ram_bytes", "gpus"} <= found.keys()
@@ -24,7 +24,7 @@ def test_the_environment_is_json_and_keeps_the_host_to_itself() -> None:
     assert name == "localhost" or name not in text
 
 
-def test_the_environment_needs_no_torch() -> None:
+def test_environment_needs_no_torch() -> None:
     code = (
         "import sys; from chronograd.measure.environment import environment; environment(); "
         "assert 'torch' not in sys.modules"
@@ -32,8 +32,8 @@ def test_the_environment_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_slice_of_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Since Linux 6.6 a thread that wakes waits for the end of a slice, which grows with the cores up to 8."""
+def test_scheduler_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since Linux 6.6, a waking thread waits for the end of a slice, which grows with the cores up to 8."""
     monkeypatch.setattr("platform.system", lambda: "Linux")
     for cores, slice_ms in ((1, 0.7), (2, 1.4), (8, 2.8), (64, 2.8)):
         monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
@@ -42,8 +42,8 @@ def test_the_slice_of_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slice_s("6.1.0-21-amd64") == slice_s("5.15.0") == 0
 
 
-def test_peak_memory_sees_what_was_freed() -> None:
-    """In a process of its own, as the peak is the process's: 200 MB, touched and dropped."""
+def test_peak_memory_includes_freed_memory() -> None:
+    """Allocate and free 200 MB in a new process, because the peak belongs to the process."""
     code = (
         "import torch; from chronograd.measure.memory import PeakMemory\n"
         "m = PeakMemory(torch.device('cpu')); x = torch.ones(50_000_000); del x; print(m.peak_bytes())"

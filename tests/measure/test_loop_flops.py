@@ -1,4 +1,4 @@
-"""FLOPs of a loop's steps, its utilisation, and the line that it ends with."""
+"""FLOPs of a loop's steps, its utilisation, and its last line."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from chronograd.rundir.steps import Start
 
 
 @pytest.fixture(autouse=True)
-def _no_networks_of_other_tests() -> None:
-    """A recording looks for its network among all objects."""
+def _collect_other_networks() -> None:
+    """Collect garbage: a recording searches all objects for its network."""
     gc.collect()
 
 
-# Of a linear layer of 4 × 2: forward, weight gradient; its input takes no gradient. 1 MAC is 2 FLOPs.
+# A linear layer of 4 × 2: forward and weight gradient, since its input takes no gradient. 1 MAC is 2 FLOPs.
 FLOPS_OF_A_SAMPLE = 2 * 2 * 4 * 2
 
 
 class TakesNames(nn.Module):
-    """As Hugging Face's networks are called."""
+    """Network called with keywords, like Hugging Face's networks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class TakesNames(nn.Module):
 
 
 class LooksUnlessFake(TakesNames):
-    """As networks of Transformers do with masks."""
+    """Network that checks real tensors only, like Transformers networks with masks."""
 
     def forward(self, *, features: torch.Tensor, scale: float = 1.0) -> dict[str, torch.Tensor]:
         if not isinstance(features, FakeTensor) and not features.isfinite().all():
@@ -60,7 +60,7 @@ class NeedsValues(nn.Module):
 
 
 def loop(path: Path, network: nn.Module, call: Callable[[nn.Module, int], Any], **options: Any) -> Record:
-    """Eight steps, of eight samples but for the last, with an evaluation of a hundred between."""
+    """Run eight steps of eight samples (the last of one), with an evaluation of a hundred samples between."""
     with chronograd.record(path, batch=8, what_if=False, **options) as rec:
         for number in range(8):
             with rec.step():
@@ -74,7 +74,7 @@ def by_position(network: nn.Module, samples: int) -> torch.Tensor:
     return torch.as_tensor(network(torch.ones(samples, 4)).sum())
 
 
-def test_flops_are_those_of_the_network_and_its_samples(tmp_path: Path) -> None:
+def test_flops_follow_network_and_samples(tmp_path: Path) -> None:
     """The seven steps after the first have 6 · 8 + 1 samples."""
     record = loop(tmp_path / "a", nn.Linear(4, 2), by_position)
     per_step = FLOPS_OF_A_SAMPLE * 49 / 7
@@ -82,7 +82,7 @@ def test_flops_are_those_of_the_network_and_its_samples(tmp_path: Path) -> None:
     assert record.value("achieved_flops_per_s") == pytest.approx(per_step / record.value("step_time_s"))
 
 
-def test_a_network_whose_gradients_are_gone_is_known_by_its_optimizer(tmp_path: Path) -> None:
+def test_optimizer_identifies_the_network_without_gradients(tmp_path: Path) -> None:
     network = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(network.parameters(), 0.1)
     with chronograd.record(tmp_path / "a", batch=8, what_if=False) as rec:
@@ -94,7 +94,7 @@ def test_a_network_whose_gradients_are_gone_is_known_by_its_optimizer(tmp_path: 
     assert rec.run.record().provenance.flops_per_step_per_rank == pytest.approx(8 * FLOPS_OF_A_SAMPLE)
 
 
-def test_calls_by_name_and_several_calls_of_a_step_are_counted(tmp_path: Path) -> None:
+def test_keyword_calls_and_repeated_calls_are_counted(tmp_path: Path) -> None:
     def twice(network: nn.Module, samples: int) -> torch.Tensor:
         calls = (network(features=torch.ones(samples, 4), scale=2.0)["logits"].sum() for _ in range(2))
         return torch.as_tensor(sum(calls))
@@ -105,7 +105,7 @@ def test_calls_by_name_and_several_calls_of_a_step_are_counted(tmp_path: Path) -
         assert record.provenance.flops_per_step_per_rank == pytest.approx(2 * FLOPS_OF_A_SAMPLE * 49 / 7)
 
 
-def test_counting_changes_nothing(tmp_path: Path) -> None:
+def test_counting_does_not_change_training(tmp_path: Path) -> None:
     def trained(path: Path, **options: Any) -> list[float]:
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
@@ -116,7 +116,7 @@ def test_counting_changes_nothing(tmp_path: Path) -> None:
     assert trained(tmp_path / "counted") == trained(tmp_path / "not", flops_per_step=1.0)
 
 
-def test_why_it_could_not_be_counted_is_told(tmp_path: Path) -> None:
+def test_reason_for_missing_count_is_reported(tmp_path: Path) -> None:
     record = loop(tmp_path / "a", NeedsValues(), by_position)
     assert "NeedsValues could not be counted" in record["achieved_flops_per_s"].reason
     assert record["mfu"].reason == record["achieved_flops_per_s"].reason
@@ -125,7 +125,7 @@ def test_why_it_could_not_be_counted_is_told(tmp_path: Path) -> None:
     assert "detected no network" in rec.run.record()["mfu"].reason
 
 
-def test_the_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     record = loop(Path("runs/mine"), nn.Linear(4, 2), by_position)
     line = capsys.readouterr().err
@@ -150,7 +150,7 @@ class TestUtilisation:
     def started(self, **fields: Any) -> Start:
         return Start(**{"device": "cuda:0", "device_name": "Tesla V100-SXM2-16GB", "threads": 4, **fields})
 
-    def test_it_is_the_achieved_rate_over_the_peak(self) -> None:
+    def test_utilisation_is_achieved_over_peak(self) -> None:
         record = Record(kind="measured", title="t")
         seconds = Quantity(value=0.5, unit="s", low=0.4, high=0.8, n=9)
         put_utilisation(record, seconds, 1e12, self.started(), "fp32")
@@ -159,7 +159,7 @@ class TestUtilisation:
         assert (record["mfu"].low, record["mfu"].high) == pytest.approx((1.25e12 / peak, 2.5e12 / peak))
         assert record.provenance.peak_flops_per_s == pytest.approx(peak)
 
-    def test_a_peak_that_is_not_known_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unknown_peak_is_reported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
         record = Record(kind="measured", title="t")
         here = self.started(device="cpu", device_name=environment.processor_name())

@@ -1,4 +1,4 @@
-"""Memory of tensors as the allocator tells it, and what giving it back costs."""
+"""Tensor memory according to the allocator, and the cost of returning memory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_peak_of_known_allocations() -> None:
         c = torch.zeros(100_000)
         del b, c
 
-    # The view shares its storage: it is counted once.
+    # The view shares its storage, so it is counted once.
     assert cpu_tensor_peak_bytes(run, [held, held[:10]]) == 4 * (1000 + 750_000)
 
 
-def test_predicted_memory_of_a_training_step_is_what_is_allocated() -> None:
-    """Linear layers need no workspace, so lifetimes in the trace and the allocator must agree."""
+def test_predicted_training_memory_matches_the_allocator() -> None:
+    """Linear layers need no workspace, so the trace's lifetimes and the allocator must agree."""
     model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.GELU())))
     x = torch.randn(512, 256)
 
@@ -44,11 +44,11 @@ def test_predicted_memory_of_a_training_step_is_what_is_allocated() -> None:
     step()
     measured = cpu_tensor_peak_bytes(step, [*model.parameters(), x])
     predicted = peak_memory(trace(model, [(256,)], loss="sum"), 512, "sgd").total
-    # They differ by one weight's gradient, 3 % here: eager mode holds it a moment longer than the trace sees.
+    # They differ by one weight's gradient (3 % here): eager mode holds it slightly longer than the trace.
     assert abs(predicted / measured - 1) < 0.04
 
 
-# A loop whose steps write 64 MiB that they do not keep. The heap grows to what it needs in the first dozen.
+# A loop whose steps write 64 MiB and free it. The heap reaches its size in the first dozen steps.
 _LOOP = """
 import json, sys, torch, chronograd
 is_kept = sys.argv[2] == "kept" and chronograd.keep_freed_memory()
@@ -63,8 +63,8 @@ print(json.dumps([is_kept, [s.page_faults for s in recorder.run.read_steps(0).st
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
-def test_memory_that_is_returned_comes_again_by_faults_and_is_the_cause(tmp_path: Path) -> None:
-    """Told by a loop of the user's own, and gone where the memory is kept; in processes of their own, as it holds for their life."""
+def test_returned_memory_causes_page_faults(tmp_path: Path) -> None:
+    """Check that a loop reports it, and that it disappears if memory is reused. Each case is a new process."""
 
     def run(how: str) -> tuple[bool, list[int], dict[str, str]]:
         command = [sys.executable, "-c", _LOOP, str(tmp_path / how), how]

@@ -1,4 +1,4 @@
-"""Timing steps, and from lines to quantities: steps of known length, then lines of known times."""
+"""Timed steps and their quantities: steps of known length, then lines with known times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METHOD = Method("step clock", "part clock")
 
 
 class Sleeping:
-    """A step whose parts take known times, and 10 ms more of backward where ranks exchange gradients."""
+    """Step whose parts take known times, plus 10 ms of backward if ranks exchange gradients."""
 
     device = torch.device("cpu")
 
@@ -32,7 +32,7 @@ class Sleeping:
         self.calls: list[str] = []
 
     def parts(self, index: int, is_updated: bool = True) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Two forward and backward passes, as where gradients are accumulated."""
+        """Yield two forward and backward passes, as with gradient accumulation."""
         yield "input", lambda: self.calls.append(f"input {index}")
         yield "transfer", self.transfer
         yield "forward", self.forward
@@ -72,7 +72,7 @@ def timed(step: Sleeping, timing: Timing, agree: Callable[[int], int] = lambda n
     return [line for line in lines if isinstance(line, StepLine)]
 
 
-def test_warm_up_is_outside_and_every_step_has_its_parts() -> None:
+def test_warmup_is_excluded_and_steps_have_parts() -> None:
     step = Sleeping(exchanges=False)
     lines = timed(step, Timing(warmup=2, num_steps=5))
     assert [line.step for line in lines] == [3, 4, 5, 6, 7]
@@ -84,18 +84,18 @@ def test_warm_up_is_outside_and_every_step_has_its_parts() -> None:
         assert line.backward_s >= 0.004
 
 
-def test_seconds_bound_the_number_of_steps_and_ranks_agree() -> None:
+def test_seconds_limit_the_steps_and_ranks_agree() -> None:
     assert len(timed(Sleeping(False), Timing(warmup=2, num_steps=50, seconds=0.04))) <= 6
     assert len(timed(Sleeping(False), Timing(num_steps=50), agree=lambda number: 3)) == 3
 
 
 @pytest.mark.parametrize("wrong", [{"warmup": 0}, {"num_steps": 0}, {"seconds": 0.0}])
-def test_a_timing_without_steps_is_refused(wrong: dict[str, Any]) -> None:
+def test_timing_without_steps_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot time"):
         Timing(**wrong)
 
 
-def test_exposed_communication_is_what_the_exchange_adds() -> None:
+def test_exposed_communication_is_the_added_time() -> None:
     step = Sleeping(exchanges=True)
     lines = timed(step, Timing(warmup=1, num_steps=8))
     assert [line.mode for line in lines] == ["parts", "no_exchange"] * 8
@@ -112,7 +112,7 @@ def line(step: int, mode: str = "parts", **parts: float) -> StepLine:
     return StepLine(step=step, mode=mode, **timed_whole, **whole)
 
 
-def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
+def test_step_time_is_that_of_the_slowest_rank() -> None:
     ranks = {0: [line(1), line(2, forward_s=0.5)], 1: [line(1, update_s=0.3), line(2)]}
     found = step_quantities(ranks, 12, METHOD)
     assert found["step_time_s"].value == pytest.approx((0.6 + 0.7) / 2)
@@ -123,7 +123,7 @@ def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
     assert found["communication_exposed_s"].value is None
 
 
-def test_the_exposed_communication_is_a_median_floored_at_zero() -> None:
+def test_exposed_communication_is_a_nonnegative_median() -> None:
     exchanging = [0.30, 0.20, 0.21, 0.22, 0.20]  # backward with exchange; 0.2 without
     lines = []
     for number, backward_s in enumerate(exchanging):
@@ -135,8 +135,8 @@ def test_the_exposed_communication_is_a_median_floored_at_zero() -> None:
     assert step_quantities({0: below}, None, METHOD)["communication_exposed_s"].value == 0
 
 
-def test_the_broadcast_of_buffers_is_communication_where_a_step_without_it_tells_it_from_forward() -> None:
-    """As in a prediction, whose forward is that of one rank; a loop that never ran without exchange says what is in it."""
+def test_buffer_broadcast_counts_as_communication_if_known() -> None:
+    """Like in a prediction, forward is that of one rank. A loop without such steps reports what forward includes."""
     paired = [line(0, forward_s=0.14), line(1, mode="no_exchange")]
     found = step_quantities({0: paired, 1: paired}, None, METHOD)
     assert found["forward_s"].value == pytest.approx(0.1)
@@ -148,7 +148,7 @@ def test_the_broadcast_of_buffers_is_communication_where_a_step_without_it_tells
     assert found["communication_exposed_s"].value == pytest.approx(0.01)
 
 
-def test_what_was_not_measured_has_a_reason() -> None:
+def test_unmeasured_quantities_have_a_reason() -> None:
     found = step_quantities({0: [StepLine(step=1, mode="parts", step_time_s=0.1, input_s=0.01)]}, None, METHOD)
     assert found["step_time_s"].value == 0.1
     for name in ("forward_s", "throughput_samples_per_s", "communication_overlapped_s", "mfu"):
@@ -164,6 +164,6 @@ def test_achieved_rate_is_flops_over_time() -> None:
     assert "were not given" in achieved_flops(time_s, None).reason
 
 
-def test_the_lowest_rate_is_that_of_the_longest_step() -> None:
+def test_lowest_rate_matches_the_longest_step() -> None:
     rate = achieved_flops(Quantity(value=0.2, unit="s", low=0.1, high=0.4), 6e9)
     assert (rate.low, rate.value, rate.high) == pytest.approx((1.5e10, 3e10, 6e10))

@@ -1,4 +1,4 @@
-"""A loop of the user's own: the same record, also when it raises; real steps on the CPU."""
+"""Custom training loops: the same record, also after an exception; real steps on the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.rundir import RunDir, list_runs
 
 
-def test_importing_the_package_imports_no_torch_and_record_is_both_module_and_function(tmp_path: Path) -> None:
+def test_import_without_torch_and_record_is_callable(tmp_path: Path) -> None:
     code = (
         "import sys, chronograd; assert not {'torch', 'pydantic'} & set(sys.modules); "
         "context = chronograd.record('x'); "
@@ -27,7 +27,7 @@ def test_importing_the_package_imports_no_torch_and_record_is_both_module_and_fu
     assert not list(tmp_path.iterdir())
 
 
-def test_a_loop_is_recorded_with_parts_input_and_pauses(tmp_path: Path) -> None:
+def test_loop_is_recorded_with_parts_and_pauses(tmp_path: Path) -> None:
     network = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     with chronograd.record(tmp_path / "mine", batch=8, warmup=2, flops_per_step=1e6) as rec:
@@ -57,7 +57,7 @@ def test_a_loop_is_recorded_with_parts_input_and_pauses(tmp_path: Path) -> None:
     assert record.versions["torch"]
 
 
-def test_a_loop_that_raises_leaves_its_record(tmp_path: Path) -> None:
+def test_failed_loop_leaves_a_record(tmp_path: Path) -> None:
     def loop() -> None:
         with chronograd.record(tmp_path / "mine", warmup=1) as rec:
             for number in range(5):
@@ -67,12 +67,12 @@ def test_a_loop_that_raises_leaves_its_record(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         loop()
     record = RunDir.open(tmp_path / "mine").record()
-    assert record["step_time_s"].n == 2  # three steps were done, one of them warm-up
+    assert record["step_time_s"].n == 2  # three steps, one of them warm-up
     assert any("ZeroDivisionError" in note for note in record.notes)
     assert record["forward_s"].value is None
 
 
-def test_too_few_steps_are_said(tmp_path: Path) -> None:
+def test_too_few_steps_are_reported(tmp_path: Path) -> None:
     with chronograd.record(tmp_path / "mine", warmup=5) as rec, rec.step():
         pass
     record = rec.run.record()
@@ -80,7 +80,7 @@ def test_too_few_steps_are_said(tmp_path: Path) -> None:
     assert "only 1 step" in record.notes[0]
 
 
-def test_misuse_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misuse_raises_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with chronograd.record() as rec:
         with pytest.raises(InputError, match=r"outside of rec\.step"), rec.part("forward"):
@@ -99,7 +99,7 @@ def test_misuse_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.slow
-def test_ranks_of_torchrun_share_one_directory(tmp_path: Path) -> None:
+def test_torchrun_ranks_share_one_directory(tmp_path: Path) -> None:
     code = (
         "import chronograd, sys\n"
         "with chronograd.record(sys.argv[1], batch=4, warmup=1) as rec:\n"
