@@ -1,4 +1,4 @@
-"""What is known of a run while it writes: every figure from lines written by hand, the expected value beside it."""
+"""Live figures of a run, each from hand-written lines with its expected value."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def end_epoch(lines, step, accuracy):
                 test_accuracy=accuracy))  # fmt: skip
 
 
-def test_two_ranks_of_which_one_is_slow(run):
-    """Rank 1 waits 5 ms of 100 ms: that is communication. Rank 0 waits 25 ms longer, which is for rank 1."""
+def test_slow_rank_of_two(run):
+    """Rank 1 waits 5 ms of 100 ms, which is communication. Rank 0 waits 25 ms longer, which is for rank 1."""
     live = LiveRun(run)
     assert live.figures().phase == "starting"
     with run.step_writer(0) as first, run.step_writer(1) as second:
@@ -72,9 +72,9 @@ def test_two_ranks_of_which_one_is_slow(run):
     assert figures.left_s == pytest.approx((40 - 3) / 10)
 
 
-def test_ranks_that_wait_alike_have_no_straggler(run):
+def test_equal_waits_have_no_straggler(run):
     with run.step_writer(0) as first, run.step_writer(1) as second:
-        for step in range(1, 7):  # each is last in every other step
+        for step in range(1, 7):  # each rank is last in every other step
             write(first, [step], wait_s=0.02 if step % 2 else 0.01)
             write(second, [step], wait_s=0.01 if step % 2 else 0.02)
     live = LiveRun(run)
@@ -83,7 +83,7 @@ def test_ranks_that_wait_alike_have_no_straggler(run):
     assert live.figures().communication_share == pytest.approx(0.1)
 
 
-def test_what_is_not_timed_is_not_there(run):
+def test_untimed_values_are_missing(run):
     with run.step_writer(0) as first, run.step_writer(1) as second:
         write(first, range(1, 4))
         write(second, range(1, 4))
@@ -126,7 +126,7 @@ def test_epochs_accuracy_and_evaluation(run):
         assert live.figures().phase == "finishing"
 
 
-def test_a_loss_that_is_not_finite_is_told(run):
+def test_non_finite_loss_is_reported(run):
     with run.step_writer() as lines:
         write(lines, range(1, 4))
         write(lines, [4], loss=float("nan"))
@@ -135,8 +135,8 @@ def test_a_loss_that_is_not_finite_is_told(run):
     assert "loss not finite" in line_of(live.figures())
 
 
-def test_attempts_and_steps_done_again(run):
-    """12 steps; again from 9, to 11; again from 9, to 14: 3 and 4 are done again."""
+def test_attempts_and_repeated_steps(run):
+    """Run 12 steps, again 9 to 11, then 9 to 14: 3 and then 4 steps are repeats."""
     for steps in (range(1, 13), range(9, 12), range(9, 15)):
         with run.step_writer(0) as lines:
             write(lines, steps)
@@ -146,7 +146,7 @@ def test_attempts_and_steps_done_again(run):
     assert (figures.attempts, figures.redone, figures.step) == (3, run.read_steps().redone, 14) == (3, 7, 14)
 
 
-def test_a_rank_that_failed_until_it_is_started_again(run):
+def test_failed_rank_until_restart(run):
     with run.step_writer(0) as lines:
         write(lines, range(1, 4))
         lines.write(Error(step=0, text="ValueError: boom"))
@@ -160,7 +160,7 @@ def test_a_rank_that_failed_until_it_is_started_again(run):
     assert (live.figures().phase, live.figures().error) == ("training", "")
 
 
-def test_a_rank_that_falls_silent_is_told_and_evaluation_is_no_silence(run):
+def test_silent_rank_is_reported_but_not_during_evaluation(run):
     clock = Clock()
     live = LiveRun(run, clock)
     with run.step_writer(0) as first, run.step_writer(1) as second:
@@ -181,7 +181,7 @@ def test_a_rank_that_falls_silent_is_told_and_evaluation_is_no_silence(run):
         assert all(rank.silent_s is None for rank in live.figures().ranks)
 
 
-def test_a_run_that_stopped_before_one_looked_is_silent_at_once(run):
+def test_run_stopped_earlier_is_silent_immediately(run):
     with run.step_writer() as lines:
         write(lines, range(1, 4))
     an_hour_ago = time.time() - 3600
@@ -192,7 +192,7 @@ def test_a_run_that_stopped_before_one_looked_is_silent_at_once(run):
 
 
 def test_learners_of_an_asynchronous_run(run):
-    """Learner 0 takes 10 + 80 + 10 ms per update, learner 1 twice that: 10 and 5 updates a second."""
+    """Learner 0 takes 10 + 80 + 10 ms per update and learner 1 twice that: 10 and 5 updates a second."""
     shares = {"pull_s": 0.010, "compute_s": 0.080, "push_s": 0.010}
     with run.step_writer(0) as first, run.step_writer(1) as second:
         for step in (1, 2, 4, 5):
@@ -215,7 +215,7 @@ def test_learners_of_an_asynchronous_run(run):
     assert "waits for gradients" not in text
 
 
-def test_a_loop_that_is_measured_has_no_end_that_is_known(run):
+def test_measured_loop_has_no_known_end(run):
     with run.step_writer() as lines:
         lines.write(StepLine(step=6, mode="parts", step_time_s=0.5, input_s=0.1))
         lines.write(StepLine(step=7, mode="no_exchange", input_s=0.1))
@@ -242,7 +242,7 @@ def test_each_line_is_read_once(run, monkeypatch):
     assert live.figures().step == 101
 
 
-# -- the picture -----------------------------------------------------------------------------------------
+# -- the display ------------------------------------------------------------------------------------------
 
 
 def drawn(figures, width=100, height=30):
@@ -251,7 +251,7 @@ def drawn(figures, width=100, height=30):
     return console.file.getvalue()
 
 
-def test_the_picture_of_two_ranks(run):
+def test_display_of_two_ranks(run):
     with run.step_writer(0) as first, run.step_writer(1) as second:
         write(first, range(1, 5), wait_s=0.030)
         write(second, range(1, 5), wait_s=0.005)
@@ -270,7 +270,7 @@ def test_the_picture_of_two_ranks(run):
     ]
 
 
-def test_one_rank_has_two_calm_lines(run):
+def test_display_of_one_rank(run):
     with run.step_writer() as lines:
         write(lines, range(1, 5), wait_s=None, input_s=0.02)
     live = LiveRun(run)
@@ -280,7 +280,7 @@ def test_one_rank_has_two_calm_lines(run):
     assert text[1].rstrip() == "loss 1.0000 · input 20 % of a step"
 
 
-def test_of_many_ranks_those_that_tell_most_are_shown(run):
+def test_display_selects_from_many_ranks(run):
     writers = [run.step_writer(rank) for rank in range(40)]
     for rank, lines in enumerate(writers):
         write(lines, range(1, 4), wait_s=0.01 if rank == 33 else 0.05)
@@ -293,13 +293,13 @@ def test_of_many_ranks_those_that_tell_most_are_shown(run):
     assert "and 28 more" in text
 
 
-def test_without_a_terminal_epochs_are_lines_and_figures_come_when_asked_for(run):
+def test_without_terminal_epochs_are_lines(run):
     with run.step_writer() as lines:
         write(lines, range(1, 9))
         end_epoch(lines, 8, 0.25)
         console = Console(file=StringIO(), width=200)
         with Screen(console, say_every_s=0.0) as screen:
-            screen(run)  # what was there before is not told again
+            screen(run)  # earlier lines are not printed again
             write(lines, range(9, 17))
             end_epoch(lines, 16, 0.5)
             lines.write(NoteLine(step=16, text="the network is blind [/to]"))
@@ -315,10 +315,10 @@ def test_without_a_terminal_epochs_are_lines_and_figures_come_when_asked_for(run
     )
 
 
-def test_the_screen_takes_little_of_a_core(run, monkeypatch):
-    """However many ranks there are: 3 s of polling as often as a launcher does, 64 ranks, each two steps a poll."""
+def test_screen_uses_little_processor_time(run, monkeypatch):
+    """Poll as often as a launcher for 3 s, with 64 ranks that write two steps per poll."""
     gc.collect()
-    gc.freeze()  # what earlier tests left in this process would be looked through in these 3 s, too
+    gc.freeze()  # exclude objects of earlier tests from collections in these 3 s
     monkeypatch.setattr("chronograd.watch.terminal.DRAW_EVERY_S", 0.0)
     writers = [run.step_writer(rank) for rank in range(64)]
     console = Console(file=StringIO(), width=100, height=30, force_terminal=True)
@@ -340,11 +340,11 @@ def test_the_screen_takes_little_of_a_core(run, monkeypatch):
     for lines in writers:
         lines.close()
     assert screen.figures is not None
-    assert spent < 0.15 * lasted  # a fiftieth on a quiet core; processor time grows where others share its caches
+    assert spent < 0.15 * lasted  # 2 % on a quiet core; more if other processes share its caches
 
 
-def test_notes_and_errors_of_a_run_do_not_steer_the_terminal(run):
-    """The screen's own sequences reach the terminal; those of a run's files do not."""
+def test_run_files_cannot_control_the_terminal(run):
+    """Only the screen's own escape sequences reach the terminal, not those in a run's files."""
     stream = StringIO()
     with (
         run.step_writer(0) as lines,

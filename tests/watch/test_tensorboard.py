@@ -1,4 +1,4 @@
-"""TensorBoard reads from the events what the run wrote."""
+"""TensorBoard shows the steps and epochs that the run wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOSSES = [2.25, 1.75, 1.5, 1.25]
 
 
 def write_steps(run, rank=0, first=1, losses=LOSSES, samples=64):
-    """Steps of a tenth of a second; an epoch is two of them."""
+    """Write steps of 0.1 s; an epoch has two of them."""
     with run.step_writer(rank) as lines:
         lines.write(Start(device="cpu", threads=1))
         for step, loss in enumerate(losses, first):
@@ -42,18 +42,18 @@ def run(tmp_path):
 
 
 def scalars(folder):
-    """Tag → (step, value, wall time) of each event, as TensorBoard shows them."""
+    """Return tag → (step, value, wall time) of each event, as TensorBoard shows them."""
     read = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
     read.Reload()
     return {tag: [(e.step, e.value, e.wall_time) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
 def points(steps, values):
-    """Values are 32-bit floats there."""
+    """Return expected events; TensorBoard stores 32-bit floats."""
     return [(s, pytest.approx(v, rel=1e-6), pytest.approx(START + s / 10)) for s, v in zip(steps, values, strict=True)]
 
 
-def test_events_hold_the_steps_and_epochs_of_a_run(run):
+def test_events_contain_steps_and_epochs(run):
     write_steps(run)
     assert write_events(run) == run.path / "tensorboard"
     assert scalars(run.path / "tensorboard") == {
@@ -64,7 +64,7 @@ def test_events_hold_the_steps_and_epochs_of_a_run(run):
     }
 
 
-def test_written_again_they_replace_the_old_and_leave_files_of_others(run, tmp_path):
+def test_rewriting_replaces_events_and_keeps_other_files(run, tmp_path):
     write_steps(run)
     folder = tmp_path / "events"
     folder.mkdir()
@@ -79,14 +79,14 @@ def test_written_again_they_replace_the_old_and_leave_files_of_others(run, tmp_p
     assert len(scalars(folder)["loss/train"]) == 4
 
 
-def test_the_loss_of_a_step_is_the_mean_over_the_samples_of_all_ranks(run):
+def test_loss_is_the_mean_over_all_samples(run):
     write_steps(run, rank=0, samples=48)
     write_steps(run, rank=1, losses=[loss + 1 for loss in LOSSES], samples=16)
     write_events(run)
     assert scalars(run.path / "tensorboard")["loss/train"] == points([1, 2, 3, 4], [loss + 0.25 for loss in LOSSES])
 
 
-def test_steps_done_again_are_there_once(run, tmp_path):
+def test_repeated_steps_appear_once(run, tmp_path):
     write_steps(run)
     write_steps(run, first=3, losses=[1.0, 0.5, 0.25])
     expected = points([1, 2, 3, 4, 5], [*LOSSES[:2], 1.0, 0.5, 0.25])
@@ -98,7 +98,7 @@ def test_steps_done_again_are_there_once(run, tmp_path):
     assert scalars(tmp_path / "live")["loss/train"] == expected
 
 
-def test_a_live_file_is_readable_after_each_line(tmp_path):
+def test_live_file_is_readable_after_each_line(tmp_path):
     events = Events(tmp_path, started=START)
     for step, loss in enumerate(LOSSES, 1):
         events(StepLine(attempt=1, step=step, seconds=step / 10, step_time_s=0.1, loss=loss))
@@ -107,7 +107,7 @@ def test_a_live_file_is_readable_after_each_line(tmp_path):
     events.close()
 
 
-def test_each_rank_has_a_folder_of_its_own(run):
+def test_each_rank_has_a_folder(run):
     for rank, wait_s in ((0, 0.03), (1, 0.01)):
         with run.step_writer(rank) as lines:
             lines.write(
@@ -124,8 +124,8 @@ def test_each_rank_has_a_folder_of_its_own(run):
         }
 
 
-def test_learners_have_their_updates_and_the_run_all_of_them(run):
-    """Update 3 was made by learner 1 and, after a restart, by learner 0."""
+def test_learners_have_their_updates_and_the_run_has_all(run):
+    """Learner 1 made update 3, and after a restart learner 0 made it again."""
     parts = {"pull_s": 0.01, "compute_s": 0.08, "push_s": 0.01}
     with run.step_writer(0) as first, run.step_writer(1) as second:
         first.write(StepLine(step=1, seconds=0.1, step_time_s=0.1, loss=3.0, samples=8, staleness=0, **parts))
@@ -140,7 +140,7 @@ def test_learners_have_their_updates_and_the_run_all_of_them(run):
     assert learner["compute_share"] == points([1, 3], [0.8, 0.8])
 
 
-def test_events_follow_a_run_and_wait_for_all_its_ranks(run):
+def test_events_wait_for_all_ranks(run):
     folder = run.path / "tensorboard"
     with run.step_writer(0) as first, run.step_writer(1) as second, closing(RunEvents(run)) as events:
         write = {"seconds": 0.1, "step_time_s": 0.1, "samples": 8}
@@ -159,7 +159,7 @@ def test_events_follow_a_run_and_wait_for_all_its_ranks(run):
         assert [(step, value) for step, value, _ in scalars(folder)["loss/test"]] == [(2, 4.0)]
 
 
-def test_a_follower_that_starts_in_the_middle_has_all_and_goes_on_through_restarts(run):
+def test_late_follower_gets_all_events_and_restarts(run):
     folder = run.path / "tensorboard"
     write_steps(run)
     with closing(LiveEvents()) as live:
@@ -170,8 +170,10 @@ def test_a_follower_that_starts_in_the_middle_has_all_and_goes_on_through_restar
     assert [step for step, _, _ in scalars(folder / "rank-0")["steps_per_s"]] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("reader", ["tensorboard.compat.notf", ""], ids=["without TensorFlow", "with what is there"])
-def test_one_who_looks_on_sees_no_step_twice_when_the_file_is_replaced(run, tmp_path, reader):
+@pytest.mark.parametrize(
+    "reader", ["tensorboard.compat.notf", ""], ids=["without TensorFlow", "with installed packages"]
+)
+def test_reader_sees_no_step_twice_after_replacement(run, tmp_path, reader):
     write_steps(run)
     write_events(run)
     code = tmp_path / "look.py"
@@ -188,7 +190,7 @@ def test_one_who_looks_on_sees_no_step_twice_when_the_file_is_replaced(run, tmp_
         looking.stdin.close()
 
 
-# TensorBoard chooses its reader when it is imported: in a process of its own, with TensorFlow's or its own.
+# TensorBoard chooses its reader at import, so use a new process with TensorFlow's or its own reader.
 LOOKING_ON = """
 import json, sys, types
 if sys.argv[2]:
@@ -203,7 +205,7 @@ while True:
 """
 
 
-def test_events_come_after_those_there_when_the_clock_is_set_back(run, monkeypatch):
+def test_events_stay_ordered_when_the_clock_is_set_back(run, monkeypatch):
     write_steps(run)
     folder = write_events(run)
     first = max(folder.glob("events.*"))
@@ -215,13 +217,13 @@ def test_events_come_after_those_there_when_the_clock_is_set_back(run, monkeypat
     assert len(list(folder.glob("events.*"))) == 2
 
 
-def test_a_loss_that_is_not_finite_is_left_out(run):
+def test_non_finite_loss_is_skipped(run):
     write_steps(run, losses=[1.0, float("nan"), 0.5])
     write_events(run)
     assert scalars(run.path / "tensorboard")["loss/train"] == points([1, 3], [1.0, 0.5])
 
 
-def test_a_loop_of_ones_own_has_the_time_of_its_steps(run):
+def test_custom_loop_has_step_times(run):
     with run.step_writer() as lines:
         for step in (1, 2, 3):
             lines.write(StepLine(step=step, mode="fused", step_time_s=0.1))
@@ -229,13 +231,13 @@ def test_a_loop_of_ones_own_has_the_time_of_its_steps(run):
     assert scalars(run.path / "tensorboard") == {"step_time_s": points([1, 2, 3], [0.1] * 3)}
 
 
-def test_a_run_without_steps_is_refused(run):
+def test_run_without_steps_is_refused(run):
     with pytest.raises(RunError, match="has no steps to show"):
         write_events(run)
     assert not (run.path / "tensorboard").exists()
 
 
-def test_neither_tensorflow_nor_torch_is_imported(tmp_path):
+def test_tensorflow_and_torch_are_not_imported(tmp_path):
     (tmp_path / "tensorflow.py").write_text("raise SystemError('tensorflow was imported')")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from pathlib import Path\n"
