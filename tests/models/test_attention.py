@@ -1,4 +1,4 @@
-"""Networks with fused and with eager attention are the same function."""
+"""Fused and eager attention compute the same function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TINY = {
 
 
 @pytest.mark.parametrize("network", TINY)
-def test_both_give_the_same(network: str) -> None:
+def test_both_kinds_have_equal_outputs(network: str) -> None:
     torch.manual_seed(0)
     fused = registry.build(network, {**TINY[network], "attention": "fused"}).eval()
     eager = registry.build(network, {**TINY[network], "attention": "eager"}).eval()
@@ -27,6 +27,6 @@ def test_both_give_the_same(network: str) -> None:
         torch.testing.assert_close(fused(tokens), eager(tokens), rtol=1e-4, atol=1e-5)
 
 
-def test_another_kind_is_refused() -> None:
+def test_unknown_kind_is_refused() -> None:
     with pytest.raises(InputError, match="fused or eager"):
         registry.build("gpt2-small", {"attention": "flash"}, device="meta")

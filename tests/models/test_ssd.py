@@ -30,7 +30,7 @@ def test_outputs_of_300_pixels() -> None:
     assert boxes.shape == (2, 3000, 4)
 
 
-def test_evaluation_gives_probabilities_and_boxes_of_what_training_gives() -> None:
+def test_evaluation_decodes_training_outputs() -> None:
     network = small(num_classes=3).eval()
     x = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
@@ -45,8 +45,8 @@ def test_evaluation_gives_probabilities_and_boxes_of_what_training_gives() -> No
     assert trained[1].shape == offsets.shape
 
 
-def test_a_box_is_predicted_where_its_prior_is() -> None:
-    """Maps come in the order of the priors: what one cell of a map sees changes the predictions of its six priors."""
+def test_predictions_follow_the_order_of_priors() -> None:
+    """Changing the input of one cell changes the predictions of its six priors."""
     network = small(num_classes=1).eval()
     for header in network.regression_headers:
         torch.nn.init.zeros_(header.weight)
@@ -66,14 +66,14 @@ def test_a_box_is_predicted_where_its_prior_is() -> None:
 
 
 def _marked(out_NCHW: torch.Tensor) -> torch.Tensor:
-    """All background but for the last cell, whose six priors are sure of class 1."""
+    """Return background everywhere except the last cell, whose six priors predict class 1."""
     out_NCHW = torch.zeros_like(out_NCHW)
     out_NCHW[:, 1::2, -1, -1] = 50.0
     return out_NCHW
 
 
 def public(network: SSD) -> dict[str, torch.Tensor]:
-    """A network's tensors under the names of the public file, whose trunk is one sequence of fourteen blocks."""
+    """Return a network's tensors with the names of the public file, where the trunk is a sequence of fourteen blocks."""
     names = {}
     for name in network.state_dict():
         stage, _, rest = name.partition(".")
@@ -94,7 +94,7 @@ def saved(tmp_path: Path, network: SSD) -> Path:
 
 
 def test_names_and_shapes_of_the_public_file() -> None:
-    """Some of each kind, as the public repository builds its network of 21 outputs."""
+    """Check some of each kind, for the public repository's network with 21 outputs."""
     tensors = public(build("ssd-mobilenet-v1"))
     shapes = {
         "base_net.0.0.weight": (32, 3, 3, 3),
@@ -116,7 +116,7 @@ def test_names_and_shapes_of_the_public_file() -> None:
     assert len([name for name in tensors if name.startswith("base_net.")]) == 5 * (1 + 2 * 13)
 
 
-def test_public_weights_are_loaded_by_their_names(tmp_path: Path) -> None:
+def test_public_weights_are_loaded_by_name(tmp_path: Path) -> None:
     donor, network = small(seed=1), small(seed=2)
     path = saved(tmp_path, donor)
     loaded = load_pretrained(network, str(path), "ssd-mobilenet-v1")
@@ -127,7 +127,7 @@ def test_public_weights_are_loaded_by_their_names(tmp_path: Path) -> None:
             assert torch.equal(a, b)
 
 
-def test_classes_of_ones_own_start_anew(tmp_path: Path) -> None:
+def test_custom_classes_reset_the_classifier(tmp_path: Path) -> None:
     donor, network = small(seed=1), small(num_classes=2, seed=2)
     before = network.classification_headers[0].weight.clone()
     loaded = load_pretrained(network, str(saved(tmp_path, donor)), "ssd-mobilenet-v1")
@@ -136,7 +136,7 @@ def test_classes_of_ones_own_start_anew(tmp_path: Path) -> None:
     assert torch.equal(network.regression_headers[0].weight, donor.regression_headers[0].weight)
 
 
-def test_a_digest_is_checked(tmp_path: Path) -> None:
+def test_digest_is_checked(tmp_path: Path) -> None:
     path = saved(tmp_path, small(seed=1))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     for stated in (digest, digest[:8].upper()):
@@ -152,8 +152,8 @@ def test_a_digest_is_checked(tmp_path: Path) -> None:
         load_pretrained(network, f"{tmp_path}#sha256=00000000", "ssd-mobilenet-v1")
 
 
-def test_weights_of_the_trunk_alone_leave_the_rest_new(tmp_path: Path) -> None:
-    """Those of a classifier, such as ImageNet's, whose own head is left out."""
+def test_trunk_weights_leave_the_rest_new(tmp_path: Path) -> None:
+    """Load a classifier's weights, such as ImageNet's, without its head."""
     torch.manual_seed(3)
     classifier = build("mobilenet-v1", {"width": 0.25})
     path = tmp_path / "mobilenet.tar"
@@ -169,7 +169,7 @@ def test_weights_of_the_trunk_alone_leave_the_rest_new(tmp_path: Path) -> None:
             assert name in loaded.fresh
             assert torch.equal(tensor, before[name]), name
     assert loaded.num_loaded == sum(name.startswith("stage") for name in theirs)
-    # Of another width they are another network's, and a detector's own are not taken for a trunk's.
+    # Another width is another network, and a detector's weights are not a trunk's.
     with pytest.raises(FileFormatError, match=r"of another shape: stage1\.0\.0\.weight"):
         load_pretrained(build("ssd-mobilenet-v1", {"width": 0.5, "image_size": 96}), str(path), "ssd-mobilenet-v1")
     part = {name: tensor for name, tensor in after.items() if not name.startswith("extras.3")}

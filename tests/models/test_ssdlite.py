@@ -1,4 +1,4 @@
-"""SSDLite: torchvision's own network behind the interface of our SSD."""
+"""SSDLite: torchvision's network with the interface of our SSD."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def theirs() -> Any:
     return ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4).eval()
 
 
-def test_boxes_and_scores_are_torchvisions(theirs: Any, tmp_path: Path) -> None:
-    """Of the same weights, before suppression: their priors, their decoding, their softmax."""
+def test_boxes_and_scores_match_torchvision(theirs: Any, tmp_path: Path) -> None:
+    """Compare priors, decoding and softmax before suppression, for the same weights."""
     torch.save(theirs.state_dict(), tmp_path / "ssdlite.pth")
     ours = build("ssdlite-mobilenet-v3", num_classes=3).eval()
     loaded = load_pretrained(ours, str(tmp_path / "ssdlite.pth"), "ssdlite-mobilenet-v3")
@@ -38,7 +38,7 @@ def test_boxes_and_scores_are_torchvisions(theirs: Any, tmp_path: Path) -> None:
     torch.testing.assert_close(scores[0], head["cls_logits"][0].softmax(1))
 
 
-def test_with_other_classes_only_the_layers_that_tell_them_are_new(theirs: Any, tmp_path: Path) -> None:
+def test_other_classes_reset_only_class_layers(theirs: Any, tmp_path: Path) -> None:
     torch.save(theirs.state_dict(), tmp_path / "ssdlite.pth")
     ours = build("ssdlite-mobilenet-v3", num_classes=7)
     loaded = load_pretrained(ours, str(tmp_path / "ssdlite.pth"), "ssdlite-mobilenet-v3")
@@ -47,7 +47,7 @@ def test_with_other_classes_only_the_layers_that_tell_them_are_new(theirs: Any, 
 
 
 @pytest.mark.parametrize("side", [160, 224])
-def test_priors_follow_the_size_of_the_picture(side: int) -> None:
+def test_priors_follow_the_image_size(side: int) -> None:
     network = build("ssdlite-mobilenet-v3", input_shape=(3, side, side), num_classes=2).train()
     logits, offsets = network(torch.zeros(2, 3, side, side))
     assert logits.shape == (2, len(network.priors), 3)

@@ -1,4 +1,4 @@
-"""Weights that wrappers, trainers and older libraries saved load whole, and the output states what was changed."""
+"""Weights saved by wrappers, trainers and older libraries load completely, and the output states the changes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def before(prefix: str, tensors: Tensors) -> Tensors:
 def loaded_from(content: Any, path: Path) -> tuple[Tensors, str]:
     save_file(content, path) if path.suffix == ".safetensors" else torch.save(content, path)
     network = seeded(2)
-    said = load_pretrained(network, str(path), "resnet8").source
-    return dict(network.state_dict()), said
+    source = load_pretrained(network, str(path), "resnet8").source
+    return dict(network.state_dict()), source
 
 
 WRAPPED: list[tuple[str, Callable[[Tensors], Any], str]] = [
@@ -58,16 +58,16 @@ WRAPPED: list[tuple[str, Callable[[Tensors], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "wrap", "said"), WRAPPED)
-def test_wrapped_weights_load_whole(name: str, wrap: Callable[[Tensors], Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "wrap", "note"), WRAPPED)
+def test_wrapped_weights_load_completely(name: str, wrap: Callable[[Tensors], Any], note: str, tmp_path: Path) -> None:
     wanted = dict(seeded(1).state_dict())
     found, source = loaded_from(wrap(wanted), tmp_path / name)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert said in source
+    assert note in source
 
 
-def test_weights_of_an_averaged_and_compiled_network(tmp_path: Path) -> None:
-    """What PyTorch's own wrappers write, not what we believe that they write."""
+def test_averaged_and_compiled_network(tmp_path: Path) -> None:
+    """Use files written by PyTorch's own wrappers."""
     network = seeded(1)
     wrapped = AveragedModel(nn.DataParallel(network))
     compiled = torch.compile(wrapped)
@@ -77,7 +77,7 @@ def test_weights_of_an_averaged_and_compiled_network(tmp_path: Path) -> None:
     assert "prefix _orig_mod.module.module. removed" in source
 
 
-def test_weights_of_a_network_with_compiled_parts(tmp_path: Path) -> None:
+def test_network_with_compiled_parts(tmp_path: Path) -> None:
     network = seeded(1)
     wanted = dict(network.state_dict())
     for path, part in list(network.named_children()):
@@ -87,7 +87,7 @@ def test_weights_of_a_network_with_compiled_parts(tmp_path: Path) -> None:
     assert "prefix _orig_mod. removed" in source
 
 
-def test_a_prefix_that_the_network_has_itself_stays() -> None:
+def test_prefix_of_the_network_itself_stays() -> None:
     own = ["model.0.weight", "model.1.weight"]
     given = {name: torch.zeros(1) for name in own}
     assert for_network(given, own) == (given, [])
@@ -105,7 +105,7 @@ def test_a_prefix_that_the_network_has_itself_stays() -> None:
         ("rpn.head.conv.bias", "rpn.head.conv.0.0.bias"),
     ],
 )
-def test_old_names_of_torchvision(old: str, new: str) -> None:
+def test_old_torchvision_names(old: str, new: str) -> None:
     tensors, notes = for_network({f"module.{old}": torch.zeros(1)}, [new])
     assert list(tensors) == [new]
     assert notes[-1] == f"1 old name changed, such as {old} to {new}"
@@ -119,8 +119,8 @@ def test_old_names_of_torchvision(old: str, new: str) -> None:
         ("vit_b_16", "encoder_layer_0.mlp.0.weight", "encoder_layer_0.mlp.linear_1.weight"),
     ],
 )
-def test_todays_torchvision_has_the_new_names(name: str, old: str, new: str) -> None:
-    """`old` here is a name of today's network: the table leads to it."""
+def test_current_torchvision_has_the_new_names(name: str, old: str, new: str) -> None:
+    """`old` is a name of the current network that the table produces."""
     models = pytest.importorskip("torchvision.models")
     with torch.device("meta"):
         own = models.get_model(name, weights=None).state_dict()
@@ -128,14 +128,14 @@ def test_todays_torchvision_has_the_new_names(name: str, old: str, new: str) -> 
     assert list(for_network({today.replace(old, new): torch.zeros(1)}, own)[0]) == [today]
 
 
-def test_a_git_lfs_pointer(tmp_path: Path) -> None:
+def test_git_lfs_pointer(tmp_path: Path) -> None:
     for name in ("w.pth", "w.safetensors"):
         (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:085e\nsize 1597200\n")
         with pytest.raises(FileFormatError, match="Git LFS pointer"):
             load_pretrained(seeded(1), str(tmp_path / name), "resnet8")
 
 
-def test_a_whole_network_is_refused_by_what_it_is(tmp_path: Path) -> None:
+def test_pickled_network_is_refused(tmp_path: Path) -> None:
     torch.save(seeded(1), tmp_path / "w.pth")
     with pytest.raises(FileFormatError, match=r"also holds a Python object, chronograd\.models\..* could run code"):
         load_pretrained(seeded(2), str(tmp_path / "w.pth"), "resnet8")

@@ -1,4 +1,4 @@
-"""Pretrained weights: from files, runs and libraries' caches; and what counts as the head of a network."""
+"""Pretrained weights from files, runs and library caches, and the head of a network."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sha256(path: Path) -> str:
         ("mobilenet-v1-0.25", "fc", "Linear"),
         ("small-cnn", "8", "Linear"),
         ("resnet50", "fc", "Linear"),
-        ("resnet50-keras", "fc", "Sequential"),  # two layers, marked as one head
+        ("resnet50-keras", "fc", "Sequential"),  # two layers marked as one head
         ("efficientnet-b0-keras", "classifier", "Sequential"),  # dropout and one layer
         ("vgg16", "classifier.6", "Linear"),  # the two layers of 4096 stay
         ("googlenet", "head.3", "Linear"),  # its sequence also pools
@@ -76,7 +76,7 @@ def test_head(reference: str, path: str, kind: str) -> None:
     assert head is network.get_submodule(path)
 
 
-def test_auxiliary_classifiers_are_no_heads() -> None:
+def test_auxiliary_classifiers_are_not_heads() -> None:
     network = build("googlenet", {"aux": True}, device="meta")
     assert [name for name, _ in network.named_children()][-1] == "aux_4d"
     assert head_of(network)[0] == "head.3"
@@ -107,7 +107,7 @@ def test_network_without_layers() -> None:
 
 
 class Marked(nn.Module):
-    """Its head comes first, is two layers deep, and is named."""
+    """Network with a named head of two layers, which comes first."""
 
     head_name = "top"
 
@@ -121,7 +121,7 @@ class Marked(nn.Module):
         return y
 
 
-def test_a_network_names_its_head() -> None:
+def test_network_names_its_head() -> None:
     network = Marked()
     assert head_of(network) == ("top", network.top)
     network.head_name = "bottom"
@@ -146,7 +146,7 @@ def test_a_network_names_its_head() -> None:
         (lambda: nn.Linear(4, 3), (4,)),
     ],
 )
-def test_trunk_and_head_make_the_network(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+def test_trunk_and_head_form_the_network(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     network = make().eval()
     before = [(name, id(module)) for name, module in network.named_modules()]
@@ -163,7 +163,7 @@ def test_trunk_and_head_make_the_network(make: Callable[[], nn.Module], shape: t
     assert not parts[0] & parts[1]
 
 
-def test_trunk_follows_the_network_it_was_taken_from() -> None:
+def test_trunk_follows_its_network() -> None:
     network = build("resnet8").eval()
     trunk, _ = without_head(network)
     x = torch.randn(1, 3, 8, 8)
@@ -199,7 +199,7 @@ def test_file(name: str, wrap: Callable[[Tensors], Any] | None, tmp_path: Path) 
     assert loaded.source.split(";")[0] == f"{path} (sha256 {sha256(path)[:12]})"
 
 
-def test_a_head_for_other_classes_stays_fresh(tmp_path: Path) -> None:
+def test_head_for_other_classes_stays_fresh(tmp_path: Path) -> None:
     path = tmp_path / "ten.safetensors"
     ten = values(seeded("resnet8", 1))
     save_file(ten, path)
@@ -213,14 +213,14 @@ def test_a_head_for_other_classes_stays_fresh(tmp_path: Path) -> None:
     assert all(torch.equal(after[n], ten[n]) for n in ten if n not in loaded.fresh)
 
 
-def test_a_head_is_loaded_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_head_is_loaded_completely_or_not_at_all(tmp_path: Path) -> None:
     save_file(values(Marked(3)), tmp_path / "m.safetensors")
     loaded = load_pretrained(Marked(4), str(tmp_path / "m.safetensors"), "Marked")
     assert loaded.fresh == ("top.0.weight", "top.0.bias", "top.2.weight", "top.2.bias")
     assert load_pretrained(Marked(3), str(tmp_path / "m.safetensors"), "Marked").fresh == ()
 
 
-def test_auxiliary_classifiers_are_fresh_too_or_left_out(tmp_path: Path) -> None:
+def test_auxiliary_classifiers_are_fresh_or_left_out(tmp_path: Path) -> None:
     path = str(tmp_path / "g.safetensors")
     save_file(values(seeded("googlenet", 1, options={"aux": True}, num_classes=6)), path)
     network = build("googlenet", {"aux": True}, num_classes=7)
@@ -239,7 +239,7 @@ def test_batch_counters_may_be_missing(tmp_path: Path) -> None:
     assert loaded.num_loaded == len(wanted)
 
 
-def test_a_network_that_is_itself_called_module(tmp_path: Path) -> None:
+def test_network_with_a_part_called_module(tmp_path: Path) -> None:
     def wrapped(seed: int) -> nn.Module:
         torch.manual_seed(seed)
         return nn.ModuleDict({"module": nn.Linear(2, 3)})
@@ -280,7 +280,7 @@ def test_weights_of_another_network(what: str, message: str, tmp_path: Path) -> 
     assert equal(values(network), initial)
 
 
-def test_without_a_head_everything_must_match(tmp_path: Path) -> None:
+def test_headless_network_must_match_completely(tmp_path: Path) -> None:
     path = str(tmp_path / "s.safetensors")
     save_file(values(seeded("torchvision:squeezenet1_1", 1, num_classes=5)), path)
     network = build("torchvision:squeezenet1_1", num_classes=5)
@@ -290,7 +290,7 @@ def test_without_a_head_everything_must_match(tmp_path: Path) -> None:
 
 
 class Executed:
-    """Unpickling it would make a file."""
+    """Object that creates a file when unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -299,13 +299,13 @@ class Executed:
         return Path.touch, (self.path,)
 
 
-def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+def test_loading_executes_no_code(tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     torch.save({"state_dict": {}, "extra": Executed(mark)}, tmp_path / "w.pth")
     with pytest.raises(FileFormatError, match="cannot be read as tensors alone"):
         load_pretrained(build("resnet8"), str(tmp_path / "w.pth"), "resnet8")
     assert not mark.exists()
-    pickle.loads(pickle.dumps(Executed(mark)))  # it would have
+    pickle.loads(pickle.dumps(Executed(mark)))  # pickle executes it
     assert mark.exists()
 
 
@@ -321,14 +321,14 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
         ("w.pt", {"state_dict": {"a": torch.zeros(1), "b": 3}}, "not tensors: b"),
     ],
 )
-def test_file_that_holds_no_weights(name: str, content: Any, message: str, tmp_path: Path) -> None:
+def test_file_without_weights(name: str, content: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     with pytest.raises(FileFormatError, match=message):
         load_pretrained(build("resnet8"), str(path), "resnet8")
 
 
-def test_source_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_source(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there are no weights at .*nowhere"):
         load_pretrained(build("resnet8"), str(tmp_path / "nowhere"), "resnet8")
 
@@ -337,7 +337,7 @@ def test_source_that_is_not_there(tmp_path: Path) -> None:
 
 
 def checkpoint(run: Path, step: int, model: Tensors, mean: Tensors | None = None) -> Path:
-    """A checkpoint as a run writes it."""
+    """Write a checkpoint in the format of a run."""
     folder = run / "checkpoints" / f"step-{step:08d}"
     folder.mkdir(parents=True)
     files = {"model": model, "optimizer": {"0.momentum_buffer": torch.ones(2)}} | ({"ema": mean} if mean else {})
@@ -357,7 +357,7 @@ def test_run_directory(tmp_path: Path) -> None:
     assert equal(values(network), states[1])
     assert loaded.source == f"{tmp_path}, after step 100000000"
 
-    for damaged in ("optimizer.safetensors", "model.safetensors"):  # either makes the whole one unsound
+    for damaged in ("optimizer.safetensors", "model.safetensors"):  # either file makes the checkpoint invalid
         raw = (second / damaged).read_bytes()
         (second / damaged).write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
         loaded = load_pretrained(network, str(tmp_path), "resnet8")
@@ -371,7 +371,7 @@ def test_run_directory(tmp_path: Path) -> None:
         load_pretrained(network, str(tmp_path), "resnet8")
 
 
-def test_the_running_mean_comes_first(tmp_path: Path) -> None:
+def test_running_mean_is_preferred(tmp_path: Path) -> None:
     network = seeded("resnet8", 1)
     averaged = AveragedModel(network, use_buffers=True)
     averaged.update_parameters(network)
@@ -389,8 +389,8 @@ def test_the_running_mean_comes_first(tmp_path: Path) -> None:
     torch.testing.assert_close(other.get_buffer("bn1.running_mean"), torch.full((16,), 2.0))
 
 
-def test_a_running_mean_of_parameters_alone(tmp_path: Path) -> None:
-    """The statistics are then those of the weights."""
+def test_running_mean_of_parameters_only(tmp_path: Path) -> None:
+    """Buffers then come from the weights."""
     model, mean = values(seeded("resnet8", 1)), dict(seeded("resnet8", 2).named_parameters())
     model["bn1.running_mean"] = torch.arange(16.0)
     checkpoint(tmp_path, 7, model, {name: p.detach() for name, p in mean.items()})
@@ -412,10 +412,10 @@ def test_folder_without_checkpoints(tmp_path: Path) -> None:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache of torchvision's weights, empty, and no way to the network."""
+    """Return an empty cache for torchvision's weights, without network access."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     for variable in ("https_proxy", "HTTPS_PROXY"):
-        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # the port `discard`: refused at once
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # the port `discard`, which refuses connections
     folder = tmp_path / "hub" / "checkpoints"
     folder.mkdir(parents=True)
     return folder
@@ -432,7 +432,7 @@ def test_torchvision(hub: Path) -> None:
     assert (ten.fresh, ten.num_loaded) == (("fc.weight", "fc.bias"), len(wanted) - 2)
 
 
-def test_network_of_ours_with_weights_of_torchvision(hub: Path) -> None:
+def test_our_network_with_torchvision_weights(hub: Path) -> None:
     wanted = values(seeded("torchvision:efficientnet_b0", 1))
     torch.save(wanted, hub / "efficientnet_b0_rwightman-7f5810bc.pth")
     network = build("efficientnet-b0-keras")  # 10 classes
@@ -442,17 +442,17 @@ def test_network_of_ours_with_weights_of_torchvision(hub: Path) -> None:
     assert all(torch.equal(after[n], wanted[n]) for n in wanted if n not in loaded.fresh)
 
 
-def test_twins_have_the_names_and_shapes_of_torchvision() -> None:
+def test_twins_match_torchvision_names_and_shapes() -> None:
     from chronograd.models.weights import TORCHVISION_TWINS
 
     for ours, theirs in TORCHVISION_TWINS.items():
-        classes = {"ssdlite-mobilenet-v3": 90}.get(ours, 1000)  # those of its weights
+        classes = {"ssdlite-mobilenet-v3": 90}.get(ours, 1000)  # the classes of its weights
         a, b = build(ours, num_classes=classes, device="meta"), build(f"torchvision:{theirs}", device="meta")
         shapes = [{n: t.shape for n, t in network.state_dict().items()} for network in (a, b)]
         assert shapes[0] == shapes[1], ours
 
 
-def test_networks_trained_by_tensorflow_convert_their_input(hub: Path) -> None:
+def test_tensorflow_trained_networks_convert_their_input(hub: Path) -> None:
     network: Any = build("torchvision:googlenet")
     assert not network.transform_input
     torch.save(network.state_dict(), hub / "googlenet-1378be20.pth")
@@ -476,21 +476,21 @@ def test_old_names_of_densenet(hub: Path) -> None:
     assert equal(values(network), wanted)
 
 
-def test_without_a_network_the_file_is_named(hub: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_network_names_the_file(hub: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = build("torchvision:squeezenet1_1")
     with pytest.raises(RunError) as caught:
         load_pretrained(network, "torchvision", "torchvision:squeezenet1_1")
     assert str(hub / "squeezenet1_1-b8a52dc0.pth") in caught.value.message
     assert "https://download.pytorch.org/models/squeezenet1_1-b8a52dc0.pth" in caught.value.message
     assert "put squeezenet1_1-b8a52dc0.pth there" in caught.value.hint
-    assert capsys.readouterr().out == ""  # standard output belongs to --json
+    assert capsys.readouterr().out == ""  # standard output is reserved for --json
     (hub / "squeezenet1_1-b8a52dc0.pth").write_bytes(b"cut off")
     with pytest.raises(FileFormatError, match="cannot be read"):
         load_pretrained(network, "torchvision", "torchvision:squeezenet1_1")
 
 
 @pytest.mark.parametrize("reference", ["resnet20", "resnet50-keras", "timm:resnet18", "mine:make"])
-def test_network_that_torchvision_has_no_weights_for(reference: str) -> None:
+def test_network_without_torchvision_weights(reference: str) -> None:
     with pytest.raises(InputError, match=f"torchvision has no weights for network {reference}"):
         load_pretrained(nn.Linear(1, 1), "torchvision", reference)
 
@@ -500,7 +500,7 @@ def test_network_that_torchvision_has_no_weights_for(reference: str) -> None:
 
 @pytest.fixture
 def hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache of timm's weights, empty, and no way to the network."""
+    """Return an empty cache for timm's weights, without network access."""
     constants = pytest.importorskip("huggingface_hub").constants
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -526,7 +526,7 @@ def test_timm(hugging_face: Path) -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
     assert equal(values(network), wanted)
     assert loaded.source == "timm resnet18.a1_in1k"
-    # The library folds three channels into one; its rule is the sum.
+    # The library sums three channels into one.
     grey = build("timm:resnet18", input_shape=(1, 64, 64), num_classes=10)
     loaded = load_pretrained(grey, "timm", "timm:resnet18")
     assert loaded.fresh == ("fc.weight", "fc.bias")
@@ -536,9 +536,9 @@ def test_timm(hugging_face: Path) -> None:
         load_pretrained(network, "timm", "timm:resnet18")
 
 
-def test_timm_fits_positions_to_the_image_size(hugging_face: Path) -> None:
+def test_timm_resizes_position_embeddings(hugging_face: Path) -> None:
     wanted = values(seeded("timm:vit_tiny_patch16_224", 1))
-    wanted["pos_embed"] = torch.full_like(wanted["pos_embed"], 0.25)  # resized, it stays
+    wanted["pos_embed"] = torch.full_like(wanted["pos_embed"], 0.25)  # unchanged by resizing
     into_cache(hugging_face, "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", wanted)
     network = build("timm:vit_tiny_patch16_224", input_shape=(3, 64, 64))
     loaded = load_pretrained(network, "timm", "timm:vit_tiny_patch16_224")
@@ -548,12 +548,12 @@ def test_timm_fits_positions_to_the_image_size(hugging_face: Path) -> None:
     torch.testing.assert_close(positions, torch.full_like(positions, 0.25))
 
 
-def test_timm_without_a_network(hugging_face: Path) -> None:
+def test_timm_without_network_access(hugging_face: Path) -> None:
     with pytest.raises(RunError, match=r"models--timm--resnet18\.a1_in1k, and downloading them failed"):
         load_pretrained(build("timm:resnet18"), "timm", "timm:resnet18")
 
 
-def test_network_that_timm_has_no_weights_for() -> None:
+def test_network_without_timm_weights() -> None:
     with pytest.raises(InputError, match="timm has no weights for network timm:resnetv2_152d"):
         load_pretrained(nn.Linear(1, 1), "timm", "timm:resnetv2_152d")
     with pytest.raises(InputError, match="timm has no weights for network resnet20"):
@@ -578,7 +578,7 @@ def test_published_cifar_weights_load(depth: int) -> None:
     path = published_file(f"resnet{depth}-*.th")
     network = build(f"resnet{depth}")
     loaded = load_pretrained(network, str(path), f"resnet{depth}")
-    # the name of the file ends with the first digits of its sha256
+    # the file name ends with the first digits of its sha256
     assert loaded.source.split(";")[0] == f"{path} (sha256 {sha256(path)[:12]})"
     assert path.stem.rpartition("-")[2] == sha256(path)[:8]
     counters = [name for name in network.state_dict() if name.endswith("num_batches_tracked")]
@@ -590,8 +590,8 @@ CIFAR10 = Path(os.environ.get("CHRONOGRAD_DATA", "")) / "cifar-10-batches-py" / 
 
 @published
 @pytest.mark.skipif(not CIFAR10.exists(), reason="CHRONOGRAD_DATA has no CIFAR-10")
-def test_published_cifar_weights_are_as_good_as_published() -> None:
-    """On all 10,000 test images 20, 32, 44 and 56 layers give 91.73, 92.63, 93.10 and 93.39 %, as published."""
+def test_published_cifar_accuracy() -> None:
+    """All 10,000 test images give the published 91.73, 92.63, 93.10 and 93.39 % for 20, 32, 44 and 56 layers."""
     batch = pickle.loads(CIFAR10.read_bytes(), encoding="bytes")
     images = torch.from_numpy(batch[b"data"][:1000]).reshape(-1, 3, 32, 32).float() / 255
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
@@ -600,11 +600,11 @@ def test_published_cifar_weights_are_as_good_as_published() -> None:
     with torch.inference_mode():
         logits = torch.cat([network((part - mean) / std) for part in images.split(250)])
     correct = int((logits.argmax(1) == torch.tensor(batch[b"labels"][:1000])).sum())
-    assert abs(correct - 915) <= 1  # one image may tip over with another processor's rounding
+    assert abs(correct - 915) <= 1  # one image may change with another processor's rounding
 
 
 def variances_before_norms(network: nn.Module, images_NCHW: Tensor) -> Tensors:
-    """Variance of each channel where it enters a batch norm, by path."""
+    """Return the variance of each channel at the input of a batch norm, by path."""
     seen: Tensors = {}
     for path, module in network.named_modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -616,7 +616,7 @@ def variances_before_norms(network: nn.Module, images_NCHW: Tensor) -> Tensors:
 
 @published
 def test_published_mobilenet_was_trained_with_relu() -> None:
-    """Nine channels behind an activation had no variance in training. Ours have none; with a leaky ReLU they have."""
+    """Nine channels had no variance after the activation in training. Ours agree with ReLU but not with a leaky ReLU."""
     path = str(published_file("mobilenetV1X0.25_pretrain.tar"))
     network, leaky = build("mobilenet-v1-0.25"), build("mobilenet-v1-0.25", {"slope": 0.1})
     for each in (network, leaky):

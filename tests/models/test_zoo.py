@@ -1,4 +1,4 @@
-"""Contract of the zoo, walked over the registry, and of the other ways to name a network."""
+"""The contract of the zoo for all registered networks, and other ways to name a network."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from chronograd.models import names, registry
 from chronograd.models.registry import build, spec
 from chronograd.models.without_init import SkipInitialisation, on_meta
 
-SMALL = 2_000_000  # networks up to so many parameters are also built on the CPU
+SMALL = 2_000_000  # networks with fewer parameters are also built on the CPU
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
 
 
 @cache
 def on_meta_device(name: str) -> nn.Module:
-    """Built once for all tests of the contract."""
+    """Build a network once for all tests of the contract."""
     return build(name, device="meta").eval()
 
 
@@ -49,7 +49,7 @@ def sample(name: str, batch: int = 2, device: str = "meta") -> torch.Tensor:
 
 @pytest.mark.parametrize("name", sorted(names.zoo()))
 class TestContract:
-    def test_params_are_the_published_ones(self, name: str) -> None:
+    def test_params_match_the_publication(self, name: str) -> None:
         published = spec(name).published
         assert published, "a network of the zoo states at least one figure"
         if "params" in published:
@@ -57,7 +57,7 @@ class TestContract:
         assert all(figure.source for figure in published.values())
         assert spec(name).paper
 
-    def test_macs_are_the_published_ones(self, name: str) -> None:
+    def test_macs_match_the_publication(self, name: str) -> None:
         if "macs" not in spec(name).published:
             pytest.skip("nobody has printed them")
         network = on_meta_device(name)
@@ -71,7 +71,7 @@ class TestContract:
         assert {t.device.type for t in tensors} == {"meta"}
         out = network(sample(name))
         expected = spec(name)
-        if isinstance(out, tuple):  # a detector: scores of the classes and the background at each prior, and boxes
+        if isinstance(out, tuple):  # a detector: scores of classes and background at each prior, and boxes
             scores, boxes = out
             assert scores.device.type == boxes.device.type == "meta"
             assert scores.shape == (2, boxes.shape[1], (expected.num_classes or 0) + 1)
@@ -89,10 +89,10 @@ class TestContract:
         with torch.no_grad():
             assert build(name)(sample(name, device="cpu")).isfinite().all()
 
-    def test_takes_the_classes_and_channels_of_the_data(self, name: str) -> None:
+    def test_classes_and_channels_of_the_data(self, name: str) -> None:
         expected = spec(name)
         shape, dtype = expected.required_input_shape(), DTYPES[expected.input_dtype]
-        if len(shape) == 3 and name not in ("efficientnet-b0-keras", "ssdlite-mobilenet-v3"):  # of colours
+        if len(shape) == 3 and name not in ("efficientnet-b0-keras", "ssdlite-mobilenet-v3"):  # colour images
             shape = (1, *shape[1:])
         classes = None if expected.num_classes is None else 7
         network = build(name, input_shape=shape, num_classes=classes, device="meta").eval()
@@ -103,7 +103,7 @@ class TestContract:
             assert out.shape[-1] == 7
 
 
-# -- figures beyond those of the registry -----------------------------------------------------------
+# -- further published figures ------------------------------------------------------------------------
 
 
 def test_googlenet_with_auxiliary_classifiers() -> None:
@@ -122,7 +122,7 @@ def test_googlenet_with_auxiliary_classifiers() -> None:
         ("small-cnn", 0, 0, 1_626_442),
     ],
 )
-def test_parameters_as_keras_counts_them(name: str, stats: int, extra: int, keras: int) -> None:
+def test_keras_parameter_counts(name: str, stats: int, extra: int, keras: int) -> None:
     network = build(name, device="meta")
     keras_extra = spec(name).keras_extra
     extras = sum(keras_extra(network).values()) if keras_extra else 0
@@ -175,7 +175,7 @@ def test_option_a_shortcut_subsamples_and_pads_with_zeros() -> None:
 @pytest.mark.parametrize("depth", [8, 14, 20, 32])
 def test_params_of_cifar_resnets(depth: int) -> None:
     n = (depth - 2) // 6
-    # each convolution and the two numbers per channel of its batch norm
+    # each convolution and its batch norm's two numbers per channel
     stem, head = 27 * 16 + 2 * 16, 64 * 10 + 10
     same = [n * (2 * 9 * w * w + 4 * w) for w in (16, 32, 64)]
     halved = [9 * (w // 2) * w - 9 * w * w for w in (32, 64)]  # the first convolution of a stage has half the inputs
@@ -195,7 +195,7 @@ def test_resnet9_scales_its_logits() -> None:
     torch.testing.assert_close(after, features[0].sum(1, keepdim=True).expand(2, 3) / 8)
 
 
-def test_lenet_takes_images_of_12_pixels_and_more() -> None:
+def test_lenet_minimum_image_size() -> None:
     for side in (12, 13, 15, 28, 32):
         network = build("lenet5", input_shape=(3, side, side), num_classes=4)
         assert network(torch.zeros(2, 3, side, side)).shape == (2, 4)
@@ -207,7 +207,7 @@ def test_lenet_takes_images_of_12_pixels_and_more() -> None:
 
 
 def separable_weights(width: float, least: int = 8) -> int:
-    """Weights of the convolutions of table 1 and of their batch norms, and the head of 10 classes."""
+    """Return the weights of table 1's convolutions, their batch norms, and the head of 10 classes."""
     widths = [max(int(w * width), least) for w in (32, 64, *[128] * 2, *[256] * 2, *[512] * 6, 1024, 1024)]
     total = 27 * widths[0] + 2 * widths[0] + widths[-1] * 10 + 10
     for before, after in pairwise(widths):
@@ -220,7 +220,7 @@ def test_width_multiplier_of_mobilenet(width: float) -> None:
     assert params(build("mobilenet-v1", {"width": width}, num_classes=10, device="meta")) == separable_weights(width)
 
 
-def test_mobilenet_quarter_is_the_wide_one_scaled() -> None:
+def test_mobilenet_quarter_is_the_scaled_network() -> None:
     a, b = build("mobilenet-v1-0.25", device="meta"), build("mobilenet-v1", {"width": 0.25}, device="meta")
     assert {n: t.shape for n, t in a.state_dict().items()} == {n: t.shape for n, t in b.state_dict().items()}
     with pytest.raises(InputError, match="width multiplier is 0, it must be above 0"):
@@ -254,7 +254,7 @@ TINY_LLAMA = {"layers": 2, "width": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "v
 
 
 @pytest.mark.parametrize("name", ["llama-7b", "gpt2-small"])
-def test_a_decoder_does_not_see_the_future(name: str) -> None:
+def test_decoder_does_not_see_the_future(name: str) -> None:
     torch.manual_seed(0)
     options = TINY_LLAMA if name == "llama-7b" else {"layers": 2, "width": 16, "heads": 4, "vocab": 11, "sequence": 8}
     network = build(name, options).eval()
@@ -267,7 +267,7 @@ def test_a_decoder_does_not_see_the_future(name: str) -> None:
     assert not torch.allclose(a[:, 5:], b[:, 5:])
 
 
-def test_a_decoder_says_how_many_positions_it_has() -> None:
+def test_decoder_position_limit() -> None:
     with pytest.raises(ValueError, match="9 positions, the network has 8"):
         build("llama-7b", TINY_LLAMA)(torch.zeros(1, 9, dtype=torch.int64))
 
@@ -296,7 +296,7 @@ def test_tied_output_stays_tied_on_meta() -> None:
 # -- references -------------------------------------------------------------------------------------
 
 
-def test_names_need_no_torch_and_are_those_of_the_registry_and_of_the_libraries() -> None:
+def test_names_without_torch_match_registry_and_libraries() -> None:
     assert set(names.zoo()) == set(registry._zoo())
     for name, row in names.zoo().items():
         own = spec(name)
@@ -321,7 +321,7 @@ def test_near_names() -> None:
         build("timm:regnety_040.nope")
 
 
-def test_a_name_without_a_library_is_torchvision_s_before_timm_s() -> None:
+def test_torchvision_is_preferred_over_timm() -> None:
     assert type(build("mobilenet_v2", device="meta")).__module__.startswith("torchvision.")
     with pytest.raises(NotFoundError, match="did you mean"):
         build("mobilenet_v9")
@@ -366,14 +366,14 @@ class Tied(nn.Module):
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module in the current directory that is not on `sys.path`."""
+    """Write a module to the current directory, which is not on `sys.path`."""
     (tmp_path / "mine_of_the_test.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     yield "mine_of_the_test"
     sys.modules.pop("mine_of_the_test", None)
 
 
-def test_function_of_the_user(mine: str) -> None:
+def test_user_function(mine: str) -> None:
     before = list(sys.path)
     network: Any = build(f"{mine}:make", {"width": 5}, num_classes=7, input_shape=(1, 8, 8))
     assert (network.in_features, network.out_features) == (5, 7)
@@ -383,7 +383,7 @@ def test_function_of_the_user(mine: str) -> None:
     assert sys.path == before
 
 
-def test_function_that_says_no_input_shape(mine: str) -> None:
+def test_user_function_without_input_shape(mine: str) -> None:
     assert spec(f"{mine}:make").input_shape is None
     with pytest.raises(InputError, match="does not define the shape"):
         spec(f"{mine}:make").required_input_shape()
@@ -398,19 +398,19 @@ def test_function_that_says_no_input_shape(mine: str) -> None:
         ("broken", "cannot be built: RuntimeError: no luck"),
     ],
 )
-def test_function_that_is_no_network(mine: str, attribute: str, message: str) -> None:
+def test_user_function_that_returns_no_network(mine: str, attribute: str, message: str) -> None:
     for device in ("cpu", "meta"):
         with pytest.raises(InputError, match=message):
             build(f"{mine}:{attribute}", device=device)
 
 
 @pytest.mark.parametrize("reference", ["no_such_module_here:f", ":f", "module:", "os.path:join"])
-def test_reference_that_cannot_be_followed(reference: str) -> None:
+def test_invalid_reference(reference: str) -> None:
     with pytest.raises(InputError):
         build(reference)
 
 
-def test_wrong_options_and_shapes() -> None:
+def test_invalid_options_and_shapes() -> None:
     with pytest.raises(InputError, match="takes no option 'depth'"):
         build("resnet20", {"depth": 3})
     with pytest.raises(InputError, match="too small"):
@@ -445,7 +445,7 @@ def test_wrong_options_and_shapes() -> None:
         ("timm:inception_v3", (3, 299, 299), 1000),
     ],
 )
-def test_input_shape_of_libraries(reference: str, shape: tuple[int, ...], classes: int) -> None:
+def test_input_shape_of_library_networks(reference: str, shape: tuple[int, ...], classes: int) -> None:
     assert (spec(reference).input_shape, spec(reference).num_classes) == (shape, classes)
 
 
@@ -466,13 +466,13 @@ def test_options_change_the_spec() -> None:
         "timm:vit_tiny_patch16_224",
     ],
 )
-def test_libraries_take_shape_and_classes_of_the_data(reference: str) -> None:
+def test_libraries_use_shape_and_classes_of_the_data(reference: str) -> None:
     side = 224 if "maxvit" in reference else 32
     network = build(reference, input_shape=(3, side, side), num_classes=10, device="meta").eval()
     assert network(torch.zeros(2, 3, side, side, device="meta")).shape == (2, 10)
 
 
-def test_timm_takes_any_number_of_channels() -> None:
+def test_timm_accepts_any_number_of_channels() -> None:
     network = build("timm:resnet18", input_shape=(1, 28, 28), num_classes=10, device="meta").eval()
     assert network(torch.zeros(2, 1, 28, 28, device="meta")).shape == (2, 10)
 
@@ -485,10 +485,10 @@ def test_detectors_are_built_without_downloads() -> None:
 # -- without memory ---------------------------------------------------------------------------------
 
 
-def test_network_that_cannot_be_built_on_meta_is_built_without_initialisation() -> None:
+def test_fallback_without_initialisation() -> None:
     import torchvision
 
-    with pytest.raises(NotImplementedError), torch.device("meta"):  # it reads its widths out of a tensor
+    with pytest.raises(NotImplementedError), torch.device("meta"):  # it reads its widths from a tensor
         torchvision.models.regnet_y_16gf()
     began = time.perf_counter()
     network = build("torchvision:regnet_y_16gf", device="meta")
@@ -498,12 +498,12 @@ def test_network_that_cannot_be_built_on_meta_is_built_without_initialisation() 
 
 
 def test_timm_regnet_on_meta() -> None:
-    """Older versions of timm need the fallback here, newer ones do not."""
+    """Older versions of timm need the fallback here."""
     assert params(build("timm:regnety_040", device="meta")) == 20_646_656  # timm's table: 20.65 M
 
 
-def test_fallback_keeps_ties_and_the_random_state(mine: str) -> None:
-    spec(f"{mine}:Tied")  # imports the module, which draws initial weights of its own
+def test_fallback_preserves_ties_and_random_state(mine: str) -> None:
+    spec(f"{mine}:Tied")  # imports the module, which draws initial weights
     state = torch.random.get_rng_state()
     network: Any = build(f"{mine}:Tied", device="meta")
     assert network.b.weight is network.a.weight
@@ -512,7 +512,7 @@ def test_fallback_keeps_ties_and_the_random_state(mine: str) -> None:
     assert params(network) == 9 + 3 + 3
 
 
-def test_initialisation_is_skipped_and_back_again() -> None:
+def test_initialisation_is_skipped_and_restored() -> None:
     tensor = torch.full((4, 4), 7.0)
     inits = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_normal_, nn.init.kaiming_uniform_)
     with SkipInitialisation():
@@ -521,14 +521,14 @@ def test_initialisation_is_skipped_and_back_again() -> None:
         tensor.normal_().uniform_().random_().erfinv_()
         assert torch.equal(tensor, torch.full((4, 4), 7.0))
         nn.init.trunc_normal_(tensor)
-        nn.init.orthogonal_(tensor)  # these two do other arithmetic, but must not raise
+        nn.init.orthogonal_(tensor)  # these two use other arithmetic, but must not raise
         nn.init.ones_(tensor)
     assert torch.equal(tensor, torch.ones(4, 4))
     tensor.normal_()
     assert not torch.equal(tensor, torch.ones(4, 4))
 
 
-def test_nothing_is_left_changed_when_a_constructor_raises(mine: str) -> None:
+def test_failing_constructor_leaves_no_changes(mine: str) -> None:
     def state() -> tuple[Any, ...]:
         hooks = [v for k, v in vars(nn.modules.module).items() if k.startswith("_global") and "hooks" in k]
         functions = {k: v for k, v in vars(nn.init).items() if callable(v)}
@@ -550,7 +550,7 @@ def test_nothing_is_left_changed_when_a_constructor_raises(mine: str) -> None:
     assert state() == before
 
 
-def test_a_keyboard_interrupt_is_not_taken_for_a_failure() -> None:
+def test_keyboard_interrupt_is_not_a_failure() -> None:
     def interrupted() -> nn.Module:
         raise KeyboardInterrupt
 
