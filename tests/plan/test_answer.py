@@ -1,4 +1,4 @@
-"""What `plan` says, called from Python."""
+"""The answers of `plan`, called from Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from chronograd.plan.search import SearchSpace, devices_of
 from chronograd.report.terminal import render_terminal
 
 TRACE = trace_network("lenet5")
-SAMPLES = 10**10  # of any batch here, many
+SAMPLES = 10**10  # many batches of any size
 DEVICES = [catalog.device("v100"), catalog.device("t4")]
 
 
@@ -37,7 +37,7 @@ def job(price: float | None = None) -> Job:
     return from_dict({"network": {"name": "lenet5"}, "data": {"name": "digits"}, "cluster": cluster})
 
 
-def test_settings_name_the_cheapest_and_the_fastest_of_all_that_fit() -> None:
+def test_settings_name_cheapest_and_fastest() -> None:
     answer = list_settings(TRACE, job(2.0), SearchSpace(DEVICES, [1, 4], [32, 64], samples=SAMPLES))
     rows = answer.as_data()["settings"]
     cheapest = min(rows, key=lambda row: row["usd_per_million_samples"])
@@ -58,11 +58,11 @@ def test_settings_name_the_cheapest_and_the_fastest_of_all_that_fit() -> None:
     assert nothing.sections[0].takeaway.startswith("No setting fits in memory")
 
 
-def test_devices_without_a_name_are_gpus_that_are_rented_out_and_have_the_precision() -> None:
+def test_default_devices_are_rented_gpus_with_the_precision() -> None:
     assert [device.name for device in devices_of(job(), ["T4"])] == ["t4"]
     rented = {device.name for device in devices_of(job(), [])}
     assert {"h100", "v100", "rtx4090", "k80-gk210"} <= rented
-    assert not rented & {"cpu", "titan-xp", "p4"}  # a P4's price has no host
+    assert not rented & {"cpu", "titan-xp", "p4"}  # the price of a P4 excludes the host
     assert "titan-xp" in {device.name for device in devices_of(job(2.0), [])}
     bf16 = job().model_copy(update={"training": Training(precision="bf16")})
     assert {device.name for device in devices_of(bf16, [])} == {
@@ -70,7 +70,7 @@ def test_devices_without_a_name_are_gpus_that_are_rented_out_and_have_the_precis
     }
 
 
-def test_a_goal_says_what_to_rent_first_and_shows_the_front() -> None:
+def test_goal_recommends_first_and_shows_the_front() -> None:
     effort = of_epochs(10, 1000, 32)
     answer = reach_goal(
         TRACE, job(2.0), SearchSpace(DEVICES, [1, 2], [32], samples=SAMPLES), effort=effort, goal=Goal(50.0, 3600.0)
@@ -79,7 +79,7 @@ def test_a_goal_says_what_to_rent_first_and_shows_the_front() -> None:
     chosen = answer.as_data()["chosen"]
     assert section.takeaway.startswith(f"Rent {chosen['count']} × {chosen['device']} ")
     assert f"batch {chosen['batch_per_device']} each in {chosen['precision']}" in section.takeaway
-    assert not any(line.startswith("The price is") for line in section.lines)  # it is the job's
+    assert not any(line.startswith("The price is") for line in section.lines)  # it comes from the job
     assert changing.title == "What would change it"
     assert section.figure is not None
     panel = section.figure.panels[0]
@@ -96,15 +96,15 @@ def test_a_goal_says_what_to_rent_first_and_shows_the_front() -> None:
     assert missed.sections[0].lines[0].startswith("A deadline of ")
 
 
-def test_the_title_says_what_reaches_what_and_the_noise_scale_only_where_it_decides() -> None:
+def test_title_and_noise_scale() -> None:
     known = effort_of(JOB_ON_IMAGENET, SAMPLES, target=0.75)
     assert isinstance(known, SamplesToTarget)
-    told = reach_goal(
+    answer = reach_goal(
         TRACE, JOB_ON_IMAGENET, SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=known, goal=Goal(1e9)
     ).sections[0]
-    assert told.title == "lenet5 on imagenet to 75 %: at most $1,000,000,000.00"
-    assert "need no extra epochs" in " ".join(told.lines)
-    assert "noise scale" not in " ".join(told.lines)
+    assert answer.title == "lenet5 on imagenet to 75 %: at most $1,000,000,000.00"
+    assert "need no extra epochs" in " ".join(answer.lines)
+    assert "noise scale" not in " ".join(answer.lines)
     assumed = of_epochs(10, 1000, 32)
     guessed = reach_goal(
         TRACE, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=assumed, goal=Goal(1e9)
@@ -113,7 +113,7 @@ def test_the_title_says_what_reaches_what_and_the_noise_scale_only_where_it_deci
     assert "gradient noise scale 256 (64 … 1,024) samples" in guessed.lines[-1]
 
 
-def test_a_goal_above_all_published_results_is_refused() -> None:
+def test_goal_above_all_published_results_is_refused() -> None:
     for network, target in (("resnet50", 0.85), ("torchvision:resnet18", 0.999), ("lenet5", 0.999)):
         effort = effort_of(ask.job_of(network, short={"data": "imagenet"}), SAMPLES, target=target, has_epochs=False)
         assert isinstance(effort, OutOfReach)
@@ -122,7 +122,7 @@ def test_a_goal_above_all_published_results_is_refused() -> None:
         assert answer.as_data()["chosen"] is None
 
 
-def test_without_a_basis_nothing_is_recommended() -> None:
+def test_no_recommendation_without_known_effort() -> None:
     asked = ask.ask("torchvision:googlenet", short={"data": "imagenet"}, target=0.69)
     assert not asked.has_epochs
     effort = effort_of(asked.job, 1_281_167, target=0.69, has_epochs=asked.has_epochs)
@@ -140,7 +140,7 @@ def test_without_a_basis_nothing_is_recommended() -> None:
     assert "probability" not in row
 
 
-def test_a_run_whose_accuracy_nobody_knows_promises_none() -> None:
+def test_unknown_accuracy_is_not_promised() -> None:
     effort = effort_of(job(), 1437, target=0.97)
     assert isinstance(effort, SamplesToTarget)
     answer = reach_goal(TRACE, job(2.0), SearchSpace(DEVICES, [1], [32], samples=1437), effort=effort, goal=Goal(50.0))
@@ -148,14 +148,14 @@ def test_a_run_whose_accuracy_nobody_knows_promises_none() -> None:
     assert answer.sections[0].takeaway.startswith("We cannot promise the accuracy")
 
 
-def test_a_stated_global_batch_stays() -> None:
+def test_global_batch_is_preserved() -> None:
     answer = list_settings(TRACE, job(2.0), SearchSpace(DEVICES, [1, 2, 8], [32], samples=SAMPLES, global_batch=2048))
     assert {row["count"] * row["batch_per_device"] for row in answer.as_data()["settings"]} == {2048}
     with pytest.raises(InputError, match="cannot be divided evenly"):
         list_settings(TRACE, job(2.0), SearchSpace(DEVICES, [8], [32], samples=SAMPLES, global_batch=100))
 
 
-def test_no_probability_above_95_per_cent_and_never_100() -> None:
+def test_probability_is_at_most_95_per_cent() -> None:
     effort = of_epochs(1, 1000, 32)
     answer = reach_goal(
         TRACE, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=effort, goal=Goal(1e9, 1e9)
@@ -164,7 +164,7 @@ def test_no_probability_above_95_per_cent_and_never_100() -> None:
     assert "100 %" not in render_terminal(answer)
 
 
-def test_the_advice_fits_eighty_columns_and_says_what_its_price_is() -> None:
+def test_advice_fits_eighty_columns_and_explains_price() -> None:
     answer = reach_goal(
         TRACE,
         job(),
@@ -184,7 +184,7 @@ def test_the_advice_fits_eighty_columns_and_says_what_its_price_is() -> None:
         assert row["usd_per_hour"] % row["price"]["usd_per_hour_of_instance"] == pytest.approx(0, abs=1e-9)
 
 
-def test_of_settings_that_wait_for_the_same_input_the_one_that_could_be_faster_is_listed() -> None:
+def test_input_limited_settings_list_the_faster_one() -> None:
     slow = Decoding(1.0, 1.0, 1.0)
     answer = list_settings(
         TRACE,
@@ -200,7 +200,7 @@ def test_of_settings_that_wait_for_the_same_input_the_one_that_could_be_faster_i
     assert row["batch_per_device"] == own["batch_per_device"] == 128
 
 
-def test_cores_that_are_assumed_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assumed_cores_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Decoding(1.0, 1.0, 1.0)
 
     def lines(vcpus: float | None) -> str:
@@ -223,7 +223,7 @@ def test_cores_that_are_assumed_are_said_to_be(monkeypatch: pytest.MonkeyPatch) 
     assert "Decoding on the host limits the speed to 4 images/s" in lines(4)
 
 
-def test_an_old_price_is_marked_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_price_is_marked_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def table_of(today: date) -> list[str]:
         monkeypatch.setattr(market, "today", lambda: today)
         answer = list_settings(TRACE, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES))
@@ -234,7 +234,7 @@ def test_an_old_price_is_marked_in_its_row(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(cell.endswith("†") for cell in table_of(date(2035, 1, 1)))
 
 
-def test_what_was_not_searched_is_said() -> None:
+def test_excluded_options_are_reported() -> None:
     compiler, layout = list_settings(TRACE, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES)).notes
     assert "torch.compile" in compiler
     assert layout.startswith("Memory layout NCHW only")
@@ -245,7 +245,7 @@ def test_what_was_not_searched_is_said() -> None:
     assert "Not offered: p4" in list_settings(TRACE, job(), SearchSpace(p4, [1], [32], samples=SAMPLES)).notes[-1]
 
 
-def test_an_effort_is_what_was_told_before_what_the_job_says() -> None:
+def test_given_effort_overrides_the_job() -> None:
     stated, own = effort_of(job(), 1000, epochs=3), effort_of(job(), 1000)
     assert isinstance(stated, SamplesToTarget)
     assert isinstance(own, SamplesToTarget)
@@ -254,7 +254,7 @@ def test_an_effort_is_what_was_told_before_what_the_job_says() -> None:
         effort_of(job(), 0)
 
 
-def test_the_largest_batch_predicted() -> None:
+def test_predicted_largest_batch() -> None:
     answer = largest_batches(TRACE, [job()], capacity_bytes=2 * 10**9)
     (section,) = answer.sections
     data = answer.as_data()
@@ -270,8 +270,8 @@ def test_the_largest_batch_predicted() -> None:
     assert none.sections[0].takeaway.startswith("Not even one sample fits in 1 B")
 
 
-def test_the_largest_batch_tried() -> None:
-    """On a machine that holds half of what is predicted, and whose process takes 100 MB."""
+def test_measured_largest_batch() -> None:
+    """Use a machine with half of the predicted capacity and a process that takes 100 MB."""
     asked: list[tuple[int, int]] = []
 
     def confirm(one: Job, predicted: int, limit: int) -> Edge:
@@ -290,8 +290,8 @@ def test_the_largest_batch_tried() -> None:
     assert len(probes) == len(data["confirmed"]["probes"])
 
 
-def test_no_probability_covers_an_accuracy_of_a_recipe_that_a_job_cannot_state() -> None:
-    """MosaicML's 29 epochs blur and grow images: without that nothing says that a run reaches 75 %."""
+def test_no_probability_for_an_unsupported_recipe() -> None:
+    """MosaicML's 29 epochs blur and grow images. Without that, there is no evidence for 75 %."""
     effort = effort_of(ask.job_of("resnet50", short={"data": "imagenet"}, target=0.75), SAMPLES, target=0.75)
     assert isinstance(effort, SamplesToTarget)
     asked = JOB_ON_IMAGENET
@@ -310,8 +310,8 @@ def test_no_probability_covers_an_accuracy_of_a_recipe_that_a_job_cannot_state()
     assert "chance" not in table.columns
 
 
-def test_a_low_price_is_reported_with_its_own_median(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A spot price without spot peers is compared with prices on demand: the note must not name another median."""
+def test_low_price_is_reported_with_its_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spot price without spot peers is compared with on-demand prices, so the note must name that median."""
 
     def row(vendor: str, usd: float, kind: str) -> Price:
         return Price(vendor=vendor, instance="x", device="v100", count=1, price_usd_per_hour=usd, kind=kind, includes_host=True,

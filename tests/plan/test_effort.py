@@ -1,4 +1,4 @@
-"""What a target takes: told, of a curve, of a job; and the command that plans with it."""
+"""Training effort for a target, from options, a curve or a job, and the command that plans with it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def job(**training: object) -> Job:
     return from_dict({**JOB, "training": {**JOB["training"], **training}})  # type: ignore[dict-item]
 
 
-def test_told_epochs() -> None:
+def test_given_epochs() -> None:
     effort = of_epochs(3, 60000, 100, (500, 600, 700))
     assert (effort.samples, effort.noise_scale) == (180000, (500, 600, 700))
     assert effort.steps(100)[0] == 1800
 
 
-def test_a_job_takes_all_its_epochs_and_promises_no_accuracy() -> None:
+def test_job_effort_is_all_epochs_without_accuracy() -> None:
     assert of_job(job(), 1000, 0.9).samples == 40_000
     assert of_job(job(), 1000, 0.9).reached is None
     assert of_job(job(), 1000, None).reached == 1.0
 
 
-def test_a_curve_tells_when_it_was_or_will_be_reached(tmp_path: Path) -> None:
+def test_effort_from_a_curve(tmp_path: Path) -> None:
     epochs = np.arange(1, 31)
     accuracies = 0.95 - 0.5 * np.exp(-0.1 * epochs)
     file = tmp_path / "log.csv"
@@ -50,8 +50,8 @@ def test_a_curve_tells_when_it_was_or_will_be_reached(tmp_path: Path) -> None:
         of_curve(file, constant, 1000, 0.96)
 
 
-def test_the_command_on_a_job_worked_out_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Hours are steps x step time, dollars hours x price; all of it from what `predict` says of the chosen setting."""
+def test_command_on_a_hand_computed_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Hours are steps × step time and dollars hours × price, all from the prediction of the chosen setting."""
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps({**JOB, "cluster": {"device": "v100", "price_usd_per_hour": 2.0}}))
     words = [

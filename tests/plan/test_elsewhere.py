@@ -1,4 +1,4 @@
-"""A job on devices that nobody has rented: as single predictions have it, and what does not fit has no time."""
+"""A job on other devices: equal to single predictions, and no time for jobs that do not fit."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def figures(q: Quantity) -> list[float]:
     return [math.nan if v is None else v for v in (q.value, q.low, q.high)]
 
 
-def test_records_are_those_of_single_predictions(trace: Trace) -> None:
-    """Of a batch that three devices do not share evenly, and of a device without a price."""
+def test_records_match_single_predictions(trace: Trace) -> None:
+    """Include a batch that three devices cannot divide evenly, and a device without a price."""
     job = job_of(batch=64, epochs=7)
     records = elsewhere(trace, job, SAMPLES, ("v100", "k80-gk210", "cpu"), (1, 3, 128, 8))
     assert [(r.device, r.world) for r in records] == [
@@ -48,7 +48,7 @@ def test_records_are_those_of_single_predictions(trace: Trace) -> None:
         assert (record["cost_usd"].reason, record.backend) == (alone["cost_usd"].reason, alone.backend)
 
 
-def test_what_does_not_fit_is_neither_fastest_nor_cheapest(trace: Trace) -> None:
+def test_jobs_that_do_not_fit_have_no_time_or_cost(trace: Trace) -> None:
     records = elsewhere(trace, job_of(batch=1024), SAMPLES, ("v100",), (1, 2))
     huge = elsewhere(trace, job_of(batch=2**20), 2**20, ("v100",), (1, 1024))
     assert [r["training_time_s"].value is None for r in (*records, *huge)] == [False, False, True, False]

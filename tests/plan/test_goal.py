@@ -1,4 +1,4 @@
-"""Goals, on settings whose answer can be worked out by hand, and one that has none."""
+"""Goals for settings with hand-computed answers, and a goal without an answer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from chronograd.plan.renting import KINDS, Spot, rent
 
 EXACT = 0.0
 V100 = catalog.device("v100")
-ENDLESS = (1e12, 1e12, 1e12)  # a noise scale far beyond any batch: n times the batch needs 1/n of the steps
-NONE = (0.0, 0.0, 0.0)  # no noise: a larger batch needs as many steps
+ENDLESS = (1e12, 1e12, 1e12)  # a noise scale far above any batch: n times the batch needs 1/n of the steps
+NONE = (0.0, 0.0, 0.0)  # no noise: a larger batch needs the same number of steps
 
 
 def job(price: float | None = None) -> Job:
@@ -47,31 +47,31 @@ def offer(kind: str, usd_per_hour: float, vendor: str = "AWS") -> Price:
 
 
 class TestByHand:
-    def test_a_deadline_takes_the_cheapest_in_time(self) -> None:
-        """3.6e6 samples of batch 100 at 1 s a step: 10 h on 1, 5 h on 2 at 1 s, 3 h on 4 at 1.2 s; 30, 30 and 36 dollars."""
+    def test_deadline_selects_the_cheapest_in_time(self) -> None:
+        """Train 3.6e6 samples at batch 100: 10 h on 1, 5 h on 2 and 3 h on 4 devices for $30, $30 and $36."""
         rows = table([1, 2, 4], [1.0, 1.0, 1.2])
         effort = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
         taken = {hours: found(rows, effort, Goal(deadline_s=3600 * hours)).chosen for hours in (2.9, 3.1, 5.1, 11)}
-        assert taken == {2.9: None, 3.1: 2, 5.1: 1, 11: 1}  # 1 and 2 devices cost the same, 2 are faster
+        assert taken == {2.9: None, 3.1: 2, 5.1: 1, 11: 1}  # 1 and 2 devices cost the same, and 2 are faster
         one = found(rows, effort, Goal(deadline_s=3600 * 3.1))
         assert one.columns["hours"] == pytest.approx([10, 5, 3])
         assert one.columns["dollars"] == pytest.approx([30, 30, 36])
         assert one.pareto_front() == [2, 1]
 
-    def test_a_budget_takes_the_fastest_it_pays(self) -> None:
+    def test_budget_selects_the_fastest_affordable(self) -> None:
         rows, effort = table([1, 2, 4], [1.0, 1.0, 1.2]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
         taken = {budget: found(rows, effort, Goal(budget)).chosen for budget in (29, 31, 37)}
         assert taken == {29: None, 31: 1, 37: 2}
 
     def test_beyond_the_largest_known_batch(self) -> None:
-        """At four times that batch: twice the samples, and an 80 % interval from as many to four times as many."""
+        """Four times that batch needs twice the samples, with an 80 % interval from one to four times."""
         effort = SamplesToTarget(3.6e6, 100, 0.0, largest_batch=200)
         steps, sigma = effort.steps(np.array([100, 200, 800]))
         assert steps == pytest.approx([36000, 18000, 9000])
         assert np.exp(1.2816 * sigma) == pytest.approx([1, 1, 2])
 
-    def test_without_noise_more_workers_only_cost_more(self) -> None:
-        """36,000 steps whatever the batch: 10 h and 30 dollars on 1, 10 h and 60 on 2."""
+    def test_more_workers_without_noise_only_cost_more(self) -> None:
+        """36,000 steps at any batch: 10 h and $30 on 1, 10 h and $60 on 2."""
         rows, effort = table([1, 2], [1.0, 1.0]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE)
         choice = found(rows, effort, Goal(deadline_s=36001))
         assert choice.columns["dollars"] == pytest.approx([30, 60])
@@ -82,7 +82,7 @@ class TestByHand:
         assert found(rows, at_critical, Goal()).columns["steps"] == pytest.approx([36000, 27000])
 
     def test_nothing_fits(self) -> None:
-        """10 h and 30 dollars, 5 h and 30 dollars: not in 4 h, not for 20 dollars."""
+        """Options take 10 h or 5 h and $30: neither fits 4 h or $20."""
         rows, effort = table([1, 2], [1.0, 1.0]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
         choice = found(rows, effort, Goal(20.0, 4 * 3600.0))
         assert (choice.chosen, choice.columns["probability"].tolist(), changes(choice)) == (None, [0, 0], [])
@@ -92,7 +92,7 @@ class TestByHand:
             "budget_usd": None,
         }
 
-    def test_what_would_change_it(self) -> None:
+    def test_suggested_changes(self) -> None:
         rows, effort = table([1, 2, 4], [1.0, 1.1, 1.2]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
         choice = found(rows, effort, Goal(50.0, 6 * 3600.0))  # 10 h for 30, 5.5 h for 33, 3 h for 36
         assert choice.chosen == 1
@@ -103,7 +103,7 @@ class TestByHand:
         ]  # fmt: skip
 
 
-def test_probability_is_that_of_a_log_normal() -> None:
+def test_probability_is_log_normal() -> None:
     rows = table([1], [1.0], sigma=0.3)
     effort = SamplesToTarget(3.6e6, 100, 0.4, noise_scale=ENDLESS)  # together 0.5
     for deadline, expected in ((10.0, 0.5), (10 * math.exp(0.5), 0.8413), (10 * math.exp(-1.0), 0.0228)):
@@ -111,11 +111,11 @@ def test_probability_is_that_of_a_log_normal() -> None:
         assert choice.columns["probability"][0] == pytest.approx(expected, abs=1e-4)
     assert choice.interval("hours", 0) == pytest.approx((10 * math.exp(-0.6408), 10 * math.exp(0.6408)))
     unsure = found(rows, SamplesToTarget(3.6e6, 100, 0.4, 0.7, ENDLESS), Goal(deadline_s=1e9))
-    assert (unsure.columns["probability"][0], unsure.chosen) == (pytest.approx(0.7), None)  # 80 % are asked for
+    assert (unsure.columns["probability"][0], unsure.chosen) == (pytest.approx(0.7), None)  # the goal asks for 80 %
     assert missing(unsure) == {"deadline_h": None, "budget_usd": None}
 
 
-def test_an_unknown_noise_scale_widens_what_is_far_from_the_batch() -> None:
+def test_unknown_noise_scale_widens_distant_batches() -> None:
     effort = SamplesToTarget(1e6, 64, EXACT)
     assert effort.noise_scale == (128, 512, 2048)
     _, sigmas = effort.steps(np.array([32, 64, 128, 1024]))
@@ -123,8 +123,8 @@ def test_an_unknown_noise_scale_widens_what_is_far_from_the_batch() -> None:
     assert 0 < sigmas[2] < sigmas[3]
 
 
-def test_a_machine_that_is_used_in_part_is_interrupted_as_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine devices lie on two machines of eight, which are interrupted twice as often; spot is cheaper, and slower by that."""
+def test_partly_used_machine_is_interrupted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine devices need two machines of eight, which doubles interruptions; spot is cheaper but slower."""
     sold = [offer("on-demand", 24.0), offer("spot", 8.0)]
     monkeypatch.setattr(market, "offers", lambda device: sold)
     effort, spot = (
@@ -141,8 +141,8 @@ def test_a_machine_that_is_used_in_part_is_interrupted_as_a_whole_one(monkeypatc
     assert dollars / hours == pytest.approx([24, 48, 8, 16], rel=1e-4)  # billed by whole seconds
 
 
-def test_a_slower_way_on_the_same_machine_is_not_advised_because_it_is_surer() -> None:
-    """1.0 s a step with a wide spread, 1.3 s with none, both on one device: ten hours are kept by the second more surely."""
+def test_slower_but_surer_setting_is_not_recommended() -> None:
+    """A step takes 1.0 s with a wide spread or 1.3 s with none; the second meets ten hours more reliably."""
     rows = table([1, 1, 2], [1.0, 1.3, 1.0])
     rows["sigma_log"] = np.array([0.5, EXACT, 0.5])
     effort = SamplesToTarget(2.9e6, 100, 1e-6, noise_scale=NONE)  # 8.06 h at 1.0 s, 10.5 h at 1.3 s
@@ -153,8 +153,8 @@ def test_a_slower_way_on_the_same_machine_is_not_advised_because_it_is_surer() -
     assert found(rows, effort, Goal(deadline_s=3600 * 11, confidence=0.8)).chosen is None
 
 
-def test_an_old_price_widens_dollars_and_not_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log-normal in the price alone: half of all prices are above the median, and 10 % above 1.28 deviations."""
+def test_old_price_widens_cost_but_not_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices are log-normal: half are above the median, and 10 % above 1.28 deviations."""
     monkeypatch.setattr(market, "offers", lambda device: [offer("on-demand", 8.0)])
     monkeypatch.setattr(market, "sigma_log", lambda price: 0.5)
     monkeypatch.setattr(billing, "STARTUP_S", 0.0)
@@ -175,7 +175,7 @@ def test_an_old_price_widens_dollars_and_not_hours(monkeypatch: pytest.MonkeyPat
     st.lists(st.tuples(st.integers(1, 64), st.floats(0.01, 10)), min_size=1, max_size=12),
     st.floats(1, 1000), st.floats(1e3, 1e6), st.floats(0.1, 0.95),
 )  # fmt: skip
-def test_the_choice_keeps_the_goal_and_none_that_does_is_cheaper(
+def test_choice_meets_the_goal_at_the_lowest_cost(
     settings: list[tuple[int, float]], budget: float, deadline_s: float, confidence: float
 ) -> None:
     counts, seconds = (list(column) for column in zip(*settings, strict=True))
@@ -197,20 +197,20 @@ def test_the_choice_keeps_the_goal_and_none_that_does_is_cheaper(
 
 
 @pytest.mark.parametrize("bad", [{"budget_usd": 0.0}, {"deadline_s": -1.0}, {"confidence": 1.0}])
-def test_what_is_no_goal(bad: dict[str, float]) -> None:
+def test_invalid_goals(bad: dict[str, float]) -> None:
     with pytest.raises(InputError, match=r"goal|confidence"):
         Goal(**bad)
 
 
-def test_no_samples_are_no_effort() -> None:
+def test_effort_needs_samples() -> None:
     with pytest.raises(InputError, match="epochs above 0"):
         SamplesToTarget(0.0, 100)
 
 
-def test_options_that_lie_in_each_others_interval_are_ties_and_the_cheaper_wins(
+def test_overlapping_options_tie_and_the_cheaper_wins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Eight devices take 1.25 h at 80 dollars an hour from A, and 1.30 h at 16 from B; one device takes ten hours."""
+    """Eight devices take 1.25 h at $80 an hour from A, or 1.30 h at $16 from B; one device takes ten hours."""
     sold = [offer("on-demand", 80.0, vendor="A"), offer("on-demand", 16.0, vendor="B")]
     monkeypatch.setattr(market, "offers", lambda device: sold)
     effort = SamplesToTarget(3.6e6, 100, 0.2, noise_scale=ENDLESS)
@@ -222,16 +222,16 @@ def test_options_that_lie_in_each_others_interval_are_ties_and_the_cheaper_wins(
     assert choice.columns["dollars"][choice.cheapest()] <= choice.columns["dollars"][choice.fastest()]
 
 
-def test_the_balanced_option_is_never_dearer_than_the_fastest() -> None:
-    """8 devices take 1.25 h and 30 dollars, 7 take 1.39 h and 29.10: a tie, which 7 win, though 8 have the smaller product."""
+def test_balanced_option_costs_no_more_than_the_fastest() -> None:
+    """8 devices take 1.25 h and $30, 7 take 1.39 h and $29.10: they tie, and 7 win despite the larger product."""
     effort = SamplesToTarget(3.6e6, 100, 0.2, noise_scale=ENDLESS)
     choice = found(table([8, 7], [1.0, 0.97]), effort, Goal(budget_usd=1000.0))
     assert choice.columns["dollars"] == pytest.approx([30, 29.1])
     assert (choice.fastest(), choice.balanced()) == (1, 1)
 
 
-def test_start_up_and_the_minimum_are_paid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second of training on a machine of 36 dollars an hour that starts in 300 s and is billed 600 s at least."""
+def test_startup_and_minimum_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train a second on a machine for $36 an hour that starts in 300 s and has a minimum charge of 600 s."""
     monkeypatch.setattr(market, "offers", lambda device: [offer("on-demand", 36.0)])
     monkeypatch.setattr(billing, "STARTUP_S", 300.0)
     monkeypatch.setitem(
@@ -244,7 +244,7 @@ def test_start_up_and_the_minimum_are_paid(monkeypatch: pytest.MonkeyPatch) -> N
     assert choice.under(Goal(budget_usd=5.99)).chosen is None
 
 
-def test_a_price_far_below_its_peers_does_not_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_price_far_below_its_peers_does_not_win(monkeypatch: pytest.MonkeyPatch) -> None:
     sold = [offer("on-demand", usd, vendor=name) for name, usd in (("A", 10.0), ("B", 9.0), ("C", 8.0), ("D", 1.0))]
     monkeypatch.setattr(market, "offers", lambda device: sold)
     effort = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)

@@ -1,4 +1,4 @@
-"""Where to rent, by hand: nodes of clouds, what moving costs, interruptions; and what no price may turn round."""
+"""Cloud choice, computed by hand: nodes, transfer costs and interruptions; and monotonic prices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEVICES = [V100, T4, A100]
 COUNTS = (1, 2, 4, 8, 16)
 GB = egress.GB
 ANY, USUAL = Goal(), Spot()
-# 3.6e6 samples of batch 100 at 1 s a step on one device: 10 h. With an endless noise scale n devices take 1/n of that.
+# 3.6e6 samples at batch 100 take 10 h at 1 s a step. With an endless noise scale, n devices take 1/n of that.
 EFFORT = SamplesToTarget(3.6e6, 100, 0.1, noise_scale=(1e12, 1e12, 1e12))
 
 
@@ -42,7 +42,7 @@ def job() -> Job:
 
 
 def table(steps_s: tuple[float, ...] = (1.0, 1.5, 0.4)) -> dict[str, np.ndarray]:
-    """Every count of every device, at so many seconds a step."""
+    """Return every count of every device with the given seconds per step."""
     n = len(DEVICES) * len(COUNTS)
     return {
         "device": np.repeat(np.arange(len(DEVICES)), len(COUNTS)), "count": np.tile(COUNTS, len(DEVICES)),
@@ -64,8 +64,8 @@ def cloud_of(choices: PlanResult, row: int) -> str:
 
 
 class TestOffers:
-    def test_they_are_instances_as_launch_renders_them(self) -> None:
-        """n1-standard-16 with two T4 costs twice n1-standard-8 with one."""
+    def test_offers_are_instances_as_launch_renders_them(self) -> None:
+        """Two T4 on n1-standard-16 cost twice as much as one on n1-standard-8."""
         offers = {(o.instance, o.kind, o.region): o for o in Places(("aws", "gcp")).offers(T4)}
         two = offers["n1-standard-16:NVIDIA_TESLA_T4:2", "on-demand", "us-central1"]
         assert (two.count, two.vcpus, two.price_usd_per_hour) == (2, 16, pytest.approx(2 * 0.73))
@@ -74,8 +74,8 @@ class TestOffers:
         }
         assert {region for name, _, region in offers if name == "ml.g4dn.xlarge"} == {"us-east-1", "eu-north-1"}
 
-    def test_nodes_are_taken_whole(self) -> None:
-        """Of A100 AWS has nodes of eight only, GCP nodes of one, two, four and eight; of those only eight can be joined."""
+    def test_nodes_are_rented_completely(self) -> None:
+        """AWS has A100 nodes of eight only, GCP of one, two, four and eight; only those of eight can be joined."""
         choices = planned(Places(("aws", "gcp")))
         rented = {(cloud_of(choices, row), int(choices.columns["count"][row]), int(choices.columns["machines"][row]))
                   for row in np.flatnonzero((choices.columns["device"] == 2) & (choices.columns["offer"] >= 0))}  # fmt: skip
@@ -89,7 +89,7 @@ class TestOffers:
             ("gcp", 16, 2),
         }
 
-    def test_what_has_no_price_is_said(self) -> None:
+    def test_missing_prices_are_reported(self) -> None:
         missing = Places(("aws", "azure", "ibm")).without_price()
         assert missing["ibm"] == {"on-demand": ["K80", "V100"], "spot": ["K80", "V100"]}
         assert "Standard_NC4as_T4_v3" in missing["azure"]["on-demand"]
@@ -98,7 +98,7 @@ class TestOffers:
             Places(("ibm",)).of_devices(DEVICES)
 
     @pytest.mark.parametrize("places", [("awz",), ("aws", "sagemaker"), ("",)])
-    def test_a_cloud_that_is_none(self, places: tuple[str, ...]) -> None:
+    def test_unknown_cloud(self, places: tuple[str, ...]) -> None:
         with pytest.raises(NotFoundError, match=f"cloud.*{places[-1]}"):
             Places(places)
         with pytest.raises(NotFoundError, match="cloud"):
@@ -106,22 +106,22 @@ class TestOffers:
 
 
 class TestMoving:
-    def test_tiers_by_hand(self) -> None:
-        """AWS: 100 GB free, to 10 TB at 0.09, to 50 TB at 0.085."""
+    def test_egress_tiers(self) -> None:
+        """AWS: 100 GB free, then $0.09 to 10 TB and $0.085 to 50 TB."""
         assert egress.of("aws").usd(100 * GB) == 0
         assert egress.of("aws").usd(150 * GB) == pytest.approx(50 * 0.09)
         assert egress.of("aws").usd(20480 * GB) == pytest.approx(10140 * 0.09 + 10240 * 0.085)
         assert egress.of("gcp").usd(2048 * GB) == pytest.approx(1024 * 0.12 + 1024 * 0.11)
 
-    def test_every_cloud_has_a_price_with_its_source(self) -> None:
+    def test_every_cloud_has_a_sourced_egress_price(self) -> None:
         for name in clouds():
             known = egress.of(name)
             assert known.source
             assert known.tiers[-1].up_to_gb is None
             assert [t.up_to_gb for t in known.tiers[:-1]] == sorted(t.up_to_gb or math.inf for t in known.tiers[:-1])
 
-    def test_who_is_paid_for_what(self) -> None:
-        """200 GB lie in AWS, 10 GB come back: 9 dollars to AWS, 1.20 to GCP; between regions of AWS 0.02 for each GB."""
+    def test_transfer_costs_by_route(self) -> None:
+        """Store 200 GB in AWS and return 10 GB: $9 to AWS and $1.20 to GCP; AWS regions charge $0.02 per GB."""
 
         def moving(cloud: str, home: str | None, region: str = "") -> float:
             places = Places((cloud,), home, region, 200 * GB, 10 * GB)
@@ -132,8 +132,8 @@ class TestMoving:
         assert (moving("aws", "aws"), moving("gcp", None)) == (0, 0)
         assert moving("aws", "aws", "us-east-1") == pytest.approx(210 * 0.02)
 
-    def test_it_is_in_cost_budget_and_interval(self) -> None:
-        """Once, whatever the hours: the interval is of the rest."""
+    def test_transfer_is_in_cost_budget_and_interval(self) -> None:
+        """It is charged once for any number of hours, and the interval covers the rest."""
         here, there = planned(Places(("aws",), "aws")), planned(Places(("aws",), "gcp", data_bytes=1000 * GB))
         assert there.columns["dollars"] - here.columns["dollars"] == pytest.approx(120, nan_ok=True)
         row = here.chosen
@@ -147,19 +147,19 @@ class TestMoving:
 
 
 class TestInterruptions:
-    def test_none_cost_nothing_and_few_cost_half_a_checkpoint_and_a_start(self) -> None:
+    def test_slowdown_without_and_with_few_interruptions(self) -> None:
         assert float(Spot(0.0).slow_down(4)) == pytest.approx(1)
         few = Spot(per_hour=0.001, checkpoint_s=1200, restart_s=300)
         assert float(few.slow_down(2)) - 1 == pytest.approx(0.002 * (600 + 300) / 3600, rel=1e-3)
 
-    def test_a_simulation_takes_as_long(self) -> None:
-        """Work of 400 checkpoints, 3 interruptions an hour on two nodes each; 40 runs."""
+    def test_slowdown_matches_a_simulation(self) -> None:
+        """Simulate 400 checkpoints with 3 interruptions an hour (1.5 per node, two nodes), 40 times."""
         spot, random = Spot(per_hour=1.5, checkpoint_s=600, restart_s=120), np.random.default_rng(7)
         took = []
         for _ in range(40):
             now, next_one = 0.0, random.exponential(1200)
             for _ in range(400):
-                while next_one < now + 600:  # lost: it starts again, and a start may be interrupted too
+                while next_one < now + 600:  # lost work restarts, and a restart may be interrupted too
                     now = next_one
                     next_one += random.exponential(1200)
                     while next_one < now + 120:
@@ -171,7 +171,7 @@ class TestInterruptions:
         error = np.std(took) / math.sqrt(len(took))
         assert abs(np.mean(took) - float(spot.slow_down(2))) < 4 * error
 
-    def test_rarer_checkpoints_and_more_nodes_take_longer(self) -> None:
+    def test_rare_checkpoints_and_more_nodes_take_longer(self) -> None:
         times = [
             float(Spot(0.5, minutes * 60).slow_down(nodes)) for minutes, nodes in ((5, 1), (10, 1), (10, 4), (60, 4))
         ]
@@ -185,11 +185,11 @@ LIMITS = st.sampled_from(
 SOME = st.lists(st.sampled_from(["aws", "gcp", "azure"]), min_size=1, max_size=3, unique=True)
 
 
-class TestWhatNoPriceTurnsRound:
+class TestMonotonicPrices:
     @settings(max_examples=25, deadline=None)
     @given(goal=LIMITS, data=st.data(), share=st.floats(0.05, 1.0))
-    def test_a_cheaper_price_never_makes_a_plan_dearer(self, goal: Goal, data: st.DataObject, share: float) -> None:
-        """Of those that ask for the cheapest; with a budget alone the fastest is asked for."""
+    def test_cheaper_price_never_makes_a_plan_dearer(self, goal: Goal, data: st.DataObject, share: float) -> None:
+        """Check goals that ask for the cheapest; a budget alone asks for the fastest."""
         places, listed = Places(("aws", "gcp", "azure"), "aws", data_bytes=300 * GB), market.offers
         cut = data.draw(st.sampled_from([o.instance for device in DEVICES for o in listed(device) if o.includes_host]))
 
@@ -210,7 +210,7 @@ class TestWhatNoPriceTurnsRound:
         gigabytes=st.floats(0, 2e5),
         more=st.floats(0, 2e5),
     )
-    def test_more_to_move_is_never_cheaper(self, goal: Goal, home: str, gigabytes: float, more: float) -> None:
+    def test_more_transfer_is_never_cheaper(self, goal: Goal, home: str, gigabytes: float, more: float) -> None:
         def cost(data: float, back: float) -> float:
             return least(planned(Places(("aws", "gcp", "azure"), home, "", data * GB, back * GB), goal))
 
@@ -219,7 +219,7 @@ class TestWhatNoPriceTurnsRound:
 
     @settings(max_examples=15, deadline=None)
     @given(goal=LIMITS, some=SOME)
-    def test_what_one_cloud_offers_is_among_what_all_offer(self, goal: Goal, some: list[str]) -> None:
+    def test_all_clouds_include_the_options_of_each(self, goal: Goal, some: list[str]) -> None:
         together = planned(Places(tuple(some), "gcp", data_bytes=200 * GB), goal)
         alone = {name: planned(Places((name,), "gcp", data_bytes=200 * GB), goal) for name in some}
         assert least(together) == pytest.approx(min(least(one) for one in alone.values()))
@@ -240,14 +240,14 @@ OPTION = RunOption(
 )  # fmt: skip
 
 
-def test_an_option_in_words() -> None:
+def test_option_text() -> None:
     assert shown.devices(OPTION) == "4 × t4"
     assert shown.hourly(OPTION) == "$11.56 an hour for all 8 GPUs"
     assert shown.hourly(replace(OPTION, count=8)) == "$11.56 an hour"
     assert _nodes(replace(OPTION, machines=2)) == "2 × n1-standard-16 + 2 t4"
 
 
-def test_beside_the_fastest_the_cheapest_is_named() -> None:
+def test_cheapest_is_named_next_to_the_fastest() -> None:
     fast, cheap, dear = (replace(OPTION, dollars=dollars) for dollars in (56.0, 14.0, 70.0))
     assert beside(fast, [dear, cheap]).startswith("the cheapest in the table, aws in us-east-2, spot")
     assert beside(fast, [dear, cheap]).endswith("costs $14.00, 75 % less")

@@ -1,4 +1,4 @@
-"""What settings are rented as, by hand: whole instances, hosts, and what they decode."""
+"""Rented settings, computed by hand: whole instances, hosts, and image decoding."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def by_offer(found: Rented, column: str) -> dict[str, list[float]]:
     return {o.instance: found.columns[column][found.columns["offer"] == i].tolist() for i, o in enumerate(found.offers)}
 
 
-def test_instances_are_paid_whole_and_small_ones_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A V100 sits eight to a node: two machines of eight are nodes, eight machines of one are not."""
+def test_whole_instances_are_charged_and_small_ones_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A V100 node has eight: two machines of eight are nodes, but eight machines of one are not."""
     offers = [offer("eight", 8, 24), offer("pod", 1, 4, up_to=4), offer("one", 1, 3)]
     found = rented(monkeypatch, offers, [1, 2, 4, 8, 16])
     assert by_offer(found, "count") == {"eight": [1, 2, 4, 8, 16], "pod": [1, 2, 4], "one": [1]}
@@ -52,14 +52,14 @@ def test_instances_are_paid_whole_and_small_ones_are_not_joined(monkeypatch: pyt
     assert by_offer(found, "machines") == {"eight": [1, 1, 1, 1, 2], "pod": [1, 1, 1], "one": [1]}
 
 
-def test_a_price_without_its_host_is_no_offer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_price_without_host_is_no_offer(monkeypatch: pytest.MonkeyPatch) -> None:
     found = rented(monkeypatch, [offer("GPU", 1, 0.1, includes_host=False)], [1, 2])
     assert found.without_host == ["v100"]
     assert np.isnan(found.columns["price_usd_per_hour"]).all()
     assert found.columns["count"].tolist() == [1, 2]
 
 
-def test_a_price_in_the_job_is_that_on_demand() -> None:
+def test_price_in_the_job_is_on_demand() -> None:
     table = {"device": np.zeros(1, dtype=int), "count": np.array([16]), "batch_per_rank": np.array([8]), "step_time_s": np.ones(1),
              "sigma_log": np.zeros(1), "throughput_samples_per_s": np.ones(1), "fits": np.array([True])}  # fmt: skip
     found = rent(table, [V100], job(price_usd_per_hour=2.0), kinds=("on-demand",))
@@ -67,8 +67,8 @@ def test_a_price_in_the_job_is_that_on_demand() -> None:
     assert [o.vendor for o in found.offers] == ["the job"]
 
 
-def test_the_step_is_at_least_what_the_host_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 100 images/s a core: 100 samples of one device take 0.01 s on 100 cores, 0.125 s on 8; the network takes 0.05 s."""
+def test_step_time_includes_host_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 100 images/s a core, 100 samples take 0.01 s on 100 cores and 0.125 s on 8; the network takes 0.05 s."""
     offers = [
         offer("many", 8, 24, vcpus=100),
         offer("few", 8, 24, vcpus=8),
@@ -89,5 +89,5 @@ def test_the_step_is_at_least_what_the_host_decodes(monkeypatch: pytest.MonkeyPa
     assert by_offer(rented(monkeypatch, offers, [1], None), "step_time_s")["few"] == [0.05]
 
 
-def test_the_spread_of_decoding_is_that_of_its_interval() -> None:
+def test_decoding_spread_comes_from_its_interval() -> None:
     assert Decoding(100 / 1.5, 100, 150).sigma_log == pytest.approx(np.log(1.5) / 1.2816, rel=1e-3)

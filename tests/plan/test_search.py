@@ -1,4 +1,4 @@
-"""Ways of running a step: what is searched, what a job pins, and that every row is what a single prediction gives."""
+"""Ways to run a step: searched ways, fields fixed by a job, and agreement with single predictions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ways(traces: list[Trace], name: str, **training: object) -> set[str]:
     return {way.short for way in ways_of(job_of(**training), catalog.device(name), traces)}
 
 
-def test_by_default_autocast_and_fp32_in_both_layouts(traces: list[Trace]) -> None:
+def test_default_search_has_autocast_and_fp32_in_both_layouts(traces: list[Trace]) -> None:
     assert {short for short in ways(traces, "a100-40") if "bf16" in short} == {
         "bf16",
         "bf16 NHWC",
@@ -45,11 +45,11 @@ def test_by_default_autocast_and_fp32_in_both_layouts(traces: list[Trace]) -> No
     }
     assert {short.split()[0] for short in ways(traces, "a100-40")} == {"bf16", "fp32"}
     assert {short.split()[0] for short in ways(traces, "v100")} == {"fp16", "fp32"}
-    assert {short.split()[0] for short in ways(traces, "p100")} == {"fp32"}  # fp16 without tensor cores gains nothing
+    assert {short.split()[0] for short in ways(traces, "p100")} == {"fp32"}  # fp16 without tensor cores gives no gain
     assert {short.split()[0] for short in ways(traces, "cpu")} == {"fp32"}
 
 
-def test_what_a_job_states_is_kept(traces: list[Trace]) -> None:
+def test_fields_of_the_job_are_fixed(traces: list[Trace]) -> None:
     pinned = {"precision": "fp32", "channels_last": True, "activation_checkpointing": "none"}
     assert ways(traces, "a100-40", **pinned) == {"fp32 NHWC"}
     assert ways(traces, "a100-40", **{**pinned, "compile": True}) == {"fp32 NHWC comp."}
@@ -75,7 +75,7 @@ def test_what_a_job_states_is_kept(traces: list[Trace]) -> None:
         search(traces, job_of(precision="bf16"), SearchSpace([catalog.device("k80")], [1], [32], ("ring",)))
 
 
-def test_compiled_is_searched_where_compiled_code_was_calibrated(traces: list[Trace]) -> None:
+def test_compiled_is_searched_only_if_calibrated(traces: list[Trace]) -> None:
     device = catalog.device("a100-40")
     compiled = {"origin": "measured", "precision": "bf16", "peak_flops_per_s": 1e14, "vector_flops_per_s": 1e13,
                 "bandwidth_bytes_per_s": 1e12, "is_compiled": True, "rates": []}  # fmt: skip
@@ -84,7 +84,7 @@ def test_compiled_is_searched_where_compiled_code_was_calibrated(traces: list[Tr
     assert not any(way.compile for way in ways_of(job_of(), device, traces))
 
 
-def test_rows_are_what_a_single_prediction_gives(traces: list[Trace]) -> None:
+def test_rows_match_single_predictions(traces: list[Trace]) -> None:
     job, devices = job_of(), [catalog.device(name) for name in NAMES]
     found = search(traces, job, SearchSpace(devices, [1, 4], [16, 2**15], ("ring",)))
     assert {way.precision for way in found.ways} == {"bf16", "fp16", "fp32"}
@@ -107,7 +107,7 @@ def test_rows_are_what_a_single_prediction_gives(traces: list[Trace]) -> None:
         assert np.ceil(row["memory_bytes"]) == pytest.approx(step.memory.total, abs=5)
 
 
-def test_checkpointing_is_tried_where_memory_is_short(traces: list[Trace]) -> None:
+def test_checkpointing_is_tried_if_memory_is_short(traces: list[Trace]) -> None:
     roomy = search(traces, job_of(), SearchSpace([catalog.device("v100")], [1], [16], ("ring",)))
     assert {way.activation_checkpointing for way in roomy.ways} == {"none"}
     most = max(largest_batch(trace, job_of(precision="fp16")).batch for trace in traces)
@@ -122,7 +122,7 @@ def test_checkpointing_is_tried_where_memory_is_short(traces: list[Trace]) -> No
     assert tight.columns["fits"][is_large & of_again].all()
 
 
-def test_what_a_way_gains_is_the_ratio_of_the_steps(traces: list[Trace]) -> None:
+def test_gain_of_a_way_is_the_ratio_of_steps(traces: list[Trace]) -> None:
     found = search(traces, job_of(), SearchSpace([catalog.device("a100-40")], [1], [512], ("ring",)))
     row = next(i for i, w in enumerate(found.columns["way"]) if found.ways[w] == Way("bf16", channels_last=True))
     slower = dict(found.times_as_slow(row))
@@ -134,7 +134,7 @@ def test_what_a_way_gains_is_the_ratio_of_the_steps(traces: list[Trace]) -> None
     assert slower[Way("fp32")] > slower[Way("bf16")] > 1
 
 
-def test_layouts_of_a_job(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_trace_layouts_of_a_job(tmp_path) -> None:  # type: ignore[no-untyped-def]
     assert [trace.channels_last for trace in trace_layouts(job_of())] == [False, True]
     assert [trace.channels_last for trace in trace_layouts(job_of(channels_last=True))] == [True]
     saved = tmp_path / "last.json.gz"

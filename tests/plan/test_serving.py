@@ -1,4 +1,4 @@
-"""What to rent for inference: the cheapest setting per sample that keeps a latency."""
+"""Inference plans: the cheapest setting per sample within a latency."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEVICES = [catalog.device(name) for name in ("t4", "v100")]
 BATCHES = [1, 4, 16, 64, 256, 1024]
 
 
-def test_the_cheapest_that_keeps_the_latency_is_what_a_search_by_hand_finds() -> None:
+def test_cheapest_within_latency_matches_exhaustive_search() -> None:
     confidence, found = 0.8, []
     for device in DEVICES:
         for batch in BATCHES:
@@ -44,7 +44,7 @@ def test_the_cheapest_that_keeps_the_latency_is_what_a_search_by_hand_finds() ->
             z = norm.ppf(confidence)
             late_s = record.value("latency_s") * math.exp(z * sigma)
             found.append((late_s, (record.value("cost_usd_per_million_samples"), device.name, batch)))
-    bound = statistics.median(late_s for late_s, _ in found)  # one that half of them keep
+    bound = statistics.median(late_s for late_s, _ in found)  # half of them stay within it
     expected = [setting for late_s, setting in found if late_s <= bound]
     data = serve(TRACE, JOB, SearchSpace(DEVICES, [1], BATCHES), latency_s=bound, confidence=confidence).data
     usd, device_name, batch = min(expected)
@@ -54,7 +54,7 @@ def test_the_cheapest_that_keeps_the_latency_is_what_a_search_by_hand_finds() ->
     assert data["kept"] == len(expected)
 
 
-def test_a_longer_latency_is_never_dearer() -> None:
+def test_longer_latency_is_never_dearer() -> None:
     costs = [
         serve(TRACE, JOB, SearchSpace(DEVICES, [1, 8], BATCHES), latency_s=bound).data["settings"][0][
             "usd_per_million_samples"
@@ -64,7 +64,7 @@ def test_a_longer_latency_is_never_dearer() -> None:
     assert sorted(costs, reverse=True) == costs
 
 
-def test_what_nothing_keeps_is_said_with_the_fastest() -> None:
+def test_unreachable_latency_reports_the_fastest() -> None:
     answer = serve(TRACE, JOB, SearchSpace(DEVICES, [1], BATCHES), latency_s=1e-7)
     assert answer.data["settings"] == []
     assert answer.sections[0].takeaway.startswith(
@@ -73,16 +73,16 @@ def test_what_nothing_keeps_is_said_with_the_fastest() -> None:
     assert answer.data["fastest"]["batch_per_device"] == 1
 
 
-def test_without_a_latency_only_outliers_leave_nothing_to_recommend() -> None:
+def test_no_latency_but_no_usable_setting() -> None:
     result = serve(TRACE, JOB, SearchSpace(DEVICES, [1], BATCHES)).result
     assert result.fastest is not None
-    said = _takeaway(replace(result, settings=[]), "sample")
-    assert said.startswith(
+    takeaway = _takeaway(replace(result, settings=[]), "sample")
+    assert takeaway.startswith(
         "Nothing is recommended: every price is far below those of similar offers; the fastest is 1 × "
     )
 
 
-def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_command_for_inference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     TRACE.save(tmp_path / "net.json.gz")
     line = ["plan", "resnet20", "--trace", str(tmp_path / "net.json.gz"), "--on", "v100", "--counts", "1"]
     assert main([*line, "--inference", "--latency", "20ms", "--json"]) == 0

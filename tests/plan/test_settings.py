@@ -1,4 +1,4 @@
-"""Many settings at once are the same as one by one; the largest batch that fits."""
+"""Many settings evaluated together equal single predictions; the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def job_of(*fields: str) -> jobs.Job:
     ],
     ids=lambda fields: " ".join(fields) or "plain",
 )
-def test_columns_are_what_a_single_prediction_gives(trace: Trace, fields: tuple[str, ...]) -> None:
+def test_columns_match_single_predictions(trace: Trace, fields: tuple[str, ...]) -> None:
     table = evaluate(trace, job_of(*fields), DEVICES, COUNTS, BATCHES, ALGORITHMS)
     num = len(DEVICES) * len(COUNTS) * len(BATCHES) * len(ALGORITHMS)
     assert {len(column) for column in table.values()} == {num}
@@ -64,23 +64,23 @@ def test_columns_are_what_a_single_prediction_gives(trace: Trace, fields: tuple[
         assert table["fits"][i] == (needed <= device.memory_bytes)
 
 
-def test_a_trace_of_one_batch_cannot_be_planned() -> None:
+def test_fixed_batch_trace_is_refused() -> None:
     fixed = trace_network("resnet20", fixed_batch=8)
     with pytest.raises(InputError, match="batch 8 only"):
         evaluate(fixed, job_of(), DEVICES, COUNTS, BATCHES)
 
 
-def test_a_second_forward_of_the_blocks_is_added_to_backward(trace: Trace) -> None:
+def test_recomputed_blocks_add_to_backward(trace: Trace) -> None:
     batch = "training.batch=256"
     plain = predict_step(trace, setting_of(job_of(batch))).parts
     saving = predict_step(trace, setting_of(job_of(batch, "training.activation_checkpointing=blocks"))).parts
     added = saving["backward_s"] - plain["backward_s"]
-    # All but the stem, the head and the loss.
+    # All except the stem, the head and the loss.
     assert 0.85 * plain["forward_s"] < added < plain["forward_s"]
     assert saving["forward_s"] == plain["forward_s"]
 
 
-def test_stage_3_moves_half_as_much_again(trace: Trace) -> None:
+def test_zero_stage_3_sends_50_per_cent_more(trace: Trace) -> None:
     many = ("cluster.count=8", "training.batch=2048")
     total = {s: predict_step(trace, setting_of(job_of(*many, f"training.zero_stage={s}"))) for s in (0, 1, 2, 3)}
     seconds = {s: step.communication.total_s for s, step in total.items()}
@@ -89,18 +89,18 @@ def test_stage_3_moves_half_as_much_again(trace: Trace) -> None:
     assert total[3].memory.optimizer_state == pytest.approx(total[0].memory.optimizer_state / 8, abs=1)
 
 
-def test_the_largest_batch_fills_the_device(trace: Trace) -> None:
+def test_largest_batch_fills_the_device(trace: Trace) -> None:
     found = largest_batch(trace, job_of())
     assert found.capacity_bytes == catalog.device("v100").memory_bytes
     by_batch = dict(found.rows)
     assert found.fits(by_batch[found.batch])
     assert not found.fits(by_batch[found.batch + 1])
     assert found.start_at % 8 == 0
-    # A setting that `plan` advises fits by the same factor.
+    # Settings recommended by `plan` use the same factor.
     table = evaluate(trace, job_of(), ("v100",), (1,), (found.batch, found.batch + 1), ("ring",))
     assert table["fits"].tolist() == [True, False]
     room = found.capacity_bytes - found.reserve_bytes
-    assert by_batch[found.batch].total == pytest.approx(room / 1.19, rel=0.01)  # of a GPU in training, as fitted
+    assert by_batch[found.batch].total == pytest.approx(room / 1.19, rel=0.01)  # the fitted value for a GPU in training
     assert by_batch[found.start_at].total == pytest.approx(room / 1.75, rel=0.01)
     half = largest_batch(trace, job_of(), capacity_bytes=2 * 10**9, reserve=0)
     assert half.batch == pytest.approx(2e9 / 1.19 / (by_batch[found.batch].activations / found.batch), rel=0.01)
@@ -108,7 +108,7 @@ def test_the_largest_batch_fills_the_device(trace: Trace) -> None:
     assert more.batch > 1.5 * found.batch
 
 
-def test_a_prediction_has_layers_and_says_what_does_not_fit(trace: Trace) -> None:
+def test_prediction_lists_layers_and_fit(trace: Trace) -> None:
     record = predict(trace, job_of("training.batch=64"))
     layers, best = record.tables.layers, record.tables.most_to_win
     assert len(layers) >= 12

@@ -1,4 +1,4 @@
-"""What `plan` states before its figures: times without a basis, memory that may not suffice, and every assumption once."""
+"""Warnings of `plan`: times without calibration, memory that may not suffice, and every assumption once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Recurrent(nn.Module):
 
 
 def answers(network: nn.Module) -> list[Answer]:
-    """Of the four questions of `plan`: settings, a goal, a goal whose epochs are unknown, and inference."""
+    """Return the four answers of `plan`: settings, a goal, a goal with unknown epochs, and inference."""
     traced, job = trace(network, [(12, 32)]), job_of()
     of_goal: dict[str, Any] = {"goal": Goal(budget_usd=20.0)}
     inference = jobs.changed(job, ["mode=inference"])
@@ -65,35 +65,35 @@ def answers(network: nn.Module) -> list[Answer]:
     ]
 
 
-def test_a_plan_says_what_is_rough_as_a_prediction_does() -> None:
+def test_plan_repeats_the_warning_of_a_prediction() -> None:
     predicted = api.predict(trace(Recurrent(), [(12, 32)]), on="v100", batch=64).sections[0].lines[0]
     assert predicted.startswith("Rough: ")
     for answer in answers(Recurrent()):
-        said = answer.sections[0].lines[0]
-        assert re.sub(r"\d+ %", "", said) == re.sub(r"\d+ %", "", predicted)
-        assert answer.as_data()["assumed"][-1] == f"rough{said[5:-1]}"
+        line = answer.sections[0].lines[0]
+        assert re.sub(r"\d+ %", "", line) == re.sub(r"\d+ %", "", predicted)
+        assert answer.as_data()["assumed"][-1] == f"rough{line[5:-1]}"
     for answer in answers(nn.Sequential(nn.Linear(32, 32), nn.Flatten(), nn.Linear(12 * 32, 10))):
         assert not any("Rough" in line for line in answer.sections[0].lines)
 
 
-def test_a_plan_says_that_its_choice_may_not_fit() -> None:
-    """Between the batch that fits half of the networks and the one that fits nine of ten."""
+def test_choice_that_may_not_fit_is_reported() -> None:
+    """Test between the batch that fits half of the networks and the one that fits nine of ten."""
     traced, job = trace_network("resnet20"), job_of("training.precision=fp32", "training.activation_checkpointing=none")
     found = largest_batch(traced, job)
     assert found.start_at < found.batch
-    for batch, is_told in ((found.start_at, False), (found.batch, True)):
+    for batch, is_reported in ((found.start_at, False), (found.batch, True)):
         options: dict[str, Any] = {"effort": of_epochs(1, 10**9, batch), "goal": Goal(budget_usd=1e6)}
         goal = reach_goal(traced, job, SearchSpace([V100], [1], [batch], samples=10**9), **options)
         listed = list_settings(traced, job, SearchSpace([V100], [1], [batch], samples=10**9))
         for answer, row in ((goal, goal.as_data()["chosen"]), (listed, listed.as_data()["settings"][0])):
             lines = [line for line in answer.sections[0].lines if "may not fit" in line]
-            assert len(lines) == is_told
-            assert (row["may_not_fit"] is not None) == is_told
+            assert len(lines) == is_reported
+            assert (row["may_not_fit"] is not None) == is_reported
         notes = predict(traced, jobs.changed(job, [f"training.batch={batch}"])).notes
-        assert any(note.startswith("may not fit") for note in notes) == is_told
+        assert any(note.startswith("may not fit") for note in notes) == is_reported
 
 
-def test_parts_of_a_batch_take_the_memory_of_one_part() -> None:
+def test_accumulation_needs_memory_of_one_part() -> None:
     traced = trace_network("resnet20")
     table = evaluate(traced, job_of("training.accumulation=4"), ["v100"], [1], [64, 66])
     for i, batch in enumerate((64, 66)):
@@ -103,7 +103,7 @@ def test_parts_of_a_batch_take_the_memory_of_one_part() -> None:
         )
 
 
-def test_the_epochs_of_a_recipe_are_stated_once() -> None:
+def test_recipe_epochs_are_stated_once() -> None:
     results = known.known("resnet50", "imagenet")
     assert any(f"{one.epochs} epochs" in one.name for one in results)
     for one in results:
@@ -111,7 +111,7 @@ def test_the_epochs_of_a_recipe_are_stated_once() -> None:
             assert words.partition("; ")[0].count(f"{one.epochs} epochs") == 1
 
 
-def test_fine_tuning_names_its_rate_and_augmentation(tmp_path: Path) -> None:
+def test_fine_tuning_states_rate_and_augmentation(tmp_path: Path) -> None:
     for kind in ("cats", "dogs"):
         (tmp_path / kind).mkdir()
         for i in range(4):
@@ -125,8 +125,8 @@ def test_fine_tuning_names_its_rate_and_augmentation(tmp_path: Path) -> None:
     assert not any("learning rate" in words or "crops" in words for words in own)
 
 
-def test_the_price_of_an_instance_is_not_that_of_the_gpus_used() -> None:
-    """`Rent 4 × h100 … $11.56 an hour` read as the price of four; the instance has eight."""
+def test_instance_price_names_its_gpus() -> None:
+    """Guards against `Rent 4 × h100 … $11.56 an hour`: the instance has eight."""
     answer = api.plan("resnet20", "data.name=cifar10", on=["h100"], counts=[4], budget_usd=1e6)
     chosen, text = answer.as_data()["chosen"], "\n".join(answer.opening())
     assert (chosen["count"], chosen["machines"], chosen["price"]["devices_of_instance"]) == (4, 1, 8)
