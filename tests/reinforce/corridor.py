@@ -1,4 +1,4 @@
-"""A corridor of states with a reward at its right end: an environment whose action values are known in closed form."""
+"""A corridor of states with a reward at its right end, whose action values have a closed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Q-learning with a table and with a network: against closed forms, a step by hand, and each part with its switch."""
+"""Q-learning with a table and with a network: closed forms, a hand-computed step, and each option."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Several threads of a network as small as these wait for each other."""
+    """Use one thread: several would wait for each other with such small networks."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -72,18 +72,18 @@ def best(length: int, discount: float) -> list[float]:
     return [discount ** (length - 2 - s) for s in range(length - 1)]
 
 
-def test_a_table_finds_the_values_of_a_corridor() -> None:
+def test_table_learns_the_corridor_values() -> None:
     agent = agent_of(job_of(algorithm="q-learning", epsilon_end=0.5), environments.space(Corridor()), CPU)
     assert isinstance(agent, QTable)
     episodes = lived(agent, Corridor(), 3000)
     assert agent.q_SA[:4, 1] == pytest.approx(best(5, 0.9), abs=1e-6)
     assert agent.q_SA[0, 0] == pytest.approx(0.9 * 0.9**3, abs=1e-3)  # into the wall, then right
-    assert agent.q_SA[4].tolist() == [0, 0]  # terminal: nothing follows
+    assert agent.q_SA[4].tolist() == [0, 0]  # terminal: no future reward
     assert episodes[-1].total == 1
     assert agent.episodes >= len(episodes)
 
 
-def test_one_step_of_a_table_by_hand() -> None:
+def test_hand_computed_table_step() -> None:
     agent = agent_of(job_of(algorithm="q-learning"), environments.space(Corridor()), CPU)
     assert isinstance(agent, QTable)
     agent.q_SA[2] = [3.0, 5.0]
@@ -114,7 +114,7 @@ def test_numbers_are_sorted_into_bins() -> None:
         ("{bins: [100000000000, 1000000000000], low: [-1, 0], high: [1, 8]}", "has more than 100,000,000 values"),
     ],
 )
-def test_bins_that_make_no_table_are_refused(options: str, message: str) -> None:
+def test_invalid_bins(options: str, message: str) -> None:
     job = jobs.changed(job_of(algorithm="q-learning"), [f"network.options={options}"])
     with pytest.raises(InputError, match=message) as refused:
         agent_of(job, environments.Space((2,), np.dtype(np.float32), 3), CPU)
@@ -122,7 +122,7 @@ def test_bins_that_make_no_table_are_refused(options: str, message: str) -> None
 
 
 @pytest.mark.parametrize("replay", ["uniform", "proportional", "rank"])
-def test_whatever_it_draws_by_a_diverging_agent_says_so_by_its_loss(replay: str) -> None:
+def test_diverging_agent_reports_a_non_finite_loss(replay: str) -> None:
     job = job_of(replay=replay, training={"learning_rate": 1e30})
     environment = environments.make(job)
     losses = [loss for loss, _ in dqn_of(job, environment).live(environment, 200, 0) if loss is not None]
@@ -140,12 +140,12 @@ def test_whatever_it_draws_by_a_diverging_agent_says_so_by_its_loss(replay: str)
     ],
     ids=["2015", "2013", "double, dueling, 3-step", "prioritised", "squared"],
 )
-def test_a_network_finds_the_values_of_a_corridor(settings: dict[str, Any]) -> None:
+def test_network_learns_the_corridor_values(settings: dict[str, Any]) -> None:
     environment = Corridor(is_number=False)
     agent = dqn_of(job_of(epsilon_end=0.5, **settings), environment)
     lived(agent, environment, 1500)
     values = agent.values(np.eye(5, dtype=np.float32)[:4])
-    # Trusted over n steps, of which some were random, going right is worth no more than the best.
+    # n-step values include random steps, so going right is worth at most the optimum.
     assert values[:, 1] == pytest.approx(best(5, 0.9), abs=0.15)
     assert (values[:, 1] > values[:, 0]).all()
     assert evaluate(agent, [Corridor(is_number=False)] * 1, agent.settings, 0) == [1.0]
@@ -164,8 +164,8 @@ def sample_of(rewards: list[float], discounts: list[float]) -> Minibatch:
     return Minibatch(transitions, np.arange(count), np.ones(count, np.float32))
 
 
-def agents_of_two_minds(**settings: Any) -> DQN:
-    """An agent whose target network is another than its network."""
+def agent_with_other_target(**settings: Any) -> DQN:
+    """Return an agent whose target network differs from its network."""
     agent = dqn_of(job_of(**settings), Corridor(is_number=False))
     for parameter in list(agent.target.parameters())[-2:]:
         parameter.neg_()  # so that it prefers the other action
@@ -173,8 +173,8 @@ def agents_of_two_minds(**settings: Any) -> DQN:
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_targets_by_hand(double: bool) -> None:
-    agent = agents_of_two_minds(double=double)
+def test_hand_computed_targets(double: bool) -> None:
+    agent = agent_with_other_target(double=double)
     sample = sample_of([1.0, -2.0, 0.5], [0.9, 0.0, 0.81])
     with torch.no_grad():
         next_seen = torch.from_numpy(sample.transitions.next_observation)
@@ -186,12 +186,12 @@ def test_targets_by_hand(double: bool) -> None:
     assert agent.targets(sample)[1].item() == -2.0
 
 
-def test_without_a_target_network_targets_are_its_own() -> None:
+def test_network_is_its_own_target_by_default() -> None:
     agent = dqn_of(job_of(target_every=0), Corridor(is_number=False))
     assert agent.target is agent.network
 
 
-def test_the_target_network_is_copied_every_so_many_updates() -> None:
+def test_target_network_is_copied_periodically() -> None:
     agent = dqn_of(job_of(target_every=3), Corridor(is_number=False))
     sample = sample_of([1.0, 0.0, 0.0], [0.9, 0.9, 0.9])
     same = []
@@ -203,8 +203,8 @@ def test_the_target_network_is_copied_every_so_many_updates() -> None:
 
 
 @pytest.mark.parametrize(("loss", "gradient"), [("squared", -2 * 100.0), ("huber", -1.0)])
-def test_a_large_error_is_cut_by_huber_alone(loss: str, gradient: float) -> None:
-    """Of one transition whose target is 100 above its value: the gradient by the output."""
+def test_huber_limits_the_gradient_of_a_large_error(loss: str, gradient: float) -> None:
+    """Check the output gradient for a transition whose target is 100 above its value."""
     agent = dqn_of(job_of(loss=loss), Corridor(is_number=False))
     sample = sample_of([0.0], [0.0])
     value = float(agent.values(sample.transitions.observation)[0, 0])
@@ -224,7 +224,7 @@ def test_weights_multiply_losses() -> None:
     assert float(agent.update(sample)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_without_replay_the_newest_steps_are_learned_from_in_their_order() -> None:
+def test_without_replay_learns_from_newest_steps_in_order() -> None:
     environment = Corridor(is_number=False)
     agent = dqn_of(job_of(replay_size=0, replay_start=1, update_every=4, epsilon_end=1.0), environment)
     assert agent.replay is None
@@ -244,7 +244,7 @@ def test_without_replay_the_newest_steps_are_learned_from_in_their_order() -> No
     assert (places[1:][goes_on] == after[:-1][goes_on]).all()
 
 
-def test_rewards_are_clipped_for_learning_and_not_in_returns() -> None:
+def test_rewards_are_clipped_for_learning_only() -> None:
     class Rich(Corridor):
         def step(self, action: int) -> Any:
             seen, reward, *rest = super().step(action)
@@ -258,8 +258,8 @@ def test_rewards_are_clipped_for_learning_and_not_in_returns() -> None:
         assert agent.replay.state()["reward"].max() == most
 
 
-def test_an_episode_that_was_cut_off_still_has_a_future() -> None:
-    """Its last state counts by γ; that of an episode that ended counts nothing."""
+def test_truncated_episode_still_has_a_future() -> None:
+    """The last state of a truncated episode counts by γ, that of a terminated one not at all."""
     agent = dqn_of(job_of(epsilon_end=1.0, epsilon_start=1.0), Corridor(is_number=False))
     environment = Corridor(is_number=False, most_steps=3)
     lived(agent, environment, 60)
@@ -276,7 +276,7 @@ def test_an_episode_that_was_cut_off_still_has_a_future() -> None:
     assert set(state["discount"][is_end].tolist()) == {0.0}
 
 
-def test_the_same_seed_lives_the_same_life() -> None:
+def test_same_seed_gives_the_same_episodes() -> None:
     environment = Corridor(is_number=False)
     lives = []
     for seed in (1, 1, 2):
@@ -287,7 +287,7 @@ def test_the_same_seed_lives_the_same_life() -> None:
     assert (lives[0] != lives[2]).any()
 
 
-def test_evaluation_has_the_same_episodes_each_time_and_side_by_side_as_alone() -> None:
+def test_evaluation_is_repeatable_and_independent_of_batching() -> None:
     import gymnasium
 
     job = jobs.changed(job_of(), ["reinforcement.evaluation_epsilon=0.2"])
@@ -300,8 +300,8 @@ def test_evaluation_has_the_same_episodes_each_time_and_side_by_side_as_alone() 
     assert len(set(together)) > 1
 
 
-def test_a_network_that_sees_nothing_is_told_once() -> None:
-    """Every ReLU of a layer is 0, whatever the agent sees in an evaluation."""
+def test_network_without_activity_is_reported_once() -> None:
+    """Every ReLU of a layer is 0 for all observations of an evaluation."""
     job = job_of()
     agent, blind = dqn_of(job, Corridor(is_number=False)), set[str]()
     scored: list[environments.Environment] = [Corridor(is_number=False)]
@@ -320,7 +320,7 @@ def test_a_network_that_sees_nothing_is_told_once() -> None:
     assert note.text.startswith("the network is blind: after 1,000 steps every ReLU of ")
 
 
-def test_the_ladder_takes_turns_and_annealing_falls() -> None:
+def test_ladder_repeats_and_annealing_falls() -> None:
     from chronograd.reinforce.agent import epsilon_at
 
     ladder = job_of(exploration="ladder", ladder=3).reinforcement
@@ -331,13 +331,13 @@ def test_the_ladder_takes_turns_and_annealing_falls() -> None:
     assert {epsilon_at(fixed, step, 0) for step in (0, 10, 10**6)} == {0.2}
 
 
-def test_without_what_it_remembers_nothing_is_kept() -> None:
+def test_no_replay_without_memory() -> None:
     job = job_of(replay_size=0, replay_start=1)
     assert job.reinforcement is not None
     assert replay_of(job.reinforcement, environments.Space((4,), np.dtype(np.float32), 2)) is None
 
 
-def test_a_copy_of_an_agent_is_restored_from_its_files(tmp_path: Any) -> None:
+def test_agent_is_restored_from_its_files(tmp_path: Any) -> None:
     environment = Corridor(is_number=False)
     for settings in ({}, {"replay": "proportional"}, {"replay": "rank"}, {"replay_size": 100}):
         agent = dqn_of(job_of(**settings), environment)

@@ -1,4 +1,4 @@
-"""What limits a run of actors, replay and learners: rates that must add up, the published 360 actors, and reports of planted runs."""
+"""The bottleneck among actors, replay and learners: consistent rates, the published 360 actors, and made-up reports."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from chronograd.errors import InputError
 from chronograd.reinforce.balance import BalanceSetting, Components, balance, best_of, enough_actors, gain
 from chronograd.reinforce.systems import SystemsView
 
-# Horgan et al. 2018, section 4: 139 frames/s of an actor, 4 frames a transition; 19 minibatches of 512 a second.
+# Horgan et al. 2018, section 4: 139 frames/s per actor, 4 frames per transition, 19 minibatches of 512 per second.
 PUBLISHED = Components(actor_s=4 / 139, learner_s=1 / 19)
 
 
-def test_the_published_balance() -> None:
-    """360 actors make 50K frames/s, that is 12.5K transitions/s; the learner draws 9.7K/s, 0.78 of each."""
+def test_published_balance() -> None:
+    """360 actors produce 50K frames/s, or 12.5K transitions/s. The learner draws 9.7K/s: each 0.78 times."""
     setting = BalanceSetting(batch=512, draws=9.7 / 12.5, num_actors=360)
     found = balance(PUBLISHED, setting)
     actors_per_s = found.rates["actors"] * 512 / setting.draws
     assert actors_per_s * 4 == pytest.approx(50_000, rel=0.01)
     assert actors_per_s == pytest.approx(12_500, rel=0.01)
     assert found.rates["learner"] * 512 == pytest.approx(9_700, rel=0.01)
-    assert found.rates["actors"] == pytest.approx(found.rates["learner"], rel=0.01)  # as many as the learner can take
+    assert found.rates["actors"] == pytest.approx(
+        found.rates["learner"], rel=0.01
+    )  # the most that the learner can process
     assert enough_actors(PUBLISHED, setting) == pytest.approx(360, abs=2)
     assert enough_actors(PUBLISHED, replace(setting, draws=1.0)) == 280
 
 
-def test_the_least_rate_is_that_of_all() -> None:
+def test_lowest_rate_limits_all() -> None:
     parts = Components(actor_s=0.01, learner_s=0.1, add_s=1e-4, draw_s=0.01)
     setting = BalanceSetting(batch=100, draws=10.0, num_actors=1)
-    one = balance(parts, setting)  # 10 transitions a minibatch, 0.1 s of one actor
+    one = balance(parts, setting)  # 10 transitions per minibatch, 0.1 s of one actor
     assert one.rates == pytest.approx({"actors": 10.0, "learner": 10.0, "replay": 1 / 0.011})
     assert balance(parts, replace(setting, num_actors=4)).bottleneck == "learner"
     assert one.transitions_per_s == pytest.approx(100.0)
@@ -45,8 +47,8 @@ def test_the_least_rate_is_that_of_all() -> None:
     assert narrow.bottleneck == "link"
 
 
-def test_a_second_learner() -> None:
-    """Where the learner limits, it doubles the rate until actors do; where actors limit, it brings nothing."""
+def test_gain_of_a_second_learner() -> None:
+    """If the learner limits, a second one doubles the rate up to the actors' limit; otherwise it adds nothing."""
     parts = Components(actor_s=0.01, learner_s=0.1)
     setting = BalanceSetting(batch=100, draws=10.0, num_actors=8)
     assert gain(parts, setting) == pytest.approx(1.0)
@@ -54,12 +56,12 @@ def test_a_second_learner() -> None:
     assert gain(parts, replace(setting, num_actors=2)) == pytest.approx(1.0)
 
 
-def test_the_best_number_is_the_fewest_near_the_top() -> None:
+def test_best_count_is_the_smallest_near_the_maximum() -> None:
     assert best_of({1: 5.0, 2: 9.6, 3: 10.0, 4: 9.9}) == 2
     assert best_of({1: 5.0, 2: 9.4, 3: 10.0}) == 3
 
 
-def test_times_that_are_none() -> None:
+def test_invalid_times() -> None:
     with pytest.raises(InputError, match="an actor takes 0"):
         Components(actor_s=0.0, learner_s=1.0)
     with pytest.raises(InputError, match="a value below its minimum"):
@@ -70,8 +72,8 @@ def test_times_that_are_none() -> None:
 
 
 @dataclass
-class Told:
-    """A report, written by hand."""
+class MadeUpReport:
+    """Made-up report."""
 
     role: str
     number: int
@@ -88,13 +90,13 @@ class Told:
 def view_of(
     actor: dict[str, float], learner: dict[str, float], replay: dict[str, float], cpu_s: float = 1.0
 ) -> SystemsView:
-    """Of ten seconds of two actors, a learner and a shard; seconds of each part."""
+    """Return ten seconds of two actors, a learner and a shard, from the seconds of each part."""
     view = SystemsView(cores=2, batch=64)
     shard = {"added": 1000.0, "drawn": 8000.0, "waited_s": 5.0, "size": 1000.0}
     view.add([
-        Told("learner", 0, 125, 0.0, 10.0, cpu_s, learner, more={"updates": 125.0, "priority_age_s": 0.5}),
-        *(Told("actor", n, 500, 0.0, 10.0, cpu_s, actor, more={"version": 100.0, "age_s": 0.2, "bytes": 1000.0}) for n in (0, 1)),
-        Told("replay", 0, 300, 0.0, 10.0, cpu_s, replay, more=shard),
+        MadeUpReport("learner", 0, 125, 0.0, 10.0, cpu_s, learner, more={"updates": 125.0, "priority_age_s": 0.5}),
+        *(MadeUpReport("actor", n, 500, 0.0, 10.0, cpu_s, actor, more={"version": 100.0, "age_s": 0.2, "bytes": 1000.0}) for n in (0, 1)),
+        MadeUpReport("replay", 0, 300, 0.0, 10.0, cpu_s, replay, more=shard),
     ])  # fmt: skip
     return view
 
@@ -111,15 +113,15 @@ def test_rates_and_ages() -> None:
     assert rates["steps_per_s"] == pytest.approx(100)
     assert rates["steps_per_s_of_actor"] == pytest.approx(50)
     assert (rates["added_per_s"], rates["drawn_per_s"], rates["batches_per_s"]) == pytest.approx((100, 800, 12.5))
-    assert rates["parameter_age_updates"] == 25  # the learner was at 125 when actors had 100
+    assert rates["parameter_age_updates"] == 25  # the learner was at 125 when the actors had 100
     assert (rates["parameter_age_s"], rates["priority_age_s"]) == pytest.approx((0.2, 0.5))
-    assert rates["blocks_waiting"] == pytest.approx(0.5)  # Little: 5 s of waiting in 10 s
+    assert rates["blocks_waiting"] == pytest.approx(0.5)  # Little's law: 5 s of waiting in 10 s
     assert (rates["actor_idle"], rates["learner_idle"], rates["replay_idle"]) == pytest.approx((0.05, 0.85, 0.95))
     assert rates["cores_busy"] == pytest.approx(4 / 20)
     assert rates["bytes_per_update"] == pytest.approx(16)
 
 
-def test_components_are_what_each_part_took() -> None:
+def test_components_are_times_per_unit() -> None:
     parts = view_of(WORKING_ACTOR, IDLE_LEARNER, IDLE_REPLAY).components()
     assert parts.actor_s == pytest.approx(9.5 / 500)
     assert parts.actor_cpu_s == pytest.approx(1.0 / 500)
@@ -138,7 +140,7 @@ def test_components_are_what_each_part_took() -> None:
         (WORKING_ACTOR, WORKING_LEARNER, IDLE_REPLAY, 4.9, "cores"),
     ],
 )  # fmt: skip
-def test_what_limits_is_named(
+def test_bottleneck_is_named(
     actor: dict[str, float], learner: dict[str, float], replay: dict[str, float], cpu_s: float, expected: str
 ) -> None:
     verdict = view_of(actor, learner, replay, cpu_s).verdict()
@@ -146,20 +148,20 @@ def test_what_limits_is_named(
     assert len(verdict.evidence) == 3
 
 
-def test_a_pause_is_nobody_s_time() -> None:
-    """Twice ten seconds of work, and an evaluation of thirty between them."""
+def test_pause_belongs_to_no_part() -> None:
+    """Work twice for ten seconds, with an evaluation of thirty seconds between."""
     view = SystemsView(cores=2, batch=64)
 
-    def told(begin_s: float, paused_s: float) -> None:
+    def add_reports(begin_s: float, paused_s: float) -> None:
         actor = {"idle_s": 1.0 + paused_s, "environment_s": 9.0}
         view.add([
-            Told("actor", 0, 500, begin_s + 1.0, begin_s + 10.0, 1.0, actor, more={"version": 100.0, "age_s": 0.2}),
-            Told("replay", 0, 30, begin_s - paused_s, begin_s + 10.0, 1.0, {"idle_s": 8.0 + paused_s, "add_s": 2.0}),
+            MadeUpReport("actor", 0, 500, begin_s + 1.0, begin_s + 10.0, 1.0, actor, more={"version": 100.0, "age_s": 0.2}),
+            MadeUpReport("replay", 0, 30, begin_s - paused_s, begin_s + 10.0, 1.0, {"idle_s": 8.0 + paused_s, "add_s": 2.0}),
         ])  # fmt: skip
 
-    told(0.0, 0.0)
+    add_reports(0.0, 0.0)
     view.pause(10.0, 40.0)
-    told(40.0, 30.0)
+    add_reports(40.0, 30.0)
     rates = view.rates()
     assert view.seconds == pytest.approx(20 - 1)
     assert rates["steps_per_s"] == pytest.approx(1000 / 19)
@@ -168,12 +170,14 @@ def test_a_pause_is_nobody_s_time() -> None:
     assert rates["cores_busy"] == pytest.approx(4 / (2 * 19))
 
 
-def test_rates_are_of_the_parts_there_are() -> None:
-    """A bundle acts 400 steps and learns 50 times: it has steps, minibatches and idle time, and no actor's or shard's figures."""
+def test_rates_of_a_bundle() -> None:
+    """A bundle acts 400 steps and learns 50 times: it has steps, minibatches and idle time, but no actor or shard
+    rates.
+    """
     view = SystemsView(cores=2, batch=64)
     view.add(
         [
-            Told(
+            MadeUpReport(
                 "learner",
                 0,
                 50,

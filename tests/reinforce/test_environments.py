@@ -1,4 +1,4 @@
-"""Environments by name, and Atari as its papers see it."""
+"""Environments by name, and Atari with the preprocessing of its papers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def job_on(name: str, network: str = "mlp", **settings: object) -> jobs.Job:
 
 @pytest.mark.gymnasium
 class TestGymnasium:
-    def test_cartpole_is_four_numbers_and_two_actions(self) -> None:
+    def test_cartpole_has_four_numbers_and_two_actions(self) -> None:
         space = environments.space(environments.make(job_on("gymnasium:CartPole-v1")))
         assert (space.shape, space.num_actions, space.dtype) == ((4,), 2, np.dtype(np.float32))
         assert (space.solved_at, space.frames_per_step, space.num_states) == (475, 1, None)
 
-    def test_a_state_s_number_is_a_vector_but_for_a_table(self) -> None:
+    def test_state_number_is_one_hot_except_for_a_table(self) -> None:
         for network, shape, states in (("mlp", (16,), None), ("table", (), 16)):
             environment = environments.make(job_on("gymnasium:FrozenLake-v1", network))
             space = environments.space(environment)
@@ -48,13 +48,13 @@ class TestGymnasium:
             ),
         ],
     )
-    def test_what_is_none_is_refused(self, name: str, error: type[InputError], message: str) -> None:
+    def test_invalid_environments(self, name: str, error: type[InputError], message: str) -> None:
         with pytest.raises(error, match=message) as refused:
             environments.make(job_on(name))
         assert refused.value.hint
 
-    def test_an_evaluation_ends_where_an_environment_has_no_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Walking into the wall for ever; a pole has its own limit."""
+    def test_evaluation_limits_endless_environments(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An agent walks into the wall forever; the pole has a time limit."""
         monkeypatch.setattr(environments, "MAX_STEPS", 30)
         job = job_on("gymnasium:CliffWalking-v1")
         assert not environments.space(environments.make(job)).has_limit
@@ -64,8 +64,8 @@ class TestGymnasium:
         ends = [episode.step(3)[2:4] for _ in range(30)]
         assert ends == [(False, False)] * 29 + [(False, True)]
 
-    def test_of_a_long_episode_every_other_picture_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of 25 steps and room for 8: those after 4, 8, … steps."""
+    def test_long_episode_keeps_every_other_image(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of 25 steps with room for 8 images, keep those after 4, 8, … steps."""
         monkeypatch.setattr(agents, "MAX_PICTURES", 8)
         walker = corridor.Corridor(length=40, is_number=False, most_steps=25)
         monkeypatch.setattr(agents, "picture", lambda environment: np.array(environment.steps))
@@ -82,7 +82,7 @@ class TestAtari:
 
         return AtariGame(name, **options)  # type: ignore[arg-type]
 
-    def test_it_shows_the_last_four_images_the_newest_last(self) -> None:
+    def test_observation_is_the_last_four_images(self) -> None:
         game = self.game(noop_starts=0)
         first, _ = game.reset(seed=0)
         assert (first.shape, first.dtype) == ((4, 84, 84), np.uint8)
@@ -95,7 +95,7 @@ class TestAtari:
             before = seen
 
     @pytest.mark.parametrize("stack", [1, 6])
-    def test_it_shows_as_many_images_as_a_job_says(self, stack: int) -> None:
+    def test_observation_has_the_requested_images(self, stack: int) -> None:
         game, usual = (
             environments.make(job_on("atari:pong", "dqn-2015", noop_starts=0, **more))
             for more in ({"frame_stack": stack}, {})
@@ -106,8 +106,8 @@ class TestAtari:
         for action in (2, 3, 2, 2, 3):
             assert (game.step(action)[0][-both:] == usual.step(action)[0][-both:]).all()
 
-    def test_an_image_is_the_mean_of_the_area_of_the_brighter_of_two_screens(self) -> None:
-        """A pixel of the small image covers 2.5 rows and 160/84 columns."""
+    def test_image_is_the_area_mean_of_two_screens(self) -> None:
+        """A pixel of the small image covers 2.5 rows and 160/84 columns of the brighter of two screens."""
         game = self.game()
         game._screens[:] = 0
         game._screens[0, :5, :40] = 100
@@ -117,12 +117,12 @@ class TestAtari:
         assert image.shape == (84, 84)
         assert (image[:2, :20] == 100).all()
         assert image[0, 21] == 0
-        # Column 21 - 1 = 20 ends at 40 exactly: 21 · 160/84 = 40.
+        # Column 21 - 1 = 20 ends exactly at 40: 21 · 160/84 = 40.
         assert image[0, 20] == 100
         assert (image[2:4] == 7).all()
         assert not image[4:].any()
 
-    def test_a_held_action_is_four_frames(self) -> None:
+    def test_action_lasts_four_frames(self) -> None:
         game = self.game(noop_starts=0)
         game.reset(seed=0)
         before = game._ale.getEpisodeFrameNumber()
@@ -130,7 +130,7 @@ class TestAtari:
         assert game._ale.getEpisodeFrameNumber() - before == 4
         assert environments.space(game).frames_per_step == 4
 
-    def test_the_same_seed_is_the_same_game(self) -> None:
+    def test_same_seed_gives_the_same_game(self) -> None:
         lives = []
         for seed in (3, 3, 4):
             game = self.game()
@@ -141,7 +141,7 @@ class TestAtari:
         assert lives[0] == lives[1]
         assert lives[0] != lives[2]
 
-    def test_nothing_is_pressed_for_a_drawn_number_of_frames(self) -> None:
+    def test_random_number_of_noop_frames(self) -> None:
         starts = set()
         game = self.game(noop_starts=30)
         for seed in range(12):
@@ -150,7 +150,7 @@ class TestAtari:
         assert len(starts) > 5
         assert max(starts) <= 30
 
-    def test_a_lost_life_ends_an_episode_where_that_is_asked_for(self) -> None:
+    def test_lost_life_ends_an_episode_if_requested(self) -> None:
         ends = {}
         for is_asked in (True, False):
             game = self.game("breakout", life_ends_episode=is_asked)
@@ -168,7 +168,7 @@ class TestAtari:
                 assert game.lives == 4
         assert ends == {True: (4, False), False: (0, True)}
 
-    def test_an_unknown_game_is_refused_by_near_names(self) -> None:
+    def test_unknown_game_suggests_near_names(self) -> None:
         with pytest.raises(NotFoundError, match="unknown Atari game 'breakot'") as refused:
             self.game("breakot")
         assert "breakout" in refused.value.hint

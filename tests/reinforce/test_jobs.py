@@ -1,4 +1,4 @@
-"""Jobs of reinforcement: their fields, what is refused, a run with its record, killed and resumed to the same weights."""
+"""Reinforcement jobs: their fields, refused jobs, a run with its record, and identical weights after a kill."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def job_of(*overrides: str) -> Job:
 # -- fields ----------------------------------------------------------------------------------------------
 
 
-def test_only_a_job_of_reinforcement_has_an_agent() -> None:
+def test_only_reinforcement_jobs_have_an_agent() -> None:
     plain = {"network": {"name": "mlp"}, "data": {"name": "gymnasium:CartPole-v1"}}
     agent = jobs.from_dict({"task": "reinforcement", **plain})
     assert agent.reinforcement == Reinforcement()
@@ -61,8 +61,8 @@ def test_only_a_job_of_reinforcement_has_an_agent() -> None:
         jobs.from_dict({**plain, "reinforcement": {"discount": 0.9}})
 
 
-def test_the_forms_of_two_papers() -> None:
-    """Mnih et al. 2015, extended data table 1; of 2013 what Algorithm 1 says."""
+def test_algorithm_defaults_match_two_papers() -> None:
+    """Mnih et al. 2015, extended data table 1, and Algorithm 1 of 2013."""
     form = Reinforcement(algorithm="dqn-2015")
     assert (form.discount, form.replay_size, form.replay_start) == (0.99, 1_000_000, 50_000)
     assert (form.update_every, form.target_every, form.loss, form.clip_rewards) == (4, 10_000, "huber", True)
@@ -76,7 +76,7 @@ def test_the_forms_of_two_papers() -> None:
 
 @pytest.mark.atari
 def test_pong_at_two_sizes() -> None:
-    """As published: all of the algorithm's own, 200 million frames. On a laptop: with what is learned sooner."""
+    """The paper size uses all defaults and 200 million frames; the laptop size uses faster options."""
     paper, laptop = (jobs.load(EXAMPLE.with_name(f"{name}.yaml")) for name in ("pong-paper", "pong"))
     assert paper.reinforcement == Reinforcement()
     steps = paper.training.epochs * paper.reinforcement.steps_per_epoch
@@ -90,8 +90,8 @@ def test_pong_at_two_sizes() -> None:
 
 @pytest.mark.atari
 @pytest.mark.parametrize("replay", ["uniform", "proportional"])
-def test_an_agent_learns_from_the_newest_image_alone(tmp_path: Path, replay: str) -> None:
-    """As many input channels as images are stacked; killed and resumed runs have them, too."""
+def test_agent_sees_the_requested_images(tmp_path: Path, replay: str) -> None:
+    """The input has one channel per stacked image, also in killed and resumed runs."""
     from safetensors.numpy import load_file
 
     few = ("training.epochs=1", "training.batch=4", "reinforcement.steps_per_epoch=40", "reinforcement.replay_start=20",
@@ -110,7 +110,7 @@ def test_an_agent_learns_from_the_newest_image_alone(tmp_path: Path, replay: str
     assert replay_kept["frames"].shape[1:] == (84, 84)
 
 
-def test_a_job_file_says_what_differs_from_its_algorithm() -> None:
+def test_job_file_states_only_differences() -> None:
     job = job_of("reinforcement.algorithm=dqn-2013", "reinforcement.loss=squared")
     stated = jobs.stated(job)["reinforcement"]
     assert stated["algorithm"] == "dqn-2013"
@@ -120,7 +120,7 @@ def test_a_job_file_says_what_differs_from_its_algorithm() -> None:
     assert jobs.from_dict(jobs.resolved(job)) == job
 
 
-def test_exponents_that_are_not_given_are_those_of_the_kind_of_replay() -> None:
+def test_default_exponents_depend_on_the_replay() -> None:
     """Schaul et al. 2016, table 3."""
     for replay, exponents in {"proportional": (0.6, 0.4), "rank": (0.7, 0.5)}.items():
         job = job_of(f"reinforcement.replay={replay}")
@@ -155,7 +155,7 @@ def test_exponents_that_are_not_given_are_those_of_the_kind_of_replay() -> None:
         (["reinforcement.frame_stack=17"], "frame_stack.*16"),
     ],
 )  # fmt: skip
-def test_what_an_agent_has_not_is_refused(overrides: list[str], message: str) -> None:
+def test_unsupported_agent_options(overrides: list[str], message: str) -> None:
     with pytest.raises(Exception, match=message) as refused:
         check_anywhere(job_of(*overrides))
     assert refused.value.hint  # type: ignore[attr-defined]
@@ -171,7 +171,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 @pytest.mark.gymnasium
 class TestRun:
-    def test_its_record_has_returns_frames_and_parts(self, run: RunDir) -> None:
+    def test_record_has_returns_frames_and_parts(self, run: RunDir) -> None:
         record = run.record()
         assert record.value("frames") == 450
         assert record["mean_return"].n == 3
@@ -185,18 +185,18 @@ class TestRun:
         assert 0.5 < parts / record.value("step_time_s") <= 1.001
         assert record.value("trained_params") == 5 * 16 + 17 * 2
 
-    def test_its_curves_are_what_the_lines_say(self, run: RunDir) -> None:
+    def test_curves_match_the_lines(self, run: RunDir) -> None:
         record, log = run.record(), run.read_steps()
         curve = record.curves["training"].columns
         assert curve["frames"] == [150, 300, 450]
         assert curve["mean_return"] == [epoch.mean_return for epoch in log.of(Epoch)]
         episodes = log.of(EpisodeLine)
         assert record.curves["episodes"].columns["total"] == [one.total for one in episodes]
-        assert all(one.total == one.length for one in episodes)  # of a pole: a reward of 1 per step
+        assert all(one.total == one.length for one in episodes)  # pole: a reward of 1 per step
         assert sum(line.num_steps or 0 for line in log.steps) == 450
         assert [line.step for line in log.steps][-1] == 450
 
-    def test_it_is_watched_listed_and_reported(self, run: RunDir) -> None:
+    def test_run_is_watched_listed_and_reported(self, run: RunDir) -> None:
         live = LiveRun(run)
         ends = live.poll()
         figures = live.figures()
@@ -218,33 +218,36 @@ class TestRun:
         (episode,) = (s for s in page.sections if s.title == "An episode")
         assert "in 6 moments from begin to end" in episode.takeaway
 
-    def test_where_its_steps_go_is_explained(self, run: RunDir) -> None:
+    def test_step_time_is_explained(self, run: RunDir) -> None:
         record = run.record()
         (section,) = explain([run.path]).sections
-        told = {row["part"]: row["seconds"] for row in section.data}
-        assert sum(told.values()) == pytest.approx(record.value("step_time_s"))
-        assert told["learning"] == record.value("learn_s")
-        largest = max((part for part in told if part != "else"), key=lambda part: told[part])
-        assert f", {largest} takes {percent(told[largest] / record.value('step_time_s'), 0)}." in section.takeaway
+        seconds_by_part = {row["part"]: row["seconds"] for row in section.data}
+        assert sum(seconds_by_part.values()) == pytest.approx(record.value("step_time_s"))
+        assert seconds_by_part["learning"] == record.value("learn_s")
+        largest = max((part for part in seconds_by_part if part != "else"), key=lambda part: seconds_by_part[part])
+        assert (
+            f", {largest} takes {percent(seconds_by_part[largest] / record.value('step_time_s'), 0)}."
+            in section.takeaway
+        )
         outside = record.value("wall_time_s") - record.value("training_time_s")
         assert f"start-up took {seconds(outside)}" in section.lines[1]
         both = explain([run.path, run.path])
         assert [section.title for section in both.sections] == [f"{run.path.name}: where an agent's step goes"] * 2
 
-    def test_it_is_not_measured(self) -> None:
+    def test_run_cannot_be_measured(self) -> None:
         with pytest.raises(JobError, match="learning job cannot be measured"):
             measure(job_of())
 
 
-def test_an_epoch_without_an_update_says_so() -> None:
-    """And not that its loss was not finite, as one that diverged does."""
+def test_epoch_without_an_update_is_reported() -> None:
+    """It must not report a non-finite loss, which means divergence."""
     texts = [
         epoch_text(line_of_epoch(Progress(step=150, epoch=1), loss, 1.0, [10.0]), 3) for loss in (None, math.nan, 0.25)
     ]
     assert [text.split("  ")[2] for text in texts] == ["no update yet", "train loss not finite", "train loss 0.2500"]
 
 
-def test_the_first_job_of_the_manual_is_the_example() -> None:
+def test_manual_shows_the_example_job() -> None:
     manual = (EXAMPLE.parent.parent / "docs" / "reinforcement.md").read_text()
     shown = manual.partition("```yaml\n")[2].partition("```")[0]
     assert EXAMPLE.read_text().endswith(shown)
@@ -252,7 +255,7 @@ def test_the_first_job_of_the_manual_is_the_example() -> None:
 
 
 @pytest.mark.gymnasium
-def test_it_stops_at_its_target(tmp_path: Path) -> None:
+def test_run_stops_at_its_target(tmp_path: Path) -> None:
     run = train(job_of("reinforcement.target_return=5"), out=tmp_path / "run")
     record = run.record()
     assert record.provenance.stopped == "the target return was reached"
@@ -261,7 +264,7 @@ def test_it_stops_at_its_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.gymnasium
-def test_a_table_runs_as_a_job_too(tmp_path: Path) -> None:
+def test_table_job(tmp_path: Path) -> None:
     job = jobs.from_dict(
         {
             "task": "reinforcement",
@@ -299,8 +302,8 @@ def end_of(run: RunDir) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.gymnasium
 @pytest.mark.parametrize("variant", ["uniform", "proportional"])
-def test_killed_at_any_moment_it_ends_with_the_same_weights(tmp_path: Path, variant: str, fork_server: Server) -> None:
-    """Network, target, optimizer, replay, losses, episodes and returns; the replay is full and begins anew meanwhile."""
+def test_killed_run_ends_with_the_same_weights(tmp_path: Path, variant: str, fork_server: Server) -> None:
+    """Compare network, target, optimizer, replay (full and wrapped), losses, episodes and returns."""
     more = () if variant == "uniform" else ("reinforcement.n_step=3", "reinforcement.update_every=7")
     job = job_of("training.epochs=4", "reinforcement.steps_per_epoch=120", "reinforcement.replay_size=150",
                  f"reinforcement.replay={variant}", *more)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Networks of deep Q-learning: sizes as published, what they compute, what does not fit."""
+"""Networks of deep Q-learning: published sizes, their outputs, and invalid options."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def num_params(network: torch.nn.Module) -> int:
 
 
 @pytest.mark.parametrize("actions", [2, 6, 18])
-def test_the_network_of_2015_has_513_parameters_per_action_above_1684128(actions: int) -> None:
+def test_dqn_2015_parameter_count(actions: int) -> None:
     network = registry.build("dqn-2015", num_classes=actions, device="meta")
     assert num_params(network) == 1_684_128 + 513 * actions
 
 
-def test_dueling_adds_what_is_above_and_below_the_mean() -> None:
-    """Q = V + A - mean A, so Q averages to V; worked out by hand of the two streams."""
+def test_dueling_subtracts_the_mean_advantage() -> None:
+    """Q = V + A - mean A, so the mean of Q is V; compute it from the two streams."""
     torch.manual_seed(0)
     network = mlp(4, 3, hidden=[8, 8], dueling=True)
     head = network[-1]
@@ -51,23 +51,23 @@ def test_dueling_adds_what_is_above_and_below_the_mean() -> None:
     assert torch.allclose(network(x).mean(1), values[:, 0], atol=1e-6)
 
 
-def test_the_dueling_network_of_2015_has_two_heads() -> None:
+def test_dueling_dqn_2015_has_two_heads() -> None:
     network = registry.build("dqn-2015", {"dueling": True}, num_classes=6, device="meta")
     trunk = 8_224 + 32_832 + 36_928
     assert num_params(network) == trunk + 2 * 1_606_144 + 513 * (1 + 6)
 
 
-def test_widths_of_mlp_are_counted_by_hand() -> None:
+def test_mlp_parameter_count() -> None:
     assert num_params(mlp(4, 2, hidden=[120, 84])) == 5 * 120 + 121 * 84 + 85 * 2
     assert num_params(mlp(4, 2, hidden=[16], dueling=True)) == 2 * 5 * 16 + 17 * (1 + 2)
 
 
-def test_a_job_builds_what_fits_its_environment() -> None:
+def test_job_builds_a_network_for_its_environment() -> None:
     assert build(job_of(hidden=[16, 16]), POLE)(torch.zeros(3, 4)).shape == (3, 2)
     assert build(job_of("dqn-2013"), GAME, device="meta")(torch.zeros(3, 4, 84, 84, device="meta")).shape == (3, 6)
 
 
-def test_channels_last_is_a_layout_and_nothing_else() -> None:
+def test_channels_last_changes_only_the_layout() -> None:
     asked = job_of("dqn-2013")
     laid_out = asked.model_copy(update={"training": asked.training.model_copy(update={"channels_last": True})})
     torch.manual_seed(0)
@@ -80,8 +80,8 @@ def test_channels_last_is_a_layout_and_nothing_else() -> None:
     torch.testing.assert_close(other(seen), plain(seen))
 
 
-def test_a_layer_is_dead_that_lets_nothing_through_for_all_that_is_seen() -> None:
-    """The second of two observations wakes the first layer; the second layer lets nothing through of either."""
+def test_dead_layers_over_all_observations() -> None:
+    """The second observation activates the first layer; the second layer is always inactive."""
     network = mlp(4, 2, (8, 8)).requires_grad_(False)
     network[1].weight[:] = torch.eye(8, 4)
     network[1].bias[:] = -1
@@ -106,13 +106,13 @@ def test_a_layer_is_dead_that_lets_nothing_through_for_all_that_is_seen() -> Non
         ("mlp", {"hidden": "64"}, POLE, "hidden is '64'"),
     ],
 )
-def test_what_does_not_fit_is_refused(network: str, options: dict[str, object], space: Space, message: str) -> None:
+def test_unsuitable_options(network: str, options: dict[str, object], space: Space, message: str) -> None:
     with pytest.raises(InputError, match=message) as refused:
         build(job_of(network, **options), space, device="meta")
     assert refused.value.hint
 
 
-def test_pixels_are_seen_from_0_to_1() -> None:
+def test_pixels_are_scaled_to_one() -> None:
     seen = as_input(np.array([[0, 51, 255]], np.uint8), torch.device("cpu"))
     assert torch.allclose(seen, torch.tensor([[0.0, 0.2, 1.0]]))
     assert as_input(np.array([[0.5]]), torch.device("cpu")).dtype == torch.float32

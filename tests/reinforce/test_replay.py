@@ -1,4 +1,4 @@
-"""Replay against brute force: every transition in a list, every probability written out."""
+"""Replay compared with brute force: a list of all transitions, with explicit probabilities."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ KINDS: dict[str, Callable[..., Any]] = {
     "rank-based": RankBasedReplay,
     "sharded": lambda capacity, **more: ShardedReplay([ProportionalReplay(capacity, **more)]),
 }
-# A χ² test of right frequencies fails once in so many; seeds are fixed, so these do not.
+# A χ² test of correct frequencies fails with this probability; fixed seeds make it deterministic.
 MIN_P = 1e-3
 
 
 def numbered(numbers: Any) -> Transitions:
-    """Transitions that can be told apart: every field says its number."""
+    """Return distinct transitions: every field contains the number."""
     of = np.asarray(numbers, np.int64)
     return Transitions(
         observation=np.stack([of, 2 * of], 1).astype(np.float32),
@@ -50,13 +50,13 @@ def numbered(numbers: Any) -> Transitions:
 
 
 def is_whole(transitions: Transitions) -> bool:
-    """Whether all fields of each are of the same transition."""
+    """Return whether all fields of each belong to the same transition."""
     again = numbered(transitions.reward)
     return all(np.array_equal(getattr(transitions, name), getattr(again, name)) for name in Transitions.__slots__)
 
 
 def drawn(replay: Any, times: int, batch: int = 1, seed: int = 0) -> Counter[int]:
-    """How often each number is drawn."""
+    """Return how often each number is drawn."""
     rng = np.random.default_rng(seed)
     counts: Counter[int] = Counter()
     for number in range(times):
@@ -75,12 +75,12 @@ def p_value(counts: Counter[int], probabilities: dict[int, float]) -> float:
     )
 
 
-# -- what all of them do -----------------------------------------------------------------------------------
+# -- common behaviour ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_holds_the_newest(kind: str) -> None:
-    """Against a list, for blocks of all sizes, also some that are larger than the replay."""
+    """Compare with a list, for blocks of all sizes, including some larger than the replay."""
     rng, all_of_them = np.random.default_rng(0), list[int]()
     replay = KINDS[kind](37)
     for count in (1, 5, 36, 1, 37, 2, 100, 38, 12, 3):
@@ -95,11 +95,11 @@ def test_holds_the_newest(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_goes_on_after_restoring(kind: str) -> None:
-    """Restored, it draws the same, and takes in and drops the same, as the one that was saved."""
+def test_restored_replay_continues_identically(kind: str) -> None:
+    """The restored replay draws, adds and drops the same transitions as the saved one."""
     replay, again = KINDS[kind](50), KINDS[kind](50)
     rng = np.random.default_rng(1)
-    for start in range(0, 80, 8):  # the ring has gone around
+    for start in range(0, 80, 8):  # the ring has wrapped
         replay.add(numbered(range(start, start + 8)))
         sample = replay.sample(16, rng)
         replay.update(sample.indices, rng.random(16))
@@ -107,13 +107,13 @@ def test_goes_on_after_restoring(kind: str) -> None:
     for one in (replay, again):
         one.add(numbered(range(80, 90)))
     assert len(again) == len(replay) == 50
-    # Places differ, what is drawn of them does not: probabilities by number are the same.
+    # Positions differ, but the probabilities by number are equal.
     assert _probabilities(again) == pytest.approx(_probabilities(replay))
     assert set(again.state()) == set(replay.state())
 
 
 def _probabilities(replay: Any) -> dict[int, float]:
-    """By number, from what it would save."""
+    """Return priorities by number, from the saved state."""
     state = {name.removeprefix("0."): saved for name, saved in replay.state().items()}
     of = state.get("priorities", np.ones(len(state["reward"])))
     return dict(zip(state["reward"].astype(int).tolist(), of.tolist(), strict=True))
@@ -121,7 +121,7 @@ def _probabilities(replay: Any) -> dict[int, float]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_soft_capacity(kind: str) -> None:
-    """With slack, nothing is dropped before `trim`, and then the oldest are, and never drawn again."""
+    """With slack, only `trim` drops transitions: the oldest, which are never drawn again."""
     replay = KINDS[kind](20, slack=15)
     replay.add(numbered(range(33)))
     assert len(replay) == 33
@@ -129,33 +129,33 @@ def test_soft_capacity(kind: str) -> None:
     assert len(replay) == 20
     assert replay.trim() == 0
     assert min(drawn(replay, 20, 64)) >= 13
-    replay.add(numbered(range(33, 60)))  # more than fits: the slack has an end
+    replay.add(numbered(range(33, 60)))  # more than fits: the slack is limited
     assert len(replay) == 35
     replay.trim()
     assert min(drawn(replay, 20, 64)) >= 40
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_to_draw(kind: str) -> None:
+def test_empty_replay_is_refused(kind: str) -> None:
     with pytest.raises(InputError, match="empty"):
         KINDS[kind](10).sample(4, np.random.default_rng(0))
 
 
-def test_a_capacity_of_none() -> None:
+def test_zero_capacity_is_refused() -> None:
     with pytest.raises(InputError, match="a replay of 0 transitions"):
         UniformReplay(0)
 
 
 @pytest.mark.parametrize("kind", ["proportional", "rank-based", "sharded"])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
-def test_a_priority_that_is_none(kind: str, wrong: float) -> None:
+def test_invalid_priorities(kind: str, wrong: float) -> None:
     replay = KINDS[kind](10)
     replay.add(numbered(range(4)))
     with pytest.raises(InputError, match="finite priorities"):
         replay.update(np.arange(4), np.array([1.0, wrong, 1.0, 1.0]))
 
 
-def test_a_sample_of_all() -> None:
+def test_minibatch_of_all_transitions() -> None:
     sample = Minibatch.of(numbered(range(3)))
     assert sample.weights.tolist() == [1, 1, 1]
     assert sample.transitions.reward.tolist() == [0, 1, 2]
@@ -164,7 +164,7 @@ def test_a_sample_of_all() -> None:
 # -- distributions -----------------------------------------------------------------------------------------
 
 
-def test_uniform_draws_all_alike() -> None:
+def test_uniform_draws_equally() -> None:
     replay = UniformReplay(40)
     replay.add(numbered(range(60)))
     assert p_value(drawn(replay, 300, 64), dict.fromkeys(range(20, 60), 1.0)) > MIN_P
@@ -172,7 +172,7 @@ def test_uniform_draws_all_alike() -> None:
 
 @pytest.mark.parametrize("batch", [7, 64])
 def test_proportional_draws_by_priority(batch: int) -> None:
-    """P(i) = p_i^α / Σ p_k^α, through changes of priorities and a ring that goes around."""
+    """P(i) = p_i^α / Σ p_k^α, after changed priorities and a wrapped ring."""
     rng = np.random.default_rng(2)
     replay = ProportionalReplay(150, alpha=0.6)
     priorities = dict(enumerate(rng.gamma(0.5, size=230)))
@@ -184,7 +184,7 @@ def test_proportional_draws_by_priority(batch: int) -> None:
         numbers = dict(zip(sample.indices.tolist(), sample.transitions.reward.astype(int).tolist(), strict=True))
         priorities |= {numbers[place]: value for place, value in new.items()}
     powers = {number: p**0.6 for number, p in priorities.items() if number >= 80}
-    # Those drawn less than five times are too rare for the test.
+    # Numbers drawn less than five times are too rare for the test.
     counts = drawn(replay, 20_000 // batch, batch)
     common = {n: p for n, p in powers.items() if p / sum(powers.values()) * 20_000 > 5}
     assert p_value(Counter({n: counts[n] for n in common}), common) > MIN_P
@@ -192,7 +192,7 @@ def test_proportional_draws_by_priority(batch: int) -> None:
 
 @pytest.mark.parametrize("kind", [ProportionalReplay, RankBasedReplay])
 def test_alpha_0_is_uniform(kind: Any) -> None:
-    """P = 1/N, and all weights 1 for any β."""
+    """P = 1/N, and all weights are 1 for any β."""
     replay = kind(30, alpha=0.0, beta_start=0.7)
     replay.add(numbered(range(30)), np.arange(30) ** 2.0)
     sample = replay.sample(256, np.random.default_rng(0))
@@ -215,7 +215,7 @@ def test_four_priorities() -> None:
 
 
 def test_rank_based_draws_by_rank() -> None:
-    """Of errors 100, 3, 2, 1 the first is drawn 1/1^α : 1/4^α as often as the last, whatever it is."""
+    """With errors 100, 3, 2, 1, the first is drawn 1/1^α : 1/4^α as often as the last, whatever its size."""
     replay = RankBasedReplay(4, alpha=0.7, resort_every=1)
     replay.add(numbered(range(4)), np.array([1.0, 100.0, 2.0, 3.0]))
     ranks = {1: 1, 3: 2, 2: 3, 0: 4}
@@ -225,11 +225,11 @@ def test_rank_based_draws_by_rank() -> None:
     assert p_value(drawn(replay, 1000, 8), {n: r**-0.7 for n, r in ranks.items()}) > MIN_P
 
 
-def test_rank_based_sorts_now_and_then() -> None:
+def test_rank_based_sorts_periodically() -> None:
     replay = RankBasedReplay(100, alpha=1.0, resort_every=50)
     replay.add(numbered(range(60)), np.linspace(60, 1, 60))
     before = drawn(replay, 200, 8)
-    replay.add(numbered(range(60, 100)), np.full(40, 1e3))  # 40 changes: not yet
+    replay.add(numbered(range(60, 100)), np.full(40, 1e3))  # 40 changes: not sorted yet
     assert max(drawn(replay, 50, 8)) < 60
     replay.update(np.arange(10), np.full(10, 0.1))  # 50
     after = drawn(replay, 200, 8)
@@ -237,8 +237,8 @@ def test_rank_based_sorts_now_and_then() -> None:
     assert before[0] > 4 * after[0]
 
 
-def test_weights_undo_the_bias() -> None:
-    """With β = 1, the weighted mean over draws is the plain mean over all."""
+def test_weights_remove_the_bias() -> None:
+    """With β = 1, the weighted mean over draws is the mean over all."""
     rng = np.random.default_rng(3)
     replay = ProportionalReplay(200, alpha=0.6, beta_start=1.0)
     replay.add(numbered(range(200)), rng.gamma(2.0, size=200))
@@ -263,8 +263,8 @@ def test_beta_rises_to_1() -> None:
     assert ProportionalReplay(4, beta_start=0.4).beta == 0.4
 
 
-def test_new_ones_come_first() -> None:
-    """What comes without priority has the largest so far, 1 at first."""
+def test_new_transitions_have_the_highest_priority() -> None:
+    """A transition without priority gets the largest so far, initially 1."""
     replay = ProportionalReplay(10, alpha=1.0)
     replay.add(numbered([0]))
     replay.update(np.array([0]), np.array([5.0]))
@@ -280,7 +280,7 @@ def test_new_ones_come_first() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 1000, 20_000])
-def test_sum_tree_finds_what_a_running_sum_finds(size: int) -> None:
+def test_sum_tree_matches_a_cumulative_sum(size: int) -> None:
     rng = np.random.default_rng(size)
     tree = SumTree(size)
     weights = np.zeros(size)
@@ -299,14 +299,14 @@ def test_sum_tree_finds_what_a_running_sum_finds(size: int) -> None:
         assert total == pytest.approx(weights.sum())
         running = np.cumsum(weights)
         expected = np.searchsorted(running, shares * running[-1], "right")
-        # At a border rounding may decide for a neighbour; never for one without weight.
+        # At a boundary, rounding may select a neighbour, but never one without weight.
         assert (weights[found] > 0).all()
         assert np.mean(found == np.minimum(expected, np.flatnonzero(weights)[-1])) > 0.98
         assert np.abs(running[found] - shares * running[-1]).max() <= weights.max() + 1e-9
 
 
 def test_sum_tree_does_not_drift() -> None:
-    """After many changes the sums are those of the leaves, to rounding of a single sum."""
+    """After many changes, the sums equal those of the leaves, up to the rounding of one sum."""
     rng = np.random.default_rng(0)
     tree = SumTree(500)
     for _ in range(3000):
@@ -323,7 +323,7 @@ def test_weights_of_equal_probabilities() -> None:
 
 
 def _episode(length: int, seed: int, n: int = 1) -> Transitions:
-    """Stacks of four frames of one episode of random pictures, with transitions of n steps."""
+    """Return stacks of four frames from an episode of random images, with n-step transitions."""
     frames = np.random.default_rng(seed).integers(0, 256, (length + n + 3, 6, 5), dtype=np.uint8)
     stacks = np.stack([frames[i : i + 4] for i in range(length + n)])
     return Transitions(
@@ -333,7 +333,7 @@ def _episode(length: int, seed: int, n: int = 1) -> Transitions:
 
 
 def test_frames_are_stored_once() -> None:
-    """An episode of 100 steps has 103 + 1 different frames; 8 a transition were given."""
+    """An episode of 100 steps has 103 + 1 different frames; each transition contains 8."""
     plain, once = UniformReplay(100), UniformReplay(100, stores_frames_once=True)
     for replay in (plain, once):
         replay.add(_episode(100, seed=1))
@@ -345,8 +345,8 @@ def test_frames_are_stored_once() -> None:
             assert np.array_equal(getattr(first.transitions, name), getattr(second.transitions, name))
 
 
-def test_frames_go_with_their_transitions() -> None:
-    """After many episodes of three steps a transition, there are those of the last 100 transitions only."""
+def test_frames_are_dropped_with_their_transitions() -> None:
+    """After many episodes of 3-step transitions, only frames of the last 100 transitions remain."""
     replay = UniformReplay(100, stores_frames_once=True)
     reference: dict[float, tuple[np.ndarray, np.ndarray]] = {}
     for seed in range(12):
@@ -364,7 +364,7 @@ def test_frames_go_with_their_transitions() -> None:
 
 
 def test_too_many_frames() -> None:
-    """Episodes of one step share nothing."""
+    """Episodes of one step share no frames."""
     replay = UniformReplay(100, stores_frames_once=True)
     apart = np.random.default_rng(0).integers(0, 256, (2, 50, 4, 6, 5), dtype=np.uint8)
     rest = np.zeros(50, np.float32)
@@ -378,7 +378,7 @@ def test_frames_saved_and_restored() -> None:
     again.restore(replay.state())
     assert isinstance(again._storage, Frames)
     assert again._storage.num_stored == 64
-    assert replay.state()["frames"].shape == (64, 6, 5)  # each once, on the disk too
+    assert replay.state()["frames"].shape == (64, 6, 5)  # also stored once on disk
     first, second = (one.sample(200, np.random.default_rng(0)).transitions for one in (replay, again))
     of = dict(zip(first.reward.tolist(), first.observation, strict=True))
     assert all(
@@ -389,8 +389,8 @@ def test_frames_saved_and_restored() -> None:
 # -- shards ------------------------------------------------------------------------------------------------
 
 
-def test_shards_draw_as_one() -> None:
-    """Three shards of unequal sums, one of them empty, draw what one replay of all would."""
+def test_shards_draw_like_one_replay() -> None:
+    """Use three shards with unequal sums and an empty one."""
     rng = np.random.default_rng(4)
     sharded = ShardedReplay([ProportionalReplay(40, alpha=1.0, beta_start=1.0) for _ in range(4)])
     priorities = rng.gamma(2.0, size=90)
@@ -407,8 +407,8 @@ def test_shards_draw_as_one() -> None:
     assert not set(numbers.tolist()) & set(drawn(sharded, 20, 32))
 
 
-def test_many_writers_at_once() -> None:
-    """Four threads write and one draws: nothing is lost, and nothing torn is drawn."""
+def test_concurrent_writers() -> None:
+    """Four threads write and one draws: nothing is lost or torn."""
     sharded = ShardedReplay([ProportionalReplay(4000) for _ in range(4)])
     sharded.add(numbered([0]), writer=0)
     errors: list[BaseException] = []
@@ -436,7 +436,7 @@ def test_many_writers_at_once() -> None:
 
 
 def _brute_force(rewards: list[float], terminal: bool, n: int, gamma: float) -> list[tuple[int, float, int, float]]:
-    """Of each step of one episode: its number, return, number of what follows, and discount."""
+    """Return for each step of an episode its number, return, next number, and discount."""
     out = []
     for t in range(len(rewards)):
         k = min(n, len(rewards) - t)
@@ -447,8 +447,8 @@ def _brute_force(rewards: list[float], terminal: bool, n: int, gamma: float) -> 
 
 
 @pytest.mark.parametrize("n", [1, 3, 5])
-def test_n_steps_against_brute_force(n: int) -> None:
-    """Episodes of all lengths from 1, ended and cut off, of several environments that step together."""
+def test_n_steps_match_brute_force(n: int) -> None:
+    """Use terminated and truncated episodes of all lengths from 1, in parallel environments."""
     gamma, rng = 0.9, np.random.default_rng(n)
     num_envs, assembler = 3, NStep(n, gamma, 3)
     expected: list[list[tuple[int, float, int, float]]] = [[] for _ in range(num_envs)]
@@ -484,7 +484,7 @@ def test_n_steps_against_brute_force(n: int) -> None:
             assert mine == pytest.approx(theirs, abs=1e-5)
 
 
-def test_n_step_keeps_no_view() -> None:
+def test_n_step_copies_observations() -> None:
     """An environment may write its next observation into the same array."""
     assembler, seen = NStep(1, 0.9), np.zeros((1, 2), np.float32)
     first = assembler.step(seen, np.array([1]), np.array([1.0]), seen, np.array([False]), np.array([False]))

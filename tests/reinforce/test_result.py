@@ -1,4 +1,4 @@
-"""From the steps file of an agent to its record: arithmetic on lines written here."""
+"""The record of an agent from its steps file, computed from made-up lines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from chronograd.rundir.steps import Epoch, MemoryLine, StepLine
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cartpole.yaml"
 
 
-def test_an_epoch_that_went_on_after_a_pause_counts_as_a_whole(tmp_path: Path) -> None:
-    """Two epochs of 10 s; the second was interrupted after 7 s, and done in 3 s after the restart."""
+def test_interrupted_epoch_counts_completely(tmp_path: Path) -> None:
+    """Run two epochs of 10 s; the second stops after 7 s and takes 3 s after the restart."""
     job = jobs.load(EXAMPLE, ["training.epochs=2", "reinforcement.target_return=null"])
     run = RunDir.create(job, out=tmp_path / "run")
     for starts in ([(10, 1, 10.0, 10.0), (17, None, 17.0, None)], [(20, 2, 20.0, 3.0)]):

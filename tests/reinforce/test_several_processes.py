@@ -1,4 +1,4 @@
-"""Fields of jobs of Ape-X and Gorila, and what is refused before anything is started."""
+"""Job fields of Ape-X and Gorila, and jobs refused before the start."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def job_of(*overrides: str) -> Job:
     return jobs.load(EXAMPLE, [f"reinforcement.{override}" for override in overrides])
 
 
-def test_the_form_of_the_paper() -> None:
-    """Horgan et al. 2018: priorities, 3 steps, double and dueling, a copy every 2,500, and 658 steps for an update."""
+def test_apex_defaults_match_the_paper() -> None:
+    """Horgan et al. 2018: priorities, 3 steps, double and dueling, a copy every 2,500, and 658 steps per update."""
     form = Reinforcement(algorithm="apex")
     assert (form.replay, form.replay_size, form.n_step, form.double, form.dueling) == (
         "proportional",
@@ -33,7 +33,7 @@ def test_the_form_of_the_paper() -> None:
     assert form.update_every == round(12_500 / 19)
 
 
-def test_which_program_runs_a_job(tmp_path: Path) -> None:
+def test_program_of_each_algorithm(tmp_path: Path) -> None:
     commands = {name: registry.load("single").plan(job_of(f"algorithm={name}"), tmp_path, ["train"]).command for name in ("dqn-2015", "apex", "gorila")}  # fmt: skip
     assert [command[2] for command in commands.values()] == [
         "chronograd.reinforce.worker", "chronograd.backends.apex.run", "chronograd.backends.apex.run",
@@ -56,13 +56,13 @@ def test_which_program_runs_a_job(tmp_path: Path) -> None:
         (["algorithm=gorila", "replay_size=0", "replay_start=1"], "learners draw from replay"),
     ],
 )
-def test_what_is_refused(overrides: list[str], message: str) -> None:
+def test_invalid_jobs(overrides: list[str], message: str) -> None:
     with pytest.raises(JobError, match=message):
         check_anywhere(job_of(*overrides))
 
 
 @pytest.mark.ray
 @pytest.mark.gymnasium
-def test_what_is_right() -> None:
+def test_valid_jobs() -> None:
     check_anywhere(job_of("algorithm=apex", "actors=3", "replay_shards=2"))
     check_anywhere(job_of("algorithm=gorila", "learners=2", "bundled=true"))
