@@ -1,4 +1,4 @@
-"""What `predict` and `simulate` say, called from Python."""
+"""The answers of `predict` and `simulate`, called from Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACE = trace_network("lenet5")
 JOB = jobs.from_dict({"network": {"name": "lenet5"}, "data": {"name": "digits"}, "cluster": {"device": "v100"}})
 
 
-def test_a_record_is_said_with_its_step_time_first() -> None:
+def test_record_starts_with_its_step_time() -> None:
     answer = predict_jobs(TRACE, [JOB], samples=1000)
     (section,) = answer.sections
     step = predict(TRACE, JOB)["step_time_s"]
@@ -34,7 +34,7 @@ def test_a_record_is_said_with_its_step_time_first() -> None:
     assert answer.as_data()["quantities"]["step_time_s"]["value"] == step.value
 
 
-def test_several_devices_are_a_record_each_and_stand_side_by_side() -> None:
+def test_two_devices_are_columns() -> None:
     answer = predict_jobs(TRACE, on_devices(JOB, ["2xv100", "h100"]), samples=1000)
     assert [record["cluster"]["count"] for record in answer.as_data()] == [2, 1]
     (section,) = answer.sections
@@ -45,7 +45,7 @@ def test_several_devices_are_a_record_each_and_stand_side_by_side() -> None:
     assert on_devices(JOB, []) == [JOB]
 
 
-def test_many_devices_stand_below_each_other() -> None:
+def test_many_devices_are_rows() -> None:
     answer = predict_jobs(TRACE, on_devices(JOB, ["v100", "t4", "h100", "a100-80"]), samples=1000)
     table = answer.sections[0].table
     assert table is not None
@@ -53,7 +53,7 @@ def test_many_devices_stand_below_each_other() -> None:
     assert [row[1] for row in table.rows] == [seconds(r.value("step_time_s")) for r in answer.records.values()]
 
 
-def test_what_does_not_fit_is_said_first_and_once() -> None:
+def test_insufficient_memory_is_reported_first_and_once() -> None:
     huge = jobs.changed(JOB, ["training.batch=400000"])
     both = predict_jobs(TRACE, on_devices(huge, ["p4", "h200"]))
     needed = both.as_data()[0]["quantities"]["memory_peak_bytes"]["value"] / GIB
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_said_first_and_once() -> None:
     assert alone.sections[0].takeaway.startswith(f"It does not fit: a rank needs {needed:.3g} GiB plus ")
 
 
-def test_a_prediction_has_no_empty_columns_and_its_sources_are_details() -> None:
+def test_prediction_has_no_empty_columns() -> None:
     table = predict_jobs(TRACE, [JOB], samples=1000).sections[0].table
     assert table is not None
     assert table.columns == ["quantity", "value", "80 % interval", "source"]
@@ -74,15 +74,15 @@ def test_a_prediction_has_no_empty_columns_and_its_sources_are_details() -> None
     assert any(note.startswith("price: ") for note in table.notes)
 
 
-def test_rounding_is_no_wait() -> None:
-    """Ranks that hardly vary wait for one another for nothing, and not for less than nothing."""
+def test_rounding_gives_no_wait() -> None:
+    """Ranks with almost no variation wait for zero seconds, never less."""
     cluster = {"device": "v100", "count": 2, "per_node": 1, "link": "ethernet-1g", "step_sigma_log": 1e-14}
     for batch in (64, 512, 2048):
         data = JOB.model_dump() | {"training": {"batch": batch}, "backend": "ddp", "cluster": cluster}
         assert predict(TRACE, jobs.from_dict(data))["straggler_wait_s"].value == 0
 
 
-def test_layers_have_their_roof_as_a_figure() -> None:
+def test_layers_have_a_roofline_figure() -> None:
     answer = predict_jobs(TRACE, [JOB], with_layers=True)
     (section,) = answer.sections
     assert section.figure is not None
@@ -90,8 +90,10 @@ def test_layers_have_their_roof_as_a_figure() -> None:
     assert all(name in section.takeaway for name in won)
 
 
-def test_what_a_measurement_showed_is_carried_over() -> None:
-    """A step twice as long as predicted: another device's forward has of that what is the network's, of a spread of 0.08."""
+def test_measurement_corrects_other_devices() -> None:
+    """The step took twice the prediction. With a spread of 0.08, another device's forward gets the network's share of
+    it.
+    """
     seen = predict(TRACE, JOB).model_copy(update={"kind": "measured"})
     seen.put("step_time_s", Quantity(value=2 * seen.value("step_time_s"), unit="s"))
     elsewhere = on_devices(JOB, ["h100"])
@@ -104,14 +106,14 @@ def test_what_a_measurement_showed_is_carried_over() -> None:
     assert forward_s[1] > forward_s[0]
 
 
-def test_a_record_that_knows_nothing_says_why() -> None:
+def test_record_without_quantities_gives_the_reason() -> None:
     record = Record(kind="measured", title="cut short")
     record.put("step_time_s", Quantity.missing("s", "stopped in the warm-up"))
     assert record_section(record).takeaway == "None of the usual quantities is known (stopped in the warm-up)."
 
 
-def test_staleness_of_two_learners_with_its_picture() -> None:
-    """Pushes at 1, 2, 3, 4 and at 2.5, 5 s: staleness 0, 0, 2, 1, 0, 2."""
+def test_staleness_of_two_learners_with_figure() -> None:
+    """Pushes at 1, 2, 3, 4 and at 2.5, 5 s give staleness 0, 0, 2, 1, 0, 2."""
     answer = staleness_answer(of_pushes([[1, 2, 3, 4], [2.5, 5]]), 2)
     gradients, distribution = answer.sections
     assert gradients.takeaway.startswith("The mean staleness is 0.8333, 1.2 updates per second")
@@ -124,7 +126,7 @@ def test_staleness_of_two_learners_with_its_picture() -> None:
     assert waiting.as_data()["waiting"] == 1
 
 
-def test_durations_are_those_of_all_learners_or_of_each() -> None:
+def test_durations_per_learner_or_common() -> None:
     one, two, none = (Duration("fixed", (value,)) for value in (1.0, 2.0, 0.0))
     assert [(a.compute, a.pull, a.push) for a in learners(2, [one], push=[one, two])] == [
         (one, none, one),
@@ -134,8 +136,8 @@ def test_durations_are_those_of_all_learners_or_of_each() -> None:
         learners(2, [one], [one] * 3)
 
 
-def test_the_best_workers_of_published_coefficients() -> None:
-    """ResNet-50 of Optimus with 4 servers: a0·M = 40.8, a2/p = 1.23, so a step is shortest with 5.76 workers."""
+def test_best_worker_count_for_published_coefficients() -> None:
+    """Optimus' ResNet-50 with 4 servers: a0·M = 40.8 and a2/p = 1.23, so 5.76 workers give the shortest step."""
     answer = speed_answer(OPTIMUS_RESNET50, 4, range(1, 21), steps=100, with_all_reduce=True)
     servers, shared = answer.sections
     assert "is 6: " in servers.takeaway

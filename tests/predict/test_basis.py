@@ -1,4 +1,4 @@
-"""Where nothing was measured, intervals are wide and a sentence says so."""
+"""Without measurements, intervals are wide and a sentence explains why."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T, D = 20, 16
 
 
 class Loop(nn.Module):
-    """A recurrent layer by hand."""
+    """Recurrent layer written as a loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Cells(nn.Module):
 
 
 class Mine(nn.LSTM):
-    """A subclass is recurrent, too."""
+    """Subclass of a recurrent layer."""
 
 
 def ratio(answer: Answer) -> float:
@@ -84,7 +84,7 @@ def test_recurrent_layers_are_rough(model: nn.Module, name: str, tmp_path: Path)
     assert name in first
     plain = api.predict(trace(nn.Linear(D, D), [(T, D)]), on="v100", batch=8)
     assert not any(line.startswith("Rough") for line in plain.sections[0].lines)
-    if not isinstance(model, Loop):  # of which the sums between are not known to belong to it
+    if not isinstance(model, Loop):  # whose additions between steps cannot be assigned to it
         assert ratio(answer) > 100
     assert ratio(answer) > 4 * ratio(plain)
     traced.save(tmp_path / "saved.json")
@@ -92,8 +92,8 @@ def test_recurrent_layers_are_rough(model: nn.Module, name: str, tmp_path: Path)
     assert again.sections[0].lines == answer.sections[0].lines
 
 
-def test_the_interval_grows_with_the_share() -> None:
-    """A small recurrent layer behind a large convolution changes little."""
+def test_interval_grows_with_the_recurrent_share() -> None:
+    """A small recurrent layer after a large convolution changes little."""
 
     class Mostly(nn.Module):
         def __init__(self, steps: int) -> None:
@@ -114,7 +114,7 @@ def test_the_interval_grows_with_the_share() -> None:
     assert sigmas[0] < sigmas[2] <= RECURRENT_SIGMA
 
 
-def test_a_block_that_is_shared_is_no_recurrence() -> None:
+def test_shared_block_is_not_recurrent() -> None:
     """ALBERT runs one block twelve times."""
     block = nn.Linear(D, D)
     traced = trace(nn.Sequential(*[block] * 12), [(D,)])
@@ -123,7 +123,7 @@ def test_a_block_that_is_shared_is_no_recurrence() -> None:
     assert without_basis(traced, operator_seconds(traced, 8, device), device) == []
 
 
-def test_classes_that_were_never_measured() -> None:
+def test_unmeasured_operator_classes_widen_the_interval() -> None:
     traced = trace(nn.Sequential(nn.Embedding(1000, 512), nn.Flatten(), nn.Linear(512 * 16, 4)), [(16,)])
     seen = [name for name in CLASSES if not name.startswith("gather")]
     device = replace(
@@ -137,7 +137,7 @@ def test_classes_that_were_never_measured() -> None:
     assert sigma_log(traced, times, whole) < sigma_log(traced, times, device)
 
 
-def test_work_that_is_not_known_widens() -> None:
+def test_unknown_work_widens_the_interval() -> None:
     class Odd(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.linalg.qr(x)[0]
@@ -150,7 +150,7 @@ def test_work_that_is_not_known_widens() -> None:
     assert sigma_log(traced, times, device) >= 0.45
 
 
-def test_an_empty_share_is_none() -> None:
+def test_zero_time_gives_a_finite_interval() -> None:
     traced = trace(nn.LSTM(D, D, batch_first=True), [(T, D)])
     device = from_datasheet(catalog.device("v100"))
     zero = np.zeros(len(traced.operators))

@@ -1,4 +1,4 @@
-"""Steps by batch and the noise scale: the closed forms, and an estimator that is right in the mean."""
+"""Steps by batch and the noise scale: closed forms, and an unbiased estimator."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from chronograd.errors import InputError
 from chronograd.predict.batch_size import BatchModel, gradient_moments, steps_factor
 
 
-def test_steps_and_samples_lie_on_the_published_hyperbola() -> None:
-    """(S/S_min - 1)(E/E_min - 1) = 1, and at the critical batch both are twice their least."""
+def test_steps_and_samples_match_the_published_hyperbola() -> None:
+    """(S/S_min - 1)(E/E_min - 1) = 1; at the critical batch, both are twice their minimum."""
     model = BatchModel(150, 12_000)
     assert model.noise_scale == 80
     for batch in (1, 16, 80, 1000):
@@ -22,13 +22,13 @@ def test_steps_and_samples_lie_on_the_published_hyperbola() -> None:
     assert (model.steps(80), model.samples(80), model.efficiency(80)) == (300, 24_000, 0.5)
 
 
-def test_a_model_goes_through_the_run_it_is_made_from() -> None:
+def test_model_passes_through_its_run() -> None:
     model = BatchModel.through(steps=1000, batch=32, noise_scale=96)
     assert (model.min_steps, model.min_samples) == (250, 24_000)
     assert model.steps([32, 96]).tolist() == [1000, 500]
 
 
-def test_the_factor_of_steps_broadcasts() -> None:
+def test_steps_factor_broadcasts() -> None:
     batches, scales = np.array([32.0, 64, 1e9]), np.array([[0.0], [64.0]])
     found = steps_factor(batches, 32, scales)
     assert found == pytest.approx(np.array([[1, 1, 1], [1, 2 / 3, 1 / 3]]))
@@ -37,12 +37,12 @@ def test_the_factor_of_steps_broadcasts() -> None:
 
 
 @pytest.mark.parametrize("wrong", [(0, 1, 1), (1, -1, 1), (1, 1, -1), (1, 1, np.inf), (1, np.nan, 1)])
-def test_what_is_no_batch_is_refused(wrong: tuple[float, float, float]) -> None:
+def test_invalid_batches(wrong: tuple[float, float, float]) -> None:
     with pytest.raises(InputError, match="batch"):
         steps_factor(*wrong)
 
 
-def test_models_without_sense_are_refused() -> None:
+def test_invalid_models() -> None:
     for both in ((-1, 1), (0, 0), (1, np.inf), (np.nan, 1)):
         with pytest.raises(InputError, match="at least"):
             BatchModel(*both)
@@ -52,9 +52,9 @@ def test_models_without_sense_are_refused() -> None:
         gradient_moments(1, 1, 32, 32)
 
 
-def test_the_estimator_is_right_in_the_mean_on_a_linear_model() -> None:
-    """Of y = w*·x + e with x ~ N(0, I) in d dimensions and e ~ N(0, s²), the squared error has at w = w* + D the gradient D,
-    and of one sample the covariance |D|² I + D Dᵀ + s² I, whose trace is (d + 1)|D|² + d s².
+def test_estimator_is_unbiased_on_a_linear_model() -> None:
+    """Use y = w*·x + e with x ~ N(0, I) in d dimensions, e ~ N(0, s²), and w = w* + D. The squared error has gradient
+    D. One sample's covariance is |D|² I + D Dᵀ + s² I, with trace (d + 1)|D|² + d s².
     """
     random, d, noise = np.random.default_rng(0), 5, 2.0
     offset = np.array([0.5, -1.0, 0.25, 0.0, 1.0])
@@ -69,11 +69,11 @@ def test_the_estimator_is_right_in_the_mean_on_a_linear_model() -> None:
     for found, truth in zip(gradient_moments(sq_small, sq_big, small, big), (squared, trace), strict=True):
         error = found.std() / draws**0.5
         assert abs(found.mean() - truth) < 4 * error
-        assert error < 0.03 * truth  # or the line above could not fail
+        assert error < 0.03 * truth  # otherwise the line above could not fail
 
 
-def test_without_replacement_the_estimator_is_exact_over_all_batches() -> None:
-    """Every batch of 4 of 7 samples, in every cut into halves: the mean is |G|² and tr(Σ) of those 7, divided by 6."""
+def test_estimator_is_exact_over_all_batches() -> None:
+    """Take every batch of 4 of 7 samples, split in all ways: the mean is |G|² and tr(Σ) of the 7, divided by 6."""
     vectors = np.random.default_rng(1).standard_normal((7, 3))
     mean = vectors.mean(axis=0)
     squared, trace = mean @ mean, ((vectors - mean) ** 2).sum() / 6

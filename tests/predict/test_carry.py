@@ -1,4 +1,4 @@
-"""A network timed on one device carries its own residual to another."""
+"""Corrections carried from a measured device to another device, for the same network."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ def job(tmp_path: Path) -> Job:
 
 
 def measured(trace: Trace, job: Job, ratio: float) -> Record:
-    """A record as if the step had taken `ratio` times what is predicted."""
+    """Return a record whose step took `ratio` times the prediction."""
     record = predict(trace, job)
     step = Quantity(value=ratio * record.value("step_time_s"), unit="s", source="a clock")
     return record.model_copy(update={"kind": "measured", "quantities": {**record.quantities, "step_time_s": step}})
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.7])
-def test_a_record_shows_how_far_off_its_prediction_was_and_how_sure(trace: Trace, job: Job, ratio: float) -> None:
+def test_record_shows_prediction_error_and_uncertainty(trace: Trace, job: Job, ratio: float) -> None:
     shown = shown_by(trace, measured(trace, job, ratio))
     assert shown.ratio == pytest.approx(ratio, rel=1e-12)
     assert shown.sigma == predict(trace, job).provenance.sigma_log
 
 
-def test_what_is_carried_is_what_two_devices_know_of_a_network() -> None:
-    """A normal given another: shared / σa² of its logarithm is expected, and σb² - shared² / σa² remains."""
+def test_carried_correction_uses_the_shared_variance() -> None:
+    """Conditional normal: expect shared / σa² of its logarithm; σb² - shared² / σa² remains."""
     shared = 0.8 * 0.05**2
     factor, sigma = Shown(2.0, 0.05).onto(0.2)
     assert factor == pytest.approx(2 ** (shared / 0.05**2))
     assert sigma == pytest.approx(math.sqrt(0.2**2 - (shared / 0.05) ** 2))
-    # Of a device known from its data sheet it is that device's error: hardly anything is carried, and nothing is narrower.
+    # A data-sheet device mostly has its own error: almost nothing is carried, and nothing is narrowed.
     factor, sigma = Shown(2.0, 0.45).onto(0.2)
     assert 1 < factor < 1.02
     assert 0.199 < sigma < 0.2
     assert Shown(2.0, 0.1).onto(0.0) == (1.0, 0.0)
 
 
-def test_on_the_same_device_the_device_s_own_error_is_carried_too(trace: Trace, job: Job) -> None:
-    """Half of the batch: nearly all that was off, and the interval narrows; on another device hardly any of it."""
+def test_same_device_carries_its_own_error(trace: Trace, job: Job) -> None:
+    """At half the batch, nearly all of the error is corrected and the interval narrows; on another device hardly any."""
     shown = shown_by(trace, measured(trace, job, 1.7))
     less = jobs.changed(job, ["training.batch=64"])
 
@@ -87,7 +87,7 @@ def test_on_the_same_device_the_device_s_own_error_is_carried_too(trace: Trace, 
         assert 0.95 < width <= 1
 
 
-def test_the_worse_a_device_is_known_the_less_it_tells_of_a_network() -> None:
+def test_uncertain_devices_teach_less_about_a_network() -> None:
     sigmas = (0.01, 0.03, 0.08, 0.1, 0.2, 0.45)
     for here in sigmas:
         remain = [Shown(1.3, there).onto(here)[1] for there in sigmas if there >= 0.08]
@@ -95,7 +95,7 @@ def test_the_worse_a_device_is_known_the_less_it_tells_of_a_network() -> None:
         assert max(remain) <= here
 
 
-def test_it_corrects_the_device_s_own_work_and_narrows_the_interval(trace: Trace, job: Job) -> None:
+def test_correction_changes_device_time_and_narrows_interval(trace: Trace, job: Job) -> None:
     elsewhere = jobs.changed(job, ["cluster.device=p100"])
     plain, shown = predict(trace, elsewhere), Shown(1.5, 0.06)
     carried = predict(trace, elsewhere, shown=shown)
@@ -114,8 +114,8 @@ def test_it_corrects_the_device_s_own_work_and_narrows_the_interval(trace: Trace
     assert any(f"corrected by {factor:.2f}" in note for note in carried.notes)
 
 
-def test_longer_work_hides_the_input_and_the_exchange(trace: Trace, job: Job) -> None:
-    """A step of max(its own, samples / rate): the wait is what the corrected work leaves of it."""
+def test_longer_work_hides_input_and_exchange(trace: Trace, job: Job) -> None:
+    """A step takes max(its own time, samples / rate), so the wait is the rest after the corrected work."""
     plain = predict(trace, job)
     own = sum(plain.value(part) for part in OWN_PARTS)
     rest = plain.value("step_time_s") - own
@@ -137,7 +137,7 @@ def test_longer_work_hides_the_input_and_the_exchange(trace: Trace, job: Job) ->
     assert long.value("communication_exposed_s") < short.value("communication_exposed_s")
 
 
-def test_the_pace_of_the_input_is_that_of_the_corrected_step(trace: Trace, job: Job) -> None:
+def test_input_rate_uses_the_corrected_step(trace: Trace, job: Job) -> None:
     seen: list[float] = []
 
     def paced(job: Job, step_s: float) -> tuple[Job, str]:
@@ -151,7 +151,7 @@ def test_the_pace_of_the_input_is_that_of_the_corrected_step(trace: Trace, job: 
     assert record.notes[-1] == "limited by its input"
 
 
-def test_what_is_no_measured_step_of_this_network_is_refused(trace: Trace, job: Job) -> None:
+def test_invalid_measured_record_is_refused(trace: Trace, job: Job) -> None:
     with pytest.raises(InputError, match="is not a measured step"):
         shown_by(trace, predict(trace, job))
     found = measured(trace, job, 1.0)
@@ -176,9 +176,7 @@ def test_what_is_no_measured_step_of_this_network_is_refused(trace: Trace, job: 
         (["training.channels_last=true"], "channels_last True, and the trace of channels_last False"),
     ],
 )
-def test_a_record_of_other_work_is_held_against_a_trace_of_its_own(
-    trace: Trace, job: Job, changes: list[str], what: str
-) -> None:
+def test_record_of_other_work_needs_its_own_trace(trace: Trace, job: Job, changes: list[str], what: str) -> None:
     other = jobs.changed(job, changes)
     own = trace_job(other)
     record = measured(own, other, 1.3)
@@ -193,10 +191,10 @@ def test_other_options_are_another_network(trace: Trace, job: Job) -> None:
         predict_jobs(trace, [job], shown=shown_of(trace, record))
 
 
-def test_a_record_of_small_images_tells_of_large_ones(
+def test_small_images_correct_large_ones(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Measured as predicted, at a quarter of the pixels or in inference: nothing to correct."""
+    """The record equals its prediction, with a quarter of the pixels or in inference: no correction."""
     monkeypatch.chdir(tmp_path)
     for name, change in (("small", "data.shape=[3, 16, 16]"), ("forward", "mode=inference")):
         other = jobs.changed(job, [change])

@@ -1,4 +1,4 @@
-"""Predictions for clusters: tiers, algorithms, stragglers, input, scaling tables, and how fast they are."""
+"""Predictions for clusters: tiers, algorithms, stragglers, input, scaling tables, and evaluation speed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def exchange_s(algorithm: str = "ring", **cluster: Any) -> float:
     return float(predict_step(TRACE, setting_of(job(**cluster), algorithm)).communication.total_s)
 
 
-def test_the_exchange_is_that_of_all_buckets_over_the_tiers() -> None:
-    """AlexNet's buckets on two nodes of eight; the ring crosses each node's 25 Gbit/s once."""
+def test_exchange_covers_all_buckets_and_tiers() -> None:
+    """Send AlexNet's buckets over two nodes of eight; the ring crosses each node's 25 Gbit/s once."""
     step = predict_step(TRACE, setting_of(job(count=16)))
     link = catalog.link("ethernet-25g")
     sizes = np.array([b.size_bytes for b in step.communication.buckets])
@@ -47,8 +47,8 @@ def test_the_exchange_is_that_of_all_buckets_over_the_tiers() -> None:
     assert step.communication.total_s == pytest.approx(expected, rel=1e-12)
 
 
-def test_backends_exchange_in_their_own_way() -> None:
-    """Horovod fuses up to 64 MiB; DataParallel sends everything through one GPU and hides nothing."""
+def test_backends_exchange_differently() -> None:
+    """Horovod fuses up to 64 MiB; DataParallel sends all data through one GPU without overlap."""
 
     def step(backend: str, **communication: Any) -> Any:
         asked = jobs.from_dict({**jobs.resolved(job(count=4)), "backend": backend, "communication": communication})
@@ -65,12 +65,12 @@ def test_backends_exchange_in_their_own_way() -> None:
     assert data_parallel.communication.total_s > 3 * ddp.communication.total_s
 
 
-def test_rate_and_epochs_scale_with_the_ranks_where_the_job_asks() -> None:
+def test_epochs_scale_with_ranks_if_requested() -> None:
     one = jobs.changed(job(count=4), ["training.epochs=8", "training.scale_by_ranks=[learning_rate, epochs]"])
     assert predict(TRACE, one, samples=8192).value("epochs") == 2
 
 
-def test_a_hierarchy_beats_a_ring_across_nodes_and_is_one_inside() -> None:
+def test_hierarchy_beats_ring_across_nodes_only() -> None:
     assert exchange_s("hierarchical", count=16) < 0.6 * exchange_s("ring", count=16)
     assert exchange_s("hierarchical", count=8) == pytest.approx(exchange_s("ring", count=8))
     assert exchange_s("reduce_to_one", count=16) > 5 * exchange_s("ring", count=16)
@@ -87,8 +87,8 @@ def test_links_and_nodes_of_the_job() -> None:
         setting_of(job(count=8, intra_link="pcie33"))
 
 
-def test_nobody_waits_for_what_a_straggler_does_while_the_link_is_busy() -> None:
-    """Over a link on which everything waits for the wire, only forward and the first bucket's gradients count."""
+def test_straggler_wait_overlaps_with_a_busy_link() -> None:
+    """On a link that limits everything, only forward and the gradients of the first bucket count."""
     fast = predict(TRACE, job(count=2, step_sigma_log=0.1))
     behind = predict(TRACE, job(count=2, step_sigma_log=0.1, per_node=1, link="ethernet-1g"))
     assert behind.value("communication_exposed_s") > behind.value("backward_s")
@@ -97,11 +97,11 @@ def test_nobody_waits_for_what_a_straggler_does_while_the_link_is_busy() -> None
     assert behind.value("straggler_wait_s") > np.expm1(0.055) * own
 
 
-def test_stragglers_add_to_the_exposed_communication() -> None:
+def test_stragglers_add_to_exposed_communication() -> None:
     steady, noisy = predict(TRACE, job(count=8, step_sigma_log=0.0)), predict(TRACE, job(count=8, step_sigma_log=0.1))
     wait = noisy.value("straggler_wait_s")
     alone = steady.value("step_time_s") - steady.value("communication_exposed_s")
-    # The expected largest of eight standard normals is 1.424 (Harter 1961); Blom's, 1.434.
+    # The expected maximum of eight standard normals is 1.424 (Harter 1961); Blom's formula gives 1.434.
     assert wait == pytest.approx(alone * np.expm1(0.1434), rel=1e-3)
     assert noisy.value("communication_exposed_s") == pytest.approx(steady.value("communication_exposed_s") + wait)
     assert "straggler_wait_s" not in steady.quantities
@@ -109,9 +109,9 @@ def test_stragglers_add_to_the_exposed_communication() -> None:
     assert "stragglers" not in noisy.provenance.left_out
 
 
-def test_a_step_cannot_be_shorter_than_its_input() -> None:
+def test_step_takes_at_least_its_input_time() -> None:
     fast = predict(TRACE, job(count=16)).value("step_time_s")
-    # Two nodes, each loading half of the batch.
+    # Two nodes that each load half of the batch.
     starved = predict(TRACE, job(count=16, input_samples_per_s=1024 / (2 * fast)))
     assert starved.value("step_time_s") == pytest.approx(2 * fast)
     assert starved.value("input_stall_s") == pytest.approx(fast)
@@ -120,7 +120,7 @@ def test_a_step_cannot_be_shorter_than_its_input() -> None:
     assert (enough.value("step_time_s"), enough.value("input_stall_s")) == (pytest.approx(fast), 0.0)
 
 
-def test_a_hundred_thousand_collectives_a_second() -> None:
+def test_hundred_thousand_collectives_a_second() -> None:
     v100 = catalog.device("v100")
     links = (catalog.link(v100.node.intra_link), catalog.link(v100.node.inter_link))
     sizes, counts = np.geomspace(1e3, 1e9, 100)[:, None], np.arange(1, 1001)
@@ -130,8 +130,8 @@ def test_a_hundred_thousand_collectives_a_second() -> None:
     assert time.perf_counter() - start < 1.0
 
 
-def test_ranks_that_wait_for_each_other_do_the_same_work_more_slowly() -> None:
-    """`after_wait` is of a measured device: it lengthens a rank's own parts, and only where there are several."""
+def test_waiting_ranks_work_more_slowly() -> None:
+    """`after_wait` belongs to a measured device. It lengthens a rank's own parts if there are several ranks."""
     v100 = catalog.device("v100")
     woken = v100.model_copy(update={"calibration": {**(v100.calibration or {}), "after_wait": 1.5}})
     alone, late = (predict_step(TRACE, setting_of(job(), device=device)) for device in (v100, woken))
@@ -142,7 +142,7 @@ def test_ranks_that_wait_for_each_other_do_the_same_work_more_slowly() -> None:
     assert late.communication.exposed_s <= alone.communication.exposed_s + 1e-12
 
 
-def test_an_exchange_measured_as_free_is_not_one_that_was_never_measured() -> None:
+def test_free_exchange_differs_from_unmeasured() -> None:
     v100 = catalog.device("v100")
 
     def exposed_s(**measured: float) -> float:
@@ -158,8 +158,8 @@ def test_an_exchange_measured_as_free_is_not_one_that_was_never_measured() -> No
 @pytest.mark.parametrize(
     ("count", "threads", "times"), [(1, None, 1), (2, None, 1), (4, None, 2), (2, 2, 2), (8, 1, 4), (1, 1, 1)]
 )
-def test_ranks_that_share_cores_take_as_many_times_as_long(count: int, threads: int | None, times: float) -> None:
-    """On a processor of two cores; the ranks are on one machine, also where they are more than its cores."""
+def test_ranks_that_share_cores_are_slower(count: int, threads: int | None, times: float) -> None:
+    """Use a processor of two cores. All ranks are on one machine, even if they exceed its cores."""
     processor = catalog.device("cpu")
     here = processor.model_copy(update={"name": "local", "num_units": 2, "calibration": None})
     asked = job(count=count, threads=threads)
@@ -172,7 +172,7 @@ def test_ranks_that_share_cores_take_as_many_times_as_long(count: int, threads: 
     assert crowding(catalog.device("v100"), asked.cluster, setting.topology) == 1
 
 
-def test_a_ring_over_two_quads_is_as_fast_as_what_lies_between_them() -> None:
+def test_ring_over_two_quads_uses_the_slowest_link() -> None:
     near, far, net = (
         catalog.Link(name=name, title="", latency_s=latency_s, bandwidth_bytes_per_s=rate)
         for name, latency_s, rate in (("near", 1e-6, 12e9), ("across", 2e-6, 6e9), ("net", 3e-6, 3e9))
@@ -190,14 +190,14 @@ def test_a_ring_over_two_quads_is_as_fast_as_what_lies_between_them() -> None:
     assert Topology(8, 8, near, net, **quads).slowest_link is far
 
 
-def test_a_link_that_the_job_names_is_that_of_the_whole_machine() -> None:
+def test_link_in_the_job_applies_to_the_whole_machine() -> None:
     quads = setting_of(job(device="k80-gk210", count=8)).topology
     assert (quads.per_group, quads.slowest_link.name) == (4, "pcie3-groups")
     assert setting_of(job(device="k80-gk210", count=8, intra_link="pcie4")).topology.slowest_link.name == "pcie4"
 
 
-def test_eight_gpus_are_not_eight_times_as_fast_as_one_by_default() -> None:
-    """Published: 0.84 to 1.00 of it on 8 GPUs of one machine. A job that says so has steady ranks, and a processor is not a GPU."""
+def test_eight_gpus_are_less_than_eight_times_as_fast() -> None:
+    """Published: 0.84 to 1.00 of linear on 8 GPUs. A job may request steady ranks, and processors differ from GPUs."""
     step = predict_step(TRACE, setting_of(job(count=8)))
     steady = predict_step(TRACE, setting_of(job(count=8, step_sigma_log=0.0)))
     assert step.straggler_wait_s > 0 == steady.straggler_wait_s

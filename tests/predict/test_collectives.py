@@ -17,8 +17,8 @@ S = 1e8
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 8, 100])
-def test_no_all_reduce_beats_the_bandwidth_bound(num_ranks: int) -> None:
-    """t >= 2(n - 1)/n · S/B whatever the algorithm (nccl-tests PERFORMANCE.md)."""
+def test_all_reduce_respects_the_bandwidth_bound(num_ranks: int) -> None:
+    """t >= 2(n - 1)/n · S/B for any algorithm (nccl-tests PERFORMANCE.md)."""
     bound = 2 * (num_ranks - 1) / num_ranks * S / 1e9
     for algorithm in ALL_REDUCES.values():
         assert algorithm(S, num_ranks, 1e-6, 1e9) >= bound * (1 - 1e-12)
@@ -36,7 +36,7 @@ def test_no_all_reduce_beats_the_bandwidth_bound(num_ranks: int) -> None:
         ("hierarchical", 2 * 7 * 1e-6 + 2 * 7 / 8 * S / 1e10),
     ],
 )
-def test_one_node_is_one_tier(algorithm: str, expected_s: float) -> None:
+def test_single_node_is_one_tier(algorithm: str, expected_s: float) -> None:
     assert all_reduce_s(algorithm, S, Topology(8, 8, NEAR, FAR)) == pytest.approx(expected_s, rel=1e-12)
     assert all_reduce_s(algorithm, S, Topology(1, 8, NEAR, FAR)) == 0.0
 
@@ -47,10 +47,10 @@ def test_one_node_is_one_tier(algorithm: str, expected_s: float) -> None:
         # 32 ranks, 8 a node, 4 nodes. The ring crosses a node's link once in each direction.
         ("ring", 2 * 31 * 1e-5 + 2 * 31 / 32 * S / 1e9),
         ("tree", 2 * 3 * (1e-6 + S / 1e10) + 2 * 2 * (1e-5 + S / 1e9)),
-        # All eight of a node talk to another node at once, and share its link.
+        # All eight ranks of a node send to another node simultaneously and share its link.
         ("halving_doubling", 6e-6 + 2 * 7 / 8 * S / 1e10 + 2 * 2 * 1e-5 + 2 * 3 / 4 * (S / 8) / (1e9 / 8)),
         ("recursive_doubling", 3 * (1e-6 + S / 1e10) + 2 * (1e-5 + S / (1e9 / 8))),
-        # Seven of the root's own node, and 24 of the others, each by itself over the root's link.
+        # Seven ranks in the root's node and 24 in others, each sequentially over the root's link.
         ("reduce_to_one", 2 * 7 * (1e-6 + S / 1e10) + 2 * 24 * (1e-5 + S / 1e9)),
         # Reduce-scatter(S) in a node, all-reduce(S/8) between 4 nodes, all-gather(S) in a node.
         ("hierarchical", 2 * (7e-6 + 7 / 8 * S / 1e10) + 2 * 3 * 1e-5 + 2 * 3 / 4 * (S / 8) / (1e9 / 8)),
@@ -60,20 +60,20 @@ def test_two_tiers(algorithm: str, expected_s: float) -> None:
     assert all_reduce_s(algorithm, S, Topology(32, 8, NEAR, FAR)) == pytest.approx(expected_s, rel=1e-12)
 
 
-def test_a_link_for_every_device_is_not_shared() -> None:
+def test_link_per_device_is_not_shared() -> None:
     own = FAR.model_copy(update={"per": "device"})
     inside = 2 * (7e-6 + 7 / 8 * S / 1e10)
     expected = inside + 2 * 3 * 1e-5 + 2 * 3 / 4 * (S / 8) / 1e9
     assert all_reduce_s("hierarchical", S, Topology(32, 8, NEAR, own)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_one_device_a_node_has_one_tier_again() -> None:
+def test_one_device_per_node_is_one_tier() -> None:
     for algorithm, flat in ALL_REDUCES.items():
         across = all_reduce_s(algorithm, S, Topology(16, 1, NEAR, FAR))
         assert across == pytest.approx(flat(S, 16, FAR.latency_s, FAR.bandwidth_bytes_per_s), rel=1e-12)
 
 
-def test_reduce_scatter_and_all_gather_make_a_ring() -> None:
+def test_reduce_scatter_and_all_gather_form_a_ring() -> None:
     arguments = (S, 7, 1e-6, 1e9)
     halves = collectives.reduce_scatter(*arguments) + collectives.all_gather(*arguments)
     assert halves == pytest.approx(collectives.ring(*arguments))
@@ -81,7 +81,7 @@ def test_reduce_scatter_and_all_gather_make_a_ring() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_arrays_give_what_numbers_give(algorithm: str) -> None:
+def test_arrays_match_scalars(algorithm: str) -> None:
     sizes, ranks = np.array([[1e3], [S]]), np.array([1, 2, 8, 9, 64, 1000])
     table = all_reduce_s(algorithm, sizes, Topology(ranks, 8, NEAR, FAR))
     assert table.shape == (2, 6)
@@ -90,14 +90,14 @@ def test_arrays_give_what_numbers_give(algorithm: str) -> None:
     assert isinstance(one_by_one[0][0], float)
 
 
-def test_paleos_names() -> None:
+def test_paleo_algorithm_names() -> None:
     topology = Topology(16, 8, NEAR, FAR)
     for alias, name in ALIASES.items():
         assert all_reduce_s(alias, S, topology) == all_reduce_s(name, S, topology)
 
 
 def test_algorithm_and_bus_bandwidth() -> None:
-    """busbw of a ring without latency is the bandwidth of the link (nccl-tests PERFORMANCE.md)."""
+    """The busbw of a ring without latency is the link bandwidth (nccl-tests PERFORMANCE.md)."""
     seconds = collectives.ring(S, 8, 0.0, 1e9)
     algorithm, bus = bandwidths("all_reduce", S, seconds, 8)
     assert bus == pytest.approx(1e9)
@@ -109,11 +109,11 @@ def test_algorithm_and_bus_bandwidth() -> None:
     [("all_reduce", 7 / 4), ("reduce_scatter", 7 / 8), ("all_gather", 7 / 8), ("all_to_all", 7 / 8), ("broadcast", 1), ("reduce", 1)],
 )  # fmt: skip
 def test_bus_bandwidth_of_every_collective(collective: str, factor: float) -> None:
-    """The table of nccl-tests PERFORMANCE.md, for 8 ranks."""
+    """Compare with the table of nccl-tests PERFORMANCE.md, for 8 ranks."""
     assert bandwidths(collective, 1e9, 1.0, 8) == pytest.approx((1e9, factor * 1e9))
 
 
-def test_wrong_names_and_ranks() -> None:
+def test_invalid_names_and_ranks() -> None:
     with pytest.raises(NotFoundError, match="halving_doubling"):
         all_reduce_s("halving_doublin", S, Topology(2, 8, NEAR, FAR))
     with pytest.raises(InputError, match="0 ranks"):

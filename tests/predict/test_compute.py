@@ -1,4 +1,4 @@
-"""Operator times and steps in closed form."""
+"""Operator and step times in closed form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOB = {
 
 
 def linear_trace(rows: int = 1, depth: int = 1000, width: int = 500) -> Trace:
-    """One linear layer written down by hand: y = x·W forward, both gradients backward."""
+    """Return the trace of one linear layer: y = x·W forward, both gradients backward."""
     trace = Trace("net", "training", "sum", [])
     trace.storages = [
         Storage(Affine(4 * depth * width, 0), "parameter", -1),
@@ -56,13 +56,13 @@ def linear_trace(rows: int = 1, depth: int = 1000, width: int = 500) -> Trace:
 
 
 def calibration(**changes: object) -> Calibration:
-    """1 TFLOP/s, 100 GB/s, everything at its peak, no launch cost."""
+    """Return a calibration with 1 TFLOP/s, 100 GB/s, all classes at their peak, and no launch cost."""
     perfect = {name: ClassRate(compute=1.0, bandwidth=1.0, weights=1.0) for name in CLASSES}
     base = Calibration("measured", "fp32", 1e12, 1e12, 1e11, perfect, sigma=0.1)
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def test_an_operator_takes_the_smooth_maximum_of_compute_and_memory() -> None:
+def test_operator_time_is_a_smooth_maximum() -> None:
     trace, batch = linear_trace(), 64
     compute = 2 * 64 * 1000 * 500 / 1e12
     memory = (4 * 64 * 1000 + 4 * 64 * 500) / 1e11
@@ -71,15 +71,15 @@ def test_an_operator_takes_the_smooth_maximum_of_compute_and_memory() -> None:
     assert operator_seconds(trace, batch, calibration())[0] == pytest.approx(expected, rel=1e-12)
 
 
-def test_half_filled_products_run_at_half_the_rate() -> None:
+def test_half_filled_products_run_at_half_rate() -> None:
     full = 2 * 64 * 1000 * 500 / 1e12
     for half in ({"depth": 1000.0}, {"width": 500.0}, {"rows": 64.0}, {"out_width": 1.0}):
         rates = {name: ClassRate(compute=1.0, bandwidth=1e9, weights=1e9, **half) for name in CLASSES}
         assert operator_seconds(linear_trace(), 64, calibration(classes=rates))[0] == pytest.approx(2 * full, rel=1e-6)
 
 
-def test_short_rows_of_images_leave_a_cpu_s_registers_idle() -> None:
-    """ResNet-20 on 8 × 8 images: rows of 8, 4 and 2 pixels, twice as many where two gradients are one operator."""
+def test_short_image_rows_underuse_cpu_registers() -> None:
+    """ResNet-20 on 8 × 8 images has rows of 8, 4 and 2 pixels, doubled if one operator computes two gradients."""
     work = Work.of(trace_network("resnet20", input_shape=(1, 8, 8), num_classes=10), 64)
     of = {phase: work.out_width[work.class_index == CLASSES.index(f"conv_3x3.{phase}")] for phase in PHASES[:2]}
     assert set(of["forward"]) == {8.0, 4.0, 2.0}
@@ -89,8 +89,8 @@ def test_short_rows_of_images_leave_a_cpu_s_registers_idle() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
-def test_products_of_odd_dimensions_take_longer_in_half_precision(batch: int) -> None:
-    """ResNet-20's classifier has 64 × 10 weights: forward, and two gradients. The samples' number is no dimension of it."""
+def test_odd_dimensions_are_slower_in_half_precision(batch: int) -> None:
+    """ResNet-20's classifier has 64 × 10 weights, for forward and two gradients. The batch size does not count."""
     odd, even = (trace_network("resnet20", input_shape=(3, 32, 32), num_classes=k) for k in (10, 16))
     assert Work.of(odd, batch, "bf16").is_unaligned.sum() == 3
     assert not Work.of(odd, batch).is_unaligned.any()
@@ -101,7 +101,7 @@ def test_products_of_odd_dimensions_take_longer_in_half_precision(batch: int) ->
     assert work.terms(rates).compute == pytest.approx(3 * aligned.terms(rates).compute)
 
 
-def test_launch_cost_is_added_and_cache_speeds_small_operators_up() -> None:
+def test_launch_cost_and_cache_speedup() -> None:
     rates = {name: ClassRate(compute=1e9, bandwidth=1.0, weights=1e9) for name in CLASSES}
     slow = {name: replace(rate, launch_s=1e-3) for name, rate in rates.items()}
     plain = operator_seconds(linear_trace(), 1, calibration(classes=rates))[0]
@@ -110,8 +110,8 @@ def test_launch_cost_is_added_and_cache_speeds_small_operators_up() -> None:
     assert operator_seconds(linear_trace(), 1, cached)[0] == pytest.approx(plain / 2, rel=1e-3)
 
 
-def test_the_host_sets_the_pace_of_a_pass_that_the_device_does_not() -> None:
-    """One operator forward and, at 0.7 of the cost, one backward; the device's seconds vanish, then rule."""
+def test_host_limits_a_pass_on_a_fast_device() -> None:
+    """Issue one operator forward and, at 0.7 of the cost, one backward; device time is first negligible, then dominant."""
     trace, batch = linear_trace(), 4
     issued = calibration(host_launch_s=1.0)
     times = operator_seconds(trace, batch, issued)
@@ -119,22 +119,22 @@ def test_the_host_sets_the_pace_of_a_pass_that_the_device_does_not() -> None:
     assert Work.of(trace, batch).total_seconds(issued) == pytest.approx(1.7)
     hidden = calibration(host_launch_s=1e-9)
     assert Work.of(trace, batch).total_seconds(hidden) == pytest.approx(times.sum())
-    # As long as the device itself: a fourth-power sum of two equals.
+    # As long as the device: a fourth-power sum of two equal terms.
     even = calibration(host_launch_s=float(times[0]))
     assert phase_seconds(trace, times, even)["forward"] == pytest.approx(2**0.25 * times[0])
 
 
-def test_a_graph_is_one_launch_a_pass_and_a_copy_of_each_input() -> None:
+def test_graph_is_one_launch_per_pass_plus_input_copies() -> None:
     trace = linear_trace()
     graphs = calibration(host_launch_s=1.0, graph_launch_s=0.25, update_launch_s=0.05)
     times = operator_seconds(trace, 4, graphs)
     assert phase_seconds(trace, times, graphs) == pytest.approx({"forward": 0.3, "backward": 0.25})
-    # A pass of fewer operators than a launch is worth is issued as it was.
+    # A pass with fewer operators than a launch is worth is issued as before.
     few = replace(graphs, host_launch_s=0.2)
     assert phase_seconds(trace, times, few) == pytest.approx({"forward": 0.2, "backward": 0.14})
 
 
-def test_a_job_in_graphs_runs_compiled_kernels_and_an_eager_optimizer() -> None:
+def test_graph_job_has_compiled_kernels_and_eager_optimizer() -> None:
     def step(trace: Trace, how: str, *more: str) -> dict[str, float]:
         asked = jobs.changed(jobs.from_dict(JOB), [f"training.compile={how}", *more])
         return predict_step(trace, setting_of(asked)).parts
@@ -144,7 +144,7 @@ def test_a_job_in_graphs_runs_compiled_kernels_and_an_eager_optimizer() -> None:
     for part in ("forward_s", "backward_s"):
         assert graphs[part] < 0.7 * compiled[part]
     assert all(graphs[part] == compiled[part] for part in ("input_s", "transfer_s", "update_s"))
-    # Of a large batch the device sets the pace: graphs change nothing but that it is copied.
+    # With a large batch, the device is the limit: graphs only add the copy.
     large, batch, v100 = linear_trace(), 1_000_000, catalog.device("v100")
     compiled, graphs = (step(large, how, f"training.batch={batch}") for how in ("true", "cuda-graphs"))
     assumed = calibration_for(v100, "fp32", mode="training", is_compiled=True)
@@ -155,7 +155,7 @@ def test_a_job_in_graphs_runs_compiled_kernels_and_an_eager_optimizer() -> None:
         step(small, "cuda-graphs", "cluster.device=cpu")
 
 
-def test_what_the_host_sets_is_as_uncertain_as_the_host() -> None:
+def test_host_limited_step_has_host_uncertainty() -> None:
     trace = linear_trace()
     seen = {"classes_seen": list(CLASSES)}
     for host_s, expected in ((1.0, 0.4), (1e-9, 0.1)):
@@ -165,8 +165,8 @@ def test_what_the_host_sets_is_as_uncertain_as_the_host() -> None:
 
 
 @pytest.mark.parametrize("name", ["v100", "t4", "h100"])
-def test_small_work_takes_what_the_host_does_in_every_precision(name: str) -> None:
-    """Nothing but autocast's casts tells half precision from single where the device has next to nothing to do."""
+def test_small_work_is_host_limited_in_every_precision(name: str) -> None:
+    """With almost no device work, half precision differs from single only by autocast's casts."""
     works = [Work.of(linear_trace(depth=8, width=8), 1, precision) for precision in ("fp32", "fp16")]
     single, half = (
         work.total_seconds(calibration_for(catalog.device(name), precision, mode="training"))
@@ -179,10 +179,8 @@ def test_small_work_takes_what_the_host_does_in_every_precision(name: str) -> No
     ("precision", "channels_last", "groups", "is_direct"),
     [("fp16", True, 8, True), ("fp16", True, 32, False), ("fp16", False, 8, False), ("fp32", True, 8, False)],
 )
-def test_gradients_of_few_groups_run_as_depthwise_ones(
-    precision: str, channels_last: bool, groups: int, is_direct: bool
-) -> None:
-    """With channels last and in half precision; forward never. At a tenth of the vector units' peak they show it."""
+def test_few_groups_use_depthwise_gradients(precision: str, channels_last: bool, groups: int, is_direct: bool) -> None:
+    """It applies to channels last in half precision, never to forward, and shows at 10 % of the vector units' peak."""
     trace = linear_trace()
     shape = {
         "in_channels": 1000,
@@ -202,7 +200,7 @@ def test_gradients_of_few_groups_run_as_depthwise_ones(
     assert known == is_direct
 
 
-def test_work_of_parts_joined_is_the_parts() -> None:
+def test_joined_work_equals_its_parts() -> None:
     work = Work.of(linear_trace(), 4)
     both = Work.joined([work, work])
     assert np.array_equal(both.flops, np.tile(work.flops, 2))
@@ -210,12 +208,12 @@ def test_work_of_parts_joined_is_the_parts() -> None:
 
 
 def test_update_reads_and_writes_each_array_once() -> None:
-    """SGD with momentum: weight, gradient and momentum read; weight and momentum written."""
+    """SGD with momentum reads weight, gradient and momentum, and writes weight and momentum."""
     seconds = update_seconds(linear_trace(), "sgd-momentum", calibration())
     assert seconds == pytest.approx(5 * 4 * 1000 * 500 / 1e11)
 
 
-def test_memory_at_the_peak() -> None:
+def test_peak_memory() -> None:
     memory = peak_memory(linear_trace(), 10, "adamw")
     weights = 4 * 1000 * 500
     # At the backward operator: weight, its gradient, both moments, input and output.
@@ -223,7 +221,7 @@ def test_memory_at_the_peak() -> None:
     assert memory.optimizer_state == 2 * weights
 
 
-def test_the_parts_of_a_predicted_step_add_up() -> None:
+def test_parts_of_a_step_add_up() -> None:
     record = predict(linear_trace(), jobs.from_dict(JOB), samples=80)
     assert record.value("step_time_s") == pytest.approx(sum(record.value(part) for part in STEP_PARTS))
     assert record.value("epoch_time_s") == pytest.approx(10 * record.value("step_time_s"))
@@ -239,8 +237,8 @@ def test_the_parts_of_a_predicted_step_add_up() -> None:
 
 @pytest.mark.parametrize(("batch", "count"), [(8, 1), (9, 1), (9, 8), (64, 48), (64, 8)])
 @pytest.mark.parametrize("copies", [1, 3])
-def test_rates_are_those_of_the_samples_that_are_trained(batch: int, count: int, copies: int) -> None:
-    """Over all ranks `batch` samples a step, each in its copies, whatever the largest rank's share."""
+def test_rates_count_trained_samples(batch: int, count: int, copies: int) -> None:
+    """All ranks train `batch` samples per step, each in its copies, regardless of the largest rank's share."""
     training = {**JOB["training"], "batch": batch, "augmentation": {"copies": copies}}  # type: ignore[dict-item]
     job = jobs.from_dict({**JOB, "training": training, "cluster": {"device": "v100", "count": count}, "backend": "ddp"})
     trace, images = linear_trace(), copies * batch
@@ -248,7 +246,7 @@ def test_rates_are_those_of_the_samples_that_are_trained(batch: int, count: int,
     step_s = record.value("step_time_s")
     assert record.value("throughput_samples_per_s") * step_s == pytest.approx(images)
     assert record.value("throughput_samples_per_s") * record.value("epoch_time_s") == pytest.approx(10 * images)
-    # Forward and backward of a 1000 x 500 product each.
+    # Forward and backward of a 1000 × 500 product each.
     flops = 2 * 2 * 1000 * 500 * images
     assert record.value("achieved_flops_per_s") * step_s * count == pytest.approx(flops, rel=1e-6)
     peak = record.provenance.peak_flops_per_s
@@ -258,8 +256,8 @@ def test_rates_are_those_of_the_samples_that_are_trained(batch: int, count: int,
     assert row["throughput_samples_per_s"] == pytest.approx(images / step_s)
 
 
-def test_an_epoch_is_its_whole_batches() -> None:
-    """Batches of 8: 87 samples make ten, 8 make one, and 7 none."""
+def test_epoch_has_complete_batches_only() -> None:
+    """With batches of 8, 87 samples give ten steps, 8 give one, and 7 none."""
     job = jobs.from_dict(JOB)
     for samples, steps in ((87, 10), (8, 1)):
         record = predict(linear_trace(), job, samples=samples)
@@ -269,8 +267,8 @@ def test_an_epoch_is_its_whole_batches() -> None:
         predict(linear_trace(), job, samples=7)
 
 
-def test_parts_of_a_batch_are_run_one_after_the_other() -> None:
-    """Four parts of two samples: each operator four times as long as with two, the update once."""
+def test_accumulated_parts_run_sequentially() -> None:
+    """Run four parts of two samples: each operator takes four times as long, and the update happens once."""
     job = jobs.from_dict({**JOB, "training": {**JOB["training"], "accumulation": 4}})  # type: ignore[dict-item]
     setting = replace(setting_of(job), calibration=calibration())
     forward_s, backward_s = operator_seconds(linear_trace(), 2, calibration())
@@ -280,7 +278,7 @@ def test_parts_of_a_batch_are_run_one_after_the_other() -> None:
     assert parts["update_s"] == pytest.approx(update_seconds(linear_trace(), "sgd", calibration()))
 
 
-def test_each_rank_updates_its_share_under_zero() -> None:
+def test_zero_divides_the_update() -> None:
     def update_s(stage: int, count: int) -> float:
         training = {**JOB["training"], "zero_stage": stage}  # type: ignore[dict-item]
         job = jobs.from_dict({**JOB, "training": training, "cluster": {"device": "v100", "count": count}})
@@ -291,14 +289,14 @@ def test_each_rank_updates_its_share_under_zero() -> None:
         assert update_s(stage, 4) == pytest.approx(update_s(0, 4) / 4)
 
 
-def test_a_batch_in_memory_is_gathered_at_a_quarter_of_the_bandwidth() -> None:
-    """On a CPU: 8 samples of 4000 bytes, read and written at a quarter of 100 GB/s."""
+def test_cpu_batch_is_gathered_at_a_quarter_of_bandwidth() -> None:
+    """Gather 8 samples of 4000 bytes on a CPU, reading and writing at a quarter of 100 GB/s."""
     job = jobs.from_dict({**JOB, "cluster": {"device": "cpu"}})
     parts = predict_step(linear_trace(), replace(setting_of(job), calibration=calibration())).parts
     assert parts["input_s"] == pytest.approx(2 * 8 * 4000 / (1e11 / 4))
 
 
-def test_a_running_mean_reads_two_copies_and_writes_one() -> None:
+def test_running_mean_reads_two_copies_and_writes_one() -> None:
     job = jobs.from_dict({**JOB, "training": {**JOB["training"], "ema_decay": 0.99}})  # type: ignore[dict-item]
     settings = [replace(setting_of(one), calibration=calibration()) for one in (job, jobs.from_dict(JOB))]
     step, plain = (predict_step(linear_trace(), setting) for setting in settings)
@@ -307,13 +305,13 @@ def test_a_running_mean_reads_two_copies_and_writes_one() -> None:
     assert step.memory.total == plain.memory.total + weights
 
 
-def test_the_time_of_measuring_the_noise_scale_is_said_to_be_left_out() -> None:
+def test_excluded_noise_scale_time_is_reported() -> None:
     job = jobs.from_dict({**JOB, "training": {**JOB["training"], "noise_scale_every": 5}})  # type: ignore[dict-item]
     assert any("noise scale is measured every 5 steps" in note for note in predict(linear_trace(), job).notes)
     assert not any("noise scale" in note for note in predict(linear_trace(), jobs.from_dict(JOB)).notes)
 
 
-def test_what_is_not_predicted_is_refused() -> None:
+def test_unsupported_jobs_are_refused() -> None:
     servers = jobs.from_dict({**JOB, "backend": "parameter_server"})
     with pytest.raises(InputError, match="do not wait for each other") as refused:
         predict(linear_trace(), servers)
@@ -325,26 +323,26 @@ def test_what_is_not_predicted_is_refused() -> None:
             predict(linear_trace(), jobs.from_dict({**JOB, "training": training, "backend": backend}))
 
 
-def test_more_devices_share_the_global_batch() -> None:
+def test_devices_share_the_global_batch() -> None:
     job = jobs.from_dict({**JOB, "cluster": {"device": "v100", "count": 4}, "backend": "ddp"})
     setting = setting_of(job)
     assert (setting.batch_per_rank, setting.nodes) == (2, 1)
     assert predict_step(linear_trace(), setting).communication.total_s > 0
 
 
-def test_a_trace_of_one_batch_is_refused_at_another() -> None:
+def test_fixed_batch_trace_is_refused_at_another_batch() -> None:
     trace = linear_trace()
     trace.fixed_batch = 3
     with pytest.raises(InputError, match="valid for batch 3 only"):
         predict(trace, jobs.from_dict(JOB))
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_insufficient_memory_is_reported() -> None:
     record = predict(linear_trace(rows=1_000_000, depth=1000), jobs.from_dict(JOB))
     assert any(note.startswith("does not fit") for note in record.notes)
 
 
-def test_a_missing_price_or_sample_count_has_a_reason() -> None:
+def test_missing_price_or_samples_have_a_reason() -> None:
     record = predict(linear_trace(), jobs.from_dict({**JOB, "cluster": {"device": "cpu"}}), samples=80)
     assert record["cost_usd"].value is None
     assert "no price" in record["cost_usd"].reason
@@ -353,7 +351,7 @@ def test_a_missing_price_or_sample_count_has_a_reason() -> None:
     )
 
 
-def test_calibrations_are_kept_in_a_device_file_and_chosen_by_way_of_running(tmp_path: object) -> None:
+def test_device_file_selects_the_matching_calibration(tmp_path: object) -> None:
     cpu = catalog.device("cpu")
     kept = [replace(from_datasheet(cpu), threads=t, processes=p).to_table() for p, t in ((1, 2), (2, 1))]
     device = cpu.model_copy(update={"name": "mine", "calibration": {"settings": kept}})
@@ -364,7 +362,7 @@ def test_calibrations_are_kept_in_a_device_file_and_chosen_by_way_of_running(tmp
     assert calibration_for(again, threads=2, processes=1).threads == 2
 
 
-def test_a_damaged_calibration_is_named() -> None:
+def test_damaged_calibration_names_the_field() -> None:
     table = from_datasheet(catalog.device("cpu")).to_table()
     with pytest.raises(FileFormatError, match="peak_flops_per_s"):
         Calibration.from_table({**table, "peak_flops_per_s": -1.0})
@@ -374,7 +372,7 @@ def test_a_damaged_calibration_is_named() -> None:
         Calibration.from_table({**table, "speed": 1})
 
 
-def test_a_device_without_the_precision_is_refused() -> None:
+def test_device_without_the_precision_is_refused() -> None:
     job = jobs.from_dict({**JOB, "training": {**JOB["training"], "precision": "bf16"}})  # type: ignore[dict-item]
     with pytest.raises(InputError, match="no bf16 arithmetic"):
         predict(linear_trace(), job)
@@ -389,7 +387,7 @@ def test_intervals_are_symmetric_in_the_log() -> None:
     assert math.sqrt(q.low * q.high) == pytest.approx(q.value)
 
 
-def test_a_pass_begins_once_however_many_operators_it_has() -> None:
+def test_pass_overhead_is_independent_of_operator_count() -> None:
     trace = trace_network("lenet5", {}, input_shape=(1, 28, 28), num_classes=10)
     plain = replace(from_datasheet(catalog.device("cpu")), pass_s=0.0)
     begun = replace(plain, pass_s=5e-4)

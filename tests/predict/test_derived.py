@@ -1,4 +1,4 @@
-"""What prediction derives from a trace is kept beside it: once for a trace, and as long as it lives."""
+"""Values derived from a trace are cached once per trace, for its lifetime."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ JOB = from_dict({"network": {"name": "lenet5"}, "data": {"name": "digits"}, "clu
 
 
 def loaded(folder: Path) -> Trace:
-    """A trace that nobody has predicted from."""
+    """Return a trace without cached values."""
     cached_trace("lenet5").save(folder / "net.json")
     return Trace.load(folder / "net.json")
 
 
-def test_a_prediction_leaves_a_trace_as_it_was(tmp_path: Path) -> None:
+def test_prediction_does_not_change_the_trace(tmp_path: Path) -> None:
     trace = loaded(tmp_path)
     fields = set(vars(trace))
     predict(trace, JOB)
@@ -29,7 +29,7 @@ def test_a_prediction_leaves_a_trace_as_it_was(tmp_path: Path) -> None:
     assert trace == loaded(tmp_path)
 
 
-def test_a_key_is_derived_once_for_a_trace(tmp_path: Path) -> None:
+def test_key_is_derived_once_per_trace(tmp_path: Path) -> None:
     one, equal = loaded(tmp_path), loaded(tmp_path)
     assert derived(one, "number", lambda: 1) == 1
     assert derived(one, "number", lambda: 2) == 1
@@ -38,7 +38,7 @@ def test_a_key_is_derived_once_for_a_trace(tmp_path: Path) -> None:
     assert traffic(one, "fp32") is not traffic(one, "fp16")
 
 
-def test_what_is_derived_goes_with_the_trace(tmp_path: Path) -> None:
+def test_cache_is_freed_with_the_trace(tmp_path: Path) -> None:
     trace = loaded(tmp_path)
     predict(trace, JOB)
     name = id(trace)

@@ -1,4 +1,4 @@
-"""Memory under ZeRO and activation checkpointing: closed forms, published figures, and what torch allocates."""
+"""Memory with ZeRO and activation checkpointing: closed forms, published figures, and allocations by torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from chronograd.train.step import checkpoint_blocks
 
 
 class Block(nn.Module):
-    """Keeps its input and one tensor inside of it."""
+    """Block that saves its input and one inner tensor."""
 
     def __init__(self, width: int, act: bool = False) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def chain(depth: int, width: int = 16) -> nn.Sequential:
 # -- ZeRO -----------------------------------------------------------------------------------------------
 
 
-def test_published_memory_of_zero() -> None:
+def test_published_zero_memory() -> None:
     """7.5 billion parameters, Adam, 64 ranks: 120 GB, with stage 3 1.9 GB (Rajbhandari et al. 2020, figure 1).
 
     16 bytes a parameter there (2 + 2 + 12) as here in single precision (4 + 4 + 8). No activations; a layer of the
@@ -62,8 +62,8 @@ def test_published_memory_of_zero() -> None:
     assert footprint(made, "adamw", world_size=1, zero_stage=3).at(1).total == 120e9
 
 
-def test_what_a_stage_shares_is_whole_for_the_unit_in_work() -> None:
-    """Six blocks of two 16 × 16 weights on four ranks, at a batch where the peak is inside the pass."""
+def test_unit_in_use_is_not_sharded() -> None:
+    """Use six blocks of two 16 × 16 weights on four ranks, and a batch whose peak is inside the pass."""
     unit, ranks = 2 * 16 * 16 * 4, 4
     traced = trace(chain(6), [(16,)], loss="sum")
     plain = footprint(traced, "adamw").at(1024)
@@ -75,15 +75,16 @@ def test_what_a_stage_shares_is_whole_for_the_unit_in_work() -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_mixed_precision_of_a_stage(stage: int) -> None:
-    """Bytes a parameter, as of Rajbhandari et al. 2020, section 5, with the master weights beside half copies: 4 + 2 of weights,
-    4 of gradients, 8 of Adam's states. Whole for the block in work: its half weights from stage 3, half gradients from stage 2."""
+def test_mixed_precision_per_stage(stage: int) -> None:
+    """Bytes per parameter by Rajbhandari et al. 2020, section 5: 4 + 2 for weights and half copies, 4 gradients, 8 Adam
+    states. The active block is unsharded: half weights from stage 3, half gradients from stage 2.
+    """
     ranks, depth, width = 8, 40, 64
     block, count = 2 * width * width, 40 * 2 * width * width
     traced = trace(chain(depth, width), [(width,)], loss="sum")
     plain = footprint(traced, "adamw", precision="bf16")
     lines = footprint(traced, "adamw", world_size=ranks, zero_stage=stage, precision="bf16")
-    # Weights, their copies and gradients at the end of backward, where all gradients and no activation of a sample count.
+    # Weights, copies and gradients at the end of backward, where gradients are complete and activations are freed.
     last = lines.table[:, -2, 0]
     share = [1 / ranks if stage >= least else 1.0 for least in (1, 2, 3)]
     unit = 1 - 1 / ranks
@@ -97,14 +98,14 @@ def test_mixed_precision_of_a_stage(stage: int) -> None:
     assert update == count * (4 * share[2] + 4 * share[1] + 8 * share[0])
 
 
-def test_at_stage_3_the_whole_network_is_in_half_precision() -> None:
-    """Activations are those of a network in bf16 throughout, as under FSDP's mixed precision; autocast holds more."""
+def test_stage_3_uses_half_precision_throughout() -> None:
+    """Activations match a bf16 network, as in FSDP's mixed precision; autocast holds more."""
     options = {"layers": 4, "width": 64, "heads": 2, "dropout": 0.0}
     single, half = (
         trace_network("gpt2-small", options, input_shape=(32,), num_classes=500, param_dtype=held)
         for held in ("fp32", "bf16")
     )
-    ranks, batch = 1_000_000, 256  # of so many ranks, one's share of the weights is nothing
+    ranks, batch = 1_000_000, 256  # with this many ranks, one rank's share of the weights is negligible
     sharded = footprint(single, "adamw", world_size=ranks, zero_stage=3, precision="bf16").at(batch)
     pure = footprint(half, "adamw", world_size=ranks, zero_stage=3, precision="bf16").at(batch)
     autocast = footprint(single, "adamw", world_size=ranks, zero_stage=2, precision="bf16").at(batch)
@@ -112,7 +113,7 @@ def test_at_stage_3_the_whole_network_is_in_half_precision() -> None:
     assert autocast.activations > 1.2 * sharded.activations
 
 
-def test_traffic_of_zero() -> None:
+def test_zero_traffic() -> None:
     assert [traffic_factor(stage) for stage in range(4)] == [1.0, 1.0, 1.0, 1.5]
     assert gather_exposed_s(3, 4.0, 10.0, 1.0) == 0.0
     assert gather_exposed_s(3, 4.0, 10.0, 0.0) == 2.0
@@ -122,8 +123,8 @@ def test_traffic_of_zero() -> None:
 # -- activation checkpointing -----------------------------------------------------------------------------
 
 
-def test_a_block_more_costs_its_input_alone() -> None:
-    """Without checkpointing a block keeps two tensors, with it one; and beside them one block is whole."""
+def test_checkpointed_block_costs_only_its_input() -> None:
+    """A block stores two tensors, or one with checkpointing; one complete block is added."""
     batch, activation = 4096, 4096 * 16 * 4
 
     def kept(depth: int, mode: str) -> int:
@@ -134,7 +135,7 @@ def test_a_block_more_costs_its_input_alone() -> None:
     assert kept(8, "blocks") < 0.7 * kept(8, "none")
 
 
-def test_blocks_are_outermost_modules_that_repeat() -> None:
+def test_blocks_are_outermost_repeated_modules() -> None:
     model = nn.Sequential(nn.Linear(16, 16), chain(2), Block(16), nn.Linear(16, 16))
     inside = blocks({path: type(m).__name__ for path, m in model.named_modules()})
     assert sorted(set(inside.values())) == ["1.0", "1.1", "2"]
@@ -149,13 +150,13 @@ def test_everything_in_blocks_runs_twice() -> None:
     assert macs == 3 * 2 * 16 * 16
 
 
-def test_a_network_without_blocks_is_told() -> None:
+def test_network_without_blocks_is_refused() -> None:
     with pytest.raises(InputError, match="no blocks to checkpoint"):
         footprint(trace(nn.Sequential(nn.Linear(4, 4)), [(4,)]), activation_checkpointing="blocks")
 
 
-def test_what_is_made_again_lasts_for_the_backward_of_its_own_block() -> None:
-    """Of each of three blocks the tensor between its layers is made twice; the block's backward is the second life's end."""
+def test_recomputed_tensors_live_until_their_block_ends() -> None:
+    """The inner tensor of three blocks is computed twice; its second life ends with the block's backward."""
     traced = trace(chain(3), [(16,)], loss="sum")
     block_of = [blocks(traced.modules).get(op.module) for op in traced.operators]
     lives: dict[int, list[tuple[int, int | None]]] = {}
@@ -171,8 +172,8 @@ def test_what_is_made_again_lasts_for_the_backward_of_its_own_block() -> None:
         assert own[0] == again <= end <= own[-1]
 
 
-def test_a_running_mean_is_one_more_copy_of_parameters_and_buffers() -> None:
-    """As torch's AveragedModel holds them, besides its own counter."""
+def test_running_mean_copies_parameters_and_buffers() -> None:
+    """Compare with torch's AveragedModel, without its counter."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
     averaged = AveragedModel(model, use_buffers=True).module
     held = sum(t.numel() * t.element_size() for t in (*averaged.parameters(), *averaged.buffers()))
@@ -189,7 +190,7 @@ def test_a_running_mean_is_one_more_copy_of_parameters_and_buffers() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adamw", 0.9), ("adadelta", 0.9)], ids=str
 )
-def test_optimizers_keep_as_many_states_as_torch_does(optimizer: str, momentum: float) -> None:
+def test_optimizer_states_match_torch(optimizer: str, momentum: float) -> None:
     layer = nn.Linear(7, 5)
     training = Training.model_validate({"optimizer": optimizer, "momentum": momentum, "nesterov": False})
     made = make_optimizer(layer, training)
@@ -200,7 +201,7 @@ def test_optimizers_keep_as_many_states_as_torch_does(optimizer: str, momentum: 
     assert OPTIMIZER_STATES[training.optimizer_kind] == num_states
 
 
-# -- against torch ----------------------------------------------------------------------------------------
+# -- comparison with torch --------------------------------------------------------------------------------
 
 NETWORKS = {
     "resnet18": ((3, 96, 96), 16),
@@ -213,8 +214,10 @@ NETWORKS = {
 @pytest.mark.parametrize(
     "name", ["resnet18", *(pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS if n != "resnet18")]
 )
-def test_predicted_peaks_are_what_is_allocated(name: str) -> None:
-    """Training, with checkpointing, and inference. Convolutions have workspaces, which are left out: some per cent here, more for smaller images."""
+def test_predicted_peaks_match_allocations(name: str) -> None:
+    """Check training, checkpointing and inference. Convolution workspaces are excluded: a few per cent here, more for
+    smaller images.
+    """
     torchvision = pytest.importorskip("torchvision")
     shape, batch = NETWORKS[name]
     model = torchvision.models.get_model(name, weights=None)
@@ -245,7 +248,7 @@ def test_predicted_peaks_are_what_is_allocated(name: str) -> None:
     assert saving < plain
 
 
-def test_checkpointing_changes_no_gradient() -> None:
+def test_checkpointing_preserves_gradients() -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(Block(16, act=True), Block(16, act=True)), torch.randn(4, 16)
     plain = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
@@ -275,7 +278,7 @@ def test_autocast_halves_activations_and_copies_weights() -> None:
 # -- the envelope -----------------------------------------------------------------------------------------
 
 
-def test_the_largest_batch_is_the_last_that_fits() -> None:
+def test_largest_batch_is_the_last_that_fits() -> None:
     for optimizer, mode in (("sgd", "none"), ("adamw", "blocks")):
         lines = footprint(trace(chain(5), [(16,)], loss="sum"), optimizer, activation_checkpointing=mode)
         batches = np.array([1, 7, 64, 1000])
@@ -286,14 +289,14 @@ def test_the_largest_batch_is_the_last_that_fits() -> None:
             assert lines.at(largest + 1).total > capacity
 
 
-def test_nothing_fits_and_a_batch_that_is_fixed() -> None:
+def test_nothing_fits_and_fixed_batch() -> None:
     model = nn.Linear(1000, 1000)
     assert footprint(trace(model, [(1000,)])).largest_batch(1000) == 0
     with pytest.raises(InputError, match="does not grow"):
         footprint(trace(model, [(1000,)], fixed_batch=8)).largest_batch(1e9)
 
 
-def test_reserve_is_stated_by_kind() -> None:
+def test_reserve_depends_on_the_device_kind() -> None:
     assert reserve_bytes(catalog.device("v100")) == 2**30
     assert 0 < reserve_bytes(catalog.device("cpu")) < 2**30
     assert Memory(1, 2, 3, 4, 5).total == 15

@@ -1,4 +1,4 @@
-"""Forty odd jobs: each is predicted with figures that mean something, or refused with one clear error."""
+"""Forty unusual jobs: each gets a meaningful prediction or one clear error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unread():
 
 one_layer.input_shape = without_weights.input_shape = unread.input_shape = (3, 8, 8)
 """
-# A step's work that no machine has: 8 layers of 69 G parameters.
+# Work that exceeds any machine: 8 layers of 69 G parameters.
 HUGE = ("network.options.layers=8", "network.options.width=65536", "network.options.heads=512", "network.options.ffn=262144",
         "data.shape=[128]", "data.samples=100000")  # fmt: skip
 IMAGES = ("data.name=synthetic", "data.shape=[3,32,32]", "data.classes=10")
@@ -36,7 +36,7 @@ MANY = (*IMAGES, "data.samples=100000000")
 
 @dataclass(frozen=True)
 class Odd:
-    """A job, and what comes of it: `predicted`, `too large` for the memory, or a part of the error's words."""
+    """Unusual job with its outcome: `predicted`, `too large` for the memory, or part of the error message."""
 
     name: str
     network: str
@@ -93,7 +93,7 @@ ODD = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A folder with networks of one's own, and a cache that all of these jobs share."""
+    """Create a folder with custom networks, and a cache for all these jobs."""
     folder = tmp_path_factory.mktemp("odd")
     (folder / "odd.py").write_text(NETWORKS)
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +103,7 @@ def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.name)
-def test_an_odd_job_is_predicted_or_clearly_refused(odd: Odd) -> None:
+def test_unusual_job_is_predicted_or_clearly_refused(odd: Odd) -> None:
     if odd.comes not in ("predicted", "too large"):
         with pytest.raises(ChronogradError) as raised:
             chronograd.predict(odd.network, *odd.overrides, on=odd.on)
@@ -118,7 +118,7 @@ def test_an_odd_job_is_predicted_or_clearly_refused(odd: Odd) -> None:
 
 
 def check_meaning(record: Record) -> None:
-    """Every figure is finite and not below 0, and lies in its interval; the parts make up the step."""
+    """Check that figures are finite, not negative, inside their intervals, and that parts add up to the step."""
     assert record.value("step_time_s") > 0
     for name, q in record.quantities.items():
         if q.value is None:
@@ -135,11 +135,11 @@ def check_meaning(record: Record) -> None:
 PARTS = ("input_s", "transfer_s", "forward_s", "backward_s", "communication_exposed_s", "update_s")
 
 
-def test_there_are_forty() -> None:
+def test_there_are_forty_jobs() -> None:
     assert len({odd.name for odd in ODD}) >= 40
 
 
-def test_the_file_of_networks_is_read(tmp_path: Path) -> None:
+def test_file_of_networks_is_read(tmp_path: Path) -> None:
     answer = chronograd.predict("odd.py:one_layer", on="v100")
     (record,) = answer.records.values()
     assert record.job.network.name == "odd.py:one_layer"

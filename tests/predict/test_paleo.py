@@ -1,4 +1,4 @@
-"""PALEO: its layers in closed form, and every figure that its released code gives for its own cases."""
+"""PALEO: its layers in closed form, and every figure of its released code."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def published() -> ModuleType:
     return paleo
 
 
-def test_every_figure_of_the_released_code_to_the_digits_known() -> None:
-    """Networks, platforms and figures: benchmarks/sources/paleo.py."""
+def test_figures_of_the_released_code() -> None:
+    """Networks, platforms and figures are in benchmarks/sources/paleo.py."""
     found = list(published().cases())
     assert len(found) == 52
     for what, ours, code in found:
@@ -38,7 +38,7 @@ def test_every_figure_of_the_released_code_to_the_digits_known() -> None:
         assert abs(ours - code) <= 0.5000001 * 10.0**-digits, what
 
 
-def test_the_benchmark_says_so() -> None:
+def test_benchmark_reports_the_agreement() -> None:
     of_code, of_measured = published().rows(Path())
     assert of_code.mape < of_code.aim / 5
     assert of_measured.n == 7
@@ -46,7 +46,7 @@ def test_the_benchmark_says_so() -> None:
 
 
 def convolution(stride: int, padding: int, is_first: bool = False) -> Trace:
-    """3 × 3, 8 to 16 channels, on images of 9 × 9, written down by hand."""
+    """Return a 3 × 3 convolution from 8 to 16 channels on 9 × 9 images."""
     side = (9 + 2 * padding - 3) // stride + 1
     shapes = [(0, 8, 9, 9), (16, 8, 3, 3), (0, 16, side, side)]
     trace = Trace("net", "training", "sum", [])
@@ -64,7 +64,7 @@ def convolution(stride: int, padding: int, is_first: bool = False) -> Trace:
     return trace
 
 
-def test_a_convolution_of_stride_one() -> None:
+def test_convolution_with_stride_one() -> None:
     (layer,) = layers(convolution(stride=1, padding=1))
     flops = 2 * 9 * 9 * 9 * 8 * 16
     weights, x, padded_x, out, padded_out = 4 * 9 * 8 * 16, 4 * 8 * 81, 4 * 8 * 121, 4 * 16 * 81, 4 * 16 * 121
@@ -74,7 +74,7 @@ def test_a_convolution_of_stride_one() -> None:
     assert layer.backward.moved_bytes.tolist() == [2 * weights, padded_x + out + padded_out + x]
 
 
-def test_the_data_gradient_of_a_strided_convolution_multiplies_zeros() -> None:
+def test_strided_data_gradient_multiplies_zeros() -> None:
     """Stride 2 from 9 × 9 to 4 × 4: the gradient is spread to 7 × 7, padded by 2, and convolved to 9 × 9."""
     (layer,) = layers(convolution(stride=2, padding=0))
     forward, dense = 2 * 16 * 9 * 8 * 16, 2 * 81 * 9 * 8 * 16
@@ -84,30 +84,30 @@ def test_the_data_gradient_of_a_strided_convolution_multiplies_zeros() -> None:
     assert layer.backward.moved_bytes[1] == pytest.approx(2 * 4 * 8 * 81 + 4 * 16 * 16 + gradient)
 
 
-def test_the_first_layer_has_no_data_gradient() -> None:
+def test_first_layer_has_no_data_gradient() -> None:
     (layer,) = layers(convolution(stride=1, padding=1, is_first=True))
     assert layer.backward == layer.forward
 
 
-def test_a_device_that_does_an_nth_of_the_outputs_reads_the_whole_input() -> None:
+def test_split_outputs_read_the_whole_input() -> None:
     (layer,) = layers(convolution(stride=1, padding=0))
     quarter = published().split(layer, 4)
     assert quarter.forward.flops[1] == layer.forward.flops[1] / 4
     assert quarter.forward.moved_bytes[1] == pytest.approx(4 * 8 * 81 + 4 * 16 * 49 / 4)
 
 
-def test_a_step_is_the_sum_of_its_parts_over_the_percent_of_peak() -> None:
+def test_step_is_the_sum_of_parts_over_percent_of_peak() -> None:
     network = PaleoNetwork.of(convolution(stride=1, padding=1))
     platform = Platform(1e12, 1e9, 1e9, ppp=0.5, ppp_comm=0.25)
     parts = step_parts_s(network, 10, 8, platform, "tree")
     flops, moved = 10 * network.forward.flops[1], network.forward.moved_bytes @ [1, 10]
     assert parts["forward"] == pytest.approx((flops / 1e12 + moved / 1e9) / 0.5)
     assert parts["communication"] == pytest.approx(2 * 3 * network.param_bytes / 1e9 / 0.25)
-    # Two FLOPs a parameter and three passes, at full peak.
+    # Two FLOPs per parameter and three passes, at full peak.
     assert update_s(4e6, platform) == pytest.approx(2e6 / 1e12 + 12e6 / 1e9)
 
 
-def test_schemes() -> None:
+def test_communication_schemes() -> None:
     network = PaleoNetwork.of(convolution(stride=1, padding=1))
     platform = Platform(1e12, 1e9, 1e9)
 
@@ -132,11 +132,11 @@ def test_batches_and_workers_may_be_arrays() -> None:
 
 
 @pytest.mark.parametrize("name", ["titan-x", "k80"])
-def test_devices_of_the_catalogue_are_paleos(name: str) -> None:
+def test_catalogue_devices_match_paleo(name: str) -> None:
     assert platform_of(catalog.device(name), 1.25e9, 1.0, 1.0) == published().datasheet(name)
 
 
 @pytest.mark.parametrize("make", [lambda: Platform(1, 1, ppp=0.0), lambda: Platform(1, 1, ppp_comm=1.5)])
-def test_a_percent_of_peak_is_a_fraction(make: Callable[[], Platform]) -> None:
+def test_percent_of_peak_is_a_fraction(make: Callable[[], Platform]) -> None:
     with pytest.raises(InputError, match="fraction"):
         make()

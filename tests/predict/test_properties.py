@@ -1,4 +1,4 @@
-"""What holds of any prediction, whatever the job: checked on jobs drawn by a seed, ten for each property."""
+"""Properties of any prediction, checked on ten seeded random jobs each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def trace_of(network: str, mode: str = "training", attention: str = "fused") -> 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A job, and what drew it, for more of the same."""
+    """Random job with its generator, for further draws."""
 
     job: Job
     random: random.Random
@@ -75,7 +75,7 @@ class Drawn:
 
 
 def draw(seed: int, name: str) -> Drawn:
-    """A job on one device; many of its fields are drawn."""
+    """Return a job on one device with many random fields."""
     choose = random.Random(f"{name} {seed}")
     network = choose.choice(list(NETWORKS))
     device = choose.choice(GPUS)
@@ -99,7 +99,7 @@ def draw(seed: int, name: str) -> Drawn:
 
 
 def spread_out(one: Drawn) -> Drawn:
-    """The same on several devices, the batch of each as it was."""
+    """Return the same job on several devices with the same batch per device."""
     count = one.random.choice(COUNTS)
     return one.with_("backend=ddp", f"cluster.count={count}", f"training.batch={one.job.training.batch * count}")
 
@@ -156,7 +156,7 @@ def a_bigger_batch_never_needs_less_memory_nor_time(one: Drawn) -> None:
 def inference_needs_no_more_memory_nor_time_than_a_step(one: Drawn) -> None:
     asked = one.with_("mode=inference")
     not_less(one.step.memory.total, asked.step.memory.total)
-    # The two modes may have calibrations of their own: one and the same holds both to one measure.
+    # The modes may have different calibrations, so use one calibration for both.
     same = replace(asked.setting, calibration=one.setting.calibration)
     not_less(
         one.step.parts["forward_s"] + one.step.parts["backward_s"], predict_step(asked.trace, same).parts["forward_s"]
@@ -165,7 +165,7 @@ def inference_needs_no_more_memory_nor_time_than_a_step(one: Drawn) -> None:
 
 @holds
 def latency_is_never_longer_than_forward_and_backward(one: Drawn) -> None:
-    """As they are told, each by the calibration of its mode, but for what the two leave open."""
+    """Compare the reported values by each mode's calibration, within their intervals."""
     asked = one.with_("mode=inference")
     trained, latency = one.record(), asked.record()
     whole = (trained["forward_s"].high or 0.0) + (trained["backward_s"].high or 0.0)
@@ -173,7 +173,7 @@ def latency_is_never_longer_than_forward_and_backward(one: Drawn) -> None:
 
 
 @holds
-def inference_has_no_word_of_training(one: Drawn) -> None:
+def inference_reports_nothing_about_training(one: Drawn) -> None:
     record = one.with_("mode=inference").record(samples=10**7)
     trained = (
         "training_time_s",
@@ -219,7 +219,7 @@ def ranks_are_never_faster_than_as_many_devices_alone(one: Drawn) -> None:
 
 @holds
 def half_precision_takes_at_most_a_copy_of_the_weights_more(one: Drawn) -> None:
-    """Under autocast activations take half, and products keep a copy of their weights in half."""
+    """Under autocast, activations take half, and products store a half-precision copy of their weights."""
     wide = footprint_of_job(one.trace, changed(one.job, ["training.precision=fp32"]))
     half = footprint_of_job(one.trace, changed(one.job, ["training.precision=fp16"]))
     batch = one.job.training.batch
@@ -228,7 +228,7 @@ def half_precision_takes_at_most_a_copy_of_the_weights_more(one: Drawn) -> None:
 
 
 @holds
-def zero_never_needs_more_memory_with_a_stage_or_a_rank_more(one: Drawn) -> None:
+def more_zero_stages_or_ranks_never_need_more_memory(one: Drawn) -> None:
     several = spread_out(one)
     stages = [
         footprint_of_job(one.trace, changed(several.job, [f"training.zero_stage={stage}"])).at(8).total
@@ -286,7 +286,7 @@ def the_largest_batch_fits_and_one_more_does_not(one: Drawn) -> None:
 
 
 @holds
-def what_makes_a_step_wait_never_makes_it_faster(one: Drawn) -> None:
+def input_and_straggler_waits_never_make_a_step_faster(one: Drawn) -> None:
     several = spread_out(one)
     rates = sorted(one.random.uniform(1, 1e5) for _ in range(3))
     steps = [several.with_(f"cluster.input_samples_per_s={rate}").step.seconds for rate in rates]
@@ -328,7 +328,7 @@ def figures_lie_in_their_intervals_and_parts_make_up_the_step(one: Drawn) -> Non
 
 
 @holds
-def what_a_network_showed_elsewhere_moves_it_that_way(one: Drawn) -> None:
+def correction_from_another_device_has_the_right_direction(one: Drawn) -> None:
     shown = Shown(one.random.uniform(0.3, 3.0), one.random.uniform(0.03, 0.6))
     plain, carried = one.record(), one.record(shown=shown)
     assert (carried.value("step_time_s") > plain.value("step_time_s")) == (shown.ratio > 1)
@@ -337,7 +337,7 @@ def what_a_network_showed_elsewhere_moves_it_that_way(one: Drawn) -> None:
 
 @holds
 def graphs_are_never_slower_on_the_host_than_compiled_nor_that_than_eager(one: Drawn) -> None:
-    """A device that takes no time shows the host alone; kernels, optimizer and input are those of a compiled step."""
+    """An instant device shows the host time only; kernels, optimizer and input match a compiled step."""
     asked = one.random.choice((one, one.with_("mode=inference")))
     instant = catalog.device(one.job.cluster.device)
     instant = instant.model_copy(
@@ -359,7 +359,7 @@ def graphs_are_never_slower_on_the_host_than_compiled_nor_that_than_eager(one: D
 
 @holds
 def fewer_rows_never_give_a_narrower_interval(one: Drawn) -> None:
-    """Rows that show the same errors: a fit to few of them counts what was assumed before, or the largest of its own."""
+    """Use rows with equal errors: a fit to few uses the prior, or its largest error."""
     count, assumed = one.random.randint(1, 30), one.random.uniform(0.05, 0.6)
     errors = np.array([one.random.gauss(0, 0.2) for _ in range(count)])
     calibration = replace(one.setting.calibration, class_sigma={})
@@ -373,12 +373,12 @@ def fewer_rows_never_give_a_narrower_interval(one: Drawn) -> None:
 
 
 @holds
-def rows_that_show_no_larger_errors_never_widen_an_interval(one: Drawn) -> None:
-    """Of one table, in the order of one seed: fewer rows are the first of more, and 80 % of their errors bound those that follow."""
+def rows_without_larger_errors_never_widen_an_interval(one: Drawn) -> None:
+    """Fewer rows are the first of more. 80 % of their errors bound the following ones."""
     assumed, errors = one.random.uniform(0.05, 0.6), [one.random.gauss(0, 0.2) for _ in range(MIN_SAMPLES)]
     spreads = []
     while len(errors) <= 60:
-        own = spread_of(np.array(errors), 1000, assumed) * Z80  # of so many nothing of the prior's counts
+        own = spread_of(np.array(errors), 1000, assumed) * Z80  # enough rows that the prior has no weight
         spreads.append(spread_of(np.array(errors), len(errors), assumed))
         errors += [one.random.uniform(-own, own) for _ in range(one.random.choice((1, 2, 5, 15)))]
     for fewer, more in itertools.pairwise(spreads):
@@ -387,14 +387,13 @@ def rows_that_show_no_larger_errors_never_widen_an_interval(one: Drawn) -> None:
 
 @pytest.mark.parametrize("seed", range(DRAWS))
 @pytest.mark.parametrize("check", PROPERTIES, ids=lambda check: check.__name__)
-def test_it_holds_of(check: Property, seed: int) -> None:
+def test_property(check: Property, seed: int) -> None:
     check(draw(seed, check.__name__))
 
 
-def test_in_the_mean_of_tables_fewer_rows_never_give_a_narrower_interval() -> None:
-    """A single table's may grow with its rows, where they show what the first did not: of these a fifth of all steps.
-
-    Bound: between 4 and 9 rows the rank ⌈0.8 (n + 1)⌉ rounds up, and the mean of a few thousand tables grows by up to 5 %.
+def test_fewer_rows_give_wider_intervals_on_average() -> None:
+    """A single table's interval grows with its rows if they show new errors: in a fifth of all steps. Bound: between 4
+    and 9 rows the rank ⌈0.8 (n + 1)⌉ rounds up, and the mean of thousands of tables grows by up to 5 %.
     """
     random = np.random.default_rng(0)
     numbers = (4, 6, 9, 10, 14, 20, 40, 60)
@@ -411,18 +410,18 @@ def test_in_the_mean_of_tables_fewer_rows_never_give_a_narrower_interval() -> No
     assert 0.15 < grown < 0.3
 
 
-def test_there_are_two_hundred() -> None:
+def test_there_are_two_hundred_cases() -> None:
     assert len(PROPERTIES) * DRAWS >= 200
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
-def test_fused_attention_needs_no_more_memory_than_eager(batch: int) -> None:
+def test_fused_attention_needs_no_more_memory(batch: int) -> None:
     job = jobs.from_dict({"network": {"name": "gpt2-small"}, "data": {"name": "tokens", **NETWORKS["gpt2-small"]}})
     fused, eager = (footprint_of_job(trace_of("gpt2-small", "training", kind), job) for kind in ("fused", "eager"))
     assert fused.at(batch).total < eager.at(batch).total
 
 
-def test_memory_is_the_same_by_array_and_one_by_one() -> None:
+def test_memory_by_array_matches_single_batches() -> None:
     job = draw(0, "array").job
     lines = footprint_of_job(trace_of("resnet20"), job)
     batches = np.array([1, 3, 1000])

@@ -1,4 +1,4 @@
-"""Pure bf16: parameters, buffers and all else in half precision, without autocast."""
+"""Pure bf16: parameters, buffers and everything else in half precision, without autocast."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def job_of(*changes: str) -> Job:
     return changed(plain, ["cluster.device=a100-80", *changes])
 
 
-def test_every_number_of_a_parameter_takes_two_bytes_and_none_is_cast() -> None:
+def test_parameters_take_two_bytes_without_casts() -> None:
     job, pure = job_of(), job_of(PURE)
     trace, other = trace_job(job), trace_job(pure)
-    params = 269_722  # of ResNet-20 with 10 classes (He et al. 2016, with batch norm)
+    params = 269_722  # ResNet-20 with 10 classes (He et al. 2016, with batch norm)
     memory = footprint_of_job(other, pure).at(1)
     assert (memory.parameters, memory.optimizer_state) == (2 * params, 2 * params)
     assert footprint_of_job(trace, job).at(1).parameters == 4 * params
@@ -35,12 +35,12 @@ def test_every_number_of_a_parameter_takes_two_bytes_and_none_is_cast() -> None:
     assert footprint_of_job(other, pure).at(64).total < footprint_of_job(trace, job).at(64).total
 
 
-def test_the_work_is_the_same() -> None:
+def test_work_is_unchanged() -> None:
     autocast, pure = (trace_job(job_of(*more)) for more in ((), (PURE,)))
     assert np.array_equal(autocast.columns["macs"], pure.columns["macs"])
 
 
-def test_a_step_issues_no_casts_and_sends_half_the_bytes() -> None:
+def test_step_has_no_casts_and_sends_half_the_bytes() -> None:
     many = ("cluster.count=8", "backend=ddp", "training.batch=512")
     autocast, pure = (predict(trace_job(job), job) for job in (job_of(*many), job_of(*many, PURE)))
     assert pure.value("step_time_s") < autocast.value("step_time_s")
@@ -48,7 +48,7 @@ def test_a_step_issues_no_casts_and_sends_half_the_bytes() -> None:
     assert sent[0] == 2 * sent[1]
 
 
-def test_tokens_stay_whole_numbers() -> None:
+def test_tokens_stay_integers() -> None:
     data = {"name": "synthetic", "shape": [16], "classes": 100, "samples": 64}
     training = {"batch": 4, "precision": "bf16", "param_dtype": "bf16"}
     options = {"layers": 2, "width": 64, "heads": 4}
@@ -61,19 +61,19 @@ def test_tokens_stay_whole_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ((PURE, "training.precision=fp32"), "also write training.precision=bf16"),
         ((PURE, "training.precision=fp16"), "also write training.precision=bf16"),
         ((PURE, "backend=parameter_server", "cluster.count=2"), "single, ddp, data_parallel have"),
     ],
 )
-def test_what_has_no_pure_half_precision_says_so(changes: tuple[str, ...], says: str) -> None:
-    with pytest.raises(ChronogradError, match=says):
+def test_unsupported_pure_precision_is_refused(changes: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ChronogradError, match=message):
         job_of(*changes)
 
 
-def test_a_saved_trace_is_of_one_type(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_saved_trace_has_one_type(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "resnet20.json.gz"
     trace_network("resnet20", {}, input_shape=(3, 32, 32), num_classes=10).save(path)
     assert isinstance(trace_job(job_of(), path), Trace)

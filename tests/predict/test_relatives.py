@@ -1,4 +1,4 @@
-"""Which calibration serves a device, what relatives lend, and what ships with the package."""
+"""Choice of a device's calibration, transfer from related devices, and packaged calibrations."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ from chronograd.predict.calibration import (
 from chronograd.predict.prediction import predict
 from chronograd.predict.relatives import assumed_for, calibration_for, fed
 
-# So old that no device of the catalogue is a relative worth asking, whatever is known of it.
+# So old that no catalogue device is a close relative.
 YEAR = 1991
 TAUGHT = ClassRate(compute=0.123, bandwidth=0.234, weights=0.345, launch_s=4.5e-6)
 
 
 def device(name: str, settings: list[Calibration] | None = None, speed: float = 1.0, **changes: Any) -> Device:
-    """A GPU whose peaks and bandwidth are `speed` times a V100's."""
+    """Return a GPU whose peaks and bandwidth are `speed` times a V100's."""
     base = catalog.device("v100")
     peaks = {k: speed * v for k, v in base.peak_flops_per_s.items()}
     bandwidth = speed * base.bandwidth_bytes_per_s
     kept = None if settings is None else {"settings": [c.to_table() for c in settings]}
-    # Of unknown power: as well fed as any other; of a chip that no other has.
+    # Unknown power means a normal supply; no other device has its chip.
     base = base.model_copy(update={"tdp_w": None, "chip": None})
     update = {"name": name, "aliases": (), "year": YEAR, "peak_flops_per_s": peaks, "bandwidth_bytes_per_s": bandwidth}
     return base.model_copy(update={**update, "calibration": kept, **changes})
 
 
-def taught(table: str = "a.csv", precision: str = "fp16", sigma: float = 0.1, **changes: Any) -> Calibration:
-    """A calibration that saw convolutions only."""
+def fitted_calibration(
+    table: str = "a.csv", precision: str = "fp16", sigma: float = 0.1, **changes: Any
+) -> Calibration:
+    """Return a calibration that saw convolutions only."""
     sheet = from_datasheet(catalog.device("v100"), precision)
     provenance = {"table": table, "classes_seen": ["conv_3x3.forward"]}
     changes = {
@@ -63,7 +65,7 @@ def taught(table: str = "a.csv", precision: str = "fp16", sigma: float = 0.1, **
 
 @pytest.fixture
 def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], None]:
-    """Puts a device among the user's own."""
+    """Return a function that saves a device among the user's devices."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     return lambda device: device.save(catalog.user_device_path(device.name))
 
@@ -78,30 +80,34 @@ LIKE = {"mode": "inference", "channels_last": True}
         ("fp16", {"mode": "inference", "channels_last": True}, "infer nhwc"),
         ("fp16", {"mode": "inference", "channels_last": False}, "infer nchw"),
         ("fp16", {"mode": "training", "channels_last": True}, "train nhwc"),
-        ("fp16", {"mode": "training", "channels_last": False}, "train nhwc"),  # the mode comes before the layout
+        (
+            "fp16",
+            {"mode": "training", "channels_last": False},
+            "train nhwc",
+        ),  # the mode is more important than the layout
     ],
 )
-def test_a_device_serves_itself_best(precision: str, wanted: dict[str, Any], expected: str) -> None:
-    """By precision, then eager before compiled, then mode, then layout."""
+def test_own_calibration_is_chosen_by_setting(precision: str, wanted: dict[str, Any], expected: str) -> None:
+    """Select by precision, then eager before compiled, then mode, then layout."""
     settings = [
-        taught("compiled", is_compiled=True),
-        taught("infer nchw", channels_last=False),
-        taught("infer nhwc"),
-        taught("train nhwc", mode="training"),
-        taught("fp32", "fp32", mode=None, channels_last=None),
+        fitted_calibration("compiled", is_compiled=True),
+        fitted_calibration("infer nchw", channels_last=False),
+        fitted_calibration("infer nhwc"),
+        fitted_calibration("train nhwc", mode="training"),
+        fitted_calibration("fp32", "fp32", mode=None, channels_last=None),
     ]
     own = device("mine", settings)
     assert calibration_for(own, precision, **wanted).provenance["table"] == expected
     only_compiled = device("mine", settings[:1])
-    # One for compiled networks is a relative of eager ones, no more.
+    # A calibration of compiled networks is only a relative for eager ones.
     lent = calibration_for(only_compiled, "fp16", **LIKE)
     assert (lent.origin, lent.provenance["relative"]) == ("relative", "mine, fp16, inference")
 
 
-def test_what_its_own_calibration_never_saw_relatives_teach(known: Callable[[Device], None]) -> None:
-    """Fitted to products alone, with a sister that saw convolutions."""
-    known(device("sister", [taught(sigma=0.1)]))
-    products = taught("products.csv", mode=None, channels_last=None)
+def test_relatives_supply_unseen_classes(known: Callable[[Device], None]) -> None:
+    """The device was fitted to products only, and its sister to convolutions."""
+    known(device("sister", [fitted_calibration(sigma=0.1)]))
+    products = fitted_calibration("products.csv", mode=None, channels_last=None)
     products = replace(
         products, classes={"gemm.forward": TAUGHT}, provenance={"table": "p.csv", "classes_seen": ["gemm.forward"]}
     )
@@ -114,14 +120,14 @@ def test_what_its_own_calibration_never_saw_relatives_teach(known: Callable[[Dev
     assert sigmas["softmax.forward"] == DATASHEET_SIGMA
 
 
-def test_a_relative_lends_shares_and_peaks_are_the_device_s_own(known: Callable[[Device], None]) -> None:
-    known(device("sister", [taught(sigma=0.1)]))
+def test_relative_lends_shares_not_peaks(known: Callable[[Device], None]) -> None:
+    known(device("sister", [fitted_calibration(sigma=0.1)]))
     mine = device("mine", speed=2.0)
     found, prior_sd = assumed_for(mine, "fp16", **LIKE)
     assert (found.origin, found.provenance["relative"]) == ("relative", "sister, fp16, inference")
     assert found.peak_flops_per_s == mine.peak("fp16")
     assert found.bandwidth_bytes_per_s == mine.bandwidth_bytes_per_s
-    # Another card of the same year and balance: 0.2 away, half of which is spread. Round numbers count beside it.
+    # Another card of the same year and balance has distance 0.2, half of which is spread. Prior values also count.
     sheet = from_datasheet(mine, "fp16").classes["conv_3x3.forward"]
     of_sister, of_sheet = (0.1**2 + 0.1**2) ** -2, DATASHEET_SIGMA**-4
     share = of_sister / (of_sister + of_sheet)
@@ -131,15 +137,15 @@ def test_a_relative_lends_shares_and_peaks_are_the_device_s_own(known: Callable[
     assert found.classes["conv_3x3.forward"].depth == pytest.approx((1 - share) * sheet.depth)  # the sister has none
     assert found.class_sigma == {"conv_3x3.forward": pytest.approx(math.hypot(0.1, 0.1))}
     assert found.cache_speedup == 1.7
-    assert found.classes["gemm.forward"] == from_datasheet(mine, "fp16").classes["gemm.forward"]  # never seen
+    assert found.classes["gemm.forward"] == from_datasheet(mine, "fp16").classes["gemm.forward"]  # never measured
     assert found.classes_seen == {"conv_3x3.forward"}
     assert found.sigma == pytest.approx(math.hypot(0.1, 0.5 * 0.2))
     assert prior_sd == pytest.approx(0.3 + 0.3 * 0.2)
     assert calibration_for(mine, "fp16", **LIKE) == found
 
 
-def test_further_is_wider_until_it_is_no_better_than_the_data_sheet(known: Callable[[Device], None]) -> None:
-    known(device("sister", [taught(sigma=0.1)]))
+def test_distant_relatives_widen_up_to_the_data_sheet(known: Callable[[Device], None]) -> None:
+    known(device("sister", [fitted_calibration(sigma=0.1)]))
     devices = [device("mine", year=YEAR + years) for years in (0, 4, 8, 12)]
     found = [assumed_for(d, "fp16", **LIKE) for d in devices]
     sigmas = [c.sigma for c, _ in found]
@@ -152,40 +158,42 @@ def test_further_is_wider_until_it_is_no_better_than_the_data_sheet(known: Calla
     assert (stranger.origin, stranger.sigma, prior_sd) == ("datasheet", DATASHEET_SIGMA, None)
 
 
-def test_matrix_work_of_a_card_with_little_power_falls_short_of_its_peak(known: Callable[[Device], None]) -> None:
-    """Half of the power that the peak of its year needs: half of the share, on whichever side."""
+def test_low_power_card_misses_its_matrix_peak(known: Callable[[Device], None]) -> None:
+    """Half of the power that its year's peak needs gives half of the share, in both directions."""
     half_fed = {"tdp_w": 10 * catalog.device("v100").peak("fp32") / 1e12, "year": 2016}
     assert fed(device("half", **half_fed)) == pytest.approx(0.5)
     assert fed(device("unknown", year=2016)) == 1.0
     seen = {"classes": {"conv_3x3.forward": TAUGHT, "elementwise.forward": TAUGHT}}
     seen["provenance"] = {"table": "a.csv", "classes_seen": sorted(seen["classes"])}  # type: ignore[assignment]
-    known(device("sister", [taught(**seen)], year=2016))
+    known(device("sister", [fitted_calibration(**seen)], year=2016))
     fine, poor = (assumed_for(d, "fp16", **LIKE)[0] for d in (device("fine", year=2016), device("poor", **half_fed)))
     ratio = {n: poor.classes[n].compute / fine.classes[n].compute for n in seen["classes"]}
     assert ratio == {"conv_3x3.forward": pytest.approx(0.5), "elementwise.forward": pytest.approx(1)}
 
 
-def test_a_class_learns_from_all_that_saw_it_most_from_the_nearest(known: Callable[[Device], None]) -> None:
-    known(device("near", [taught(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.2)})]))
+def test_class_learns_most_from_the_nearest_device(known: Callable[[Device], None]) -> None:
+    known(device("near", [fitted_calibration(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.2)})]))
     mine = device("mine")
     alone = assumed_for(mine, "fp16", **LIKE)[0]
-    known(device("far", [taught(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.9)})], year=YEAR + 9))
+    known(
+        device("far", [fitted_calibration(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.9)})], year=YEAR + 9)
+    )
     both = assumed_for(mine, "fp16", **LIKE)[0]
     assert alone.classes["conv_3x3.forward"].compute < both.classes["conv_3x3.forward"].compute < math.sqrt(0.2 * 0.9)
-    # Who knows less does not make it surer.
+    # A less certain relative does not reduce the spread.
     assert both.class_sigma["conv_3x3.forward"] == alone.class_sigma["conv_3x3.forward"]
 
 
-def test_a_board_of_the_same_chip_teaches_nearly_all(known: Callable[[Device], None]) -> None:
-    """However far its fit is off its own networks; a card whose tensor cores are halved is another chip."""
-    known(device("other", [taught(sigma=0.1)], year=YEAR))
-    mate = replace(taught("b.csv", sigma=0.6), classes={"conv_3x3.forward": replace(TAUGHT, compute=0.4)})
+def test_same_chip_teaches_nearly_everything(known: Callable[[Device], None]) -> None:
+    """It holds for any error of its fit. A card with halved tensor cores is another chip."""
+    known(device("other", [fitted_calibration(sigma=0.1)], year=YEAR))
+    mate = replace(fitted_calibration("b.csv", sigma=0.6), classes={"conv_3x3.forward": replace(TAUGHT, compute=0.4)})
     known(device("mate", [mate], year=YEAR + 3, chip="gx1"))
     asked = device("asked", speed=1.5, chip="gx1")
     found, _ = assumed_for(asked, "fp16", **LIKE)
     rate = found.classes["conv_3x3.forward"]
     assert rate.compute == pytest.approx(0.4, rel=0.02)
-    # The fit of the other board is 60 % off its own networks; no more than a data sheet's is counted.
+    # The other board's fit is off by 60 %, but at most a data sheet's error counts.
     assert found.class_sigma["conv_3x3.forward"] == DATASHEET_SIGMA
     halved = {**asked.peak_flops_per_s, "fp16": asked.peak("fp16") / 2}
     far, _ = assumed_for(asked.model_copy(update={"peak_flops_per_s": halved}), "fp16", **LIKE)
@@ -195,8 +203,8 @@ def test_a_board_of_the_same_chip_teaches_nearly_all(known: Callable[[Device], N
 @pytest.mark.parametrize("network", ["torchvision:resnet50", "torchvision:vgg16", "gpt2-small"])
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_an_h100_is_not_faster_than_an_h200(network: str, mode: str, precision: str) -> None:
-    """One chip, of which the H200 has more memory and bandwidth; of an H200 there are rows."""
+def test_h100_is_not_faster_than_h200(network: str, mode: str, precision: str) -> None:
+    """Both have the same chip; the H200 has more memory and bandwidth, and measured rows."""
     shape = [1024] if network == "gpt2-small" else [3, 224, 224]
     data = {"name": "synthetic", "shape": shape, "classes": 50257 if network == "gpt2-small" else 1000}
     training = {"batch": 64, "precision": precision, "channels_last": False}
@@ -206,11 +214,11 @@ def test_an_h100_is_not_faster_than_an_h200(network: str, mode: str, precision: 
     assert of["h100"] > 0.95 * of["h200"]
 
 
-def test_what_streams_hardly_depends_on_the_precision(known: Callable[[Device], None]) -> None:
-    """Half precision teaches single precision its norms; of its products it teaches little."""
+def test_streaming_work_transfers_across_precisions(known: Callable[[Device], None]) -> None:
+    """Half precision predicts norms in single precision well, but products poorly."""
     classes = {"batch_norm.forward": TAUGHT, "conv_3x3.forward": TAUGHT}
     provenance = {"table": "a.csv", "classes_seen": sorted(classes)}
-    mine = device("mine", [taught(sigma=0.05, classes=classes, provenance=provenance)])
+    mine = device("mine", [fitted_calibration(sigma=0.05, classes=classes, provenance=provenance)])
     found = assumed_for(mine, "fp32", **LIKE)[0].class_sigma
     assert found["batch_norm.forward"] == pytest.approx(math.hypot(0.05, 0.5 * 0.1))
     assert found["conv_3x3.forward"] == pytest.approx(math.hypot(0.05, 0.5 * 0.7))
@@ -220,18 +228,18 @@ def test_what_streams_hardly_depends_on_the_precision(known: Callable[[Device], 
     ("changes", "distance"),
     [
         ({}, 0.0),
-        ({"precision": "bf16"}, 0.0),  # as fp16
+        ({"precision": "bf16"}, 0.0),  # like fp16
         ({"channels_last": False}, 0.1),
         ({"mode": "training"}, 0.3),
         ({"is_compiled": True}, 0.5),
         ({"precision": "fp32"}, 0.7),
     ],
 )
-def test_its_own_calibration_of_another_setting_is_a_near_relative(
+def test_own_other_setting_is_a_near_relative(
     known: Callable[[Device], None], changes: dict[str, Any], distance: float
 ) -> None:
     peaks = {**catalog.device("v100").peak_flops_per_s, "bf16": 1e14}
-    mine = device("mine", [taught(sigma=0.05)], peak_flops_per_s=peaks)
+    mine = device("mine", [fitted_calibration(sigma=0.05)], peak_flops_per_s=peaks)
     known(mine)
     wanted = {"precision": "fp16", "mode": "inference", "channels_last": True, **changes}
     found, prior_sd = assumed_for(mine, **wanted)
@@ -242,8 +250,8 @@ def test_its_own_calibration_of_another_setting_is_a_near_relative(
     )
 
 
-def test_nothing_fitted_to_a_table_that_is_to_be_predicted_is_used(known: Callable[[Device], None]) -> None:
-    known(device("sister", [taught("near.csv"), taught("far.csv", channels_last=False)]))
+def test_held_out_tables_are_not_used(known: Callable[[Device], None]) -> None:
+    known(device("sister", [fitted_calibration("near.csv"), fitted_calibration("far.csv", channels_last=False)]))
     mine = device("mine")
     near, _ = assumed_for(mine, "fp16", **LIKE)
     far, _ = assumed_for(mine, "fp16", without_table="near.csv", **LIKE)
@@ -251,19 +259,19 @@ def test_nothing_fitted_to_a_table_that_is_to_be_predicted_is_used(known: Callab
     assert far.sigma == pytest.approx(math.hypot(0.1, 0.5 * 0.3))
     none, prior_sd = assumed_for(mine, "fp16", without_table="near.csv", mode="training")
     assert none.sigma > far.sigma
-    known(device("sister", [taught("near.csv")]))
+    known(device("sister", [fitted_calibration("near.csv")]))
     none, prior_sd = assumed_for(mine, "fp16", without_table="near.csv", **LIKE)
     assert (none.origin, prior_sd) == ("datasheet", None)
 
 
-def test_this_machine_teaches_nothing_of_others(known: Callable[[Device], None]) -> None:
-    """Which card `local` is changes from machine to machine, and a prediction for another one must not."""
-    known(device("local", [taught()]))
+def test_local_machine_does_not_affect_others(known: Callable[[Device], None]) -> None:
+    """`local` is a different card on each machine, so predictions for other cards must not use it."""
+    known(device("local", [fitted_calibration()]))
     found, prior_sd = assumed_for(device("mine"), "fp16", **LIKE)
     assert (found.origin, prior_sd) == ("datasheet", None)
 
 
-def test_the_data_sheet_with_the_way_of_running_is_the_last_resort(known: Callable[[Device], None]) -> None:
+def test_data_sheet_is_the_last_resort(known: Callable[[Device], None]) -> None:
     mine = device("mine", year=2090)
     found = calibration_for(mine, "fp32", mode="training", channels_last=True)
     assert found == replace(from_datasheet(mine), mode="training", channels_last=True)
@@ -274,13 +282,13 @@ def test_the_data_sheet_with_the_way_of_running_is_the_last_resort(known: Callab
 SHIPPED = sorted(path.stem for path in (Path(catalog.__file__).parent / "calibrations").glob("*.toml"))
 
 
-def test_a_host_is_as_old_as_its_device(known: Callable[[Device], None]) -> None:
-    """Known are the sister's host of 1991, the assumption of 2018 and hosts of the catalogue, the last an H200's of 2023."""
-    known(device("sister", [taught(host_launch_s=200e-6)]))
+def test_host_speed_follows_the_device_year(known: Callable[[Device], None]) -> None:
+    """Known hosts: the sister's of 1991, the assumption of 2018, and the catalogue's, up to an H200's of 2023."""
+    known(device("sister", [fitted_calibration(host_launch_s=200e-6)]))
     old, between, new = (
         assumed_for(device("mine", year=y), "fp16", **LIKE)[0].host_launch_s for y in (1985, 2020, 2030)
     )
-    assert old == pytest.approx(200e-6)  # before the first known year as in it
+    assert old == pytest.approx(200e-6)  # before the first known year, use that year
     assert new == pytest.approx(
         calibration_for(catalog.device("h200"), "bf16", mode="inference").host_launch_s, rel=0.2
     )
@@ -289,8 +297,8 @@ def test_a_host_is_as_old_as_its_device(known: Callable[[Device], None]) -> None
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_ships_says_how_good_it_is(name: str) -> None:
-    """Each has the table it was fitted to, its error on networks left out, and shares that a device can reach."""
+def test_packaged_calibration_states_its_error(name: str) -> None:
+    """Each has its table, its error on left-out networks, and achievable shares."""
     device = catalog.device(name)
     found = calibrations(device)
     assert found
@@ -299,7 +307,7 @@ def test_what_ships_says_how_good_it_is(name: str) -> None:
         assert str(c.provenance["table"]).endswith((".csv", ".json"))
         error = c.provenance.get("error_of_whole_networks", c.provenance["error_left_out"])
         assert 0.03 <= c.sigma == pytest.approx(max(error, 0.03), rel=1e-3)
-        # A few steps of two or three networks say more of how far off than a data sheet admits.
+        # A few steps of two or three networks reveal more error than a data sheet states.
         assert c.sigma < DATASHEET_SIGMA or c.provenance["samples"] <= 10
         assert c.provenance["samples"] >= MIN_SAMPLES
         assert set() < c.classes_seen <= set(CLASSES)
@@ -313,8 +321,8 @@ def test_what_ships_says_how_good_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])
-def test_what_neither_precision_nor_compiler_changes_is_the_device_s_own(mode: str) -> None:
-    """A CPU calibrated eager: compiled, its input and optimizer take what was measured, and a pass begins later by what a compiler adds."""
+def test_precision_and_compiler_preserve_measured_parts(mode: str) -> None:
+    """A CPU was calibrated in eager mode. Compiled, its input and optimizer keep their time, and a pass starts later."""
     cpu = catalog.device("cpu")
     sheet = from_datasheet(cpu)
     update = replace(sheet.classes["update.backward"], bandwidth=0.123)
@@ -342,16 +350,16 @@ def test_what_neither_precision_nor_compiler_changes_is_the_device_s_own(mode: s
         assert compiled.classes["update.backward"] == update
         added_s = COMPILED_TRAINING_ISSUES * kept.update_launch_s if mode == "training" else 0.0
         assert compiled.pass_s == pytest.approx(4e-4 + added_s)
-    older = replace(measured, pass_s=0.0)  # kept from before what begins a pass was told apart
+    older = replace(measured, pass_s=0.0)  # saved before the pass overhead was a separate value
     own = own.model_copy(update={"calibration": {"settings": [older.to_table()]}})
     assert calibration_for(own, mode=mode).pass_s == 0.0
     assert calibration_for(own, mode=mode, is_compiled=True).pass_s >= sheet.pass_s
-    # Of a GPU, whose queue hides it, nothing is added.
+    # A GPU's queue hides it, so nothing is added.
     assert calibration_for(catalog.device("v100"), mode=mode, is_compiled=True).pass_s == 0.0
 
 
-def test_compiled_code_of_a_cpu_is_its_own_calibration_with_channels_last() -> None:
-    """A compiler for CPUs lays convolutions out with channels last, whatever the job says, and begins operators sooner."""
+def test_compiled_cpu_code_uses_channels_last_calibration() -> None:
+    """CPU compilers use channels last for convolutions regardless of the job, and launch operators sooner."""
     cpu = catalog.device("cpu")
     first = replace(
         from_datasheet(cpu),
@@ -379,9 +387,9 @@ def test_compiled_code_of_a_cpu_is_its_own_calibration_with_channels_last() -> N
         )
         if "compiled code" in note
     ]
-    (note,) = told  # of the first, which has no such calibration
+    (note,) = told  # the first has no such calibration
     assert "--layout nhwc" in note
-    # In another precision, and of a GPU, it is no more than a relative.
+    # In another precision, or on a GPU, it is only a relative.
     on_gpu = catalog.device("v100").model_copy(update={"calibration": of_both.calibration})
     for device, precision in ((of_both, "bf16"), (on_gpu, "fp32")):
         if precision in device.peak_flops_per_s:
@@ -389,7 +397,7 @@ def test_compiled_code_of_a_cpu_is_its_own_calibration_with_channels_last() -> N
 
 
 def _predicted_compiled(device: Device) -> list[str]:
-    """Notes of a small compiled network's inference."""
+    """Return the notes of a small compiled network's inference."""
     job = from_dict(
         {
             "mode": "inference",

@@ -1,4 +1,4 @@
-"""The roofline in closed form: one operator, then layers of them."""
+"""The roofline in closed form: one operator, then layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PEAK, BANDWIDTH = 1e12, 1e11
 def calibration(
     compute: float = 0.5, bandwidth: float = 0.5, launch_s: float = 0.0, host_s: float = 0.0
 ) -> Calibration:
-    """Everything at a share of 1 TFLOP/s and 100 GB/s; the ridge is at 10 FLOPs per byte."""
+    """Return a calibration at a share of 1 TFLOP/s and 100 GB/s; the ridge is at 10 FLOPs per byte."""
     rate = ClassRate(compute=compute, bandwidth=bandwidth, weights=bandwidth, launch_s=launch_s)
     return Calibration(
         "measured", "fp32", PEAK, PEAK, BANDWIDTH, dict.fromkeys(CLASSES, rate), host_launch_s=host_s, sigma=0.1
@@ -25,7 +25,7 @@ def calibration(
 
 
 def products(*paths: str, rows: int = 1000, depth: int = 1000, width: int = 1000) -> Trace:
-    """One matrix product per module path, with so many rows a sample."""
+    """Return one matrix product per module path, with `rows` rows per sample."""
     trace = Trace("net", "inference", "none", [])
     trace.storages = [Storage(Affine(4 * depth * width, 0), "parameter", -1), Storage(Affine(0, 4 * rows), "input", -1)]
     trace.tensors = [
@@ -42,8 +42,8 @@ def products(*paths: str, rows: int = 1000, depth: int = 1000, width: int = 1000
     return trace
 
 
-def test_one_product_under_the_roof() -> None:
-    """2 GFLOP over 12 MB: bound by compute, at half the peak to smooth-maximum accuracy."""
+def test_product_below_the_roof() -> None:
+    """2 GFLOP over 12 MB are compute-bound at half the peak, within the smooth maximum's accuracy."""
     (layer,) = roofline(products("a"), 1, calibration()).layers
     assert (layer.name, layer.operators, layer.bound) == ("a", 1, "compute")
     assert layer.flops == 2e9
@@ -56,7 +56,7 @@ def test_one_product_under_the_roof() -> None:
     assert layer.achieved_flops_per_s == pytest.approx(2e9 / layer.time_s)
 
 
-def test_a_thin_product_is_bound_by_memory_and_a_tiny_one_by_its_launch() -> None:
+def test_thin_product_is_memory_bound_and_tiny_one_launch_bound() -> None:
     thin = products("a", rows=1)
     assert roofline(thin, 1, calibration()).layers[0].bound == "memory"
     assert roofline(thin, 1, calibration()).layers[0].ceiling_s == pytest.approx(4_008_000 / BANDWIDTH)
@@ -64,8 +64,8 @@ def test_a_thin_product_is_bound_by_memory_and_a_tiny_one_by_its_launch() -> Non
     assert roofline(tiny, 1, calibration(launch_s=1e-5)).layers[0].bound == "launch"
 
 
-def test_percent_of_peak_of_paleo() -> None:
-    """Everything at share u of both rates, arithmetic and memory one after the other, is PPP = u; overlapped it is more."""
+def test_paleo_percent_of_peak() -> None:
+    """At share u of both rates, sequential arithmetic and memory give PPP = u; overlap gives more."""
     trace = products("a", "b", rows=1)
     thin = roofline(trace, 1, calibration(compute=1e9, bandwidth=0.25))
     ideal = 2 * (2 * 1e6 / PEAK + 4_008_000 / BANDWIDTH)
@@ -91,7 +91,7 @@ def test_layers_are_modules_and_add_up_to_the_passes() -> None:
     assert len(by_operator.layers) == 5
 
 
-def test_most_to_win_is_by_seconds() -> None:
+def test_most_to_win_is_sorted_by_seconds() -> None:
     trace = products("small", "large")
     large = trace.operators[1]
     trace.operators[1] = replace(large, macs=large.macs.times(10))
@@ -100,7 +100,7 @@ def test_most_to_win_is_by_seconds() -> None:
     assert roofline(trace, 1, calibration(compute=1.0, bandwidth=1e9)).most_to_win()[0].time_to_win_s < 1e-9
 
 
-def test_a_cached_operator_cannot_beat_its_ceiling() -> None:
+def test_cached_operator_cannot_beat_its_ceiling() -> None:
     cached = replace(calibration(compute=1e9, bandwidth=1.0), cache_bytes=1e12, cache_speedup=4.0)
     (layer,) = roofline(products("a", rows=1, depth=1, width=1000), 10_000, cached).layers
     assert layer.share_of_ceiling <= 1.0

@@ -1,4 +1,4 @@
-"""Buckets behind backward, stragglers, input, and where devices sit, in closed form."""
+"""Gradient buckets, stragglers, input and device placement in closed form."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ WIRE = catalog.Link(name="wire", title="", latency_s=0.0, bandwidth_bytes_per_s=
 
 
 def many_gradients(sizes: list[int]) -> Trace:
-    """Backward operators that each make one gradient of so many bytes."""
+    """Return backward operators that each create a gradient of the given size."""
     op = Operator("backward", "gemm", "mm", "", 0, (), (), {}, ZERO, ZERO, ZERO, ZERO)
     storages = [Storage(Affine(size, 0), "gradient", i) for i, size in enumerate(sizes)]
     return Trace("net", "training", "sum", [], operators=[op] * len(sizes), storages=storages)
 
 
-def test_buckets_fill_in_the_order_gradients_become_ready() -> None:
+def test_buckets_fill_in_gradient_order() -> None:
     found = buckets(many_gradients([MIB // 2, MIB // 2, 20 * MIB, 6 * MIB, MIB]))
     assert found == [(MIB, 1), (26 * MIB, 3), (MIB, 4)]
 
 
-def test_communication_hides_behind_backward_except_for_the_last_bucket() -> None:
+def test_backward_hides_communication_except_the_last_bucket() -> None:
     trace, times = many_gradients([MIB, 25 * MIB]), np.array([10.0, 20.0])
     two = Topology(2, 8, WIRE, WIRE)
-    # On two ranks a ring moves S/B: 1 s from t = 10, hidden; 25 s from t = 30, exposed.
+    # A ring of two ranks moves S/B: 1 s from t = 10, hidden; 25 s from t = 30, exposed.
     hidden = exchange(trace, times, 30.0, two, "ring", overlap=1.0)
     assert (hidden.total_s, hidden.exposed_s, hidden.overlapped_s) == (26.0, 25.0, 1.0)
     assert [(b.start_s, b.seconds) for b in hidden.buckets] == [(10.0, 1.0), (30.0, 25.0)]
-    # Without overlap backward stands still meanwhile; half-way, it goes on at half its pace.
+    # Without overlap, backward stops meanwhile; at 0.5, it continues at half speed.
     serial = exchange(trace, times, 30.0, two, "ring", overlap=0.0)
     assert serial.exposed_s == 26.0
     assert [b.start_s for b in serial.buckets] == [10.0, 31.0]
@@ -59,15 +59,15 @@ def test_communication_hides_behind_backward_except_for_the_last_bucket() -> Non
     assert exchange(trace, times, 30.0, Topology(1, 8, WIRE, WIRE), "ring").total_s == 0.0
 
 
-def test_a_bucket_waits_for_the_one_before_it() -> None:
+def test_bucket_waits_for_the_previous_one() -> None:
     trace = many_gradients([25 * MIB, 25 * MIB])
     found = exchange(trace, np.array([1.0, 1.0]), 2.0, Topology(2, 8, WIRE, WIRE), "ring")
     assert [b.start_s for b in found.buckets] == [1.0, 26.0]
     assert found.exposed_s == 49.0
 
 
-def test_buckets_of_another_size_and_compressed_gradients() -> None:
-    """One bucket of 26 MiB, 26 s on two ranks; half of the bytes, half of the time."""
+def test_bucket_size_and_gradient_compression() -> None:
+    """One bucket of 26 MiB takes 26 s on two ranks; half of the bytes takes half of the time."""
     trace, times = many_gradients([MIB, 25 * MIB]), np.array([10.0, 20.0])
     assert buckets(trace, 64 * MIB) == [(26 * MIB, 1)]
     assert buckets(trace, 1) == [(MIB, 0), (25 * MIB, 1)]
@@ -76,21 +76,21 @@ def test_buckets_of_another_size_and_compressed_gradients() -> None:
     assert exchange(trace, times, 30.0, two, "ring", packing=Packing(64 * MIB, 0.5)).exposed_s == 13.0
 
 
-def test_between_nodes_of_cpus_only_the_work_of_the_cores_slows_backward() -> None:
-    """1 MiB takes 4 s over the wire and 1 s within a node: for 4 s backward goes on at three quarters of its pace."""
+def test_cpu_communication_slows_backward_only_by_core_work() -> None:
+    """1 MiB takes 4 s over the wire and 1 s within a node, so backward runs at 75 % speed for 4 s."""
     slow = WIRE.model_copy(update={"bandwidth_bytes_per_s": MIB / 4})
     apart = Topology(2, 1, WIRE, slow)
     trace, times = many_gradients([MIB, MIB]), np.array([10.0, 20.0])
     found = exchange(trace, times, 30.0, apart, "ring", overlap=0.0)
     assert [(b.start_s, b.seconds) for b in found.buckets] == [(10.0, 4.0), (31.0, 4.0)]
     assert (found.total_s, found.exposed_s) == (8.0, 5.0)
-    # A link as slow as memory leaves nothing to hide; an accelerator hides all that it can.
+    # A link as slow as memory hides nothing; an accelerator hides everything possible.
     assert exchange(trace, times, 30.0, Topology(2, 1, WIRE, WIRE), "ring", overlap=0.0).exposed_s == 2.0
     assert exchange(trace, times, 30.0, apart, "ring", overlap=1.0).exposed_s == 4.0
 
 
-def test_a_link_with_a_burst_has_it_again_after_a_rest() -> None:
-    """Half a MiB passes at once: half a second less for the first bucket, and for the next as much as the rest between."""
+def test_burst_allowance_recovers_after_a_rest() -> None:
+    """Half a MiB passes immediately, which saves the first bucket 0.5 s, and the next as much as the rest between."""
     limited = WIRE.model_copy(update={"burst_bytes": MIB / 2})
     two = Topology(2, 1, WIRE, limited)
 
@@ -99,8 +99,8 @@ def test_a_link_with_a_burst_has_it_again_after_a_rest() -> None:
         found = exchange(trace, np.array(backward), sum(backward), two, "ring", rest_s=rest_s)
         return [b.seconds for b in found.buckets]
 
-    assert seconds([1.0, 1.0]) == [24.5, 25.0]  # the second follows at once
-    assert seconds([1.0, 24.75]) == [24.5, 24.75]  # a quarter of a second after the first
+    assert seconds([1.0, 1.0]) == [24.5, 25.0]  # the second follows immediately
+    assert seconds([1.0, 24.75]) == [24.5, 24.75]  # 0.25 s after the first
     assert seconds([1.0, 60.0]) == [24.5, 24.5]
     assert seconds([0.1], rest_s=0.1) == [pytest.approx(24.8)]
 
@@ -125,7 +125,7 @@ def test_batches_may_be_an_array() -> None:
     assert not np.allclose(*together.exposed_s)
 
 
-def test_topology_is_that_of_the_device_unless_something_else_is_named() -> None:
+def test_device_topology_is_the_default() -> None:
     v100 = catalog.device("v100")
     eight, nine = topology_of(v100, 8), topology_of(v100, 9)
     assert (eight.num_nodes, eight.slowest_link.name) == (1, "nvlink2")
@@ -134,15 +134,15 @@ def test_topology_is_that_of_the_device_unless_something_else_is_named() -> None
     assert (other.num_nodes, other.slowest_link.name, other.intra.name) == (2, "infiniband-edr", "pcie3")
 
 
-@pytest.mark.parametrize(("num_ranks", "largest"), [(2, 0.5642), (5, 1.1630), (10, 1.5388), (100, 2.5076)])
-def test_expected_largest_of_n_normals(num_ranks: int, largest: float) -> None:
-    """Expected values of the largest normal order statistic (Harter 1961, Biometrika 48): Blom's is within 5 %."""
+@pytest.mark.parametrize(("num_ranks", "maximum"), [(2, 0.5642), (5, 1.1630), (10, 1.5388), (100, 2.5076)])
+def test_expected_maximum_of_n_normals(num_ranks: int, maximum: float) -> None:
+    """Compare with normal order statistics (Harter 1961, Biometrika 48); Blom's formula is within 5 %."""
     z = np.log1p(straggler_wait_s(1.0, num_ranks, 1.0))
-    assert z == pytest.approx(largest, rel=0.05)
+    assert z == pytest.approx(maximum, rel=0.05)
 
 
-def test_waiting_for_the_slowest_of_n_random_steps() -> None:
-    """A simulation of a hundred thousand steps, seeded."""
+def test_wait_for_the_slowest_of_n_random_steps() -> None:
+    """Compare with a seeded simulation of a hundred thousand steps."""
     rng, sigma = np.random.default_rng(0), 0.08
     for num_ranks in (4, 64):
         slowest = np.exp(sigma * rng.standard_normal((100_000, num_ranks))).max(axis=1).mean()
@@ -151,15 +151,15 @@ def test_waiting_for_the_slowest_of_n_random_steps() -> None:
     assert straggler_wait_s(2.0, 64, 0.0) == 0.0
 
 
-def test_a_step_lasts_as_long_as_its_input() -> None:
+def test_step_lasts_as_long_as_its_input() -> None:
     assert input_stall_s(0.25, 1000, 2000.0) == pytest.approx(0.25)
     assert input_stall_s(0.75, 1000, 2000.0) == 0.0
     np.testing.assert_allclose(input_stall_s(np.array([0.25, 0.75]), 1000, 2000.0), [0.25, 0.0])
 
 
 @pytest.mark.parametrize("device", ["v100", "a100-40", "h100"])
-def test_what_is_hidden_is_not_below_nothing_by_rounding(device: str) -> None:
-    """A gradient of one bucket, all of it exposed."""
+def test_rounding_gives_no_negative_overlap(device: str) -> None:
+    """Use a gradient of one bucket that is completely exposed."""
     inputs = Path(__file__).parents[1] / "golden" / "inputs"
     fields = [f"cluster.device={device}", "cluster.count=2", "backend=ddp"]
     record = predict(Trace.load(inputs / "net.json.gz"), jobs.load(inputs / "job.yaml", fields))
@@ -167,7 +167,7 @@ def test_what_is_hidden_is_not_below_nothing_by_rounding(device: str) -> None:
     assert record["communication_overlapped_s"].value == 0
 
 
-def test_the_upkeep_of_ddp_is_of_each_tensor_and_of_one_broadcast_of_buffers() -> None:
+def test_ddp_overhead_per_tensor_and_buffer_broadcast() -> None:
     trace = cached_trace("resnet20")
     link = catalog.link("loopback")
     topology = Topology(np.array([1, 2, 4]), 8, link, link)
@@ -182,14 +182,14 @@ def test_the_upkeep_of_ddp_is_of_each_tensor_and_of_one_broadcast_of_buffers() -
     assert four > two
     met = upkeep_s(trace, 1e-5, topology, meeting_s=1e-3, num_buckets=2)
     assert met == pytest.approx([0, two + 3e-3, four + 3e-3])
-    # A cost that was measured as nothing is not one that was never measured.
+    # A measured cost of zero differs from a missing measurement.
     free = upkeep_s(trace, 0.0, topology, meeting_s=1e-3, num_buckets=2)
     assert free == pytest.approx(met - np.array([0, 1, 1]) * 1e-5 * (gradients + buffers))
     assert upkeep_s(trace, None, topology, meeting_s=1e-3, num_buckets=2) == 0.0
 
 
-def test_replicas_cost_the_host_by_tensor_and_by_operator() -> None:
-    """Three parameters, and two operators of forward that are no views."""
+def test_replicas_cost_host_time_per_tensor_and_operator() -> None:
+    """Use three parameters and two forward operators that are not views."""
     forward = [
         Operator("forward", kind, "x", "", 0, (), (), {}, ZERO, ZERO, ZERO, ZERO) for kind in ("gemm", "view", "norm")
     ]
@@ -198,13 +198,13 @@ def test_replicas_cost_the_host_by_tensor_and_by_operator() -> None:
     tensors_s, issued_s = 3 * REPLICA_TENSOR_S, 2 * REPLICA_OPERATOR_S
     assert float(replicas_s(trace, 1, 0.0)) == 0.0
     assert float(replicas_s(trace, 4, 0.0)) == pytest.approx(4 * (tensors_s + issued_s))
-    # Forward on a device that takes longer than issuing that of all hides the issuing.
+    # A longer forward on the device hides the host's launches.
     assert float(replicas_s(trace, 4, 1.0)) == pytest.approx(4 * tensors_s)
     assert replicas_s(trace, np.array([1, 2]), 1.0).tolist() == pytest.approx([0.0, 2 * tensors_s])
 
 
-def test_replicas_are_made_in_every_forward_of_inference() -> None:
-    """Without gradients: all parameters go out once, one replica after the other, and are put into place tensor by tensor."""
+def test_inference_replicates_in_every_forward() -> None:
+    """Without gradients, each replica receives all parameters in turn and assigns them tensor by tensor."""
     trace = cached_trace("resnet18-cifar", input_shape=(3, 32, 32), num_classes=10, mode="inference")
     base = {
         "network": {"name": "resnet18-cifar"},
@@ -226,7 +226,7 @@ def test_replicas_are_made_in_every_forward_of_inference() -> None:
     assert replicas.value("latency_s") == pytest.approx(ddp.value("latency_s") + host_s + copies_s)
 
 
-def test_data_parallel_is_of_one_machine() -> None:
+def test_data_parallel_uses_one_machine() -> None:
     per_node = catalog.device("rtx8000").node.devices_per_node
     base = {"network": {"name": "resnet18-cifar"}, "data": {"name": "cifar10"}, "backend": "data_parallel"}
 
@@ -256,7 +256,7 @@ def _step_s(device: str, batch: int, count: int, backend: str) -> float:
 
 
 @pytest.mark.parametrize(("count", "measured_s"), [(2, 60.2 / 1563), (4, 70.3 / 1563)])
-def test_data_parallel_of_a_small_batch_is_slower_than_one_gpu_as_published(count: int, measured_s: float) -> None:
+def test_data_parallel_with_small_batch_is_slower_than_one_gpu(count: int, measured_s: float) -> None:
     """ResNet-18 on CIFAR-10, RTX 8000, global batch 32: an epoch of 1,563 steps took 23.4 s on one GPU, 60.2 on two, 70.3 on four.
 
     Nothing was fitted to these: what the host takes was measured on another one.
@@ -267,7 +267,7 @@ def test_data_parallel_of_a_small_batch_is_slower_than_one_gpu_as_published(coun
     assert _step_s("rtx8000", 32, count, "ddp") < several_s
 
 
-def test_the_page_on_clusters_says_what_is_predicted_of_data_parallel() -> None:
+def test_documented_data_parallel_predictions_are_current() -> None:
     def step_s(device: str, batch: int, count: int) -> float:
         job = {"network": {"name": "resnet18-cifar"}, "data": {"name": "cifar10"}, "training": {"batch": batch}}
         backend = "data_parallel" if count > 1 else "single"
@@ -281,7 +281,7 @@ def test_the_page_on_clusters_says_what_is_predicted_of_data_parallel() -> None:
     assert f"| speed-up of 4 L4 over one, batch 512 | {step_s('l4', 512, 1) / step_s('l4', 512, 4):.2f} |" in page
 
 
-def test_data_parallel_of_a_large_batch_gains_little_as_published() -> None:
-    """Four L4, batch 512: 1.96 times as fast as one, where 3.70 was predicted without the host's part."""
+def test_data_parallel_with_large_batch_gains_little() -> None:
+    """Published: four L4 at batch 512 are 1.96 times as fast as one. Without the host's part, 3.70 was predicted."""
     speed_up = _step_s("l4", 512, 1, "single") / _step_s("l4", 512, 4, "data_parallel")
     assert speed_up == pytest.approx(1.96, rel=0.25)

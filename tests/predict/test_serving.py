@@ -1,4 +1,4 @@
-"""Inference as a mode of `predict`: latency and throughput against batch, and what a figure from elsewhere tells."""
+"""Inference with `predict`: latency and throughput by batch, and figures from other devices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRAINING_JOB = jobs.from_dict(
 JOB = jobs.changed(TRAINING_JOB, ["mode=inference"])
 
 
-def test_a_record_of_inference_says_latency_first_and_nothing_of_training() -> None:
+def test_inference_record_starts_with_latency() -> None:
     answer = predict_jobs(ASKED, [JOB], samples=50_000)
     (section,) = answer.sections
     assert section.takeaway.startswith("Predicted: latency of a batch ")
@@ -49,19 +49,19 @@ def test_a_record_of_inference_says_latency_first_and_nothing_of_training() -> N
     )
 
 
-def test_memory_is_without_gradients() -> None:
+def test_inference_memory_has_no_gradients() -> None:
     trained, asked = predict(TRAINED, TRAINING_JOB), predict(ASKED, JOB)
     weights = 4 * ASKED.params
     assert asked.value("memory_peak_bytes") >= weights
-    # Weights, their gradients and the momentum are there in training, whatever the activations are.
+    # Training holds weights, gradients and momentum for any activations.
     assert trained.value("memory_peak_bytes") - asked.value("memory_peak_bytes") > 2 * weights
 
 
-def test_a_forward_pass_is_inference_whatever_the_job_was_written_for() -> None:
+def test_forward_trace_is_always_inference() -> None:
     assert predict(ASKED, TRAINING_JOB).quantities.keys() == predict(ASKED, JOB).quantities.keys()
 
 
-def test_batches_are_rows_and_the_first_answer_and_the_most_are_said() -> None:
+def test_batches_are_rows_with_latency_and_maximum() -> None:
     answer = predict_batches(ASKED, [JOB], [64, 1, 8])
     (section,) = answer.sections
     assert section.table is not None
@@ -75,7 +75,7 @@ def test_batches_are_rows_and_the_first_answer_and_the_most_are_said() -> None:
     assert len(answer.records) == 3
 
 
-def test_a_batch_that_does_not_fit_is_marked_and_is_not_the_most() -> None:
+def test_batch_that_does_not_fit_is_marked() -> None:
     answer = predict_batches(ASKED, [JOB], [1, 10_000_000])
     (section,) = answer.sections
     assert section.table is not None
@@ -91,12 +91,12 @@ def test_each_device_needs_a_sample() -> None:
 
 
 @pytest.mark.parametrize("change", ["training.accumulation=2", "training.zero_stage=1", "training.noise_scale_every=5"])
-def test_what_has_gradients_is_refused(change: str) -> None:
+def test_gradient_options_are_refused(change: str) -> None:
     with pytest.raises(JobError, match="mode is inference, which has no gradients"):
         jobs.changed(JOB, [change])
 
 
-# -- a figure from elsewhere ---------------------------------------------------------------------------
+# -- figures from other devices ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_has_gradients_is_refused(change: str) -> None:
         ("500us", 0.0005),
     ],
 )
-def test_a_figure_is_carried_as_a_record_would_be(figure: str, seconds: float) -> None:
+def test_figure_is_carried_like_a_record(figure: str, seconds: float) -> None:
     there = jobs.changed(TRAINING_JOB, ["cluster.device=rtx3090"])
     step = predict_step(TRAINED, setting_of(there))
     shown = of_figure(TRAINED, f"rtx3090={figure}")(TRAINING_JOB)
@@ -121,21 +121,21 @@ def test_a_figure_is_carried_as_a_record_would_be(figure: str, seconds: float) -
     assert shown.sigma == step.sigma_log
 
 
-def test_a_figure_of_several_devices_is_of_all_together() -> None:
+def test_figure_of_several_devices_is_their_total() -> None:
     there = jobs.changed(TRAINING_JOB, ["cluster.device=v100", "cluster.count=4", "backend=ddp"])
     step = predict_step(TRAINED, setting_of(there)).seconds
     assert of_figure(TRAINED, f"4xv100={64 / step}/s")(TRAINING_JOB).ratio == pytest.approx(1.0)
 
 
-def test_a_figure_is_of_the_network_whatever_the_job_s_input() -> None:
-    """What a job says of its input is of another machine."""
+def test_figure_ignores_the_input_rate_of_the_job() -> None:
+    """The job's input rate belongs to another machine."""
     slow = jobs.changed(TRAINING_JOB, ["cluster.input_samples_per_s=10"])
     for place in ("rtx3090", "v100"):
         assert of_figure(TRAINED, f"{place}=640/s")(slow) == of_figure(TRAINED, f"{place}=640/s")(TRAINING_JOB)
 
 
 @pytest.mark.parametrize("place", ["v100", "4xv100"])
-def test_a_figure_that_no_software_reaches_is_refused(
+def test_impossible_figure_is_refused(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,7 +151,7 @@ def test_a_figure_that_no_software_reaches_is_refused(
     assert f"{count} × v100 in fp32" in error
 
 
-def test_tokens_are_those_of_a_sample() -> None:
+def test_tokens_per_second_use_the_sequence_length() -> None:
     options = {"layers": 1, "width": 32, "heads": 2}
     trace = trace_network("gpt2-small", options, input_shape=(16,), num_classes=100)
     job = jobs.from_dict({"network": {"name": "gpt2-small", "options": options},
@@ -162,7 +162,7 @@ def test_tokens_are_those_of_a_sample() -> None:
 
 
 @pytest.mark.parametrize("text", ["rtx3090=fast", "rtx3090=0/s", "rtx3090=", "rtx3090=12", "0xv100=1/s", "=12/s"])
-def test_what_is_no_figure_is_refused(text: str) -> None:
+def test_invalid_figures(text: str) -> None:
     with pytest.raises(InputError, match="cannot read"):
         of_figure(TRAINED, text)
 
@@ -177,7 +177,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "net.json.gz"
 
 
-def test_the_short_form_asks_about_each_batch(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_form_evaluates_each_batch(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["predict", "resnet20", "--trace", saved, "--on", "v100", "--inference", "--json"]
     assert main([*line, "--batch", "1,8"]) == 0
     asked = json.loads(capsys.readouterr().out)
@@ -191,7 +191,7 @@ def test_the_short_form_asks_about_each_batch(saved: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("asked", [["--batch", "1,8"], []])
-def test_a_figure_is_of_one_batch(saved: str, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_figure_needs_a_single_batch(saved: str, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     line = ["predict", "resnet20", "--trace", saved, "--on", "v100", "--inference", "--measured-on", "rtx3090=1234/s"]
     assert main([*line, *asked]) == 2
     error = capsys.readouterr().err
@@ -201,20 +201,20 @@ def test_a_figure_is_of_one_batch(saved: str, asked: list[str], capsys: pytest.C
     assert main([*line, "--batch", "8"]) == 0
 
 
-def test_several_batches_are_of_inference(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_batches_require_inference(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "resnet20", "--on", "v100", "--batch", "1,8"]) == 2
     assert "in inference" in capsys.readouterr().err
     assert main(["train", "resnet20", "--batch", "1,8"]) == 2
     assert "give one number here" in capsys.readouterr().err
 
 
-def test_a_trace_of_training_is_not_asked_about_inference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_trace_is_refused_for_inference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     TRAINED.save(tmp_path / "net.json.gz")
     assert main(["predict", "resnet20", "--trace", str(tmp_path / "net.json.gz"), "--on", "v100", "--inference"]) != 0
     assert "mode=inference" in capsys.readouterr().err
 
 
-def test_python_asks_the_same() -> None:
+def test_python_and_command_agree() -> None:
     answer = chronograd.predict(ASKED, on="v100", batch=[1, 8])
     assert [record.value("latency_s") for record in answer.records.values()] == pytest.approx(
         [record.value("latency_s") for record in predict_batches(ASKED, [JOB], [1, 8]).records.values()], rel=1e-6

@@ -1,4 +1,4 @@
-"""Speeds of the published coefficients, to the digits of the published table."""
+"""Speeds for the published coefficients, to the digits of the published table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = {
     16: (0.02236, 0.03986, 0.01986, 0.03257),
     20: (0.01850, 0.03390, 0.01708, 0.02942),
 }
-# (M, p) → the best whole and the best real number of workers.
+# (M, p) → the best integer and the best real number of workers.
 BEST = {(40, 2): (4, 4.07), (40, 4): (6, 5.76), (128, 2): (7, 7.29), (128, 4): (10, 10.30)}
 
 
@@ -55,8 +55,8 @@ def test_asynchronous_workers_only_add_steps() -> None:
     assert SpeedModel("synchronous", (1, 1, 0, 0, 0), 32).closed_form(2) is None
 
 
-def test_an_all_reduce_has_the_work_and_the_link_of_the_servers() -> None:
-    """Of one worker all but the transfer is left; endlessly many share computation, and each moves what one worker did."""
+def test_all_reduce_has_work_and_link_of_the_servers() -> None:
+    """One worker has no transfer. Infinitely many share computation, and each moves one worker's data."""
     model = of_batch(40).all_reduce()
     assert model.steps_per_s(1) == pytest.approx(1 / (40 * 1.02 + 2.78))
     assert model.steps_per_s(4) == pytest.approx(1 / (10 * 1.02 + 2.78 + 4.92 * 3 / 4))
@@ -65,11 +65,11 @@ def test_an_all_reduce_has_the_work_and_the_link_of_the_servers() -> None:
     assert model.all_reduce() is model
     shared = OPTIMUS_RESNET50_ASYNCHRONOUS.all_reduce()
     assert shared.steps_per_s(2) == pytest.approx(1 / (2.83 / 2 + 3.92 / 2))
-    assert shared.closed_form() == 1.0  # more is moved than computed
+    assert shared.closed_form() == 1.0  # communication dominates
 
 
 @pytest.mark.parametrize("coefficients", [(2.0, 1.0, 8.0, 0.5), (1.0, 0.0, 30.0, 0.02), (1.0, 1.0, 50.0, 0.1)])
-def test_closed_form_of_an_all_reduce_is_its_fastest(coefficients: tuple[float, ...]) -> None:
+def test_all_reduce_closed_form_is_the_fastest(coefficients: tuple[float, ...]) -> None:
     model = SpeedModel("all-reduce", coefficients, 40)
     counts = np.linspace(1, 100, 9901)
     fastest = counts[np.argmax(model.steps_per_s(counts))]
@@ -77,7 +77,7 @@ def test_closed_form_of_an_all_reduce_is_its_fastest(coefficients: tuple[float, 
 
 
 def test_time_to_a_target() -> None:
-    """Spreads of steps and of speed add up as variances of logarithms: 3 and 4 give 5."""
+    """Variances of logarithms of steps and speed add up: 3 and 4 give 5."""
     middle, low, high = time_to_target([100, 200], 4.0, 0.3, 0.4)
     assert list(middle) == [25.0, 50.0]
     assert list(high / middle) == pytest.approx([np.exp(1.2816 * 0.5)] * 2)
@@ -87,7 +87,7 @@ def test_time_to_a_target() -> None:
         of_batch(40).time_s(0, 4, 2)
 
 
-def test_wrong_models_are_refused() -> None:
+def test_invalid_models() -> None:
     for wrong in ((1, 2, 3), (1, 2, 3, 4, -1), (0,) * 5, (1, 1, 1, 1, math.inf)):
         with pytest.raises(InputError):
             SpeedModel("synchronous", wrong, 32)

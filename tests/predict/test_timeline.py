@@ -1,4 +1,4 @@
-"""Timelines hold the trace-event format, and what they show adds up to the step."""
+"""Timelines have the trace-event format, and their events add up to the step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job(**cluster: Any) -> jobs.Job:
 
 
 def check_format(timeline: dict[str, Any]) -> list[Event]:
-    """What the Trace Event Format asks of a file; returns its complete events."""
+    """Check the requirements of the Trace Event Format and return the complete events."""
     assert json.loads(json.dumps(timeline, allow_nan=False)) == timeline
     assert timeline["displayTimeUnit"] in ("ms", "ns")
     needed = {"X": {"name", "cat", "pid", "tid", "ts", "dur"}, "M": {"name", "pid", "args"}, "C": {"name", "pid", "ts"}}
@@ -60,7 +60,7 @@ def ends(event: Event) -> float:
 
 
 @pytest.mark.parametrize("overlap_device", ["v100", "cpu"])
-def test_a_predicted_step_lasts_as_long_as_predicted(overlap_device: str) -> None:
+def test_predicted_step_has_the_predicted_length(overlap_device: str) -> None:
     setting = setting_of(job(device=overlap_device, step_sigma_log=0.1, input_samples_per_s=1e5))
     step = predict_step(TRACE, setting)
     slices = check_format(timeline_of_step(TRACE, setting))
@@ -73,27 +73,27 @@ def test_a_predicted_step_lasts_as_long_as_predicted(overlap_device: str) -> Non
         shown = sum(e["dur"] for e in compute if e["cat"] == phase)
         assert shown == pytest.approx(step.parts[f"{phase}_s"] * 1e6, rel=1e-6)
     assert communication[-1]["name"] == "wait for the slowest rank"
-    # The update begins when the slowest rank is there.
+    # The update starts when the slowest rank arrives.
     assert ends(communication[-1]) == pytest.approx(compute[-1]["ts"], rel=1e-6)
     exchanged = [e for e in communication if e["cat"] == "communication"]
     assert len(exchanged) == step.communication.num_buckets
     assert sum(e["args"]["bytes"] for e in exchanged) == 4 * TRACE.params
 
 
-def test_memory_is_counted_along() -> None:
+def test_timeline_counts_memory() -> None:
     setting = setting_of(job())
     events = timeline_of_step(TRACE, setting)["traceEvents"]
     live = [e["args"]["bytes"] for e in events if e["ph"] == "C"]
     assert max(live) == pytest.approx(predict_step(TRACE, setting).memory.total, rel=0.2)
 
 
-def test_one_device_communicates_nothing() -> None:
+def test_one_device_has_no_communication() -> None:
     slices = check_format(timeline_of_step(TRACE, setting_of(job(count=1))))
     assert on_track(slices, 1) == []
 
 
-def test_a_run_of_agents_shows_its_parts(tmp_path: Path) -> None:
-    """Beside the steps of the driver, once there is a record."""
+def test_agent_run_shows_its_parts(tmp_path: Path) -> None:
+    """Show them next to the driver's steps, once there is a record."""
     run = RunDir.create(out=tmp_path / "run")
     with run.step_writer() as lines:
         lines.write(StepLine(step=100, step_time_s=0.01))
@@ -106,7 +106,7 @@ def test_a_run_of_agents_shows_its_parts(tmp_path: Path) -> None:
     assert [(e["ts"], ends(e)) for e in on_track(slices, 0, 2)] == [(100_000, 400_000)]
 
 
-def test_a_measured_run_shows_each_ranks_steps(tmp_path: Path) -> None:
+def test_measured_run_shows_the_steps_of_each_rank(tmp_path: Path) -> None:
     run = RunDir.create(out=tmp_path / "run")
     parts = {"input_s": 0.001, "transfer_s": 0.0, "forward_s": 0.004, "backward_s": 0.008, "update_s": 0.002}
     for rank in (0, 1):

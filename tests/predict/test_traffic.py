@@ -1,4 +1,4 @@
-"""Bytes by precision and compiler, by hand and against what autocast really does."""
+"""Bytes by precision and compiler, computed by hand and compared with autocast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH = 3
 
 
 class Scale(nn.Module):
-    """Layer scale: a parameter of single precision, times x."""
+    """Layer scale: an fp32 parameter times x."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Scale(nn.Module):
 
 
 class Residual(nn.Module):
-    """conv → batch norm → relu in place → plus the convolution's output."""
+    """Residual block: conv → batch norm → in-place relu → plus the convolution's output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """By hand, so that the softmax shows; x is widened before it is projected three times."""
+    """Attention without a fused kernel, so that the softmax is visible; x becomes fp32 before three projections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Attention(nn.Module):
 
 
 class Held(nn.Module):
-    """Holds an activation in a variable past the convolution that follows, which does not read it."""
+    """Network that keeps an activation in a variable beyond the next convolution, which does not read it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Held(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Pooling, concatenation, power, scalars and a mean, whose types autocast tells apart."""
+    """Pooling, concatenation, power, scalars and a mean, which autocast treats differently."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,34 +101,34 @@ def cast(found: Traffic, index: int, batch: int = BATCH) -> float:
     return float(found.cast[index] @ [1, batch])
 
 
-def test_half_precision_halves_matrix_operands_and_results_and_casts_what_is_single() -> None:
+def test_half_precision_halves_operands_and_casts_inputs() -> None:
     t = trace(mlp(), [(10,)], mode="inference")
     single, half = traffic(t), traffic(t, "fp16")
     first, second = named(t, "addmm")
     (relu,) = named(t, "relu")
-    # x, W, b read and y written; the input and the weights of a layer change their type: 4 bytes read, 2 written.
+    # Read x, W, b and write y. A layer's input and weights are cast: 4 bytes read, 2 written.
     assert moved(single, first) == 4 * (10 * BATCH + 10 * 20 + 20 + 20 * BATCH)
     assert moved(half, first) == moved(single, first) / 2
     assert cast(half, first) == 6 * (10 * BATCH + 10 * 20 + 20)
     assert (moved(single, relu), moved(half, relu)) == (4 * 2 * 20 * BATCH, 2 * 2 * 20 * BATCH)
-    assert cast(half, second) == 6 * (20 * 5 + 5)  # the hidden layer is half already
+    assert cast(half, second) == 6 * (20 * 5 + 5)  # the hidden layer is already in half precision
     assert cast(single, first) == cast(half, relu) == 0
 
 
-def test_bf16_is_as_fp16_and_tf32_as_fp32() -> None:
+def test_bf16_equals_fp16_and_tf32_equals_fp32() -> None:
     t = trace(mlp(), [(10,)], mode="inference")
     assert traffic(t, "bf16") is traffic(t, "fp16")
     assert traffic(t, "tf32") is traffic(t, "fp32")
 
 
-def test_softmax_and_a_parameter_give_single() -> None:
+def test_softmax_and_parameters_return_single_precision() -> None:
     t = trace(Attention(), [(4, 8)], mode="inference")
     half = traffic(t, "fp16")
     (scale,), (softmax,) = named(t, "mul"), named(t, "_softmax")
     q, k, v = named(t, "addmm")
     scores, values = named(t, "bmm")
     assert moved(half, scale) == 4 * (2 * 4 * 8 * BATCH + 8)
-    # What is single is cast for each product that reads it, with its weight.
+    # fp32 tensors are cast for each product that reads them, with its weight.
     assert [cast(half, i) for i in (q, k, v)] == [6 * (4 * 8 * BATCH + 8 * 8 + 8)] * 3
     assert moved(half, softmax) == (2 + 4) * 4 * 4 * BATCH
     assert cast(half, scores) == 0
@@ -136,15 +136,15 @@ def test_softmax_and_a_parameter_give_single() -> None:
     assert moved(half, values) == 2 * (4 * 4 + 4 * 8 + 4 * 8) * BATCH
 
 
-def test_weights_are_cast_once_a_step_and_gradients_back() -> None:
-    """Autocast keeps the copy of a weight, and backward finds what forward cast among what was saved."""
+def test_weights_are_cast_once_per_step() -> None:
+    """Autocast caches the copy of a weight, and backward reuses the casts saved by forward."""
     t = trace(mlp(), [(10,)], loss="sum")
     half = traffic(t, "fp16")
     weights = (10 * 20, 20 * 5)
     backward = [i for i, o in enumerate(t.operators) if o.phase == "backward" and o.kind == "gemm"]
     of_weights = [i for i in backward if moved(half, i, 0) and half.cast[i, 0]]
     assert sorted(cast(half, i, 0) for i in of_weights) == sorted(6.0 * w for w in weights)
-    assert sum(cast(half, i) for i in backward) == 6 * sum(weights) + 6 * 5 * BATCH  # the loss's gradient is single
+    assert sum(cast(half, i) for i in backward) == 6 * sum(weights) + 6 * 5 * BATCH  # the gradient of the loss is fp32
 
 
 def test_shared_weights_are_cast_once() -> None:
@@ -163,7 +163,7 @@ def test_shared_weights_are_cast_once() -> None:
     assert cast(traffic(t, "fp16"), second) == 0
 
 
-def test_a_norm_gives_what_it_gets_and_keeps_its_parameters() -> None:
+def test_norm_preserves_type_and_parameters() -> None:
     t = trace(Residual(), [(3, 9, 9)], mode="inference")
     half = traffic(t, "fp16")
     (norm,), (relu,), (add,) = named(t, "native_batch_norm"), named(t, "relu_"), named(t, "add")
@@ -173,12 +173,12 @@ def test_a_norm_gives_what_it_gets_and_keeps_its_parameters() -> None:
     assert moved(half, add) == 3 * 2 * image
 
 
-def test_compiled_what_lies_between_matrix_operators_is_one_pass() -> None:
-    """The convolution's output enters once though two operators read it; the sum leaves; relu in place costs nothing."""
+def test_compiled_elementwise_operators_form_one_pass() -> None:
+    """The convolution's output is read once for two operators; the sum is written; the in-place relu is free."""
     t = trace(Residual(), [(3, 9, 9)], mode="inference")
     eager, compiled = traffic(t), traffic(t, is_compiled=True)
     (conv,), (norm,), (add,) = named(t, "convolution"), named(t, "native_batch_norm"), named(t, "add")
-    assert [i for i, on in enumerate(compiled.is_launched) if on] == [conv, norm]  # the norm stands for the pass
+    assert [i for i, on in enumerate(compiled.is_launched) if on] == [conv, norm]  # the norm represents the pass
     image = 4 * 8 * 7 * 7 * BATCH
     assert moved(compiled, norm) == 2 * image + 4 * 4 * 8
     assert moved(compiled, conv) == moved(eager, conv)
@@ -188,30 +188,30 @@ def test_compiled_what_lies_between_matrix_operators_is_one_pass() -> None:
     assert compiled.vector_flops[norm] == pytest.approx(arithmetic)
 
 
-def test_compiled_what_is_only_held_is_not_written() -> None:
+def test_compiled_temporaries_are_not_written() -> None:
     t = trace(Held(), [(3, 6, 6)], mode="inference")
     compiled = traffic(t, is_compiled=True)
     (silu,) = named(t, "silu")
-    assert moved(compiled, silu) == 4 * 2 * 8 * 6 * 6 * BATCH  # one in, one out
+    assert moved(compiled, silu) == 4 * 2 * 8 * 6 * 6 * BATCH  # one read, one write
 
 
-def test_compiled_training_writes_what_backward_reads() -> None:
-    """silu's input was written before; its output feeds gelu's derivative, and gelu's feeds the convolution."""
+def test_compiled_training_writes_tensors_for_backward() -> None:
+    """silu's input was already written. Its output feeds gelu's derivative, and gelu's the convolution."""
     t = trace(Held(), [(3, 6, 6)], loss="sum")
     compiled = traffic(t, is_compiled=True)
     (silu,) = named(t, "silu")
     assert moved(compiled, silu) == 4 * 3 * 8 * 6 * 6 * BATCH
-    # A pass ends where backward begins, though no matrix operator lies between.
+    # A pass ends where backward starts, even without a matrix operator.
     assert all(compiled.is_launched[i] for i in (*named(t, "sum"), *named(t, "ones_like", "backward")))
 
 
-def test_compiled_in_half_precision_moves_half() -> None:
+def test_compiled_half_precision_moves_half() -> None:
     t = trace(Residual(), [(3, 9, 9)], mode="inference")
     (norm,) = named(t, "native_batch_norm")
     assert moved(traffic(t, "fp16", is_compiled=True), norm) == 2 * 2 * 8 * 7 * 7 * BATCH + 4 * 4 * 8
 
 
-def test_a_lone_relu_in_place_is_read_and_written_once() -> None:
+def test_single_inplace_relu_is_read_and_written_once() -> None:
     t = trace(nn.Sequential(nn.Linear(10, 20), nn.ReLU(inplace=True), nn.Linear(20, 5)), [(10,)], mode="inference")
     (relu,) = named(t, "relu_")
     for is_compiled in (False, True):
@@ -221,7 +221,7 @@ def test_a_lone_relu_in_place_is_read_and_written_once() -> None:
 @pytest.mark.parametrize("module", [mlp, Attention, Residual], ids=["mlp", "attention", "residual"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("is_compiled", [False, True])
-def test_a_trace_of_one_batch_moves_what_an_affine_one_does(
+def test_fixed_batch_trace_moves_the_same_bytes(
     module: Callable[[], nn.Module], precision: str, is_compiled: bool
 ) -> None:
     shape = {mlp: (10,), Attention: (4, 8), Residual: (3, 9, 9)}[module]
@@ -234,11 +234,11 @@ def test_a_trace_of_one_batch_moves_what_an_affine_one_does(
     works = [Work.of(t, BATCH, precision, is_compiled=is_compiled) for t in (free, fixed)]
     totals = [w.sample_bytes + w.weight_bytes for w in works]
     assert totals[1] == pytest.approx(totals[0])
-    # Of one batch alone it cannot be told what grows: all does.
+    # With one batch, growth is unknown, so everything is assumed to grow.
     assert not works[1].weight_bytes.any()
 
 
-def test_a_norm_over_the_middle_of_an_image_moves_it_twice() -> None:
+def test_norm_over_channels_moves_the_image_twice() -> None:
     class Norm2d(nn.LayerNorm):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -254,8 +254,8 @@ def test_a_norm_over_the_middle_of_an_image_moves_it_twice() -> None:
     assert found[1] == 4 * (BATCH * (2 * image + statistics) + 2 * 8)
 
 
-def test_types_and_layouts_cost_time() -> None:
-    """Casts run at the rate of elementwise work; a convolution that finds channels first goes through memory again."""
+def test_casts_and_layout_changes_cost_time() -> None:
+    """Casts run at the elementwise rate; a channels-first input of a convolution passes through memory again."""
     rates = {name: ClassRate(compute=1e9, bandwidth=0.5, weights=1e9, relayout=0.4) for name in CLASSES}
     calibration = Calibration("measured", "fp16", 1e12, 1e12, 1e11, rates)
     found = []
@@ -268,8 +268,8 @@ def test_types_and_layouts_cost_time() -> None:
     assert found[0] - found[1] == pytest.approx(0.4 * image / 1e11, rel=1e-6)
 
 
-def test_attention_without_a_fused_kernel_moves_its_scores() -> None:
-    """Written, read and written by the softmax, read again: 4 passes of heads · queries · keys in half precision."""
+def test_unfused_attention_moves_its_scores() -> None:
+    """Scores are written, read and written by the softmax, and read again: 4 passes of heads · queries · keys."""
 
     class Fused(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -284,7 +284,7 @@ def test_attention_without_a_fused_kernel_moves_its_scores() -> None:
 
 
 class _Types(TorchDispatchMode):
-    """Name and type of every operator's result, and the elements of every change of type."""
+    """Recorder of the name and type of every result, and of the number of cast elements."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -308,8 +308,8 @@ class _Types(TorchDispatchMode):
     [(mlp, (10,)), (Attention, (4, 8)), (Residual, (3, 9, 9)), (Held, (3, 6, 6)), (Mixed, (3, 8, 8))],
     ids=["mlp", "attention", "residual", "held", "mixed"],
 )
-def test_types_are_those_of_autocast_on_a_gpu(module: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
-    """Fake tensors go through PyTorch's own autocast for CUDA, on a machine without one."""
+def test_types_match_cuda_autocast(module: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Fake tensors pass through PyTorch's CUDA autocast, without a GPU."""
     was = torch.is_autocast_enabled("cuda")
     try:
         with FakeTensorMode(), torch.device("cuda"), torch.no_grad():
@@ -329,20 +329,18 @@ def test_types_are_those_of_autocast_on_a_gpu(module: Callable[[], nn.Module], s
 
 
 @pytest.mark.parametrize(("module", "shape"), [(mlp, (10,)), (Held, (3, 6, 6))], ids=["mlp", "held"])
-def test_casts_of_a_training_step_are_those_of_autocast(
-    module: Callable[[], nn.Module], shape: tuple[int, ...]
-) -> None:
-    """On a CPU, whose autocast treats these operators alike."""
+def test_training_casts_match_autocast(module: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Use a CPU, whose autocast treats these operators alike."""
     network = module()
     with torch.autocast("cpu", dtype=torch.bfloat16), _Types() as real:
         loss = network(torch.zeros(BATCH, *shape)).float().sum()
-        # loss.backward() would turn the mode off.
+        # loss.backward() would disable the mode.
         engine: Any = torch.autograd.Variable._execution_engine
         roots, grads = (loss,), (torch.ones_like(loss),)
         engine.run_backward(roots, grads, False, False, (), allow_unreachable=True, accumulate_grad=True)
     t = trace(module(), [shape], loss="sum")
     predicted = float((_autocast(t)[1] @ [1, BATCH]).sum())
-    # Left out: gradients of biases that a sum makes. And .float() is no part of the trace, whose loss takes half.
+    # Excluded: bias gradients from a sum, and .float(), since the trace's loss uses half precision.
     biases = sum(m.out_features for m in network.modules() if isinstance(m, nn.Linear))
     outputs = t.tensors[t.outputs[0]].numel_at(BATCH)
     assert predicted == 6 * (real.cast - biases - outputs)
