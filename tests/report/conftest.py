@@ -1,4 +1,4 @@
-"""Records whose numbers can be reckoned by hand."""
+"""Records with numbers that can be computed by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make(kind: str, count: int = 1, device: str = "local", **fields: object) -> 
 
 
 def make_step(kind: str, count: int, forward: float, backward: float, spread: float = 0.1) -> Record:
-    """A step of forward and backward only, with `64 / step` samples per second."""
+    """Return a record of a step with forward and backward only, and `64 / step` samples per second."""
     record = make(kind, count)
 
     def around(value: float, unit: str) -> Quantity:
@@ -94,19 +94,19 @@ def planned() -> Callable[..., Record]:
 
 @pytest.fixture
 def predicted() -> dict[int, Record]:
-    """Steps of 100 and 50 ms."""
+    """Return steps of 100 and 50 ms."""
     return {1: make_step("predicted", 1, 0.04, 0.06), 2: make_step("predicted", 2, 0.02, 0.03)}
 
 
 @pytest.fixture
 def measured() -> dict[int, Record]:
-    """Steps of 80 and 100 ms: predicted a quarter too high, and half."""
+    """Return steps of 80 and 100 ms, so one prediction is 25 % too high and the other 50 % too low."""
     return {1: make_step("measured", 1, 0.03, 0.05), 2: make_step("measured", 2, 0.04, 0.06)}
 
 
 @pytest.fixture
 def everything(predicted: dict[int, Record], measured: dict[int, Record]) -> dict[str, Record]:
-    """What a whole loop leaves behind."""
+    """Return the records of a complete loop."""
     predicted[1].tables = Tables(
         by_kind=[
             {"kind": "conv_3x3", "time_s": 0.06, "flops": 9e9, "bytes": 1e8, "share": 0.6},

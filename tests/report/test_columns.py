@@ -1,4 +1,4 @@
-"""Tables and answers on narrow screens: nothing is wider, no word is broken, and what is left out is said."""
+"""Tables and answers on narrow screens: limited width, unbroken words, and a note on hidden parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEEDS = Table(
 )
 
 
-def test_headings_give_way_before_columns_do() -> None:
+def test_headings_wrap_before_columns_are_dropped() -> None:
     assert lay_out(SPEEDS, 65).lines[0] == "device  samples per second                80 % interval    memory"
     assert lay_out(SPEEDS, 64).lines == [
         "              samples per",
@@ -36,7 +36,7 @@ def test_headings_give_way_before_columns_do() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 110])
 @pytest.mark.parametrize("seed", range(20))
-def test_no_line_is_wider_and_no_word_is_broken(width: int, seed: int) -> None:
+def test_lines_fit_and_words_are_not_broken(width: int, seed: int) -> None:
     draw = random.Random(seed)
     num_columns, num_rows = draw.randint(1, 9), draw.randint(1, 5)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(1, 12))) for _ in range(60)]
@@ -55,7 +55,7 @@ def test_no_line_is_wider_and_no_word_is_broken(width: int, seed: int) -> None:
     assert {word for line in narrow.lines if "─" not in line for word in line.split()} <= of
 
 
-def test_what_matters_least_is_left_out_first_and_all_is_there_in_full() -> None:
+def test_least_important_columns_are_dropped_first() -> None:
     assert lay_out(SPEEDS, 110).columns_left_out == ["source"]
     narrower = lay_out(SPEEDS, 60)
     assert narrower.columns_left_out == ["memory", "source"]
@@ -66,13 +66,13 @@ def test_what_matters_least_is_left_out_first_and_all_is_there_in_full() -> None
     assert any("GCP, 2021" in line for line in whole.lines)
 
 
-def test_numbers_stay_with_their_units_and_indents_stay() -> None:
+def test_units_and_indents_are_preserved() -> None:
     assert wrapped("it takes 1 min 33 s of 12 GiB", 12) == ["it takes", "1 min 33 s", "of 12 GiB"]
     assert wrapped("  to disprove: run it again", 18, indent="  ") == ["  to disprove: run", "    it again"]
     assert wrapped("see `chronograd count` first", 20) == ["see", "`chronograd count`", "first"]
 
 
-def test_an_answer_says_what_it_left_out_and_how_to_see_it() -> None:
+def test_answer_reports_hidden_parts() -> None:
     answer = Answer("Speeds", asked=[("seed", "3")], sections=[Section("Speeds", "V100 is the fastest.", table=SPEEDS)])
     text = render_terminal(answer, plain_console(60), full_with="--full")
     assert text.endswith("--full shows 1 more row and the columns memory, source.\n")
@@ -85,7 +85,7 @@ def test_an_answer_says_what_it_left_out_and_how_to_see_it() -> None:
     assert "shows" not in whole
 
 
-def test_columns_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_width_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "97")
     assert plain_console().width == 97
     monkeypatch.delenv("COLUMNS")

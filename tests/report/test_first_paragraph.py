@@ -1,4 +1,4 @@
-"""The first paragraph of a report: what was trained, how accurate, how long, at what cost, and what would make it faster."""
+"""The first paragraph of a report: what was trained, accuracy, time, cost, and possible speed-ups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_quantities(name: str, folder: Path, **values: dict[str, object]) -> Pat
     return run
 
 
-def test_a_trained_run_states_its_result_and_what_would_make_it_faster(tmp_path: Path) -> None:
+def test_trained_run_states_result_and_speedup(tmp_path: Path) -> None:
     run = with_quantities("trained", tmp_path, cost_usd={"value": 1.5, "unit": "usd"})
     page, record = report([("trained", run)]), Record.load(run / "record.json")
     first, faster = page.opening()
@@ -41,14 +41,14 @@ def test_a_trained_run_states_its_result_and_what_would_make_it_faster(tmp_path:
     assert tight(first) in render_html(page)
 
 
-def test_a_measured_run_states_its_step() -> None:
+def test_measured_run_states_its_step() -> None:
     page = report([("measured-1", INPUTS / "measured-1")])
     step = Record.load(INPUTS / "measured-1" / "record.json")["step_time_s"]
     assert f"a step takes {seconds(step.value or 0)} (80 % interval " in page.opening()[0]
 
 
 @pytest.mark.parametrize("target", [0.5, 0.999])
-def test_a_target_is_named(tmp_path: Path, target: float) -> None:
+def test_target_is_named(tmp_path: Path, target: float) -> None:
     run = with_quantities("trained", tmp_path)
     record = read_json(run / "record.json")
     record["job"]["training"]["target_accuracy"] = target
@@ -57,7 +57,7 @@ def test_a_target_is_named(tmp_path: Path, target: float) -> None:
     assert (f"missed its target of {percent(target)}" if target > 0.9 else f"the target of {percent(target)}") in first
 
 
-def test_a_prediction_alone_keeps_its_own_paragraph() -> None:
+def test_single_prediction_has_its_own_paragraph() -> None:
     page = report([("predicted", INPUTS / "predicted.json")])
     assert not page.summary
     assert page.opening()

@@ -1,4 +1,4 @@
-"""The page is one file that needs nothing else, and nothing that a record says can become markup."""
+"""The page is one self-contained file, and no text of a record can become markup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
 class Outline(HTMLParser):
-    """Tags with attributes, text by tag, and whether every tag was closed."""
+    """Parser for tags with attributes and text by tag, which checks that every tag is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def page(everything):
     return generic_page(everything)
 
 
-def test_nothing_outside_is_asked_for(page):
+def test_page_loads_nothing_external(page):
     text = render_html(page)
     outline = Outline(text)
     assert outline.stack == []
@@ -73,7 +73,7 @@ def test_nothing_outside_is_asked_for(page):
     assert all(url.startswith(("url(#", 'url("#')) for url in re.findall(r"url\([^)]*\)", text))
 
 
-def test_every_section_has_heading_figure_takeaway_and_data(page):
+def test_section_has_heading_figure_takeaway_and_data(page):
     outline = Outline(render_html(page))
     assert outline.count("h1") == 1
     assert outline.count("figure") == outline.count("h2") == len(page.sections)
@@ -84,7 +84,7 @@ def test_every_section_has_heading_figure_takeaway_and_data(page):
         assert any(section.title in text for text in outline.texts["p"])
 
 
-def test_the_page_opens_with_what_was_learned_and_ends_with_what_was_asked(page):
+def test_page_starts_with_results_and_ends_with_settings(page):
     text = render_html(page)
     opening = tight(" ".join(page.opening()))
     assert len(page.opening()) == 3
@@ -99,15 +99,15 @@ def test_the_page_opens_with_what_was_learned_and_ends_with_what_was_asked(page)
     assert opening not in said
 
 
-def test_a_wide_drawing_has_a_narrow_one_for_small_screens(page):
+def test_wide_drawing_has_a_narrow_version(page):
     wide = [s for s in page.sections if len(s.figure.panels) == 1]
     text = render_html(page)
     assert text.count('class="wide"') == text.count('class="narrow"') == len(wide) > 0
     for drawing in re.findall(r'class="(?:half|narrow)"[^>]*viewBox="0 0 ([0-9.]+)', text):
-        assert 386 / float(drawing) * 8 >= 11  # px of a letter of 8 pt on a screen of 420, less its margins
+        assert 386 / float(drawing) * 8 >= 11  # px of an 8 pt letter on a screen of 420, minus its margins
 
 
-def test_records_are_embedded_whole(page):
+def test_records_are_embedded_completely(page):
     scripts = re.findall(r"<script([^>]*)>(.*?)</script>", render_html(page), re.DOTALL)
     assert len(scripts) == 1
     assert 'type="application/json"' in scripts[0][0]
@@ -118,8 +118,8 @@ def test_records_are_embedded_whole(page):
     assert all(s["data"] for s in data["sections"])
 
 
-def test_embedded_data_hold_no_markup(everything):
-    """A browser ends a script element at `</script ` too, and after `<!-- <script ` not where it should."""
+def test_embedded_data_contain_no_markup(everything):
+    """Browsers also end a script element at `</script `, and after `<!-- <script ` at another place."""
     record = next(iter(everything.values()))
     record.title = "<!-- <script </script x> &lt;"
     text = render_html(generic_page(everything))
@@ -146,17 +146,17 @@ def test_names_are_escaped_everywhere(everything):
     assert not any(name.startswith("on") for _, attributes in outline.tags for name in attributes)
 
 
-def test_missing_quantities_show_a_dash_and_the_reason(planned):
+def test_missing_quantity_shows_a_dash_and_the_reason(planned):
     text = render_html(generic_page({"a": planned("k80", 1, 60, None)}))
     assert "1×k80: no cost of the run: does not fit" in text
     assert "mfu is missing: no peak is known" in text
 
 
-def test_the_same_page_twice_is_the_same_text(page):
+def test_rendering_is_deterministic(page):
     assert render_html(page) == render_html(page)
 
 
-def test_drawings_keep_text_and_name_their_colours(page):
+def test_drawings_contain_text_and_named_colours(page):
     for section in page.sections:
         drawing = svg(section.figure)
         assert "<text" in drawing
@@ -167,7 +167,7 @@ def test_drawings_keep_text_and_name_their_colours(page):
             assert panel.y_label in drawing
 
 
-def test_pictures_come_with_the_page():
+def test_pictures_are_embedded():
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     grid = Pictures([PictureRow(HOSTILE, [Picture(HOSTILE, png_base64(pixels)), Picture("4", png_base64(pixels))])])
     text = render_html(Answer("T", sections=[Section("Samples", "They differ.", figure=Figure([grid]))]))
@@ -182,7 +182,7 @@ def test_pictures_come_with_the_page():
     assert data["data"] == [{"row": HOSTILE, "picture": HOSTILE}, {"row": HOSTILE, "picture": "4"}]
 
 
-def test_prose_is_wrapped_and_values_are_not():
+def test_prose_wraps_but_values_do_not():
     prose = "The step was left out of the fit, as it waited for the file system most of its time."
     versions = "\n".join(["torch 2.11.0", "torchvision 0.26.0", "numpy 2.4.6", "matplotlib 3.11.2", "python 3.11"])
     table = Table(["name", "why", "versions"], [["a", prose, versions]], {0})
@@ -194,7 +194,7 @@ def test_prose_is_wrapped_and_values_are_not():
     assert '<div class="prose"><dt>hypothesis</dt>' in text
 
 
-def test_a_drawing_of_ones_own_and_an_empty_page():
+def test_custom_drawing_and_empty_page():
     own = Section("Own", "It is drawn.", figure_svg='<svg class="own"></svg>', table=Table(["a"], [["1"]]))
     text = render_html(Answer("T", sections=[own]))
     assert '<svg class="own"></svg>' in text
@@ -204,7 +204,7 @@ def test_a_drawing_of_ones_own_and_an_empty_page():
 
 
 @pytest.mark.parametrize("module", ["matplotlib", "jinja2", "nbclient", "tensorboard"])
-def test_a_missing_extra_is_named(module, monkeypatch):
+def test_missing_extra_is_named(module, monkeypatch):
     import importlib
     import sys
 
@@ -219,8 +219,8 @@ def test_a_missing_extra_is_named(module, monkeypatch):
         importlib.import_module(file)
 
 
-def test_pictures_stay_on_a_narrow_screen() -> None:
-    """They have no drawing for small screens, so only a wide one beside such is hidden there."""
+def test_pictures_are_visible_on_a_narrow_screen() -> None:
+    """Pictures have no narrow version, so only drawings with one are hidden there."""
     pixel = png_base64(np.zeros((2, 2, 3), dtype=np.uint8))
     page = Answer(
         "T", sections=[Section("S", "It is.", figure=Figure([Pictures([PictureRow("", [Picture("", pixel)])])]))]

@@ -1,4 +1,4 @@
-"""The picture of asynchronous SGD says what the simulator's updates say."""
+"""The picture of asynchronous SGD matches the updates of the simulator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chronograd.simulate.staleness import Duration, Learner, of_pushes, simulate
 
 
 def fixed(*parts: float) -> Learner:
-    """Compute, pull, push, request."""
+    """Return a learner with fixed times of compute, pull, push and request."""
     return Learner(*(Duration("fixed", (seconds,)) for seconds in parts))
 
 
@@ -28,8 +28,8 @@ def texts(figure: Figure) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", plots.svg(figure))
 
 
-def test_the_first_seconds_of_actors_and_learners() -> None:
-    """Of 2 s the learner works 1 and the actor 1.5; there is no server, and the same section in a report and an explanation."""
+def test_first_seconds_of_actors_and_learners() -> None:
+    """In 2 s the learner works 1 s and the actor 1.5 s, without a server. Report and explanation show the same section."""
     record = Record(kind="measured", title="apex on CartPole-v1")
     assert timeline_sections(record) == []
     spans = [("actor", 0, 0.0, 1.0), ("learner", 0, 1.0, 2.0), ("actor", 0, 1.5, 2.0)]
@@ -51,7 +51,7 @@ def test_the_first_seconds_of_actors_and_learners() -> None:
     assert timeline_sections(record)[0].caption.endswith("The first 12 of 40 parts.")
 
 
-def test_the_two_learner_exercise() -> None:
+def test_two_learner_exercise() -> None:
     panel = lanes_of(of_pushes([[1, 2, 3, 4], [2.5, 5]]), 2)
     assert panel.spans[0] == Span(0, "compute", 0.0, 1.0, "v0")
     assert [span.note for span in panel.spans if span.lane == 1] == ["v0", "v3"]
@@ -74,31 +74,31 @@ def test_parts_of_a_cycle_and_their_unit() -> None:
     assert not any(span.is_beside for span in panel.spans)
 
 
-def test_a_push_that_nobody_waits_for_lies_beside_the_next_gradient() -> None:
+def test_asynchronous_push_is_next_to_the_gradient() -> None:
     found = simulate([fixed(1, 0, 0.5)], 4, waits=False)
     assert [span.is_beside for span in lanes_of(found, 1).spans if span.part == "push"] == [True] * 4
 
 
-def test_many_learners_and_updates_are_cut_in_whole_updates() -> None:
+def test_many_updates_are_cut_at_whole_updates() -> None:
     found = simulate([fixed(1)] * 20, 400, gradients_per_update=7)
     panel = lanes_of(found, 20)
     assert len(panel.lanes) == 12
     assert {push.lane for push in panel.pushes} == set(range(12))
     assert [version for _, version in panel.versions] == list(
         range(1, 10)
-    )  # 9 whole updates of 7 hold the 60th gradient
+    )  # 9 complete updates of 7 include the 60th gradient
     end = panel.versions[-1][0]
     assert all(span.start < span.end <= end for span in panel.spans)
 
 
-def test_versions_without_room_are_left_out_and_instants_named_once() -> None:
+def test_crowded_versions_are_dropped() -> None:
     dense = texts(Figure([lanes_of(simulate([fixed(1)] * 3, 60), 3)]))
     assert "3" in dense
-    assert "4" not in dense  # learners meet at 1 s, and version 4 is 1 of 3 there
+    assert "4" not in dense  # learners meet at 1 s, where version 4 is 1 of 3
     assert "60" in dense
 
 
-def test_a_panel_survives_json_and_both_files_are_pictures(tmp_path: Path) -> None:
+def test_panel_round_trip_and_image_files(tmp_path: Path) -> None:
     figure = Figure([lanes_of(simulate([fixed(1), fixed(2.5)], 20), 2, role="measured")])
     assert Figure.from_json(json.loads(json.dumps(figure.to_json()))) == figure
     plots.save(figure, tmp_path / "a.svg")

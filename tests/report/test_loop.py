@@ -1,4 +1,4 @@
-"""The page of the whole loop: what it says of a prediction, by what was found about the machine meanwhile."""
+"""The page of a complete loop: its sentence on the prediction depends on the state of the machine."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def steps(kind: str, seconds: float) -> Record:
 
 @pytest.fixture
 def loop() -> Loop:
-    """One process predicted 10 % too quick, two processes 50 % too quick."""
+    """Return one process predicted 10 % too fast, and two processes 50 % too fast."""
     job = jobs.load(Path("examples/digits.yaml"))
     predicted = {1: steps("predicted", 0.009), 2: steps("predicted", 0.01)}
     measured = {1: steps("measured", 0.010), 2: steps("measured", 0.02)}
     return Loop(job, summary(Trace.load("tests/golden/inputs/net.json.gz")), predicted=predicted, measured=measured)
 
 
-def test_a_quiet_machine_gives_an_error_alone(loop: Loop) -> None:
+def test_quiet_machine_shows_only_the_error(loop: Loop) -> None:
     assert prediction_words(loop, 1) == "step predicted 9 ms, measured 10 ms: prediction off by −10.0 %"
 
 
-def test_another_pace_than_at_calibration_is_told_with_what_it_explains(loop: Loop) -> None:
+def test_changed_machine_speed_is_reported(loop: Loop) -> None:
     loop.pace = {1: 1.2}
     words = prediction_words(loop, 1)
     assert "1.20 times as slow as at calibration" in words
     assert words.endswith("without which it is +8.0 %")
 
 
-def test_a_host_that_took_the_processors_voids_the_comparison(loop: Loop) -> None:
+def test_busy_host_makes_the_comparison_unreliable(loop: Loop) -> None:
     loop.pace, loop.taken = {1: 1.2, 2: 1.2}, {1: 0.02, 2: 0.29}
     words = prediction_words(loop, 2)
     assert (

@@ -1,4 +1,4 @@
-"""The README says what the page says, with drawings that stand alone."""
+"""The README has the contents of the page, with self-contained drawings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def html(path):
     return MarkdownIt("commonmark").enable("table").render(path.read_text(encoding="utf-8"))
 
 
-def test_readme_has_all_that_the_page_has_in_its_order(page, tmp_path):
+def test_readme_has_the_page_contents_in_order(page, tmp_path):
     paths = write_markdown(page, tmp_path / "study")
     assert [p.name for p in paths] == ["README.md", "1-with-40-labels.svg", "2-what-was-seen.svg"]
     assert sorted(p.name for p in (tmp_path / "study").iterdir()) == sorted(p.name for p in paths)
@@ -79,13 +79,13 @@ def test_readme_has_all_that_the_page_has_in_its_order(page, tmp_path):
     assert "| two<br>lines | 2.5 |" in paths[0].read_text(encoding="utf-8")
 
 
-def test_the_same_page_is_the_same_bytes(everything, page, tmp_path):
+def test_output_is_deterministic(everything, page, tmp_path):
     for number, made in enumerate((page, generic_page(everything))):
         first = [p.read_bytes() for p in write_markdown(made, tmp_path / f"{number}a")]
         assert first == [p.read_bytes() for p in write_markdown(made, tmp_path / f"{number}b")]
 
 
-def test_drawings_stand_alone_on_a_light_ground(everything, page, tmp_path):
+def test_drawings_are_self_contained_and_light(everything, page, tmp_path):
     for number, made in enumerate((page, generic_page(everything))):
         for path in write_markdown(made, tmp_path / str(number))[1:]:
             root = ET.parse(path).getroot()
@@ -95,7 +95,7 @@ def test_drawings_stand_alone_on_a_light_ground(everything, page, tmp_path):
             assert "var(" not in path.read_text(encoding="utf-8")
 
 
-def test_panels_of_one_drawing_are_inside_and_apart(page, tmp_path):
+def test_panels_are_inside_and_do_not_overlap(page, tmp_path):
     root = ET.parse(write_markdown(page, tmp_path)[1]).getroot()
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     boxes = [[float(e.attrib[k]) for k in ("x", "y", "width", "height")] for e in root.findall(f"{SVG}svg")]
@@ -108,7 +108,7 @@ def test_panels_of_one_drawing_are_inside_and_apart(page, tmp_path):
         assert x + w < u or u + p < x or y + h < v or v + q < y
 
 
-def test_a_drawing_of_ones_own_is_light_too():
+def test_custom_drawing_is_light():
     own = '<svg class="own" width="7" height="7" viewBox="0 0 40 20"><text fill="var(--c-ink)">a</text></svg>'
     root = ET.fromstring(standalone([own]))
     (inner,) = root.findall(f"{SVG}svg")
@@ -125,7 +125,7 @@ def test_a_drawing_of_ones_own_is_light_too():
         *["# a", "- a", "+ a", "1. a", "2) a", "> a", "a\n---", "a\n==="],
     ],
 )
-def test_no_text_becomes_markup(text, tmp_path):
+def test_text_never_becomes_markup(text, tmp_path):
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(markdown(text))
     assert [t.type for t in tokens] == ["paragraph_open", "inline", "paragraph_close"]
     assert {t.type for t in tokens[1].children} <= {"text", "softbreak", "text_special"}

@@ -1,4 +1,4 @@
-"""The notebook runs in a kernel of this interpreter, says what the page says, and predicts a changed job again."""
+"""The notebook runs in a kernel of this interpreter, has the page's contents, and predicts a changed job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chronograd.units import seconds
 
 
 @pytest.mark.slow
-def test_notebook_is_executed_and_has_what_the_page_has(everything, tmp_path):
+def test_notebook_runs_and_has_the_page_contents(everything, tmp_path):
     everything["trained"].title = "it's '''quoted''' and \\ <b>"
     page = generic_page(everything)
     path = tmp_path / "report.ipynb"
@@ -42,7 +42,7 @@ def test_notebook_is_executed_and_has_what_the_page_has(everything, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_changed_batch_predicts_again(tmp_path):
+def test_changed_batch_is_predicted_again(tmp_path):
     data = {"network": {"name": "resnet8"}, "data": {"name": "digits"}, "cluster": {"device": "v100", "count": 2},
             "training": {"batch": 64}, "backend": "ddp"}  # fmt: skip
     answer = predict_jobs(trace_network("resnet8", input_shape=(1, 8, 8), num_classes=10), [jobs.from_dict(data)])

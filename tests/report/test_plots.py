@@ -1,4 +1,4 @@
-"""Marks of several series keep apart, and pictures are drawn pixel by pixel."""
+"""Marks of several series do not overlap, and pictures keep their pixels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def measured(label, x, y, bar=0.5, **fields):
 
 
 def panel(num_series, x=(1, 2, 4, 8, 16), is_joined=True, **fields):
-    """Series that are all but equal, which is when marks collide."""
+    """Return a panel of nearly equal series, whose marks would overlap."""
     series = [
         measured(f"method {i}", list(x), [70 + 2 * j + 0.1 * i for j in range(len(x))], is_joined=is_joined)
         for i in range(num_series)
@@ -46,13 +46,13 @@ def panel(num_series, x=(1, 2, 4, 8, 16), is_joined=True, **fields):
 
 
 def drawn(lines, others=()):
-    """The axes of a panel, after layout, and its points per pixel."""
+    """Return the axes of a panel after layout, and points per pixel."""
     drawing = draw(Figure([lines, *others]))
     return drawing.axes[0], 72 / drawing.dpi
 
 
 def markers(axes, points_per_pixel):
-    """Centres of markers in points, one array per series."""
+    """Return the centres of markers in points, one array per series."""
     bars = [c for c in axes.containers if isinstance(c, ErrorbarContainer)]
     return [points_per_pixel * c[0].get_transform().transform(c[0].get_xydata()) for c in bars]
 
@@ -61,7 +61,7 @@ def markers(axes, points_per_pixel):
     ("num_series", "is_log", "is_half"),
     [(2, True, False), (3, False, False), (4, True, True), (5, False, True), (6, True, True), (6, False, False)],
 )
-def test_bars_of_several_series_keep_apart_and_inside(num_series, is_log, is_half):
+def test_error_bars_do_not_overlap_and_stay_inside(num_series, is_log, is_half):
     x = (1, 2, 4, 8, 16) if is_log else (1, 2, 3, 4, 5)
     lines = panel(num_series, x, log_x=is_log, x_ticks=x)
     axes, scale = drawn(lines, [lines] if is_half else [])
@@ -88,7 +88,7 @@ def test_bars_and_caps_move_with_their_marker():
         assert line.get_linestyle() == "-"
 
 
-def test_points_that_share_no_x_and_a_single_series_stay_where_they_are():
+def test_separate_points_and_single_series_do_not_move():
     apart = Lines("x", "y", [measured("a", [1, 2], [3, 4]), measured("b", [1.5, 2.5], [3, 4])])
     for lines in (apart, panel(1)):
         axes, scale = drawn(lines)
@@ -101,7 +101,7 @@ def colors(lines):
     return [to_hex(c[0].get_color()) for c in drawn(lines)[0].containers]
 
 
-def test_several_measured_series_have_colours_of_their_own_and_one_is_ink():
+def test_several_measured_series_have_distinct_colours():
     assert colors(panel(6)) == [PALETTE[name][0] for name in SERIES_COLORS[:6]]
     assert colors(panel(1)) == [PALETTE["ink"][0]]
     chosen = Lines("x", "y", [measured("a", [1], [1], color="teal"), *panel(2, [1, 2]).series])
@@ -110,12 +110,12 @@ def test_several_measured_series_have_colours_of_their_own_and_one_is_ink():
     assert PALETTE["accent"][0] not in colors(beside), "that is the colour of predictions"
 
 
-def test_a_series_that_is_not_joined_has_no_line():
+def test_unjoined_series_has_no_line():
     axes, _ = drawn(panel(2, is_joined=False))
     assert [c[0].get_linestyle() for c in axes.containers] == ["None", "None"]
 
 
-def test_many_joined_points_have_a_band_in_place_of_bars():
+def test_many_joined_points_have_a_band():
     epochs = list(range(1, 31))
     accuracy = [90 - 30 / e for e in epochs]
     axes, _ = drawn(Lines("epoch", "accuracy", [measured("a", epochs, accuracy, 2.0, is_joined=True)]))
@@ -129,21 +129,21 @@ def test_many_joined_points_have_a_band_in_place_of_bars():
 NAMES = ["none", "flip", "flip and crop", "cutout", "MixUp", "RandAugment", "AutoAugment", "TrivialAugment"]
 
 
-def test_names_stand_in_place_of_numbers():
+def test_names_replace_numbers():
     text = svg(Figure([panel(2, range(3), x_ticks=range(3), x_names=NAMES[:3])]))
     words = re.findall(r"<text[^>]*>([^<]*)</text>", text)
     assert set(NAMES[:3]) <= set(words)
     assert not {"0", "1", "2"} & set(words)
 
 
-def test_names_without_room_are_slanted_and_apart():
+def test_long_names_are_slanted_without_overlap():
     axes, _ = drawn(panel(2, range(8), x_ticks=range(8), x_names=NAMES), [panel(1)])
     labels = axes.get_xticklabels()
     assert [label.get_text() for label in labels] == NAMES
     assert {label.get_rotation() for label in labels} == {30}
     ends = [label.get_window_extent().x1 for label in labels]
     heights = [label.get_fontsize() * axes.get_figure(root=True).dpi / 72 for label in labels]
-    # Two slanted lines are a line's height apart if their ends are twice that apart (sin 30° is a half).
+    # Slanted lines are a line height apart if their ends are twice that apart (sin 30° = 0.5).
     assert all(b - a >= 2 * h - 1 for (a, b), h in zip(pairwise(ends), heights[1:], strict=True))
 
 
@@ -160,7 +160,7 @@ def grid(*counts, title="3", shape=(8, 8, 3)):
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 3), (8, 6), (5, 9, 4)])
-def test_pictures_are_embedded_pixel_by_pixel(shape):
+def test_pictures_are_embedded_by_pixel(shape):
     pixels = random_pixels(*shape)
     if shape[2:] == (4,):
         pixels[..., 3] = 255
@@ -175,14 +175,14 @@ def test_pictures_are_embedded_pixel_by_pixel(shape):
         assert f">{words}</text>" in text
 
 
-def test_pictures_that_are_shrunk_are_smoothed():
+def test_shrunk_pictures_are_smoothed():
     assert "pixelated" in svg(Figure([grid(2, shape=(40, 40, 3))]))
     assert "pixelated" not in svg(Figure([grid(3, shape=(240, 320, 3))]))
 
 
 @pytest.mark.parametrize("counts", [(1,), (8, 8, 8), (3, 5), (23,), (12, 2)])
 @pytest.mark.parametrize("title", ["", "automobile", "said dog\n0.93 sure of it"])
-def test_pictures_and_titles_keep_apart(counts, title):
+def test_pictures_and_titles_do_not_overlap(counts, title):
     drawing = draw(Figure([grid(*counts, title=title, shape=(8, 10, 3))]))
     boxes = [a.get_window_extent() for a in drawing.axes]
     assert len(boxes) == sum(counts)
@@ -206,31 +206,31 @@ def test_rows_of_pictures_are_aligned():
     assert lefts[:3] == lefts[3:6]
 
 
-def test_pictures_beside_lines():
+def test_pictures_next_to_lines():
     figure = Figure([grid(4), panel(2)])
     assert svg(figure).count("<svg ") == 2
     assert len(draw(figure).axes) == 5
 
 
-def test_a_damaged_picture_is_named():
+def test_damaged_picture_is_named():
     whole = base64.b64decode(png_base64(random_pixels(8, 8, 3)))
     cut = base64.b64encode(whole[:40]).decode()
     with pytest.raises(FileFormatError, match="picture 'cat' is damaged"):
         svg(Figure([Pictures([PictureRow("", [Picture("cat", cut)])])]))
 
 
-def test_a_facet_has_its_title_above_it():
+def test_facet_has_its_title_above():
     panel = Lines("epoch", "test error", [Series("a", "measured", [1, 2], [3, 4])], title="small-cnn, one-cycle")
     drawing = svg(Figure([panel, panel]))
     assert drawing.count(">small-cnn, one-cycle<") == 2
     assert ">test error<" in drawing
 
 
-def test_small_numbers_of_an_axis_are_powers_of_ten():
+def test_small_axis_numbers_are_powers_of_ten():
     assert [_number(v) for v in (1e-5, 2.5e-4, -1e-3, 0.02)] == ["10⁻⁵", "2.5·10⁻⁴", "\u22120.001", "0.02"]
 
 
-def test_labels_of_a_legend_are_whole_however_narrow():
+def test_legend_labels_are_complete_at_any_width():
     label = "resnet50 on eight devices of two nodes over ethernet, learning rate divided by staleness, predicted"
     series = [Series(f"{label} {i}", "predicted", [1, 2], [i, 2 * i]) for i in (1, 2)]
     for text in svgs_of_page(Figure([Lines("ranks", "images/s", series)])):
@@ -239,7 +239,7 @@ def test_labels_of_a_legend_are_whole_however_narrow():
         assert "".join(words.split()).count("".join(label.split())) == 2
 
 
-def test_several_predicted_series_have_colours_of_their_own_and_points():
+def test_several_predicted_series_have_distinct_colours():
     lines = Lines("n", "y", [Series(name, "predicted", [1, 2, 4], [1.0, 2.0, 3.0]) for name in "abc"])
     assert _colors(lines) == list(SERIES_COLORS[:3])
     axes, _ = drawn(lines)
@@ -249,15 +249,15 @@ def test_several_predicted_series_have_colours_of_their_own_and_points():
     assert drawn(long)[0].lines[0].get_marker() == ""
 
 
-def test_notes_are_printed_beside_their_points():
+def test_notes_are_next_to_their_points():
     series = Series("a", "predicted", [3.0, 2.0], [1.0, 2.0], notes=["1 learner", "2 learners"])
     text = svg(Figure([Lines("minutes", "cost", [series])]))
     assert ">1 learner</text>" in text
     assert ">2 learners</text>" in text
 
 
-def test_an_axis_from_zero_makes_room_for_a_mark_above_all_series():
-    """A mark beyond the axis had its label drawn far outside, for which no drawing has room."""
+def test_axis_from_zero_has_room_for_a_mark():
+    """Guards against a mark beyond the axis, whose label was drawn far outside."""
     lines = Lines(
         "frames",
         "mean return",
@@ -271,15 +271,15 @@ def test_an_axis_from_zero_makes_room_for_a_mark_above_all_series():
     assert high > 475
 
 
-def test_colours_of_parts_are_in_the_palette() -> None:
+def test_part_colours_are_in_the_palette() -> None:
     from chronograd.explain.answer import _PART_COLORS
     from chronograd.report.plots import COLORS
 
     assert set(_PART_COLORS.values()) <= COLORS.keys()
 
 
-def test_drawings_side_by_side_have_a_gap_and_wrap_within_the_width() -> None:
-    """Two of 300 points fit a row of 640, the third begins the next: a gap of 14 between, 12 around."""
+def test_drawings_have_a_gap_and_wrap() -> None:
+    """Two of 300 points fit in a row of 640 and the third starts the next: a gap of 14 between, 12 around."""
     drawing = '<svg viewBox="0 0 300 100"></svg>'
     joined = standalone([drawing] * 3)
     assert re.findall(r' x="(\d+)" y="(\d+)"', joined) == [("12", "12"), ("326", "12"), ("12", "126")]

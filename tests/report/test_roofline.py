@@ -1,4 +1,4 @@
-"""The roofline section says what follows from its rows."""
+"""The roofline section follows from its rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_layers(record):
     return record
 
 
-def test_points_under_the_roof(predicted, measured):
+def test_points_below_the_roof(predicted, measured):
     measured[1].put("achieved_flops_per_s", Quantity(value=4e11, unit="FLOP/s"))
     section = roofline_section(with_layers(predicted[1]), measured[1])
     assert section.takeaway == (
@@ -58,11 +58,11 @@ def test_points_under_the_roof(predicted, measured):
     assert svg(section.figure).startswith("<svg")
 
 
-def test_every_report_of_a_prediction_has_it(predicted):
+def test_every_prediction_report_has_a_roofline(predicted):
     page = generic_page({"mine": with_layers(predicted[1])})
     assert any(s.title.startswith("Roofline") for s in page.sections)
 
 
-def test_no_layers_no_roof(predicted):
+def test_no_roofline_without_layers(predicted):
     assert not any(s.title.startswith("Roofline") for s in generic_page({"mine": predicted[1]}).sections)
     assert roofline_section(predicted[1]).figure is None

@@ -1,4 +1,4 @@
-"""Takeaways follow from the numbers, also where the prediction is bad or something is missing."""
+"""Takeaways follow from the numbers, also for bad predictions and missing data."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from chronograd.trace import Trace
 
 
 def forecast_of(training: Record) -> Forecast:
-    """Of the loss of each step, from the first 20 of 100."""
+    """Return a forecast of the loss per step from the first 20 of 100 steps."""
     steps, losses = (np.array(column) for column in training.curves["loss"].columns.values())
     return forecast(LearningCurve("run", steps, losses, "loss", "step"), 0.2, "inverse")
 
 
-def test_parts_say_how_far_off_each_step_is_and_which_part_is_to_blame(predicted, measured):
+def test_parts_report_error_and_worst_part(predicted, measured):
     section = parts_section(predicted, measured)
     assert section.takeaway == (
         "The predicted step time is 25 % too high with 1 process (80 ms measured, outside its interval) and 2.0 times "
@@ -50,7 +50,7 @@ def test_parts_say_how_far_off_each_step_is_and_which_part_is_to_blame(predicted
     assert list(whole) == ["1", "whole step", "100 ms", "90 … 110 ms", "80 ms", "72 … 88 ms", "20", "+25.0 %"]
 
 
-def test_parts_of_a_step_that_was_not_split(measured):
+def test_parts_of_an_unsplit_step(measured):
     for name in ("forward_s", "backward_s"):
         measured[1].put(name, Quantity.missing("s", "the loop is not ours"))
     section = parts_section({}, {1: measured[1]})
@@ -61,13 +61,13 @@ def test_parts_of_a_step_that_was_not_split(measured):
     assert "1 process, measured: no forward time per step: the loop is not ours" in section.table.notes
 
 
-def test_parts_of_nothing():
+def test_no_parts():
     section = parts_section({}, {})
     assert section.takeaway == "No step time is known, neither predicted nor measured."
     assert section.figure is None
 
 
-def test_scaling_that_makes_it_slower(predicted, measured):
+def test_negative_scaling(predicted, measured):
     section = scaling_section(predicted, measured)
     assert section.takeaway == (
         "2 processes are slower than one: they give only 0.80 times the throughput of one (scaling efficiency 40 %); "
@@ -81,7 +81,7 @@ def test_scaling_that_makes_it_slower(predicted, measured):
     assert "stays at 64" in section.intro
 
 
-def test_scaling_that_pays_and_that_hardly_does(step, measured):
+def test_good_and_poor_scaling(step, measured):
     good = scaling_section({}, {1: measured[1], 2: step("measured", 2, 0.02, 0.03)})
     assert good.takeaway == "2 processes give 1.60 times the throughput of one (scaling efficiency 80 %)."
     poor = scaling_section({}, {1: measured[1], 2: step("measured", 2, 0.03, 0.046)})
@@ -90,9 +90,9 @@ def test_scaling_that_pays_and_that_hardly_does(step, measured):
     assert fair.takeaway.startswith("2 processes give 1.14 times")
 
 
-def test_scaling_without_measurement_or_without_a_base(predicted):
-    told = scaling_section(predicted, {})
-    assert told.takeaway == (
+def test_scaling_without_measurement_or_base(predicted):
+    section = scaling_section(predicted, {})
+    assert section.takeaway == (
         "2 processes should give 2.00 times the throughput of one (scaling efficiency 100 %); "
         "there is no measurement to confirm it."
     )
@@ -117,13 +117,13 @@ def test_agreement_counts_hits_and_names_the_worst(predicted, measured):
     assert untested.figure is None
 
 
-def test_one_epoch_is_singular(training):
+def test_single_epoch_is_singular(training):
     record = training([0.5])
     assert "after 1 epoch and" in training_section(record, None).takeaway
 
 
-def test_training_that_reached_its_target_with_a_forecast(training):
-    """The loss is 1 / step, which the model of Optimus is exactly."""
+def test_reached_target_with_forecast(training):
+    """The loss is 1 / step, which Optimus' model fits exactly."""
     record = training([0.5, 0.8, 0.9, 0.96], 40.0)
     section = training_section(record, forecast_of(record))
     assert section.takeaway == (
@@ -140,7 +140,7 @@ def test_training_that_reached_its_target_with_a_forecast(training):
     assert accuracy.marks[0].at == 95
 
 
-def test_training_that_missed_its_target(training):
+def test_missed_target(training):
     section = training_section(training([0.5, 0.7]))
     assert section.takeaway == (
         "Training missed its target of 95.0 %: it ended at 70.0 % test accuracy after 2 epochs and 20 s; "
@@ -155,8 +155,8 @@ def test_training_without_accuracy_or_curves():
     assert "The test accuracy is not known" in section.takeaway
 
 
-def test_a_forecast_by_epoch_stands_where_its_epochs_are(training):
-    """Epochs of 25 steps, of which three are fitted; the mean loss of the fourth is that of its middle."""
+def test_epoch_forecast_is_drawn_at_its_epochs(training):
+    """Fit three of four epochs of 25 steps; the mean loss of the fourth belongs to its middle."""
     record = training([0.5, 0.8, 0.9, 0.96], 40.0)
     record.curves["training"].columns["step"] = [25.0, 50.0, 75.0, 100.0]
     by_epoch = LearningCurve("run", np.arange(1.0, 5.0), np.array([0.9, 0.5, 0.4, 0.35]), "loss", "epoch")
@@ -164,7 +164,7 @@ def test_a_forecast_by_epoch_stands_where_its_epochs_are(training):
     loss = training_section(record, of_run).figure.panels[0]
     assert (loss.marks[0].at, loss.series[1].x) == (75, [87.5])
     assert loss.series[1].y == pytest.approx([0.4])
-    # The last value, 0.4, for 0.35: 0.05 of 0.9.
+    # The last value 0.4 predicts 0.35: an error of 0.05 of 0.9.
     assert of_run.error == pytest.approx(0.05 / 0.9)
     assert (
         "forecast at epoch 3 was off by 5.6 % of the largest loss over 1 later epoch"
@@ -174,7 +174,7 @@ def test_a_forecast_by_epoch_stands_where_its_epochs_are(training):
     assert "could not be compared with later losses" in whole.takeaway
 
 
-def test_plan_names_cheapest_fastest_and_where_more_do_not_help(planned):
+def test_plan_names_cheapest_fastest_and_useless_devices(planned):
     records = [planned("k80", 1, 3600, 0.5), planned("k80", 2, 3500, 1.0), planned("h100", 1, 360, 0.6)]
     section = plan_section([*records, planned("h100", 2, 200, 0.7)])
     assert section.takeaway == (
@@ -190,7 +190,7 @@ def test_plan_names_cheapest_fastest_and_where_more_do_not_help(planned):
         assert panel.log_y
 
 
-def test_plan_with_gaps(planned):
+def test_plan_with_missing_values(planned):
     section = plan_section([planned("k80", 1, None, None), planned("v100", 1, 60, None)])
     assert (
         section.takeaway == "1×v100 is predicted fastest at 1 min 00 s; no cluster has a price, so costs are not known."
@@ -231,7 +231,7 @@ def test_counts():
     assert section.rows()[1]["macs"] == 100
 
 
-def test_generic_page_picks_what_applies(everything):
+def test_generic_page_selects_applicable_sections(everything):
     page = generic_page(everything, {"trained": forecast_of(everything["trained"])})
     assert [s.title for s in page.sections] == [
         "Parts of a step",
@@ -247,7 +247,7 @@ def test_generic_page_picks_what_applies(everything):
     assert page.highlights[1].detail == "80 % interval 72 … 88 ms, n = 20, measured on 1×local"
 
 
-def test_generic_page_keeps_jobs_apart_and_the_newest_of_a_kind(measured, step):
+def test_generic_page_separates_jobs_and_uses_the_newest(measured, step):
     other = step("measured", 1, 0.01, 0.01)
     other.job.network.name = "vgg16"
     old = step("measured", 1, 0.5, 0.5)
@@ -259,14 +259,14 @@ def test_generic_page_keeps_jobs_apart_and_the_newest_of_a_kind(measured, step):
     assert page.footer.endswith("is newer: old.")
 
 
-def test_a_figure_survives_json(everything):
+def test_figure_json_round_trip(everything):
     for section in generic_page(everything, {"trained": forecast_of(everything["trained"])}).sections:
         again = Figure.from_json(section.figure.to_json())
         assert again.rows() == section.figure.rows()
 
 
-def test_bars_of_computation_and_communication_add_up_to_their_label():
-    """Steps of 303 ms of which 179 ms are explained have 124 ms of other; parts of more than the step say both."""
+def test_computation_and_communication_bars_add_up():
+    """Steps of 303 ms with 179 ms explained have 124 ms of other; parts longer than the step show both."""
     fields = {"scaling": "weak", "per_rank": 64, "low": None, "high": None, "communication_by_difference_s": None}
     rows = [
         {**fields, "kind": kind, "world": 2, "batch": 128, "step_time_s": step_s, "compute_s": 0.158,
@@ -282,7 +282,7 @@ def test_bars_of_computation_and_communication_add_up_to_their_label():
     assert predicted.note == "179 ms, the step 100 ms"
 
 
-def test_jobs_of_one_network_are_named_by_what_differs_and_both_accuracies_stand_in_the_head():
+def test_jobs_of_one_network_are_named_by_differences():
     def trained(batch: int, accuracy: float) -> Record:
         job = {"network": {"name": "small"}, "data": {"name": "digits"}, "training": {"batch": batch, "epochs": 2}}
         record = Record(kind="measured", title="t", job=job)
@@ -304,7 +304,7 @@ def test_jobs_of_one_network_are_named_by_what_differs_and_both_accuracies_stand
     }
 
 
-def test_an_accuracy_axis_ends_at_100_percent():
+def test_accuracy_axis_ends_at_100_percent():
     from matplotlib.figure import Figure as Canvas
 
     from chronograd.forecast.learning import _accuracy_panel

@@ -11,7 +11,7 @@ from chronograd.cli.main import main
 
 @pytest.fixture
 def runs(predicted, measured, tmp_path):
-    """A run directory and a record file."""
+    """Write a run directory and a record file."""
     folder = tmp_path / "run-1"
     folder.mkdir()
     measured[1].save(folder / "record.json")
@@ -38,7 +38,7 @@ def test_compare_table(runs, capsys):
     out = capsys.readouterr().out
     row = next(line for line in out.splitlines() if line.strip().startswith("step time"))
     assert row.split()[:7] == ["step", "time", "100", "ms", "80", "ms", "0.800"]
-    assert "mfu" not in out.lower()  # neither knows it
+    assert "mfu" not in out.lower()  # both lack it
 
 
 def test_report(runs, tmp_path, capsys):
@@ -52,7 +52,7 @@ def test_report(runs, tmp_path, capsys):
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_a_page_says_of_which_kinds_its_records_are(runs, measured, tmp_path):
+def test_page_states_the_kinds_of_its_records(runs, measured, tmp_path):
     measured[2].save(tmp_path / "more.json")
     for given, words in (
         (runs, "2 records, predicted and measured"),
@@ -63,7 +63,7 @@ def test_a_page_says_of_which_kinds_its_records_are(runs, measured, tmp_path):
         assert f">{words}<" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_report_of_what_is_no_record(tmp_path, capsys):
+def test_missing_record_is_refused(tmp_path, capsys):
     out = tmp_path / "page.html"
     assert main(["report", str(tmp_path), "--out", str(out)]) == 2
     assert "no record at" in capsys.readouterr().err
