@@ -1,4 +1,4 @@
-"""A server, predicted: latency against load, replicas for a bound, cost; and what a server does that is measured beside it."""
+"""Server predictions: latency by load, replicas for a bound, cost, and a measured server."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ JOB = jobs.from_dict(
 SERVED = of_operators(TRACE, JOB, Server({1: 0.0}), 32, FRONTEND)
 
 
-def of_rate(rate: float, **asked: Any) -> Any:
-    """The record at a rate."""
+def at_request_rate(rate: float, **asked: Any) -> Any:
+    """Return the record at a rate."""
     (record,) = server_answer([SERVED], ServerDemand((rate,), **asked)).records.values()
     return record
 
 
-def test_what_is_said_of_a_rate() -> None:
+def test_rate_summary() -> None:
     answer = server_answer([SERVED], ServerDemand((50.0,)))
     (record,) = answer.records.values()
     names = ("latency_p50_s", "latency_p95_s", "latency_p99_s")
@@ -52,17 +52,17 @@ def test_what_is_said_of_a_rate() -> None:
 
 
 def test_replicas_share_requests() -> None:
-    """Two of them at twice the rate are each as busy as one."""
-    one, two = of_rate(200.0), of_rate(400.0, replicas=2)
+    """Two replicas at twice the rate have the same load as one."""
+    one, two = at_request_rate(200.0), at_request_rate(400.0, replicas=2)
     assert two.value("latency_p99_s") == one.value("latency_p99_s")
     assert two.value("cost_usd_per_hour") == pytest.approx(2 * one.value("cost_usd_per_hour"))
     assert two.value("cost_usd_per_million_requests") == pytest.approx(one.value("cost_usd_per_million_requests"))
 
 
-def test_as_many_replicas_as_a_bound_takes() -> None:
+def test_replicas_needed_for_a_bound() -> None:
     bound_s = 3 * SERVED.server.lone_s
     rate = 5 * SERVED.server.most_per_s
-    record = of_rate(rate, p99_s=bound_s)
+    record = at_request_rate(rate, p99_s=bound_s)
     assert record.cluster.count > 5
     assert at_rate(SERVED.server, rate / record.cluster.count).holds(bound_s)
     assert not at_rate(SERVED.server, rate / (record.cluster.count - 1)).holds(0.98 * bound_s)
@@ -70,16 +70,16 @@ def test_as_many_replicas_as_a_bound_takes() -> None:
     assert f"{record.cluster.count} are needed" in section.takeaway
 
 
-def test_a_bound_that_nothing_keeps_is_said() -> None:
+def test_unreachable_bound_is_reported() -> None:
     (section, _) = server_answer([SERVED], ServerDemand((10.0,), SERVED.server.lone_s / 2)).sections
     assert "No number of servers answers 99 % within" in section.takeaway
     assert "a lone request takes" in section.takeaway
 
 
-def test_more_than_it_can_do_is_refused_or_waits_for_ever_longer() -> None:
-    """Refused where the model is the narrowest place; where it is the thread that reads requests, nobody refuses them."""
+def test_overload_is_refused_or_queued() -> None:
+    """The model rejects requests if it is the bottleneck; the reading thread queues them without limit."""
     rate = 2 * SERVED.server.most_per_s
-    record = of_rate(rate)
+    record = at_request_rate(rate)
     assert SERVED.server.most_per_s == 1 / SERVED.server.loop_s
     assert record["latency_p99_s"].value is None
     assert record.value("throughput_requests_per_s") == pytest.approx(rate / 2)
@@ -95,13 +95,13 @@ def test_more_than_it_can_do_is_refused_or_waits_for_ever_longer() -> None:
     assert "are refused because the queue is full" in answer.sections[0].takeaway
 
 
-def test_a_replica_is_one_device() -> None:
+def test_replica_is_one_device() -> None:
     with pytest.raises(InputError, match="a replica of a server is one device") as caught:
         of_operators(TRACE, jobs.changed(JOB, ["cluster.count=8", "backend=ddp"]), Server({1: 0.0}), 32, FRONTEND)
     assert caught.value.hint == "--on v100 --replicas 8"
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["predict", "resnet20", "--serve", "--on", "v100", "--p99", "20ms"]
     assert main([*words, "--rate", "100,300", "--json"]) == 0
     (data,) = json.loads(capsys.readouterr().out)
@@ -130,17 +130,15 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         pytest.param("net.onnx --serve", "there is no file net.onnx", marks=pytest.mark.serve),
     ],
 )
-def test_what_cannot_be_is_refused(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_server_options(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *line.split()]) == 2
     assert words in capsys.readouterr().err
 
 
 @pytest.mark.serve
 @pytest.mark.slow
-def test_a_file_is_timed_here_and_its_load_beside_the_prediction(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The two files are compared quantity by quantity. How near they are is for the study `serving`, which runs alone."""
+def test_onnx_file_is_timed_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compare the two files by quantity. The study `serving` measures their accuracy on a quiet machine."""
     from tests.deploy import onnx_models
 
     from chronograd.deploy.timing import serving

@@ -1,4 +1,4 @@
-"""The simulator against the rule itself, played out event by event."""
+"""The simulator compared with the rule itself, event by event."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def rows(found: Updates) -> list[tuple[int, int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def test_the_two_learner_exercise() -> None:
+def test_two_learner_exercise() -> None:
     found = of_pushes([[1, 2, 3, 4], [2.5, 5]])
     assert found.of_learner(1).tolist() == [0, 0, 1, 0]
     assert found.of_learner(2).tolist() == [2, 2]
     assert found.mean == pytest.approx(5 / 6)
     assert (found.applied_ns / NS).tolist() == [1, 2, 2.5, 3, 4, 5]
-    # Learner 1 comes first where both push at 5.
+    # Learner 1 is first if both push at 5.
     assert of_pushes([[1, 2, 3, 4, 5], [2.5, 5]]).of_learner(2).tolist() == [2, 3]
     assert of_pushes([[2.5, 5], [1, 2, 3, 4, 5]]).of_learner(1).tolist() == [2, 2]
 
 
-def test_long_run_means_of_rates_1_and_2_5ths() -> None:
+def test_long_run_means_of_two_rates() -> None:
     found = simulate(fixed(1, 2.5), 70_000)
     assert found.of_learner(1).mean() == pytest.approx(0.4, abs=1e-3)
     assert found.of_learner(2).mean() == pytest.approx(2.5, abs=1e-3)
@@ -47,7 +47,7 @@ def test_long_run_means_of_rates_1_and_2_5ths() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
-def test_alike_learners_are_n_minus_1_versions_late(count: int) -> None:
+def test_equal_learners_have_staleness_n_minus_1(count: int) -> None:
     random = [Learner(Duration("exponential", (1.0,))) for _ in range(count)]
     assert simulate(random, 50_000).mean == pytest.approx(count - 1, rel=0.01, abs=1e-9)
     assert simulate(fixed(*[1.0] * count), 5_000).staleness[count:].tolist() == [count - 1] * (5_000 - count)
@@ -55,7 +55,7 @@ def test_alike_learners_are_n_minus_1_versions_late(count: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 4, 8])
 def test_softsync_divides_staleness(n: int) -> None:
-    """n-softsync of 8 learners: 8/n gradients to an update, versions 8/n times as slow."""
+    """n-softsync of 8 learners: 8/n gradients per update, so versions advance 8/n times as slowly."""
     alike = [Learner(Duration("exponential", (1.0,))) for _ in range(8)]
     found = simulate(alike, 20_000, gradients_per_update=8 // n)
     assert len(found.staleness) == 20_000 * 8 // n
@@ -63,14 +63,14 @@ def test_softsync_divides_staleness(n: int) -> None:
     assert np.bincount(found.update)[1:].tolist() == [8 // n] * 20_000
 
 
-def test_a_learner_that_does_not_wait_is_behind_itself() -> None:
+def test_asynchronous_learner_is_behind_itself() -> None:
     learner = Learner(Duration("fixed", (1.0,)), push=Duration("fixed", (2.5,)))
     assert set(simulate([learner], 100).staleness.tolist()) == {0}
-    # Read at i - 1, applied at i + 2.5: the three gradients before it arrive between.
+    # Read at i - 1 and applied at i + 2.5, after the three previous gradients.
     assert simulate([learner], 100, waits=False).staleness.tolist()[3:] == [3] * 97
 
 
-def test_parts_of_a_cycle_follow_each_other() -> None:
+def test_parts_of_a_cycle_are_sequential() -> None:
     parts = (Duration("fixed", (s,)) for s in (1.0, 0.25, 0.5, 0.125))
     found = simulate([Learner(*parts)], 2)
     assert (found.read_ns / NS).tolist() == [0.125, 2.0]
@@ -79,17 +79,16 @@ def test_parts_of_a_cycle_follow_each_other() -> None:
     assert found.pushed_ns.tolist() == found.applied_ns.tolist() == [round(1.875 * NS), round(3.75 * NS)]
 
 
-def test_time_before_weights_are_read_is_not_stale() -> None:
-    """Others update during a whole cycle; of 1 s those 0.8 s count that lie between read and update."""
+def test_time_before_the_read_is_not_stale() -> None:
+    """Others update during a whole cycle; only the 0.8 s between read and update of 1 s count."""
     parts = (Duration("exponential", (s,)) for s in (0.6, 0.1, 0.1, 0.2))
     alike = [Learner(*parts)] * 4
     assert simulate(alike, 50_000).mean == pytest.approx(0.8 * (4 - 1), rel=0.01)
 
 
 class Reference:
-    """Learners that act one event after the other: version, pulls, pushes and a queue, nothing else.
-
-    A cycle is its pull, compute, push, and request.
+    """Learners that act event by event: version, pulls, pushes and a queue. A cycle is its pull, compute, push, and
+    request.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Reference:
         version, held, done = 0, list[tuple[int, int, int]](), list[tuple[int, int, int, int]]()
         read: dict[tuple[int, int], int] = {}
         free = 0
-        queue: list[tuple[int, int, int, str]] = []  # at, learner, place in the learner's own order, what
+        queue: list[tuple[int, int, int, str]] = []  # time, learner, place in the learner's order, event
         latest = [0] * len(self.cycles)
         for learner in range(len(self.cycles)):
             request = self.cycles[learner][0][3]
@@ -149,7 +148,7 @@ schedule = st.lists(st.lists(cycle, min_size=12, max_size=12), min_size=1, max_s
 
 
 class Drawn(Duration):
-    """The values in their order, over and over."""
+    """Values in their order, repeated."""
 
     def draw_ns(self, count: int, random: np.random.Generator) -> np.ndarray:
         return np.array([int(v) for v in self.values][:count])
@@ -163,14 +162,14 @@ def clock_of(cycles: Sequence[tuple[int, int, int, int]], waits: bool) -> stalen
 @settings(max_examples=1000, deadline=None)
 @given(cycles=schedule, per_update=st.integers(1, 3), waits=st.booleans())
 @pytest.mark.slow
-def test_a_thousand_random_schedules_are_exact(
+def test_random_schedules_are_exact(
     cycles: list[list[tuple[int, int, int, int]]], per_update: int, waits: bool
 ) -> None:
-    """Small whole numbers, so that ties are many."""
+    """Use small integers, so that ties are frequent."""
     clocks = [clock_of(of_one, waits) for of_one in cycles]
     for clock in clocks:
         clock.go_on(len(cycles[0]))
-    # Beyond the earliest end of a schedule learners would be missing.
+    # Beyond the earliest end of a schedule, learners would be missing.
     end = min(int(clock.pushed[-1]) for clock in clocks)
     wanted = sum(int((clock.pushed < end).sum()) for clock in clocks) // per_update * per_update
     found = staleness._ordered([c.times for c in clocks], per_update, wanted)
@@ -184,10 +183,10 @@ def test_a_thousand_random_schedules_are_exact(
     waits=st.booleans(),
     serves=st.lists(st.integers(0, 4), min_size=1, max_size=5),
 )
-def test_a_busy_server_is_exact(
+def test_busy_server_is_exact(
     cycles: list[list[tuple[int, int, int, int]]], per_update: int, waits: bool, serves: list[int]
 ) -> None:
-    """Twelve cycles over and over; a server that takes no time at all is among them."""
+    """Repeat twelve cycles, also with a server that takes no time."""
     serve = Drawn("samples", tuple(map(float, serves)))
     clocks = [clock_of(of_one, waits) for of_one in cycles]
     wanted = 30 * per_update
@@ -197,8 +196,8 @@ def test_a_busy_server_is_exact(
     assert rows(found) == expected
 
 
-def test_a_server_limits_updates_and_not_staleness() -> None:
-    """8 learners that compute for 1 s and a server that takes 0.25 s: it is always busy, and they take turns."""
+def test_server_limits_updates_but_not_staleness() -> None:
+    """Eight learners compute for 1 s and the server takes 0.25 s: it is always busy, and they take turns."""
     found = simulate(fixed(*[1.0] * 8), 4000, serve=Duration("fixed", (0.25,)))
     assert found.updates_per_s == pytest.approx(1 / 0.25, rel=2e-3)
     assert set(found.staleness[8:].tolist()) == {7}
@@ -208,20 +207,20 @@ def test_a_server_limits_updates_and_not_staleness() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(periods=st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.7, 1.0, 1.1]), min_size=1, max_size=4))
-def test_fixed_cycles_meet_at_the_same_instants(periods: list[float]) -> None:
-    """0.1 + 0.2 is 0.3 here, and cycles may be asked for in parts."""
+def test_fixed_cycles_coincide_exactly(periods: list[float]) -> None:
+    """Integer time makes 0.1 + 0.2 equal 0.3, and cycles can be drawn in parts."""
     found = simulate(fixed(*periods), 60)
     cycles = [[(0, round(p * NS), 0, 0)] * 700 for p in periods]
     assert rows(found) == Reference(cycles, 1, True).run(60)
 
 
-def test_what_is_drawn_does_not_depend_on_how_much_is_asked_for() -> None:
+def test_draws_do_not_depend_on_their_number() -> None:
     learners = [Learner(Duration("exponential", (m,)), Duration("uniform", (0.0, m))) for m in (0.5, 1.0, 4.0)]
     assert rows(simulate(learners, 200, seed=3)) == rows(simulate(learners, 5000, seed=3))[:200]
     assert rows(simulate(learners, 200, seed=3)) != rows(simulate(learners, 200, seed=4))
 
 
-def test_wrong_input_is_refused() -> None:
+def test_invalid_input() -> None:
     for pushes in ([], [[2, 1]], [[0, 1]], [[1, float("nan")]]):
         with pytest.raises(InputError):
             of_pushes(pushes)
