@@ -1,4 +1,4 @@
-"""Checkpoints: exact, no pickle, and a damaged one is never used."""
+"""Checkpoints are exact, contain no pickle, and are never used if damaged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def state_of(step: TrainingStep) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("recipe", ["sgd", "sgd-one-cycle", "adamw"])
-def test_what_is_restored_is_what_was_saved(tmp_path: Path, recipe: str) -> None:
+def test_restored_state_equals_the_saved_one(tmp_path: Path, recipe: str) -> None:
     job = make_job(recipe=recipe)
     trained = make_step(job)
     for index in range(3):
@@ -66,14 +66,14 @@ def test_what_is_restored_is_what_was_saved(tmp_path: Path, recipe: str) -> None
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
+def test_changed_thread_count_is_reported(tmp_path: Path) -> None:
     step = make_step(make_job())
     path = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
     step.place = replace(PLACE, threads=3)
     assert checkpoint.restore(path, step)[1] == ["resumed with threads 3 after 1: not bit-identical"]
 
 
-def test_there_is_no_pickle_in_it(tmp_path: Path) -> None:
+def test_checkpoint_contains_no_pickle(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, make_step(make_job()), Progress())
     assert sorted(p.name for p in path.iterdir()) == ["model.safetensors", "optimizer.safetensors", "state.json"]
     json.loads((path / "state.json").read_text())
@@ -82,15 +82,15 @@ def test_there_is_no_pickle_in_it(tmp_path: Path) -> None:
 
 
 def _save_with_room_for(num_bytes: int, folder: Path) -> None:
-    """Python ignores SIGXFSZ, so that a write beyond the limit fails as one on a full disk."""
+    """Save with a file size limit: Python ignores SIGXFSZ, so writing beyond it fails like on a full disk."""
     step = make_step(make_job())
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
     checkpoint.save(folder, step, Progress(step=8, epoch=2))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_bytes", [100, 10_000])  # less than any file has; less than that of the weights
-def test_a_full_disk_leaves_what_was_there_and_says_what_to_do(tmp_path: Path, num_bytes: int) -> None:
+@pytest.mark.parametrize("num_bytes", [100, 10_000])  # less than any file; less than the weights
+def test_full_disk_preserves_the_previous_checkpoint(tmp_path: Path, num_bytes: int) -> None:
     before = checkpoint.save(tmp_path, make_step(make_job()), Progress(step=4, epoch=1))
     assert num_bytes < (before / "model.safetensors").stat().st_size
     with (
@@ -104,7 +104,7 @@ def test_a_full_disk_leaves_what_was_there_and_says_what_to_do(tmp_path: Path, n
     assert list(tmp_path.iterdir()) == [before]
 
 
-def test_the_last_two_are_kept(tmp_path: Path) -> None:
+def test_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     step = make_step(make_job())
     for number in (4, 8, 12):
         checkpoint.save(tmp_path, step, Progress(step=number))
@@ -114,7 +114,7 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])
-def test_a_damaged_one_falls_back_to_the_one_before(tmp_path: Path, name: str, harm: str) -> None:
+def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path: Path, name: str, harm: str) -> None:
     step = make_step(make_job())
     step.run(0)
     older = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
@@ -129,7 +129,7 @@ def test_a_damaged_one_falls_back_to_the_one_before(tmp_path: Path, name: str, h
         checkpoint_folder.newest_sound(tmp_path)
 
 
-def test_the_state_of_the_newest_sound_one(tmp_path: Path) -> None:
+def test_newest_valid_state(tmp_path: Path) -> None:
     assert checkpoint_folder.newest_state(tmp_path) == checkpoint_folder.newest_state(None) == (None, {})
     step = make_step(make_job())
     older = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
@@ -138,8 +138,8 @@ def test_the_state_of_the_newest_sound_one(tmp_path: Path) -> None:
     assert (newest, state["progress"]["step"]) == (older, 4)
 
 
-def test_one_of_the_same_step_is_never_half_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent's last step of an epoch is written before and after its evaluation: whoever is killed meanwhile leaves a whole one, or none."""
+def test_replaced_checkpoint_is_never_partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent writes its last step before and after the evaluation. A kill in between leaves a complete one or none."""
     step = make_step(make_job())
     checkpoint.save(tmp_path, step, Progress(step=4))
     removed, remove = [], checkpoint_folder.shutil.rmtree
@@ -168,8 +168,8 @@ def damage(path: Path, harm: str) -> None:
         path.unlink()
 
 
-def test_a_crafted_checkpoint_is_not_executed(tmp_path: Path) -> None:
-    """A pickle in place of the weights, with a fitting checksum, is refused and does nothing."""
+def test_crafted_checkpoint_is_not_executed(tmp_path: Path) -> None:
+    """Replace the weights by a pickle with a matching checksum: it is refused and not executed."""
     step = make_step(make_job())
     path = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
     harmed = tmp_path / "harmed"
@@ -187,7 +187,7 @@ def test_a_crafted_checkpoint_is_not_executed(tmp_path: Path) -> None:
     assert not harmed.exists()
 
 
-def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, make_step(make_job()), Progress(step=4, epoch=1))
     other = jobs.changed(make_job(), ["network.name=tiny_networks:plain"])
     with pytest.raises(FileFormatError, match="do not belong to this network"):

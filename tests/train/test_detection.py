@@ -1,4 +1,4 @@
-"""Detectors are trained and tested by the loop that trains everything else."""
+"""Detectors use the common training and test loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLOURS = {"dark": (20, 20, 60), "light": (250, 240, 200)}
 
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of one or two discs, dark or light, on grey: VOC's layout with a trainval and a test split."""
+    """Write images of one or two dark or light discs on grey, in VOC's layout with trainval and test."""
     root = tmp_path_factory.mktemp("voc") / "cells"
     for folder in ("Annotations", "JPEGImages", "ImageSets/Main"):
         (root / folder).mkdir(parents=True)
@@ -72,7 +72,7 @@ def step_of(job: Job) -> tuple[DetectionStep, datasets.Dataset]:
 
 
 @pytest.mark.slow
-def test_a_run_has_precisions_and_ends_as_one_that_was_interrupted(cells: Path, tmp_path: Path) -> None:
+def test_run_has_precisions_and_resumes_identically(cells: Path, tmp_path: Path) -> None:
     job = job_on(cells)
     run = train(job, out=tmp_path / "whole")
     record = run.record()
@@ -93,8 +93,8 @@ def test_a_run_has_precisions_and_ends_as_one_that_was_interrupted(cells: Path, 
     assert again.record()["average_precision.dark"].value == dark.value
 
 
-def test_a_batch_is_learned_by_heart(cells: Path) -> None:
-    """Of four pictures that it sees again and again, the loss falls to a half."""
+def test_detector_overfits_a_batch(cells: Path) -> None:
+    """The loss on four repeated images falls by half."""
     step, _ = step_of(job_on(cells, epochs=20, optimizer="adamw", learning_rate=0.001))
     step.gather(0)
     losses = []
@@ -107,8 +107,8 @@ def test_a_batch_is_learned_by_heart(cells: Path) -> None:
     assert losses[-1] < losses[0] / 2
 
 
-def test_a_detector_that_knows_the_answer_has_a_precision_of_1(cells: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of logits and offsets that are the targets: decoding, suppression and counting, put together."""
+def test_perfect_detector_has_a_precision_of_1(cells: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the targets as logits and offsets, to test decoding, suppression and counting together."""
     step, dataset = step_of(job_on(cells))
     rows = iter(
         [
@@ -135,7 +135,7 @@ def _answer(step: DetectionStep, image: Any) -> torch.Tensor:
     return _rows(step._priors, image.objects.boxes_G4, image.objects.labels_G)
 
 
-def test_what_is_drawn_is_of_seed_step_and_picture(cells: Path) -> None:
+def test_augmentation_depends_on_seed_step_and_image(cells: Path) -> None:
     step, _ = step_of(job_on(cells))
     step.gather(3)
     first, order = step._raw.clone(), step._mine.copy()
@@ -164,14 +164,14 @@ def test_what_is_drawn_is_of_seed_step_and_picture(cells: Path) -> None:
         ("data.class_names=[dark,grey]", "no training picture of voc:.* has a grey, .*\n.*other classes.*: light"),
     ],
 )
-def test_what_a_detector_is_not_trained_with(cells: Path, override: str, message: str) -> None:
+def test_unsupported_detector_options(cells: Path, override: str, message: str) -> None:
     changed = ["network.options={}"] if override.startswith("network.name") else []
     job = jobs.changed(job_on(cells), [override, *changed])
     with pytest.raises((InputError, JobError), match=message):
         check_anywhere(job)
 
 
-def test_classes_are_chosen_and_numbered_as_they_are_named(cells: Path) -> None:
+def test_classes_follow_the_given_names(cells: Path) -> None:
     both, one = (
         datasets.load(jobs.changed(job_on(cells), [f"data.class_names={names}"]).data)
         for names in ("[light,dark]", "[dark]")
@@ -192,8 +192,8 @@ def test_classes_are_chosen_and_numbered_as_they_are_named(cells: Path) -> None:
         check_anywhere(jobs.from_dict(expanded))
 
 
-def test_sets_in_the_layouts_of_coco_and_open_images(cells: Path, tmp_path: Path) -> None:
-    """The same pictures and boxes, written down in three ways, are the same to a job."""
+def test_coco_and_open_images_layouts(cells: Path, tmp_path: Path) -> None:
+    """The same images and boxes in three layouts give the same data."""
     usual = datasets.load(job_on(cells).data).annotated
     assert usual is not None
     coco, guns = tmp_path / "coco", tmp_path / "open"
@@ -230,7 +230,7 @@ def test_sets_in_the_layouts_of_coco_and_open_images(cells: Path, tmp_path: Path
         datasets.card(jobs.changed(job_on(cells), [f"data.name=open-images:{guns}"]).data)
 
 
-def test_a_second_network_of_the_same_interface_is_trained(cells: Path) -> None:
+def test_second_network_with_the_same_interface(cells: Path) -> None:
     step, dataset = step_of(jobs.changed(job_on(cells), ["network.name=ssdlite-mobilenet-v3", "network.options={}"]))
     step.run(0)
     loss, mean = evaluate(step, dataset, step.place)
@@ -238,7 +238,7 @@ def test_a_second_network_of_the_same_interface_is_trained(cells: Path) -> None:
     assert 0 <= mean <= 1
 
 
-def test_decoded_pictures_are_kept_while_they_fit(cells: Path) -> None:
+def test_decoded_images_are_cached_while_they_fit(cells: Path) -> None:
     annotated = datasets.load(job_on(cells).data).annotated
     assert annotated is not None
     size = annotated.train[0].read().nbytes
@@ -248,7 +248,7 @@ def test_decoded_pictures_are_kept_while_they_fit(cells: Path) -> None:
     assert torch.equal(read(2), first[2])
 
 
-def test_fewer_pictures_and_those_without_objects(cells: Path, tmp_path: Path) -> None:
+def test_fewer_images_and_images_without_objects(cells: Path, tmp_path: Path) -> None:
     job = jobs.changed(job_on(cells), ["data.samples=6", "data.test_samples=3"])
     dataset = datasets.load(job.data)
     assert dataset.annotated is not None
@@ -264,7 +264,7 @@ def test_fewer_pictures_and_those_without_objects(cells: Path, tmp_path: Path) -
     dataset = datasets.load(jobs.changed(job_on(copy), []).data)
     assert dataset.card.train_size == 15
     assert dataset.notes == ("left out 1 training picture without an object",)
-    other = copy.rename(tmp_path / "other")  # what was read of a folder is kept
+    other = copy.rename(tmp_path / "other")  # the contents of a folder are cached
     (other / "ImageSets/Main/test.txt").unlink()
     with pytest.raises(InputError, match=r"has trainval.txt\n.*it needs two lists"):
         datasets.card(job_on(other).data)

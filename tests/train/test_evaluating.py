@@ -1,4 +1,4 @@
-"""`chronograd evaluate` and `annotate`: what a trained network gets right, and what a detector finds in a picture."""
+"""`chronograd evaluate` and `annotate`: the accuracy of trained networks and detections in images."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def digits_job(**network: Any) -> jobs.Job:
 
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """The run of a small detector that has seen a few discs; tests only read it."""
+    """Return the run of a small detector trained on a few discs; tests must not change it."""
     root = tmp_path_factory.mktemp("evaluate")
     write_discs(root / "discs", train=16, test=8)
     job = jobs.from_dict(
@@ -72,7 +72,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 
 def coco_area(found: list[Detections], truths: Any, num_classes: int) -> list[float]:
-    """Average precision of each class by pycocotools, at an overlap of 0.5, without its steps of recall."""
+    """Return the average precision per class by pycocotools, at an overlap of 0.5, without its recall steps."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -107,13 +107,13 @@ def coco_area(found: list[Detections], truths: Any, num_classes: int) -> list[fl
 
 
 def as_seen(dataset: datasets.Dataset, count: int) -> torch.Tensor:
-    """The first test pictures as a network sees them."""
+    """Return the first test images as the network's input."""
     pixels = dataset.test.batch(np.arange(count)).float()
     return pixels * torch.tensor(dataset.scale_C).view(3, 1, 1) - torch.tensor(dataset.shift_C).view(3, 1, 1)
 
 
-def test_a_detector_is_evaluated_as_pycocotools_does(detector: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    """The area metric, on what the network finds in all test pictures."""
+def test_detector_evaluation_matches_pycocotools(detector: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compare the area metric for all detections in the test images."""
     values = evaluate(detector, detector.job().data).data
     network, names, _ = detector_of(detector)
     dataset = datasets.load(detector.job().data)
@@ -121,10 +121,10 @@ def test_a_detector_is_evaluated_as_pycocotools_does(detector: RunDir, capsys: p
     found = objects_in(network, as_seen(dataset, 8))
     truths = [image.objects for image in dataset.annotated.test]
     expected = coco_area(found, truths, 2)
-    capsys.readouterr()  # pycocotools talks
+    capsys.readouterr()  # discard pycocotools' output
     assert [c["name"] for c in values["classes"]] == ["light", "dark"] == list(names)
     assert [c["average_precision_area"] for c in values["classes"]] == pytest.approx(expected, abs=2e-3)
-    assert max(expected) > 0.05  # it has learned something, so that there is something to compare
+    assert max(expected) > 0.05  # the detector must have learned something to compare
     assert values["mean_average_precision"]["area"] == pytest.approx(np.mean(expected), abs=2e-3)
     assert sum(c["objects"] for c in values["classes"]) == sum(len(t.labels_G) for t in truths)
     assert main(["evaluate", str(detector.path)]) == 0
@@ -133,7 +133,7 @@ def test_a_detector_is_evaluated_as_pycocotools_does(detector: RunDir, capsys: p
     assert "on 8 test images" in said
 
 
-def test_other_pictures_are_evaluated_by_the_names_of_the_classes(detector: RunDir, tmp_path: Path) -> None:
+def test_other_images_are_matched_by_class_names(detector: RunDir, tmp_path: Path) -> None:
     write_discs(tmp_path / "others", train=4, test=6, seed=1)
     data = detector.job().data.model_copy(update={"name": f"voc:{tmp_path / 'others'}", "class_names": None})
     values = evaluate(detector, data).data
@@ -141,7 +141,7 @@ def test_other_pictures_are_evaluated_by_the_names_of_the_classes(detector: RunD
     assert [c["name"] for c in values["classes"]] == ["light", "dark"]
 
 
-def test_a_classifier_is_evaluated_with_an_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifier_evaluation_has_an_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(NETWORKS))
     job = digits_job()
     run = trained(job, tmp_path / "digits", 20)
@@ -151,7 +151,7 @@ def test_a_classifier_is_evaluated_with_an_interval(tmp_path: Path, monkeypatch:
     right = probability_NK.argmax(1) == labels[positions]
     assert values["accuracy"]["value"] == right.mean()
     assert 0.2 < right.mean() < 1
-    # Wilson's interval, written out.
+    # Wilson's interval.
     z, p, n = stats.norm.ppf(0.975), right.mean(), 100
     half = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
@@ -169,13 +169,13 @@ def test_other_tasks_are_refused(detector: RunDir) -> None:
         evaluate(detector, data)
 
 
-# -- weights from elsewhere -------------------------------------------------------------------------
+# -- pretrained weights -----------------------------------------------------------------------------
 
 
-def test_public_weights_of_a_detector_are_evaluated_without_training(
+def test_public_detector_weights_are_evaluated(
     detector: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the command that the study of detection prints, with a file in the layout of the public one."""
+    """Use the command printed by the detection study, and a file in the public layout."""
     network: Any = detector_of(detector)[0]
     torch.save(public(network), tmp_path / "mobilenet-v1-ssd.pth")
     name = detector.job().data.name
@@ -188,15 +188,15 @@ def test_public_weights_of_a_detector_are_evaluated_without_training(
     assert values["weights"].startswith("mobilenet-v1-ssd.pth (sha256 ")
     for key in ("mean_average_precision", "classes", "test_images"):
         assert values[key] == expected[key]
-    # With all three classes of the set the head would be random.
+    # With all three classes of the data, the head would be random.
     assert main(["evaluate", *of_network, *words[:2]]) == 2
     assert "does not distinguish the 3 classes of" in capsys.readouterr().err
 
 
-def test_weights_of_a_classifier_are_evaluated_without_training(
+def test_classifier_weights_are_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a run, of a file, and by the words of a job file."""
+    """Use weights of a run and of a file, and the fields of a job file."""
     monkeypatch.syspath_prepend(str(NETWORKS))
     run = trained(digits_job(), tmp_path / "digits", 20)
     expected = evaluate(run, run.job().data).data
@@ -213,7 +213,7 @@ def test_weights_of_a_classifier_are_evaluated_without_training(
     assert "of 360 test images are right" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_cannot_be_evaluated_is_said(
+def test_invalid_evaluations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(NETWORKS))
@@ -237,7 +237,7 @@ def test_what_cannot_be_evaluated_is_said(
 # -- annotate ---------------------------------------------------------------------------------------
 
 
-def test_boxes_are_drawn_where_they_are_said_to_be(
+def test_boxes_are_drawn_at_the_reported_places(
     detector: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     annotated = datasets.load(detector.job().data).annotated
@@ -265,7 +265,7 @@ def test_boxes_are_drawn_where_they_are_said_to_be(
         copy = Image.open(row["file"])
         assert copy.size == image.size
         if row["objects"]:
-            # The likeliest is on top: its left side has the colour of its class (JPEG changes it a little).
+            # The most likely box is on top: its left side has the colour of its class (JPEG changes it slightly).
             best = max(row["objects"], key=lambda one: one["score"])
             colour = colour_of(best["class"])
             left, top, _, bottom = best["box"]
@@ -274,8 +274,8 @@ def test_boxes_are_drawn_where_they_are_said_to_be(
             assert min(np.abs(np.subtract(pixel, colour)).max() for pixel in near) < 90
 
 
-def test_a_network_is_asked_as_it_was_trained(detector: RunDir) -> None:
-    """A picture that is annotated is seen as test pictures are."""
+def test_annotation_uses_the_test_preprocessing(detector: RunDir) -> None:
+    """An annotated image is prepared like test images."""
     dataset = datasets.load(detector.job().data)
     assert dataset.annotated is not None
     network, _, side = detector_of(detector)
@@ -285,7 +285,7 @@ def test_a_network_is_asked_as_it_was_trained(detector: RunDir) -> None:
     torch.testing.assert_close(found.scores_D, expected.scores_D)
 
 
-def test_pictures_that_cannot_be_annotated(detector: RunDir, tmp_path: Path) -> None:
+def test_invalid_images_for_annotation(detector: RunDir, tmp_path: Path) -> None:
     annotated = datasets.load(detector.job().data).annotated
     assert annotated is not None
     path, find = annotated.test[0].path, annotating.finder(detector)

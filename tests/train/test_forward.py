@@ -1,4 +1,4 @@
-"""Inference measured, and text trained, as real ranks do it."""
+"""Measured inference and training on text, with real ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> RankContext:
 
 
 @pytest.mark.parametrize("fields", [IMAGES, TEXT], ids=["images", "text"])
-def test_a_batch_is_what_the_network_says_of_it_in_evaluation(fields: dict[str, Any], place: RankContext) -> None:
+def test_step_output_matches_evaluation_mode(fields: dict[str, Any], place: RankContext) -> None:
     job = asked(fields)
     dataset = datasets.load(job.data, job.training.seed)
     step = ForwardStep(job, dataset, place)
@@ -65,7 +65,7 @@ def test_a_batch_is_what_the_network_says_of_it_in_evaluation(fields: dict[str, 
 
 
 @pytest.mark.parametrize("fields", [IMAGES, TEXT], ids=["images", "text"])
-def test_inference_is_measured_with_percentiles_and_nothing_of_training(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_inference_has_percentiles_and_no_training_values(fields: dict[str, Any], tmp_path: Path) -> None:
     job = asked(fields)
     record = launch.measure(job, Timing(2, 120), out=tmp_path / "run").record()
     assert record.job.mode == "inference"
@@ -83,15 +83,15 @@ def test_inference_is_measured_with_percentiles_and_nothing_of_training(fields: 
     assert held >= {"latency_s", "throughput_samples_per_s", "memory_peak_bytes", "forward_s"}
 
 
-def test_memory_of_inference_is_what_a_trace_says(tmp_path: Path) -> None:
+def test_inference_memory_matches_the_trace(tmp_path: Path) -> None:
     job = asked(IMAGES, "network.name=resnet20", "data.shape=[3,32,32]", "training.batch=16")
     record = launch.measure(job, Timing(1, 3), out=tmp_path / "run").record()
     predicted = footprint_of_job(trace_job(job), job).at(16).total
-    # What convolutions take as workspace is left out of the trace.
+    # The trace excludes the workspace of convolutions.
     assert record.value("memory_peak_bytes") == pytest.approx(predicted, rel=0.25)
 
 
-def test_several_ranks_work_each_by_itself(tmp_path: Path) -> None:
+def test_inference_ranks_are_independent(tmp_path: Path) -> None:
     job = asked(IMAGES, "backend=ddp", "cluster.count=2")
     record = launch.measure(job, Timing(1, 20), out=tmp_path / "run").record()
     assert record.world == 2
@@ -99,7 +99,7 @@ def test_several_ranks_work_each_by_itself(tmp_path: Path) -> None:
     assert record.value("throughput_samples_per_s") == pytest.approx(4 / record.value("latency_s"))
 
 
-def test_few_batches_have_no_far_percentile() -> None:
+def test_few_batches_have_no_high_percentile() -> None:
     lines = [
         StepLine(step=i + 1, mode="parts", step_time_s=0.01 * (i + 1), forward_s=0.01 * (i + 1)) for i in range(30)
     ]
@@ -111,7 +111,7 @@ def test_few_batches_have_no_far_percentile() -> None:
     low, high = found["latency_p50_s"].low, found["latency_p50_s"].high
     assert low is not None
     assert high is not None
-    # Below the median are, of 30, with at most 10 % probability fewer than 11, and with at most 10 % 20 or more.
+    # Of 30, fewer than 11 are below the median with at most 10 % probability, and 20 or more with at most 10 %.
     assert (round(low, 2), round(high, 2)) == (0.11, 0.2)
 
 
@@ -124,12 +124,12 @@ def test_few_batches_have_no_far_percentile() -> None:
         (TEXT, ["training.trainable=head"], "trains the whole network"),
     ],
 )
-def test_what_is_not_run_is_refused(fields: dict[str, Any], changes: list[str], words: str) -> None:
+def test_unsupported_jobs_are_refused(fields: dict[str, Any], changes: list[str], words: str) -> None:
     with pytest.raises(JobError, match=words):
         launch.check_anywhere(asked(fields, *changes))
 
 
-def test_nothing_is_trained_in_inference(tmp_path: Path) -> None:
+def test_inference_job_cannot_be_trained(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="nothing is trained"):
         launch.train(asked(IMAGES), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -139,7 +139,7 @@ def test_nothing_is_trained_in_inference(tmp_path: Path) -> None:
 
 
 def test_text_is_trained_on_the_next_token(tmp_path: Path) -> None:
-    """From ln V down to the entropy of the words, which is all that there is to learn."""
+    """The loss falls from ln V to the entropy of the words, its minimum."""
     job = jobs.changed(jobs.from_dict(TEXT), ["training.epochs=6"])
     record = launch.train(job, out=tmp_path / "run").record()
     losses = [loss for loss in record.curves["loss"].columns["loss"] if loss is not None]
@@ -147,13 +147,13 @@ def test_text_is_trained_on_the_next_token(tmp_path: Path) -> None:
     entropy = float(-(shares * np.log(shares)).sum())
     assert losses[0] == pytest.approx(math.log(20), abs=0.1)
     assert entropy - 0.1 < np.mean(losses[-8:]) < math.log(20) - 0.15
-    # Always the most frequent word is right as often as it comes.
+    # Guessing the most frequent word is right with its frequency.
     assert record.value("test_accuracy") == pytest.approx(shares[0], abs=0.06)
     assert record.value("throughput_tokens_per_s") == pytest.approx(16 * record.value("throughput_samples_per_s"))
     assert "rows of test tokens" in record["test_accuracy"].source
 
 
-def test_two_ranks_train_text_as_one_does(tmp_path: Path) -> None:
+def test_two_ranks_train_text_like_one(tmp_path: Path) -> None:
     one = launch.train(jobs.from_dict(TEXT), out=tmp_path / "one").record()
     two = jobs.changed(jobs.from_dict(TEXT), ["backend=ddp", "cluster.count=2"])
     other = launch.train(two, out=tmp_path / "two").record()

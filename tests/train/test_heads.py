@@ -1,4 +1,4 @@
-"""A head that was trained on other classes is replaced, even if there are equally many of them."""
+"""A head trained on other classes is replaced, even if their number is the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
 PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
-# Ten classes each, none of the same name.
+# Ten classes each, with different names.
 OTHERS = "data={name: synthetic, shape: [1, 8, 8], classes: 10, samples: 64}"
 CHANCE = math.log(10)
 
@@ -45,7 +45,7 @@ def digits_job(*overrides: str) -> Job:
 
 
 def start(job: Job) -> tuple[float, str]:
-    """Loss of the first step, and what was loaded."""
+    """Return the loss of the first step and the loaded weights' description."""
     step = TrainingStep(job, datasets.load(job.data), PLACE)
     step.run(0)
     return step.loss.item(), step.loaded
@@ -53,7 +53,7 @@ def start(job: Job) -> tuple[float, str]:
 
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A file with weights of digits, with a head that is sure of its answers."""
+    """Save weights trained on digits, with a confident head."""
     job = digits_job()
     step = TrainingStep(job, datasets.load(job.data), PLACE)
     for index in range(step.num_steps):
@@ -65,29 +65,29 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def test_a_head_of_other_classes_is_new_and_the_first_loss_that_of_guessing(trained: str) -> None:
+def test_head_of_other_classes_is_replaced(trained: str) -> None:
     job = digits_job(f"network.weights={trained}", "data.labels=null", OTHERS)
-    kept, said = start(jobs.changed(job, ["network.head=kept"]))
+    kept, source = start(jobs.changed(job, ["network.head=kept"]))
     assert kept > 1.5 * CHANCE
-    assert said.endswith("; head kept (network.head=kept)")
+    assert source.endswith("; head kept (network.head=kept)")
     loss, said = start(job)
     assert loss == pytest.approx(CHANCE, abs=0.3)
     assert "; new: 4.weight, 4.bias (the head of these weights has a loss of " in said
     assert said.startswith("2 tensors of weights from ")
 
 
-def test_a_head_of_the_same_classes_is_kept(trained: str) -> None:
+def test_head_of_the_same_classes_is_kept(trained: str) -> None:
     job = digits_job(f"network.weights={trained}")
-    loss, said = start(job)
+    loss, source = start(job)
     assert loss < 0.5 * CHANCE
-    assert "; head kept (the head of these weights has a loss of " in said
-    loss, said = start(jobs.changed(job, ["network.head=new"]))
+    assert "; head kept (the head of these weights has a loss of " in source
+    loss, source = start(jobs.changed(job, ["network.head=new"]))
     assert loss == pytest.approx(CHANCE, abs=0.3)
-    assert said.endswith("; new: 4.weight, 4.bias (network.head=new)")
+    assert source.endswith("; new: 4.weight, 4.bias (network.head=new)")
 
 
-def pictures(folder: Path, names: tuple[str, ...]) -> str:
-    """A folder of grey pictures, three of each class and split."""
+def image_folder(folder: Path, names: tuple[str, ...]) -> str:
+    """Write a folder of grey images, three per class and split."""
     image = pytest.importorskip("PIL.Image")
     for split in ("train", "val"):
         for k, name in enumerate(names):
@@ -97,9 +97,9 @@ def pictures(folder: Path, names: tuple[str, ...]) -> str:
     return f"folder:{folder}"
 
 
-def test_a_run_states_its_classes(tmp_path: Path) -> None:
+def test_run_states_its_classes(tmp_path: Path) -> None:
     data = {
-        name: pictures(tmp_path / name, names)
+        name: image_folder(tmp_path / name, names)
         for name, names in {"a": ("ant", "bee"), "same": ("ant", "bee"), "other": ("cat", "dog")}.items()
     }
     size = "data.image_size=8"
@@ -120,7 +120,7 @@ def test_a_run_states_its_classes(tmp_path: Path) -> None:
         assert load_start(network, on, dataset).endswith(wanted)
 
 
-def test_new_and_kept_as_asked(tmp_path: Path) -> None:
+def test_head_option_new_and_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "ten.safetensors")
     save_file(build("resnet20").state_dict(), path)
     assert load_pretrained(build("resnet20"), path, "resnet20", "new").fresh == ("linear.weight", "linear.bias")

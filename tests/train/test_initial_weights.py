@@ -1,4 +1,4 @@
-"""A file of initial weights is read before anything is written: a file that does not fit leaves no run."""
+"""Initial weights are read before the run is written, so an invalid file leaves no run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def weights() -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
 
-def test_weights_that_fit_are_copied(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
+def test_valid_weights_are_copied(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
     save_file(weights, tmp_path / "w.safetensors")
     assert create(JOB, tmp_path / "run", initial_weights=tmp_path / "w.safetensors").initial_weights.is_file()
 
 
 @pytest.mark.parametrize("kind", ["absent", "folder", "text", "missing", "added", "shape", "lfs"])
-def test_weights_that_do_not_fit_leave_nothing(tmp_path: Path, weights: dict[str, torch.Tensor], kind: str) -> None:
+def test_invalid_weights_leave_no_run(tmp_path: Path, weights: dict[str, torch.Tensor], kind: str) -> None:
     path, first = tmp_path / "w.safetensors", next(iter(weights))
     if kind == "folder":
         path.mkdir()

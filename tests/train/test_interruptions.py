@@ -1,4 +1,4 @@
-"""What interruptions cost, in closed form."""
+"""The cost of interruptions, in closed form."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ def written(tmp_path: Path, *lines: dict[str, Any], rank: int = 0) -> RunDir:
     return run
 
 
-def test_an_undisturbed_run_has_lost_nothing(tmp_path: Path) -> None:
+def test_uninterrupted_run_loses_nothing(tmp_path: Path) -> None:
     run = written(tmp_path, event(1, 100, 0, "attempt"), line(1, 111, 1), line(1, 112, 2))
     assert interruptions(run.read_steps()) == Interruptions(1, 0, 0.0, 0.0)
 
 
 def test_two_interruptions(tmp_path: Path) -> None:
-    """Epochs of two steps. Killed in step 4, and again in step 4: thrown away are 3 and 3 again.
-
-    The first epoch is saved at 113.5; steps go on at 130 and, for good, at 150.
+    """Epochs have two steps. Two kills in step 4 discard step 3 twice. The first epoch is saved at 113.5; steps
+    continue at 130 and, finally, at 150.
     """
     run = written(
         tmp_path,
@@ -53,7 +52,7 @@ def test_two_interruptions(tmp_path: Path) -> None:
     assert found.note == "started 3 times; 2 steps were repeated and count once"
 
 
-def test_before_the_first_checkpoint_all_is_lost_but_the_first_start(tmp_path: Path) -> None:
+def test_everything_before_the_first_checkpoint_is_lost(tmp_path: Path) -> None:
     run = written(tmp_path, line(1, 111, 1), line(1, 112, 2), line(2, 131, 1), line(2, 132, 2))
     assert interruptions(run.read_steps()) == Interruptions(2, 2, 2.0, 130.0 - 110.0)
 
@@ -76,8 +75,8 @@ def test_lines_of_an_older_version_have_no_time(tmp_path: Path) -> None:
     assert found.quantities()["lost_s"].value is None
 
 
-def test_updates_of_several_learners_are_one_log(tmp_path: Path) -> None:
-    """Update 3 was made by learner 1, then again by learner 0."""
+def test_learner_updates_are_merged_into_one_log(tmp_path: Path) -> None:
+    """Learner 1 made update 3, and learner 0 made it again."""
     written(tmp_path, line(1, 111, 1), line(2, 131, 3), rank=0)
     run = written(tmp_path, line(1, 112, 2), line(1, 113, 3), line(2, 132, 4), rank=1)
     log = merged(run.logs().values())
@@ -85,8 +84,8 @@ def test_updates_of_several_learners_are_one_log(tmp_path: Path) -> None:
     assert interruptions(log) == Interruptions(2, 1, 1.0, 130.0 - 112.0)
 
 
-@pytest.mark.parametrize(("counts", "kept"), [((7,), [5, 6]), ((7, 6), [5, 6, 12]), ((3,), [2]), ((3, 2), [4])])
-def test_the_first_steps_of_every_start_are_left_out(counts: tuple[int, ...], kept: list[int]) -> None:
+@pytest.mark.parametrize(("counts", "remaining"), [((7,), [5, 6]), ((7, 6), [5, 6, 12]), ((3,), [2]), ((3, 2), [4])])
+def test_first_steps_of_every_start_are_excluded(counts: tuple[int, ...], remaining: list[int]) -> None:
     attempts = [attempt for attempt, count in enumerate(counts) for _ in range(count)]
     lines = [StepLine(attempt=attempt, step=number) for number, attempt in enumerate(attempts)]
-    assert [one.step for one in settled(lines)] == kept
+    assert [one.step for one in settled(lines)] == remaining

@@ -1,4 +1,4 @@
-"""50 random kills: whenever a run is killed, it ends with the weights that it would have had."""
+"""50 random kills: a killed run ends with the same weights as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chronograd.train.checkpoint_folder import list_checkpoints
 NETWORKS = Path(__file__).parent
 EPOCHS, STEPS_PER_EPOCH = 4, 8
 KILLS_PER_JOB = 10
-# Batch norm and dropout in the network, and of everything else that has a state, something.
+# Batch norm and dropout in the network, and one of each other component with a state.
 VARIANTS = {
     "momentum, augmentation": [
         "training.recipe=sgd-one-cycle",
@@ -43,7 +43,7 @@ VARIANTS = {
 
 
 def make_job(overrides: list[str], hold: Path) -> Job:
-    """While the file `hold` exists, no run gets beyond its last step, so that each can be killed."""
+    """Return a job that waits at its last step while the file `hold` exists, so that it can be killed."""
     parts = 2 if "training.accumulation=2" in overrides else 1
     options = {"sleep_s": 0.004, "hold": str(hold), "hold_at": EPOCHS * STEPS_PER_EPOCH * parts}
     job = jobs.from_dict(
@@ -58,7 +58,7 @@ def make_job(overrides: list[str], hold: Path) -> Job:
 
 
 def start(run: RunDir, server: Server) -> subprocess.Popen[bytes]:
-    """What a launcher would start: the worker, in a process of its own."""
+    """Start the worker in a new process, like a launcher."""
     place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     output = run.output_path(0)
     with output.open("ab") as stream:
@@ -86,8 +86,8 @@ def final_bytes(run: RunDir) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_kill_and_resume(tmp_path: Path, variant: str, fork_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed at a random step and a random moment after it, ten times per job: in the middle of steps, evaluations and
-    checkpoints. All weights, running means and optimizer states are those of the uninterrupted run.
+    """Kill a run ten times per job, at random moments in steps, evaluations and checkpoints. Weights, running means and
+    optimizer states equal those of the uninterrupted run.
     """
     monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     hold = tmp_path / "hold"

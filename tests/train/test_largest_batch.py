@@ -1,4 +1,4 @@
-"""The edge of memory: the search on invented machines, and probes that really run out."""
+"""The limit of memory: the search on simulated machines, and probes that run out of memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def machine_that_holds(largest: int, tried: list[int]) -> object:
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 50, 96, 97, 100, 113, 500, 10_000])
 @pytest.mark.parametrize("start", [1, 100, 4000])
-def test_the_edge_is_found_from_any_prediction(largest: int, start: int) -> None:
+def test_limit_is_found_from_any_prediction(largest: int, start: int) -> None:
     tried: list[int] = []
     edge = find_edge(machine_that_holds(largest, tried), start, max_probes=40)  # type: ignore[arg-type]
     assert edge.largest_ran is not None
@@ -37,7 +37,7 @@ def test_the_edge_is_found_from_any_prediction(largest: int, start: int) -> None
     assert len(set(tried)) == len(tried) == len(edge.probes)
 
 
-def test_a_good_prediction_takes_few_probes_and_nothing_runs_on_a_machine_too_small() -> None:
+def test_good_prediction_needs_few_probes() -> None:
     tried: list[int] = []
     find_edge(machine_that_holds(1010, tried), 1000)  # type: ignore[arg-type]
     assert len(tried) <= 6
@@ -50,7 +50,7 @@ def test_a_good_prediction_takes_few_probes_and_nothing_runs_on_a_machine_too_sm
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> jobs.Job:
-    """A network of a few layers on small images."""
+    """Return a job with a few layers on small images."""
     monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
     return jobs.from_dict(
@@ -65,7 +65,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> jobs.Job:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not IS_LINUX, reason="RLIMIT_DATA is Linux")
-def test_the_parent_survives_a_probe_that_runs_out_of_memory(job: jobs.Job) -> None:
+def test_parent_survives_an_out_of_memory_probe(job: jobs.Job) -> None:
     base = base_bytes(job)
     assert 10**8 < base < 3 * 10**9
     limit = base + 50_000_000
@@ -77,11 +77,11 @@ def test_the_parent_survives_a_probe_that_runs_out_of_memory(job: jobs.Job) -> N
 
 @pytest.mark.slow
 @pytest.mark.skipif(not IS_LINUX, reason="RLIMIT_DATA is Linux")
-def test_a_limit_below_the_framework_is_told(job: jobs.Job) -> None:
+def test_limit_below_the_framework_is_reported(job: jobs.Job) -> None:
     with pytest.raises(RunError, match="with torch loaded"):
         probe(job, 1, 50_000_000)
 
 
-def test_a_device_that_is_not_here_is_refused(job: jobs.Job) -> None:
+def test_missing_device_is_refused(job: jobs.Job) -> None:
     with pytest.raises(InputError, match=r"cluster\.device is k80"):
         confirm(jobs.changed(job, ["cluster.device=k80"]), 8)

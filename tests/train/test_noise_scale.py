@@ -1,4 +1,4 @@
-"""Measuring the gradient noise scale: what is measured is what it says, and training does not notice."""
+"""The gradient noise scale: its measured values are correct, and measuring does not affect training."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def measured_in(line: StepLine) -> list[float | None]:
 
 
 def check_same(one: RunDir, other: RunDir) -> None:
-    """Weights, buffers and losses, bit by bit."""
+    """Check that weights, buffers and losses are bit-identical."""
     a, b = last_weights(one), last_weights(other)
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -77,7 +77,7 @@ def check_same(one: RunDir, other: RunDir) -> None:
         assert losses[0] == losses[1]
 
 
-# -- training does not notice ----------------------------------------------------------------------------
+# -- effect on training ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def check_same(one: RunDir, other: RunDir) -> None:
         ("training.precision=bf16", "training.recipe=adamw"),
     ],
 )
-def test_one_rank_trains_the_same_bit_by_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    """With batch norm and dropout, whose running means and draws the extra passes must leave alone."""
+def test_measuring_does_not_change_one_rank(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    """Use batch norm and dropout: the extra passes must not change running means or random draws."""
     plain = train(make_job(*overrides), tmp_path / "plain")
     measured = train(make_job(*overrides, "training.noise_scale_every=2"), tmp_path / "measured")
     check_same(plain, measured)
@@ -99,8 +99,8 @@ def test_one_rank_trains_the_same_bit_by_bit(tmp_path: Path, overrides: tuple[st
     assert all({*measured_in(line)} == {None} for line in [*lines[1::2], *plain.read_steps().steps])
 
 
-def test_ranks_train_the_same_and_measure_their_own_gradient_and_the_average(tmp_path: Path) -> None:
-    """Shares of 8 and 9 samples, each accumulated in two parts; the gradients of the first step against one process."""
+def test_ranks_measure_own_and_average_gradients(tmp_path: Path) -> None:
+    """Use shares of 8 and 9 samples in two accumulated parts. Compare the first step's gradients with one process."""
     overrides = ["training.batch=17", "training.accumulation=2"]
     plain, measured = (
         launch.train(
@@ -127,7 +127,7 @@ def test_ranks_train_the_same_and_measure_their_own_gradient_and_the_average(tmp
             assert getattr(lines[0], field) == pytest.approx(float(expected @ expected), rel=1e-4)
 
 
-def test_generators_and_buffers_are_as_before() -> None:
+def test_generators_and_buffers_are_restored() -> None:
     network = torch.nn.BatchNorm1d(3)
     torch.manual_seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
@@ -142,7 +142,7 @@ def test_generators_and_buffers_are_as_before() -> None:
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
 
 
-# -- what is measured ------------------------------------------------------------------------------------
+# -- measured values -------------------------------------------------------------------------------------
 
 
 def gradient(step: TrainingStep, samples: slice | list[int]) -> torch.Tensor:
@@ -154,10 +154,8 @@ def gradient(step: TrainingStep, samples: slice | list[int]) -> torch.Tensor:
     ("overrides", "ends"),
     [(("training.batch=15",), (0, 7, 15)), (("training.accumulation=3",), (0, 5, 10, 16))],
 )
-def test_parts_of_a_batch_are_its_halves_or_those_accumulated(
-    overrides: tuple[str, ...], ends: tuple[int, ...]
-) -> None:
-    """Without batch norm the gradient of the whole batch is that of its parts put together."""
+def test_batch_parts_are_halves_or_accumulated_parts(overrides: tuple[str, ...], ends: tuple[int, ...]) -> None:
+    """Without batch norm, the gradient of the batch is the combination of its parts."""
     job = make_job(*overrides, "training.noise_scale_every=1", network="plain")
     step = TrainingStep(job, datasets.load(job.data), PLACE)
     step.noise = GradientNoise(step)
@@ -178,7 +176,7 @@ def test_parts_of_a_batch_are_its_halves_or_those_accumulated(
 
 
 def test_copies_of_a_sample_stay_in_one_part() -> None:
-    """Of 16 samples in two copies each, the halves are samples 0 to 7 and 8 to 15, with both of their copies."""
+    """For 16 samples in two copies, the halves are samples 0 to 7 and 8 to 15 with both copies."""
     extra = ("training.augmentation.copies=2", "training.augmentation.crop=2", "training.noise_scale_every=1")
     job = make_job(*extra, network="plain")
     step = TrainingStep(job, datasets.load(job.data), PLACE)
@@ -193,8 +191,8 @@ def test_copies_of_a_sample_stay_in_one_part() -> None:
     assert (step.noise.found["batch_small"], step.noise.found["batch_big"]) == (8, 16)
 
 
-def test_the_training_clock_leaves_measuring_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that moves only while a part of a batch is measured, a second each."""
+def test_training_time_excludes_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a clock that advances a second per measured part only."""
     now = [0.0]
 
     def loss_on(step: TrainingStep, samples: slice) -> torch.Tensor:
@@ -217,8 +215,8 @@ def test_the_training_clock_leaves_measuring_out(tmp_path: Path, monkeypatch: py
 # -- the record ------------------------------------------------------------------------------------------
 
 
-def test_the_record_has_the_scale_or_a_reason(tmp_path: Path) -> None:
-    """Random labels: after a few steps there is hardly a gradient beside its noise, and in any case enough measurements."""
+def test_record_has_the_scale_or_a_reason(tmp_path: Path) -> None:
+    """Random labels leave almost no gradient above the noise after a few steps, but enough measurements."""
     job = make_job("training.noise_scale_every=1", "training.learning_rate=0.001", network="plain")
     run = train(job, tmp_path / "run")
     record = training_record(run, job, datasets.card(job.data), "done")
@@ -241,12 +239,12 @@ def test_the_record_has_the_scale_or_a_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", sorted(set(registry.names()) - {"single", "ddp"}))
-def test_other_backends_refuse(backend: str) -> None:
+def test_other_backends_refuse_measuring(backend: str) -> None:
     job = jobs.changed(make_job("training.noise_scale_every=10"), [f"backend={backend}", "network.name=lenet5"])
     with pytest.raises(JobError, match=f"backend {backend} does not .*"):
         registry.load(backend).plan(job, Path("run"), ["train"])
 
 
-def test_a_batch_of_one_has_no_parts() -> None:
+def test_batch_of_one_has_no_parts() -> None:
     with pytest.raises(JobError, match=r"training\.batch is 1"):
         make_job("training.noise_scale_every=1", "training.batch=1")

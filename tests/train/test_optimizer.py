@@ -1,4 +1,4 @@
-"""Optimizers and their groups: formulas by hand, rates by group, and names that match nothing."""
+"""Optimizers and parameter groups: formulas, rates by group, and patterns without a match."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
 
 
-def test_the_first_group_that_matches_holds() -> None:
+def test_first_matching_group_applies() -> None:
     training = Training.model_validate(
         {
             "weight_decay": 0.5,
@@ -36,7 +36,7 @@ def test_the_first_group_that_matches_holds() -> None:
     assert [g["lr"] for g in optimizer.param_groups] == [0.2, 0.1]
 
 
-def test_a_pattern_that_matches_nothing_is_named() -> None:
+def test_pattern_without_match_is_named() -> None:
     training = Training.model_validate({"parameter_groups": [{"match": "layer9.*"}]})
     with pytest.raises(InputError, match=r"no parameter is left for 'layer9"):
         parameter_groups(network(), training)
@@ -45,7 +45,7 @@ def test_a_pattern_that_matches_nothing_is_named() -> None:
         make_optimizer(network(), frozen)
 
 
-def test_adadelta_is_its_formula() -> None:
+def test_adadelta_formula() -> None:
     """Zeiler 2012: v = ρ v + (1 - ρ) g²; step √(u + ε) / √(v + ε) · g; u = ρ u + (1 - ρ) step²."""
     training = Training.model_validate({"recipe": "adadelta"})
     net = nn.Linear(1, 1, bias=False)
@@ -61,7 +61,7 @@ def test_adadelta_is_its_formula() -> None:
         assert net.weight.item() == pytest.approx(weight, rel=1e-5)
 
 
-def test_rmsprop_is_its_formula() -> None:
+def test_rmsprop_formula() -> None:
     """Mnih et al. 2015: m = ρ m + (1 - ρ) g; v = ρ v + (1 - ρ) g²; step rate · g / √(v - m² + 0.01), with ρ = 0.95."""
     training = Training.model_validate(
         {"optimizer": "rmsprop", "learning_rate": 0.1, "momentum": 0.95, "weight_decay": 0.0}

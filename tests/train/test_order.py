@@ -1,4 +1,4 @@
-"""Sample order: every sample once per epoch, the same step whatever the number of ranks."""
+"""Sample order: every sample once per epoch, and equal steps for any number of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FROZEN_SEED = 7896617691693857887
 
 
 @given(samples=st.integers(1, 300), batch=st.integers(1, 64), ranks=st.integers(1, 7), seed=st.integers(0, 9))
-def test_ranks_share_each_step_and_an_epoch_repeats_nothing(samples: int, batch: int, ranks: int, seed: int) -> None:
+def test_ranks_share_steps_without_repetition(samples: int, batch: int, ranks: int, seed: int) -> None:
     if batch > samples:
         with pytest.raises(InputError, match="no batch is full"):
             steps_per_epoch(samples, batch)
@@ -33,8 +33,8 @@ def test_ranks_share_each_step_and_an_epoch_repeats_nothing(samples: int, batch:
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_the_order_is_frozen() -> None:
-    """A resumed run must find the order it left, in every later version."""
+def test_order_is_frozen() -> None:
+    """A resumed run must find the same order in every later version."""
     assert epoch_order(0, 0, 8).tolist() == FROZEN_ORDER
     assert random_seed(0, 0, 0) == FROZEN_SEED
     assert len({random_seed(s, e, r) for s in range(3) for e in range(3) for r in range(3)}) == 27
@@ -45,7 +45,7 @@ def test_the_order_is_frozen() -> None:
     [("natural", [640, 40, 120]), ("square_root", [441, 110, 191]), ("uniform", [267, 267, 266])],
 )
 def test_classes_have_their_share_of_an_epoch(resampling: str, expected: list[int]) -> None:
-    """Square roots of 640, 40 and 120 are 25.3, 6.3 and 11.0: of 42.6 together, 59 %, 15 % and 26 % of 800."""
+    """Square roots of 640, 40 and 120 are 25.3, 6.3 and 11.0: 59 %, 15 % and 26 % of 800."""
     labels = np.repeat([0, 1, 2], [640, 40, 120])
     if resampling == "square_root":
         roots = np.sqrt([640, 40, 120])
@@ -55,7 +55,7 @@ def test_classes_have_their_share_of_an_epoch(resampling: str, expected: list[in
     assert not np.array_equal(*epochs)
     for drawn in epochs:
         assert np.bincount(labels[drawn]).tolist() == pytest.approx(expected, abs=1)
-        for c in range(3):  # the images of a class are met equally often, give or take one
+        for c in range(3):  # images of a class are used equally often, within one
             met = np.bincount(drawn, minlength=800)[labels == c]
             assert met.max() - met.min() <= 1
     assert sum(class_shares(np.array([640, 40, 120]), "square_root")) == 800

@@ -15,7 +15,7 @@ def make_job(*overrides: str) -> Job:
     return jobs.changed(jobs.from_dict({"network": {"name": "n"}, "data": {"name": "digits"}}), list(overrides))
 
 
-def test_cores_are_shared_out_and_the_job_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_divided_unless_the_job_sets_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "cores", lambda: 6)
     assert [threads_per_rank(Cluster(), ranks) for ranks in (1, 2, 4, 9)] == [6, 3, 1, 1]
     assert threads_per_rank(Cluster(threads=5), 9) == 5
@@ -31,7 +31,7 @@ def test_cores_are_shared_out_and_the_job_wins(monkeypatch: pytest.MonkeyPatch) 
         ("local", "NVIDIA anything"),
     ],
 )
-def test_a_device_is_found_in_the_name_that_the_driver_gives(device: str, gpu: str) -> None:
+def test_device_matches_the_driver_name(device: str, gpu: str) -> None:
     check_machine(make_job(f"cluster.device={device}"), 1, [gpu])
 
 
@@ -45,7 +45,7 @@ def test_a_device_is_found_in_the_name_that_the_driver_gives(device: str, gpu: s
         (["cluster.count=2", "backend=ddp"], ["NVIDIA H100"], "2 ranks on this machine need one GPU each; it has 1"),
     ],
 )
-def test_what_the_machine_cannot_do_is_refused(overrides: list[str], gpus: list[str], message: str) -> None:
+def test_unsupported_jobs_are_refused(overrides: list[str], gpus: list[str], message: str) -> None:
     job = make_job(*overrides)
     with pytest.raises(InputError, match=message):
         check_machine(job, job.cluster.count, gpus)

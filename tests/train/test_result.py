@@ -1,4 +1,4 @@
-"""From steps files to a training record: arithmetic on lines written here."""
+"""Training records from steps files, computed from made-up lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_job(*overrides: str) -> Job:
 
 
 def write_run(folder: Path, job: Job) -> RunDir:
-    """Two ranks with shares of 1 and 3 samples; two epochs of ten steps of 0.1 and 0.2 s."""
+    """Write a run of two ranks with shares of 1 and 3 samples: two epochs of ten steps of 0.1 and 0.2 s."""
     run = RunDir.create(job, {"versions": {"torch": "2"}}, out=folder)
     for rank, (samples, loss) in enumerate([(1, 2.0), (3, 4.0)]):
         with run.step_writer(rank) as lines:
@@ -45,8 +45,8 @@ def write_run(folder: Path, job: Job) -> RunDir:
     return run
 
 
-def test_a_clock_that_was_set_back_between_two_starts_is_noted(tmp_path: Path) -> None:
-    """Two starts of 60 s each, of which the second began 20 minutes after the first by a clock that is a day late."""
+def test_clock_set_back_between_starts_is_reported(tmp_path: Path) -> None:
+    """Two starts take 60 s each. The second began 20 minutes later, by a clock that is a day late."""
     job = make_job("cluster.count=1", "backend=single", "training.target_accuracy=null")
     run = RunDir.create(job, out=tmp_path / "run")
     epoch = {"event": "epoch", "epoch_time_s": 1.0, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}
@@ -63,14 +63,14 @@ def test_a_clock_that_was_set_back_between_two_starts_is_noted(tmp_path: Path) -
     assert record.value("wall_time_s") == 60 + 60
     assert record.value("lost_s") == 0
     (note,) = [note for note in record.notes if "clock" in note]
-    # 60 s of the 20 minutes were the first start's; the rest, in which nothing ran, cannot be told from the clock.
+    # The first start ran for 60 s of the 20 minutes; the clock does not show the idle rest.
     assert (
         note
         == "the clock was set back by 23 h 41 min or more between two starts: the pause between them counts as zero"
     )
 
 
-def test_quantities_are_arithmetic_on_the_lines(tmp_path: Path) -> None:
+def test_quantities_follow_from_the_lines(tmp_path: Path) -> None:
     job = make_job()
     record = training_record(write_run(tmp_path / "run", job), job, card(job.data), "done")
     assert record.value("training_time_s") == pytest.approx(3.0)
@@ -79,19 +79,19 @@ def test_quantities_are_arithmetic_on_the_lines(tmp_path: Path) -> None:
     assert record.value("test_accuracy") == 0.95
     assert record.value("throughput_samples_per_s") == pytest.approx(20 * 4 / 3.0)
     assert record.value("memory_peak_bytes") == 200
-    # Without the first five: five steps of 0.1 s and ten of 0.2 s.
+    # Without the first five steps: five of 0.1 s and ten of 0.2 s.
     assert record.value("step_time_s") == pytest.approx(2.5 / 15)
     assert record["step_time_s"].n == 15
 
 
-def test_the_loss_is_the_mean_over_the_global_batch(tmp_path: Path) -> None:
+def test_loss_is_the_mean_over_the_global_batch(tmp_path: Path) -> None:
     job = make_job()
     curve = training_record(write_run(tmp_path / "run", job), job, card(job.data), "done").curves["loss"]
     assert curve.columns["loss"] == pytest.approx([(1 * 2.0 + 3 * 4.0) / 4] * 20)
     assert curve.columns["step"] == list(range(1, 21))
 
 
-def test_a_target_that_is_not_reached_is_missing_with_the_best(tmp_path: Path) -> None:
+def test_missed_target_reports_the_best(tmp_path: Path) -> None:
     for target, reason in (("0.96", "the best was 0.9500"), ("null", "has no training.target_accuracy")):
         job = make_job(f"training.target_accuracy={target}")
         run = write_run(tmp_path / f"run-{target}", job)

@@ -1,4 +1,4 @@
-"""The learning rate in closed form."""
+"""Learning rate schedules in closed form."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def test_constant() -> None:
     assert rates(3) == [0.8, 0.8, 0.8]
 
 
-def test_warm_up_is_linear_and_ends_at_the_peak() -> None:
+def test_warmup_is_linear_and_ends_at_the_peak() -> None:
     assert rates(8, warmup=0.5) == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8, 0.8, 0.8])
 
 
-def test_multi_step_falls_at_shares_of_the_run() -> None:
+def test_multi_step_falls_at_milestones() -> None:
     assert rates(8, schedule="multi_step", milestones=[0.5, 0.75], gamma=0.1) == pytest.approx(
         [0.8, 0.8, 0.8, 0.8, 0.08, 0.08, 0.008, 0.008]
     )
 
 
-def test_cosine_begins_at_the_peak_after_warm_up() -> None:
+def test_cosine_starts_at_the_peak_after_warmup() -> None:
     got = rates(10, schedule="cosine", warmup=0.2)
     expected = [0.4, 0.8, *(0.4 * (1 + math.cos(math.pi * k / 8)) for k in range(8))]
     assert got == pytest.approx(expected)
@@ -40,6 +40,6 @@ def test_one_cycle_rises_for_a_fifth_and_falls_to_zero() -> None:
     assert got == pytest.approx([0.4, 0.8, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
 
 
-def test_a_run_too_short_for_its_warm_up_still_has_a_rate() -> None:
+def test_run_shorter_than_its_warmup_has_a_rate() -> None:
     assert rates(1, schedule="one_cycle") == [0.8]
     assert rates(2, warmup=0.9) == pytest.approx([0.8 / 1.8, 0.8])

@@ -48,15 +48,15 @@ def make_step(*overrides: str, weights: Path | None = None) -> tuple[TrainingSte
         "training.augmentation.copies=2",
     ],
 )
-def test_variants_stay_near_the_plain_first_loss(override: str) -> None:
+def test_variants_have_a_similar_first_loss(override: str) -> None:
     plain, varied = make_step()[0], make_step(override)[0]
     for step in (plain, varied):
         step.run(0)
     assert varied.loss.item() == pytest.approx(plain.loss.item(), rel=2e-2)
 
 
-def test_sgd_does_what_its_formula_says() -> None:
-    """One step of plain SGD: weights fall by learning rate times the gradient of the mean cross-entropy."""
+def test_sgd_formula() -> None:
+    """A step of plain SGD subtracts learning rate times the gradient of the mean cross-entropy."""
     step, _ = make_step("training.recipe=sgd", "training.learning_rate=0.5")
     before = [p.detach().clone() for p in step.network.parameters()]
     for part, call in step.parts(0):
@@ -69,7 +69,7 @@ def test_sgd_does_what_its_formula_says() -> None:
         torch.testing.assert_close(parameter.detach(), old - 0.5 * gradient)
 
 
-def test_auxiliary_classifiers_count_by_their_weight() -> None:
+def test_auxiliary_classifiers_are_weighted() -> None:
     step, _ = make_step("training.label_smoothing=0.1")
     logits, targets_N = torch.randn(16, 10), torch.arange(16) % 10
     expected = functional.cross_entropy(logits, targets_N, label_smoothing=0.1)
@@ -78,7 +78,7 @@ def test_auxiliary_classifiers_count_by_their_weight() -> None:
     )
 
 
-def test_evaluation_is_that_of_the_whole_split_at_once() -> None:
+def test_evaluation_equals_one_pass_over_the_split() -> None:
     step, dataset = make_step("data.samples=1200")
     loss, accuracy = evaluate(step, dataset, PLACE)
     whole = step.test_input.gather(np.arange(len(dataset.test_labels_N)))
@@ -89,7 +89,7 @@ def test_evaluation_is_that_of_the_whole_split_at_once() -> None:
     assert loss == pytest.approx(math.log(10), abs=0.3)
 
 
-def test_initial_weights_come_from_a_file(tmp_path: Path) -> None:
+def test_initial_weights_from_a_file(tmp_path: Path) -> None:
     given = {name: torch.zeros_like(t) for name, t in make_step()[0].network.state_dict().items()}
     save_file(given, tmp_path / "zero.safetensors")
     step, _ = make_step(weights=tmp_path / "zero.safetensors")
@@ -101,15 +101,15 @@ def test_initial_weights_come_from_a_file(tmp_path: Path) -> None:
             make_step(weights=tmp_path / f"{name}.safetensors")
 
 
-def test_the_seed_decides_the_initial_weights() -> None:
+def test_seed_determines_initial_weights() -> None:
     a, b, c = (make_step(f"training.seed={seed}")[0].network for seed in (1, 1, 2))
     weights = [nn.utils.parameters_to_vector(n.parameters()) for n in (a, b, c)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_parts_of_a_batch_add_up_to_its_gradient() -> None:
-    """Three unequal parts of 16 samples: the update is that of the whole batch."""
+def test_accumulated_parts_give_the_batch_gradient() -> None:
+    """Three unequal parts of 16 samples give the update of the whole batch."""
     whole, parts = make_step()[0], make_step("training.accumulation=3")[0]
     for step in (whole, parts):
         for index in range(3):
@@ -120,8 +120,8 @@ def test_parts_of_a_batch_add_up_to_its_gradient() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_the_running_mean_is_its_formula_and_is_what_is_evaluated() -> None:
-    """After the first update it is the weights; then mean · 0.9 + weights · 0.1."""
+def test_running_mean_formula_and_evaluation() -> None:
+    """It equals the weights after the first update; then mean · 0.9 + weights · 0.1."""
     step, dataset = make_step("training.ema_decay=0.9")
     assert step.averaged is not None
     expected = None
@@ -136,7 +136,7 @@ def test_the_running_mean_is_its_formula_and_is_what_is_evaluated() -> None:
     assert accuracy == (logits.argmax(1) == dataset.test_labels_N).double().mean().item()
 
 
-def test_copies_make_a_larger_batch_of_the_same_samples() -> None:
+def test_copies_enlarge_the_batch_with_the_same_samples() -> None:
     step, _ = make_step("training.augmentation={copies: 4, cutout: 4}")
     step.run(0)
     assert step._seen.shape == (64, 1, 8, 8)
@@ -145,7 +145,7 @@ def test_copies_make_a_larger_batch_of_the_same_samples() -> None:
 
 
 @pytest.mark.parametrize("frozen_norm", ["stored", "batch"])
-def test_a_frozen_trunk_keeps_its_weights(frozen_norm: str) -> None:
+def test_frozen_trunk_does_not_change(frozen_norm: str) -> None:
     step, dataset = make_step(
         "network.name=tiny_networks:random", "training.trainable=head", f"training.frozen_norm={frozen_norm}"
     )
@@ -161,11 +161,11 @@ def test_a_frozen_trunk_keeps_its_weights(frozen_norm: str) -> None:
     assert step.has_features == (frozen_norm == "stored")
 
 
-def test_kept_features_give_the_losses_of_the_whole_network() -> None:
-    """Without dropout and augmentation a head learns the same from kept features as behind its trunk."""
+def test_cached_features_give_the_same_losses() -> None:
+    """Without dropout and augmentation, a head learns the same from cached features as after its trunk."""
     kept, dataset = make_step("training.trainable=head")
     behind, _ = make_step("training.trainable=head", "training.augmentation.crop=1")
-    behind.train_input.augmentation = None  # type: ignore[attr-defined]  # the trunk runs, on plain images
+    behind.train_input.augmentation = None  # the trunk runs, on unchanged images
     assert kept.has_features
     assert not behind.has_features
     for index in range(4):
@@ -175,7 +175,7 @@ def test_kept_features_give_the_losses_of_the_whole_network() -> None:
     assert evaluate(kept, dataset, PLACE) == pytest.approx(evaluate(behind, dataset, PLACE))
 
 
-def test_a_compiled_network_trains_as_the_eager_one() -> None:
+def test_compiled_network_trains_like_eager() -> None:
     eager, compiled = make_step()[0], make_step("training.compile=true")[0]
     for index in range(2):
         eager.run(index)

@@ -1,4 +1,4 @@
-"""A teacher: what it keeps, held against a search by hand, and what it makes of images, against its own network."""
+"""Teachers: their selection compared with a simple search, and their probabilities with the network's output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(path: Path, *overrides: str) -> tuple[RunDir, TrainingStep, datasets.Dataset]:
-    """A network that has learned a part of digits, and its run directory."""
+    """Return a network trained on part of digits, with its run directory and data."""
     data = {"name": "digits", "samples": NUM_TRAINED}
     training = {"recipe": "sgd-one-cycle", "learning_rate": 0.1, "batch": 20, "epochs": 5}
     job = jobs.from_dict({"network": {"name": "tiny_networks:plain"}, "data": data, "training": training})
@@ -52,8 +52,8 @@ def trained(path: Path, *overrides: str) -> tuple[RunDir, TrainingStep, datasets
 # -- selection ---------------------------------------------------------------------------------------------
 
 
-def kept_by_hand(scores: list[list[int]], top_classes: int, per_class: int) -> list[tuple[int, int]]:
-    """Pairs of image and class, class by class: every image is asked how many classes it scores higher."""
+def select_by_search(scores: list[list[int]], top_classes: int, per_class: int) -> list[tuple[int, int]]:
+    """Return pairs of image and class, by class, by counting for each image the classes with a lower score."""
     kept = []
     for c in range(len(scores[0])):
         candidates = []
@@ -67,18 +67,18 @@ def kept_by_hand(scores: list[list[int]], top_classes: int, per_class: int) -> l
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[list[int]], int, int]:
-    """Whole scores 0 … 5 with many ties, P and K."""
+    """Draw integer scores 0 … 5 with many ties, P and K."""
     num_classes = draw(st.integers(2, 5))
     row = st.lists(st.integers(0, 5), min_size=num_classes, max_size=num_classes)
     return draw(st.lists(row, min_size=1, max_size=12)), draw(st.integers(1, num_classes)), draw(st.integers(1, 14))
 
 
 @given(cases())
-def test_what_is_kept_is_what_a_search_by_hand_keeps(case: tuple[list[list[int]], int, int]) -> None:
+def test_selection_matches_a_simple_search(case: tuple[list[list[int]], int, int]) -> None:
     scores, top_classes, per_class = case
     numbers = np.arange(len(scores)) * 7 + 3
     kept = select(numbers, np.array(scores) / 10, top_classes, per_class)
-    expected = kept_by_hand(scores, top_classes, per_class)
+    expected = select_by_search(scores, top_classes, per_class)
     assert kept.sample.tolist() == [7 * i + 3 for i, _ in expected]
     assert kept.label.tolist() == [c for _, c in expected]
     assert kept.score.tolist() == [scores[i][c] / 10 for i, c in expected]
@@ -87,12 +87,12 @@ def test_what_is_kept_is_what_a_search_by_hand_keeps(case: tuple[list[list[int]]
 
 
 @given(cases())
-def test_without_balance_the_best_scores_are_kept_whichever_class_they_are_of(
+def test_unbalanced_selection_uses_the_best_scores(
     case: tuple[list[list[int]], int, int],
 ) -> None:
     scores, top_classes, per_class = case
     kept = select(np.arange(len(scores)), np.array(scores) / 10, top_classes, per_class, is_balanced=False)
-    candidates = kept_by_hand(scores, top_classes, len(scores))
+    candidates = select_by_search(scores, top_classes, len(scores))
     total = per_class * len(scores[0])
     best = sorted((scores[i][c] / 10 for i, c in candidates), reverse=True)[:total]
     assert sorted(kept.score.tolist(), reverse=True) == best
@@ -100,7 +100,7 @@ def test_without_balance_the_best_scores_are_kept_whichever_class_they_are_of(
     assert kept.label.tolist() == sorted(kept.label.tolist())
 
 
-def test_an_image_is_kept_for_two_classes_only_where_p_allows() -> None:
+def test_image_has_two_classes_only_if_p_allows() -> None:
     torn = np.array([[0.5, 0.45, 0.05], [0.4, 0.5, 0.1]])
     one, two = (select(np.array([10, 11]), torn, p, 2) for p in (1, 2))
     assert list(zip(one.sample.tolist(), one.label.tolist(), strict=True)) == [(10, 0), (11, 1)]
@@ -108,7 +108,7 @@ def test_an_image_is_kept_for_two_classes_only_where_p_allows() -> None:
 
 
 @pytest.mark.parametrize(("top_classes", "per_class"), [(0, 1), (4, 1), (1, 0)])
-def test_numbers_that_make_no_sense_are_refused(top_classes: int, per_class: int) -> None:
+def test_invalid_selection_sizes(top_classes: int, per_class: int) -> None:
     with pytest.raises(InputError, match=rf"{per_class} images? per class of the {top_classes} best"):
         select(np.arange(2), np.full((2, 3), 1 / 3), top_classes, per_class)
 
@@ -117,7 +117,7 @@ def test_numbers_that_make_no_sense_are_refused(top_classes: int, per_class: int
 
 
 @pytest.mark.parametrize("normalisation", ["own", "imagenet", "unit"])
-def test_probabilities_are_those_of_the_trained_network(tmp_path: Path, normalisation: str) -> None:
+def test_probabilities_match_the_trained_network(tmp_path: Path, normalisation: str) -> None:
     run, step, dataset = trained(tmp_path / "run", f"data.normalisation={normalisation}")
     others = Data(name="digits", skip=NUM_TRAINED, samples=400, label_noise=0.9)
     samples, probability_NK = probabilities(run, others)
@@ -134,15 +134,15 @@ def test_probabilities_are_those_of_the_trained_network(tmp_path: Path, normalis
     assert (unseen.train_labels.numpy() == truth).mean() < 0.3
 
 
-def test_those_of_the_test_split_give_the_accuracy_of_the_run(tmp_path: Path) -> None:
+def test_probabilities_give_the_test_accuracy(tmp_path: Path) -> None:
     run, step, dataset = trained(tmp_path / "run")
     samples, probability_NK = probabilities(run, run.job().data, split="test")
     correct = probability_NK.argmax(1) == dataset.test_labels_N.numpy()[samples]
     assert correct.mean() == pytest.approx(evaluate(step, dataset, PLACE)[1])
 
 
-def test_pixels_of_another_range_are_brought_to_that_of_the_network(tmp_path: Path) -> None:
-    """Digits have 17 levels, synthetic images 256: what counts is the share of the brightest."""
+def test_pixel_range_is_converted_for_the_network(tmp_path: Path) -> None:
+    """Digits have 17 levels and synthetic images 256; the share of the maximum counts."""
     run, step, dataset = trained(tmp_path / "run")
     drawn = Data(name="synthetic", shape=(1, 8, 8), classes=10, samples=30)
     _, probability_NK = probabilities(run, drawn, seed=4)
@@ -153,7 +153,7 @@ def test_pixels_of_another_range_are_brought_to_that_of_the_network(tmp_path: Pa
     np.testing.assert_allclose(probability_NK, expected, atol=1e-5)
 
 
-def test_an_image_that_comes_twice_is_labelled_once(tmp_path: Path) -> None:
+def test_repeated_image_is_labelled_once(tmp_path: Path) -> None:
     run, *_ = trained(tmp_path / "run")
     path = tmp_path / "twice.npz"
     write_labels(path, np.array([30, 12, 30, 5]), label=np.array([0, 1, 2, 3]))
@@ -170,12 +170,12 @@ def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
     assert "data.image_size=8" in error.value.hint
 
 
-def test_a_network_that_came_to_nothing_is_refused(tmp_path: Path) -> None:
+def test_diverged_network_is_refused(tmp_path: Path) -> None:
     run, *_ = trained(tmp_path / "run", "training.learning_rate=1e30", "training.recipe=sgd")
     with pytest.raises(InputError, match="not finite"):
         probabilities(run, run.job().data)
 
 
-def test_the_network_is_evaluated_not_trained(tmp_path: Path) -> None:
+def test_network_is_in_evaluation_mode(tmp_path: Path) -> None:
     run, *_ = trained(tmp_path / "run")
     assert not network_of(run).training

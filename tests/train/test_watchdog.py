@@ -1,4 +1,4 @@
-"""Notes of where ranks are, and who is blamed for what they tell: without processes."""
+"""Notes of rank positions and the blame derived from them, without processes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture(autouse=True)
 def _signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As often for every rank, as with one time-out."""
+    """Use the same interval for every rank, like with one time-out."""
     monkeypatch.setattr(watchdog, "MIN_BEAT_S", 0.3)
     monkeypatch.setattr(watchdog, "MAX_BEAT_S", 0.3)
 
 
-def test_a_note_tells_part_step_and_collective(run: RunDir) -> None:
+def test_note_has_part_step_and_collective(run: RunDir) -> None:
     here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 2, 60, lines):
         here.set_collectives({"backward": GRADIENTS})
@@ -52,7 +52,7 @@ def test_a_note_tells_part_step_and_collective(run: RunDir) -> None:
     assert not note_path(run, 0).exists()
 
 
-def test_a_single_rank_notes_where_it_is_too(run: RunDir) -> None:
+def test_single_rank_writes_notes(run: RunDir) -> None:
     here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 1, 60, lines):
         here.at("input", 1)
@@ -63,7 +63,7 @@ def test_a_single_rank_notes_where_it_is_too(run: RunDir) -> None:
 
 
 def stay(here: Watchdog, seconds: float, is_stopped: bool) -> None:
-    """As if this rank had stood at its place for so long, its process stopped or its watching thread awake."""
+    """Pretend that this rank stayed at its place, with its process stopped or its watching thread awake."""
     here.now = here.now._replace(since_s=here.now.since_s - seconds)
     watcher = here._watcher
     assert watcher is not None
@@ -77,7 +77,7 @@ def stalls(run: RunDir) -> list[Stall]:
     return run.read_steps(0).of(Stall)
 
 
-def test_a_process_that_was_stopped_says_so_where_it_was(run: RunDir) -> None:
+def test_stopped_process_reports_its_place(run: RunDir) -> None:
     here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 2, 1000, lines):
         here.set_collectives({"backward": GRADIENTS})
@@ -90,11 +90,11 @@ def test_a_process_that_was_stopped_says_so_where_it_was(run: RunDir) -> None:
     assert one.stopped_s == pytest.approx(25, abs=2)
 
 
-def test_a_long_stay_is_a_stall_only_where_others_were_short(run: RunDir) -> None:
+def test_long_stay_is_a_stall_only_after_short_ones(run: RunDir) -> None:
     here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 2, 1000, lines):
         here.at("evaluation", 7)
-        stay(here, 25, is_stopped=False)  # the first, which may well take long
+        stay(here, 25, is_stopped=False)  # the first stay may take long
         here.at("input", 8)
         assert not stalls(run)
         for step in (8, 9, 10):
@@ -106,10 +106,8 @@ def test_a_long_stay_is_a_stall_only_where_others_were_short(run: RunDir) -> Non
     assert (one.step, one.place, one.is_waiting, one.stopped_s) == (11, "input", 0, 0.0)
 
 
-def test_a_thread_that_was_kept_from_the_processor_is_no_stopped_process(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor is one that waited for the interpreter's lock while the process computed."""
+def test_delayed_thread_is_not_a_stopped_process(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same applies to a thread that waited for the interpreter's lock while the process computed."""
     here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 2, 1000, lines):
         watcher = here._watcher
@@ -124,8 +122,8 @@ def test_a_thread_that_was_kept_from_the_processor_is_no_stopped_process(
             assert bool(watcher.stops) == is_stop, (used_s, queued_s)
 
 
-def test_a_note_takes_microseconds(run: RunDir) -> None:
-    """A step notes six parts: far less than a thousandth of a step of 10 ms, were it not for a busy machine."""
+def test_note_takes_microseconds(run: RunDir) -> None:
+    """A step writes six notes, which is well below 0.1 % of a step of 10 ms on a quiet machine."""
     here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 2, 60, lines):
         best_s = min(_seconds_of_notes(here, 2000) for _ in range(5)) / 2000
@@ -140,7 +138,7 @@ def _seconds_of_notes(here: Watchdog, count: int) -> float:
 
 
 def end_of_wait(run: RunDir, monkeypatch: pytest.MonkeyPatch, *others: Watchdog | None) -> dict[str, Any]:
-    """What rank 0, which is in its third collective, writes after a second, where the others are as they are."""
+    """Return what rank 0 writes after a second in its third collective, for the given state of the others."""
     ended: list[int] = []
     monkeypatch.setattr(watchdog.os, "_exit", ended.append)
     here = Watchdog()
@@ -156,7 +154,7 @@ def end_of_wait(run: RunDir, monkeypatch: pytest.MonkeyPatch, *others: Watchdog 
     return dict(errors[0])
 
 
-def test_the_rank_that_is_behind_is_blamed_not_one_that_waits_too(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_that_is_behind_is_blamed(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     waits, behind = Watchdog(), Watchdog()
     with (
         run.step_writer(1) as one,
@@ -177,9 +175,7 @@ def test_the_rank_that_is_behind_is_blamed_not_one_that_waits_too(run: RunDir, m
     assert run.first_error() == (2, error["text"])
 
 
-def test_a_rank_that_has_not_started_is_blamed_whatever_an_earlier_one_left(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_that_never_started_is_blamed(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "1")
     earlier = Watchdog()
     with run.step_writer(1) as lines, earlier.watch(run, 1, 2, 60, lines):
@@ -193,13 +189,13 @@ def test_a_rank_that_has_not_started_is_blamed_whatever_an_earlier_one_left(
     assert error["text"].endswith("within 1 s; it has not started, or has ended")
 
 
-def test_where_all_have_come_the_link_is_to_blame(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_is_blamed_if_all_ranks_arrived(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Watchdog()
     with run.step_writer(1) as lines, other.watch(run, 1, 2, 1.0, lines):
         other.set_collectives({"forward": GRADIENTS})
         for step in (1, 2, 3):
             other.at("forward", step)
-        other.now = other.now._replace(since_s=time.monotonic() + 1000)  # it is not the one to say so here
+        other.now = other.now._replace(since_s=time.monotonic() + 1000)  # this rank must not report it
         error = end_of_wait(run, monkeypatch, other)
     assert error["text"] == (
         "a time-out: no rank is missing, all have waited for more than 1 s, in the all-reduce of gradients of step 3, "
@@ -207,10 +203,8 @@ def test_where_all_have_come_the_link_is_to_blame(run: RunDir, monkeypatch: pyte
     )
 
 
-def test_a_rank_that_is_alive_in_an_earlier_broadcast_is_not_blamed(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The link is, with both hosts: rank 0's part of a broadcast ends when the data are on their way."""
+def test_rank_in_an_earlier_broadcast_is_not_blamed(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link between both hosts is blamed: rank 0's part of a broadcast ends when the data are sent."""
     other = Watchdog()
     with run.step_writer(1) as lines, other.watch(run, 1, 2, 60, lines):
         other.set_collectives({"forward": "broadcast of buffers"})
@@ -227,7 +221,7 @@ def test_a_rank_that_is_alive_in_an_earlier_broadcast_is_not_blamed(
     assert "sign of life" not in text
 
 
-def test_a_rank_that_gave_up_a_moment_before_was_alive(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_that_just_timed_out_counts_as_alive(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Watchdog()
     with run.step_writer(1) as lines, other.watch(run, 1, 2, 1000, lines):
         other.set_collectives({"backward": GRADIENTS})
@@ -241,6 +235,6 @@ def test_a_rank_that_gave_up_a_moment_before_was_alive(run: RunDir, monkeypatch:
 
 
 @pytest.mark.parametrize("data", [b"", b"short", b"\0" * 64])
-def test_what_is_no_note_is_none(run: RunDir, data: bytes) -> None:
+def test_invalid_note_is_ignored(run: RunDir, data: bytes) -> None:
     note_path(run, 0).write_bytes(data)
     assert read_note(note_path(run, 0)) is None

@@ -1,4 +1,4 @@
-"""Steps that exchange nothing: from the first forward within, and no longer than that."""
+"""Steps without gradient exchange: from the first forward in the context to its end."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def model() -> Iterator[DistributedDataParallel]:
 
 
 def broadcasts(model: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one at each broadcast of buffers."""
+    """Return a list that grows by one at each broadcast of buffers."""
     seen: list[int] = []
     whole = model._sync_buffers
     monkeypatch.setattr(model, "_sync_buffers", lambda: (seen.append(1), whole()))
     return seen
 
 
-def test_buffers_are_broadcast_in_steps_that_exchange_and_in_no_other(
+def test_buffers_are_broadcast_only_with_exchange(
     model: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, samples = broadcasts(model, monkeypatch), torch.ones(2, 3)
@@ -40,8 +40,8 @@ def test_buffers_are_broadcast_in_steps_that_exchange_and_in_no_other(
         assert len(seen) == number
 
 
-def test_no_sync_alone_is_late_by_one_forward(model: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why there is `without_exchange`; if PyTorch changes this, it can go."""
+def test_no_sync_takes_effect_one_forward_late(model: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shows why `without_exchange` exists; it can be removed if PyTorch changes this."""
     seen, samples = broadcasts(model, monkeypatch), torch.ones(2, 3)
     model(samples).sum().backward()
     with model.no_sync():

@@ -1,4 +1,4 @@
-"""Networks for tests of training; `package.module:function` with this folder on the path."""
+"""Networks for training tests; use `package.module:function` with this folder on the path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chronograd.train import checkpoint_folder, inputs, loop
 
 
 def plain(num_classes: int = 10, in_channels: int = 1) -> nn.Module:
-    """One convolution and one linear layer for 8x8 images: no batch norm, no dropout."""
+    """Return one convolution and one linear layer for 8x8 images, without batch norm or dropout."""
     return nn.Sequential(
         nn.Conv2d(in_channels, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(128, num_classes)
     )
@@ -36,12 +36,12 @@ def random(num_classes: int = 10, sleep_s: float = 0.0, hold: str = "", hold_at:
 
 
 def raising(num_classes: int = 10) -> nn.Module:
-    """Raises in the third step of rank 1."""
+    """Return a network that raises in the third step of rank 1."""
     return nn.Sequential(_RaiseOnRank1(), nn.Flatten(), nn.Linear(64, num_classes))
 
 
 def killed_once(num_classes: int = 10) -> nn.Module:
-    """Rank 1 kills itself in its tenth step, unless torchrun has started it again."""
+    """Return a network whose rank 1 kills itself in its tenth step of the first start."""
     return nn.Sequential(_KillOnce(), nn.Flatten(), nn.Linear(64, num_classes))
 
 
@@ -73,7 +73,7 @@ class _Fault:
         self.how, self.times, self.marks = how, times, marks
 
     def before(self, function: Callable[..., Any], call: int) -> Callable[..., Any]:
-        """The function, with the fault in a call of it, counted from 1."""
+        """Return the function with the fault in one of its calls, counted from 1."""
         calls = itertools.count(1)
 
         def faulty(*args: Any, **kwargs: Any) -> Any:
