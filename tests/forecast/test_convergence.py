@@ -173,7 +173,7 @@ DEMONSTRATION = (1.268, 0.1924, 0.1761, 0.06246, 0.04147, 0.01647)
 
 
 def test_training_loss_uses_other_losses() -> None:
-    """Without known losses, the forecast follows test errors: it stays at 0.17 and misses all three later epochs."""
+    """Check that the forecast follows other losses. Without known losses, the forecast follows test errors: it stays at 0.17 and misses all three later epochs."""
     schedule = Schedule("annealed", (), 12.0)
     losses = LearningCurve("digits", np.arange(1.0, 7.0), np.array(DEMONSTRATION), "loss", "epoch", schedule)
     made = forecast(losses, 0.5)

@@ -121,7 +121,7 @@ class TestIntervals:
     @pytest.mark.slow
     @pytest.mark.parametrize("family", list(FAMILIES))
     def test_interval_contains_the_value_with_five_points(self, family: str) -> None:
-        """With five points, the last third is one point, so its residual is the only estimate of noise."""
+        """Fit five points: the last third is one point, so its residual is the only estimate of noise."""
         for seed in range(10):
             losses = inverse(0.5, 0.5, 0.1, STEPS[:5]) + np.random.default_rng(seed).normal(0, 0.05, 5)
             model = fit_loss(STEPS[:5], losses, family)
