@@ -1,10 +1,12 @@
-"""What every verb prints, as text and as JSON, on inputs that stay: the whole of it, against files in `verbs/`.
+"""Output of every verb as text and as JSON, compared completely with the files in `verbs/`. The inputs do not change.
 
-CHRONOGRAD_REFRESH_GOLDEN=1 writes the files anew; what then changed is for a person to read in the diff. A file that is missing fails.
-Text is compared as it is, standard error below a rule, on a terminal of 80 columns, and in NAME-110.txt of 110 where that is not
-the same; no line of it is wider, and no word is broken; JSON by value, and its floats within the tolerance of the case. What a
-clock, an installation or a folder says is put aside: a time within the last hour is NOW, a date of today TODAY, versions are
-VERSIONS, the current folder is HERE.
+CHRONOGRAD_REFRESH_GOLDEN=1 writes the files again; review the changes in the diff. A missing file fails.
+
+- Text is compared exactly, with standard error below a rule, on a terminal of 80 columns. NAME-110.txt has the text of 110 columns
+  if it differs. No line may be wider, and no word may be broken.
+- JSON is compared by value, with floats within the tolerance of the case.
+- Values that vary are replaced: times within the last hour by NOW, a date of today by TODAY, versions by VERSIONS, and the
+  current folder by HERE.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ A_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\+00:00|Z)")
 
 @dataclass(frozen=True)
 class Case:
-    """A line that a user types, and what is compared of its output.
+    """A command line and the compared parts of its output.
 
     Attributes:
         line: after `chronograd`, in a copy of `inputs/`; --json is added for JSON.
         status: exit status.
-        outputs: `text`, `json` or both; `shape` is JSON of which only the keys count, where figures come from this machine.
-        rows: only entries of these names, of a list to which others may be added.
-        tolerance: relative, of floats in JSON. Sums may differ in their last digits between processors.
-        is_slow: it is left out of `make test`.
-        is_verbatim: a script, or a line to copy, that is as long as it is.
+        outputs: `text`, `json` or both; `shape` compares only the keys of JSON with figures of this machine.
+        rows: names of the compared entries, if the list may grow.
+        tolerance: relative tolerance of floats in JSON. Sums may differ in their last digits between processors.
+        is_slow: whether `make test` skips it.
+        is_verbatim: whether it is a script or a line to copy, which may exceed the width.
     """
 
     name: str
