@@ -31,7 +31,7 @@ def test_steps_parts_and_pauses(tmp_path: Path) -> None:
         events.pause()
         time.sleep(0.05)
         events.go_on()
-        time.sleep(0.006)  # loads the next batch
+        time.sleep(0.006)  # loading of the next batch
     events.end()
     events.end()
     record = RunDir.open(tmp_path / "run").record()
