@@ -311,7 +311,7 @@ def test_table_is_judged_by_row(tmp_path: Path) -> None:
 
 
 def test_table_rows_with_other_settings_are_skipped(tmp_path: Path) -> None:
-    """Like `fit` and `validate`, skip other devices, precisions, phases and device counts."""
+    """Skip other devices, precisions, phases and device counts."""
     table = tmp_path / "mixed.csv"
     rows = ["v100,training,fp32,1,367", "v100,inference,fp32,1,1100", "v100,training,amp,1,800",
             "t4,training,fp32,1,110", "v100,training,fp32,8,2900"]  # fmt: skip
@@ -371,7 +371,7 @@ def test_language_model_shows_tokens_and_samples() -> None:
 
 
 def test_published_figure_applies_to_other_layouts() -> None:
-    """Without it, the wide prediction interval would contain a slow figure for any layout."""
+    """Published figures narrow the result; the wide prediction interval would contain a slow figure for any layout."""
     one = judged("2000/s", "8xv100", "fp32")
     assert one.verdict == "slow"
     assert one.predicted.holds(one.rate)
