@@ -39,7 +39,7 @@ def runs_of(depths: list[int], devices: tuple[str, ...] = DEVICES, family: str =
 
 class TestRegress:
     def test_one_feature_matches_the_ridge_formula(self) -> None:
-        """With x of variance 1 over n networks, the slope is the least-squares slope times n / (n + RIDGE)."""
+        """Use x of variance 1 over n networks: the slope is the least-squares slope times n / (n + RIDGE)."""
         runs = runs_of([10, 20, 40, 80])
         y = np.array([[run.numbers["depth"] ** -0.5] for run in runs])
         x = np.log([10, 20, 40, 80])

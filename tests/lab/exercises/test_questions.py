@@ -51,7 +51,7 @@ def test_page_is_current(library: Library) -> None:
     assert (DOCS / "exercises.md").read_text() == made, "run `python -m benchmarks.exercises`"
 
 
-def test_unanswered_problems_and_parts_are_named(library: Library) -> None:
+def test_unanswered_problems_and_parts_are_listed(library: Library) -> None:
     whole = catalogue()
     less = {"1.1.1a", "1.1.2b", *(question.id for question in whole.questions if question.id.startswith("1.2."))}
     questions = tuple(replace(one, answers=()) if one.id in less else one for one in whole.questions)
@@ -102,7 +102,7 @@ def test_first_existing_section_is_used(library: Library) -> None:
     assert study.place("n-softsync | One slow*") == titles.index("n-softsync")
 
 
-def test_all_missing_answers_are_named_together(library: Library) -> None:
+def test_all_missing_answers_are_listed_together(library: Library) -> None:
     wrong = (
         AnsweringSection("Nowhere", ("measured",), study="transfer"),
         AnsweringSection("Nothing", ("papers",), concept="inception"),

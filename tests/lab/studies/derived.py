@@ -1,11 +1,11 @@
-"""What a study's results say without the code that makes its page: whatever follows from them in a step or two.
+"""Values that follow from a study's results in one or two steps, without the code of its page.
 
-    leaves        each number of rows, curves and settings; how many rows there are of each kind
+    leaves        each number of rows, curves and settings; the number of rows of each kind
     aggregates    mean, deviation, extremes, median and sum of a column, over rows that agree in one, two or all other columns
     pairs         difference and ratio of two of these of a column or of a row; Welch's interval and p of two sets of seeds
 
-By chance nearly any number is a ratio of some two. So results are varied: every measured number is made a little larger or smaller,
-and the page made of them anew. A number of a page is derived where one and the same step gives what is printed each time.
+Nearly any number is by chance a ratio of two others. Therefore the results are varied: every measured number becomes slightly
+larger or smaller, and the page is generated again. A number of a page is derived if the same step gives the printed value each time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ class Number:
 
 
 def numbers(text: str) -> list[Number]:
-    """Return the numbers of a text, durations in seconds. Skip parts of names and years."""
+    """Return the numbers of a text, durations in seconds. Skip parts of names and years.
+
+    >>> [(n.value, n.half, n.scale) for n in numbers("ResNet-50 on 2 k80: 1,131.5 images/s, 2 h 05 min, −4.0 %")]
+    [(2.0, 0.5, 0.01), (1131.5, 0.05, 0.01), (7500.0, 30.0, 1.0), (-4.0, 0.05, 0.01)]
+    """
     found = []
     for match in _DURATION.finditer(text):
         given = [(float(digits), size) for digits, size in zip(match.groups(), _DURATION_S, strict=True) if digits]
@@ -100,10 +104,10 @@ def prose(page: Answer) -> list[str]:
 
 
 def varied(results: Results, seed: int, by: float) -> Results:
-    """The same with every measured number changed: floats of more digits than anyone types, and counts of some size.
+    """Return the results with every measured number changed: floats with more digits than a person types, and large counts.
 
-    What settings name stays, and so do numbers that rows are told apart by. Each column moves as a whole, so that means move, and its
-    values a third as much by themselves, so that ratios do.
+    Values from settings and numbers that identify rows do not change. Each column moves together, which changes means. Its values
+    also move separately, by a third as much, which changes ratios.
     """
     rng = np.random.default_rng(seed)
     asked = set(_leaves(dict(results.settings)))
@@ -155,9 +159,9 @@ def _leaves(value: Any) -> Iterator[float]:
 
 
 def derived(results: Results) -> tuple[Array, Array]:
-    """Whatever follows, in an order that does not depend on the values: absolute values, NaN where there is none.
+    """Return all derived absolute values, NaN if undefined, in an order that does not depend on the values.
 
-    First what is counted or stands in the results as it is, then the rest.
+    The first array has counts and the results themselves, the second one the rest.
     """
     leaves = [*_leaves(results.rows), *_leaves(dict(results.settings)), *_leaves(results.environment)]
     asked = set(_leaves(dict(results.settings)))
@@ -181,7 +185,7 @@ def derived(results: Results) -> tuple[Array, Array]:
 
 def _of_table(rows: Sequence[Row], asked: set[float]) -> tuple[list[float], list[Array]]:
     names = list(dict.fromkeys(key for row in rows for key in row))
-    keys = [name for name in names if _tells_apart(rows, name, asked)]
+    keys = [name for name in names if _identifies_rows(rows, name, asked)]
     measured = [name for name in names if any(_is_number(row.get(name)) for row in rows)]
     columns = np.array([[float(r[n]) if _is_number(r.get(n)) else np.nan for r in rows] for n in measured], dtype=float)
     if not measured:
@@ -209,7 +213,7 @@ def _of_table(rows: Sequence[Row], asked: set[float]) -> tuple[list[float], list
     return counts, parts
 
 
-def _tells_apart(rows: Sequence[Row], name: str, asked: set[float]) -> bool:
+def _identifies_rows(rows: Sequence[Row], name: str, asked: set[float]) -> bool:
     """Return whether a column identifies rows: names, flags and values from settings do, measurements do not."""
     values = [row.get(name) for row in rows]
     if any(isinstance(v, list | dict) for v in values):
@@ -242,8 +246,8 @@ class Claim:
     """A number of a sentence.
 
     Attributes:
-        printed: as the results print it, then as each variant does that words the sentence alike.
-        follows: whether one and the same step gives all of these.
+        printed: the number for the results, then for each variant with the same words in the sentence.
+        follows: whether the same step gives all of these.
     """
 
     sentence: str
@@ -261,7 +265,7 @@ class Claim:
 
 
 class Pages:
-    """Pages of a study: one of its results, and some of variants of them."""
+    """Pages of a study: one for its results, and some for variants of them."""
 
     def __init__(self, results: Results, page: Callable[[Results], Answer]) -> None:
         variants = [results, *(varied(results, seed, by) for seed, by in VARIANTS)]
@@ -294,15 +298,15 @@ class Pages:
         return text
 
 
-# Seeds, and by how much at most what was measured is made larger or smaller: enough to be seen in two digits, and little enough
-# that sentences which depend on which of two is the larger keep their words in one of them at least.
+# Seeds and the largest relative change of measured numbers. It is visible in two digits. At least one change is too small to swap
+# the larger of two values, on which the words of a sentence may depend.
 VARIANTS = ((1, 0.05), (2, 0.02))
 
 
 def follows(printed: Sequence[Number], known: Sequence[tuple[Array, Array]]) -> bool:
-    """Whether the same step gives each of the numbers, of the results beside which it stands.
+    """Return whether the same step gives each of the numbers, each from its results.
 
-    What stays as it is however the results are varied has to stand in them, or to be a count of theirs.
+    A number that no variant changes must be in the results, or count something in them.
     """
     stays = len(printed) > 1 and len({number.value for number in printed}) == 1
     for kind in (0,) if stays else (0, 1):

@@ -18,7 +18,7 @@ SETTINGS = {**STUDY.sizes["laptop"], "copies": [1, 2, 4], "seeds": [3, 3, 3], "l
 
 
 def made_up(final: dict[str, float], apart: float = 0.01) -> Results:
-    """Results in which accuracy rises evenly to `final` (seed 0; each other is `apart` above the one before), a step being a second."""
+    """Return results where accuracy rises evenly to `final`; each seed is `apart` above the previous one. A step takes a second."""
     final = {study.PLAIN: final["M=1"] - 0.05, **final}
     rows: list[dict[str, Any]] = []
     curves = {}

@@ -141,7 +141,7 @@ def test_different_results_contradict_the_page(
 
 
 def test_nodes_with_four_gpus() -> None:
-    """For each network, device and node count: 12 epochs divided by the GPUs, and a batch of 128 per GPU."""
+    """Check each network, device and node count: 12 epochs divided by the GPUs, and a batch of 128 per GPU."""
     results = Results.load(PAGE)
     rows = results.rows["gpu_nodes"]
     assert len(rows) == 3 * 2 * 3

@@ -156,7 +156,7 @@ class TestPublished:
                 STUDY.conduct(StudyRunner(tmp_path, STUDY.name, size, print, truth=truth), STUDY.sizes[size])
 
 
-def test_truth_is_refused_where_it_is_unused(tmp_path: Path) -> None:
+def test_unused_truth_is_refused(tmp_path: Path) -> None:
     file = str(write_logs(tmp_path, [44])[0])
     with pytest.raises(InputError, match="makes no predictions"):
         CliRunner().invoke(command, ["run", "cutout", "--truth", file], catch_exceptions=False)
@@ -169,7 +169,7 @@ def test_truth_is_refused_where_it_is_unused(tmp_path: Path) -> None:
 
 
 @pytest.mark.published
-def test_the_fifteen_runs() -> None:
+def test_fifteen_published_runs() -> None:
     """Check known results: nearly exponential losses, no device effect, and depth 18 from another family."""
     folder = published_folder()
     if folder is None or not os.environ.get("CHRONOGRAD_MEASURED"):

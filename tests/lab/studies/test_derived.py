@@ -14,8 +14,8 @@ from chronograd_lab.common.results import Results
 from chronograd_lab.studies import find
 
 FOLDER = Path(__file__).parents[3] / "docs" / "studies"
-# Counts follow from shapes, which nothing may vary: test_counted_studies.py derives these pages from the layers of the papers; and
-# from files that were rendered and cells that were read, which test_platforms.py counts again.
+# Counts follow from shapes, which must not vary. test_counted_studies.py derives these pages from the layers of the papers.
+# test_platforms.py counts rendered files and cells again.
 COUNTED = {"alexnet", "inception", "platforms", "receptive-field", "vgg19-memory"}
 STUDIES = sorted(path.parent.name for path in FOLDER.glob("*/results.json") if path.parent.name not in COUNTED)
 CITED = tomllib.loads((Path(__file__).parent / "cited.toml").read_text())

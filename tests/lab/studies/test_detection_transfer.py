@@ -57,7 +57,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert "83.61 %" in html
 
 
-def made(before: dict[str, list[float]], after: dict[str, list[float]], alone: dict[str, list[float]]) -> Results:
+def made_up(before: dict[str, list[float]], after: dict[str, list[float]], alone: dict[str, list[float]]) -> Results:
     classes: list[Row] = []
     runs: list[Row] = []
     for stage, own in zip((ALL, TUNED, ALONE, FURTHER), (before, after, alone, before), strict=True):
@@ -87,7 +87,7 @@ def test_improved_class_contradicts_the_page() -> None:
     before = {"RBC": [0.60, 0.61, 0.62], "WBC": [0.90, 0.92, 0.94], "Platelets": [0.0, 0.0, 0.0]}
     after = {"RBC": [0.70, 0.71, 0.72], "WBC": [0.90, 0.93, 0.94]}
     alone = {"RBC": [0.50, 0.51, 0.52], "WBC": [0.80, 0.81, 0.82]}
-    results = made(before, after, alone)
+    results = made_up(before, after, alone)
     assert of_related(results, ALL).mean == pytest.approx((0.61 + 0.92) / 2)
     values = study.values(results)
     assert values["after"]["RBC"] > values["before"]["RBC"]
@@ -132,7 +132,7 @@ def test_training_halves_do_not_overlap() -> None:
     assert second.class_names == ("RBC", "WBC")
 
 
-def test_missing_data_set_is_named_before_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_set_is_reported_before_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     with pytest.raises(InputError, match="there is no folder bccd") as missing:
         STUDY.conduct(StudyRunner(tmp_path / "lab", STUDY.name, "laptop", quiet), LAPTOP)

@@ -145,7 +145,7 @@ def test_different_results_contradict_the_page(
 
 
 def test_k80_issue_limit_counts_as_clock_loss(laptop: Results) -> None:
-    """Its schedulers feed two thirds of the lanes, which costs half of the ideal time in arithmetic."""
+    """The schedulers of a K80 feed two thirds of the lanes, which costs half of the ideal time in arithmetic."""
     own = matching(laptop.rows["losses"], device="k80-gk210", network="ResNet-50", batch=1)[0]
     assert own["clocks_s"] == pytest.approx(own["peak_s"] * (1 / 0.667 - 1))
     assert all(row["clocks_s"] == 0 for row in matching(laptop.rows["losses"], device="rtx3090"))

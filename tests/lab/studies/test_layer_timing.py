@@ -27,7 +27,7 @@ def timing(median: float) -> LayerTiming:
     return LayerTiming(median=median, low=0.9 * median, high=1.1 * median)
 
 
-def of_a_gpu() -> LayerTimes:
+def gpu_times() -> LayerTimes:
     """Return a pass of 1 ms whose two layers take 0.9 and 0.6 ms if the host waits for them."""
     layers = [
         LayerTime(name="conv", module="Conv2d", kind="conv_3x3", flops=1e9, synchronised_s=9e-4, unsynchronised_s=6e-4,
@@ -43,7 +43,7 @@ def of_a_gpu() -> LayerTimes:
 
 
 def trace(path: Path) -> Path:
-    """Three kernels of 10 µs, asked for at 0, 4 and 8 µs in 2 µs each; then the host waits until 35 µs and asks for one more.
+    """Write three kernels of 10 µs, launched at 0, 4 and 8 µs in 2 µs each; the host waits until 35 µs and launches one more.
 
     The device begins at 5 µs and works until 35 µs; the last kernel runs from 40 to 45 µs.
     """
@@ -110,7 +110,7 @@ def test_smoke_size_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_gpu_files_and_trace_are_added(tmp_path: Path) -> None:
-    of_a_gpu().save(tmp_path / "gpu.json")
+    gpu_times().save(tmp_path / "gpu.json")
     results = conducted(tmp_path, tmp_path / "gpu.json", trace(tmp_path / "trace.json"))
     assert results.notes == []
     page = STUDY.page(results)
@@ -146,7 +146,7 @@ def test_gpu_files_and_trace_are_added(tmp_path: Path) -> None:
 
 def test_events_between_layers_may_exceed_the_pass() -> None:
     """A host that needs 0.95 of 1 ms leaves gaps that events include."""
-    row = study._pass_row(of_a_gpu()) | {"predicted_s": None}
+    row = study._pass_row(gpu_times()) | {"predicted_s": None}
     slow = row | {"network": "deep", "issued_s": 9.5e-4, "unsynchronised_s": 2.2e-3}
     published = Results.load(PAGE)
     results = replace(published, rows={**published.rows, "passes": [published.rows["passes"][0], row, slow]})
@@ -183,7 +183,7 @@ def test_results_without_a_gpu_have_tables() -> None:
 
 
 def test_each_timing_method_has_a_colour_and_a_label() -> None:
-    figure = study._sums([study._pass_row(of_a_gpu())], []).figure
+    figure = study._sums([study._pass_row(gpu_times())], []).figure
     assert figure is not None
     (panel,) = figure.panels
     assert isinstance(panel, Bars)

@@ -54,7 +54,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert STUDY.page(results).sections[0].takeaway == "2 rows of size smoke."
 
 
-def made(name: str, tightest: float, absolute: float, batch: int = 1) -> Row:
+def parity_row(name: str, tightest: float, absolute: float, batch: int = 1) -> Row:
     return {
         "network": name, "batch": batch, "output": "logits", "kind": "random", "num_values": 100, "num_equal": 25, "num_beyond": 0,
         "largest_absolute": absolute, "largest_output": 2.0, "largest_relative": 1e-5, "largest_ulp": 40, "tightest": tightest, "num_same": 9,
@@ -82,7 +82,7 @@ def made_results() -> Results:
     rows: dict[str, list[Row]] = {
         "files": [file, {**file, "network": "B"}],
         "checks": checks,
-        "parity": [made("A", 0.01, 2e-7), made("A", 0.02, 4e-7, batch=8), made("B", 0.25, 3e-5)],
+        "parity": [parity_row("A", 0.01, 2e-7), parity_row("A", 0.02, 4e-7, batch=8), parity_row("B", 0.25, 3e-5)],
         "exact": [{"network": "A", **exact}, {"network": "B", **exact}],
         "times": [{"network": "A", **time}, {"network": "B", **time, "cpu_low": 0.9, "cpu_high": 1.1}],
         "int8": [eight],
@@ -110,7 +110,7 @@ def test_tables_have_a_row_for_each_network() -> None:
 
 
 def test_times_on_a_busy_machine_are_refused() -> None:
-    """With two cores, other programs may use slightly more than one. At 1.9 the times are unreliable."""
+    """Other programs may use slightly more than one. At 1.9 the times are unreliable."""
     wall, cpu = np.array([0.09, 0.10, 0.11]), np.array([0.05, 0.05, 0.05])
     row = timed(Turns(wall, 0.7 * wall, cpu, 0.5 * cpu, others=1.1), cores=2)
     assert (row["refused"], row["cpu_ratio"], row["ratio"]) == (False, pytest.approx(0.5), pytest.approx(0.7))

@@ -170,7 +170,7 @@ def test_different_accuracies_contradict_a_sentence(setting: HeadSetup, accuracy
         STUDY.page(results)
 
 
-def test_statistics_are_the_cause_only_if_they_restore_accuracy() -> None:
+def test_statistics_are_blamed_only_if_accuracy_recovers() -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["runs"]:
         row["restored"] = None if row["restored"] is None else 0.25

@@ -89,8 +89,10 @@ def test_counts_without_a_gap_contradict_the_page() -> None:
 
 
 def run_lines(learners: int, outside: float, updates: int = 4000) -> list[Row]:
-    """Lines of a run whose learners are idle for 1 ms, and whose weights are read `outside` into a pull of 4 ms, and updated
-    that much before the end of a push of 6 ms."""
+    """Return lines of a run with learners that are idle for 1 ms.
+
+    Weights are read at the share `outside` of a pull of 4 ms, and updated at that share before the end of a push of 6 ms.
+    """
     pull, push, idle = 0.004, 0.006, 0.001
     parts = (
         Duration("exponential", (0.02,)),

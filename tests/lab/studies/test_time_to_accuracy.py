@@ -157,7 +157,7 @@ def test_page_shows_curves_for_predicted_epochs() -> None:
     assert [panel.y_label for panel in figure.panels if isinstance(panel, Lines)] == ["time to 92 %, days"] * 2
 
 
-def test_step_at_which_a_target_is_reached() -> None:
+def test_epoch_and_time_at_a_target() -> None:
     columns = {"epoch": [1, 2, 3], "seconds": [2.0, 4.0, 6.0], "test_accuracy": [0.5, 0.7, 0.6]}
     assert reached(columns, 0.6) == pytest.approx((1.5, 3.0))
     assert reached(columns, 0.4) == (1.0, 2.0)

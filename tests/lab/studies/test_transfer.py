@@ -130,7 +130,7 @@ def test_jobs_of_the_three_modes() -> None:
     assert (paper["batch"], paper["epochs"]) == (64, 200)
 
 
-def test_missing_weights_and_targets_are_named_before_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_or_targets_are_reported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHRONOGRAD_WEIGHTS", raising=False)
     with pytest.raises(InputError, match="CHRONOGRAD_WEIGHTS names no folder"):
         weights_file("resnet20-12fca82f.th")
