@@ -30,7 +30,7 @@ def make_job(*overrides: str) -> Job:
     return jobs.changed(jobs.from_dict(IMAGENET), list(overrides))
 
 
-def needed(job: Job) -> int:
+def needed_cores(job: Job) -> int:
     """Return the cores for one GPU at the throughput that `predict` states."""
     planned = jobs.changed(job, ["data.name=imagenet"])
     throughput = predict(trace_job(planned), planned)["throughput_samples_per_s"].value
@@ -38,7 +38,7 @@ def needed(job: Job) -> int:
     return math.ceil(throughput / job.cluster.count / PHOTOGRAPHS.per_vcpu)
 
 
-def asked(job: Job, options: Options = Options()) -> tuple[int, str]:  # noqa: B008
+def requested_cores(job: Job, options: Options = Options()) -> tuple[int, str]:  # noqa: B008
     text = answer.script(job, (), options)
     (cores,) = re.findall(r"^#SBATCH --cpus-per-task=(\d+)$", text, re.M)
     assert f"--cpus-per-task={cores} " in text  # srun, too
@@ -46,8 +46,8 @@ def asked(job: Job, options: Options = Options()) -> tuple[int, str]:  # noqa: B
 
 
 def test_rank_gets_cores_for_its_gpu() -> None:
-    cores, text = asked(make_job())
-    assert cores == needed(make_job()) > 10
+    cores, text = requested_cores(make_job())
+    assert cores == needed_cores(make_job()) > 10
     assert re.search(
         r"# Assumed: the GPUs of a node train [\d,]+ images/s, and a CPU core decodes 140 \(80 to 250\)", text
     )
@@ -55,16 +55,16 @@ def test_rank_gets_cores_for_its_gpu() -> None:
 
 def test_ranks_of_a_node_share_its_cores() -> None:
     job = make_job("backend=ddp", "cluster.count=16", "training.batch=4096")
-    assert abs(asked(job)[0] - needed(job)) <= 1  # rounded up per node and per rank
+    assert abs(requested_cores(job)[0] - needed_cores(job)) <= 1  # rounded up per node and per rank
     together = make_job("backend=data_parallel", "cluster.count=4", "training.batch=1024")
-    assert abs(asked(together)[0] - 4 * needed(together)) <= 3
+    assert abs(requested_cores(together)[0] - 4 * needed_cores(together)) <= 3
 
 
 def test_cores_are_limited_by_available_machines() -> None:
     job = make_job("network.name=resnet18", "cluster.device=h100")
     most = max(p.vcpus / p.count for p in market.offers(catalog.device("h100")) if p.vcpus and p.includes_host)
-    cores, text = asked(job)
-    assert cores == int(most) < needed(job)
+    cores, text = requested_cores(job)
+    assert cores == int(most) < needed_cores(job)
     assert f"decoding limits the speed to {int(most) * 140:,} images/s" in text
 
 
@@ -79,21 +79,21 @@ def test_cores_are_limited_by_available_machines() -> None:
     ],
 )
 def test_stated_cores_or_one_without_decoding(overrides: list[str], options: Options, cores: int) -> None:
-    found, text = asked(make_job(*overrides), options)
+    found, text = requested_cores(make_job(*overrides), options)
     assert found == cores
     assert "a CPU core decodes" not in text
 
 
 def test_unknown_need_is_reported() -> None:
-    cores, text = asked(make_job("data.name=folder:/nowhere/pictures"))
+    cores, text = requested_cores(make_job("data.name=folder:/nowhere/pictures"))
     assert cores == 1
     assert "# The CPU cores that decode the images are unknown: there is no folder /nowhere/pictures" in text
 
 
 def test_array_gets_the_largest_need() -> None:
     text = answer.script(make_job(), ["training.batch=8,256"], Options())
-    assert f"--cpus-per-task={needed(make_job())}\n" in text
-    assert needed(make_job("training.batch=8")) < needed(make_job())
+    assert f"--cpus-per-task={needed_cores(make_job())}\n" in text
+    assert needed_cores(make_job("training.batch=8")) < needed_cores(make_job())
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -103,7 +103,7 @@ def test_platform_file_requests_cores_of_a_node(name: str) -> None:
     made = rendering.rendered(name, job, options)
     each = made.asked.job.cluster.threads
     assert each is not None
-    assert abs(each - needed(job)) <= 1
+    assert abs(each - needed_cores(job)) <= 1
     leaves = dict(fields.leaves(fields.load(registry.platform(name), made.text)))
     (cores,) = (text for path, text in leaves.items() if path.endswith(("requests.cpu", "resources.cpus")))
     assert int(cores.rstrip("+")) == 8 * each
@@ -118,9 +118,9 @@ def test_smallest_sufficient_cloud_machine() -> None:
                "role": "arn:aws:iam::123456789012:role/training"}  # fmt: skip
     slow = make_job("cluster.device=t4", "training.batch=64", "training.precision=fp16")
     fast = jobs.changed(slow, ["network.name=resnet18"])
-    assert needed(slow) <= 4 < needed(fast)
+    assert needed_cores(slow) <= 4 < needed_cores(fast)
     for job in (slow, fast):
         made = rendering.rendered("sagemaker", job, options)
-        assert made.asked.instance == ("ml.g4dn.xlarge" if needed(job) <= 4 else "ml.g4dn.2xlarge")
+        assert made.asked.instance == ("ml.g4dn.xlarge" if needed_cores(job) <= 4 else "ml.g4dn.2xlarge")
         assert f"{made.asked.instance} has " in "".join(made.lines())
         assert made.asked.job.cluster.threads is None  # ranks share all cores of their machine

@@ -80,7 +80,7 @@ def test_signal_to_the_parent_ends_the_ranks(tmp_path: Path, number: signal.Sign
 
 
 def test_ranks_end_when_the_parent_is_killed(tmp_path: Path) -> None:
-    """After kill -9, the parent cannot end its ranks; they watch it instead."""
+    """A parent killed by kill -9 cannot end its ranks; they watch it instead."""
     pid = tmp_path / "pid"
     parent = _parent(tmp_path, pid, "from chronograd.train.rank_command import exit_with_parent; exit_with_parent(); ")
     wait_for(lambda: pid.exists() and pid.read_text())

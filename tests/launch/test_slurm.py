@@ -261,7 +261,7 @@ def test_missing_arguments(
 
 
 def test_status_counts_runs_by_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a cluster, use saved answers for each run."""
+    """Use saved answers for each run instead of a cluster."""
     written = {
         "a": slurm.Status("1", "RUNNING", "", "squeue", 2, 40),
         "b": slurm.Status("2", "PENDING", "Priority", "squeue", 1, 0),
@@ -360,7 +360,7 @@ def test_edited_script_is_not_submitted(ended: RunDir, capsys: pytest.CaptureFix
 
 
 def test_options_that_run_programs_must_be_repeated(ended: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    """In another user's run, they could name a program or an output file."""
+    """Options in another user's run could name a program or an output file."""
     slurm.note(ended, "17", Options(python="/evil/python", extra=("--output=/home/me/.bashrc",)), {})
     for has_script in (True, False):
         capsys.readouterr()
