@@ -136,7 +136,7 @@ def test_exposed_communication_is_a_nonnegative_median() -> None:
 
 
 def test_buffer_broadcast_counts_as_communication_if_known() -> None:
-    """Like in a prediction, forward is that of one rank. A loop without such steps reports what forward includes."""
+    """Forward is that of one rank, as in a prediction. A loop without such steps reports what forward includes."""
     paired = [line(0, forward_s=0.14), line(1, mode="no_exchange")]
     found = step_quantities({0: paired, 1: paired}, None, METHOD)
     assert found["forward_s"].value == pytest.approx(0.1)
