@@ -36,7 +36,7 @@ def table(counts: list[int], step_s: list[float], batch: int = 100, sigma: float
     }  # fmt: skip
 
 
-def found(rows: dict[str, np.ndarray], effort: SamplesToTarget, goal: Goal, price: float = 3.0) -> PlanResult:
+def plan_for(rows: dict[str, np.ndarray], effort: SamplesToTarget, goal: Goal, price: float = 3.0) -> PlanResult:
     return choose(rent(rows, [V100], job(price), ("on-demand",)), effort, goal)
 
 
@@ -51,16 +51,16 @@ class TestByHand:
         """Train 3.6e6 samples at batch 100: 10 h on 1, 5 h on 2 and 3 h on 4 devices for $30, $30 and $36."""
         rows = table([1, 2, 4], [1.0, 1.0, 1.2])
         effort = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
-        taken = {hours: found(rows, effort, Goal(deadline_s=3600 * hours)).chosen for hours in (2.9, 3.1, 5.1, 11)}
+        taken = {hours: plan_for(rows, effort, Goal(deadline_s=3600 * hours)).chosen for hours in (2.9, 3.1, 5.1, 11)}
         assert taken == {2.9: None, 3.1: 2, 5.1: 1, 11: 1}  # 1 and 2 devices cost the same, and 2 are faster
-        one = found(rows, effort, Goal(deadline_s=3600 * 3.1))
+        one = plan_for(rows, effort, Goal(deadline_s=3600 * 3.1))
         assert one.columns["hours"] == pytest.approx([10, 5, 3])
         assert one.columns["dollars"] == pytest.approx([30, 30, 36])
         assert one.pareto_front() == [2, 1]
 
     def test_budget_selects_the_fastest_affordable(self) -> None:
         rows, effort = table([1, 2, 4], [1.0, 1.0, 1.2]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
-        taken = {budget: found(rows, effort, Goal(budget)).chosen for budget in (29, 31, 37)}
+        taken = {budget: plan_for(rows, effort, Goal(budget)).chosen for budget in (29, 31, 37)}
         assert taken == {29: None, 31: 1, 37: 2}
 
     def test_beyond_the_largest_known_batch(self) -> None:
@@ -73,28 +73,28 @@ class TestByHand:
     def test_more_workers_without_noise_only_cost_more(self) -> None:
         """36,000 steps at any batch: 10 h and $30 on 1, 10 h and $60 on 2."""
         rows, effort = table([1, 2], [1.0, 1.0]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE)
-        choice = found(rows, effort, Goal(deadline_s=36001))
+        choice = plan_for(rows, effort, Goal(deadline_s=36001))
         assert choice.columns["dollars"] == pytest.approx([30, 60])
         assert (choice.chosen, choice.pareto_front()) == (0, [0])
         at_critical = SamplesToTarget(
             3.6e6, 100, EXACT, noise_scale=(100, 100, 100)
         )  # 36,000 at batch 100, 27,000 at 200
-        assert found(rows, at_critical, Goal()).columns["steps"] == pytest.approx([36000, 27000])
+        assert plan_for(rows, at_critical, Goal()).columns["steps"] == pytest.approx([36000, 27000])
 
     def test_nothing_fits(self) -> None:
         """Options take 10 h or 5 h and $30: neither fits 4 h or $20."""
         rows, effort = table([1, 2], [1.0, 1.0]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
-        choice = found(rows, effort, Goal(20.0, 4 * 3600.0))
+        choice = plan_for(rows, effort, Goal(20.0, 4 * 3600.0))
         assert (choice.chosen, choice.columns["probability"].tolist(), changes(choice)) == (None, [0, 0], [])
         assert missing(choice) == {"deadline_h": None, "budget_usd": None}
-        assert missing(found(rows, effort, Goal(40.0, 4 * 3600.0))) == {
+        assert missing(plan_for(rows, effort, Goal(40.0, 4 * 3600.0))) == {
             "deadline_h": pytest.approx(5),
             "budget_usd": None,
         }
 
     def test_suggested_changes(self) -> None:
         rows, effort = table([1, 2, 4], [1.0, 1.1, 1.2]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
-        choice = found(rows, effort, Goal(50.0, 6 * 3600.0))  # 10 h for 30, 5.5 h for 33, 3 h for 36
+        choice = plan_for(rows, effort, Goal(50.0, 6 * 3600.0))  # 10 h for 30, 5.5 h for 33, 3 h for 36
         assert choice.chosen == 1
         told = [(one.what, one.value, one.row) for one in changes(choice)]
         assert told == [
@@ -107,10 +107,10 @@ def test_probability_is_log_normal() -> None:
     rows = table([1], [1.0], sigma=0.3)
     effort = SamplesToTarget(3.6e6, 100, 0.4, noise_scale=ENDLESS)  # together 0.5
     for deadline, expected in ((10.0, 0.5), (10 * math.exp(0.5), 0.8413), (10 * math.exp(-1.0), 0.0228)):
-        choice = found(rows, effort, Goal(deadline_s=3600 * deadline))
+        choice = plan_for(rows, effort, Goal(deadline_s=3600 * deadline))
         assert choice.columns["probability"][0] == pytest.approx(expected, abs=1e-4)
     assert choice.interval("hours", 0) == pytest.approx((10 * math.exp(-0.6408), 10 * math.exp(0.6408)))
-    unsure = found(rows, SamplesToTarget(3.6e6, 100, 0.4, 0.7, ENDLESS), Goal(deadline_s=1e9))
+    unsure = plan_for(rows, SamplesToTarget(3.6e6, 100, 0.4, 0.7, ENDLESS), Goal(deadline_s=1e9))
     assert (unsure.columns["probability"][0], unsure.chosen) == (pytest.approx(0.7), None)  # the goal asks for 80 %
     assert missing(unsure) == {"deadline_h": None, "budget_usd": None}
 
@@ -146,11 +146,11 @@ def test_slower_but_surer_setting_is_not_recommended() -> None:
     rows = table([1, 1, 2], [1.0, 1.3, 1.0])
     rows["sigma_log"] = np.array([0.5, EXACT, 0.5])
     effort = SamplesToTarget(2.9e6, 100, 1e-6, noise_scale=NONE)  # 8.06 h at 1.0 s, 10.5 h at 1.3 s
-    choice = found(rows, effort, Goal(deadline_s=3600 * 11, confidence=0.7))
+    choice = plan_for(rows, effort, Goal(deadline_s=3600 * 11, confidence=0.7))
     assert choice.is_candidate.tolist() == [True, False, True]
     assert choice.columns["probability"][1] > 0.99 > choice.columns["probability"][0] > 0.7
     assert choice.chosen == 0
-    assert found(rows, effort, Goal(deadline_s=3600 * 11, confidence=0.8)).chosen is None
+    assert plan_for(rows, effort, Goal(deadline_s=3600 * 11, confidence=0.8)).chosen is None
 
 
 def test_old_price_widens_cost_but_not_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_choice_meets_the_goal_at_the_lowest_cost(
 ) -> None:
     counts, seconds = (list(column) for column in zip(*settings, strict=True))
     effort = SamplesToTarget(3.6e6, 100, 0.2, 0.97, (100, 800, 6400))
-    choice = found(table(counts, seconds, sigma=0.2), effort, Goal(budget, deadline_s, confidence))
+    choice = plan_for(table(counts, seconds, sigma=0.2), effort, Goal(budget, deadline_s, confidence))
     able = choice.columns["probability"] >= confidence
     sure = choice.quantile("hours"), choice.quantile("dollars")
     assert (able == ((sure[0] <= deadline_s / 3600 * (1 + 1e-9)) & (sure[1] <= budget * (1 + 1e-9)))).all()
@@ -225,7 +225,7 @@ def test_overlapping_options_tie_and_the_cheaper_wins(
 def test_balanced_option_costs_no_more_than_the_fastest() -> None:
     """8 devices take 1.25 h and $30, 7 take 1.39 h and $29.10: they tie, and 7 win despite the larger product."""
     effort = SamplesToTarget(3.6e6, 100, 0.2, noise_scale=ENDLESS)
-    choice = found(table([8, 7], [1.0, 0.97]), effort, Goal(budget_usd=1000.0))
+    choice = plan_for(table([8, 7], [1.0, 0.97]), effort, Goal(budget_usd=1000.0))
     assert choice.columns["dollars"] == pytest.approx([30, 29.1])
     assert (choice.fastest(), choice.balanced()) == (1, 1)
 

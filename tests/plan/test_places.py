@@ -247,7 +247,7 @@ def test_option_text() -> None:
     assert _nodes(replace(OPTION, machines=2)) == "2 × n1-standard-16 + 2 t4"
 
 
-def test_cheapest_is_named_next_to_the_fastest() -> None:
+def test_fastest_is_compared_with_the_cheapest() -> None:
     fast, cheap, dear = (replace(OPTION, dollars=dollars) for dollars in (56.0, 14.0, 70.0))
     assert beside(fast, [dear, cheap]).startswith("the cheapest in the table, aws in us-east-2, spot")
     assert beside(fast, [dear, cheap]).endswith("costs $14.00, 75 % less")

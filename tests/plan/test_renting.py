@@ -68,7 +68,7 @@ def test_price_in_the_job_is_on_demand() -> None:
 
 
 def test_step_time_includes_host_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 100 images/s a core, 100 samples take 0.01 s on 100 cores and 0.125 s on 8; the network takes 0.05 s."""
+    """Decode 100 images/s per core: 100 samples take 0.01 s on 100 cores and 0.125 s on 8; the network takes 0.05 s."""
     offers = [
         offer("many", 8, 24, vcpus=100),
         offer("few", 8, 24, vcpus=8),
