@@ -1,4 +1,4 @@
-"""Without measurements, intervals are wide and a sentence explains why."""
+"""Wide intervals, and a sentence that explains them, for work without measurements."""
 
 from __future__ import annotations
 

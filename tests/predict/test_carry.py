@@ -68,7 +68,7 @@ def test_carried_correction_uses_the_shared_variance() -> None:
 
 
 def test_same_device_carries_its_own_error(trace: Trace, job: Job) -> None:
-    """At half the batch, nearly all of the error is corrected and the interval narrows; on another device hardly any."""
+    """Halve the batch: nearly all of the error is corrected and the interval narrows; on another device hardly any."""
     shown = shown_by(trace, measured(trace, job, 1.7))
     less = jobs.changed(job, ["training.batch=64"])
 

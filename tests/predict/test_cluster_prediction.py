@@ -88,7 +88,7 @@ def test_links_and_nodes_of_the_job() -> None:
 
 
 def test_straggler_wait_overlaps_with_a_busy_link() -> None:
-    """On a link that limits everything, only forward and the gradients of the first bucket count."""
+    """Use a link that limits everything: only forward and the gradients of the first bucket count."""
     fast = predict(TRACE, job(count=2, step_sigma_log=0.1))
     behind = predict(TRACE, job(count=2, step_sigma_log=0.1, per_node=1, link="ethernet-1g"))
     assert behind.value("communication_exposed_s") > behind.value("backward_s")

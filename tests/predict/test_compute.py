@@ -166,7 +166,7 @@ def test_host_limited_step_has_host_uncertainty() -> None:
 
 @pytest.mark.parametrize("name", ["v100", "t4", "h100"])
 def test_small_work_is_host_limited_in_every_precision(name: str) -> None:
-    """With almost no device work, half precision differs from single only by autocast's casts."""
+    """Half precision with almost no device work differs from single only by autocast's casts."""
     works = [Work.of(linear_trace(depth=8, width=8), 1, precision) for precision in ("fp32", "fp16")]
     single, half = (
         work.total_seconds(calibration_for(catalog.device(name), precision, mode="training"))
@@ -257,7 +257,7 @@ def test_rates_count_trained_samples(batch: int, count: int, copies: int) -> Non
 
 
 def test_epoch_has_complete_batches_only() -> None:
-    """With batches of 8, 87 samples give ten steps, 8 give one, and 7 none."""
+    """Use batches of 8: 87 samples give ten steps, 8 give one, and 7 none."""
     job = jobs.from_dict(JOB)
     for samples, steps in ((87, 10), (8, 1)):
         record = predict(linear_trace(), job, samples=samples)

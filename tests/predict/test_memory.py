@@ -127,12 +127,12 @@ def test_checkpointed_block_costs_only_its_input() -> None:
     """A block stores two tensors, or one with checkpointing; one complete block is added."""
     batch, activation = 4096, 4096 * 16 * 4
 
-    def kept(depth: int, mode: str) -> int:
+    def activation_bytes(depth: int, mode: str) -> int:
         return footprint(trace(chain(depth), [(16,)], loss="sum"), activation_checkpointing=mode).at(batch).activations
 
-    assert kept(9, "none") - kept(8, "none") == 2 * activation
-    assert kept(9, "blocks") - kept(8, "blocks") == activation
-    assert kept(8, "blocks") < 0.7 * kept(8, "none")
+    assert activation_bytes(9, "none") - activation_bytes(8, "none") == 2 * activation
+    assert activation_bytes(9, "blocks") - activation_bytes(8, "blocks") == activation
+    assert activation_bytes(8, "blocks") < 0.7 * activation_bytes(8, "none")
 
 
 def test_blocks_are_outermost_repeated_modules() -> None:

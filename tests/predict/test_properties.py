@@ -210,7 +210,7 @@ def more_ranks_never_communicate_less(one: Drawn) -> None:
 
 
 @holds
-def ranks_are_never_faster_than_as_many_devices_alone(one: Drawn) -> None:
+def ranks_are_never_faster_than_separate_devices(one: Drawn) -> None:
     several = spread_out(one)
     not_less(several.step.seconds, one.step.seconds)
     alone = one.record().value("throughput_samples_per_s")
@@ -218,8 +218,8 @@ def ranks_are_never_faster_than_as_many_devices_alone(one: Drawn) -> None:
 
 
 @holds
-def half_precision_takes_at_most_a_copy_of_the_weights_more(one: Drawn) -> None:
-    """Under autocast, activations take half, and products store a half-precision copy of their weights."""
+def half_precision_adds_at_most_a_copy_of_the_weights(one: Drawn) -> None:
+    """Autocast halves activations, and products store a half-precision copy of their weights."""
     wide = footprint_of_job(one.trace, changed(one.job, ["training.precision=fp32"]))
     half = footprint_of_job(one.trace, changed(one.job, ["training.precision=fp16"]))
     batch = one.job.training.batch
@@ -336,7 +336,7 @@ def correction_from_another_device_has_the_right_direction(one: Drawn) -> None:
 
 
 @holds
-def graphs_are_never_slower_on_the_host_than_compiled_nor_that_than_eager(one: Drawn) -> None:
+def host_time_falls_from_eager_to_compiled_to_graphs(one: Drawn) -> None:
     """An instant device shows the host time only; kernels, optimizer and input match a compiled step."""
     asked = one.random.choice((one, one.with_("mode=inference")))
     instant = catalog.device(one.job.cluster.device)

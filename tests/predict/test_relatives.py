@@ -127,7 +127,7 @@ def test_relative_lends_shares_not_peaks(known: Callable[[Device], None]) -> Non
     assert (found.origin, found.provenance["relative"]) == ("relative", "sister, fp16, inference")
     assert found.peak_flops_per_s == mine.peak("fp16")
     assert found.bandwidth_bytes_per_s == mine.bandwidth_bytes_per_s
-    # Another card of the same year and balance has distance 0.2, half of which is spread. Prior values also count.
+    # Another card of the same year and balance has distance 0.2, and spread is half of it. Prior values also count.
     sheet = from_datasheet(mine, "fp16").classes["conv_3x3.forward"]
     of_sister, of_sheet = (0.1**2 + 0.1**2) ** -2, DATASHEET_SIGMA**-4
     share = of_sister / (of_sister + of_sheet)

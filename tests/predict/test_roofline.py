@@ -56,7 +56,7 @@ def test_product_below_the_roof() -> None:
     assert layer.achieved_flops_per_s == pytest.approx(2e9 / layer.time_s)
 
 
-def test_thin_product_is_memory_bound_and_tiny_one_launch_bound() -> None:
+def test_thin_product_is_memory_bound_and_tiny_launch_bound() -> None:
     thin = products("a", rows=1)
     assert roofline(thin, 1, calibration()).layers[0].bound == "memory"
     assert roofline(thin, 1, calibration()).layers[0].ceiling_s == pytest.approx(4_008_000 / BANDWIDTH)
@@ -65,7 +65,7 @@ def test_thin_product_is_memory_bound_and_tiny_one_launch_bound() -> None:
 
 
 def test_paleo_percent_of_peak() -> None:
-    """At share u of both rates, sequential arithmetic and memory give PPP = u; overlap gives more."""
+    """Sequential arithmetic and memory at share u of both rates give PPP = u; overlap gives more."""
     trace = products("a", "b", rows=1)
     thin = roofline(trace, 1, calibration(compute=1e9, bandwidth=0.25))
     ideal = 2 * (2 * 1e6 / PEAK + 4_008_000 / BANDWIDTH)

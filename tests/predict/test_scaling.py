@@ -204,7 +204,7 @@ def test_replicas_cost_host_time_per_tensor_and_operator() -> None:
 
 
 def test_inference_replicates_in_every_forward() -> None:
-    """Without gradients, each replica receives all parameters in turn and assigns them tensor by tensor."""
+    """Each replica without gradients receives all parameters in turn and assigns them tensor by tensor."""
     trace = cached_trace("resnet18-cifar", input_shape=(3, 32, 32), num_classes=10, mode="inference")
     base = {
         "network": {"name": "resnet18-cifar"},
@@ -259,7 +259,7 @@ def _step_s(device: str, batch: int, count: int, backend: str) -> float:
 def test_data_parallel_with_small_batch_is_slower_than_one_gpu(count: int, measured_s: float) -> None:
     """ResNet-18 on CIFAR-10, RTX 8000, global batch 32: an epoch of 1,563 steps took 23.4 s on one GPU, 60.2 on two, 70.3 on four.
 
-    Nothing was fitted to these: what the host takes was measured on another one.
+    No value was fitted to these: the host times come from another machine.
     """
     one_s, several_s = _step_s("rtx8000", 32, 1, "single"), _step_s("rtx8000", 32, count, "data_parallel")
     assert one_s < several_s

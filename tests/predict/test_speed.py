@@ -31,18 +31,18 @@ TABLE = {
 BEST = {(40, 2): (4, 4.07), (40, 4): (6, 5.76), (128, 2): (7, 7.29), (128, 4): (10, 10.30)}
 
 
-def of_batch(batch: float) -> SpeedModel:
+def speed_model(batch: float) -> SpeedModel:
     return SpeedModel("synchronous", OPTIMUS_RESNET50.coefficients, batch)
 
 
 @pytest.mark.parametrize(("batch", "servers"), BEST)
 def test_optimus_table(batch: int, servers: int) -> None:
     column = list(BEST).index((batch, servers))
-    found = of_batch(batch).steps_per_s(list(TABLE), servers)
+    found = speed_model(batch).steps_per_s(list(TABLE), servers)
     assert [round(float(f), 5) for f in found] == [row[column] for row in TABLE.values()]
     whole, real = BEST[batch, servers]
-    assert of_batch(batch).best_workers(servers, range(1, 21)) == whole
-    assert round(of_batch(batch).closed_form(servers) or 0.0, 2) == real
+    assert speed_model(batch).best_workers(servers, range(1, 21)) == whole
+    assert round(speed_model(batch).closed_form(servers) or 0.0, 2) == real
 
 
 def test_asynchronous_workers_only_add_steps() -> None:
@@ -57,7 +57,7 @@ def test_asynchronous_workers_only_add_steps() -> None:
 
 def test_all_reduce_has_work_and_link_of_the_servers() -> None:
     """One worker has no transfer. Infinitely many share computation, and each moves one worker's data."""
-    model = of_batch(40).all_reduce()
+    model = speed_model(40).all_reduce()
     assert model.steps_per_s(1) == pytest.approx(1 / (40 * 1.02 + 2.78))
     assert model.steps_per_s(4) == pytest.approx(1 / (10 * 1.02 + 2.78 + 4.92 * 3 / 4))
     assert model.steps_per_s(1e9) == pytest.approx(1 / (2.78 + 4.92))
@@ -82,9 +82,9 @@ def test_time_to_a_target() -> None:
     assert list(middle) == [25.0, 50.0]
     assert list(high / middle) == pytest.approx([np.exp(1.2816 * 0.5)] * 2)
     assert list(low * high) == pytest.approx(list(middle**2))
-    assert of_batch(40).time_s(1000, 4, 2) == pytest.approx(1000 / 0.04374, rel=2e-4)
+    assert speed_model(40).time_s(1000, 4, 2) == pytest.approx(1000 / 0.04374, rel=2e-4)
     with pytest.raises(InputError, match="0 steps"):
-        of_batch(40).time_s(0, 4, 2)
+        speed_model(40).time_s(0, 4, 2)
 
 
 def test_invalid_models() -> None:
