@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Corridor(gymnasium.Env[Any, int]):
-    """Begins in state 0 of `length`; action 1 goes right, 0 left. The last state is terminal and entered with a reward of 1.
+    """Environment that starts in state 0 of `length`; action 1 goes right, 0 left. Entering the last state gives 1 and ends.
 
     The best value of going right from state s is discount ** (length - 2 - s).
     """

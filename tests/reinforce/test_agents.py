@@ -64,7 +64,7 @@ def dqn_of(job: Job, environment: Any) -> DQN:
     return agent
 
 
-def lived(agent: Agent, environment: Any, steps: int, seed: int = 0) -> list[FinishedEpisode]:
+def run_steps(agent: Agent, environment: Any, steps: int, seed: int = 0) -> list[FinishedEpisode]:
     return [episode for _, episode in agent.live(environment, steps, seed) if episode is not None]
 
 
@@ -75,7 +75,7 @@ def best(length: int, discount: float) -> list[float]:
 def test_table_learns_the_corridor_values() -> None:
     agent = agent_of(job_of(algorithm="q-learning", epsilon_end=0.5), environments.space(Corridor()), CPU)
     assert isinstance(agent, QTable)
-    episodes = lived(agent, Corridor(), 3000)
+    episodes = run_steps(agent, Corridor(), 3000)
     assert agent.q_SA[:4, 1] == pytest.approx(best(5, 0.9), abs=1e-6)
     assert agent.q_SA[0, 0] == pytest.approx(0.9 * 0.9**3, abs=1e-3)  # into the wall, then right
     assert agent.q_SA[4].tolist() == [0, 0]  # terminal: no future reward
@@ -143,7 +143,7 @@ def test_diverging_agent_reports_a_non_finite_loss(replay: str) -> None:
 def test_network_learns_the_corridor_values(settings: dict[str, Any]) -> None:
     environment = Corridor(is_number=False)
     agent = dqn_of(job_of(epsilon_end=0.5, **settings), environment)
-    lived(agent, environment, 1500)
+    run_steps(agent, environment, 1500)
     values = agent.values(np.eye(5, dtype=np.float32)[:4])
     # n-step values include random steps, so going right is worth at most the optimum.
     assert values[:, 1] == pytest.approx(best(5, 0.9), abs=0.15)
@@ -252,7 +252,7 @@ def test_rewards_are_clipped_for_learning_only() -> None:
 
     for clips, most in ((True, 1.0), (False, 50.0)):
         agent = dqn_of(job_of(clip_rewards=clips, epsilon_end=1.0), Rich(is_number=False))
-        episodes = lived(agent, Rich(is_number=False), 300)
+        episodes = run_steps(agent, Rich(is_number=False), 300)
         assert max(episode.total for episode in episodes) == 50
         assert agent.replay is not None
         assert agent.replay.state()["reward"].max() == most
@@ -262,13 +262,13 @@ def test_truncated_episode_still_has_a_future() -> None:
     """The last state of a truncated episode counts by γ, that of a terminated one not at all."""
     agent = dqn_of(job_of(epsilon_end=1.0, epsilon_start=1.0), Corridor(is_number=False))
     environment = Corridor(is_number=False, most_steps=3)
-    lived(agent, environment, 60)
+    run_steps(agent, environment, 60)
     assert agent.replay is not None
     state = agent.replay.state()
     is_end = state["next_observation"].argmax(1) == 4
     assert set(state["discount"][~is_end].tolist()) == {np.float32(0.9)}
     agent = dqn_of(job_of(epsilon_end=1.0, epsilon_start=1.0), Corridor(is_number=False))
-    lived(agent, Corridor(is_number=False), 300)
+    run_steps(agent, Corridor(is_number=False), 300)
     assert agent.replay is not None
     state = agent.replay.state()
     is_end = state["next_observation"].argmax(1) == 4

@@ -48,7 +48,7 @@ def test_lowest_rate_limits_all() -> None:
 
 
 def test_gain_of_a_second_learner() -> None:
-    """If the learner limits, a second one doubles the rate up to the actors' limit; otherwise it adds nothing."""
+    """A second learner doubles the rate up to the actors' limit if the learner is the bottleneck; otherwise it adds nothing."""
     parts = Components(actor_s=0.01, learner_s=0.1)
     setting = BalanceSetting(batch=100, draws=10.0, num_actors=8)
     assert gain(parts, setting) == pytest.approx(1.0)
@@ -140,7 +140,7 @@ def test_components_are_times_per_unit() -> None:
         (WORKING_ACTOR, WORKING_LEARNER, IDLE_REPLAY, 4.9, "cores"),
     ],
 )  # fmt: skip
-def test_bottleneck_is_named(
+def test_bottleneck_is_reported(
     actor: dict[str, float], learner: dict[str, float], replay: dict[str, float], cpu_s: float, expected: str
 ) -> None:
     verdict = view_of(actor, learner, replay, cpu_s).verdict()

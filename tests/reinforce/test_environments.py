@@ -65,7 +65,7 @@ class TestGymnasium:
         assert ends == [(False, False)] * 29 + [(False, True)]
 
     def test_long_episode_keeps_every_other_image(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of 25 steps with room for 8 images, keep those after 4, 8, … steps."""
+        """Run 25 steps with room for 8 images: those after 4, 8, … steps remain."""
         monkeypatch.setattr(agents, "MAX_PICTURES", 8)
         walker = corridor.Corridor(length=40, is_number=False, most_steps=25)
         monkeypatch.setattr(agents, "picture", lambda environment: np.array(environment.steps))

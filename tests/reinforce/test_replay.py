@@ -55,7 +55,7 @@ def is_whole(transitions: Transitions) -> bool:
     return all(np.array_equal(getattr(transitions, name), getattr(again, name)) for name in Transitions.__slots__)
 
 
-def drawn(replay: Any, times: int, batch: int = 1, seed: int = 0) -> Counter[int]:
+def draw_counts(replay: Any, times: int, batch: int = 1, seed: int = 0) -> Counter[int]:
     """Return how often each number is drawn."""
     rng = np.random.default_rng(seed)
     counts: Counter[int] = Counter()
@@ -88,7 +88,7 @@ def test_holds_the_newest(kind: str) -> None:
         replay.add(numbered(new))
         all_of_them += new
         assert len(replay) == min(37, len(all_of_them))
-        seen = set(drawn(replay, 4, 400, seed=int(rng.integers(100))))
+        seen = set(draw_counts(replay, 4, 400, seed=int(rng.integers(100))))
         assert seen <= set(all_of_them[-37:])
         if kind == "uniform":
             assert seen == set(all_of_them[-37:])
@@ -121,18 +121,18 @@ def _probabilities(replay: Any) -> dict[int, float]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_soft_capacity(kind: str) -> None:
-    """With slack, only `trim` drops transitions: the oldest, which are never drawn again."""
+    """A replay with slack: only `trim` drops transitions: the oldest, which are never drawn again."""
     replay = KINDS[kind](20, slack=15)
     replay.add(numbered(range(33)))
     assert len(replay) == 33
     assert replay.trim() == 13
     assert len(replay) == 20
     assert replay.trim() == 0
-    assert min(drawn(replay, 20, 64)) >= 13
+    assert min(draw_counts(replay, 20, 64)) >= 13
     replay.add(numbered(range(33, 60)))  # more than fits: the slack is limited
     assert len(replay) == 35
     replay.trim()
-    assert min(drawn(replay, 20, 64)) >= 40
+    assert min(draw_counts(replay, 20, 64)) >= 40
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -167,7 +167,7 @@ def test_minibatch_of_all_transitions() -> None:
 def test_uniform_draws_equally() -> None:
     replay = UniformReplay(40)
     replay.add(numbered(range(60)))
-    assert p_value(drawn(replay, 300, 64), dict.fromkeys(range(20, 60), 1.0)) > MIN_P
+    assert p_value(draw_counts(replay, 300, 64), dict.fromkeys(range(20, 60), 1.0)) > MIN_P
 
 
 @pytest.mark.parametrize("batch", [7, 64])
@@ -185,7 +185,7 @@ def test_proportional_draws_by_priority(batch: int) -> None:
         priorities |= {numbers[place]: value for place, value in new.items()}
     powers = {number: p**0.6 for number, p in priorities.items() if number >= 80}
     # Numbers drawn less than five times are too rare for the test.
-    counts = drawn(replay, 20_000 // batch, batch)
+    counts = draw_counts(replay, 20_000 // batch, batch)
     common = {n: p for n, p in powers.items() if p / sum(powers.values()) * 20_000 > 5}
     assert p_value(Counter({n: counts[n] for n in common}), common) > MIN_P
 
@@ -197,13 +197,13 @@ def test_alpha_0_is_uniform(kind: Any) -> None:
     replay.add(numbered(range(30)), np.arange(30) ** 2.0)
     sample = replay.sample(256, np.random.default_rng(0))
     assert sample.weights == pytest.approx(np.ones(256))
-    assert p_value(drawn(replay, 600, 15), dict.fromkeys(range(30), 1.0)) > MIN_P
+    assert p_value(draw_counts(replay, 600, 15), dict.fromkeys(range(30), 1.0)) > MIN_P
 
 
 def test_four_priorities() -> None:
     """p = (4, 2, 1, 1), α = β = 1: P = (.5, .25, .125, .125), and weights (.25, .5, 1, 1).
 
-    A minibatch of 8 takes one from each eighth of the sum: each exactly as often as P says.
+    A minibatch of 8 takes one from each eighth of the sum, so each occurs exactly with probability P.
     """
     replay = ProportionalReplay(4, alpha=1.0, beta_start=1.0)
     replay.add(numbered(range(4)), np.array([4.0, 2.0, 1.0, 1.0]))
@@ -211,34 +211,34 @@ def test_four_priorities() -> None:
     assert Counter(sample.transitions.reward.tolist()) == {0: 4, 1: 2, 2: 1, 3: 1}
     of = dict(zip(sample.transitions.reward.tolist(), sample.weights.tolist(), strict=True))
     assert of == pytest.approx({0: 0.25, 1: 0.5, 2: 1.0, 3: 1.0})
-    assert p_value(drawn(replay, 1000, 8), {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.125}) > MIN_P
+    assert p_value(draw_counts(replay, 1000, 8), {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.125}) > MIN_P
 
 
 def test_rank_based_draws_by_rank() -> None:
-    """With errors 100, 3, 2, 1, the first is drawn 1/1^α : 1/4^α as often as the last, whatever its size."""
+    """Use errors 100, 3, 2, 1: the first is drawn 1/1^α : 1/4^α as often as the last, whatever its size."""
     replay = RankBasedReplay(4, alpha=0.7, resort_every=1)
     replay.add(numbered(range(4)), np.array([1.0, 100.0, 2.0, 3.0]))
     ranks = {1: 1, 3: 2, 2: 3, 0: 4}
-    assert p_value(drawn(replay, 1000, 8), {n: r**-0.7 for n, r in ranks.items()}) > MIN_P
+    assert p_value(draw_counts(replay, 1000, 8), {n: r**-0.7 for n, r in ranks.items()}) > MIN_P
     replay.update(np.array([1]), np.array([0.5]))
     ranks = {3: 1, 2: 2, 0: 3, 1: 4}
-    assert p_value(drawn(replay, 1000, 8), {n: r**-0.7 for n, r in ranks.items()}) > MIN_P
+    assert p_value(draw_counts(replay, 1000, 8), {n: r**-0.7 for n, r in ranks.items()}) > MIN_P
 
 
 def test_rank_based_sorts_periodically() -> None:
     replay = RankBasedReplay(100, alpha=1.0, resort_every=50)
     replay.add(numbered(range(60)), np.linspace(60, 1, 60))
-    before = drawn(replay, 200, 8)
+    before = draw_counts(replay, 200, 8)
     replay.add(numbered(range(60, 100)), np.full(40, 1e3))  # 40 changes: not sorted yet
-    assert max(drawn(replay, 50, 8)) < 60
+    assert max(draw_counts(replay, 50, 8)) < 60
     replay.update(np.arange(10), np.full(10, 0.1))  # 50
-    after = drawn(replay, 200, 8)
+    after = draw_counts(replay, 200, 8)
     assert max(after) >= 60
     assert before[0] > 4 * after[0]
 
 
 def test_weights_remove_the_bias() -> None:
-    """With β = 1, the weighted mean over draws is the mean over all."""
+    """Use β = 1: the weighted mean over draws is the mean over all."""
     rng = np.random.default_rng(3)
     replay = ProportionalReplay(200, alpha=0.6, beta_start=1.0)
     replay.add(numbered(range(200)), rng.gamma(2.0, size=200))
@@ -271,9 +271,9 @@ def test_new_transitions_have_the_highest_priority() -> None:
     replay.add(numbered([1]))
     replay.update(np.array([0]), np.array([0.0]))
     replay.add(numbered([2]), np.array([15.0]))
-    assert p_value(drawn(replay, 500, 8), {1: 5.0, 2: 15.0}) > MIN_P
+    assert p_value(draw_counts(replay, 500, 8), {1: 5.0, 2: 15.0}) > MIN_P
     replay.add(numbered([3]))
-    assert p_value(drawn(replay, 500, 8), {1: 5.0, 2: 15.0, 3: 15.0}) > MIN_P
+    assert p_value(draw_counts(replay, 500, 8), {1: 5.0, 2: 15.0, 3: 15.0}) > MIN_P
 
 
 # -- the sum tree ------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_sum_tree_matches_a_cumulative_sum(size: int) -> None:
 
 
 def test_sum_tree_does_not_drift() -> None:
-    """After many changes, the sums equal those of the leaves, up to the rounding of one sum."""
+    """The sums after many changes equal those of the leaves, up to the rounding of one sum."""
     rng = np.random.default_rng(0)
     tree = SumTree(500)
     for _ in range(3000):
@@ -346,7 +346,7 @@ def test_frames_are_stored_once() -> None:
 
 
 def test_frames_are_dropped_with_their_transitions() -> None:
-    """After many episodes of 3-step transitions, only frames of the last 100 transitions remain."""
+    """Add many episodes of 3-step transitions: only frames of the last 100 transitions remain."""
     replay = UniformReplay(100, stores_frames_once=True)
     reference: dict[float, tuple[np.ndarray, np.ndarray]] = {}
     for seed in range(12):
@@ -398,13 +398,13 @@ def test_shards_draw_like_one_replay() -> None:
         sharded.add(numbered(numbers), priorities[numbers], writer=writer)
     kept = {n: priorities[n] for n in range(90)}
     assert len(sharded) == 90
-    assert p_value(drawn(sharded, 500, 64), kept) > MIN_P
+    assert p_value(draw_counts(sharded, 500, 64), kept) > MIN_P
     sample = sharded.sample(64, rng)
     numbers = sample.transitions.reward.astype(int)
     p = priorities[numbers] / sum(kept.values())
     assert sample.weights == pytest.approx(importance_weights(p, 1.0), rel=1e-5)
     sharded.update(sample.indices, np.full(64, 1e-9))
-    assert not set(numbers.tolist()) & set(drawn(sharded, 20, 32))
+    assert not set(numbers.tolist()) & set(draw_counts(sharded, 20, 32))
 
 
 def test_concurrent_writers() -> None:
