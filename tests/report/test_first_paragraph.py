@@ -48,7 +48,7 @@ def test_measured_run_states_its_step() -> None:
 
 
 @pytest.mark.parametrize("target", [0.5, 0.999])
-def test_target_is_named(tmp_path: Path, target: float) -> None:
+def test_target_is_stated(tmp_path: Path, target: float) -> None:
     run = with_quantities("trained", tmp_path)
     record = read_json(run / "record.json")
     record["job"]["training"]["target_accuracy"] = target

@@ -204,7 +204,7 @@ def test_custom_drawing_and_empty_page():
 
 
 @pytest.mark.parametrize("module", ["matplotlib", "jinja2", "nbclient", "tensorboard"])
-def test_missing_extra_is_named(module, monkeypatch):
+def test_missing_extra_is_reported(module, monkeypatch):
     import importlib
     import sys
 

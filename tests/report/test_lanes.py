@@ -29,7 +29,7 @@ def texts(figure: Figure) -> list[str]:
 
 
 def test_first_seconds_of_actors_and_learners() -> None:
-    """In 2 s the learner works 1 s and the actor 1.5 s, without a server. Report and explanation show the same section."""
+    """The learner works 1 of 2 s and the actor 1.5 s, without a server. Report and explanation show the same section."""
     record = Record(kind="measured", title="apex on CartPole-v1")
     assert timeline_sections(record) == []
     spans = [("actor", 0, 0.0, 1.0), ("learner", 0, 1.0, 2.0), ("actor", 0, 1.5, 2.0)]

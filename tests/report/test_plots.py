@@ -45,7 +45,7 @@ def panel(num_series, x=(1, 2, 4, 8, 16), is_joined=True, **fields):
     return Lines("labels", "accuracy, %", series, **fields)
 
 
-def drawn(lines, others=()):
+def draw_panel(lines, others=()):
     """Return the axes of a panel after layout, and points per pixel."""
     drawing = draw(Figure([lines, *others]))
     return drawing.axes[0], 72 / drawing.dpi
@@ -64,7 +64,7 @@ def markers(axes, points_per_pixel):
 def test_error_bars_do_not_overlap_and_stay_inside(num_series, is_log, is_half):
     x = (1, 2, 4, 8, 16) if is_log else (1, 2, 3, 4, 5)
     lines = panel(num_series, x, log_x=is_log, x_ticks=x)
-    axes, scale = drawn(lines, [lines] if is_half else [])
+    axes, scale = draw_panel(lines, [lines] if is_half else [])
     centres = markers(axes, scale)
     assert len(centres) == num_series
     for a, b in combinations(range(num_series), 2):
@@ -78,7 +78,7 @@ def test_error_bars_do_not_overlap_and_stay_inside(num_series, is_log, is_half):
 
 
 def test_bars_and_caps_move_with_their_marker():
-    axes, scale = drawn(panel(3))
+    axes, scale = draw_panel(panel(3))
     for container, centres in zip(axes.containers, markers(axes, scale), strict=True):
         line, caps, (bars,) = container
         for cap in caps:
@@ -91,14 +91,14 @@ def test_bars_and_caps_move_with_their_marker():
 def test_separate_points_and_single_series_do_not_move():
     apart = Lines("x", "y", [measured("a", [1, 2], [3, 4]), measured("b", [1.5, 2.5], [3, 4])])
     for lines in (apart, panel(1)):
-        axes, scale = drawn(lines)
+        axes, scale = draw_panel(lines)
         for s, centres in zip(lines.series, markers(axes, scale), strict=True):
             points = np.column_stack([s.x, s.y])
             np.testing.assert_allclose(centres, scale * axes.transData.transform(points))
 
 
 def colors(lines):
-    return [to_hex(c[0].get_color()) for c in drawn(lines)[0].containers]
+    return [to_hex(c[0].get_color()) for c in draw_panel(lines)[0].containers]
 
 
 def test_several_measured_series_have_distinct_colours():
@@ -111,14 +111,14 @@ def test_several_measured_series_have_distinct_colours():
 
 
 def test_unjoined_series_has_no_line():
-    axes, _ = drawn(panel(2, is_joined=False))
+    axes, _ = draw_panel(panel(2, is_joined=False))
     assert [c[0].get_linestyle() for c in axes.containers] == ["None", "None"]
 
 
 def test_many_joined_points_have_a_band():
     epochs = list(range(1, 31))
     accuracy = [90 - 30 / e for e in epochs]
-    axes, _ = drawn(Lines("epoch", "accuracy", [measured("a", epochs, accuracy, 2.0, is_joined=True)]))
+    axes, _ = draw_panel(Lines("epoch", "accuracy", [measured("a", epochs, accuracy, 2.0, is_joined=True)]))
     assert not axes.containers
     (band,) = [c for c in axes.collections if isinstance(c, PolyCollection)]
     corners = band.get_paths()[0].vertices
@@ -137,13 +137,13 @@ def test_names_replace_numbers():
 
 
 def test_long_names_are_slanted_without_overlap():
-    axes, _ = drawn(panel(2, range(8), x_ticks=range(8), x_names=NAMES), [panel(1)])
+    axes, _ = draw_panel(panel(2, range(8), x_ticks=range(8), x_names=NAMES), [panel(1)])
     labels = axes.get_xticklabels()
     assert [label.get_text() for label in labels] == NAMES
     assert {label.get_rotation() for label in labels} == {30}
     ends = [label.get_window_extent().x1 for label in labels]
     heights = [label.get_fontsize() * axes.get_figure(root=True).dpi / 72 for label in labels]
-    # Slanted lines are a line height apart if their ends are twice that apart (sin 30° = 0.5).
+    # Slanted lines have a distance of a line height if their ends have twice that distance (sin 30° = 0.5).
     assert all(b - a >= 2 * h - 1 for (a, b), h in zip(pairwise(ends), heights[1:], strict=True))
 
 
@@ -212,7 +212,7 @@ def test_pictures_next_to_lines():
     assert len(draw(figure).axes) == 5
 
 
-def test_damaged_picture_is_named():
+def test_damaged_picture_is_reported():
     whole = base64.b64decode(png_base64(random_pixels(8, 8, 3)))
     cut = base64.b64encode(whole[:40]).decode()
     with pytest.raises(FileFormatError, match="picture 'cat' is damaged"):
@@ -242,11 +242,11 @@ def test_legend_labels_are_complete_at_any_width():
 def test_several_predicted_series_have_distinct_colours():
     lines = Lines("n", "y", [Series(name, "predicted", [1, 2, 4], [1.0, 2.0, 3.0]) for name in "abc"])
     assert _colors(lines) == list(SERIES_COLORS[:3])
-    axes, _ = drawn(lines)
+    axes, _ = draw_panel(lines)
     assert [line.get_marker() for line in axes.lines] == ["o"] * 3
     long = Lines("n", "y", [Series("a", "predicted", list(range(1, 40)), [1.0] * 39)])
     assert _colors(long) == [ROLE_COLORS["predicted"]]
-    assert drawn(long)[0].lines[0].get_marker() == ""
+    assert draw_panel(long)[0].lines[0].get_marker() == ""
 
 
 def test_notes_are_next_to_their_points():
@@ -265,7 +265,7 @@ def test_axis_from_zero_has_room_for_a_mark():
         [Mark("y", 475.0, "solved")],
         from_zero=True,
     )
-    axes, _ = drawn(lines)
+    axes, _ = draw_panel(lines)
     low, high = axes.get_ylim()
     assert low == 0
     assert high > 475

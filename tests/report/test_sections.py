@@ -282,7 +282,7 @@ def test_computation_and_communication_bars_add_up():
     assert predicted.note == "179 ms, the step 100 ms"
 
 
-def test_jobs_of_one_network_are_named_by_differences():
+def test_jobs_of_one_network_are_labelled_by_differences():
     def trained(batch: int, accuracy: float) -> Record:
         job = {"network": {"name": "small"}, "data": {"name": "digits"}, "training": {"batch": batch, "epochs": 2}}
         record = Record(kind="measured", title="t", job=job)
