@@ -104,7 +104,7 @@ def test_full_disk_preserves_the_previous_checkpoint(tmp_path: Path, num_bytes: 
     assert list(tmp_path.iterdir()) == [before]
 
 
-def test_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
+def test_old_checkpoints_are_removed(tmp_path: Path) -> None:
     step = make_step(make_job())
     for number in (4, 8, 12):
         checkpoint.save(tmp_path, step, Progress(step=number))

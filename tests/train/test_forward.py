@@ -38,7 +38,7 @@ IMAGES: dict[str, Any] = {
 }
 
 
-def asked(fields: dict[str, Any], *changes: str) -> Job:
+def inference_job(fields: dict[str, Any], *changes: str) -> Job:
     return jobs.changed(jobs.from_dict(fields), ["mode=inference", *changes])
 
 
@@ -51,7 +51,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> RankContext:
 
 @pytest.mark.parametrize("fields", [IMAGES, TEXT], ids=["images", "text"])
 def test_step_output_matches_evaluation_mode(fields: dict[str, Any], place: RankContext) -> None:
-    job = asked(fields)
+    job = inference_job(fields)
     dataset = datasets.load(job.data, job.training.seed)
     step = ForwardStep(job, dataset, place)
     step.run(3)
@@ -66,7 +66,7 @@ def test_step_output_matches_evaluation_mode(fields: dict[str, Any], place: Rank
 
 @pytest.mark.parametrize("fields", [IMAGES, TEXT], ids=["images", "text"])
 def test_inference_has_percentiles_and_no_training_values(fields: dict[str, Any], tmp_path: Path) -> None:
-    job = asked(fields)
+    job = inference_job(fields)
     record = launch.measure(job, Timing(2, 120), out=tmp_path / "run").record()
     assert record.job.mode == "inference"
     assert record.title.startswith(f"inference of {job.network.name} on {job.data.name} at batch {job.training.batch}")
@@ -84,7 +84,7 @@ def test_inference_has_percentiles_and_no_training_values(fields: dict[str, Any]
 
 
 def test_inference_memory_matches_the_trace(tmp_path: Path) -> None:
-    job = asked(IMAGES, "network.name=resnet20", "data.shape=[3,32,32]", "training.batch=16")
+    job = inference_job(IMAGES, "network.name=resnet20", "data.shape=[3,32,32]", "training.batch=16")
     record = launch.measure(job, Timing(1, 3), out=tmp_path / "run").record()
     predicted = footprint_of_job(trace_job(job), job).at(16).total
     # The trace excludes the workspace of convolutions.
@@ -92,7 +92,7 @@ def test_inference_memory_matches_the_trace(tmp_path: Path) -> None:
 
 
 def test_inference_ranks_are_independent(tmp_path: Path) -> None:
-    job = asked(IMAGES, "backend=ddp", "cluster.count=2")
+    job = inference_job(IMAGES, "backend=ddp", "cluster.count=2")
     record = launch.measure(job, Timing(1, 20), out=tmp_path / "run").record()
     assert record.world == 2
     assert "communication_exposed_s" not in record.quantities
@@ -126,12 +126,12 @@ def test_few_batches_have_no_high_percentile() -> None:
 )
 def test_unsupported_jobs_are_refused(fields: dict[str, Any], changes: list[str], words: str) -> None:
     with pytest.raises(JobError, match=words):
-        launch.check_anywhere(asked(fields, *changes))
+        launch.check_anywhere(inference_job(fields, *changes))
 
 
 def test_inference_job_cannot_be_trained(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="nothing is trained"):
-        launch.train(asked(IMAGES), out=tmp_path / "run")
+        launch.train(inference_job(IMAGES), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

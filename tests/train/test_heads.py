@@ -76,7 +76,7 @@ def test_head_of_other_classes_is_replaced(trained: str) -> None:
     assert said.startswith("2 tensors of weights from ")
 
 
-def test_head_of_the_same_classes_is_kept(trained: str) -> None:
+def test_head_of_the_same_classes_is_reused(trained: str) -> None:
     job = digits_job(f"network.weights={trained}")
     loss, source = start(job)
     assert loss < 0.5 * CHANCE
@@ -120,7 +120,7 @@ def test_run_states_its_classes(tmp_path: Path) -> None:
         assert load_start(network, on, dataset).endswith(wanted)
 
 
-def test_head_option_new_and_kept(tmp_path: Path) -> None:
+def test_head_option(tmp_path: Path) -> None:
     path = str(tmp_path / "ten.safetensors")
     save_file(build("resnet20").state_dict(), path)
     assert load_pretrained(build("resnet20"), path, "resnet20", "new").fresh == ("linear.weight", "linear.bias")

@@ -155,7 +155,7 @@ def gradient(step: TrainingStep, samples: slice | list[int]) -> torch.Tensor:
     [(("training.batch=15",), (0, 7, 15)), (("training.accumulation=3",), (0, 5, 10, 16))],
 )
 def test_batch_parts_are_halves_or_accumulated_parts(overrides: tuple[str, ...], ends: tuple[int, ...]) -> None:
-    """Without batch norm, the gradient of the batch is the combination of its parts."""
+    """The gradient of a batch without batch norm is the combination of its parts."""
     job = make_job(*overrides, "training.noise_scale_every=1", network="plain")
     step = TrainingStep(job, datasets.load(job.data), PLACE)
     step.noise = GradientNoise(step)
@@ -176,7 +176,7 @@ def test_batch_parts_are_halves_or_accumulated_parts(overrides: tuple[str, ...],
 
 
 def test_copies_of_a_sample_stay_in_one_part() -> None:
-    """For 16 samples in two copies, the halves are samples 0 to 7 and 8 to 15 with both copies."""
+    """Use 16 samples in two copies: the halves are samples 0 to 7 and 8 to 15 with both copies."""
     extra = ("training.augmentation.copies=2", "training.augmentation.crop=2", "training.noise_scale_every=1")
     job = make_job(*extra, network="plain")
     step = TrainingStep(job, datasets.load(job.data), PLACE)

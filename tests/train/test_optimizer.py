@@ -36,7 +36,7 @@ def test_first_matching_group_applies() -> None:
     assert [g["lr"] for g in optimizer.param_groups] == [0.2, 0.1]
 
 
-def test_pattern_without_match_is_named() -> None:
+def test_pattern_without_match_is_reported() -> None:
     training = Training.model_validate({"parameter_groups": [{"match": "layer9.*"}]})
     with pytest.raises(InputError, match=r"no parameter is left for 'layer9"):
         parameter_groups(network(), training)

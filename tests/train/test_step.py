@@ -162,7 +162,7 @@ def test_frozen_trunk_does_not_change(frozen_norm: str) -> None:
 
 
 def test_cached_features_give_the_same_losses() -> None:
-    """Without dropout and augmentation, a head learns the same from cached features as after its trunk."""
+    """A head without dropout and augmentation learns the same from cached features as after its trunk."""
     kept, dataset = make_step("training.trainable=head")
     behind, _ = make_step("training.trainable=head", "training.augmentation.crop=1")
     behind.train_input.augmentation = None  # the trunk runs, on unchanged images

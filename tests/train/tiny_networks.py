@@ -24,10 +24,10 @@ def plain(num_classes: int = 10, in_channels: int = 1) -> nn.Module:
 
 
 def random(num_classes: int = 10, sleep_s: float = 0.0, hold: str = "", hold_at: int = 12) -> nn.Module:
-    """Batch norm and dropout: what makes a resumed run differ if anything is forgotten.
+    """Return a network with batch norm and dropout: a resumed run differs if any state is missing.
 
     Args:
-        hold: a file; as long as it is there, no process gets beyond the start of its step `hold_at`.
+        hold: a file; while it exists, processes wait at the start of their step `hold_at`.
     """
     return nn.Sequential(
         _Sleep(sleep_s, hold, hold_at), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
@@ -46,11 +46,11 @@ def killed_once(num_classes: int = 10) -> nn.Module:
 
 
 def failing(num_classes: int = 10, how: str = "kill", rank: int = 1, times: int = 1, marks: str = "") -> nn.Module:
-    """A rank that is killed or hangs in its tenth step, its second evaluation or its second checkpoint.
+    """Return a network whose rank is killed or hangs in its tenth step, its second evaluation or its second checkpoint.
 
     Args:
         how: `kill`; `stop` (by SIGSTOP, in forward); or an endless loop in `input`, `evaluation` or `checkpoint`.
-        times: how often, each time leaving a file in the folder `marks`.
+        times: number of faults; each creates a file in the folder `marks`.
     """
     if os.environ.get("RANK") == str(rank):
         fault = _Fault(how, times, Path(marks))
