@@ -93,7 +93,7 @@ def test_untimed_values_are_missing(run):
     assert figures.communication_share is None
     assert figures.straggler is None
     assert all(rank.exchange_share is None and rank.input_share is None for rank in figures.ranks)
-    assert "–" in drawn(figures)
+    assert "–" in display_text(figures)
 
 
 def test_only_the_last_ten_seconds_count(run):
@@ -210,7 +210,7 @@ def test_learners_of_an_asynchronous_run(run):
     assert figures.straggler is not None
     assert (figures.straggler.rank, figures.straggler.share) == (1, pytest.approx(1.0))
     assert figures.left_s == pytest.approx((40 - 6) / 15)
-    text = drawn(figures)
+    text = display_text(figures)
     assert "staleness" in text
     assert "waits for gradients" not in text
 
@@ -245,7 +245,7 @@ def test_each_line_is_read_once(run, monkeypatch):
 # -- the display ------------------------------------------------------------------------------------------
 
 
-def drawn(figures, width=100, height=30):
+def display_text(figures, width=100, height=30):
     console = Console(file=StringIO(), width=width, height=height, force_terminal=False)
     console.print(drawing(figures, height))
     return console.file.getvalue()
@@ -257,7 +257,7 @@ def test_display_of_two_ranks(run):
         write(second, range(1, 5), wait_s=0.005)
     live = LiveRun(run)
     live.poll()
-    lines = [line.rstrip() for line in drawn(live.figures()).splitlines()]
+    lines = [line.rstrip() for line in display_text(live.figures()).splitlines()]
     assert lines[0].split() == ["training", "step", "4/40", "━" * 3, "10.0", "steps/s", "3.6", "s", "left"]
     assert lines[1:] == [
         "loss 1.0000",
@@ -275,7 +275,7 @@ def test_display_of_one_rank(run):
         write(lines, range(1, 5), wait_s=None, input_s=0.02)
     live = LiveRun(run)
     live.poll()
-    text = drawn(live.figures()).splitlines()
+    text = display_text(live.figures()).splitlines()
     assert len(text) == 2
     assert text[1].rstrip() == "loss 1.0000 · input 20 % of a step"
 
@@ -287,7 +287,7 @@ def test_display_selects_from_many_ranks(run):
         lines.close()
     live = LiveRun(run)
     live.poll()
-    text = drawn(live.figures(), height=20)
+    text = display_text(live.figures(), height=20)
     assert len(text.splitlines()) <= 20
     assert "33" in text
     assert "and 28 more" in text
