@@ -73,7 +73,7 @@ def test_unreachable_latency_reports_the_fastest() -> None:
     assert answer.data["fastest"]["batch_per_device"] == 1
 
 
-def test_no_latency_but_no_usable_setting() -> None:
+def test_takeaway_if_only_outliers_remain() -> None:
     result = serve(TRACE, JOB, SearchSpace(DEVICES, [1], BATCHES)).result
     assert result.fastest is not None
     takeaway = _takeaway(replace(result, settings=[]), "sample")

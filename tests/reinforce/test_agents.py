@@ -186,7 +186,7 @@ def test_hand_computed_targets(double: bool) -> None:
     assert agent.targets(sample)[1].item() == -2.0
 
 
-def test_network_is_its_own_target_by_default() -> None:
+def test_network_is_its_own_target_without_copies() -> None:
     agent = dqn_of(job_of(target_every=0), Corridor(is_number=False))
     assert agent.target is agent.network
 

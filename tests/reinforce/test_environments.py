@@ -95,7 +95,7 @@ class TestAtari:
             before = seen
 
     @pytest.mark.parametrize("stack", [1, 6])
-    def test_observation_has_the_requested_images(self, stack: int) -> None:
+    def test_observation_has_the_requested_number_of_images(self, stack: int) -> None:
         game, usual = (
             environments.make(job_on("atari:pong", "dqn-2015", noop_starts=0, **more))
             for more in ({"frame_stack": stack}, {})
