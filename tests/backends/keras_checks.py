@@ -1,7 +1,7 @@
-"""Run by test_tensorflow.py in a process of its own, with TensorFlow and without torch: `python keras_checks.py FOLDER`.
+"""Compare TensorFlow with results that PyTorch wrote: `python keras_checks.py FOLDER`, in a process without torch.
 
-For every `port-*.npz` (images and what torch made of them) and `update-*.npz` (an optimizer's steps) of the folder, the
-largest difference to what TensorFlow makes of it, as JSON.
+test_tensorflow.py runs it. For every `port-*.npz` (images and the torch network's output) and `update-*.npz` (an
+optimizer's steps) it prints the largest difference as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ape-X and Gorila on Ray: what passes between their parts, who takes the place of whom, runs as jobs."""
+"""Ape-X and Gorila on Ray: messages between the processes, replacement after a crash, and runs as jobs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _layout(job: Job) -> Any:
 
 @pytest.fixture(scope="module")
 def apex(ray_is_up: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Two actors, two shards, a learner: at work in the first test, killed in the second."""
+    """A group of two actors, two shards and a learner. The first test trains it; the second kills its processes."""
     from chronograd.backends.apex.group import ApexGroup
 
     job = job_of("apex", actors=2, replay_shards=2, replay_size=20_000)
@@ -70,8 +70,8 @@ def apex(ray_is_up: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield group
 
 
-def test_apex_keeps_its_pace_and_learns(apex: Any) -> None:
-    """Steps as asked, an update every 8 of them; everything that is made comes into replay; parameters are published."""
+def test_apex_learns_at_the_configured_update_rate(apex: Any) -> None:
+    """One update every 8 steps; replay receives every transition; the learner publishes its parameters."""
     from chronograd.reinforce.systems import SystemsView
 
     view = SystemsView(2, SMALL["training"]["batch"])
@@ -96,10 +96,10 @@ def test_apex_keeps_its_pace_and_learns(apex: Any) -> None:
     assert view.verdict().evidence
 
 
-def test_whatever_dies_is_replaced(apex: Any) -> None:
-    """An actor, one of two shards, the learner: the run goes on, says what was lost, and the learner has its checkpoint.
+def test_apex_replaces_dead_processes(apex: Any) -> None:
+    """Kill an actor, a shard and the learner: the run goes on and logs the losses.
 
-    Each process of a shard has all that was added to it, and nothing else: that which died took along what it had.
+    Each process of a shard holds exactly the transitions added to it. A dead process takes its transitions with it.
     """
     from chronograd.train.checkpoint_folder import Progress
 
@@ -146,8 +146,8 @@ def test_whatever_dies_is_replaced(apex: Any) -> None:
 
 @pytest.mark.usefixtures("ray_is_up")
 @pytest.mark.parametrize("is_bundled", [False, True])
-def test_gorila_drops_what_is_stale(is_bundled: bool) -> None:
-    """Two learners over two servers. With a limit of 0 whatever another overtook is dropped, and the rest is 0 stale."""
+def test_gorila_drops_stale_gradients(is_bundled: bool) -> None:
+    """With a staleness limit of 0, the servers drop every overtaken gradient; all applied ones have staleness 0."""
     from chronograd.backends.gorila.group import GorilaGroup
     from chronograd.backends.gorila.roles import GradientLimits
 
@@ -169,8 +169,8 @@ def test_gorila_drops_what_is_stale(is_bundled: bool) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1, 1000])
-def test_a_server_counts_staleness_and_drops_what_is_beyond_its_limit(most: int) -> None:
-    """Gradients on versions 0, 0, 1, 0: each is as stale as updates were made since, and one that is dropped makes none."""
+def test_server_counts_staleness_and_applies_its_limit(most: int) -> None:
+    """Gradients on versions 0, 0, 1, 0: staleness counts applied updates since that version, without dropped ones."""
     from chronograd.backends.gorila.roles import GorilaServer, GradientLimits
     from chronograd.backends.parameter_server.actors import Shard
 
@@ -191,7 +191,7 @@ def test_a_server_counts_staleness_and_drops_what_is_beyond_its_limit(most: int)
 
 
 def test_outliers() -> None:
-    """A loss a hundred times the others is one; a slow rise is not, nor is anything before losses are known."""
+    """A loss a hundred times the others is an outlier; a slow rise and the first losses are not."""
     from chronograd.backends.gorila.roles import KNOWN_LOSSES, Outliers
 
     losses = Outliers(5.0)
@@ -203,8 +203,8 @@ def test_outliers() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["apex", "gorila"])
-def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
-    """As a job: after kill -9 of the driver the same command finishes it, from its checkpoint; the record has both."""
+def test_killed_run_resumes(tmp_path: Path, algorithm: str) -> None:
+    """After kill -9 of the driver, the same command continues from the checkpoint; the record covers both attempts."""
     from chronograd.launch import jobs as launch
     from chronograd.report.runs import report
     from chronograd.rundir.steps import Epoch, Start
@@ -246,8 +246,8 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
 
 
 @pytest.mark.usefixtures("ray_is_up")
-def test_a_dead_server_is_named_and_no_learner_blamed() -> None:
-    """A learner that asks a dead server fails with an error of Ray's that looks like its own death."""
+def test_dead_server_is_reported_instead_of_its_learner() -> None:
+    """A learner that calls a dead server raises the same Ray error as a learner that died."""
     from chronograd.backends.gorila.group import GorilaGroup
     from chronograd.backends.ray_session import ray_module
 
@@ -272,8 +272,8 @@ def test_a_dead_server_is_named_and_no_learner_blamed() -> None:
 
 
 @pytest.mark.usefixtures("ray_is_up")
-def test_a_lost_replay_stops_nobody() -> None:
-    """The only shard dies while actors wait for a slow learner: they fill the next. After an epoch's last step nothing can."""
+def test_run_survives_the_loss_of_its_only_replay_shard() -> None:
+    """Actors refill an empty shard while they wait for a slow learner, but not after an epoch's last step."""
     from chronograd.backends.apex.group import ApexGroup
 
     slow = ["network.options.hidden=[512,512]", "training.batch=256"]
@@ -307,8 +307,8 @@ def test_a_lost_replay_stops_nobody() -> None:
 
 
 @pytest.mark.usefixtures("ray_is_up")
-def test_a_learner_dies_during_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It loses nothing, the run goes on and says so; checkpoints within an epoch have the time until then."""
+def test_learner_dies_during_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run loses nothing and logs the death; until then the driver can write checkpoints within an epoch."""
     from chronograd.backends.apex import run as driver
     from chronograd.backends.apex.group import ApexGroup
     from chronograd.reinforce.worker import evaluated
@@ -351,7 +351,7 @@ def test_a_learner_dies_during_an_evaluation(tmp_path: Path, monkeypatch: pytest
 
 
 class _Recorder:
-    """An actor of Ray's that notes what its method `act` is told."""
+    """A Ray actor that records the arguments of its method `act`."""
 
     def __init__(self, actor: Any) -> None:
         self.actor, self.told = actor, list[int]()
@@ -363,8 +363,8 @@ class _Recorder:
 
 
 @pytest.mark.usefixtures("ray_is_up")
-def test_gorila_goes_on_with_its_epsilon(tmp_path: Path) -> None:
-    """From a checkpoint of step 900, actors are told of 900 steps and those since."""
+def test_gorila_resumes_with_its_epsilon(tmp_path: Path) -> None:
+    """From a checkpoint of step 900, actors receive 900 steps plus the steps since then."""
     from chronograd.backends.gorila.group import GorilaGroup
     from chronograd.train.checkpoint_folder import Progress
 
@@ -382,8 +382,8 @@ def test_gorila_goes_on_with_its_epsilon(tmp_path: Path) -> None:
     assert all(900 <= told < 1000 for told in recorder.told)
 
 
-def test_random_numbers_are_not_those_of_before() -> None:
-    """Of an actor, of one in its place, of one of the same number in a resumed run: each begins elsewhere."""
+def test_replaced_and_resumed_actors_draw_new_numbers() -> None:
+    """An actor, its replacement, and the same actor in a resumed run have different random numbers."""
     from chronograd.backends.apex.roles import Actor
 
     job = job_of("apex")
@@ -391,8 +391,8 @@ def test_random_numbers_are_not_those_of_before() -> None:
     assert len({np.stack(seen).tobytes() for seen in firsts}) == 3
 
 
-def test_actors_give_the_priorities_that_the_learner_gives() -> None:
-    """Horgan et al. 2018: of the same transitions by the same network; ε where there is no error."""
+def test_actors_and_learner_compute_equal_priorities() -> None:
+    """Horgan et al. 2018: equal priorities for the same transitions and network; ε where there is no error."""
     from chronograd.backends.apex.roles import Actor
     from chronograd.reinforce.replay import Minibatch, Transitions
 
@@ -412,7 +412,7 @@ def test_actors_give_the_priorities_that_the_learner_gives() -> None:
 
 @pytest.mark.usefixtures("ray_is_up")
 @pytest.mark.parametrize("algorithm", ["apex", "gorila"])
-def test_a_run_that_diverges_ends_after_its_epoch(tmp_path: Path, algorithm: str) -> None:
+def test_diverged_run_ends_after_its_epoch(tmp_path: Path, algorithm: str) -> None:
     from chronograd.backends.apex import run as driver
     from chronograd.backends.apex.group import ApexGroup
     from chronograd.backends.gorila.group import GorilaGroup

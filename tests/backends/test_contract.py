@@ -1,7 +1,8 @@
-"""One contract for every backend: it trains as `single` does.
+"""The contract of all backends: each trains as `single` does.
 
-A network without batch norm and dropout, initial weights from a safetensors file, sample order from the
-seed: the loss after step 1 is within 1e-5 of that of `single`, after step 20 within 1e-3. Real processes.
+A network without batch norm and dropout starts from the weights in a safetensors file; the seed sets the sample order.
+The loss is within 1e-5 of the loss of `single` after step 1, and within 1e-3 after step 20. The ranks are real
+processes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PROCESSES = {name: 1 if name in ("data_parallel", "tf_mirrored") else DEVICES[na
 
 
 def make_job(backend: str, **training: object) -> Job:
-    """24 steps in two epochs; a batch of 31 has unequal shares for two ranks."""
+    """Return a job of 24 steps in two epochs; two ranks have unequal shares of a batch of 31."""
     return jobs.from_dict(
         {
             "network": {"name": "lenet5"},  # it has a Keras port
@@ -51,7 +52,7 @@ def make_job(backend: str, **training: object) -> Job:
 
 
 class Runs:
-    """Trains each backend once, all from one file of initial weights."""
+    """Runs of all backends, each trained once from the same initial weights."""
 
     def __init__(self, folder: Path) -> None:
         torch.manual_seed(123)
@@ -61,7 +62,7 @@ class Runs:
         self.trained = cache(self._train)
 
     def of(self, backend: str, launcher: str | None = None) -> RunDir:
-        """By default as the backend's own launcher starts it, but `local` in place of torchrun, which is slower."""
+        """Return the run of a backend, started by its own launcher, but by `local` instead of the slower torchrun."""
         own = registry.find(backend).plan(make_job(backend), Path(), []).launcher
         return self.trained(backend, launcher or own.replace("torchrun", "local"))
 
@@ -88,7 +89,7 @@ def single(runs: Runs) -> RunDir:
 @pytest.mark.parametrize("backend", [pytest.param(name, marks=PARTS.get(name, ())) for name in CHECKED])
 class TestEveryBackend:
     @pytest.mark.slow
-    def test_starts_from_the_given_weights_and_stays_with_single(self, run: RunDir, single: RunDir) -> None:
+    def test_losses_equal_those_of_single(self, run: RunDir, single: RunDir) -> None:
         expected, got = (one.record().curves["loss"].columns["loss"] for one in (single, run))
         assert len(got) == len(expected) == 24
         # The loss of a line is that before its update: lines 2 and 21 are the losses after steps 1 and 20.
@@ -96,26 +97,26 @@ class TestEveryBackend:
         assert got[1] == pytest.approx(expected[1], abs=1e-5)
         assert got[20] == pytest.approx(expected[20], abs=1e-3)
 
-    def test_evaluates_the_same_network(self, run: RunDir, single: RunDir) -> None:
+    def test_evaluation_equals_that_of_single(self, run: RunDir, single: RunDir) -> None:
         expected, got = (one.record().curves["training"].columns for one in (single, run))
         assert got["step"] == [12, 24]
         assert got["test_accuracy"] == pytest.approx(expected["test_accuracy"], abs=2 / 95)
         assert got["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-3)
 
-    def test_each_rank_writes_its_steps_and_the_record_says_how_many(self, backend: str, run: RunDir) -> None:
+    def test_ranks_write_their_steps_and_the_record_counts_them(self, backend: str, run: RunDir) -> None:
         assert run.ranks() == list(range(PROCESSES[backend]))
         record = run.record()
         assert (record.backend, record.cluster.count) == (backend, DEVICES[backend])
         assert record.value("epochs") == 2
 
-    def test_leaves_weights_that_anything_can_read(self, run: RunDir, single: RunDir) -> None:
+    def test_weights_are_readable_safetensors(self, run: RunDir, single: RunDir) -> None:
         expected, got = (
             load_file(list_checkpoints(one.checkpoints)[-1] / "model.safetensors") for one in (single, run)
         )
         assert got.keys() == expected.keys()
         assert all(torch.allclose(got[name], expected[name], atol=1e-3) for name in expected)
 
-    def test_refuses_or_takes_a_plan_before_anything_runs(self, backend: str) -> None:
+    def test_plan_is_checked_before_anything_runs(self, backend: str) -> None:
         plan = registry.find(backend).plan(make_job(backend), Path("run"), ["train"])
         assert plan.world_size == PROCESSES[backend]
         assert plan.command[-2:] == (str(Path("run").absolute()), "train")
@@ -132,13 +133,13 @@ def test_single_has_one_rank() -> None:
         registry.find("single").plan(jobs.changed(make_job("single"), ["cluster.count=2"]), Path(), [])
 
 
-def test_an_unknown_backend_names_near_ones() -> None:
+def test_unknown_backend_suggests_similar_names() -> None:
     with pytest.raises(NotFoundError, match="did you mean ddp"):
         registry.find("dpp")
 
 
 @pytest.mark.parametrize("name", sorted(set(registry.names()) - set(WATCHDOG)))
-def test_backends_that_cannot_run_here_say_what_is_missing(name: str) -> None:
+def test_unavailable_backends_state_the_missing_part(name: str) -> None:
     with pytest.raises(
         (RunError, MissingExtraError), match=f"backend {name} (cannot run here: .{{10}}|needs .*install)"
     ):

@@ -1,4 +1,4 @@
-"""Horovod beyond the contract of all backends: what it sends, when, and what it refuses."""
+"""Horovod beyond the contract of all backends: the data it sends, when it sends them, and jobs it refuses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Trained = Callable[..., RunDir]
 
 
 def make_job(*overrides: str) -> Job:
-    """12 steps; a batch of 31 has unequal shares for two ranks."""
+    """Return a job of 12 steps; two ranks have unequal shares of a batch of 31."""
     job = jobs.from_dict(
         {
             "network": {"name": "tiny_networks:plain"},
@@ -62,7 +62,7 @@ def _networks() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Trains a job once, by its overrides."""
+    """Return a function that trains each job once, by its overrides."""
     folder = tmp_path_factory.mktemp("horovod")
     return cache(lambda *overrides: launch.train(make_job(*overrides), parent=folder))
 
@@ -70,13 +70,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 # -- what is known without Horovod ------------------------------------------------------------------
 
 
-def test_where_it_is_not_built_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_horovod_shows_the_build_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(RunError, match=r"python -m chronograd\.backends\.horovod"):
         registry.find("horovod")
 
 
-def test_an_environment_made_for_another_one_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_other_packages_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = horovod_build.python().parents[1]
     folder.mkdir(parents=True)
@@ -86,8 +86,8 @@ def test_an_environment_made_for_another_one_does_not_count(tmp_path: Path, monk
     assert horovod_build.is_built()
 
 
-def test_its_environment_sees_this_package_first(tmp_path: Path) -> None:
-    """A Python that reads the .pth file, and starts with no packages at all, imports this very package."""
+def test_horovod_environment_imports_this_package_first(tmp_path: Path) -> None:
+    """A Python without packages that reads the .pth file imports this package."""
     (tmp_path / "seen.pth").write_text(horovod_build.seen_packages())
     script = f"import site; site.addsitedir({str(tmp_path)!r}); import chronograd.job; print(chronograd.job.__file__)"
     done = subprocess.run(
@@ -101,7 +101,7 @@ def test_its_environment_sees_this_package_first(tmp_path: Path) -> None:
     assert done.stdout.strip() == jobs.__file__, done.stderr
 
 
-def test_the_source_is_mended_once_and_only_where_it_is_known(tmp_path: Path) -> None:
+def test_source_is_patched_once_and_only_in_known_versions(tmp_path: Path) -> None:
     for name, old, _ in horovod_build.MENDS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"before\n{old}\nafter\n")
@@ -111,14 +111,14 @@ def test_the_source_is_mended_once_and_only_where_it_is_known(tmp_path: Path) ->
         horovod_build.mend(tmp_path)
 
 
-def test_the_plan_tells_horovod_how_much_to_send_at_once() -> None:
+def test_plan_sets_horovods_fusion_threshold() -> None:
     plan = horovod.plan(make_job("communication.bucket_bytes=1000000"), Path("run"), ["train"])
     assert (plan.world_size, plan.launcher) == (2, "horovodrun")
     assert plan.environment == {"OMP_NUM_THREADS": "1", "HOROVOD_FUSION_THRESHOLD": "1000000"}
     assert "HOROVOD_FUSION_THRESHOLD" not in horovod.plan(make_job(), Path("run"), ["train"]).environment
 
 
-def test_what_it_cannot_do_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_options_are_refused_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JobError, match="channels_last"):
         horovod.plan(make_job("training.channels_last=true"), Path(), [])
     monkeypatch.setattr("chronograd.measure.environment.gpus", lambda: [{"name": "NVIDIA A100-SXM4-80GB"}])
@@ -137,7 +137,7 @@ def test_a_rank_needs_horovodrun(capsys: pytest.CaptureFixture[str], monkeypatch
 
 
 @real
-def test_launchers_start_only_what_they_can(tmp_path: Path) -> None:
+def test_launchers_start_only_their_backends(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="launcher torchrun cannot start ranks of backend horovod"):
         launch.train(make_job(), out=tmp_path / "a", launcher="torchrun")
     with pytest.raises(JobError, match="launcher horovodrun cannot start ranks of backend ddp"):
@@ -145,14 +145,14 @@ def test_launchers_start_only_what_they_can(tmp_path: Path) -> None:
 
 
 @real
-def test_one_rank_does_what_single_does(trained: Trained) -> None:
+def test_one_rank_trains_like_single(trained: Trained) -> None:
     one, single = (losses(trained("cluster.count=1", f"backend={name}")) for name in ("horovod", "single"))
     assert one == single
 
 
 @real
-def test_half_precision_changes_what_is_sent_but_little(trained: Trained) -> None:
-    """The first loss is before anything was sent; float16 has 11 bits, so later ones differ, by less than a hundredth."""
+def test_half_precision_exchange_changes_losses_little(trained: Trained) -> None:
+    """The first loss precedes any exchange. float16 has 11 significant bits, so later losses differ by less than 1 %."""
     whole, half = losses(trained()), losses(trained("communication.compression=fp16"))
     assert half[0] == whole[0]
     assert half[1:] != whole[1:]
@@ -160,16 +160,18 @@ def test_half_precision_changes_what_is_sent_but_little(trained: Trained) -> Non
 
 
 @real
-def test_parts_of_a_batch_are_added_up_before_they_are_sent(trained: Trained) -> None:
-    """Three parts, of unequal sizes, make the same update as the whole batch."""
+def test_accumulated_gradients_are_sent_once(trained: Trained) -> None:
+    """Three unequal parts make the same update as the whole batch."""
     parts = losses(trained("training.accumulation=3", "communication.bucket_bytes=100"))
     assert parts == pytest.approx(losses(trained()), abs=1e-4)
 
 
 @real
-def test_apart_nothing_is_averaged_and_then_everything_once(tmp_path: Path) -> None:
-    """Of one weight, rank 0's 0, with gradients 1 and 2 on the two ranks. Apart each keeps its own. Two parts of a batch
-    make 2 and 4, on average 3, which a rate of 1 takes off the weight. Horovod's warnings are errors.
+def test_no_sync_delays_the_average_to_the_last_part(tmp_path: Path) -> None:
+    """Rank 0's weight is 0; the two ranks have gradients 1 and 2.
+
+    Without synchronisation each rank keeps its own gradient. Two parts of a batch sum to 2 and 4, whose average of 3
+    is subtracted at rate 1. Horovod's warnings are errors.
     """
     code = """
 import os, warnings, torch
@@ -216,7 +218,7 @@ def test_rate_and_epochs_scale_with_the_ranks(trained: Trained) -> None:
 
 @real
 def test_exposed_communication_is_measured(tmp_path: Path) -> None:
-    """Also with a batch in parts, which keep their gradients to themselves in either kind of step."""
+    """Includes accumulated batches, which keep their gradients local in both kinds of step."""
     job = make_job("training.accumulation=2")
     record = launch.measure(job, Timing(2, 6), out=tmp_path / "run").record()
     exposed = record["communication_exposed_s"]
@@ -226,7 +228,7 @@ def test_exposed_communication_is_measured(tmp_path: Path) -> None:
 
 
 @real
-def test_the_rank_that_fails_first_is_told(tmp_path: Path) -> None:
+def test_first_failing_rank_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="rank 1 failed with ValueError: no good on rank 1") as caught:
         launch.train(make_job("network.name=tiny_networks:raising"), out=tmp_path / "run")
     assert "[1]<stderr>:" in str(caught.value)
@@ -235,7 +237,7 @@ def test_the_rank_that_fails_first_is_told(tmp_path: Path) -> None:
 
 @real
 def test_resume_after_kill_9_is_bit_identical(tmp_path: Path, trained: Trained) -> None:
-    """The process that started horovodrun is killed; the ranks end, and a resumed run ends where it would have."""
+    """Kill the process that started horovodrun: the ranks end, and the resumed run equals an uninterrupted one."""
     hold = tmp_path / "hold"
     options = f"network.options={{hold: {hold}, hold_at: 16}}"
     held = ("network.name=tiny_networks:random", options, "training.epochs=3")
@@ -267,7 +269,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path, trained: Trained) 
 
 
 @real
-def test_a_rank_that_hangs_is_named_and_all_are_started_again(tmp_path: Path) -> None:
+def test_hung_rank_is_reported_and_all_ranks_restart(tmp_path: Path) -> None:
     (tmp_path / "marks").mkdir()
     options = f"network.options={{how: stop, times: 2, marks: {tmp_path / 'marks'}}}"
     hung = ("network.name=tiny_networks:failing", options, "cluster.timeout_s=6", "cluster.max_restarts=1")

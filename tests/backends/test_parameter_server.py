@@ -1,4 +1,4 @@
-"""Asynchronous SGD: what servers do, in closed form; and real runs on a Ray of their own."""
+"""Asynchronous SGD: server updates in closed form, and real runs on a separate Ray cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_ray = pytest.mark.ray
 
 
 def make_job(learners: int = 1, servers: int = 1, **training: Any) -> Job:
-    """24 updates in two epochs."""
+    """Return a job of 24 updates in two epochs."""
     return jobs.from_dict(
         {
             "network": {"name": "tiny_networks:plain"},
@@ -52,7 +52,7 @@ def make_job(learners: int = 1, servers: int = 1, **training: Any) -> Job:
 
 
 def make_server(is_staleness_aware: bool = False, **training: Any) -> ParameterServer:
-    """One parameter of two numbers, which starts at 1; plain SGD at rate 0.5 for 10 steps."""
+    """Return a server of one parameter: two numbers that start at 1, and plain SGD at rate 0.5 for 10 steps."""
     given = Training(**{"optimizer": "sgd", "learning_rate": 0.5, "momentum": 0.0, "schedule": "constant", **training})
     shard = Shard((0,), (torch.Size([2]),))
     server = ParameterServer(shard, torch.optim.SGD, [{"params": [0], "factor": 1.0}], given, 10, is_staleness_aware)
@@ -61,11 +61,11 @@ def make_server(is_staleness_aware: bool = False, **training: Any) -> ParameterS
 
 
 def push(server: ParameterServer, gradient: float, version: int) -> int:
-    """Returns the staleness."""
+    """Push a gradient and return its staleness."""
     return server.push(np.full(2, gradient, np.float32), frozenset(), version).staleness
 
 
-def test_staleness_is_the_number_of_updates_in_between() -> None:
+def test_staleness_counts_updates_in_between() -> None:
     server = make_server()
     assert [push(server, 0.0, version) for version in (0, 0, 1, 3, 0)] == [0, 1, 1, 0, 4]
     version, values = server.pull()
@@ -73,15 +73,15 @@ def test_staleness_is_the_number_of_updates_in_between() -> None:
 
 
 @pytest.mark.parametrize(("is_aware", "expected"), [(False, 1 - 4 * 0.5), (True, 1 - 0.5 * (1 + 1 + 1 / 2 + 1 / 3))])
-def test_a_stale_gradient_counts_less_where_that_is_asked_for(is_aware: bool, expected: float) -> None:
+def test_stale_gradients_get_a_lower_rate_on_request(is_aware: bool, expected: float) -> None:
     """Four gradients of 1 on version 0 have staleness 0, 1, 2, 3: rates 0.5 / max(1, staleness)."""
     server = make_server(is_aware)
     assert [push(server, 1.0, 0) for _ in range(4)] == [0, 1, 2, 3]
     assert server.pull()[1] == pytest.approx(expected)
 
 
-def test_the_schedule_follows_the_number_of_updates() -> None:
-    """one_cycle without momentum: rates 0.25, 0.5, 0.5, 0.4375 of a run of 10 steps, whoever makes them."""
+def test_schedule_follows_the_number_of_updates() -> None:
+    """one_cycle without momentum: rates 0.25, 0.5, 0.5, 0.4375 of a run of 10 steps, whichever learner pushes."""
     server = make_server(schedule="one_cycle")
     before, rates = 1.0, []
     for _ in range(4):
@@ -92,13 +92,13 @@ def test_the_schedule_follows_the_number_of_updates() -> None:
     assert rates == pytest.approx([0.25, 0.5, 0.5, 0.4375])
 
 
-def test_a_parameter_without_gradient_stays_even_under_weight_decay() -> None:
+def test_weight_decay_skips_parameters_without_gradient() -> None:
     server = make_server(weight_decay=0.1)
     server.push(np.ones(2, np.float32), frozenset({0}), 0)
     assert server.pull()[1].tolist() == [1.0, 1.0]
 
 
-def test_parameters_are_shared_out_whole_and_evenly() -> None:
+def test_parameters_are_balanced_over_servers() -> None:
     parameters = [torch.zeros(n) for n in (10, 60, 30, 20, 40)]
     # The largest first, each to the emptier: 60 | 40, 30 → 60 | 70, 20 → 80 | 70, 10 → 80 | 80.
     assert [shard.members for shard in shards(parameters, 2)] == [(1, 3), (0, 2, 4)]
@@ -110,8 +110,8 @@ def test_parameters_are_shared_out_whole_and_evenly() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adadelta"])
-def test_two_servers_do_what_one_optimizer_does(optimizer: str) -> None:
-    """With groups that have rates and decays of their own; and their states are that of the one."""
+def test_two_servers_match_one_optimizer(optimizer: str) -> None:
+    """With parameter groups of different rates and decays; the combined state equals that of one optimizer."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
     fields: dict[str, Any] = {
@@ -155,7 +155,7 @@ def test_two_servers_do_what_one_optimizer_does(optimizer: str) -> None:
         ("communication.compression=fp16", "has no communication.compression"),
     ],
 )
-def test_what_it_cannot_do_is_refused_before_anything_runs(override: str, message: str) -> None:
+def test_unsupported_jobs_are_refused_before_the_start(override: str, message: str) -> None:
     with pytest.raises(JobError, match=message):
         parameter_server.plan(jobs.changed(make_job(), [override]), Path("run"), ["train"])
 
@@ -178,7 +178,7 @@ def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """Every process that the test starts, and what they start, has this in its environment. None outlives the test."""
+    """Mark the environment of every process that the test starts, and check that none outlives the test."""
     monkeypatch.setenv(MARK, str(tmp_path))
     yield str(tmp_path)
     for pid in marked(str(tmp_path)):
@@ -186,7 +186,7 @@ def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 
 
 def marked(mark: str, containing: str = "") -> list[int]:
-    """Processes that have the mark, but for this one and dead ones, whose title contains some words."""
+    """Return other live processes with the mark whose title contains `containing`."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
@@ -202,7 +202,7 @@ def marked(mark: str, containing: str = "") -> list[int]:
 
 
 def wait_until(is_true: Any, seconds: float) -> float:
-    """Seconds that it took. Fails if it took more."""
+    """Return the seconds until a condition holds. Fails after a deadline."""
     start = time.monotonic()
     while not is_true():
         assert time.monotonic() - start < seconds, f"not within {seconds:g} s"
@@ -211,8 +211,8 @@ def wait_until(is_true: Any, seconds: float) -> float:
 
 
 @needs_ray
-def test_one_learner_is_single_and_leaves_nothing_behind(tmp_path: Path, mark: str) -> None:
-    """The contract of backends, over two servers; then one more epoch from the checkpoint."""
+def test_one_learner_equals_single_and_leaves_no_process(tmp_path: Path, mark: str) -> None:
+    """The contract of backends with two servers, then one more epoch from the checkpoint."""
     single = jobs.changed(make_job(), ["backend=single", "communication.servers=1"])
     expected = launch.train(single, out=tmp_path / "single").record().curves
     run = launch.train(make_job(servers=2), out=tmp_path / "asynchronous")
@@ -233,7 +233,7 @@ def test_one_learner_is_single_and_leaves_nothing_behind(tmp_path: Path, mark: s
 
 
 @needs_ray
-def test_several_learners_make_every_update_once_and_measure_their_staleness(tmp_path: Path, mark: str) -> None:
+def test_learners_share_all_updates_and_measure_staleness(tmp_path: Path, mark: str) -> None:
     run = launch.train(make_job(learners=3, servers=2, epochs=4), out=tmp_path / "run")
     assert marked(mark) == []
     assert run.ranks() == [0, 1, 2]
@@ -255,7 +255,7 @@ def is_timed(line: Line) -> bool:
 
 
 @needs_ray
-def test_measuring_and_then_the_record(tmp_path: Path, mark: str) -> None:
+def test_measurement_and_record(tmp_path: Path, mark: str) -> None:
     run = launch.measure(make_job(learners=2), Timing(2, 12), flops_per_step=1e6, out=tmp_path / "run")
     assert marked(mark) == []
     record = run.record()
@@ -273,7 +273,7 @@ def test_measuring_and_then_the_record(tmp_path: Path, mark: str) -> None:
 @pytest.mark.parametrize(
     ("victim", "who"), [("ray::GradientLearner", "learner 0 died"), ("ray::ParameterServer", "parameter server 0")]
 )
-def test_an_actor_that_dies_is_named(victim: str, who: str, tmp_path: Path, mark: str) -> None:
+def test_dead_actor_is_reported(victim: str, who: str, tmp_path: Path, mark: str) -> None:
     job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "network.options.sleep_s=0.02"])
     killed: list[int] = []
 
@@ -295,7 +295,7 @@ def test_an_actor_that_dies_is_named(victim: str, who: str, tmp_path: Path, mark
     ("victim", "servers"),
     [("ray::ParameterServer", 2), pytest.param("parameter_server.run", 1, marks=pytest.mark.real_exec)],
 )
-def test_a_run_whose_server_or_driver_is_killed_is_started_again(
+def test_run_restarts_after_its_server_or_driver_is_killed(
     victim: str, servers: int, tmp_path: Path, mark: str
 ) -> None:
     job = jobs.changed(make_job(learners=2, servers=servers, epochs=4), ["cluster.max_restarts=1"])
@@ -324,7 +324,7 @@ def test_a_run_whose_server_or_driver_is_killed_is_started_again(
 @pytest.mark.parametrize(
     ("victim", "who"), [("ray::GradientLearner", "learner 0 hung: it"), ("ray::ParameterServer", "server 0 hung: it")]
 )
-def test_an_actor_that_hangs_is_named(victim: str, who: str, tmp_path: Path, mark: str) -> None:
+def test_hung_actor_is_reported(victim: str, who: str, tmp_path: Path, mark: str) -> None:
     job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "cluster.timeout_s=6"])
     stopped: list[int] = []
 
@@ -355,7 +355,7 @@ def failing(num_classes):
 
 
 @needs_ray
-def test_an_error_in_a_learner_is_told(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learner_error_is_reported(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "networks_that_fail.py").write_text(FAILING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -373,7 +373,7 @@ def test_more_servers_than_parameters_are_refused(tmp_path: Path, mark: str) -> 
 
 
 @needs_ray
-def test_ray_and_all_actors_go_with_the_process_that_launched_them(tmp_path: Path, mark: str) -> None:
+def test_ray_and_actors_end_with_their_launcher(tmp_path: Path, mark: str) -> None:
     job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "network.options.sleep_s=0.02"])
     path = tmp_path / "job.yaml"
     path.write_text(jobs.to_yaml(job))
@@ -395,5 +395,5 @@ def test_ray_and_all_actors_go_with_the_process_that_launched_them(tmp_path: Pat
     assert not run.is_finished
 
 
-def test_it_is_a_backend() -> None:
+def test_parameter_server_is_a_registered_backend() -> None:
     assert "parameter_server" in registry.names()

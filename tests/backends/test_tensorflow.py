@@ -1,6 +1,6 @@
-"""TensorFlow backends: ports and update rules beside torch's, jobs that are refused, and real runs whose ranks have no torch.
+"""TensorFlow backends: ports and update rules compared with torch's, refused jobs, and real runs without torch.
 
-That two replicas train as `single` does is in test_contract.py. TensorFlow is never imported into the process of the tests.
+test_contract.py checks that two replicas train like `single`. The process of the tests never imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ needs_tensorflow = pytest.mark.tensorflow
 
 
 def make_job(backend: str, *overrides: str, count: int = 2) -> Job:
-    """Four steps per epoch, two epochs."""
+    """Return a job of two epochs with four steps each."""
     job = jobs.from_dict(
         {
             "network": {"name": "lenet5"},
@@ -77,7 +77,7 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-def what_torch_makes_of_images(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+def write_torch_outputs(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
     network = build(name, input_shape=shape, num_classes=7)
     for path, buffer in network.named_buffers():
         if path.endswith("running_mean"):
@@ -94,7 +94,7 @@ def what_torch_makes_of_images(name: str, shape: tuple[int, ...]) -> dict[str, A
     return {"network": name, "images_NCHW": images.numpy(), "evaluated": evaluated.numpy(), **weights, **after}
 
 
-def what_torch_makes_of_gradients(fields: dict[str, Any]) -> dict[str, Any]:
+def write_torch_updates(fields: dict[str, Any]) -> dict[str, Any]:
     module = torch.nn.Linear(5, 3, bias=False)
     start = module.weight.detach().numpy().copy()
     optimizer = make_optimizer(module, Training(learning_rate=0.3, **fields))
@@ -108,14 +108,14 @@ def what_torch_makes_of_gradients(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    """What keras_checks.py says of all networks and rules."""
+def differences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    """Return the differences that keras_checks.py reports for all networks and rules."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("keras")
     for name, shape in NETWORKS.items():
-        np.savez(folder / f"port-{name.replace(':', '-')}.npz", **what_torch_makes_of_images(name, shape))
+        np.savez(folder / f"port-{name.replace(':', '-')}.npz", **write_torch_outputs(name, shape))
     for name, fields in RULES.items():
-        np.savez(folder / f"update-{name}.npz", **what_torch_makes_of_gradients(fields))
+        np.savez(folder / f"update-{name}.npz", **write_torch_updates(fields))
     script = Path(__file__).with_name("keras_checks.py")
     environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
     done = subprocess.run(
@@ -127,23 +127,23 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float
 
 @needs_tensorflow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_twin_computes_what_the_torch_network_does(name: str, found: dict[str, dict[str, float]]) -> None:
-    differences = found[f"port-{name.replace(':', '-')}"]
+def test_keras_port_matches_the_torch_network(name: str, differences: dict[str, dict[str, float]]) -> None:
+    differences = differences[f"port-{name.replace(':', '-')}"]
     assert differences["evaluated"] < 1e-4
     assert differences["kept"] == 0
     assert differences.get("running", 0.0) < 1e-3
     assert ("running" in differences) == ("resnet" in name)
 
 
-def test_every_kind_of_twin_is_compared() -> None:
+def test_every_kind_of_keras_port_is_compared() -> None:
     deeper = {f"resnet{depth}" for depth in (14, 32, 44, 56, 110)}  # loops of the same blocks
     assert set(NETWORKS) | deeper == set(PORTS)
 
 
 @needs_tensorflow
 @pytest.mark.parametrize("name", RULES)
-def test_update_rules_are_those_of_torch(name: str, found: dict[str, dict[str, float]]) -> None:
-    assert found[f"update-{name}"]["worst"] < 1e-6
+def test_update_rules_match_torch(name: str, differences: dict[str, dict[str, float]]) -> None:
+    assert differences[f"update-{name}"]["worst"] < 1e-6
 
 
 # -- jobs that are refused -------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_update_rules_are_those_of_torch(name: str, found: dict[str, dict[str, f
         ("tf_multiworker", "cluster.max_restarts=1", "max_restarts is 1"),
     ],
 )
-def test_what_the_backends_do_not_do_is_refused_by_name(backend: str, override: str, match: str) -> None:
+def test_unsupported_fields_are_refused_by_name(backend: str, override: str, match: str) -> None:
     registry.load(backend).plan(make_job(backend), Path(), [])
     with pytest.raises(JobError, match=match) as refused:
         registry.load(backend).plan(make_job(backend, override), Path(), [])
@@ -181,13 +181,13 @@ def test_what_the_backends_do_not_do_is_refused_by_name(backend: str, override: 
 
 def meet(ranks: list[int], world_size: int, timeout_s: float) -> dict[int, Any]:
     master = "127.0.0.1", free_port()
-    found: dict[int, Any] = {}
+    differences: dict[int, Any] = {}
 
     def one(rank: int) -> None:
         try:
-            found[rank] = rendezvous.addresses(rank, world_size, master, timeout_s)
+            differences[rank] = rendezvous.addresses(rank, world_size, master, timeout_s)
         except RunError as error:
-            found[rank] = error
+            differences[rank] = error
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
     for thread in threads:
@@ -195,7 +195,7 @@ def meet(ranks: list[int], world_size: int, timeout_s: float) -> dict[int, Any]:
         time.sleep(0.1)
     for thread in threads:
         thread.join()
-    return found
+    return differences
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
@@ -207,7 +207,7 @@ def test_ranks_learn_each_others_addresses(order: list[int]) -> None:
 
 
 @pytest.mark.parametrize("alone", [0, 1])
-def test_a_rank_that_waits_in_vain_says_so(alone: int) -> None:
+def test_rank_reports_a_timeout_while_waiting_for_others(alone: int) -> None:
     error = meet([alone], 2, timeout_s=0.3)[alone]
     assert isinstance(error, RunError)
     assert f"rank {alone} of 2 did not meet the others at 127.0.0.1:" in error.message
@@ -218,7 +218,7 @@ def test_a_rank_that_waits_in_vain_says_so(alone: int) -> None:
 
 @pytest.fixture
 def without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks end with an error if anything in them imports torch; this process has it already."""
+    """Make ranks fail if they import torch, which the test process has loaded already."""
     folder = tmp_path / "in-the-way"
     folder.mkdir()
     (folder / "torch.py").write_text("raise SystemError('torch was imported')")
@@ -231,7 +231,7 @@ def weights(run: RunDir) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def one_replica(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, RunDir]:
-    """One job by `single` and by one replica: batch norm, nesterov, weight decay, label smoothing, a schedule."""
+    """One job, trained by `single` and by one replica, with batch norm, Nesterov momentum and label smoothing."""
     overrides = [
         *("network.name=resnet8", "training.nesterov=true", "training.weight_decay=0.01"),
         *("training.label_smoothing=0.1", "training.schedule=cosine", "training.warmup=0.2"),
@@ -258,8 +258,8 @@ def test_one_replica_trains_batch_norm_as_single_does(one_replica: tuple[RunDir,
 
 
 @needs_tensorflow
-def test_a_failing_rank_ends_the_run_with_its_error(one_replica: tuple[RunDir, RunDir], tmp_path: Path) -> None:
-    """A checkpoint of another job: the number of samples was changed by hand, and so the steps of an epoch."""
+def test_failing_rank_ends_the_run_with_its_error(one_replica: tuple[RunDir, RunDir], tmp_path: Path) -> None:
+    """The checkpoint belongs to another job: the test changes its number of samples, and thus the steps of an epoch."""
     shutil.copytree(one_replica[1].path, tmp_path / "run")
     run = RunDir.open(tmp_path / "run")
     (run.path / "record.json").unlink()
@@ -271,8 +271,8 @@ def test_a_failing_rank_ends_the_run_with_its_error(one_replica: tuple[RunDir, R
 
 @needs_tensorflow
 @pytest.mark.usefixtures("without_torch")
-def test_a_resumed_run_ends_where_it_would_have(tmp_path: Path) -> None:
-    """Two processes, ring, AdamW: the optimizer's state and its count of steps come back from the checkpoint."""
+def test_resumed_run_matches_an_uninterrupted_one(tmp_path: Path) -> None:
+    """Two processes with ring and AdamW restore the optimizer's state and step count from the checkpoint."""
     chosen = ["communication.all_reduce=ring", "communication.bucket_bytes=100000", "training.recipe=adamw"]
     job = make_job("tf_multiworker", *chosen, "training.epochs=2")
     run = launch.train(job, out=tmp_path / "run")
@@ -293,7 +293,7 @@ def test_a_resumed_run_ends_where_it_would_have(tmp_path: Path) -> None:
 
 @needs_tensorflow
 @pytest.mark.usefixtures("without_torch")
-def test_measuring_tells_exchange_from_computation(tmp_path: Path) -> None:
+def test_measurement_separates_exchange_and_computation(tmp_path: Path) -> None:
     job = make_job("tf_mirrored", "communication.all_reduce=hierarchical_copy")
     run = launch.measure(job, Timing(1, 3), flops_per_step=1e6, out=tmp_path / "run")
     record = run.record()
@@ -311,7 +311,7 @@ def test_measuring_tells_exchange_from_computation(tmp_path: Path) -> None:
 
 
 @needs_tensorflow
-def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+def test_processes_end_with_their_launcher(tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = tmp_path / "job.yaml"
     job.write_text(jobs.to_yaml(make_job("tf_multiworker", "training.epochs=100000")))
@@ -328,7 +328,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
 
 
 @needs_tensorflow
-def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
+def test_hung_rank_is_reported(tmp_path: Path) -> None:
     run, stopped = RunDir(tmp_path / "run"), list[int]()
 
     def stop(line: Line) -> None:
