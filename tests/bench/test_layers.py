@@ -1,4 +1,4 @@
-"""Times of layers: what belongs to which layer, products by their sizes, and what the verb prints. On the CPU."""
+"""Layer times on the CPU: self time of each layer, matrix products by size, and the verb's output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sleep(nn.Module):
         return x if self.inner is None else self.inner(x)
 
 
-def test_a_layer_has_its_own_time_and_not_that_of_the_layers_in_it() -> None:
+def test_layer_time_excludes_nested_layers() -> None:
     inner, twice = Sleep(0.02), Sleep(0.005)
     outer = Sleep(0.01, inner)
 
@@ -64,7 +64,7 @@ def measured(network: str, *overrides: str, **short: object) -> LayerTimes:
     return measure_layers(job_of(network, [*HERE, *overrides], short), repeats=2, warmup=1)
 
 
-def test_products_of_a_residual_network_have_its_macs() -> None:
+def test_products_of_residual_network_have_its_macs() -> None:
     times = measured("resnet8", batch=2)
     products = {layer.name: layer.product for layer in times.layers}
     # 3 x 3 over 3 channels to 16 at 32 x 32, two images; the classifier of 64 features.
@@ -81,29 +81,29 @@ def test_products_of_a_residual_network_have_its_macs() -> None:
     assert times.products_s == pytest.approx(sum(layer.product_s or 0 for layer in times.layers))
 
 
-def test_groups_are_products_of_their_own() -> None:
+def test_each_group_is_a_separate_product() -> None:
     times = measured("alexnet", batch=1, input=(3, 67, 67))
     conv2 = next(layer for layer in times.layers if layer.product is not None and layer.product.groups == 2)
     # conv2: 5 x 5 over 48 of 96 channels to 128 of 256, at 7 x 7.
     assert conv2.product == Product(m=128, n=7 * 7, k=48 * 25, groups=2)
 
 
-def test_an_image_transformer_is_timed_too() -> None:
-    """Attention is no single product; its linear layers are, of batch × tokens columns."""
+def test_vision_transformer_products() -> None:
+    """Attention is not a single product; the linear layers have batch × tokens columns."""
     times = measured("timm:vit_tiny_patch16_224", batch=1, input=(3, 224, 224))
     products = {layer.name: layer.product for layer in times.layers}
     assert products["blocks.0.attn"] is None
     assert products["blocks.0.attn.qkv"] == Product(m=3 * 192, n=197, k=192)
 
 
-def test_a_product_too_large_for_its_operands_is_cut_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_product_is_cut_and_its_time_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     whole_s = product_seconds(Product(m=64, n=4096, k=256), CPU, torch.float32)
     monkeypatch.setattr("chronograd.measure.layer_clock._MAX_OPERAND_BYTES", 4 * (64 * 256 + 512 * (64 + 256)))
     cut_s = product_seconds(Product(m=64, n=4096, k=256), CPU, torch.float32)
     assert 0.1 < cut_s / whole_s < 10
 
 
-def test_predicted_for_a_named_device() -> None:
+def test_prediction_for_a_named_device() -> None:
     job = job_of("resnet8", HERE, {"batch": 2})
     times = measure_layers(job, repeats=1, warmup=1, on="v100")
     assert times.predicted_on.startswith("NVIDIA Tesla V100")
@@ -116,7 +116,7 @@ def test_predicted_for_a_named_device() -> None:
     assert "predicted" in texts[0]
 
 
-def test_what_was_printed_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_output_can_be_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["torchvision:alexnet", *HERE, "--input", "3,64,64", "--layers", "--repeats", "2", "--warmup", "1"]
     assert main(["measure", *arguments, "--json"]) == 0
     text = capsys.readouterr().out
@@ -142,19 +142,21 @@ def test_what_was_printed_is_read_again(tmp_path: Path, capsys: pytest.CaptureFi
         (["--layers", "--on", "v1000"], "unknown device"),
     ],
 )
-def test_what_does_not_go_with_layers(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_conflict_with_layers(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     status = main(["measure", "resnet8", *HERE, "--batch", "2", *arguments])
     assert status == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_unrelated_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"format": "chronograd-record", "version": 1}')
     with pytest.raises(FileFormatError, match="has no layer times"):
         layer_times.read(tmp_path / "other.json")
 
 
-def test_a_transposed_convolution_is_no_product_of_its_own() -> None:
+def test_transposed_convolution_is_not_a_separate_product() -> None:
     from chronograd.count.tracing import trace
 
     network = nn.Sequential(nn.ConvTranspose2d(4, 8, 2, 2), nn.Conv2d(8, 8, 3))
@@ -163,6 +165,6 @@ def test_a_transposed_convolution_is_no_product_of_its_own() -> None:
     assert products == [None, Product(m=8, n=14 * 14, k=72)]
 
 
-def test_a_device_that_is_not_here_is_refused() -> None:
+def test_absent_device_is_refused() -> None:
     with pytest.raises(InputError, match=r"cluster\.device is v100"):
         measure_layers(job_of("resnet8", ["cluster.device=v100"], {"batch": 1}), repeats=1, warmup=1)

@@ -1,4 +1,4 @@
-"""Two jobs measured in turn, for real: order, resuming, and the gate on their pairs."""
+"""Two jobs measured in alternating rounds: order, resuming, and the gate on their pairs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMED = Timing(**TIMING)
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Three rounds of a job and of one with more work, as the command line measures them."""
+    """Three rounds of a job and of one with more work, measured by the command line."""
     folder = tmp_path_factory.mktemp("rounds")
     for name, batch in (("a", 16), ("b", 128)):
         one = jobs.changed(jobs.from_dict(TINY), [f"training.batch={batch}"])
@@ -42,8 +42,8 @@ def measured(tmp_path_factory):
     return folder / "ab", command
 
 
-def test_rounds_take_turns_and_are_gated_as_pairs(measured, capsys):
-    """A step of B is never below a hundredth of A's, and seldom above: the interval is that of three changes, t = 4.303."""
+def test_rounds_alternate_and_the_gate_uses_pairs(measured, capsys):
+    """B is rarely faster than A and never 100 times faster: the interval of three changes uses t = 4.303."""
     folder, command = measured
     assert main([*command, "--fail-if", "step_time > -99%", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
@@ -62,7 +62,7 @@ def test_rounds_take_turns_and_are_gated_as_pairs(measured, capsys):
     assert [name for _, name in begun] == ["a1", "b1", "b2", "a2", "a3", "b3"]
 
 
-def test_it_continues_with_the_runs_that_are_missing(measured, capsys, tmp_path: Path):
+def test_interrupted_rounds_continue_with_missing_runs(measured, capsys, tmp_path: Path):
     folder, command = measured
     main(command)
     copy = shutil.copytree(folder, tmp_path / "ab")
@@ -76,7 +76,7 @@ def test_it_continues_with_the_runs_that_are_missing(measured, capsys, tmp_path:
     assert {path.name for path in (copy / "b").iterdir()} == {f"round-{number}" for number in (1, 2, 3, 4)}
 
 
-def test_the_runs_can_be_judged_again(measured, capsys):
+def test_saved_rounds_can_be_judged_again(measured, capsys):
     folder, command = measured
     main([*command, "--json", "--fail-if", "throughput < -5%"])
     first = json.loads(capsys.readouterr().out)["conditions"]
@@ -87,7 +87,7 @@ def test_the_runs_can_be_judged_again(measured, capsys):
         assert first == [again]
 
 
-def test_python_measures_as_the_command_line_does(tmp_path: Path):
+def test_python_result_equals_the_command_lines(tmp_path: Path):
     job = jobs.from_dict(TINY)
     answer = chronograd.compare_jobs(job, job, "training.batch=8", rounds=3, out=str(tmp_path / "ab"), **TIMING)
     assert answer.data["rounds"] == 3
@@ -95,7 +95,7 @@ def test_python_measures_as_the_command_line_does(tmp_path: Path):
     assert json.loads((tmp_path / "ab" / PLAN).read_text())["b"]["training"]["batch"] == 8
 
 
-def test_other_jobs_and_other_folders_are_refused(tmp_path: Path):
+def test_other_jobs_and_folders_are_refused(tmp_path: Path):
     job = jobs.from_dict(TINY)
     (tmp_path / "ab").mkdir()
     (tmp_path / "ab" / PLAN).write_text(json.dumps({"a": jobs.resolved(job), "b": {}, "timing": asdict(TIMED)}))

@@ -27,7 +27,7 @@ TINY = {
 }
 
 
-def test_every_point_follows_from_what_was_measured(tmp_path: Path) -> None:
+def test_points_follow_from_the_measurements(tmp_path: Path) -> None:
     job = jobs.from_dict(TINY)
     record = measure_scaling(job, [1, 2], ["strong", "weak"], folder=tmp_path, samples=64, timing=Timing(1, 3))
     rows = {(row.scaling, row.world): row for row in record.tables.scaling if row.kind == "measured"}
@@ -51,7 +51,7 @@ def test_every_point_follows_from_what_was_measured(tmp_path: Path) -> None:
     assert weak.iteration_growth == pytest.approx(weak.step_time_s / rows["weak", 1].step_time_s)
 
 
-def test_a_world_that_cannot_run_is_a_row_that_says_why() -> None:
+def test_world_that_cannot_run_has_a_row_with_the_reason() -> None:
     job = jobs.changed(jobs.from_dict(TINY), ["backend=data_parallel"])
 
     def refuse(one: jobs.Job) -> Record:
@@ -62,8 +62,8 @@ def test_a_world_that_cannot_run_is_a_row_that_says_why() -> None:
     assert "no GPU" in point.reason
 
 
-def test_a_run_without_a_whole_batch_has_no_time() -> None:
-    """64 samples: sixteen ranks of 8 in weak scaling would need 128. 20 samples of batch 8 make two steps."""
+def test_incomplete_batch_has_no_time() -> None:
+    """Weak scaling to 16 ranks of 8 samples needs 128 samples, but there are 64. 20 samples at batch 8 make two steps."""
     job = jobs.changed(jobs.from_dict(TINY), ["cluster.device=v100"])
     trace = trace_job(job)
     eight, sixteen = Ladder(job, trace, 64).predicted([8, 16], "weak")
@@ -76,9 +76,7 @@ def test_a_run_without_a_whole_batch_has_no_time() -> None:
     assert one.training_time_s == pytest.approx(3 * 2 * one.step_time_s)
 
 
-def test_what_is_predicted_beside_waits_for_its_input_as_predict_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prediction_includes_the_wait_for_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photographs = {"network": {"name": "alexnet"}, "data": {"name": "imagenet"}, "cluster": {"device": "v100"}}
     job = jobs.from_dict({**photographs, "training": {"batch": 256}})
 
@@ -124,7 +122,7 @@ def test_measure_world_and_epochs_on_the_command_line(tmp_path: Path, capsys: py
     assert main(["measure", str(path), "--world", "1,x"]) == 2
 
 
-def test_batches_say_where_an_epoch_is_shortest_and_where_memory_ends() -> None:
+def test_batches_show_shortest_epoch_and_memory_limit() -> None:
     names = ("epoch_time_s", "epoch_compute_time_s", "throughput_samples_per_s", "memory_peak_bytes")
     rows = [
         {"batch": 32, **dict.fromkeys(names, 2.0), "reason": ""},
