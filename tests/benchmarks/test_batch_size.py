@@ -1,4 +1,4 @@
-"""The benchmark of batches: its comparison is arithmetic, a run of it stops at the target, and its page is what it printed."""
+"""The batch size benchmark: its comparison in closed form, early stopping at the target, and its page."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent.parent
 RESULTS = json.loads((ROOT / "benchmarks" / "results" / "batch_size.json").read_text())
 
 
-def test_steps_and_measured_scale_are_put_side_by_side(tmp_path: Path) -> None:
-    """Planted: a critical batch of 50; runs at the better rate measure 100, at the worse 7."""
+def test_steps_and_measured_noise_scale_are_compared(tmp_path: Path) -> None:
+    """Planted critical batch of 50; the better rate measures 100, the worse one 7."""
     truth, runs = BatchModel(100, 5000), []
     for batch in (10, 50, 250):
         for rate, slower, measured in ((0.1, 1.0, 100), (0.2, 1.5, 7)):
@@ -36,8 +36,8 @@ def test_steps_and_measured_scale_are_put_side_by_side(tmp_path: Path) -> None:
     assert [w["target_test_loss"] for w in saved["workloads"]] == [1, 2]
 
 
-def test_a_run_ends_at_the_target() -> None:
-    """On drawn images, which are told apart in a few steps; the first look that is below is not the last step there is."""
+def test_run_ends_at_the_target() -> None:
+    """Synthetic images reach the target in a few steps, before the last step."""
     fields = {"network": {"name": PERCEPTRON, "options": {"image_size": 8}}, "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 4, "samples": 64}}  # fmt: skip
     job = make_job(PERCEPTRON, 16, 0.1, 0, 100)
     job = jobs.from_dict(
@@ -51,8 +51,8 @@ def test_a_run_ends_at_the_target() -> None:
 
 
 @pytest.mark.parametrize("workload", RESULTS["workloads"], ids=lambda w: f"{w['network']}-{w['target_test_loss']}")
-def test_the_page_has_what_was_saved(workload: dict[str, Any]) -> None:
-    """To all digits but the last: another processor sums in another order."""
+def test_page_matches_the_saved_results(workload: dict[str, Any]) -> None:
+    """The last digit may differ, as processors sum in different orders."""
     page = (ROOT / "docs" / "convergence.md").read_text()
     assert table(workload) in page
     runs = [Trained(**{**run, "noise_scale": Quantity(**run["noise_scale"])}) for run in workload["runs"]]

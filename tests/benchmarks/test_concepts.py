@@ -1,4 +1,4 @@
-"""The concept pages fit a screen, their figures are what the command draws, and their numbers are computed or have a source."""
+"""Concept pages: one screen each, figures equal to the command's output, numbers computed or with a source."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def text_of(name: str) -> str:
     return " ".join((FOLDER / f"{name}.md").read_text().split())
 
 
-def test_there_is_a_page_for_each_figure_and_the_index_names_it() -> None:
+def test_each_figure_has_a_page_in_the_index() -> None:
     assert {path.stem for path in PAGES} == set(FIGURES)
     index = (FOLDER / "README.md").read_text()
     assert [p.stem for p in PAGES] == sorted(re.findall(r"^\| \[[^\]]+\]\(([\w-]+)\.md\)", index, re.M))
@@ -65,7 +65,7 @@ def test_there_is_a_page_for_each_figure_and_the_index_names_it() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
-def test_a_page_fits_a_screen_and_has_a_figure_and_papers(path: Path) -> None:
+def test_page_fits_a_screen_with_figure_and_papers(path: Path) -> None:
     page = Concept.read(path)
     assert len(path.read_text().splitlines()) <= 60
     assert page.opening
@@ -78,7 +78,7 @@ NUMBER = re.compile(r"-?\d+\.\d+")
 
 
 @pytest.mark.parametrize("name", sorted(FIGURES))
-def test_a_figure_is_what_the_command_draws(name: str, tmp_path: Path) -> None:
+def test_figure_equals_the_commands_output(name: str, tmp_path: Path) -> None:
     plots.save(FIGURES[name](), tmp_path / "made.svg")
     # Pixels are compressed by libraries that differ, and processors differ in the last digit of a place.
     made, stored = (
@@ -240,7 +240,7 @@ def of_weakly_and_semi_supervised() -> Iterator[str]:
 
 
 def of_dqn_line_by_line() -> Iterator[str]:
-    """Numbers of the algorithm's lines; the code beside them is held by a test of its own."""
+    """Return the numbers of the algorithm's lines; another test checks the code next to them."""
     yield from (f"| {number} |" for number in range(1, 14))
 
 
@@ -315,19 +315,19 @@ def of_gorila_and_ape_x() -> Iterator[str]:
 
 
 @cache
-def held(name: str) -> tuple[str, ...]:
-    """Words of a page whose numbers are computed here, or have a source in concept_sources.toml."""
+def checked_words(name: str) -> tuple[str, ...]:
+    """Return the words of a page with computed numbers or with a source in concept_sources.toml."""
     computed = globals().get(f"of_{name.replace('-', '_')}")
     cited = tomllib.loads((Path(__file__).parent / "concept_sources.toml").read_text()).get(name, {})
     return (*(computed() if computed else ()), *cited)
 
 
-def unheld(name: str, text: str) -> list[str]:
-    """Numbers of a page that stand neither in words that are computed nor in words with a source, and such words that are gone.
+def unchecked_numbers(name: str, text: str) -> list[str]:
+    """Return numbers of a page without a check or source, and checked words that the page lacks.
 
-    0, 1 and 2, sizes of kernels, years and what is in code are not asked for.
+    Skips 0, 1 and 2, kernel sizes, years, and numbers in code.
     """
-    words = held(name)
+    words = checked_words(name)
     gone = [f"gone: {one}" for one in words if one not in text]
     for one in sorted(words, key=len, reverse=True):
         text = text.replace(one, " ; ")
@@ -335,46 +335,46 @@ def unheld(name: str, text: str) -> list[str]:
     return gone + [left[max(0, n.start - 30) : n.start + 30] for n in numbers(left) if n.value not in (0, 1, 2)]
 
 
-def spoken(name: str) -> str:
-    """What a page says, in one line: without its sources, pictures, and targets of links."""
+def prose_of(name: str) -> str:
+    """Return the text of a page as one line, without sources, pictures, and link targets."""
     text = (FOLDER / f"{name}.md").read_text().partition("## Sources")[0]
     return " ".join(without_links(text).split())
 
 
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_every_number_is_computed_or_has_a_source(name: str) -> None:
-    assert unheld(name, spoken(name)) == []
+    assert unchecked_numbers(name, prose_of(name)) == []
 
 
-def test_a_wrong_number_is_seen() -> None:
-    """Each number of each page, one larger in its first digit."""
+def test_wrong_number_is_detected() -> None:
+    """Increase the first digit of each number of each page."""
     seen = missed = 0
     for name in FIGURES:
-        text = spoken(name)
+        text = prose_of(name)
         for number in numbers(re.sub(r"\b\d×\d\b|\d+×\d+d|\b(19|20)\d\d\b", lambda m: "x" * len(m[0]), text)):
             if number.value in (0, 1, 2):
                 continue
             place = number.start + re.search(r"\d", number.text).start()  # type: ignore[union-attr]
             wrong = f"{text[:place]}{int(text[place]) % 9 + 1}{text[place + 1 :]}"
-            seen, missed = seen + 1, missed + (unheld(name, wrong) == [])
+            seen, missed = seen + 1, missed + (unchecked_numbers(name, wrong) == [])
     assert seen > 150
     assert missed == 0
 
 
-def test_synchronising_after_each_layer_costs_most_where_layers_are_as_short_as_launches() -> None:
+def test_layer_synchronisation_costs_most_for_short_layers() -> None:
     ratios = {kernel: float(np.divide(*whole_and_sum_us(kernel)[::-1])) for kernel in (1.0, 5.0, 2000.0)}
     assert ratios[5.0] > ratios[1.0] > 2
     assert ratios[2000.0] == pytest.approx(1, abs=0.01)
 
 
-def test_labels_get_worse_with_k_and_the_smallest_class_is_filled_by_p() -> None:
+def test_label_quality_falls_with_k_and_p_fills_small_classes() -> None:
     right, smallest = selection([100, 800, 3200], [1, 3])
     assert right[0] > 99
     assert right == sorted(right, reverse=True)
     assert smallest[1] < smallest[3] == 3200
 
 
-def test_each_line_of_the_algorithm_stands_beside_the_line_that_does_it() -> None:
+def test_algorithm_lines_match_the_code_lines() -> None:
     source = Path(dqn.__file__).read_text().splitlines()
     rows = re.findall(r"^\| (\d+) \| .* \| `(.*)` \|$", (FOLDER / "dqn-line-by-line.md").read_text(), re.M)
     assert [int(number) for number, _ in rows] == list(range(1, 14))
@@ -385,7 +385,7 @@ def test_each_line_of_the_algorithm_stands_beside_the_line_that_does_it() -> Non
     assert any("self.target.load_state_dict(self.network.state_dict())" in line for line in source)
 
 
-def test_levers_pay_what_the_page_says() -> None:
+def test_savings_of_levers_match_the_page() -> None:
     paid = {name: payouts[-1] for name, payouts in mean_payouts().items()}
     text = text_of("exploration-and-exploitation")
     assert f"{paid['ε = 0.1']:.2f} with ε = 0.1 and {paid['ε = 0.01']:.2f} with ε = 0.01" in text

@@ -1,4 +1,4 @@
-"""The first epoch at which an entry of DAWNBench was at 75 %."""
+"""The first epoch at which a DAWNBench entry reaches 75 % accuracy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.dawnbench import entries
 
 
-def test_the_first_epoch_at_the_target(tmp_path: Path) -> None:
+def test_first_epoch_at_the_target(tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
     path.write_text(
         "file,dataset,epoch,hours,acc\nImageNet/train/a.tsv,ImageNet,1,0.5,74.9\nImageNet/train/a.tsv,ImageNet,2,1.0,75.0\n"

@@ -1,4 +1,4 @@
-"""What a larger size would take: every job of it is listed without running any, and pages print those hours."""
+"""Hours that larger experiments would need: the list covers every job without running it, and pages print the hours."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NOT_RUN = [(study, one) for study in studies().values() for one in study.not_run
 
 
 @pytest.mark.parametrize("name", sorted({study.name for study, _ in NOT_RUN}))
-def test_jobs_of_the_published_size_are_those_that_were_run(name: str) -> None:
-    """As many, for as many updates: so none of the larger size is forgotten."""
+def test_job_list_at_the_run_size_equals_the_runs(name: str) -> None:
+    """Equal numbers of jobs and updates, so the list for the larger size omits no job."""
     results = Results.load(FOLDER / name / "results.json")
     rows = results.rows.get("runs") or results.rows["networks"]
     listed = jobs(find(name), "laptop")
@@ -27,14 +27,14 @@ def test_jobs_of_the_published_size_are_those_that_were_run(name: str) -> None:
 
 
 @pytest.mark.parametrize(("study", "one"), NOT_RUN, ids=[f"{study.name}-{one.size}" for study, one in NOT_RUN])
-def test_hours_are_those_of_the_jobs(study: Study, one: NotRun) -> None:
+def test_hours_are_the_sum_of_the_jobs(study: Study, one: NotRun) -> None:
     assert one.hours == pytest.approx(hours_on_two_cores(study, one.size), rel=0.1)
     if one.gpu_hours:
         assert one.gpu_hours == pytest.approx(hours_on_a_gpu(study, one.size), rel=0.3)
 
 
 @pytest.mark.parametrize("name", sorted({study.name for study, _ in NOT_RUN}))
-def test_a_page_says_what_is_missing_and_how_to_get_it(name: str) -> None:
+def test_page_states_missing_runs_and_the_command(name: str) -> None:
     page = find(name).page(Results.load(FOLDER / name / "results.json"))
     (section,) = [section for section in page.sections if section.title == MISSING]
     for one in find(name).not_run:

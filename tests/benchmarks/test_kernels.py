@@ -1,4 +1,4 @@
-"""Kernels as traces, the residual of timed kernels, and rates learnt from relatives."""
+"""Kernels as traces, the learned residual of timed kernels, and rates learned from related kernels."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TestKernels:
         per_byte = [Work.of(gemm(64, 10, dtype), 128).sample_bytes.item() for dtype in ("int8", "float16", "float32")]
         assert per_byte == [128 * 74, 2 * 128 * 74, 4 * 128 * 74]
 
-    def test_a_linear_layer_is_a_product_with_a_bias(self) -> None:
+    def test_linear_layer_is_a_product_with_bias(self) -> None:
         work = Work.of(linear(64, 10), 128)
         assert work.weight_bytes.item() == 4 * (64 * 10 + 10)
         assert (work.depth.item(), work.width.item()) == (64, 10)
@@ -65,7 +65,7 @@ class TestKernels:
     def test_a_layer_norm_reads_scale_and_shift(self) -> None:
         assert Work.of(layer_norm(32), 100).weight_bytes.item() == 4 * 2 * 32
 
-    def test_all_directions_of_a_convolution_multiply_as_often(self) -> None:
+    def test_convolution_gradients_have_the_forward_macs(self) -> None:
         # VGG's second layer: 64 x 224 x 224 outputs, each of 64 x 3 x 3 products.
         layer = Convolution(64, 64, (224, 224), (3, 3), (1, 1), (1, 1))
         flops = {d: Work.of(layer.trace(d), 4).flops.item() for d in ("forward", "data", "weights")}
@@ -86,14 +86,14 @@ class TestKernels:
         with pytest.raises(InputError, match="dtype is 'int5'"):
             gemm(8, 8, "int5")
 
-    def test_a_kernel_survives_being_written(self) -> None:
+    def test_kernel_round_trips_through_a_file(self) -> None:
         trace = Convolution(3, 8, (8, 8), (3, 3)).trace("data")
         again = Trace.from_json(trace.to_json())
         assert Work.of(again, 3).flops.tolist() == Work.of(trace, 3).flops.tolist()
 
 
 class TestResidual:
-    def test_follows_what_it_was_given_and_forgets_far_away(self) -> None:
+    def test_residual_fits_near_points_and_vanishes_far_away(self) -> None:
         x = np.linspace(0, 6, 25)[:, None]
         y = 0.4 * np.sin(x[:, 0])
         residual = Residual(x, y)
@@ -102,7 +102,7 @@ class TestResidual:
         assert abs(mean[2]) < 0.02
         assert deviation[2] > 3 * deviation[0]
 
-    def test_noise_is_not_learnt_by_heart(self) -> None:
+    def test_residual_does_not_fit_noise(self) -> None:
         rng = np.random.default_rng(0)
         x, y = rng.uniform(0, 3, (60, 2)), rng.normal(0, 0.3, 60)
         mean, deviation = Residual(x, y).at(rng.uniform(0, 3, (200, 2)))
@@ -111,7 +111,7 @@ class TestResidual:
 
 
 def _timed(times_of: Calibration, sizes: list[tuple[int, int, int]], tile: int) -> list[Sample]:
-    """Products whose width is padded to a tile: what a calibration without tiles cannot say."""
+    """Return products whose width is padded to a tile, which a calibration without tiles cannot express."""
     found = []
     for rows, depth, width in sizes:
         padded = -(-width // tile) * tile
@@ -120,7 +120,7 @@ def _timed(times_of: Calibration, sizes: list[tuple[int, int, int]], tile: int) 
     return found
 
 
-def test_the_residual_learns_padding_that_the_calibration_cannot() -> None:
+def test_residual_learns_tile_padding() -> None:
     rng = np.random.default_rng(0)
     widths = [16, 32, 64, 128, 256]
     sizes = [(int(2 ** rng.integers(6, 13)), int(2 ** rng.integers(6, 13)), int(rng.choice(widths))) for _ in range(90)]
@@ -138,7 +138,7 @@ def test_the_residual_learns_padding_that_the_calibration_cannot() -> None:
 
 
 class TestRelatives:
-    def test_unseen_classes_take_the_rates_of_like_ones(self) -> None:
+    def test_unseen_classes_use_rates_of_similar_classes(self) -> None:
         prior = from_datasheet(device("v100"))
         fitted = replace(
             share(prior, "gemm.forward", 0.33),

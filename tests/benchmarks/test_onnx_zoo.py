@@ -1,4 +1,4 @@
-"""Which networks export: a small one that does, one that does not, and the page is what was saved."""
+"""Which networks export to ONNX: one success, one failure, and the page equals the saved results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWN = ROOT / "tests" / "deploy" / "exported_networks.py"
 
 
 @pytest.mark.onnx
-def test_what_exports_and_what_does_not_is_saved_with_the_reason(
+def test_export_failures_are_saved_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved, shown = tmp_path / "saved.json", tmp_path / "page.md"
@@ -34,7 +34,7 @@ def test_what_exports_and_what_does_not_is_saved_with_the_reason(
     assert text.index("Chooses") < text.index("`lenet5`")
 
 
-def test_the_page_has_what_was_saved() -> None:
+def test_page_matches_the_saved_results() -> None:
     saved = json.loads(SAVED.read_text())
     assert (ROOT / "docs" / "exporting.md").read_text().endswith(page(saved["rows"], saved["versions"]))
     assert {row["network"] for row in saved["rows"]} <= set(networks())

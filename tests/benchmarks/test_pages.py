@@ -1,4 +1,4 @@
-"""Figures of docs/clusters.md are those of the committed results."""
+"""Figures of docs/clusters.md equal the committed results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def results(name: str) -> dict[str, Any]:
     return data
 
 
-def test_what_is_right_of_ranks_and_what_is_not() -> None:
+def test_rank_diagnosis_counts_match_the_results() -> None:
     rows = results("ranks")["rows"]
     one, two = ({row["network"]: row for row in rows if row["world"] == world} for world in (1, 2))
     judged = [row[name]["is_right"] for row in two.values() for name in ("step_time_s", "communication_exposed_s")]
@@ -39,8 +39,8 @@ def test_what_is_right_of_ranks_and_what_is_not() -> None:
     assert f"exposed communication is {1000 * too_long:.0f} ms too long, and everything else is {shown}" in PAGE
 
 
-def test_the_table_of_faults_is_that_of_the_results() -> None:
-    """Medians say of which jobs they are."""
+def test_fault_table_matches_the_results() -> None:
+    """Medians name their jobs."""
     table = faults.table(results("faults"))
     assert " ".join(table.split()) in PAGE
     assert table.splitlines()[0].count("median of jobs with any") == 2
@@ -48,7 +48,7 @@ def test_the_table_of_faults_is_that_of_the_results() -> None:
     assert f"| {np.median(redone):.0f} in {len(redone)} jobs, at most {max(redone):.0f} |" in table
 
 
-def test_what_a_burst_is_worth_is_that_of_the_links() -> None:
+def test_burst_gain_matches_the_measured_links() -> None:
     names = {field.name for field in fields(TimedCollective)}
     (slow,) = (link for link in results("links")["links"] if link["rate_mbit"] == 100)
     rows = [TimedCollective(**{name: value for name, value in row.items() if name in names}) for row in slow["rows"]]

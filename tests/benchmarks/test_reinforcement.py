@@ -1,4 +1,4 @@
-"""What docs/reinforcement.md says of other packages is what the committed results hold."""
+"""Comparisons with other packages in docs/reinforcement.md equal the committed results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.reinforcement import RESULTS, compared, table
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reinforcement.md"
 
 
-def test_ratios_follow_from_the_rounds_and_the_page_has_them() -> None:
+def test_ratios_follow_from_the_rounds_and_are_on_the_page() -> None:
     saved = json.loads(RESULTS.read_text())
     for row in saved["rows"]:
         assert row["compared"] == compared(row["rates_per_s"])
@@ -22,8 +22,8 @@ def test_ratios_follow_from_the_rounds_and_the_page_has_them() -> None:
     assert {"agent", "uniform, 4 floats, batch 32"} <= {row["setting"] for row in saved["rows"]}
 
 
-def test_a_ratio_is_paired_within_its_round() -> None:
-    """Rounds at half the speed change no ratio; half of rlox's rate is enough, and of torchrl's it is not."""
+def test_ratios_are_paired_within_rounds() -> None:
+    """Rounds at half the speed change no ratio. Half of rlox's rate meets its goal; half of torchrl's does not."""
     rows = compared({"chronograd": [4.0, 2.0], "rlox": [8.0, 4.0], "torchrl": [8.0, 4.0]})
     assert [(row["ratio"], row["low"], row["high"], row["is_met"]) for row in rows] == [
         (0.5, 0.5, 0.5, True),

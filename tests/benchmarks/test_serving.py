@@ -1,4 +1,4 @@
-"""The benchmark of serving: what its results say, and a drain and two reloads under load, counted."""
+"""The serving benchmark: its results, and a real drain and two reloads under load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = {
 
 
 def test_ratios_are_paired_within_rounds() -> None:
-    """Rounds at half the speed change no ratio, and leave it without a spread."""
+    """Rounds at half the speed change no ratio and add no spread."""
     by_name = ratios(ROUNDS)
     assert list(by_name) == [BARE, "LitServe"]
     assert (by_name[BARE].value, by_name["LitServe"].value) == pytest.approx((0.98, 1.4))
@@ -27,7 +27,7 @@ def test_ratios_are_paired_within_rounds() -> None:
     assert lines[-1].strip() == "MLServer: could not be installed: no wheel"
 
 
-def test_what_is_saved_follows_from_its_rounds() -> None:
+def test_saved_summary_follows_from_the_rounds() -> None:
     saved = json.loads(SAVED.read_text())
     for row in saved["networks"]:
         assert row["ratios"] == {name: ratio.to_json() for name, ratio in ratios(row["rounds"]).items()}
@@ -38,7 +38,7 @@ def test_what_is_saved_follows_from_its_rounds() -> None:
 
 @pytest.mark.serve
 @pytest.mark.slow
-def test_a_drain_and_reloads_lose_nothing() -> None:
+def test_drain_and_reloads_lose_no_request() -> None:
     found = changes(1, 2, connections=3)
     # Requests were under way at each change: more of them than connections, however slow the machine is.
     assert found["drain_requests"] > 3

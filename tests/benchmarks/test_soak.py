@@ -1,4 +1,4 @@
-"""The soak of a server: what counts as a right answer, and a short one for real."""
+"""The soak test of a server: which answers count as correct, and a short real run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.soak import RIGHT, SHARES, WRONG, WRONG_BODY, Soaked, is_right, 
 MB = 10**6
 
 
-def test_growth_is_from_the_first_tenth_on() -> None:
-    """80 MB are of caches that fill; then 1 kB a request."""
+def test_memory_growth_starts_after_the_first_tenth() -> None:
+    """Caches fill with 80 MB first; then memory grows by 1 kB per request."""
     memory = [(n, 20 * MB + min(n, 1_000) * 80_000 + max(n - 1_000, 0) * 1_000) for n in range(100, 10_001, 100)]
     row = Soaked(memory=memory, seconds=10).row(10_000)
     # Medians of ten readings each: those at 1,000 to 1,900 and at 9,100 to 10,000.
@@ -21,7 +21,7 @@ def test_growth_is_from_the_first_tenth_on() -> None:
     assert row["requests_per_s"] == 1_000
 
 
-def test_what_is_right_is_answered_and_what_is_wrong_is_no_failure() -> None:
+def test_valid_requests_succeed_and_expected_errors_pass() -> None:
     assert [is_right(RIGHT, status) for status in ("200", "400", "closed")] == [True, False, False]
     assert [is_right(WRONG_BODY, status) for status in ("200", "413", "503", "closed")] == [True, True, False, False]
     assert [is_right(WRONG, status) for status in ("404", "closed", "500", "TimeoutError")] == [
@@ -32,7 +32,7 @@ def test_what_is_right_is_answered_and_what_is_wrong_is_no_failure() -> None:
     ]
 
 
-def test_every_kind_is_sent_and_always_the_same() -> None:
+def test_requests_cover_all_kinds_in_a_fixed_order() -> None:
     made = messages(400)
     assert made == messages(400)
     shares = {kind: sum(one.kind == kind for one in made) / 400 for kind in SHARES}

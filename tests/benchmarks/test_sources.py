@@ -1,4 +1,4 @@
-"""Sources of published measurements: absent tables, a table made here, and the published ones where they lie at hand."""
+"""Sources of published measurements: absent tables, synthetic tables, and the published ones if available."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_measured = pytest.mark.skipif(not MEASURED, reason="CHRONOGRAD_MEASURED na
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.__name__.rpartition(".")[2])
-def test_a_folder_without_the_table_gives_no_rows(source: object, tmp_path: Path) -> None:
+def test_folder_without_the_table_has_no_rows(source: object, tmp_path: Path) -> None:
     assert source.rows(tmp_path) == []  # type: ignore[attr-defined]
 
 
@@ -33,8 +33,8 @@ def write(path: Path, header: str, lines: list[tuple[object, ...]]) -> None:
         csv.writer(stream).writerows([header.split(","), *lines])
 
 
-def test_tensorflow_predicts_what_follows_its_own_law(tmp_path: Path) -> None:
-    """An exchange that grows as 2(n - 1)/n is predicted exactly; the two calibrating rows are not scored."""
+def test_tensorflow_predicts_its_own_scaling_law(tmp_path: Path) -> None:
+    """An exchange that grows as 2(n - 1)/n is predicted exactly; the two calibration rows are not scored."""
     header = "platform,gpu,model,batch_per_gpu,precision,data,num_gpus,images_per_sec,variable_update"
     lines = [
         (
@@ -56,15 +56,15 @@ def test_tensorflow_predicts_what_follows_its_own_law(tmp_path: Path) -> None:
     assert (row.n, row.mape) == (4, pytest.approx(0, abs=1e-12))
 
 
-def test_tensorflow_leaves_curves_of_one_row_out(tmp_path: Path) -> None:
+def test_tensorflow_skips_curves_with_one_row(tmp_path: Path) -> None:
     header = "platform,gpu,model,batch_per_gpu,precision,data,num_gpus,images_per_sec,variable_update"
     lines = [("box", "K80", "one", 64, "fp32", "real", 1, 50.0, "parameter_server/cpu")]
     write(tmp_path / "tensorflow_benchmarks" / "k80_p100_scaling.csv", header, lines)
     assert tensorflow.rows(tmp_path) == []
 
 
-def test_deepbench_takes_words_in_place_of_times(tmp_path: Path) -> None:
-    """Products at nine tenths of a V100's peak, and rows that say N/A; the device is not one of DeepBench's own."""
+def test_deepbench_reads_rows_without_times(tmp_path: Path) -> None:
+    """Products run at 90 % of a V100's peak; other rows state N/A. The device is not in DeepBench."""
     header = "device,set,sheet,precision,M,N,K,transA,transB,time_ms,tflops_reported,padded"
     sizes = [
         (m, n, k)
@@ -82,8 +82,8 @@ def test_deepbench_takes_words_in_place_of_times(tmp_path: Path) -> None:
     assert row.mape < 0.05
 
 
-def test_deepbench_learns_from_other_cards_what_shapes_do_not_tell(tmp_path: Path) -> None:
-    """Some shapes, drawn at random, take a slow algorithm: three times as long on either card."""
+def test_deepbench_learns_slow_shapes_from_other_gpus(tmp_path: Path) -> None:
+    """Random shapes use a slow algorithm, which takes three times as long on both GPUs."""
     header = "device,set,sheet,precision,W,H,C,N,K,S_filter_w,R_filter_h,pad_w,pad_h,stride_v,stride_h,fwd_ms,bwd_inputs_ms,bwd_params_ms"
     draw = random.Random(0)
     lines: list[tuple[object, ...]] = []
@@ -100,7 +100,7 @@ def test_deepbench_learns_from_other_cards_what_shapes_do_not_tell(tmp_path: Pat
 
 
 def test_all_reduces_of_one_ring_predict_each_other(tmp_path: Path) -> None:
-    """Rows of one machine and library that follow a ring; small ones predict nothing, and two rows are too few."""
+    """Rows of one machine and library follow a ring; small messages predict nothing, and two rows are too few."""
     link, header = catalog.link("pcie3"), "device,algorithm,n_accelerators,n_floats,mean_ms"
     lines = [
         ("box", library, 4, n, 1e3 * float(ring(4 * n, 4, link.latency_s, 6e9)))
@@ -113,8 +113,8 @@ def test_all_reduces_of_one_ring_predict_each_other(tmp_path: Path) -> None:
     assert rest.mape == pytest.approx(0, abs=1e-9)
 
 
-def test_eight_gpus_from_the_row_of_one(tmp_path: Path) -> None:
-    """Steps so long that every exchange hides behind them: what is left to wait for is the slowest of eight."""
+def test_eight_gpus_are_predicted_from_one(tmp_path: Path) -> None:
+    """Long steps hide every exchange; only the wait for the slowest of eight GPUs remains."""
     header = "phase,model,image_size,device,devices,precision,channels_last,batch_per_device,samples_per_s"
     wait = straggler_wait_s(1.0, 8, USUAL_STEP_SIGMA_LOG)
     lines = [
@@ -128,7 +128,7 @@ def test_eight_gpus_from_the_row_of_one(tmp_path: Path) -> None:
     assert nvidia.step_of_several(eight, assumed, None) < 0.1 * eight.sample.seconds
 
 
-def test_neusight_names_one_device_in_several_ways() -> None:
+def test_neusight_device_aliases() -> None:
     assert neusight._key("Tesla_V100-PCIE-32GB") == neusight._key("V100-PCIe-32GB")
     assert neusight._key("NVIDIA_A100_80GB_PCIe") != neusight._key("NVIDIA_A100-PCIE-40GB")
 
@@ -156,8 +156,8 @@ def test_published_tables(source: object) -> None:
     [(nvidia, (0.15, 0.20, 0.14, 0.08, 0.15, 0.07)), (cnn_benchmarks, (0.20,))],
     ids=["nvidia", "cnn_benchmarks"],
 )
-def test_devices_that_are_left_out(source: object, aims: tuple[float, ...]) -> None:
-    """Training reached 13.6 % of 12 % aimed at, on eight GPUs 14.4 %. VGGs, above the direct peak, lie inside their intervals."""
+def test_held_out_devices(source: object, aims: tuple[float, ...]) -> None:
+    """Training is off by 13.6 % (goal: 12 %), on eight GPUs by 14.4 %. VGGs are inside their intervals."""
     rows = source.rows(Path(str(MEASURED)))  # type: ignore[attr-defined]
     assert [row.mape < aim for row, aim in zip(rows, aims, strict=True)] == [True] * len(aims)
     for row in rows:
@@ -166,8 +166,8 @@ def test_devices_that_are_left_out(source: object, aims: tuple[float, ...]) -> N
             assert row.groups.get("network", {}).get(name, {"mape": 0})["mape"] < 0.2  # type: ignore[operator]
 
 
-def test_cnns_of_the_newest_cudnn_on_known_devices(tmp_path: Path) -> None:
-    """Of two versions the newer; Torch's own kernels, networks without a counterpart and unknown devices are left out."""
+def test_cnn_rows_use_newest_cudnn_and_known_devices(tmp_path: Path) -> None:
+    """Skips older versions, Torch's own kernels, unknown networks and unknown devices."""
     header = "model,gpu_name,use_cudnn,cudnn_version,batch_size,forward_ms,backward_ms"
     lines = [
         ("alexnet", "GeForce GTX TITAN X", 1, 4007, 16, 8.0, 18.0),
@@ -194,8 +194,8 @@ def test_published_deepbench(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row.mape < 1.25 * reached, row.rule
 
 
-def test_what_was_predicted_is_laid_beside_what_was_measured(tmp_path: Path) -> None:
-    """Cases of both files alone, less errors, in the order of the measurements; as benchmarks.gpu and own_gpu score them."""
+def test_predictions_are_joined_with_measurements(tmp_path: Path) -> None:
+    """Cases of both files, without errors, in the order of the measurements, as benchmarks.gpu and own_gpu score them."""
     told = [
         {"case": case, "seconds": s, "low": 0.5 * s, "high": 2 * s} for case, s in (("a", 1.0), ("b", 2.0), ("c", 1.0))
     ]

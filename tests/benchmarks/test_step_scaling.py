@@ -1,4 +1,4 @@
-"""Step times on more devices than were timed."""
+"""Step times on more devices than the timed ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class TestScaledStep:
         assert scaled_step_s(1.0, 1.05, 8, 64, across_nodes=True) == pytest.approx(1.1)
 
     @pytest.mark.parametrize("across", [True, False])
-    def test_what_was_timed_comes_back(self, across: bool) -> None:
+    def test_timed_points_are_reproduced(self, across: bool) -> None:
         assert scaled_step_s(2.0, 2.5, 4, 4, across) == pytest.approx(2.5)
         assert scaled_step_s(2.0, 2.5, 4, 1, across) == 2.0
 
-    def test_noise_makes_no_negative_exchange(self) -> None:
+    def test_noise_never_makes_exchange_negative(self) -> None:
         assert scaled_step_s(1.0, 0.98, 2, 8, across_nodes=False) == 1.0
 
     def test_tensorflow_inception_on_64_gpus(self) -> None:

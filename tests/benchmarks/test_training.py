@@ -1,4 +1,4 @@
-"""The benchmarks of training and of input: their arithmetic, and both commands on a tiny setting, run as processes."""
+"""The training and input benchmarks: their arithmetic, and both commands on a tiny setting as processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def work() -> Workload:
 
 
 def run(module: str, *options: str, saved: Path) -> tuple[dict[str, Any], str]:
-    """What a command saves and prints."""
+    """Run a command and return its saved results and its output."""
     command = [sys.executable, "-m", f"benchmarks.{module}", "--data", "synthetic", "--threads", "1", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -45,8 +45,8 @@ def run(module: str, *options: str, saved: Path) -> tuple[dict[str, Any], str]:
 # -- arithmetic ------------------------------------------------------------------------------------------
 
 
-def test_a_paired_ratio_in_closed_form() -> None:
-    """Rounds of very different speed and one ratio have no spread; t(0.975, 2) is 4.302653 in every table."""
+def test_paired_ratio_in_closed_form() -> None:
+    """Rounds of different speed with one ratio have no spread; t(0.975, 2) = 4.302653."""
     same = Ratio.paired([2.0, 20.0, 0.2], [1.0, 10.0, 0.1])
     assert (same.value, same.low, same.high) == pytest.approx((2.0, 2.0, 2.0))
     logs = [math.log(1.1), math.log(0.9), math.log(1.2)]
@@ -58,7 +58,7 @@ def test_a_paired_ratio_in_closed_form() -> None:
     assert Ratio.paired([1.0], [2.0]).to_json() == {"value": 0.5, "low": 0.0, "high": None, "n": 1}
 
 
-def test_every_contender_has_every_place_and_other_neighbours() -> None:
+def test_order_balances_positions_and_neighbours() -> None:
     names = ["a", "b", "c", "d", "e"]
     orders = [training.in_turn(names, round_) for round_ in range(10)]
     for place in range(5):
@@ -80,8 +80,8 @@ def test_verdicts(by_hand: tuple[float, float], other: tuple[float, float], expe
     assert training.verdict(ratios).endswith(expected)
 
 
-def test_images_of_copies_are_counted_and_the_pipeline_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two batches of 3 × 2 images, on a clock that moves a second each time it is read: 12 images in two seconds."""
+def test_throughput_counts_copies_and_closes_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two batches of 3 × 2 images on a clock that moves a second per reading: 12 images in two seconds."""
     closed = []
 
     def batches() -> input_benchmark.Batches:
@@ -97,7 +97,7 @@ def test_images_of_copies_are_counted_and_the_pipeline_is_closed(monkeypatch: py
     assert closed == [True]
 
 
-def test_the_share_of_input_is_taken_step_by_step() -> None:
+def test_input_share_is_computed_per_step() -> None:
     lines = [StepLine(input_s=i, transfer_s=0.5, step_time_s=10.0) for i in (0.5, 1.5, 2.5)]
     found = input_benchmark.Share.of_lines(lines)
     assert (found.value, found.n, found.step_time_s, found.input_s) == (0.2, 3, 10.0, 2.0)
@@ -107,14 +107,14 @@ def test_the_share_of_input_is_taken_step_by_step() -> None:
 # -- what is compared is the same ------------------------------------------------------------------------
 
 
-def test_our_loop_and_the_one_by_hand_have_the_same_losses(work: Workload) -> None:
+def test_our_loop_has_the_losses_of_a_plain_loop(work: Workload) -> None:
     found = training.first_losses(work, {OURS: training.with_chronograd, BY_HAND: training.by_hand})
     assert found[OURS] == pytest.approx(found[BY_HAND], abs=1e-4)
     assert len(found[OURS]) == CHECKED
     assert len(set(found[OURS])) > 1  # it learns, or at least sees other samples
 
 
-def test_a_contender_that_trains_otherwise_is_refused(work: Workload) -> None:
+def test_contender_with_other_losses_is_refused(work: Workload) -> None:
     def at_another_rate(work: Workload, losses: training.Losses) -> list[float]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(training, "LEARNING_RATE", 0.5)
@@ -135,15 +135,15 @@ def test_a_contender_that_trains_otherwise_is_refused(work: Workload) -> None:
             training.first_losses(work, {OURS: wrong, BY_HAND: training.by_hand})
 
 
-def test_the_clock_has_every_step_in_order(work: Workload) -> None:
+def test_clock_records_every_step_in_order(work: Workload) -> None:
     for contender in (training.with_chronograd, training.by_hand):
         ends = contender(work, None)
         assert len(ends) == work.num_steps == training.WARMUP + 2
         assert ends == sorted(ends)
 
 
-def test_the_square_of_the_authors_is_clipped_at_the_edges() -> None:
-    """Sides lie between a half and the whole of 16, and whatever is not in the square is left alone."""
+def test_cutout_reference_is_clipped_at_the_edges() -> None:
+    """Sides are between 8 and 16 pixels, and pixels outside the square stay unchanged."""
     pytest.importorskip("torchvision")
     image_CHW = torch.full((3, 32, 32), 2.0)
     for _ in range(50):
@@ -155,7 +155,7 @@ def test_the_square_of_the_authors_is_clipped_at_the_edges() -> None:
         assert (kept == 0).sum().item() == 3 * rows * columns
 
 
-def test_pipelines_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_pipelines_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torchvision")
     monkeypatch.setattr(input_benchmark, "CHECKED", 512)
     _, dataset = input_benchmark.images("synthetic")
@@ -169,7 +169,7 @@ def test_pipelines_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_training_from_the_command_line(tmp_path: Path) -> None:
+def test_training_command(tmp_path: Path) -> None:
     saved, printed = run(
         "training", "--network", "resnet8", "--batch", "4", "--steps", "2", "--rounds", "2", saved=tmp_path / "t.json"
     )
@@ -188,7 +188,7 @@ def test_training_from_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_input_from_the_command_line(tmp_path: Path) -> None:
+def test_input_command(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     options = ["--rounds", "2", "--seconds", "0.02", "--workers", "1", "--copies", "1", "--shares"]
     saved, printed = run("input", *options, saved=tmp_path / "i.json")
@@ -201,7 +201,7 @@ def test_input_from_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [["--rounds", "0"], ["--threads", "none"]])
-def test_options_that_cannot_be_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for module in (training, input_benchmark):
         with pytest.raises(SystemExit):
             module.main(option)
