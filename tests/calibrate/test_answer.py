@@ -1,4 +1,4 @@
-"""What Python gets of a calibration and of links, as sentences and tables."""
+"""Python answers of `calibrate` for a machine and its links: sentences and tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chronograd.units import seconds
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_device")
-def test_a_calibrated_machine_has_a_row_for_each_way_of_running() -> None:
+def test_answer_has_a_row_for_each_execution_mode() -> None:
     device = catalog.device("local")
     assert device.calibration is not None
     shown = calibrated(device)
@@ -29,7 +29,7 @@ def test_a_calibrated_machine_has_a_row_for_each_way_of_running() -> None:
 
 
 @pytest.mark.slow
-def test_links_are_timed_fitted_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_are_timed_fitted_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     shown = calibrate_links((2,), ("all_reduce",), seconds_each=0.02)
     fitted, timed = shown.sections

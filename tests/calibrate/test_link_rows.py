@@ -1,4 +1,4 @@
-"""A link fitted from rows that others measured: found again from rows that follow the formulas; the public ones; and bad files."""
+"""Links fitted from published rows: synthetic rows that follow the formulas, the public tables, and bad files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_one_all_reduce_gives_the_bandwidth(tmp_path: Path) -> None:
     assert found.error < 1e-9
 
 
-def test_several_sizes_give_latency_too_in_the_columns_of_deepbench(tmp_path: Path) -> None:
+def test_deepbench_rows_give_latency_and_bandwidth(tmp_path: Path) -> None:
     rows = [f"8,{n},{1e3 * float(ring(4 * n, 8, 20e-6, 6e9))}" for n in (100_000, 3_000_000, 64_000_000)]
     link = link_from(written(tmp_path / "a.csv", "n_accelerators,n_floats,mean_ms", *rows), "here").link
     assert (link.latency_s, link.bandwidth_bytes_per_s) == pytest.approx((20e-6, 6e9), rel=1e-6)
@@ -52,7 +52,7 @@ def test_several_sizes_give_latency_too_in_the_columns_of_deepbench(tmp_path: Pa
         ("ranks,network,batch_per_rank,device,precision,samples_per_s", "8,resnet20,128,v100,amp,1000", InputError),
     ],
 )
-def test_rows_that_tell_nothing_are_refused(tmp_path: Path, head: str, row: str, error: type[Exception]) -> None:
+def test_uninformative_rows_are_refused(tmp_path: Path, head: str, row: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         link_from(written(tmp_path / "a.csv", head, row), "here")
 
@@ -79,7 +79,7 @@ def test_rows_of_several_links_are_refused(tmp_path: Path, head: str, rows: list
     assert link_from(written(tmp_path / "a.csv", head, rows[0], rows[0]), "here").rows == 2
 
 
-def test_rows_of_scaling_say_their_precision(tmp_path: Path) -> None:
+def test_scaling_rows_state_their_precision(tmp_path: Path) -> None:
     head = "ranks,network,batch_per_rank,device,precision,samples_per_s"
     for text, precision in (("amp", "fp16"), ("bf16", "bf16")):
         path = written(tmp_path / "a.csv", head, f"8,resnet20,128,v100,{text},1000")
@@ -89,7 +89,7 @@ def test_rows_of_scaling_say_their_precision(tmp_path: Path) -> None:
             link_from(written(tmp_path / "a.csv", head, f"8,resnet20,128,v100,{text},1000"), "here")
 
 
-def test_a_link_of_the_catalogue_is_not_replaced(
+def test_catalogue_link_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -100,7 +100,7 @@ def test_a_link_of_the_catalogue_is_not_replaced(
     assert catalog.link("nvlink2") == before
 
 
-def test_the_command_keeps_a_link_that_predict_can_use(
+def test_saved_link_works_with_predict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -115,9 +115,7 @@ def test_the_command_keeps_a_link_that_predict_can_use(
     assert main(["calibrate", "links", "--like", "pcie4"]) != 0
 
 
-def test_scaling_gives_back_the_bandwidth_that_it_was_predicted_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predicted_scaling_yields_the_original_bandwidth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from chronograd import job as jobs
     from chronograd.data.trace_job import trace_job
     from chronograd.predict.prediction import predict_step
@@ -146,8 +144,8 @@ def test_scaling_gives_back_the_bandwidth_that_it_was_predicted_with(
 
 
 @pytest.mark.skipif(not DEEPBENCH.is_file(), reason="CHRONOGRAD_MEASURED has no all-reduces of DeepBench")
-def test_one_row_of_a_machine_predicts_its_other_all_reduces(tmp_path: Path) -> None:
-    """Each machine, number of GPUs and library of NCCL with several sizes; one row by seed, of those that are not mostly latency."""
+def test_one_all_reduce_predicts_others_of_the_machine(tmp_path: Path) -> None:
+    """For each machine, GPU count and NCCL version; the seed picks one row that latency does not dominate."""
     machines: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     for row in csv.DictReader(DEEPBENCH.read_text().splitlines()):
         machines.setdefault((row["device"], row["n_accelerators"], row["algorithm"]), []).append(row)

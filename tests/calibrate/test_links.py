@@ -1,4 +1,4 @@
-"""Links: α and β are found again from times that follow the formulas; real collectives between real processes."""
+"""Links: α and β recovered from times that follow the formulas; real collectives between real processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chronograd.predict.collectives import Topology, all_gather, broadcast, redu
     ("collective", "formula"),
     [("all_reduce", ring), ("all_gather", all_gather), ("reduce_scatter", reduce_scatter), ("broadcast", broadcast)],
 )
-def test_alpha_and_beta_are_found_again(collective: str, formula: object) -> None:
+def test_alpha_and_beta_are_recovered(collective: str, formula: object) -> None:
     rows = []
     for world in (2, 4):
         for size in (4096, 1_000_000, 16_000_000):
@@ -36,8 +36,8 @@ def test_alpha_and_beta_are_found_again(collective: str, formula: object) -> Non
     assert found.error < 1e-9
 
 
-def test_costs_of_an_exchange_are_found_again() -> None:
-    """3 µs for each gradient and buffer, and 40 µs for each of two meetings, beside what the link needs at α = 0, B = 1 GB/s."""
+def test_exchange_costs_are_recovered() -> None:
+    """3 µs for each gradient and buffer and 40 µs for each of two synchronisations, plus the link's time at 1 GB/s."""
     link = catalog.Link(name="one", title="1 GB/s", latency_s=0.0, bandwidth_bytes_per_s=1e9)
     sent = [(one.gradient_bytes + one.buffer_bytes) / 1e9 for one in (STACK, WORKING)]  # of two ranks: all of it, once
     copies = [3e-6 * (one.gradients + one.buffers) for one in (STACK, WORKING)]
@@ -45,8 +45,8 @@ def test_costs_of_an_exchange_are_found_again() -> None:
     assert links.exchange_costs(seconds, Topology(2, 2, link, link)) == pytest.approx((3e-6, 40e-6))
 
 
-def timed_behind_a_bucket(sizes: Sequence[int], burst: float) -> list[TimedCollective]:
-    """All-reduces of two ranks after a rest: 2α + what exceeds the burst at B; α of small ones varies many-fold."""
+def timed_after_a_burst(sizes: Sequence[int], burst: float) -> list[TimedCollective]:
+    """Return all-reduce times of two ranks after a pause: 2α plus the bytes above the burst at B, with noisy α."""
     rows = []
     for size in sizes:
         seconds = 2 * 200e-6 + max(0.0, size - burst) / 40e6
@@ -54,8 +54,8 @@ def timed_behind_a_bucket(sizes: Sequence[int], burst: float) -> list[TimedColle
     return rows
 
 
-def test_what_passes_at_once_after_a_rest_is_found_again() -> None:
-    found = links.fit(timed_behind_a_bucket(links.MESSAGE_BYTES, 262_144), has_burst=True)
+def test_burst_size_is_recovered() -> None:
+    found = links.fit(timed_after_a_burst(links.MESSAGE_BYTES, 262_144), has_burst=True)
     assert found.burst_bytes == pytest.approx(262_144, rel=0.05)
     assert found.bandwidth_bytes_per_s == pytest.approx(40e6, rel=0.01)
     assert found.latency_s == pytest.approx(200e-6, rel=0.1)
@@ -64,8 +64,8 @@ def test_what_passes_at_once_after_a_rest_is_found_again() -> None:
     assert "between netns:h1 and netns:h2" in link.source[0].source
 
 
-def test_no_burst_is_seen_where_there_is_none() -> None:
-    rows = timed_behind_a_bucket(links.MESSAGE_BYTES, 0.0)
+def test_no_burst_is_reported_without_one() -> None:
+    rows = timed_after_a_burst(links.MESSAGE_BYTES, 0.0)
     noisy = [dataclasses.replace(row, seconds=row.seconds * (1 + 0.04 * (-1) ** i)) for i, row in enumerate(rows)]
     found = links.fit(noisy, has_burst=True)
     assert found.burst_bytes == 0.0
@@ -78,7 +78,7 @@ def timed_here() -> list[TimedCollective]:
     return links.measure_links((2, 3), message_bytes=(4096, 262_144), seconds_each=0.02)
 
 
-def test_every_collective_is_timed_and_its_bus_bandwidth_is_the_published_multiple(
+def test_collectives_report_the_published_bus_bandwidth(
     timed_here: list[TimedCollective],
 ) -> None:
     rows = timed_here
@@ -91,7 +91,7 @@ def test_every_collective_is_timed_and_its_bus_bandwidth_is_the_published_multip
         assert row.busbw == pytest.approx(row.algbw * factor)
 
 
-def test_the_link_file_is_what_predict_uses(
+def test_predict_uses_the_link_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -106,7 +106,7 @@ def test_the_link_file_is_what_predict_uses(
     assert {row["collective"] for row in said["rows"]} == {"all_reduce"}
 
 
-def test_what_cannot_be_timed_is_refused() -> None:
+def test_invalid_link_options() -> None:
     with pytest.raises(InputError, match="needs 2 processes or more, not 1"):
         links.measure_links((1,))
     with pytest.raises(InputError, match="unknown collective 'gather'"):
@@ -115,7 +115,7 @@ def test_what_cannot_be_timed_is_refused() -> None:
         links.fit([])
 
 
-def test_what_is_said_of_the_exchanged_networks_is_so(tmp_path: Path) -> None:
+def test_exchanged_networks_match_their_description(tmp_path: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
         for said, make in ((STACK, stack), (WORKING, working)):

@@ -1,4 +1,4 @@
-"""Calibrating this machine, for real: only what must hold on any machine is asserted, never a time."""
+"""Real calibration of this machine. The assertions hold on any machine and never check a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chronograd.predict.relatives import calibration_for
 from chronograd.trace import MATRIX_KINDS
 
 
-def test_blocks_use_every_kind_of_matrix_work_and_count_completely() -> None:
+def test_blocks_cover_all_matrix_work_without_gaps() -> None:
     kinds: set[str] = set()
     for block in blocks():
         counted = trace(block.make(), [block.input_shape], loss="sum", inputs_require_grad=True)
@@ -35,14 +35,12 @@ def test_setups_share_the_cores() -> None:
 
 
 def driver(name: str) -> SimpleNamespace:
-    """What the CUDA driver reports of a GPU."""
+    """Return the CUDA driver's report on a GPU."""
     return SimpleNamespace(name=name, total_memory=12 * 2**30, multi_processor_count=40, L2_cache_size=3 * 2**20)
 
 
-def test_a_gpu_that_the_catalogue_does_not_know_has_no_data_sheet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It had the V100's chip, year, power, cache, links and the note on its module."""
+def test_unknown_gpu_has_no_data_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once inherited the V100's chip, year, power, cache, links and module note."""
     reached = {"fp32": 5e12, "bf16": 2e13}
     device = gpu_of(driver("Example GX 12"), 2, reached, 3e11)
     assert (device.chip, device.year, device.tdp_w, device.priced_as) == (None, None, None, None)
@@ -59,7 +57,7 @@ def test_a_gpu_that_the_catalogue_does_not_know_has_no_data_sheet(
     assert calibration_for(saved, "bf16").peak_flops_per_s > 0
 
 
-def test_a_gpu_of_the_catalogue_keeps_its_data_sheet() -> None:
+def test_catalogue_gpu_keeps_its_data_sheet() -> None:
     sheet = catalog.device("v100")
     device = gpu_of(driver("Tesla V100-SXM2-16GB"), 8, {"fp32": 1e12}, 1e11)
     assert device.title == "Tesla V100-SXM2-16GB"
@@ -72,7 +70,7 @@ def test_a_gpu_of_the_catalogue_keeps_its_data_sheet() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_device")
-def test_local_is_a_device_like_any_other() -> None:
+def test_local_works_like_any_device() -> None:
     device = catalog.device("local")
     assert device.provenance["key"] == machine_key()
     kept = calibrations(device)
@@ -101,6 +99,6 @@ def test_predict_for_local(capsys: pytest.CaptureFixture[str]) -> None:
     assert "measured" in record["quantities"]["step_time_s"]["source"]
 
 
-def test_a_worker_that_fails_is_reported() -> None:
+def test_failed_worker_is_reported() -> None:
     with pytest.raises(RunError, match="failed"):
         run_workers(WORKER, [["no-such-device", "1", "fp32", "0.01"]])

@@ -1,4 +1,4 @@
-"""Whether a calibration that was kept is still to be believed."""
+"""Whether a saved calibration is still valid."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from chronograd.hardware import catalog
 from chronograd.predict.calibration import from_datasheet
 
 
-def kept(**calibration: float) -> catalog.Device:
+def saved(**calibration: float) -> catalog.Device:
     return catalog.device("cpu").model_copy(update={"calibration": calibration})
 
 
-def test_a_probe_is_of_the_same_size_each_time() -> None:
+def test_probe_has_a_constant_size() -> None:
     probes = [pace.probe_s(0.05) for _ in range(3)]
     assert min(probes) > 1e-5
     assert pace.spread(probes) < 20
 
 
-def test_what_was_measured_on_a_slower_machine_than_this_is_now_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_of_a_slower_machine_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "probe_s", lambda: 0.010)
-    assert machine.taken_while_busy(kept(pace_s=0.0105)) == ""
-    assert machine.taken_while_busy(kept(pace_s=0.005)) == ""  # it is busy now: no reason to measure again
-    assert "1.50 times as fast" in machine.taken_while_busy(kept(pace_s=0.015))
-    assert machine.taken_while_busy(kept()) == ""  # of an older form
+    assert machine.taken_while_busy(saved(pace_s=0.0105)) == ""
+    assert machine.taken_while_busy(saved(pace_s=0.005)) == ""  # it is busy now: no reason to measure again
+    assert "1.50 times as fast" in machine.taken_while_busy(saved(pace_s=0.015))
+    assert machine.taken_while_busy(saved()) == ""  # of an older form
 
 
-def test_a_pace_that_changed_while_it_was_measured_is_busy() -> None:
-    assert not machine.is_busy(kept(pace_spread=1.1))
-    assert machine.is_busy(kept(pace_spread=1.4))
-    assert machine.is_busy(kept(pace_spread=1.1, others_cores=0.5))
-    assert not machine.is_busy(kept(pace_spread=1.1, others_cores=0.05))
+def test_speed_change_during_measurement_means_busy() -> None:
+    assert not machine.is_busy(saved(pace_spread=1.1))
+    assert machine.is_busy(saved(pace_spread=1.4))
+    assert machine.is_busy(saved(pace_spread=1.1, others_cores=0.5))
+    assert not machine.is_busy(saved(pace_spread=1.1, others_cores=0.05))
 
 
-def test_a_prediction_is_as_uncertain_as_the_pace_of_the_machine_that_was_measured() -> None:
-    """Variances add up; so does what a class lends."""
+def test_speed_variation_widens_predictions() -> None:
+    """Variances add up, also those of operator classes."""
     steady = replace(from_datasheet(catalog.device("cpu")), sigma=0.15, class_sigma={"gemm.forward": 0.3})
     found = machine.at_other_paces(steady, 0.2)
     assert found.sigma == pytest.approx((0.15**2 + 0.2**2) ** 0.5)
@@ -55,20 +55,20 @@ def test_a_prediction_is_as_uncertain_as_the_pace_of_the_machine_that_was_measur
 
 
 def laps_at(monkeypatch: pytest.MonkeyPatch, paces: Sequence[float]) -> pace.Laps:
-    """A watch whose probes take these seconds, one pass each; the first warms it up."""
+    """Return laps whose probes take these seconds, one pass each; the first one warms up."""
     seconds = iter([9.0, *paces])
     monkeypatch.setattr(pace.Piece, "run_s", lambda self: next(seconds))
     return pace.Laps(passes=1)
 
 
-def test_the_pace_around_a_piece_of_work_is_that_before_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_around_work_uses_probes_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
     laps = laps_at(monkeypatch, [0.01, 0.04, 0.01, 0.01])
     assert [laps.lap() for _ in range(3)] == pytest.approx([0.02, 0.02, 0.01])
     assert laps.median_s == pytest.approx(0.02)
 
 
-def test_how_much_a_pace_changed_is_a_standard_deviation_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of paces that stay as long as a lap takes: 0.3, to what 2,000 draws tell, also where one in fifty is far off."""
+def test_speed_variation_is_a_log_standard_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speeds last one lap: 2,000 draws recover 0.3, also when 2 % of them are outliers."""
     draw = np.random.default_rng(0)
     paces = np.exp(0.3 * draw.standard_normal(2000))
     paces[::50] *= 10
@@ -77,8 +77,8 @@ def test_how_much_a_pace_changed_is_a_standard_deviation_of_its_log(monkeypatch:
     assert laps.sigma_log == pytest.approx(0.3, rel=0.1)
 
 
-def test_blocks_are_told_at_one_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine is twice as slow in the second round; each block takes ten pieces of work, or twenty."""
+def test_blocks_are_normalised_to_one_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is twice as slow in the second round; each block takes ten or twenty units of work."""
     names = ("ten", "twenty")
     laps = laps_at(monkeypatch, [1.0, 1.0, 1.0, 2.0, 2.0])
     seconds = iter([1.0, 1.0, 2**0.5, 2.0])
@@ -95,8 +95,8 @@ def test_blocks_are_told_at_one_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["forward_s"] for row in rows] == pytest.approx([10 * median, 20 * median])
 
 
-def test_cores_that_others_use_are_seen_and_own_ones_are_not() -> None:
-    """Another process is one that nobody here waits for until the watch has ended."""
+def test_busy_cores_exclude_own_processes() -> None:
+    """The test waits for the other process only after the watch has ended."""
     watch = pace.Watch()
     end = time.monotonic() + 0.5
     while time.monotonic() < end:
@@ -112,16 +112,16 @@ def test_cores_that_others_use_are_seen_and_own_ones_are_not() -> None:
     assert beside > alone or alone > 0.3  # something else may use this machine while it is tested
 
 
-def test_a_calibration_beside_others_is_taken_again_when_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_calibration_is_repeated_on_a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "probe_s", lambda: 0.010)
     for now, is_again in ((0.0, True), (1.5, False)):
         monkeypatch.setattr(pace.Watch, "others_cores", lambda self, cores=now: cores)
-        why = machine.taken_while_busy(kept(pace_s=0.010, others_cores=0.8))
+        why = machine.taken_while_busy(saved(pace_s=0.010, others_cores=0.8))
         assert ("other programs used 0.8 cores" in why) == is_again
 
 
-def test_only_ways_of_running_that_were_never_measured_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is measured is seen by what `calibrate_all` is asked for; a real one takes a minute for each way."""
+def test_only_unmeasured_execution_modes_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The test records the requests to `calibrate_all`; a real calibration takes a minute per mode."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     asked: list[list[machine.Setup]] = []
 

@@ -1,4 +1,4 @@
-"""Tables scored as shipped: which rows, with what of another table, and how long it will still take."""
+"""Scores of tables with the shipped calibration: row selection, transfer from another table, and remaining time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 def table(device: str, factors: dict[str, float]) -> ThroughputTable:
-    """Rows that take so many times as long as is predicted of the device."""
+    """Return rows whose times are a multiple of the device's prediction."""
     empty = ThroughputTable(f"{device}.csv", (), "inference", "fp32", "nchw")
     rows = [ThroughputRow(f"timm:{name}", 160, 32, 1.0) for name in factors]
     calibration = calibration_for(catalog.device(device), "fp32", mode="inference")
@@ -50,14 +50,14 @@ def table(device: str, factors: dict[str, float]) -> ThroughputTable:
 FACTORS = {"test_vit": 1.5, "test_resnet": 1.2, "test_efficientnet": 0.8, "test_byobnet": 1.0}
 
 
-def test_shipped_is_what_predict_says() -> None:
+def test_shipped_scores_equal_predict() -> None:
     scores = score_shipped(table("v100", FACTORS), V100)
     assert scores["n"] == 4
     assert scores["calibrated_on"] == []
     assert scores["mape"] == pytest.approx(np.mean([abs(1 / f - 1) for f in FACTORS.values()]))
 
 
-def test_what_another_table_shows_is_carried_over() -> None:
+def test_errors_of_another_table_are_transferred() -> None:
     own, other = table("v100", FACTORS), table("t4", FACTORS)
     scores = score_shipped(own, V100, measured_on=(other, T4))
     there, here = (
@@ -83,7 +83,7 @@ def test_what_another_table_shows_is_carried_over() -> None:
     )
 
 
-def test_rows_are_chosen_by_family_and_by_pattern() -> None:
+def test_rows_are_selected_by_family_and_pattern() -> None:
     rows = tuple(
         ThroughputRow(name, 224, 1, 1.0)
         for name in ("resnet50.a1", "timm:resnet18", "vit_small", "vit_base", "tf_mixer_b")
@@ -102,7 +102,7 @@ def test_rows_are_chosen_by_family_and_by_pattern() -> None:
     assert "mixer, resnet, vit" in raised.value.hint
 
 
-def test_the_time_that_is_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_time_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(scoring.time, "monotonic", lambda: now)
     said: list[tuple[float, str]] = []
@@ -116,6 +116,6 @@ def test_the_time_that_is_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[9][1] == "net9, about 3 s left"
 
 
-def test_a_table_of_nothing_that_can_be_predicted(tmp_path: Path) -> None:
+def test_table_without_predictable_rows(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no row of t.csv could be predicted"):
         score_shipped(ThroughputTable("t.csv", (ThroughputRow("zoo:resnet20", 32, 1, 1.0),), "inference", "fp32"), V100)

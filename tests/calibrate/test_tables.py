@@ -1,4 +1,4 @@
-"""From published rows to samples and scores, on networks small enough to trace in a test."""
+"""Samples and scores from published rows, on networks small enough to trace in a test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(*rows: ThroughputRow) -> ThroughputTable:
     return ThroughputTable("t.csv", rows, "inference", "fp32")
 
 
-def test_rows_that_are_other_networks_are_left_out_with_the_reason() -> None:
+def test_rows_of_other_networks_are_skipped_with_the_reason() -> None:
     rows = [
         ThroughputRow("test_vit", 160, 8, 0.1, params_m=0.37),
         ThroughputRow("test_vit", 160, 8, 0.1, params_m=9.0),
@@ -38,15 +38,15 @@ def test_rows_that_are_other_networks_are_left_out_with_the_reason() -> None:
     assert "9.0 M in the table" in joined.left_out["test_vit@160"]
 
 
-def test_parameters_are_those_of_the_table_to_its_digits() -> None:
-    """A network that was fused before it was timed differs by less than a percent."""
+def test_parameters_match_the_table_to_its_digits() -> None:
+    """A network fused before its timing differs by less than 1 %."""
     trace = cached_trace("timm:test_vit", input_shape=(3, 160, 160), mode="inference", channels_last=False)
     for params_m, count in ((round(trace.params / 1e6, 2), 1), (trace.params / 1e6 + 0.007, 0)):
         rows = [ThroughputRow("test_vit", 160, 8, 0.1, params_m=params_m)]
         assert len(join(table(*rows), rows).timed) == count
 
 
-def test_a_precision_that_nobody_stated_is_asked_for() -> None:
+def test_missing_precision_is_requested() -> None:
     silent = replace(table(ThroughputRow("test_vit", 160, 8, 0.1)), precision=None)
     for read in (lambda: join(silent, silent.rows), lambda: prior_of(silent, catalog.device("rtx3090"))):
         with pytest.raises(InputError, match=r"t\.csv does not state the precision") as error:
@@ -55,7 +55,7 @@ def test_a_precision_that_nobody_stated_is_asked_for() -> None:
 
 
 def test_scores_of_a_known_error() -> None:
-    """Times that are exactly half and exactly what is predicted."""
+    """Times that are half the prediction, and equal to it."""
     calibration = replace(from_datasheet(catalog.device("rtx3090")), sigma=0.1)
     rows = [ThroughputRow("test_vit", 160, 8, 1.0), ThroughputRow("test_resnet", 160, 8, 1.0)]
     works = [t.sample.work for t in join(table(*rows), rows).timed]
@@ -73,7 +73,7 @@ def test_scores_of_a_known_error() -> None:
     assert sum(found["worst_rows"][0]["share_by_family"].values()) <= 1.01
 
 
-def test_families_are_those_of_the_networks_not_of_libraries() -> None:
+def test_families_follow_networks_instead_of_libraries() -> None:
     calibration = from_datasheet(catalog.device("rtx3090"))
     timed = join(table(ThroughputRow("test_vit", 160, 8, 1.0)), [ThroughputRow("test_vit", 160, 8, 1.0)]).timed
     names = ("torchvision:resnet18", "timm:resnet50.a1_in1k", "resnet34", "torchvision:vgg11")
@@ -90,14 +90,14 @@ def classes_of(table: ThroughputTable) -> set[str]:
     return {CLASSES[i] for i in work.class_index[work.is_launched]}
 
 
-def test_work_is_that_of_the_table_s_phase_and_software() -> None:
+def test_work_follows_the_tables_phase_and_software() -> None:
     old, new = (replace(table(ThroughputRow("test_vit", 160, 8, 1.0)), torch=version) for version in ("1.12", "2.4.0"))
     assert classes_of(new) - classes_of(old) == {"attention.forward"}
     assert classes_of(old) - classes_of(new) == {"attention_unfused.forward"}
     assert "attention.backward" in classes_of(replace(new, phase="training"))
 
 
-def test_joining_stops_once_there_are_enough_rows() -> None:
+def test_joining_stops_at_enough_rows() -> None:
     rows = [
         ThroughputRow("no_such_network", 160, 8, 0.1),
         *(ThroughputRow("test_vit", 160, batch, 0.1) for batch in (1, 2, 4)),
@@ -107,7 +107,7 @@ def test_joining_stops_once_there_are_enough_rows() -> None:
     assert list(joined.left_out) == ["no_such_network@160"]
 
 
-def test_a_fit_says_what_it_was_made_of() -> None:
+def test_fit_states_its_rows() -> None:
     device = catalog.device("rtx3090")
     rows = [ThroughputRow("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
     measured = replace(table(*rows), torch="2.4.0", layout="nhwc")
@@ -133,8 +133,8 @@ def test_validation_needs_a_row_to_predict() -> None:
         validate(table(*rows), device, calibrate=11, prior="guess")
 
 
-def test_a_table_is_not_predicted_from_what_was_fitted_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A calibration of the device itself is the nearest relative, unless it comes from the table in question."""
+def test_table_is_not_predicted_from_its_own_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device's own calibration is the nearest relative, unless it comes from the table in question."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     rows = [ThroughputRow("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
     measured = table(*rows)
@@ -151,7 +151,7 @@ def test_a_table_is_not_predicted_from_what_was_fitted_to_it(tmp_path: Path, mon
     assert validate(again, mine, calibrate=0)["prior"] == "datasheet"
 
 
-def test_a_damaged_cached_trace_is_made_again(tmp_path: Path) -> None:
+def test_damaged_cached_trace_is_replaced(tmp_path: Path) -> None:
     first = cached_trace("resnet20", num_classes=100, mode="inference")
     path = next(tmp_path.rglob("*.trace"))
     path.write_bytes(path.read_bytes()[:100])
