@@ -1,4 +1,4 @@
-"""`compare --fail-if`: exit status, one line per condition, JSON."""
+"""`compare --fail-if`: exit status, one line per condition, and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chronograd.record import Quantity, Record
 
 @pytest.fixture(autouse=True)
 def _records(tmp_path, monkeypatch):
-    """Runs of 100, 150 and 104 ms with a deviation of 3 %."""
+    """Write runs of 100, 150 and 104 ms with a deviation of 3 %."""
     monkeypatch.chdir(tmp_path)
     for name, step_time_s in (("main", 0.1), ("slow", 0.15), ("near", 0.104)):
         made = Record(kind="measured", title=name, cluster={"ran_on": "x", "threads": 2 if name == "near" else 1})
@@ -26,7 +26,7 @@ def gate(capsys, *arguments):
     return status, capsys.readouterr()
 
 
-def test_what_is_slower_fails_and_what_is_equal_passes(capsys):
+def test_slower_run_fails_and_equal_run_passes(capsys):
     conditions = ("--fail-if", "step_time > 5%", "--fail-if", "memory_peak > 10%")
     status, told = gate(capsys, "main.json", "slow.json", *conditions)
     assert status == 1
@@ -38,8 +38,8 @@ def test_what_is_slower_fails_and_what_is_equal_passes(capsys):
     assert gate(capsys, "main.json", "main.json", "--fail-if", "step_time > 10%")[0] == 0
 
 
-def test_other_runs_beside_show_how_runs_differ(capsys, tmp_path):
-    """Run directories of one job in the same folder are asked; those of another job are not."""
+def test_repeated_runs_give_the_run_to_run_spread(capsys, tmp_path):
+    """The gate uses run directories of the same job in the folder, and skips those of other jobs."""
     for number, (step_time_s, network) in enumerate(
         [(0.1, "a"), (0.101, "a"), (0.099, "a"), (0.1005, "a"), (0.2, "b"), (0.12, "a")]
     ):
@@ -56,7 +56,7 @@ def test_other_runs_beside_show_how_runs_differ(capsys, tmp_path):
     assert condition["spread_is_assumed"] is False
 
 
-def test_what_cannot_be_told_fails_if_strict(capsys):
+def test_inconclusive_comparison_fails_with_strict(capsys):
     arguments = ("main.json", "near.json", "--fail-if", "step_time > 5%")
     status, told = gate(capsys, *arguments)
     assert status == 0
@@ -94,14 +94,14 @@ def test_as_json(capsys):
         (["jobs", "lenet5", "lenet5", "--fail-if", "step_tim > 5%"], "did you mean step_time"),
     ],
 )
-def test_a_gate_that_cannot_judge_exits_with_2(capsys, arguments, message):
+def test_undecidable_gate_exits_with_2(capsys, arguments, message):
     status, told = gate(capsys, *arguments)
     assert status == 2
     assert message in told.err
     assert "Traceback" not in told.err
 
 
-def test_without_conditions_the_table_is_as_before(capsys):
+def test_table_without_conditions_is_unchanged(capsys):
     status, told = gate(capsys, "main.json", "slow.json")
     assert status == 0
     assert "B − A" in told.out

@@ -1,4 +1,4 @@
-"""`chronograd count` as a person and a program meet it."""
+"""`chronograd count` for people and for programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ odd.input_shape = (4, 4)
 
 @pytest.fixture
 def networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module of the user's in the current directory."""
+    """Write a user's module into the current directory."""
     (tmp_path / "networks_of_the_test.py").write_text(NETWORKS)
     monkeypatch.chdir(tmp_path)
     yield "networks_of_the_test"
@@ -103,7 +103,7 @@ def test_vgg19_of_torchvision_as_json(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_show_work(capsys: pytest.CaptureFixture[str], networks: str) -> None:
-    """The whole text; CHRONOGRAD_REFRESH=1 writes it anew."""
+    """The whole text; CHRONOGRAD_REFRESH=1 rewrites it."""
     status, out, err = run(capsys, f"{networks}:two_layers", "--show-work")
     assert (status, err) == (0, "")
     path = GOLDEN / "count_show_work.txt"
@@ -141,14 +141,14 @@ def test_options_classes_and_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert counted(capsys, "llama-7b", *tiny)["params"] == 2 * 11 * 8 + 4 * 64 + 3 * 8 * 12 + 3 * 8
 
 
-def test_parameters_as_keras_counts_them_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_keras_parameter_counts_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "resnet50-keras")
     assert status == 0
     assert "23,628,902  23,549,222 parameters + 53,120" in out
     assert re.search(r"53,120\s+batch-norm\s+statistics\s+\+\s+26,560\s+convolution\s+biases", out)
 
 
-def test_what_is_not_counted_is_listed(capsys: pytest.CaptureFixture[str], networks: str) -> None:
+def test_uncounted_operators_are_listed(capsys: pytest.CaptureFixture[str], networks: str) -> None:
     _, out, _ = run(capsys, f"{networks}:odd", "--mode", "inference")
     assert "not counted: linalg_qr, 1 time (its bytes are)" in out
 
@@ -157,7 +157,7 @@ def test_what_is_not_counted_is_listed(capsys: pytest.CaptureFixture[str], netwo
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
-def test_saved_traces_are_counted_the_same(
+def test_saved_trace_has_the_same_count(
     capsys: pytest.CaptureFixture[str], networks: str, tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / name
@@ -167,7 +167,7 @@ def test_saved_traces_are_counted_the_same(
     assert f"saved {path}" in out
 
 
-def test_a_saved_trace_needs_no_torch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_saved_trace_needs_no_torch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "resnet20.json.gz"
     found = counted(capsys, "resnet20", "--out", str(path))
     code = """
@@ -241,7 +241,7 @@ def test_wrong_input_is_one_message(
     assert message in " ".join(json.loads(out)["error"].split()) or message in json.loads(out)["hint"]
 
 
-def test_a_network_that_cannot_be_traced(capsys: pytest.CaptureFixture[str], networks: str) -> None:
+def test_untraceable_network(capsys: pytest.CaptureFixture[str], networks: str) -> None:
     status, out, err = run(capsys, f"{networks}:mixes")
     assert (status, out) == (1, "")
     assert "not affine in the batch" in err

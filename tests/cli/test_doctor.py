@@ -1,4 +1,4 @@
-"""What `doctor` says of backends is what `registry.find` does; obstacles make its exit status."""
+"""`doctor` reports backends as `registry.find` does, and obstacles set its exit status."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DIGITS = str(Path(__file__).parents[2] / "examples" / "digits.yaml")
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tests share a machine, everything takes its time."""
+    """Extend the deadlines, as the machine is shared."""
     for name in ("BUILD_S", "REST_S"):
         monkeypatch.setattr(doctor_checks, name, 240.0)
     monkeypatch.setattr(doctor_storage, "DEADLINE_S", 60.0)
 
 
 @pytest.mark.slow
-def test_every_backend_is_listed_with_a_reason_where_it_cannot_run(
+def test_unavailable_backends_are_listed_with_a_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "64000")
@@ -53,10 +53,10 @@ def test_every_backend_is_listed_with_a_reason_where_it_cannot_run(
     assert {"devices", "cores", "memory", "storage", "link", "software"} == {row["group"] for row in data["findings"]}
 
 
-def test_obstacles_come_first_with_what_to_do(
+def test_obstacles_come_first_with_a_remedy(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file in place of the run directory, and a PyTorch that cannot be imported."""
+    """A file replaces the run directory, and PyTorch cannot be imported."""
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
     (tmp_path / "file").write_text("")
@@ -73,6 +73,6 @@ def test_obstacles_come_first_with_what_to_do(
     assert all(name in text for name in (*BACKENDS, "slurm", "torchrun"))
 
 
-def test_a_job_that_is_not_valid_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_job_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", DIGITS, "training.batch=none"]) == 2
     assert "training.batch" in capsys.readouterr().err

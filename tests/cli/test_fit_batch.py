@@ -1,4 +1,4 @@
-"""`chronograd fit batch` on runs whose steps and gradients follow a planted noise scale."""
+"""`chronograd fit batch` on runs that follow a planted noise scale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLES, TARGET = 1437, 0.9
 def write_run(
     folder: Path, batch: int, rate: float = 0.1, slower: float = 1.0, every: int = 0, **job_fields: str
 ) -> Path:
-    """Accuracy rises on a line through the target at S(batch) steps, times `slower`, until the job's last epoch."""
+    """Write a run whose accuracy rises linearly through the target at S(batch) × `slower` steps."""
     job = jobs.from_dict(
         {
             "network": {"name": job_fields.get("network", "resnet20")},
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def test_runs_at_several_batches_give_the_critical_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_at_several_batches_give_the_critical_batch(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [folder / name for name in ("b16", "b32", "b128", "b32-slow", "b32-never")]
     for asked in (("--to", 0.9), ("--metric", "loss", "--to", 1.0)):
         found = fitted(capsys, *runs, *asked, "--batches", "32,64")
@@ -81,7 +81,7 @@ def test_runs_at_several_batches_give_the_critical_one(folder: Path, capsys: pyt
         assert one["low"] <= one["steps"] <= one["high"]
 
 
-def test_one_run_that_measured_its_scale_gives_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_with_measured_noise_scale_gives_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = fitted(capsys, folder / "measured", "--to", 0.9, "--batches", "32")
     assert found["noise_scale_from"] == "measured"
     assert found["noise_scale"] == pytest.approx(32)
@@ -105,7 +105,7 @@ def test_one_run_that_measured_its_scale_gives_the_same(folder: Path, capsys: py
         (["nothing"], [], 1, "no run directory"),
     ],
 )
-def test_what_cannot_be_said_gets_one_error(
+def test_unusable_runs_give_one_error(
     folder: Path, capsys: pytest.CaptureFixture[str], names: list[str], options: list[str], status: int, said: str
 ) -> None:
     assert main(["fit", "batch", *(str(folder / name) for name in names), *options]) == status

@@ -1,4 +1,4 @@
-"""`chronograd fit device` and `validate` on a table whose times follow a known calibration, but for noise."""
+"""`chronograd fit device` and `validate` on a table that follows a known calibration, plus noise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(home: Path) -> list[ThroughputRow]:
-    """timm's test networks at two sizes on a GPU that reaches less than round numbers say."""
+    """Return timm's test networks at two sizes on a GPU slower than its data sheet."""
     sheet = from_datasheet(catalog.device("rtx3090"), "fp16")
     classes = {
         name: replace(rate, compute=0.6 * rate.compute, bandwidth=0.8 * rate.bandwidth, launch_s=2 * rate.launch_s)
@@ -50,7 +50,7 @@ def rows(home: Path) -> list[ThroughputRow]:
 
 @pytest.fixture(autouse=True)
 def _place(home: Path, tmp_path: Path, rows: list[ThroughputRow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with timm's form of the table, and one that says nothing but times."""
+    """Write timm's form of the table, and one with times only."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
@@ -73,7 +73,7 @@ def validated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     return found
 
 
-def test_a_table_that_follows_the_model_is_predicted_from_a_few_of_its_rows(
+def test_few_rows_predict_a_table_that_follows_the_model(
     rows: list[ThroughputRow], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = validated(capsys, TIMM_NAME, "--calibrate", "20")
@@ -97,7 +97,7 @@ def test_a_table_that_follows_the_model_is_predicted_from_a_few_of_its_rows(
     assert untaught["mape"] < 0.08  # made with the shipped calibration, which this rests on alone
 
 
-def test_the_seed_alone_chooses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_row_choice_depends_on_the_seed_only(capsys: pytest.CaptureFixture[str]) -> None:
     first, again, other = (validated(capsys, TIMM_NAME, "--calibrate", "12", "--seed", s) for s in "334")
     assert first == again
     assert first["calibrated_on"] != other["calibrated_on"]
@@ -108,7 +108,7 @@ def test_the_seed_alone_chooses(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_stated_is_as_what_a_name_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stated_options_equal_those_in_the_file_name(capsys: pytest.CaptureFixture[str]) -> None:
     stated = ["--device", "rtx3090", "--precision", "amp", "--layout", "nhwc", "--phase", "inference"]
     mine = validated(capsys, "mine.csv", "--calibrate", "12", *stated)
     inferred = validated(capsys, TIMM_NAME, "--calibrate", "12")
@@ -118,7 +118,7 @@ def test_what_is_stated_is_as_what_a_name_says(capsys: pytest.CaptureFixture[str
     assert validated(capsys, TIMM_NAME, "--calibrate", "0", "--compiled")["is_compiled"] is True
 
 
-def test_rows_that_ran_otherwise_are_named(rows: list[ThroughputRow], capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_with_other_settings_are_reported(rows: list[ThroughputRow], capsys: pytest.CaptureFixture[str]) -> None:
     lines = [(r.model, r.image_size, r.batch, r.seconds, ("rtx3090", "t4")[i % 2]) for i, r in enumerate(rows)]
     write("cards.csv", "model,size,batch,step_time_s,device", lines)
     stated = ["--precision", "amp", "--phase", "inference", "--layout", "nhwc", "--calibrate", "0", "--rows", "2"]
@@ -130,7 +130,7 @@ def test_rows_that_ran_otherwise_are_named(rows: list[ThroughputRow], capsys: py
     )
 
 
-def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", TIMM_NAME, "--calibrate", "12"]) == 0
     printed = capsys.readouterr()
     text = printed.out + printed.err
@@ -140,7 +140,7 @@ def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "predicted / measured" in text
 
 
-def test_a_fitted_device_is_one_for_on(rows: list[ThroughputRow], capsys: pytest.CaptureFixture[str]) -> None:
+def test_fitted_device_works_with_on(rows: list[ThroughputRow], capsys: pytest.CaptureFixture[str]) -> None:
     fit = ["fit", "device", TIMM_NAME, "--prior", "datasheet", "--out", "mine.toml"]
     assert main(fit) == 0
     text = capsys.readouterr().out
@@ -169,7 +169,7 @@ def test_a_fitted_device_is_one_for_on(rows: list[ThroughputRow], capsys: pytest
     assert record["cluster"]["device"] == "rtx3090"
 
 
-def test_four_rows_are_enough_and_fewer_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_needs_four_rows(capsys: pytest.CaptureFixture[str]) -> None:
     fit = ["fit", "device", TIMM_NAME, "--prior", "datasheet", "--json"]
     assert main([*fit, "--rows", "4"]) == 0
     assert json.loads(capsys.readouterr().out)["calibration"]["provenance"]["samples"] == 4

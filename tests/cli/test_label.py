@@ -1,4 +1,4 @@
-"""`chronograd label`: a trained network writes a file of labels that a student's job can name."""
+"""`chronograd label`: a trained network writes a file of labels for a student's job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NETWORKS = Path(__file__).parent.parent / "train"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of a network that has learned a part of digits; tests only read it."""
+    """A run that has learned a part of digits; tests only read it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(NETWORKS))
         return train(tmp_path_factory.mktemp("label") / "teacher")
@@ -50,7 +50,9 @@ def train(out: Path) -> Path:
     return run.path
 
 
-def test_the_best_of_each_class_are_written(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_images_of_each_class_are_written(
+    teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "selected.npz"
     fields = ["data.skip=300", "data.samples=1000"]
     assert (
@@ -121,7 +123,7 @@ def test_soft_labels_have_each_image_once(teacher: Path, tmp_path: Path) -> None
     torch.testing.assert_close(student.train_labels.sum(1), torch.ones(500))
 
 
-def test_it_says_how_many_images_the_teacher_knows_by_heart(
+def test_answer_counts_the_teachers_training_images(
     teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "selected.npz")
@@ -145,7 +147,7 @@ def test_it_says_how_many_images_the_teacher_knows_by_heart(
         (["--out", "nowhere/selected.npz"], "folder nowhere does not exist"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_options(
     teacher: Path, tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "selected.npz"
@@ -156,7 +158,7 @@ def test_what_cannot_be_is_refused(
     assert not out.exists()
 
 
-def test_a_run_without_a_checkpoint_is_named(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_checkpoint_is_reported(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = RunDir.open(teacher).job()
     bare = RunDir.create(job, out=tmp_path / "bare")
     assert main(["--trust", "tiny_networks", "label", str(bare.path), "--out", str(tmp_path / "selected.npz")]) == 2

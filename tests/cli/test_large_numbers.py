@@ -1,4 +1,4 @@
-"""Numbers and shapes beyond any, and folders that are not there: one clear error, soon, and nothing written."""
+"""Excessive numbers and shapes, and missing folders: one clear error, quickly, and no file written."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("count", "resnet20", "--fixed-batch", "99999999999999999999"),
     ],
 )
-def test_an_input_that_no_memory_could_address(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_input_beyond_addressable_memory(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     printed = refused(capsys, *words)
     assert "is too large to trace" in printed
     assert "To fix: " in printed
 
 
 @pytest.mark.parametrize("verb", ["train", "measure"])
-def test_images_that_do_not_fit_this_machine(
+def test_images_larger_than_memory(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,12 +54,12 @@ def test_images_that_do_not_fit_this_machine(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_samples_that_do_not_fit_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_samples_larger_than_memory(capsys: pytest.CaptureFixture[str]) -> None:
     printed = refused(capsys, "data", "synthetic", "shape=[1,8,8]", "classes=10", "samples=800000000000")
     assert "1,000,000,000,000 synthetic images of 1 × 8 × 8 take 64 TB" in printed
 
 
-def test_classes_that_nobody_could_name(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_excessive_number_of_classes(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("predict", JOB, "--on", "v100", "--trace", trace, "data.name=synthetic", "data.shape=[1,8,8]")
     printed = refused(capsys, *words, "data.classes=1000000000")
     assert "data.classes" in printed
@@ -69,7 +69,7 @@ def test_classes_that_nobody_could_name(trace: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("option", ["--batches", "--counts"])
-def test_a_setting_to_plan_beyond_any(option: str, trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_excessive_plan_settings(option: str, trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("plan", JOB, "--trace", trace, "--on", "v100", option)
     # The largest number that is read is more than the samples of digits.
     for number in ("99999999999999999999", "1000000001"):
@@ -82,7 +82,7 @@ def test_a_setting_to_plan_beyond_any(option: str, trace: str, capsys: pytest.Ca
     assert why in refused(capsys, *words, "1000000000")
 
 
-def test_numbers_of_devices_to_predict_beyond_any(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_excessive_device_counts(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = (
         "predict",
         JOB,
@@ -100,9 +100,7 @@ def test_numbers_of_devices_to_predict_beyond_any(trace: str, capsys: pytest.Cap
     assert "at most 1,000,000,000" in refused(capsys, *words)
 
 
-def test_a_record_for_a_folder_that_is_not_there(
-    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_record_for_a_missing_folder(trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "nowhere" / "record.json"
     printed = refused(capsys, "predict", JOB, "--trace", trace, "--on", "v100", "--out", str(out))
     assert f"cannot write {out}: No such file or directory" in printed

@@ -1,4 +1,4 @@
-"""A run that is watched: its events through a kill -9 of the launcher, `records --follow`, and the terminal."""
+"""Watching a run: events through a kill -9 of the launcher, `records --follow`, and the terminal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def values(folder: Path, tag: str) -> list[tuple[int, float]]:
 
 
 def expected_losses(run: RunDir) -> list[tuple[int, float]]:
-    """Mean over the ranks' samples, as the last attempt has it; 32-bit floats in events."""
+    """Return the mean over the ranks' samples of the last attempt, as 32-bit floats like the events."""
     logs = [run.read_steps(rank).steps for rank in run.ranks()]
     means = []
     for lines in zip(*logs, strict=True):
@@ -66,7 +66,7 @@ def expected_losses(run: RunDir) -> list[tuple[int, float]]:
 
 @pytest.mark.slow
 def test_events_are_complete_after_kill_and_resume(capsys: pytest.CaptureFixture[str]) -> None:
-    """Killed with -9 in its second epoch, of which no checkpoint is kept, the launcher leaves events cut off anywhere."""
+    """kill -9 in the second epoch, before its checkpoint, cuts the events off at an arbitrary byte."""
     command = [sys.executable, "-m", "chronograd", "train", "job.yaml", "--out", "run", "--tensorboard"]
     with subprocess.Popen([*command, "--launcher", "local"], stderr=subprocess.DEVNULL) as launcher:
         run, folder = RunDir(Path("run")), Path("run/tensorboard")
@@ -113,7 +113,7 @@ def write(run: RunDir, rank: int, steps: range, wait_s: float) -> None:
                         exchange_wait_s=wait_s, input_s=0.01))  # fmt: skip
 
 
-def test_follow_tells_how_a_run_goes_on_until_it_has_a_record(
+def test_follow_shows_progress_until_the_record(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terminal, "SAY_EVERY_S", 0.0)
@@ -141,7 +141,7 @@ def test_follow_tells_how_a_run_goes_on_until_it_has_a_record(
     assert "\x1b" not in printed.err + printed.out
 
 
-def test_follow_ends_with_the_error_of_a_run_that_failed(
+def test_follow_ends_with_the_error_of_a_failed_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terminal, "RESTART_S", 0.5)
@@ -159,7 +159,7 @@ def test_follow_needs_a_run(arguments: list[str], status: int, capsys: pytest.Ca
     assert "run" in capsys.readouterr().err
 
 
-def test_a_terminal_is_left_as_it_was_and_shows_the_last_figures() -> None:
+def test_terminal_is_restored_and_shows_the_last_figures() -> None:
     run = new_run()
     write(run, 0, range(1, 4), 0.05)
     write(run, 1, range(1, 4), 0.01)

@@ -1,4 +1,4 @@
-"""The verbs measure, train and records on real processes; data inside scikit-learn."""
+"""The verbs measure, train and records on real processes, with data from scikit-learn."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_train_then_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mine" in capsys.readouterr().out
 
 
-def test_a_finished_run_trains_longer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_run_can_be_extended(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "job.yaml", "--out", "runs/mine"]) == 0
     capsys.readouterr()
     before = {path.name: path.read_bytes() for path in Path("runs/mine").iterdir() if path.is_file()}
@@ -81,7 +81,7 @@ def test_a_finished_run_trains_longer(capsys: pytest.CaptureFixture[str]) -> Non
     assert Path("runs/mine/record.json").read_bytes() == again
 
 
-def test_an_extension_that_was_cut_off_loses_nothing() -> None:
+def test_interrupted_extension_loses_nothing() -> None:
     assert main(["train", "job.yaml", "training.schedule=constant", "--out", "runs/mine"]) == 0
     Path("runs/mine/record.json").unlink()  # as if killed before the job was written
     assert main([*TRUSTED, "train", "--resume", "runs/mine"]) == 0
@@ -89,7 +89,7 @@ def test_an_extension_that_was_cut_off_loses_nothing() -> None:
     assert record["quantities"]["epochs"]["value"] == 2
 
 
-def test_a_run_that_reached_its_target_is_not_extended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_at_its_target_is_not_extended(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "job.yaml", "training.target_accuracy=0.2", "--out", "runs/mine"]) == 0
     assert main(["train", "--resume", "runs/mine", "training.epochs=9"]) == 2
     assert "would not train on with more epochs: the target accuracy was reached" in capsys.readouterr().err
@@ -124,7 +124,7 @@ def test_measure_two_ranks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["records", "nowhere"], 2, "no record"),
     ],
 )
-def test_what_is_wrong_is_told_without_a_traceback(
+def test_errors_have_no_traceback(
     arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == status

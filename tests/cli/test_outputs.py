@@ -1,4 +1,4 @@
-"""Output that cannot be written, or cannot say every letter, and text of others that would steer a terminal: a line each."""
+"""Output to full, closed or limited encodings, and escape sequences in foreign text: one line each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
 
 @pytest.mark.parametrize("verb", [*verbs(), ""])
-def test_a_full_output_is_one_line(
+def test_full_output_is_one_error_line(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Full(io.StringIO):
@@ -48,7 +48,7 @@ def test_a_full_output_is_one_line(
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 @pytest.mark.parametrize("line", ["count resnet20", "devices v100", "plan --help", "predict resnet20 --on nothing"])
-def test_every_encoding_takes_the_output(monkeypatch: pytest.MonkeyPatch, encoding: str, line: str) -> None:
+def test_output_works_in_every_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str, line: str) -> None:
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
@@ -68,10 +68,10 @@ def test_closed_and_full_outputs_of_a_process() -> None:
 
 
 @pytest.mark.parametrize("verb", verbs())
-def test_a_folder_that_cannot_be_written_is_one_line_of_any_verb(
+def test_unwritable_folder_is_one_error_line_for_every_verb(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever a verb does with files: an error of the system names the file, and is no traceback."""
+    """A system error names the file and has no traceback."""
 
     def fail(**_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/closed/file")
@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_of_any_verb(
      "data folder:loop", "count loop/net.yaml", "job from loop", "doctor loop/job.yaml", "validate loop", "export loop --onnx a.onnx",
      "label loop --out l.npz", "predict resnet20 --on v100 --measured-on loop", "hand-in --out loop/x"],
 )  # fmt: skip
-def test_a_loop_of_links_is_one_line(
+def test_link_loop_is_one_error_line(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -108,12 +108,12 @@ def test_a_loop_of_links_is_one_line(
         (errno.ENOENT, "exists"),
     ],
 )
-def test_what_to_do_about_a_file_that_cannot_be_written(number: int, told: str) -> None:
+def test_unwritable_file_has_a_remedy(number: int, told: str) -> None:
     with pytest.raises(ChronogradError, match=told), as_asked(Path("a")):
         raise OSError(number, os.strerror(number), "a")
 
 
-def test_text_of_others_does_not_steer_the_terminal() -> None:
+def test_foreign_text_cannot_control_the_terminal() -> None:
     table = Table((ESCAPE, "b"), [[ESCAPE, "2\u00a0ms"]], {1}, (ESCAPE,))
     section = Section(ESCAPE, ESCAPE, lines=[ESCAPE], intro=ESCAPE, caption=ESCAPE, table=table)
     text = render_terminal(Answer(ESCAPE, sections=[section], notes=[ESCAPE]))
@@ -125,7 +125,7 @@ def test_text_of_others_does_not_steer_the_terminal() -> None:
 
 @pytest.mark.parametrize("line", ["records --in .", "compare a.json b.json", "report a.json --out p.html", "explain a.json",
                                   "judge a.json --on v100", "forecast a.json"])  # fmt: skip
-def test_a_record_does_not_steer_the_terminal(
+def test_record_cannot_control_the_terminal(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -145,7 +145,7 @@ def test_a_record_does_not_steer_the_terminal(
 
 @pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with runs, records, jobs, a log and a platform's file, each with escape sequences in every text that it has."""
+    """Write runs, records, jobs, a log and a platform's file with escape sequences in every text."""
     monkeypatch.chdir(tmp_path)
     fields = {
         "network": {"name": f"lenet5{ESCAPE}"}, "data": {"name": "synthetic", "shape": [1, 28, 28], "classes": 10},
@@ -203,9 +203,7 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
      "validate table.csv --device v100", "hand-in", "data folder:classes", "data classes", "serve run", "study list",
      "predict resnet20 --on v100 --measured-on done", "export net.onnx --int8 a"],
 )  # fmt: skip
-def test_no_text_of_a_stranger_steers_the_terminal(
-    foreign: Path, capsys: pytest.CaptureFixture[str], line: str
-) -> None:
+def test_no_verb_prints_foreign_escape_sequences(foreign: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
     status = main(line.split())
     said = capsys.readouterr()
     assert status in (0, 1, 2), said
@@ -213,8 +211,8 @@ def test_no_text_of_a_stranger_steers_the_terminal(
     assert not set("\x1b\x07") & set(said.out + said.err)
 
 
-def test_a_name_of_a_file_does_not_steer_the_terminal(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where a name stands in the answer, in an error, and in an error of the options."""
+def test_file_name_cannot_control_the_terminal(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In an answer, in an error, and in an error about options."""
     os.rename("done", f"done{ESCAPE}")
     for words in (["records", f"done{ESCAPE}"], ["explain", f"none{ESCAPE}"], ["report", f"done{ESCAPE}", "--out", f"p{ESCAPE}"],
                   ["count", "resnet20", "--save-job", f"j{ESCAPE}.yaml"], [f"verb{ESCAPE}"],
@@ -225,14 +223,14 @@ def test_a_name_of_a_file_does_not_steer_the_terminal(foreign: Path, capsys: pyt
         assert not set("\x1b\x07") & set(said.out + said.err), words
 
 
-def test_verbs_print_by_one_function() -> None:
-    """`common.echo` leaves no control character; the two files that call click themselves print errors and JSON."""
+def test_verbs_print_through_one_function() -> None:
+    """`common.echo` removes control characters; the two files that call click directly print errors and JSON."""
     folder = Path(cli.__file__).parent
     own = sorted(path.name for path in folder.glob("*.py") if re.search(r"click\.s?echo\(|\bprint\(", path.read_text()))
     assert own == ["common.py", "main.py"]
 
 
-def test_lines_of_a_server_and_of_a_launcher_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_and_launcher_lines_cannot_control_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     line = logging.makeLogRecord({"msg": "model %s failed", "args": (ESCAPE,)})
     assert serve.Printable("%(message)s").format(line) == r"model \x1b]0;owned\x07\x1b[2J failed"
     silence.tell(f"rank 1 goes on in {ESCAPE}")

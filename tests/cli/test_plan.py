@@ -1,4 +1,4 @@
-"""`chronograd plan` and `predict --layers`, as a user sees them."""
+"""`chronograd plan` and `predict --layers` from a user's view."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def words(text: str) -> str:
-    """As on a screen without an end."""
+    """Return the output as on a screen of unlimited width."""
     return " ".join(text.split())
 
 
-def test_the_largest_batch_with_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_largest_batch_with_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     printed = run(capsys, "plan", JOB, "--largest-batch", "--on", "V100")
     assert "Tesla V100" in printed
     for part in ("params", "gradients", "optimizer", "buffers", "activations", "reserve", "assumed"):
@@ -41,14 +41,14 @@ def test_the_largest_batch_with_its_table(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(("option", "number"), [("--most", "0"), ("--most", "-1"), ("--probes", "0")])
-def test_no_settings_and_no_probes_are_refused(capsys: pytest.CaptureFixture[str], option: str, number: str) -> None:
-    """No printed setting was taken for no setting with a price."""
+def test_zero_settings_and_probes_are_refused(capsys: pytest.CaptureFixture[str], option: str, number: str) -> None:
+    """Zero printed settings were once reported as no setting with a price."""
     verb = ["plan", "batch"] if option == "--probes" else ["plan"]
     assert main([*verb, JOB, "--on", "v100", option, number]) == 2
     assert f"Invalid value for '{option}': {number} is not in the range x>=1" in capsys.readouterr().err
 
 
-def test_the_largest_batch_of_each_of_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_largest_batch_of_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
     one, several = (
         json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", place, "--json")) for place in ("v100", "8xV100")
     )
@@ -56,7 +56,7 @@ def test_the_largest_batch_of_each_of_several_devices(capsys: pytest.CaptureFixt
     assert (several["device"], several["largest_batch_per_device"]) == ("v100", one["largest_batch_per_device"])
 
 
-def test_less_memory_less_batch_and_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_batch_shrinks_with_memory_and_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
     two = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "k80", "--on", "h100", "--json"))
     assert two[0]["largest_batch_per_device"] < two[1]["largest_batch_per_device"]
     less = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "h100", "--memory", "2GB", "--json"))
@@ -66,7 +66,7 @@ def test_less_memory_less_batch_and_several_devices(capsys: pytest.CaptureFixtur
     assert (any_gpu["device"], any_gpu["capacity_bytes"], any_gpu["reserve_bytes"]) == ("l4", 24 * 10**9, 2**30)
 
 
-def test_settings_that_fit_cheapest_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fitting_settings_are_sorted_by_price(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("plan", JOB, "--on", "V100", "--on", "A100", "--counts", "1,4", "--batches", "32,64")
     assert "per million samples" in words(run(capsys, *arguments))
     data = json.loads(run(capsys, *arguments, "--json"))
@@ -82,10 +82,8 @@ def test_settings_that_fit_cheapest_first(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("goal", [(), ("--budget", "50", "--epochs-to-target", "3")])
-def test_settings_of_more_samples_than_there_are_are_left_out(
-    goal: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """1437 digits: 4 devices with 360 samples each are three too many, in each of two precisions and layouts."""
+def test_settings_with_too_many_samples_are_skipped(goal: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """1437 digits: 4 devices with 360 samples each need three too many, in two precisions and layouts."""
     arguments = ("plan", JOB, "--on", "V100", "--counts", "1,4", "--algorithm", "ring", *goal)
     data = json.loads(run(capsys, *arguments, "--batches", "359,360", "--json"))
     assert (data["evaluated"], data["too_large_for_the_data"]) == (12, 4)
@@ -105,8 +103,8 @@ IMAGENET = {
 }
 
 
-def test_the_advice_for_fifty_dollars(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Per cent and dollars as one writes them; what is advised is in half precision, at a dated price with its host."""
+def test_advice_for_fifty_dollars(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Accepts per cent and dollar signs; recommends half precision at a dated price with its host."""
     job = tmp_path / "job.yaml"
     job.write_text(json.dumps(IMAGENET))
     saved = str(tmp_path / "net.json.gz")
@@ -149,7 +147,7 @@ def test_from_a_saved_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "at most" in run(capsys, "plan", JOB, "--largest-batch", "--on", "V100", "--trace", saved)
 
 
-def test_layers_and_what_there_is_to_win(capsys: pytest.CaptureFixture[str]) -> None:
+def test_layers_with_possible_savings(capsys: pytest.CaptureFixture[str]) -> None:
     printed = run(capsys, "predict", JOB, "--on", "v100", "--layers")
     assert "layer2.0" in printed
     assert "the most time to win is in layer" in words(printed)
@@ -177,7 +175,7 @@ def test_layers_and_what_there_is_to_win(capsys: pytest.CaptureFixture[str]) -> 
         ("--decode", "-1"),
     ],
 )
-def test_what_cannot_be_read_is_refused(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_values_are_refused(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", JOB, *arguments]) == 2
     assert "Traceback" not in capsys.readouterr().err
 

@@ -28,14 +28,14 @@ backend: ddp
 
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A job and the trace of its network."""
+    """Return the options of a job and of its network's trace."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "job.yaml").write_text(JOB)
     trace_network("alexnet-v2").save(folder / "net.json.gz")
     return ["predict", str(folder / "job.yaml"), "--trace", str(folder / "net.json.gz")]
 
 
-def test_a_scaling_table(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_scaling_table(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--on", "v100", "--scaling", "strong", "--counts", "1,2,4,8"]) == 0
     text = capsys.readouterr().out
     assert "Strong scaling of alexnet-v2 on v100" in text
@@ -58,7 +58,7 @@ def test_a_scaling_table(arguments: list[str], capsys: pytest.CaptureFixture[str
     ],
 )
 @pytest.mark.parametrize("verb", ["predict", "plan"])
-def test_a_trace_of_another_job_is_refused(
+def test_trace_of_another_job_is_refused(
     arguments: list[str], verb: str, override: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([verb, *arguments[1:], override, "--on", "v100"]) == 2
@@ -73,9 +73,7 @@ def test_a_trace_of_another_job_is_refused(
 IMAGENET = ["data.name=imagenet", "data.shape=null", "data.classes=null", "data.samples=null"]
 
 
-def test_a_scaling_table_waits_for_its_input_as_one_prediction_does(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scaling_table_includes_the_wait_for_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*arguments, *IMAGENET, "--on", "v100", "--precision", "fp16"]
     assert main([*arguments, "backend=single", "--json"]) == 0
     one = json.loads(capsys.readouterr().out)
@@ -89,7 +87,7 @@ def test_a_scaling_table_waits_for_its_input_as_one_prediction_does(
     assert "note: 1 × v100: limited by its input" in capsys.readouterr().out
 
 
-def test_a_timeline_shows_the_wait_for_the_input(
+def test_timeline_shows_the_wait_for_input(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [*arguments, *IMAGENET, "--on", "v100", "--precision", "fp16", "backend=single"]
@@ -100,7 +98,7 @@ def test_a_timeline_shows_the_wait_for_the_input(
 
 
 @pytest.mark.parametrize("model", ["operators", "paleo"])
-def test_a_stated_input_paces_either_model(
+def test_stated_input_rate_limits_both_models(
     arguments: list[str], model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "--model", model, "cluster.input_samples_per_s=10", "--json"]) == 0
@@ -109,7 +107,7 @@ def test_a_stated_input_paces_either_model(
     assert found["input_stall_s"]["value"] < found["input_s"]["value"] + 1e-12
 
 
-def test_what_a_host_decodes_is_not_known_of_a_device_without_a_price(
+def test_decoding_rate_is_unknown_without_a_device_price(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     price = market.price_of("mi250", count=8)
@@ -128,7 +126,7 @@ def test_what_a_host_decodes_is_not_known_of_a_device_without_a_price(
         ({"includes_host": False}, "v i is priced without its host"),
     ],
 )
-def test_what_a_host_decodes_is_not_known_without_its_processors(
+def test_decoding_rate_is_unknown_without_cpu_count(
     monkeypatch: pytest.MonkeyPatch, change: dict[str, object], why: str
 ) -> None:
     known = {"vcpus": 8.0, "includes_host": True, "vendor": "v", "instance": "i", "device": "v100", "count": 1}
@@ -143,7 +141,7 @@ def test_what_a_host_decodes_is_not_known_without_its_processors(
     assert counted_input(job.model_copy(update={"mode": "inference"}), 1e-3) is None
 
 
-def test_more_ranks_than_the_usual_batch(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_ranks_than_the_default_batch(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*arguments, "cluster.count=100", "--json"]
     assert main([*arguments, "--on", "128xv100"]) == 0
     assert json.loads(capsys.readouterr().out)["cluster"]["count"] == 128
@@ -153,13 +151,13 @@ def test_more_ranks_than_the_usual_batch(arguments: list[str], capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["job"]["training"]["learning_rate"] == pytest.approx(10)
 
 
-def test_a_batch_larger_than_the_data_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_batch_larger_than_the_data_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "data.samples=2048"]) == 0
     assert main([*arguments, "data.samples=2047"]) == 2
     assert "training.batch is 2,048, more than the 2,047 training samples" in capsys.readouterr().err
 
 
-def test_paleo_gives_a_record(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_paleo_writes_a_record(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--model", "paleo", "--ppp", "0.62", "--ppp-comm", "0.72", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     # AlexNet v2 on a K80 at batch 2048: 3365.3 ms (PALEO's released code).

@@ -1,4 +1,4 @@
-"""Verbs are declared once: the command line and Python ask the same question and get the same answer."""
+"""Verbs are declared once, so the command line and Python give the same answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("line", QUESTIONS)
-def test_python_answers_as_the_command_line(
+def test_python_answer_equals_the_command_lines(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(INPUTS)
@@ -64,14 +64,14 @@ def test_python_answers_as_the_command_line(
     ]
     answer = getattr(chronograd, name)(*words, **{key: value for key, value in arguments.items() if key not in many})
     assert main([*shlex.split(line), "--json"]) == answer.exit_status
-    assert timeless(json.loads(capsys.readouterr().out)) == timeless(json.loads(json.dumps(answer.as_data())))
+    assert without_time(json.loads(capsys.readouterr().out)) == without_time(json.loads(json.dumps(answer.as_data())))
 
 
-def timeless(data: Any) -> Any:
-    """Data of an answer without the time at which a record was made."""
+def without_time(data: Any) -> Any:
+    """Return the data of an answer without the time at which a record was made."""
     if isinstance(data, dict):
-        return {key: timeless(value) for key, value in data.items() if key != "created"}
-    return [timeless(value) for value in data] if isinstance(data, list) else data
+        return {key: without_time(value) for key, value in data.items() if key != "created"}
+    return [without_time(value) for value in data] if isinstance(data, list) else data
 
 
 OLD = {
@@ -84,17 +84,17 @@ OLD = {
 
 
 @pytest.mark.parametrize("old", OLD)
-def test_an_old_spelling_asks_the_same(
+def test_old_spellings_still_work(
     old: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(INPUTS)
     assert main([*shlex.split(old), "--json"]) == 0
     before = capsys.readouterr().out
     assert main([*shlex.split(OLD[old]), "--json"]) == 0
-    assert timeless(json.loads(before)) == timeless(json.loads(capsys.readouterr().out))
+    assert without_time(json.loads(before)) == without_time(json.loads(capsys.readouterr().out))
 
 
-def test_old_arguments_of_python_ask_the_same() -> None:
+def test_old_python_arguments_still_work() -> None:
     trace = Trace.load(INPUTS / "asked.json.gz")
     job = str(INPUTS / "job.yaml")
     new = chronograd.plan_inference(job, trace=trace, on=["t4"], latency=0.01)
@@ -105,8 +105,8 @@ def test_old_arguments_of_python_ask_the_same() -> None:
 
 
 @pytest.mark.parametrize("request_", api.requests().values(), ids=lambda request: request.verb)
-def test_defaults_are_those_of_the_declaration(request_: type[Request]) -> None:
-    """click's default of an option is the default of the field, so that neither side has another."""
+def test_defaults_come_from_the_declaration(request_: type[Request]) -> None:
+    """click's default of an option equals the default of the field."""
     command = command_of_module(plan) if request_ in plan.REQUESTS else None
     assert command is None or command.name == "plan"
     for name, param in params_of(request_).items():
@@ -131,19 +131,19 @@ NO_HELP = {"mode", "loss", "layout", "metric", "seed", "ppp"}
         ({"prices": "cheap"}, "prices"),
     ],
 )
-def test_python_refuses_what_the_command_line_refuses(options: dict[str, Any], what: str) -> None:
+def test_python_and_command_line_refuse_the_same(options: dict[str, Any], what: str) -> None:
     with pytest.raises(InputError, match=what):
         made(plan.Plan, ["resnet50"], options)
 
 
-def test_an_unknown_argument_is_named() -> None:
+def test_unknown_argument_is_reported() -> None:
     with pytest.raises(TypeError, match=r"plan\(\) has no argument 'budgt'; did you mean 'budget'"):
         made(plan.Plan, ["resnet50"], {"budgt": 50})
     with pytest.raises(TypeError, match=r"plan\(\) needs 'job'"):
         made(plan.Plan, [], {})
 
 
-def test_a_job_file_of_inference_is_answered_as_plan_inference(tmp_path: Path) -> None:
+def test_inference_job_file_equals_plan_inference(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text((INPUTS / "job.yaml").read_text() + "\nmode: inference\n")
     trace = str(INPUTS / "asked.json.gz")

@@ -1,4 +1,4 @@
-"""`chronograd simulate`: what it prints, and what it refuses."""
+"""`chronograd simulate`: output and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_staleness_of_learners(capsys: pytest.CaptureFixture[str]) -> None:
     assert slow["learners"][1]["mean_staleness"] > 2
 
 
-def test_a_picture_of_staleness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_staleness_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["staleness", "--pushes", "1,2,3,4", "--pushes", "2.5,5", "--picture"]
     data(capsys, *words, str(tmp_path / "a.svg"))
     assert "learner 2" in (tmp_path / "a.svg").read_text()
@@ -50,13 +50,13 @@ def test_a_picture_of_staleness(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "b.svg" in capsys.readouterr().out
 
 
-def test_a_server_that_takes_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_with_update_time(capsys: pytest.CaptureFixture[str]) -> None:
     found = data(capsys, "staleness", "--compute", "1", "--learners", "4", "--serve", "0.5", "--updates", "400")
     assert found["updates_per_s"] == pytest.approx(2, rel=0.01)
     assert found["mean_staleness"] == pytest.approx(3, rel=0.02)
 
 
-def test_speed_of_published_coefficients(capsys: pytest.CaptureFixture[str]) -> None:
+def test_speed_with_published_coefficients(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--coefficients", "1.02,2.78,4.92,0,0.02", "--batch", "40", "--servers", "4", "--workers", "1:20")
     found = data(capsys, "speed", *words)
     assert found["best_workers"] == 6
@@ -68,7 +68,7 @@ def test_speed_of_published_coefficients(capsys: pytest.CaptureFixture[str]) -> 
     assert (free["mode"], free["best_workers"], free["closed_form_workers"]) == ("asynchronous", 2, None)
 
 
-def test_time_of_steps_and_the_all_reduce_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_times_with_all_reduce(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--batch", "40", "--servers", "2", "--workers", "1,4")
     plain = data(capsys, "speed", *words)
     found = data(capsys, "speed", *words, "--steps", "1000", "--all-reduce")
@@ -101,13 +101,13 @@ def test_time_of_steps_and_the_all_reduce_beside_it(capsys: pytest.CaptureFixtur
         (["speed", "--steps", "0"], "--steps"),
     ],
 )  # fmt: skip
-def test_wrong_words_are_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *words]) == 2
     assert told in capsys.readouterr().err
 
 
-def test_a_fitted_speed_model_forecasts_other_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From six speeds of the published table: another of its speeds."""
+def test_fitted_speed_model_predicts_other_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six speeds of the published table predict another one."""
     table = tmp_path / "speeds.csv"
     pairs = ("1,2,.02170", "2,2,.03554", "4,2,.04374", "1,4,.02228", "8,4,.05618", "12,4,.04757")
     table.write_text("\n".join(["workers,servers,steps_per_s", *pairs]))

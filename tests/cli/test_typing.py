@@ -1,4 +1,4 @@
-"""What a shell completes, and what is said while a verb is silent."""
+"""Shell completion, and progress messages while a verb is silent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chronograd.cli.main import groups, main, verbs
 
 
 def completed(line: str) -> list[str]:
-    """What bash is offered for the last word of a line, where torch cannot be imported."""
+    """Return bash's completions for the last word of a line, where torch cannot be imported."""
     words = line.split(" ")
     environment = {
         **os.environ,
@@ -29,7 +29,7 @@ def completed(line: str) -> list[str]:
     return run.stdout.splitlines()
 
 
-def test_devices_are_completed_behind_their_count() -> None:
+def test_devices_are_completed_after_their_count() -> None:
     offered = completed("chronograd predict job.yaml --on 8xv1")
     assert offered == ["plain,8xv100", "plain,8xv100-32", "plain,8xv100-pcie"]
     assert "plain,h100" in completed("chronograd predict job.yaml --on H1")
@@ -42,7 +42,7 @@ def test_networks_and_files_are_completed_without_torch() -> None:
     assert "plain,torchvision:" in completed("chronograd count torchv")
 
 
-def test_every_verb_stands_in_one_group_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_is_in_one_help_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(groups()) == ["Before", "Run", "After", "Deploy", "Research", "Lab"]
     assert sum(map(len, groups().values())) == len(verbs())
     assert main(["--help"]) == 0
@@ -58,7 +58,7 @@ class Screen(StringIO):
 
 
 @pytest.mark.parametrize(("silence_s", "is_told"), [(0.05, True), (30.0, False)])
-def test_what_takes_long_says_so_on_a_terminal(
+def test_slow_verb_shows_progress_on_a_terminal(
     silence_s: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = Screen()
@@ -72,7 +72,7 @@ def test_what_takes_long_says_so_on_a_terminal(
     assert ("predicting …" in screen.getvalue()) is is_told
 
 
-def test_nothing_is_said_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(common, "SILENCE_S", 0.01)
