@@ -1,4 +1,4 @@
-"""Jobs that are rendered for every platform, and jobs that are wrong on purpose; the vendors' checkers see the same."""
+"""Jobs rendered for every platform, and deliberately wrong jobs; the vendors' checkers receive the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def digits(platform: str) -> Job:
 
 
 def scaling(platform: str) -> Job:
-    """ResNet-50 on two nodes of eight H100; watsonx.ai has neither, and gets one V100."""
+    """Return ResNet-50 on two nodes of eight H100. watsonx.ai has neither, so its job uses one V100."""
     few = platform == "watsonx"
     return jobs.from_dict(
         {
@@ -61,14 +61,14 @@ JOBS: dict[str, Callable[[str], Job]] = {
 }
 
 
-def asked(platform: str, job: str, /, **options: Any) -> Submission:
-    """A job on a platform with the options of the example."""
+def submission_of(platform: str, job: str, /, **options: Any) -> Submission:
+    """Return a job on a platform with the options of the example."""
     chosen = {**OPTIONS[platform], **({"data": {"data": DATA[platform]}} if job == "detection" else {}), **options}
     return submission(JOBS[job](platform), registry.platform(platform).catalogue, **chosen)
 
 
 def document(platform: str, name: str = "scaling") -> Document:
-    return fields.document(registry.platform(platform), asked(platform, name))
+    return fields.document(registry.platform(platform), submission_of(platform, name))
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Wrong:
     """A file that is wrong in one place.
 
     Attributes:
-        path, value: what is put where; MISSING takes it out.
-        says: part of our complaint.
-        vendor: whether the vendor's own software refuses the file too.
+        path, value: the place and its wrong value; MISSING removes it.
+        says: part of our error message.
+        vendor: whether the vendor's own software also refuses the file.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The comparison has a source for every cell that says something, and what it says of a vendor's package is in it."""
+"""The platform comparison: every cell has a source, and the names of packages' options exist in the packages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def names(platform: str) -> list[str]:
     return [name for cell in offered(platform).cells.values() for name in cell.has]
 
 
-def test_every_cell_has_a_source_and_a_day_or_was_not_found() -> None:
+def test_every_cell_has_a_dated_source_or_is_unknown() -> None:
     cells = comparing.offers()
     assert len(cells) == len(COMPARED) * len(CRITERIA)
     for cell in cells:
@@ -47,7 +47,7 @@ def test_every_cell_has_a_source_and_a_day_or_was_not_found() -> None:
         Cell(says="everything")
 
 
-def test_the_instances_of_the_table_are_those_that_are_chosen_from() -> None:
+def test_table_instances_equal_the_selectable_ones() -> None:
     rows = comparing.rented()
     assert {row["platform"] for row in rows} == set(VENDORS)
     for row in rows:
@@ -56,7 +56,7 @@ def test_the_instances_of_the_table_are_those_that_are_chosen_from() -> None:
         assert max(one.memory_gib or 0 for one in types) == (row["host_gib"] or 0)
 
 
-def test_more_than_ten_cells_are_looked_up() -> None:
+def test_more_than_ten_cells_are_checked() -> None:
     assert sum(bool(cell.has) for name in ENVIRONMENTS for cell in offered(name).cells.values()) > 10
     assert set(COMPARED) - set(ENVIRONMENTS) == {"slurm"}
     assert names("slurm") == []
@@ -64,7 +64,7 @@ def test_more_than_ten_cells_are_looked_up() -> None:
 
 @pytest.mark.vendors
 @pytest.mark.parametrize("platform", ENVIRONMENTS)
-def test_what_a_cell_says_of_a_package_is_in_it(platform: str) -> None:
+def test_cell_names_exist_in_the_package(platform: str) -> None:
     name = ENVIRONMENTS[platform]
     if name not in vendors.NAMES:
         pytest.skip(f"{name} is not among the vendors' software that is installed")
@@ -76,7 +76,7 @@ def test_what_a_cell_says_of_a_package_is_in_it(platform: str) -> None:
     }
 
 
-def test_it_is_printed_and_is_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["platforms", "--compare"]) == 0
     assert "Model registry" in capsys.readouterr().out
     assert main(["platforms", "--compare", "--json"]) == 0

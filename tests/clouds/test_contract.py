@@ -1,4 +1,4 @@
-"""Every platform renders every job and reads it back; nothing that a user writes is lost or run; what is wrong is refused."""
+"""Every platform renders every job and reads it back without loss; nothing is executed; wrong jobs are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.clouds.cases import JOBS, PLATFORMS, WRONG, Wrong, asked, digits
+from tests.clouds.cases import JOBS, PLATFORMS, WRONG, Wrong, digits, submission_of
 
 from chronograd import job as jobs
 from chronograd.cli.main import main
@@ -57,35 +57,35 @@ KEY = TEXT.filter(lambda text: bool(text))
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("platform", PLATFORMS)
 class TestEveryPlatform:
-    def test_reads_back_what_it_rendered(self, platform: str, name: str) -> None:
-        where, wanted = registry.platform(platform), asked(platform, name)
+    def test_rendered_job_is_read_back(self, platform: str, name: str) -> None:
+        where, wanted = registry.platform(platform), submission_of(platform, name)
         text = fields.render(where, wanted)
         back = fields.read(where, text)
         assert back == wanted
         assert jobs.resolved(back.job) == jobs.resolved(wanted.job)
         assert fields.render(where, back) == text
 
-    def test_has_nothing_to_complain_of(self, platform: str, name: str) -> None:
-        assert complaints.complaints(registry.platform(platform), asked(platform, name)) == []
+    def test_rendered_job_is_valid(self, platform: str, name: str) -> None:
+        assert complaints.complaints(registry.platform(platform), submission_of(platform, name)) == []
 
-    def test_reads_all_that_it_rendered(self, platform: str, name: str) -> None:
-        where, wanted = registry.platform(platform), asked(platform, name)
+    def test_every_rendered_word_is_read(self, platform: str, name: str) -> None:
+        where, wanted = registry.platform(platform), submission_of(platform, name)
         assert fields.not_read(where, fields.document(where, wanted), wanted) == []
 
-    def test_is_known_by_its_file(self, platform: str, name: str, tmp_path: Path) -> None:
+    def test_platform_is_recognized_by_its_file(self, platform: str, name: str, tmp_path: Path) -> None:
         where = registry.platform(platform)
         path = tmp_path / where.file
-        path.write_text(fields.render(where, asked(platform, name)))
+        path.write_text(fields.render(where, submission_of(platform, name)))
         found, document = registry.open_file(path)
         assert found.name == platform
-        assert fields.read_document(found, document) == asked(platform, name)
+        assert fields.read_document(found, document) == submission_of(platform, name)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_field_that_is_changed_in_the_file_is_read(platform: str) -> None:
-    """Each word that has a field comes from it alone: no copy of the whole is kept elsewhere."""
+def test_changed_field_in_the_file_is_read(platform: str) -> None:
+    """Each word with a field comes from that field only; the file holds no second copy."""
     where = registry.platform(platform)
-    before = asked(platform, "detection")
+    before = submission_of(platform, "detection")
     other = {
         "image": "other:2",
         "limit_s": 60,
@@ -108,7 +108,7 @@ def test_a_field_that_is_changed_in_the_file_is_read(platform: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(name=TEXT, tags=st.dictionaries(KEY, TEXT, max_size=3), path=TEXT, value=TEXT, option=TEXT)
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_any_text_goes_through_unharmed(
+def test_any_text_round_trips(
     platform: str, name: str, tags: dict[str, str], path: str, value: str, option: str
 ) -> None:
     where, wanted = registry.platform(platform), _with(platform, name, tags, path, value, option)
@@ -141,7 +141,7 @@ printf '%s\\0' "$NOTE" "$@"
 @settings(max_examples=15, deadline=None)
 @given(name=TEXT, tags=st.dictionaries(KEY, TEXT, max_size=2), path=TEXT, value=TEXT, option=TEXT)
 @pytest.mark.parametrize("platform", SHELLS)
-def test_a_shell_runs_nothing_but_the_command(
+def test_shell_runs_only_the_command(
     platform: str,
     name: str,
     tags: dict[str, str],
@@ -172,7 +172,7 @@ def test_a_shell_runs_nothing_but_the_command(
 
 
 def _expanded(text: str, known: dict[str, str]) -> str:
-    """What Kubernetes makes of a value: `$$` is `$`, `$(NAME)` a variable that is known."""
+    """Return a value as Kubernetes expands it: `$$` becomes `$`, and `$(NAME)` a known variable."""
     return re.sub(r"\$\$|\$\(([^)]*)\)", lambda m: "$" if m[0] == "$$" else known.get(m[1], m[0]), text)
 
 
@@ -191,7 +191,7 @@ def test_kubernetes_expands_no_variable(platform: str, value: str, option: str) 
 
 
 def _container(document: Any) -> dict[str, Any]:
-    """The first mapping that has `args` in it."""
+    """Return the first mapping with `args` in it."""
     if isinstance(document, dict):
         if "args" in document:
             return document
@@ -205,14 +205,14 @@ def _container(document: Any) -> dict[str, Any]:
 @settings(max_examples=200, deadline=None)
 @given(st.recursive(st.one_of(TEXT, st.integers(-(2**53), 2**53), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False)),
                     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)), max_leaves=6))  # fmt: skip
-def test_values_are_words_of_safe_characters(value: Any) -> None:
+def test_values_have_only_safe_characters(value: Any) -> None:
     word = encode(value)
     assert decode(word) == value
     assert word.isascii()
     assert not set(word) & set("$`'!;&|<>()*?~#%^\n\r")
 
 
-def test_the_fields_of_a_job_make_it_again() -> None:
+def test_job_fields_rebuild_the_job() -> None:
     job = jobs.load(
         ROOT / "examples" / "cifar10-batch-augmentation.yaml", ["training.augmentation={crop: 4, copies: 2}"]
     )
@@ -223,7 +223,7 @@ def test_the_fields_of_a_job_make_it_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["sagemaker", "vertex", "azureml", "watsonx", "skypilot", "kubernetes"])
-def test_instances_are_of_devices_that_are_known_and_have_a_source(name: str) -> None:
+def test_instances_have_known_devices_and_a_source(name: str) -> None:
     known = catalogue(name)
     assert known.source
     assert known.date
@@ -248,7 +248,7 @@ def test_instances_are_of_devices_that_are_known_and_have_a_source(name: str) ->
         ({"device": "local", "count": 2, "per_node": 2, "threads": 8}, ("ml.m5.4xlarge", 1)),
     ],
 )
-def test_the_largest_instance_that_is_filled_is_chosen(cluster: dict[str, Any], chosen: tuple[str, int]) -> None:
+def test_largest_filled_instance_is_chosen(cluster: dict[str, Any], chosen: tuple[str, int]) -> None:
     job = jobs.from_dict(
         {"network": {"name": "resnet20"}, "data": {"name": "digits"}, "cluster": cluster, "backend": "ddp"}
     )
@@ -266,9 +266,7 @@ def test_the_largest_instance_that_is_filled_is_chosen(cluster: dict[str, Any], 
         ({"device": "v100", "count": 8, "per_node": 2}, None, "2 on a node"),
     ],
 )
-def test_devices_that_would_be_idle_or_missing_are_refused(
-    cluster: dict[str, Any], instance: str | None, message: str
-) -> None:
+def test_idle_or_missing_devices_are_refused(cluster: dict[str, Any], instance: str | None, message: str) -> None:
     job = jobs.from_dict(
         {"network": {"name": "resnet20"}, "data": {"name": "digits"}, "cluster": cluster, "backend": "ddp"}
     )
@@ -276,7 +274,7 @@ def test_devices_that_would_be_idle_or_missing_are_refused(
         choose(catalogue("sagemaker"), job, instance)
 
 
-def test_a_cost_limit_is_a_time_limit_by_the_price_of_the_instance() -> None:
+def test_cost_limit_becomes_a_time_limit() -> None:
     job = jobs.changed(digits("sagemaker"), ["cluster.device=v100"])
     known = catalogue("sagemaker")
     assert submission(job, known, max_cost_usd=3.06).limit_s == 3600  # p3.2xlarge, 3.06 dollars an hour
@@ -291,7 +289,7 @@ def test_a_cost_limit_is_a_time_limit_by_the_price_of_the_instance() -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda one: f"{one.platform}-{one.name}")
-def test_a_wrong_file_is_refused_with_the_reason(wrong: Wrong) -> None:
+def test_wrong_file_is_refused_with_the_reason(wrong: Wrong) -> None:
     where, document = registry.platform(wrong.platform), wrong.document()
     try:
         read = fields.read_document(where, document)
@@ -301,7 +299,7 @@ def test_a_wrong_file_is_refused_with_the_reason(wrong: Wrong) -> None:
     assert re.search(wrong.says, "\n".join(told)), told
 
 
-def test_there_are_twenty_of_them() -> None:
+def test_at_least_twenty_wrong_files() -> None:
     assert len({(one.platform, one.name) for one in WRONG}) >= 20
     assert {one.platform for one in WRONG} == set(PLATFORMS)
 
@@ -320,7 +318,7 @@ def test_there_are_twenty_of_them() -> None:
         ("azureml", {"data": {"output": "azureml://a/b"}}, "has a channel 'output'"),
     ],
 )  # fmt: skip
-def test_wrong_options_are_refused(platform: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_options(platform: str, options: dict[str, Any], message: str) -> None:
     where = registry.platform(platform)
     given = {k: v for k, v in {**OPTIONS[platform], **options}.items() if v is not None}
     with pytest.raises(InputError, match=message) as caught:
@@ -328,7 +326,7 @@ def test_wrong_options_are_refused(platform: str, options: dict[str, Any], messa
     assert "hunter2" not in str(caught.value)
 
 
-def test_other_programs_files_are_not_taken_for_ours(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_not_recognized(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("run: python train.py\nresources: {accelerators: 'V100:1'}\n")
     with pytest.raises(InputError, match="runs another program"):
@@ -378,14 +376,14 @@ OF_OTHERS = {
 
 
 @pytest.mark.parametrize("kind", OF_OTHERS)
-def test_a_file_of_others_is_named(kind: str, tmp_path: Path) -> None:
+def test_foreign_file_is_reported(kind: str, tmp_path: Path) -> None:
     text, message = OF_OTHERS[kind]
     (tmp_path / "file").write_text(text)
     with pytest.raises(InputError, match=message):
         rendering.opened(tmp_path / "file")
 
 
-def test_our_own_file_without_the_time_to_wait_for_spot_machines(tmp_path: Path) -> None:
+def test_file_without_spot_waiting_time(tmp_path: Path) -> None:
     where = registry.platform("sagemaker")
     given = {**OPTIONS["sagemaker"], "spot": True, "checkpoints": "s3://bucket/running"}
     made = fields.document(where, submission(digits("sagemaker"), where.catalogue, **given))
@@ -400,7 +398,7 @@ def test_our_own_file_without_the_time_to_wait_for_spot_machines(tmp_path: Path)
 # -- the command line ------------------------------------------------------------------------------------
 
 
-def test_a_file_is_rendered_and_read_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_renders_and_reads_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--image", "i:1", "--output", "pvc://out/a b", "--tag", "a=it's", "--env", "X=$(id)", "--time", "01:00:00"]
     job = str(ROOT / "examples" / "digits.yaml")
     assert main(["launch", "kubernetes", job, "training.epochs=2", *words, "--out", str(tmp_path)]) == 0
@@ -429,7 +427,9 @@ def test_a_file_is_rendered_and_read_on_the_command_line(tmp_path: Path, capsys:
         (["sagemaker", "JOB", "--dry-run", "--tag", "x"], "cannot read --tag 'x'"),
     ],
 )
-def test_what_a_platform_lacks_is_said(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_platform_features_are_reported(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     job = str(ROOT / "examples" / "digits.yaml")
     assert main(["launch", *(job if word == "JOB" else word for word in words)]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

@@ -1,4 +1,4 @@
-"""What a node runs: its place among the nodes as each platform tells it; a job trained from arguments, alone and on two nodes."""
+"""The entry point of a node: its rank among the nodes on each platform, and training alone and on two nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.clouds.cases import ROOT, asked
+from tests.clouds.cases import ROOT, submission_of
 
 from chronograd import job as jobs
 from chronograd.cli.main import main as cli
@@ -41,25 +41,25 @@ VERTEX = {
         ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}, {}, NodePosition(0, 2, "10.0.0.1")),
     ],
 )
-def test_each_platform_says_which_node_this_is(
+def test_node_rank_on_each_platform(
     environ: dict[str, str], arguments: dict[str, str], node: NodePosition, tmp_path: Path
 ) -> None:
     assert node_of(environ, arguments, tmp_path) == node
 
 
-def test_sagemaker_says_it_in_a_file(tmp_path: Path) -> None:
+def test_node_rank_from_sagemakers_file(tmp_path: Path) -> None:
     config = tmp_path / "input" / "config"
     config.mkdir(parents=True)
     (config / "resourceconfig.json").write_text(json.dumps({"current_host": "algo-2", "hosts": ["algo-1", "algo-2"]}))
     assert node_of({}, {}, tmp_path) == NodePosition(1, 2, "algo-1", is_shared=False)
 
 
-def test_data_and_weights_are_where_they_are_mounted() -> None:
-    arguments = fields.job_arguments(registry.platform("vertex"), asked("vertex", "detection"))
+def test_data_and_weights_use_the_mounted_folders() -> None:
+    arguments = fields.job_arguments(registry.platform("vertex"), submission_of("vertex", "detection"))
     job = entry.placed({**arguments, "mount.weights": "/gcs/w/it's.safetensors"})
     assert job.data.name == "voc:/gcs/lab-data/voc"
     assert job.network.weights == "/gcs/w/it's.safetensors"
-    assert asked("vertex", "detection").job.data.name == "voc:/data/VOC2007"
+    assert submission_of("vertex", "detection").job.data.name == "voc:/data/VOC2007"
 
 
 def tiny(*overrides: str) -> jobs.Job:
@@ -80,12 +80,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return local.train(tiny(), out=tmp_path_factory.mktemp("here") / "run", launcher="local")
 
 
-def test_sagemakers_file_trains_to_the_loss_of_the_local_launcher(
-    here: RunDir, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """As its container would have it: hyper-parameters in a file, checkpoints and model in folders of their own."""
+def test_sagemaker_job_matches_the_local_loss(here: RunDir, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As in its container: hyper-parameters in a file, checkpoints and model in separate folders."""
     where = registry.platform("sagemaker")
-    wanted = asked("sagemaker", "digits").model_copy(update={"job": tiny()})
+    wanted = submission_of("sagemaker", "digits").model_copy(update={"job": tiny()})
     request = fields.load(where, fields.render(where, wanted))
     config = tmp_path / "input" / "config"
     config.mkdir(parents=True)
@@ -106,8 +104,8 @@ def test_sagemakers_file_trains_to_the_loss_of_the_local_launcher(
 
 
 @pytest.mark.gymnasium
-def test_an_agent_learns_on_a_node(tmp_path: Path) -> None:
-    """Its environment is made, not fetched."""
+def test_agent_learns_on_a_node(tmp_path: Path) -> None:
+    """Its environment runs locally and needs no download."""
     job = jobs.load(ROOT / "examples" / "cartpole-table.yaml", ["training.epochs=1", "reinforcement.steps_per_epoch=300",
                     "reinforcement.evaluation_episodes=1"])  # fmt: skip
     run = entry.train({**job_fields(job), "run": str(tmp_path / "run")}, NodePosition())
@@ -149,7 +147,7 @@ T = 1_795_440_000_000
 
 
 def _check_collected(printed: str, run: RunDir, folder: Path) -> None:
-    """What was printed makes the same run again, in the form of each platform's log."""
+    """Check that the printed log rebuilds the run, in the form of each platform's log."""
     lines = printed.splitlines()
     for name, form in FORMS.items():
         (folder / name).write_text(form(lines))
@@ -164,7 +162,7 @@ def _check_collected(printed: str, run: RunDir, folder: Path) -> None:
 
 
 def _check_parts(lines: list[str], folder: Path) -> None:
-    """Without its end a log makes a run without a record, and without its beginning none."""
+    """Check that a log without its end has no record, and one without its beginning has no run."""
     cut = folder / "cut.log"
     cut.write_text("\n".join(line for line in lines if entry.RECORD not in line))
     assert cli(["job", "log", str(cut), "--out", str(folder / "run-cut"), "--json"]) == 0
@@ -179,7 +177,7 @@ def _check_parts(lines: list[str], folder: Path) -> None:
         collect(cut, folder / "run-damaged")
 
 
-def test_a_long_record_is_printed_in_parts(
+def test_long_record_is_printed_in_parts(
     here: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(entry, "PART", 500)
@@ -196,7 +194,7 @@ def test_a_long_record_is_printed_in_parts(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_two_nodes_train_as_two_ranks_here_do(is_shared: bool, tmp_path: Path) -> None:
+def test_two_nodes_train_like_two_local_ranks(is_shared: bool, tmp_path: Path) -> None:
     job = tiny("backend=ddp", "cluster.count=2", "cluster.per_node=1", "cluster.threads=1")
     words, port = [*words_of(job_fields(job)), f"run={tmp_path / 'run'}"], free_port()
 

@@ -1,4 +1,4 @@
-"""The field map, which is found by rendering, says what the tables say by which files are written and read."""
+"""The field map, which comes from rendering, agrees with the tables used for writing and reading files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 ROWS = {(row["word"], row["platform"]): row for row in field_map.field_map()}
 
 
-def test_every_word_that_is_asked_for_is_in_it() -> None:
+def test_field_map_has_every_requested_word() -> None:
     apart = {"command", "hyper_parameter"}
     assert set(WORDS) - apart == set(Submission.model_fields) - {"job", "devices"}
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_word_has_a_field_where_the_table_has_one(platform: str) -> None:
+def test_words_have_the_fields_of_the_table(platform: str) -> None:
     tabled = {word for one in registry.platform(platform).fields for word in one.words}
     for word in (word for word in WORDS if word != "hyper_parameter"):
         row = ROWS[word, platform]
@@ -37,7 +37,7 @@ def test_a_word_has_a_field_where_the_table_has_one(platform: str) -> None:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_its_paths_lead_to_what_the_example_says(platform: str) -> None:
+def test_paths_lead_to_the_example_values(platform: str) -> None:
     where = registry.platform(platform)
     document, asked = fields.document(where, example(where)), example(where)
     for word in ("name", "image", "environment"):
@@ -47,7 +47,7 @@ def test_its_paths_lead_to_what_the_example_says(platform: str) -> None:
         assert wanted in str(fields.get(document, path))
 
 
-def test_a_field_that_is_renamed_is_found_elsewhere() -> None:
+def test_renamed_field_gets_its_new_path() -> None:
     where = registry.platform("sagemaker")
     other = [dataclasses.replace(one, path="Elsewhere.Image") if one.says == "image" else one for one in where.fields]
     assert moved(dataclasses.replace(where, fields=other), "image") == {"paths": ["Elsewhere.Image"], "arguments": []}
@@ -55,7 +55,7 @@ def test_a_field_that_is_renamed_is_found_elsewhere() -> None:
     assert moved(dataclasses.replace(where, fields=without), "image") == {"paths": [], "arguments": ["launch.image"]}
 
 
-def test_what_one_must_rewrite_is_counted() -> None:
+def test_words_to_rewrite_are_counted() -> None:
     old: dict[str, Any] = {"platform": "a", "text": "{\n  x: 1,\n  y: u v\n}", "values": ["1", "u v"], "options": {"image": "i", "role": "r"}}  # fmt: skip
     new: dict[str, Any] = {"platform": "b", "text": "{\n x: 1\n z: v=1\n w: 2\n}", "values": ["1", "v=1", "2"], "options": {"image": "i", "disk": "3"}}  # fmt: skip
     there, back = field_map.moves([old, new])
@@ -63,7 +63,7 @@ def test_what_one_must_rewrite_is_counted() -> None:
     assert (back["new_lines"], back["new_values"], back["changed_options"]) == (1, 1, 2)
 
 
-def test_the_page_and_the_table_are_those_of_today() -> None:
+def test_page_and_table_are_up_to_date() -> None:
     assert (DOCS / "platform-files.md").read_text() == files_page(), "run `python -m benchmarks.platforms`"
     assert (DOCS / "platform-fields.csv").read_text() == fields_csv(), "run `python -m benchmarks.platforms`"
     read = list(csv.DictReader(fields_csv().splitlines()))
@@ -71,6 +71,6 @@ def test_the_page_and_the_table_are_those_of_today() -> None:
     assert len(read) == len(WORDS) * len(PLATFORMS)
 
 
-def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_field_map_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["platforms", "--fields", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == list(ROWS.values())

@@ -1,4 +1,4 @@
-"""From a plan to a platform's file: what `plan --platforms` chose is what `launch` renders."""
+"""From a plan to a platform's file: `launch` renders the choice of `plan --platforms`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SKY = ["--image", "a/b:1", "--checkpoints", "s3://lab/checkpoints", "--output", 
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> Any:
-    """What a line prints with --json; its errors where it has another status."""
+    """Return the JSON that a command line prints, or its errors for another status."""
     capsys.readouterr()
     ended = main([*words, "--json"])
     out, err = capsys.readouterr()
@@ -31,7 +31,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) ->
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """Eight A100, which AWS rents as one node: as spot it is the cheapest."""
+    """A plan for eight A100, which AWS rents as one node; the spot price is the lowest."""
     monkeypatch.setattr(market, "today", lambda: date(2026, 11, 23))
     answer = printed(capsys, "plan", JOB, "--trace", str(INPUTS / "net.json.gz"), "--platforms", "aws,gcp", "--on", "a100-40",
                      "--counts", "8", "--batches", "32", "--epochs-to-target", "2000", "--data-in", "aws",
@@ -49,9 +49,7 @@ def changed(plan: Path, **fields: Any) -> str:
     return str(other)
 
 
-def test_sagemaker_gets_the_instance_of_the_plan(
-    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_sagemaker_gets_the_planned_instance(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     chosen = json.loads(plan.read_text())["chosen"]
     said = printed(capsys, "launch", "sagemaker", JOB, "--plan", str(plan), "--dry-run", *AWS)
     request = json.loads(said["text"])
@@ -70,26 +68,26 @@ def test_sagemaker_gets_the_instance_of_the_plan(
     assert other["platform"] == "sagemaker"
 
 
-def test_a_platform_of_any_cloud_chooses_its_own_name(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_multi_cloud_platform_uses_its_own_instance_name(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, "launch", "skypilot", JOB, "--plan", str(plan), "--dry-run", *SKY)
     assert "accelerators: A100:8" in said["text"]
     assert "use_spot: true" in said["text"]
 
 
-def test_the_copies_of_an_augmented_batch_are_those_of_the_plan(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A plan counts pictures on a device, a job samples: 8 × 32 pictures are 128 samples with two copies of each."""
+def test_batch_counts_augmented_copies_like_the_plan(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan counts images on a device, a job counts samples: 8 × 32 images are 128 samples with two copies."""
     copies = ["training.augmentation.copies=2", "training.augmentation.flip=true"]
     said = printed(capsys, "launch", "sagemaker", JOB, *copies, "--plan", str(plan), "--dry-run", *AWS)
     assert json.loads(said["text"])["HyperParameters"]["training.batch"] == "128"
 
 
-def test_on_demand_is_no_spot_unless_the_line_says_so(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_demand_plan_uses_spot_only_on_request(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["launch", "sagemaker", JOB, "--plan", changed(plan, prices="on-demand"), "--dry-run", *AWS]
     assert "EnableManagedSpotTraining" not in printed(capsys, *line)["text"]
     assert "EnableManagedSpotTraining" in printed(capsys, *line, "--spot")["text"]
 
 
-def test_what_does_not_fit_is_one_error(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_incompatible_plan_is_one_error(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for words, message in (
         (["launch", "vertex", JOB, "--plan", str(plan)], "chose ml.p4d.24xlarge of aws, and Vertex AI has machines of GCP"),
         (["launch", "sagemaker", JOB, "network.name=lenet5", "--plan", str(plan)], "is a plan for network small-cnn, and the job has lenet5"),

@@ -1,18 +1,18 @@
-"""What single platforms refuse, and fields that no job chooses."""
+"""Jobs that single platforms refuse, and fields that no job sets."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
-from tests.clouds.cases import asked
+from tests.clouds.cases import submission_of
 
 from chronograd.clouds import fields, registry
 from chronograd.clouds.complaints import complaints
 from chronograd.errors import InputError
 
 
-def test_watsonx_takes_no_second_node() -> None:
+def test_watsonx_refuses_a_second_node() -> None:
     complain = registry.platform("watsonx").complain
     one, two = (SimpleNamespace(nodes=count, checkpoints=None, spot=False) for count in (1, 2))
     assert complain(one) == []  # type: ignore[arg-type]
@@ -20,10 +20,10 @@ def test_watsonx_takes_no_second_node() -> None:
     assert "takes 2 nodes" in told
 
 
-def test_a_failed_pytorchjob_is_not_started_again_by_its_run_policy() -> None:
+def test_pytorchjob_run_policy_does_not_restart_failed_jobs() -> None:
     platform = registry.platform("pytorchjob")
     for restarts in (0, 3):
-        rendered = fields.document(platform, asked("pytorchjob", "digits", restarts=restarts))
+        rendered = fields.document(platform, submission_of("pytorchjob", "digits", restarts=restarts))
         assert fields.get(rendered, "spec.runPolicy.backoffLimit") == restarts
 
 
@@ -34,7 +34,7 @@ def test_sagemaker_on_spot_needs_checkpoints(given: dict[str, object], is_told: 
     wanted = {"spot": True, "output": "s3://lab/out", "checkpoints": "s3://lab/checkpoints", **given}
     platform = registry.platform("sagemaker")
     try:
-        told = complaints(platform, asked("sagemaker", "digits", **wanted))
+        told = complaints(platform, submission_of("sagemaker", "digits", **wanted))
     except InputError as error:
         told = [str(error)]
     assert any("--spot without --checkpoints" in one for one in told) == is_told

@@ -1,6 +1,6 @@
-"""`--submit`: which program is given which file; without it, or without credentials, one error that says what to type.
+"""`--submit`: the platform's program receives the file; without program or credentials, an error names the command.
 
-The programs are stood in for by ones that write down what they were given; `test_vendors` has AWS' own.
+Stand-ins for the programs record their input; `test_vendors` uses AWS' own program.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ esac
 
 
 def submit(platform: str, folder: Path) -> int:
-    """The digits, with a secret and a tag, sent from the command line."""
+    """Submit the digits job, with a secret and a tag, from the command line."""
     options = OPTIONS[platform]
     words = [f"--{word}={options[word]}" for word in ("image", "role", "output", "project") if word in options]
     words += [f"--secret={name}={reference}" for name, reference in options["secrets"].items()]
@@ -52,7 +52,7 @@ def stand_in(platform: str, folder: Path, monkeypatch: pytest.MonkeyPatch, who: 
 
 
 @pytest.mark.parametrize("platform", SENT)
-def test_the_file_is_given_to_the_platforms_program(
+def test_platform_program_receives_the_file(
     platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(platform, tmp_path, monkeypatch, "true", "printf '\\e[32mcreated 17\\e[0m'")
@@ -70,7 +70,7 @@ def test_the_file_is_given_to_the_platforms_program(
 
 
 @pytest.mark.parametrize("platform", SENT)
-def test_without_its_program_one_error_says_what_to_type(
+def test_missing_program_error_names_the_command(
     platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -85,7 +85,7 @@ def test_without_its_program_one_error_says_what_to_type(
 
 
 @pytest.mark.parametrize("platform", [name for name in SENT if name != "skypilot"])
-def test_without_credentials_one_error_says_what_to_type(
+def test_missing_credentials_error_names_the_command(
     platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(platform, tmp_path, monkeypatch, "echo log in first >&2; exit 1", "echo created")
@@ -97,7 +97,7 @@ def test_without_credentials_one_error_says_what_to_type(
     assert len((tmp_path / "asked").read_text().splitlines()) == 1
 
 
-def test_what_the_platform_refuses_is_passed_on(
+def test_platform_error_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in("skypilot", tmp_path, monkeypatch, "true", "echo no cloud is enabled >&2; exit 3")
@@ -116,11 +116,11 @@ def test_what_the_platform_refuses_is_passed_on(
         (["slurm", "JOB", "--submit"], "--submit is for platforms"),
     ],
 )
-def test_submit_where_it_means_nothing(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_uses_of_submit(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     job = str(ROOT / "examples" / "digits.yaml")
     assert main(["launch", *(job if word == "JOB" else word for word in words)]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_every_platform_sends_or_says_that_it_does_not() -> None:
+def test_every_platform_submits_or_states_why_not() -> None:
     assert {name for name in PLATFORMS if registry.platform(name).tool is None} == {*PLATFORMS} - {*SENT}

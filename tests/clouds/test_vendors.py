@@ -1,6 +1,6 @@
-"""What is rendered, before the vendors' own software: accepted in its shape, given back unharmed; and which wrong jobs it catches.
+"""Rendered files in the vendors' own software: accepted and read back unchanged, and wrong jobs refused.
 
-None of it asks a vendor: that a file passes says nothing of quotas, of images that are there, of roles that may.
+The tests contact no vendor, so they check no quotas, images or permissions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.clouds.cases import JOBS, PLATFORMS, ROOT, WRONG, asked
+from tests.clouds.cases import JOBS, PLATFORMS, ROOT, WRONG, submission_of
 from tools import vendors
 
 from chronograd import job as jobs
@@ -54,21 +54,21 @@ TINY = jobs.from_dict(
 
 @functools.cache
 def cases(platform: str) -> dict[str, fields.Document]:
-    """Every document that a platform's checker sees: the jobs, one full of hostile text, the wrong ones."""
+    """Return every document for a platform's checker: the jobs, one with hostile text, and the wrong ones."""
     where = registry.platform(platform)
-    good = {name: fields.document(where, asked(platform, name)) for name in JOBS}
-    hostile = asked(
+    good = {name: fields.document(where, submission_of(platform, name)) for name in JOBS}
+    hostile = submission_of(
         platform, "digits", name=NASTY, tags={"note": NASTY, NASTY: "x"}, environment={"NOTE": NASTY}, spot=False
     )
     wrong = {one.name: one.document() for one in WRONG if one.platform == platform}
     if platform == "sagemaker":
-        good["tiny"] = fields.document(where, asked(platform, "digits").model_copy(update={"job": TINY}))
+        good["tiny"] = fields.document(where, submission_of(platform, "digits").model_copy(update={"job": TINY}))
     return {**good, "hostile": fields.document(where, hostile), **wrong}
 
 
 @pytest.fixture(scope="session")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """What the software says of each case of a platform. It is asked once of all, for all test processes."""
+    """Return the software's answer for each case of a platform. All test processes share one run."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -86,7 +86,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
 
 
 def ask(name: str, script: str) -> dict[str, dict[str, Any]]:
-    """The answers of one process to the documents of all platforms that it checks; to each also as the text of its file."""
+    """Return the answers of one process to the documents of all its platforms, which also receive the file's text."""
     of = [(platform, case) for platform in PLATFORMS if CHECKERS[platform][1] == script for case in cases(platform)]
     documents = [cases(platform)[case] for platform, case in of]
     texts = [fields.dump(registry.platform(platform), cases(platform)[case]) for platform, case in of]
@@ -99,19 +99,19 @@ def ask(name: str, script: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_the_vendors_software_takes_the_shape_of_every_job(platform: str, answers: Answers) -> None:
+def test_vendor_software_accepts_every_job(platform: str, answers: Answers) -> None:
     assert {name: answers(platform)[name]["refused"] for name in GOOD} == dict.fromkeys(GOOD)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_which_wrong_jobs_the_vendors_software_catches(platform: str, answers: Answers) -> None:
-    """Ours refuses all of them; `vendor` says whether theirs does, offline."""
+def test_vendor_software_refuses_wrong_jobs(platform: str, answers: Answers) -> None:
+    """Our software refuses all of them; `vendor` states whether theirs does so offline."""
     wrong = {one.name: one.vendor for one in WRONG if one.platform == platform}
     refused = {name: answers(platform)[name]["refused"] for name in wrong}
     assert {name: bool(why) for name, why in refused.items()} == wrong, refused
 
 
-def test_the_page_says_which_versions_checked() -> None:
+def test_page_states_the_checked_versions() -> None:
     table = " ".join((ROOT / "docs" / "platforms.md").read_text().partition("## How it is checked")[2].split())
     for package in (*vendors.PACKAGES.values(), *vendors.NODE_PACKAGES.values()):
         name, _, version = package[0].rpartition("@" if package[0].startswith("@") else "==")
@@ -121,7 +121,7 @@ def test_the_page_says_which_versions_checked() -> None:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_moto_describes_the_job_that_was_created(name: str, answers: Answers) -> None:
+def test_moto_describes_the_created_job(name: str, answers: Answers) -> None:
     where, document = registry.platform("sagemaker"), cases("sagemaker")[name]
     described = answers("sagemaker")[name]["described"]
     described["TrainingJobName"] = document["TrainingJobName"]  # which was made unique
@@ -132,8 +132,8 @@ def test_moto_describes_the_job_that_was_created(name: str, answers: Answers) ->
     assert fields.read_document(where, described) == fields.read_document(where, document)
 
 
-def test_what_moto_describes_trains_to_the_loss_of_the_job_that_was_rendered(tmp_path: Path, answers: Answers) -> None:
-    """The fake service keeps the request; what it gives back is run as its container would be, and by the local launcher."""
+def test_job_described_by_moto_matches_the_local_loss(tmp_path: Path, answers: Answers) -> None:
+    """The fake service returns the saved request; its container's command and the local launcher give equal losses."""
     described = answers("sagemaker")["tiny"]["described"]
     config = tmp_path / "ml" / "input" / "config"
     config.mkdir(parents=True)
@@ -167,7 +167,7 @@ with moto.mock_aws():
 """
 
 
-def test_submit_sends_the_file_to_sagemaker_and_says_what_is_missing(
+def test_submit_to_sagemaker_and_its_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "bin" / "aws"
@@ -180,7 +180,7 @@ def test_submit_sends_the_file_to_sagemaker_and_says_what_is_missing(
     for name, value in environment.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    wanted = asked("sagemaker", "digits")
+    wanted = submission_of("sagemaker", "digits")
     words = [f"--image={wanted.image}", f"--role={wanted.role}", f"--output={wanted.output}", "--name=digits-resnet20"]
     words += ["--submit", f"--out={tmp_path / 'rendered'}"]
     job = str(ROOT / "examples" / "digits.yaml")
@@ -198,19 +198,19 @@ def test_submit_sends_the_file_to_sagemaker_and_says_what_is_missing(
     }
 
 
-def test_every_instance_type_is_one_of_botocores(answers: Answers) -> None:
+def test_instance_types_exist_in_botocore(answers: Answers) -> None:
     known = set(answers("sagemaker")["enumerations"]["TrainingInstanceType"])
     assert {one.name for one in catalogue("sagemaker").instance} <= known
 
 
-def test_every_accelerator_is_one_of_vertex_ais(answers: Answers) -> None:
+def test_accelerators_exist_in_vertex_ai(answers: Answers) -> None:
     known = set(answers("vertex")["enumerations"]["AcceleratorType"])
     assert {one.accelerator for one in catalogue("vertex").instance if one.accelerator} <= known
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_vertex_ai_parses_what_was_written(name: str, answers: Answers) -> None:
-    """As JSON again, but that its 64-bit numbers are text."""
+def test_vertex_ai_round_trips_the_file(name: str, answers: Answers) -> None:
+    """The JSON is equal, but its 64-bit numbers are text."""
     where = registry.platform("vertex")
     assert fields.read_document(where, _numbers(answers("vertex")[name]["parsed"])) == fields.read_document(
         where, cases("vertex")[name]
@@ -223,7 +223,7 @@ def _numbers(given: Any) -> Any:
     return [_numbers(one) for one in given] if isinstance(given, list) else given
 
 
-def test_azure_reads_hostile_text_as_it_was_written(answers: Answers) -> None:
+def test_azure_reads_hostile_text_unchanged(answers: Answers) -> None:
     read, written = answers("azureml")["hostile"]["read"]["component"], cases("azureml")["hostile"]
     assert read["display_name"] == NASTY == written["display_name"]
     assert read["environment_variables"] == {"NOTE": NASTY}
@@ -231,7 +231,7 @@ def test_azure_reads_hostile_text_as_it_was_written(answers: Answers) -> None:
     assert shlex.split(read["command"]) == shlex.split(written["command"])
 
 
-def test_skypilot_reads_what_was_written(answers: Answers) -> None:
+def test_skypilot_reads_the_written_file(answers: Answers) -> None:
     read, written = answers("skypilot")["hostile"]["read"], cases("skypilot")["hostile"]
     assert read["envs"]["NOTE"] == NASTY
     assert read["run"] == written["run"]
