@@ -1,4 +1,4 @@
-"""Two records side by side, and which prediction a measurement is held against."""
+"""Two records in one table, and which prediction is compared with a measurement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def record(
     return made
 
 
-def test_rows_are_what_both_have_and_the_rest_is_named() -> None:
+def test_rows_are_common_figures_and_the_rest_is_listed() -> None:
     a, b = record("predicted", 0.01, mfu=0.5, cost_usd=1.0), record("measured", 0.02, mfu=0.25)
     a.put("throughput_samples_per_s", Quantity(value=6400.0, unit="sample/s"))
     b.put("throughput_samples_per_s", Quantity(value=4340.0, unit="sample/s"))
@@ -45,7 +45,7 @@ def test_rows_are_what_both_have_and_the_rest_is_named() -> None:
     assert {entry["name"] for entry in answer.data["quantities"]} >= {"cost_usd", "ppp", "epochs"}
 
 
-def test_a_stall_is_named_and_does_not_fail_the_gate() -> None:
+def test_stall_is_reported_and_does_not_fail_the_gate() -> None:
     a, b = record("measured", 0.01), record("measured", 0.01)
     for one in (a, b):
         one.put("step_time_s", Quantity(value=0.01, unit="s", low=0.009, high=0.011, n=100, std=0.0005))
@@ -58,7 +58,7 @@ def test_a_stall_is_named_and_does_not_fail_the_gate() -> None:
     assert said in answer.notes
 
 
-def test_whether_intervals_overlap_is_seen_on_a_narrow_screen() -> None:
+def test_interval_overlap_is_shown_on_a_narrow_screen() -> None:
     a, b = record("predicted", 0.000245), record("measured", 0.0173)
     a.put("throughput_samples_per_s", Quantity(value=521_633.0, unit="sample/s"))
     b.put("throughput_samples_per_s", Quantity(value=7_403.0, unit="sample/s"))
@@ -69,7 +69,7 @@ def test_whether_intervals_overlap_is_seen_on_a_narrow_screen() -> None:
 
 
 class TestJoining:
-    def test_one_job_or_the_same_work_without_one(self) -> None:
+    def test_joins_equal_jobs_or_equal_work(self) -> None:
         predicted = record("predicted", 0.01, job="net", flops=1e9)
         assert is_same_work(predicted, record("measured", 0.02, job="net"))
         assert not is_same_work(predicted, record("measured", 0.02, job="other", flops=1e9))
@@ -77,7 +77,7 @@ class TestJoining:
         assert not is_same_work(predicted, record("measured", 0.02, flops=1.01e9))
         assert not is_same_work(predicted, record("measured", 0.02))
 
-    def test_the_newest_prediction_near_by_that_is_for_this_device(self, tmp_path: Path) -> None:
+    def test_newest_nearby_prediction_for_the_device_is_used(self, tmp_path: Path) -> None:
         for name, day, device in (("old", 1, "local"), ("new", 2, "local"), ("gpu", 3, "v100")):
             made = record("predicted", 0.01, job="net", device=device)
             made.created = f"2026-01-0{day}T00:00:00+00:00"
@@ -93,14 +93,16 @@ class TestJoining:
         assert near[0].name == "gpu.json"
         assert prediction_near(record("measured", 0.02, job="else"), tmp_path) is None
 
-    def test_a_page_joins_a_loop_without_a_job_by_its_work(self) -> None:
+    def test_report_joins_a_loop_without_job_by_its_work(self) -> None:
         records = {"p": record("predicted", 0.01, job="net", flops=1e9), "m": record("measured", 0.02, flops=1e9)}
         page = generic_page(records)
         titles = [section.title for section in page.sections]
         assert "Accuracy of the prediction" in titles
         assert not any("no prediction" in section.takeaway for section in page.sections)
 
-    def test_a_page_of_what_does_not_meet_says_how(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_report_of_unrelated_records_explains_the_mismatch(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         record("predicted", 0.01, job="net", flops=1e9).save(tmp_path / "p.json")
         record("measured", 0.02, flops=2e9).save(tmp_path / "m.json")
         assert (

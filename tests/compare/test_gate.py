@@ -1,4 +1,4 @@
-"""The gate: closed forms for intervals, false alarms and power by simulation, and what it refuses."""
+"""The gate: closed forms for intervals, false alarms and power by simulation, and invalid conditions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_conditions(text, name, is_above, limit, is_relative):
         ("throughput < -100%", InputError, "can never hold"),
     ],
 )
-def test_what_is_no_condition_is_refused(text, error, message):
+def test_invalid_conditions(text, error, message):
     with pytest.raises(error, match=message) as told:
         read_condition(text)
     assert told.value.exit_status == 2
@@ -74,13 +74,13 @@ def test_any_text_is_a_condition_or_one_clear_error(text):
         assert read_condition(text).limit is not None
 
 
-def test_a_condition_that_looks_for_a_better_run_is_told():
+def test_condition_for_an_improvement_is_reported():
     assert read_condition("step_time > 5%").warning == read_condition("throughput < -5%").warning == ""
     assert "'throughput < …'" in read_condition("throughput > 5%").warning
     assert "'step_time > …'" in read_condition("step_time < -5%").warning
 
 
-def test_figures_that_only_the_records_have_can_be_named():
+def test_conditions_may_name_figures_of_the_records():
     assert read_condition("test_map > 1%", ["test_map"]).name == "test_map"
 
 
@@ -89,8 +89,8 @@ def test_figures_that_only_the_records_have_can_be_named():
 PAIR = 1.959964 * math.sqrt(2)  # of a deviation: half the 95 % interval of a difference of two
 
 
-def test_one_run_of_each_is_assumed_to_differ_by_a_tenth():
-    """Steps of 100 and 150 ms that hardly deviate: log 1.5 ± 1.96 · √2 · 10 %."""
+def test_single_runs_are_assumed_to_differ_by_ten_percent():
+    """Steps of 100 and 150 ms with little variation: log 1.5 ± 1.96 · √2 · 10 %."""
     outcome = judged("step_time > 5%", [record(0.1, std=0.003)], [record(0.15, std=0.0052)])
     assert outcome.change == pytest.approx(0.5)
     assert (outcome.low, outcome.high) == pytest.approx(
@@ -102,7 +102,7 @@ def test_one_run_of_each_is_assumed_to_differ_by_a_tenth():
     assert "assumed spread between runs: 10 %" in outcome.line()
 
 
-def test_steps_that_deviate_by_more_count_as_runs_that_do():
+def test_larger_step_variation_replaces_the_assumed_spread():
     """100 and 200 ms, steps 15 and 20 %: log 2 ± 1.96 · 25 %."""
     outcome = judged("step_time > 5%", [record(0.1, std=0.015)], [record(0.2, std=0.04)])
     half = 1.959964 * 0.25
@@ -110,16 +110,16 @@ def test_steps_that_deviate_by_more_count_as_runs_that_do():
     assert "interval from the spread within each run" in outcome.line()
 
 
-def test_one_side_whose_steps_deviate_by_more_leaves_the_other_to_the_assumption():
-    """100 and 200 ms, steps 3 and 20 %: log 2 ± 1.96 · sqrt(0.1² + 0.2²), and the words state both."""
+def test_step_variation_of_one_side_counts_for_that_side():
+    """100 and 200 ms, steps 3 and 20 %: log 2 ± 1.96 · sqrt(0.1² + 0.2²); the output states both."""
     outcome = judged("step_time > 5%", [record(0.1, std=0.003)], [record(0.2, std=0.04)])
     half = 1.959964 * math.sqrt(0.1**2 + 0.2**2)
     assert (outcome.low, outcome.high) == pytest.approx((2 * math.exp(-half) - 1, 2 * math.exp(half) - 1))
     assert "assumed spread between runs: 10 %, or the spread within a run if that is larger" in outcome.line()
 
 
-def test_a_difference_in_its_own_unit():
-    """A tenth of the larger is the deviation of each: 100 ± 1.96 · √2 · 20 ms."""
+def test_absolute_difference():
+    """The deviation of each run is 10 % of the larger value: 100 ± 1.96 · √2 · 20 ms."""
     sides = [record(0.1, std=0.003)], [record(0.2, std=0.004)]
     outcome = judged("step_time > 20 ms", *sides)
     assert (outcome.change, outcome.low) == pytest.approx((0.1, 0.1 - PAIR * 0.02))
@@ -142,7 +142,7 @@ def test_units_of_memory(unit, size):
     assert read_condition(f"memory_peak > 3 {unit}").limit == pytest.approx(3 * size, rel=1e-12)
 
 
-def test_throughput_without_a_spread_has_that_of_the_steps():
+def test_throughput_uses_the_spread_of_the_steps():
     sides = [
         [record(t, std=0.15 * t, throughput_samples_per_s=Quantity(value=1 / t, unit="sample/s"))] for t in (0.1, 0.2)
     ]
@@ -152,7 +152,7 @@ def test_throughput_without_a_spread_has_that_of_the_steps():
     assert down.verdict == up.verdict == "fails"
 
 
-def test_a_pair_says_that_it_cannot_tell_and_asks_for_repeats():
+def test_inconclusive_pair_asks_for_repeats():
     outcome = judged("step_time > 5%", [record(0.1, std=0.02)], [record(0.108, std=0.0216)])
     assert outcome.verdict == "cannot tell"
     # Two means of n runs each: 2 · 20 % · √(2 / n) is 5 % as a logarithm.
@@ -160,15 +160,15 @@ def test_a_pair_says_that_it_cannot_tell_and_asks_for_repeats():
     assert "give at least 3 runs of each, taken in turn" in outcome.line()
 
 
-def test_repeats_that_are_too_noisy_say_how_many_would_tell():
+def test_noisy_repeats_state_the_required_number_of_runs():
     sides = [record(t) for t in (0.1, 0.12, 0.09)], [record(t) for t in (0.11, 0.1, 0.125)]
     outcome = judged("step_time > 5%", *sides)
     assert outcome.verdict == "cannot tell"
     assert "too noisy to detect 5.0 %; that would need about" in outcome.line()
 
 
-def test_other_runs_of_the_same_job_show_how_runs_differ():
-    """Five others with a deviation of 2 % (4 degrees of freedom, t = 2.776): a pair then tells 10 %."""
+def test_other_runs_of_the_job_give_the_spread():
+    """Five other runs with a deviation of 2 % (4 degrees of freedom, t = 2.776) let a pair detect 10 %."""
     others = [record(0.1 * math.exp(0.02 * z)) for z in (-1.2, -0.6, 0.0, 0.6, 1.2)]
     sides = [record(0.1, std=0.001)], [record(0.115, std=0.001)]
     deviation = 0.02 * math.sqrt((1.2**2 + 0.6**2) * 2 / 4)
@@ -179,14 +179,14 @@ def test_other_runs_of_the_same_job_show_how_runs_differ():
     assert judged("step_time > 5%", *sides).verdict == "cannot tell"
 
 
-def test_predictions_have_their_own_intervals():
+def test_predictions_use_their_own_intervals():
     sides = [[record(t, std=0.001)] for t in (0.1, 0.115)]
     for side in sides:
         side[0].kind = "predicted"
     assert judged("step_time > 5%", *sides).verdict == "fails"
 
 
-def test_a_figure_of_which_nothing_shows_how_it_differs_never_fails():
+def test_figure_of_unknown_spread_never_fails():
     sides = [[record(mean_return=Quantity(value=v, unit="1"))] for v in (400.0, 100.0)]
     outcome = judged("mean_return < -5%", *sides)
     assert outcome.verdict == "cannot tell"
@@ -195,7 +195,7 @@ def test_a_figure_of_which_nothing_shows_how_it_differs_never_fails():
     assert outcome.as_data()["high"] is None
 
 
-def test_memory_of_one_run_each_is_compared_as_it_is():
+def test_memory_of_single_runs_is_compared_exactly():
     sides = [[record(memory_peak_bytes=Quantity(value=v, unit="B", n=1))] for v in (100e6, 111e6)]
     outcome = judged("memory_peak > 10%", *sides)
     assert (outcome.low, outcome.high, outcome.verdict) == (outcome.change, outcome.change, "fails")
@@ -214,7 +214,7 @@ def test_accuracy_has_the_noise_of_its_test_images():
 # -- several runs: their own spread -------------------------------------------------------------------------
 
 
-def test_several_runs_are_compared_by_student_s_t():
+def test_several_runs_use_students_t():
     baseline = [record(t, std=0.09) for t in (0.1, 0.102, 0.098)]
     runs = [record(t, std=0.09) for t in (0.12, 0.123, 0.117)]
     outcome = judged("step_time > 5%", baseline, runs)
@@ -227,7 +227,7 @@ def test_several_runs_are_compared_by_student_s_t():
 
 
 def alarms(chance, gates, runs, run_noise, step_noise, change, limit):
-    """Share of gates that fail. Runs differ by `run_noise`, their steps by `step_noise`, both log-normal."""
+    """Return the share of failing gates. Runs vary by `run_noise` and steps by `step_noise`, both log-normal."""
     failed = 0
     for _ in range(gates):
         sides = []
@@ -239,8 +239,8 @@ def alarms(chance, gates, runs, run_noise, step_noise, change, limit):
 
 
 @pytest.mark.parametrize("runs", [2, 3, 5])
-def test_equal_runs_seldom_fail_whatever_they_differ_by(runs):
-    """Even without a margin: the upper 2.5 % of a t distribution, within the error of 2000 gates."""
+def test_equal_runs_seldom_fail_at_any_spread(runs):
+    """Without a margin, 2.5 % of the gates fail (t distribution), within the error of 2000 gates."""
     assert 0.015 < alarms(np.random.default_rng(runs), 2000, runs, 0.2, 0.01, 0.0, 0) < 0.035
 
 
@@ -251,7 +251,7 @@ def test_equal_pairs_seldom_fail(run_noise, step_noise, limit):
 
 
 @pytest.mark.parametrize(("runs", "noise", "change"), [(1, 0.02, 0.5), (3, 0.03, 0.2), (5, 0.05, 0.2)])
-def test_a_change_that_is_large_enough_is_caught(runs, noise, change):
+def test_large_change_is_detected(runs, noise, change):
     assert alarms(np.random.default_rng(2), 500, runs, noise, noise, change, 5) > 0.9
 
 
@@ -266,8 +266,8 @@ def paired(text, baseline, runs):
     return judge(read_condition(text), baseline, runs, is_paired=True)
 
 
-def test_what_both_runs_of_a_round_share_cancels():
-    """The machine doubles its time from round to round; changes are 10, 12 and 14 %: t of 2 degrees of freedom is 4.303."""
+def test_common_slowdown_of_a_round_cancels():
+    """The machine's time doubles each round; changes are 10, 12 and 14 %: t of 2 degrees of freedom is 4.303."""
     sides = pairs((0.1, 0.110), (0.2, 0.224), (0.4, 0.456))
     outcome = paired("step_time > 5%", *sides)
     changes = np.log([1.10, 1.12, 1.14])
@@ -280,7 +280,7 @@ def test_what_both_runs_of_a_round_share_cancels():
     assert judged("step_time > 5%", *sides).high > 4  # without pairs: up to +400 %
 
 
-def test_a_difference_of_pairs_in_its_own_unit():
+def test_absolute_difference_of_pairs():
     outcome = paired("step_time > 5 ms", *pairs((0.1, 0.110), (0.2, 0.212), (0.3, 0.314)))
     assert (outcome.change, outcome.high - outcome.change) == pytest.approx((0.012, 4.302653 * 0.002 / math.sqrt(3)))
     assert not outcome.is_assumed
@@ -296,8 +296,8 @@ def test_two_rounds_or_odd_runs_are_no_pairs():
 
 @pytest.mark.parametrize("rounds", [3, 5])
 @pytest.mark.parametrize("shared", [0.0, 0.3])
-def test_pairs_of_equal_jobs_seldom_fail_whatever_rounds_share(rounds, shared):
-    """The upper 2.5 % of a t distribution, within the error of 2000 gates."""
+def test_pairs_of_equal_jobs_seldom_fail(rounds, shared):
+    """2.5 % of the gates fail (t distribution), within the error of 2000 gates."""
     chance = np.random.default_rng(rounds)
     failed = 0
     for _ in range(2000):
@@ -307,7 +307,7 @@ def test_pairs_of_equal_jobs_seldom_fail_whatever_rounds_share(rounds, shared):
     assert 0.015 < failed / 2000 < 0.035
 
 
-def test_a_figure_that_is_missing_is_an_error_and_never_a_pass():
+def test_missing_figure_is_an_error_and_never_a_pass():
     reason = Quantity.missing("1", "it was not evaluated")
     with pytest.raises(InputError, match=r"has no test_accuracy: it was not evaluated"):
         judged(

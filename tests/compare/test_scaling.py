@@ -1,4 +1,4 @@
-"""Strong and weak scaling from a trace: the rows, and what is said of them."""
+"""Strong and weak scaling from a trace: the rows and their summary."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_strong_and_weak_scaling() -> None:
     assert weak[1]["efficiency"] == pytest.approx(weak[0]["step_time_s"] / weak[1]["step_time_s"])
 
 
-def test_computation_exchange_and_input_add_up_to_the_step() -> None:
-    """A node of eight decodes 6000 images/s for all its ranks: alone one of 256 is not kept waiting, eight are."""
+def test_computation_exchange_and_input_sum_to_the_step() -> None:
+    """A node of eight ranks decodes 6000 images/s: one rank with batch 256 does not wait, eight ranks do."""
     one, eight = Ladder(job(count=8, input_samples_per_s=6000), TRACE).predicted([1, 8], "weak")
     alone = predict(TRACE, job(256))
     for point, stall_s in ((one, 0.0), (eight, 8 * 256 / 6000 - alone.value("step_time_s"))):
@@ -79,8 +79,8 @@ def test_computation_exchange_and_input_add_up_to_the_step() -> None:
     assert list(bars.bars[0].segments) == ["computation", "waiting for input", "exposed communication"]
 
 
-def test_bandwidth_used_is_what_a_ring_moves_over_the_exposed_time() -> None:
-    """Of each rank's link: 2(n - 1)/n times the gradients, here one number of four bytes for each parameter."""
+def test_used_bandwidth_is_ring_bytes_over_exposed_time() -> None:
+    """Each rank's link carries 2(n - 1)/n times the gradients: four bytes for each parameter."""
     (point,) = Ladder(job(), TRACE).predicted([4], "strong")[-1:]
     link = setting_of(job(count=4)).link
     assert link is not None
@@ -92,7 +92,7 @@ def test_bandwidth_used_is_what_a_ring_moves_over_the_exposed_time() -> None:
     )
 
 
-def test_what_is_said_follows_from_the_rows() -> None:
+def test_summary_follows_from_the_rows() -> None:
     answer = predict_scaling(TRACE, [job(), job(device="h100")], [2, 8], "strong", samples=4096)
     first, second = answer.sections
     assert [table["device"] for table in answer.as_data()] == ["v100", "h100"]
@@ -110,8 +110,8 @@ def test_what_is_said_follows_from_the_rows() -> None:
     )
 
 
-def test_weak_scaling_keeps_the_batch_of_a_rank_measured_as_predicted() -> None:
-    """A job of 8 ranks with 256 samples each."""
+def test_weak_scaling_keeps_the_batch_of_a_rank() -> None:
+    """Measured and predicted points of a job of 8 ranks with 256 samples each."""
 
     def measure(one: jobs.Job) -> Record:
         record = Record(kind="measured", title="planted", backend=one.backend)
@@ -125,8 +125,8 @@ def test_weak_scaling_keeps_the_batch_of_a_rank_measured_as_predicted() -> None:
         assert [(point.batch, point.per_rank) for point in points] == [(256, 256), (4096, 256)]
 
 
-def test_scaling_by_paleo_is_its_own() -> None:
-    """AlexNet v2 over 20 Gbit/s with batch 2048 is 3.71 times as fast on 8 K80s (PALEO's released code)."""
+def test_paleo_scaling_matches_its_released_code() -> None:
+    """AlexNet v2 over 20 Gbit/s with batch 2048 is 3.71 times as fast on 8 K80s."""
     k80 = job(device="k80", per_node=1, link="ethernet-10g")
     (row,) = rows(k80, [8], model=StepModel("tree", (0.62, 1.0)))
     # Twice 10 Gbit/s by a PPP of 2 is not allowed, so the exchange takes twice as long: 3365.3 / (423.3 + 2 · 482.9).
@@ -137,12 +137,12 @@ def test_scaling_by_paleo_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(("mode", "counts"), [("string", [1]), ("strong", []), ("weak", [0, 1])])
-def test_wrong_scaling(mode: Scaling, counts: list[int]) -> None:
+def test_invalid_scaling_arguments(mode: Scaling, counts: list[int]) -> None:
     with pytest.raises(InputError, match="strong or weak"):
         rows(job(), counts, mode)
 
 
-def test_a_rank_without_a_sample_and_a_device_that_is_not_known() -> None:
+def test_rank_without_sample_and_unknown_device() -> None:
     with pytest.raises(JobError, match="at least one sample"):
         rows(job(batch=4), [8])
     with pytest.raises(InputError, match="unknown device"):
