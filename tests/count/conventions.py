@@ -1,4 +1,4 @@
-"""Counts as other tools define them, from a trace of ours, for comparing with tables that they made."""
+"""Counts by the conventions of other tools, from our traces, for comparison with their tables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _POOL_TO_A_PIXEL = ("mean", [[-1, -2], True])
 
 
 def as_fvcore_counts(trace: Trace, batch: int = 1) -> int:
-    """What fvcore's `FlopCountAnalysis` prints for the forward pass: MACs and, as if they were MACs, some others.
+    """Return the number that fvcore's `FlopCountAnalysis` prints for the forward pass.
 
-    Batch norm with stored statistics counts 2 per element (1 without weights); any other norm 5 (4 without
-    weights); nearest resampling 1 and bilinear 4 per output element; adaptive average pooling 1 per input element.
+    It sums MACs and some other operations as if they were MACs. Batch norm with stored statistics counts 2 per element
+    (1 without weights), any other norm 5 (4 without weights). Nearest resampling counts 1 and bilinear 4 per output
+    element; adaptive average pooling counts 1 per input element.
 
-    Leaves out: what fvcore misses, such as fused attention and convolutions with padding given as a word.
+    Omits operators that fvcore misses, such as fused attention and convolutions with padding given as a word.
     """
     return sum(op.macs.at(batch) + _extra(trace, op, batch) for op in trace.select("forward") if op.module != "loss")
 

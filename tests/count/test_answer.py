@@ -1,4 +1,4 @@
-"""What Python gets of a count: the same numbers as a sentence, a table, a figure and data."""
+"""Python answer of a count: sentence, table, figure and data with the same numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MACs of the backward pass against hand formulas: what each gradient costs, and which are not needed."""
+"""MACs of the backward pass against formulas by hand: the cost of each gradient, and unneeded gradients."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def test_attention(heads: int, queries: int, keys: int, size: int, causal: bool)
     ],
 )
 def test_whole_networks_skip_one_gradient(network: str, first: int) -> None:
-    """Twice the forward pass, less the data gradient of the first layer."""
+    """Twice the forward pass, minus the data gradient of the first layer."""
     traced = trace_network(network)
     assert traced.macs(1, "backward") == 2 * traced.macs() - first

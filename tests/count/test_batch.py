@@ -1,4 +1,4 @@
-"""One symbolic trace stands for every batch; where it cannot, it says so."""
+"""One symbolic trace covers every batch size; where it cannot, an error states the reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def symbolic(network: str) -> Trace:
 
 @pytest.mark.parametrize("batch", [3, 5])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_batch_traced_is_the_symbolic_one_evaluated(network: str, batch: int) -> None:
+def test_symbolic_trace_matches_traces_at_fixed_batches(network: str, batch: int) -> None:
     ours, fixed = symbolic(network), trace_network(network, NETWORKS[network], fixed_batch=batch)
     assert fixed.fixed_batch == batch
     assert [(o.name, o.kind, o.module, o.call) for o in ours.operators] == [
@@ -65,7 +65,7 @@ def test_flops_are_proportional_to_the_batch(network: str) -> None:
 
 
 class Mixes(nn.Module):
-    """Every sample meets every other."""
+    """A network that multiplies every sample with every other."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ x.T
@@ -88,7 +88,7 @@ class Loops(nn.Module):
         return torch.stack(parts)
 
 
-def test_a_network_that_mixes_its_samples() -> None:
+def test_network_that_mixes_samples() -> None:
     with pytest.raises(TraceError, match=r"not affine in the batch[\s\S]*--fixed-batch"):
         trace(Mixes(), [(4,)], loss="sum", inputs_require_grad=True)
     traced = trace(Mixes(), [(4,)], loss="sum", inputs_require_grad=True, fixed_batch=6)
@@ -96,8 +96,8 @@ def test_a_network_that_mixes_its_samples() -> None:
 
 
 @pytest.mark.parametrize("how", ["iterates", "counts", "splits", "chunks"])
-def test_a_network_that_loops_over_its_samples(how: str) -> None:
-    """There are 134 million of them: it must stop before memory is full."""
+def test_network_that_loops_over_samples(how: str) -> None:
+    """The symbolic batch is 134 million: the trace must stop before memory is full."""
     with pytest.raises(TraceError, match=r"into single samples[\s\S]*--fixed-batch"):
         trace(Loops(how), [(4,)])
     traced = trace(Loops(how), [(4,)], fixed_batch=5)
@@ -105,7 +105,7 @@ def test_a_network_that_loops_over_its_samples(how: str) -> None:
     assert {o.call for o in traced.select("forward", ["gemm"])} == set(range(5))
 
 
-def test_a_few_samples_may_be_picked() -> None:
+def test_selection_of_a_few_samples() -> None:
     class First(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x[0] + x[1] + x
@@ -113,7 +113,7 @@ def test_a_few_samples_may_be_picked() -> None:
     assert trace(First(), [(4,)], mode="inference").params == 0
 
 
-def test_a_size_splits_one_way_only() -> None:
+def test_size_factors_uniquely_into_batch_and_rest() -> None:
     recorder = Recorder(Trace("", "training", "sum", []), SYMBOLIC_BATCH, is_symbolic=True)
     for const in (0, 1, 197, 65_536, -3):
         for slope in (1, 2, 49, 1024):
@@ -121,8 +121,8 @@ def test_a_size_splits_one_way_only() -> None:
     assert recorder.dim(60_000_000) == Affine(60_000_000, 0)
 
 
-def test_token_and_sample_beside_each_other() -> None:
-    """A constant beside the batch: one class token for each sample, and one row more than samples."""
+def test_constant_added_to_the_batch_dimension() -> None:
+    """One class token per sample, and one row more than samples."""
 
     class OneMore(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -133,6 +133,6 @@ def test_token_and_sample_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize("batch", [0, -1])
-def test_a_batch_is_at_least_one(batch: int) -> None:
+def test_batch_is_at_least_one(batch: int) -> None:
     with pytest.raises(Exception, match="at least 1"):
         trace(nn.Linear(4, 4), [(4,)], fixed_batch=batch)

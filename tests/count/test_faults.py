@@ -1,4 +1,4 @@
-"""Faults that counters are known for, each held against a hand formula."""
+"""Known faults of other counters, each checked against a formula by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def matrix_work(traced: Trace, phase: str) -> int:
 
 
 class MultiHead(nn.Module):
-    """torch's own module."""
+    """torch's own multi-head attention."""
 
     def __init__(self, need_weights: bool, dropout: float = 0.0) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class MultiHead(nn.Module):
 
 
 class Fused(nn.Module):
-    """The same network around `F.scaled_dot_product_attention`."""
+    """The same network with `F.scaled_dot_product_attention`."""
 
     def __init__(self, causal: bool = False) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Fused(nn.Module):
 
 
 class Composed(Fused):
-    """The same network from products and a softmax."""
+    """The same network from matrix products and a softmax."""
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(2, (3, H, D // H)).permute(2, 0, 3, 1, 4)
@@ -79,7 +79,7 @@ ATTENTION: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("name", ATTENTION)
-def test_attention_counts_the_same_whoever_calls_it(name: str, mode: str) -> None:
+def test_attention_count_is_independent_of_the_api(name: str, mode: str) -> None:
     traced = trace(ATTENTION[name](), [(T, D)], mode=mode, inputs_require_grad=True)
     projections = 4 * T * D * D
     assert traced.params == 4 * D * D + 4 * D
@@ -91,7 +91,7 @@ def test_attention_counts_the_same_whoever_calls_it(name: str, mode: str) -> Non
     assert traced.uncounted() == {}
 
 
-def test_attention_of_an_encoder_layer_in_evaluation() -> None:
+def test_encoder_layer_attention_in_evaluation_mode() -> None:
     """torch has a fast path here that hides all operators of the layer."""
     layer = nn.TransformerEncoderLayer(D, H, 2 * D, batch_first=True)
     expected = 4 * T * D * D + SCORES + 2 * T * D * 2 * D
@@ -104,8 +104,8 @@ def test_attention_of_an_encoder_layer_in_evaluation() -> None:
 
 
 @pytest.mark.parametrize("by_flag", [True, False])
-def test_grouped_queries(by_flag: bool) -> None:
-    """Two key and value heads for four query heads: projections shrink, scores do not."""
+def test_grouped_query_attention(by_flag: bool) -> None:
+    """Two key and value heads for four query heads: smaller projections, equal scores."""
     kv_heads, size = 2, D // H
 
     class Grouped(nn.Module):
@@ -126,7 +126,7 @@ def test_grouped_queries(by_flag: bool) -> None:
     assert (traced.macs(), traced.macs(1, "backward")) == (expected, 2 * expected)
 
 
-def test_cross_attention_and_a_wider_value() -> None:
+def test_cross_attention_with_wider_values() -> None:
     class Cross(nn.Module):
         def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v)
@@ -136,8 +136,8 @@ def test_cross_attention_and_a_wider_value() -> None:
     assert (traced.macs(), traced.macs(1, "backward")) == (expected, 2 * expected)
 
 
-def test_a_mask_does_not_make_attention_cheaper() -> None:
-    """Dense by convention: a kernel may skip what a mask hides, the count says so in its attributes."""
+def test_masked_attention_counts_as_dense() -> None:
+    """A kernel may skip masked positions; the attributes of the operator state the convention."""
     (op,) = trace(Fused(causal=True), [(T, D)]).select("forward", ["attention"])
     assert op.macs.at(1) == SCORES
     assert op.attributes == {
@@ -156,7 +156,7 @@ def test_a_mask_does_not_make_attention_cheaper() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 8])
 def test_backward_of_grouped_convolutions(groups: int) -> None:
-    """Both gradients multiply as often as the forward pass: output elements × 8 / groups × 3 × 3."""
+    """Both gradients have the MACs of the forward pass: output elements × 8 / groups × 3 × 3."""
     model = nn.Conv2d(8, 16, 3, padding=1, groups=groups, bias=False)
     forward = 16 * 12 * 12 * (8 // groups) * 9
     traced = trace(model, [(8, 12, 12)], inputs_require_grad=True)
@@ -167,7 +167,7 @@ def test_backward_of_grouped_convolutions(groups: int) -> None:
     assert op.attributes["groups"] == groups
 
 
-def test_backward_of_depthwise_in_a_network() -> None:
+def test_backward_of_depthwise_convolutions_in_a_network() -> None:
     """torch's own registry overcounts this one; every layer here is exact."""
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, 2, 1), nn.Conv2d(32, 32, 5, padding=2, groups=32), nn.Conv2d(32, 64, 1), nn.ReLU()
@@ -231,7 +231,7 @@ def test_products(function: Callable[..., Tensor], shapes: list[tuple[int, ...]]
 
 
 class Called(nn.Module):
-    """A function as a network."""
+    """A network that calls a function."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class Called(nn.Module):
 
 
 def test_bilinear_layers_are_two_products() -> None:
-    """For each of 7 outputs the first input with the weight, then that with the second: 7 × (5 × 6 + 6) per sample."""
+    """Each of 7 outputs multiplies the first input with the weight, then with the second input: 7 × (5 × 6 + 6)."""
     traced = trace(nn.Bilinear(5, 6, 7), [(5,), (6,)], inputs_require_grad=True, loss="sum")
     assert (traced.params, traced.macs(), traced.macs(3)) == (217, 7 * 36, 3 * 7 * 36)
     assert traced.uncounted() == {}
@@ -264,14 +264,14 @@ def test_bilinear_layers_are_two_products() -> None:
         (lambda a, w: F.linear(F.unfold(a, 3).transpose(1, 2), w), [(2, 5, 5), "=7x18"], 9 * 7 * 18),
     ],
 )  # fmt: skip
-def test_products_by_other_names(function: Callable[..., Tensor], shapes: list[Any], macs: int) -> None:
+def test_aliases_of_matrix_products(function: Callable[..., Tensor], shapes: list[Any], macs: int) -> None:
     inputs = [Input.parse(one) if isinstance(one, str) else one for one in shapes]
     traced = trace(Called(function), inputs, inputs_require_grad=True, loss="sum")
     assert (traced.macs(), traced.uncounted()) == (macs, {})
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-def test_a_complex_product_is_four_real_ones(dtype: torch.dtype) -> None:
+def test_complex_product_is_four_real_products(dtype: torch.dtype) -> None:
     traced = trace(nn.Linear(16, 5, dtype=dtype), [(16,)], loss="sum", inputs_require_grad=True)
     assert traced.tensors[traced.inputs[0]].dtype == str(dtype)[6:]
     assert traced.macs() == 4 * 16 * 5
@@ -281,7 +281,7 @@ def test_a_complex_product_is_four_real_ones(dtype: torch.dtype) -> None:
     assert "four" not in summary(trace(nn.Linear(2, 2), [(2,)])).convention
 
 
-def test_distances_are_arithmetic_and_no_product() -> None:
+def test_distances_have_flops_without_macs() -> None:
     traced = trace(
         Called(lambda a, b: torch.cdist(a, b, p=1.0)), [(3, 4), (5, 4)], inputs_require_grad=True, loss="sum"
     )
@@ -290,14 +290,14 @@ def test_distances_are_arithmetic_and_no_product() -> None:
     assert op.vector_flops.at(2) == 2 * 3 * 3 * 5 * 4
 
 
-def test_a_bag_adds_rows_whatever_its_table() -> None:
+def test_embedding_bag_adds_rows() -> None:
     traced = trace(nn.EmbeddingBag(1000, 4), [(7,)], loss="sum")
     (op,) = [op for op in traced.select("forward") if "_embedding_bag" in op.name]
     assert op.vector_flops.at(3) == 3 * 7 * 4
     assert traced.uncounted() == {}
 
 
-def test_all_dimensions_of_a_transform_count() -> None:
+def test_fft_counts_all_transformed_dimensions() -> None:
     traced = trace(Called(lambda x: torch.fft.fft2(x).real), [(8, 16)], mode="inference")
     (op,) = [op for op in traced.operators if op.name.startswith("_fft")]
     assert op.vector_flops.at(1) == 5 * 8 * 16 * 7  # log2 of 8 × 16
@@ -317,8 +317,8 @@ def test_all_dimensions_of_a_transform_count() -> None:
         lambda x: torch.scatter_reduce(x, 1, torch.zeros(2, 3, 4, dtype=torch.int64), x, "sum"),
     ],
 )
-def test_work_without_products_is_no_gap(function: Callable[..., Tensor]) -> None:
-    """Nothing of it could add to the MACs, so totals need no `at least`."""
+def test_operators_without_macs_are_no_gap(function: Callable[..., Tensor]) -> None:
+    """They cannot add MACs, so totals need no `at least`."""
     try:
         traced = trace(Called(function), [(3, 4)], mode="inference")
     except TraceError:
@@ -419,7 +419,7 @@ def test_tied_weights_count_once() -> None:
 
 
 def test_frozen_parameters() -> None:
-    """Nothing is reckoned that no gradient needs: below the lowest trained layer there is no backward at all."""
+    """Unneeded gradients are not counted: there is no backward pass below the lowest trained layer."""
     model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 6), nn.Linear(6, 7), nn.Linear(7, 8))
     for index in (0, 2):
         model[index].requires_grad_(False)
@@ -459,7 +459,7 @@ def test_recomputation_counts_in_backward(reentrant: bool) -> None:
     assert backward == {name: 2 * once + again[name] for name in again}
 
 
-def test_attention_that_runs_again_is_one_operator() -> None:
+def test_recomputed_attention_is_one_operator() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -474,7 +474,7 @@ def test_attention_that_runs_again_is_one_operator() -> None:
     assert traced.select(kinds=["batched_gemm"]) == []
 
 
-def test_a_shared_segment_that_runs_again() -> None:
+def test_recomputed_shared_segment() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -510,7 +510,7 @@ def test_uncounted_operators_are_listed() -> None:
     assert op.read_bytes.at(3) == 3 * 16 * 4
 
 
-def test_operators_without_a_known_dtype_of_their_own() -> None:
+def test_operators_without_a_dtype() -> None:
     model: Any = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).to(torch.bfloat16)
     traced = trace(model, [(4,)])
     assert traced.params == 16 + 4 + 8

@@ -1,4 +1,4 @@
-"""Blocks that are repeated stand once, with the amounts of all; modules at a depth have those of what is within."""
+"""Repeated blocks appear once with their sums; modules at a depth include their nested modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def names(rows: Any) -> list[str]:
     return [r.name for r in rows]
 
 
-def test_equal_neighbours_are_told_once_with_their_sums() -> None:
+def test_equal_neighbours_are_folded_with_their_sums() -> None:
     rows = [
         row("stem"),
         *(row(f"blocks.{i}.{part}", size) for i in range(3) for part, size in (("in", 2), ("out", 3))),
@@ -34,7 +34,7 @@ def test_equal_neighbours_are_told_once_with_their_sums() -> None:
     assert shown[2].params == 2
 
 
-def test_what_differs_in_an_amount_a_call_or_a_name_is_not_folded() -> None:
+def test_different_amounts_calls_or_names_are_not_folded() -> None:
     for changed in (row("a.1.x", 2), row("a.1.y"), row("a.1.x", call=1), row("a.1.x", kind="norm"), row("a.3.x"), row("b.1.x"),
                     row("a.1.x", output_shape=[1, 9])):  # fmt: skip
         rows = [row("a.0.x"), changed]
@@ -42,7 +42,7 @@ def test_what_differs_in_an_amount_a_call_or_a_name_is_not_folded() -> None:
     assert names(folded([row("a.0.x"), row("a.1.x", receptive_field=7)], {})) == ["2 × a.0 … 1"]
 
 
-def test_blocks_within_blocks_are_folded_too() -> None:
+def test_nested_blocks_are_folded() -> None:
     rows = [row(f"stage.{s}.{b}.{part}", s + 1) for s in range(2) for b in range(4) for part in "xy"]
     assert names(folded(rows, {})) == [
         *("4 × stage.0.0 … 3", "  x", "  y"),
@@ -50,7 +50,7 @@ def test_blocks_within_blocks_are_folded_too() -> None:
     ]
 
 
-def test_modules_of_a_depth_have_what_is_within_them() -> None:
+def test_modules_at_a_depth_include_nested_ones() -> None:
     rows = [row("stem"), row("blocks.0.in", 2), row("blocks.0", 5, kind="attention"), row("blocks.1.in", 4), row("")]
     shown = at_depth(rows, 1, MODULES)
     assert [(r.name, r.kind, r.params) for r in shown] == [
@@ -61,7 +61,7 @@ def test_modules_of_a_depth_have_what_is_within_them() -> None:
     assert [(r.name, r.params) for r in at_depth(rows, 2, MODULES)[1:3]] == [("blocks.0", 7), ("blocks.1", 4)]
 
 
-def test_a_network_keeps_its_totals_however_it_is_shown() -> None:
+def test_totals_are_independent_of_the_display() -> None:
     trace = trace_network("resnet50")
     for depth in (None, 1, 2):
         answer = count(trace, depth=depth)

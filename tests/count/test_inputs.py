@@ -1,4 +1,4 @@
-"""Whatever a network takes: several tensors, whole numbers, keywords, dictionaries, lists of samples and targets."""
+"""Network inputs: several tensors, integers, keywords, dictionaries, lists of samples and targets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOCAB, T, D = 11, 6, 8
 
 
 class Recurrent(nn.Module):
-    """Tokens to the next token, by an LSTM."""
+    """An LSTM from tokens to the next token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Recurrent(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Tokens and learned positions, masked attention, tied head."""
+    """A network with tokens, learned positions, masked attention and a tied head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Gpt(nn.Module):
 
 
 class Bert(nn.Module):
-    """Keywords, two of them masks, and labels that make it return its loss."""
+    """A network of keyword arguments: two masks, and labels that make it return its loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Bert(nn.Module):
 
 
 class Noisy(nn.Module):
-    """A U-Net's input: images and the step of each, which is one whole number per sample or for all."""
+    """A network with a U-Net's input: images and an integer step, one per sample or one for all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Noisy(nn.Module):
 
 
 class Detector(nn.Module):
-    """Lists of images of any size and of targets; it keeps boxes by their values, and returns its losses."""
+    """A detector of lists of images and targets, which selects boxes by value and returns its losses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,8 +114,8 @@ BLOCK = T * (4 * D * D + 2 * D * 2 * D) + 2 * T * T * D  # of an encoder layer, 
     ("model", "macs"),
     [(Recurrent(), T * (8 * D * D + D * VOCAB)), (Gpt(), BLOCK + T * D * VOCAB)],
 )
-def test_tokens_need_no_word(model: nn.Module, macs: int) -> None:
-    """A network that begins with an embedding takes whole numbers."""
+def test_tokens_need_no_input_option(model: nn.Module, macs: int) -> None:
+    """A network that begins with an embedding takes integers."""
     assert takes_tokens(model)
     traced = trace(model, [(T,)])
     assert (traced.macs(), traced.macs(5)) == (macs, 5 * macs)
@@ -133,7 +133,7 @@ def test_keywords_by_shape_and_by_example() -> None:
     assert by_example.flops(4, "backward") == by_shape.flops(4, "backward")
 
 
-def test_a_network_that_returns_its_loss_is_differentiated_by_it() -> None:
+def test_backward_starts_from_the_networks_own_loss() -> None:
     traced = trace(Bert(), example_inputs=lambda: bert_inputs(3))
     names = [op.name for op in traced.select("forward") if op.module == "loss"]
     assert "nll_loss_forward" not in names  # the network has made it itself
@@ -141,14 +141,14 @@ def test_a_network_that_returns_its_loss_is_differentiated_by_it() -> None:
 
 
 @pytest.mark.parametrize("step", ["step::int64", "step:1:int64"])
-def test_images_with_the_step_of_each(step: str) -> None:
+def test_images_with_a_step_per_sample(step: str) -> None:
     traced = trace(Noisy(), [Input.parse("3x8x8"), Input.parse(step)])
     assert traced.macs(3) == 3 * (8 * 8 * 4 * 27 + 16 + 8 * 8 * 4 * 3)
     assert traced.input_shapes[1][0] == Affine(0, 1)
 
 
-def test_one_number_for_all_samples() -> None:
-    """Work that does not grow with the batch stays apart: the step is embedded once."""
+def test_images_with_one_step_for_all_samples() -> None:
+    """The step is embedded once, so its work is independent of the batch."""
     by_tensor = trace(Noisy(), example_inputs=(torch.zeros(2, 3, 8, 8), torch.tensor(7)))
     by_number = trace(Noisy(), example_inputs=(torch.zeros(2, 3, 8, 8), 7))
     per_sample = 8 * 8 * 4 * 27 + 8 * 8 * 4 * 3
@@ -160,7 +160,7 @@ def test_arguments_and_keywords_together() -> None:
     assert traced.macs(1) == 8 * 8 * 4 * 27 + 16 + 8 * 8 * 4 * 3
 
 
-def test_the_batch_in_another_place() -> None:
+def test_batch_in_another_dimension() -> None:
     model = nn.GRU(D, D)  # time, batch, features
     per_sample = T * 6 * D * D
     by_shape = trace(model, [Input.parse(f"{T}xNx{D}")])
@@ -170,7 +170,7 @@ def test_the_batch_in_another_place() -> None:
     assert by_shape.sample_shape == (T, D)
 
 
-def test_lists_of_samples_and_targets_hold_for_their_batch() -> None:
+def test_lists_of_samples_and_targets_fix_the_batch() -> None:
     traced = trace(Detector(), example_inputs=detector_inputs())
     convs = (10 * 12 + 8 * 8) * 4 * 27
     assert traced.macs(2) == convs + 2 * 16
@@ -180,7 +180,7 @@ def test_lists_of_samples_and_targets_hold_for_their_batch() -> None:
     assert traced.macs(2, "backward") == convs + 2 * 2 * 16
 
 
-def test_real_values_leave_the_network_as_it_was() -> None:
+def test_example_values_do_not_change_the_network() -> None:
     model = Detector()
     before = {name: p.clone() for name, p in model.named_parameters()}
     model.eval()
@@ -189,7 +189,7 @@ def test_real_values_leave_the_network_as_it_was() -> None:
     assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 
-def test_a_network_of_a_mixed_batch_takes_the_batch_of_its_example() -> None:
+def test_network_that_mixes_samples_uses_the_example_batch() -> None:
     class Mixes(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x @ x.T
@@ -198,12 +198,12 @@ def test_a_network_of_a_mixed_batch_takes_the_batch_of_its_example() -> None:
     assert (traced.macs(), traced.fixed_batch) == (6 * 6 * 4, 6)
 
 
-def test_an_example_without_tensors_is_refused() -> None:
+def test_example_without_tensors_is_refused() -> None:
     with pytest.raises(InputError, match=r"no tensor[\s\S]*tuple of arguments"):
         trace(nn.Linear(3, 3), example_inputs={"x": 3})
 
 
-def test_values_are_valid_for_every_table() -> None:
+def test_generated_tokens_are_valid_for_every_embedding() -> None:
     model = Bert()
     call = Call.of_inputs([Input.parse(w) for w in ("input_ids:6:int64", "x:2x2", "m:3:bool")], [torch.float32] * 3)
     tokens, normal, mask = call.values(model, batch=50)
@@ -231,7 +231,7 @@ def test_values_are_valid_for_every_table() -> None:
         ("mask:=10x10:bool", Input((10, 10), "bool", "mask", None)),
     ],
 )
-def test_words_of_inputs(text: str, expected: Input) -> None:
+def test_input_descriptions(text: str, expected: Input) -> None:
     assert Input.parse(text) == expected
     assert Input.parse(str(expected)) == expected
 
@@ -239,12 +239,12 @@ def test_words_of_inputs(text: str, expected: Input) -> None:
 @pytest.mark.parametrize(
     "text", ["3;32", "x:y:z", "3x0x3", "a b:3", "NxN", "=Nx3", "x:3:int65", "-1,3", "", "nets.py:f"]
 )
-def test_words_that_are_none(text: str) -> None:
+def test_invalid_input_descriptions(text: str) -> None:
     with pytest.raises(InputError):
         check([text, "3"])
 
 
-def test_references() -> None:
+def test_input_references() -> None:
     assert is_reference("nets.py:example_inputs")
     assert is_reference("package.module:inputs")
     assert not is_reference("128:int64")
@@ -283,18 +283,18 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_network_may_state_its_inputs(file: str) -> None:
+def test_network_may_state_its_inputs(file: str) -> None:
     traced = trace_network(f"{file}:Net")
     assert traced.macs(3) == 3 * 10
     assert [traced.tensors[i].dtype for i in traced.inputs] == ["float32", "bool"]
 
 
 @pytest.mark.parametrize("name", ["example", "stored"])
-def test_inputs_of_a_file(file: str, name: str) -> None:
+def test_inputs_from_a_file(file: str, name: str) -> None:
     assert trace_network(f"{file}:Net", inputs=[f"{file}:{name}"], num_classes=7).macs(3) == 3 * 35
 
 
-def test_inputs_of_a_file_that_cannot_be_made(file: str) -> None:
+def test_failing_inputs_of_a_file(file: str) -> None:
     with pytest.raises(InputError, match="no such picture"):
         trace_network(f"{file}:Net", inputs=[f"{file}:broken"])
     with pytest.raises(InputError, match="has no missing"):
@@ -310,20 +310,20 @@ def error_of(model: nn.Module, *words: str) -> TraceError:
     return refused.value
 
 
-def test_a_missing_argument_names_those_that_are_taken() -> None:
+def test_missing_argument_error_lists_the_arguments() -> None:
     error = error_of(Noisy(), "3x8x8")
     assert "missing 1 required positional argument: 'step'" in error.message
     assert "Noisy.forward takes (x, step)" in error.hint
     assert "--input" in error.hint
 
 
-def test_indices_that_are_no_whole_numbers() -> None:
+def test_float_indices_are_reported() -> None:
     error = error_of(Recurrent(), f"{T}:float32")
     assert "in embed (Embedding)" in error.message
     assert "int64" in error.hint
 
 
-def test_a_wrong_shape_names_the_module_and_no_batch_of_millions() -> None:
+def test_wrong_shape_error_names_the_module() -> None:
     error = error_of(nn.Sequential(nn.Linear(4, 5), nn.Linear(6, 7)), "4")
     assert "in 1 (Linear)" in error.message
     assert "134217757" not in error.message
@@ -331,7 +331,7 @@ def test_a_wrong_shape_names_the_module_and_no_batch_of_millions() -> None:
     assert "--fixed-batch" not in error.hint
 
 
-def test_a_batch_that_must_divide_is_told_so() -> None:
+def test_batch_divisibility_error() -> None:
     class Pairs(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.view(-1, 2, 3).sum(1)
@@ -341,7 +341,7 @@ def test_a_batch_that_must_divide_is_told_so() -> None:
     assert trace(Pairs(), [(3,)], mode="inference", fixed_batch=2).fixed_batch == 2
 
 
-def test_values_are_asked_for() -> None:
+def test_data_dependent_network_asks_for_values() -> None:
     class Decides(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -357,14 +357,14 @@ def test_values_are_asked_for() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_a_compiled_module_is_named() -> None:
+def test_compiled_module_is_reported() -> None:
     model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Linear(3, 3)))
     error = error_of(model, "3")
     assert "module 1 (Linear) is a torch.jit.ScriptModule" in error.message
     assert "--input" not in error.hint
 
 
-def test_flex_attention_is_named() -> None:
+def test_flex_attention_is_reported() -> None:
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
     class Flex(nn.Module):
@@ -379,7 +379,7 @@ def test_flex_attention_is_named() -> None:
 # -- predicted and shown ----------------------------------------------------------------------------
 
 
-def test_a_job_of_any_inputs_is_predicted(file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_job_with_custom_inputs_is_predicted(file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     assert main(["count", f"{file}:Net", "--out", str(saved)]) == 0
     for network in ([f"{file}:Net"], [f"{file}:Net", "--inputs", f"{file}:example"], [str(saved)]):
@@ -398,24 +398,22 @@ def test_a_job_of_any_inputs_is_predicted(file: str, capsys: pytest.CaptureFixtu
         (["--input", "x:3", "--input", "4"], "put positional inputs first"),
     ],
 )
-def test_options_that_cannot_be_read(
-    file: str, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
+def test_unreadable_options(file: str, capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
     assert main(["count", f"{file}:Net", *options]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_an_option_written_as_a_field_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_option_written_as_a_field_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", "inception-reduced", "input=3,32,32"]) == 2
     assert "write --input 3,32,32" in capsys.readouterr().err
 
 
-def test_all_inputs_stand_in_the_title(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_title_lists_all_inputs(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", f"{file}:Net", "--batch", "3"]) == 0
     assert "input 3 × 5, 3 × 1, training" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_vector_is_neither_tokens_nor_an_image(tmp_path: Path) -> None:
+def test_vector_input(tmp_path: Path) -> None:
     path = tmp_path / "vector_nets.py"
     path.write_text(
         "from torch import nn\n"

@@ -1,4 +1,4 @@
-"""A transformer of seven billion parameters on a small machine: exact, in seconds, in a gigabyte."""
+"""A transformer of seven billion parameters on a small machine: exact, in seconds, within a gigabyte."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ print(json.dumps({**{k: getattr(found, k) for k in keys}, "cpu_s": used.ru_utime
 
 
 def parameters(vocab: int, layers: int, width: int, ffn: int, kv_width: int) -> int:
-    """Embedding and head, projections, gated perceptron, norms."""
+    """Return the number of parameters: embedding and head, projections, gated perceptron, norms."""
     return 2 * vocab * width + layers * (2 * width * (width + kv_width) + 3 * width * ffn + 2 * width) + width
 
 
 def macs(vocab: int, layers: int, width: int, ffn: int, kv_width: int, tokens: int) -> int:
-    """Every weight but the embedding meets every token; scores and their product with values, dense."""
+    """Return the MACs: every weight but the embedding for each token, plus dense attention."""
     weights = layers * (2 * width * (width + kv_width) + 3 * width * ffn) + vocab * width
     return tokens * weights + layers * 2 * tokens * tokens * width
 
 
 @pytest.fixture(scope="module")
 def counted() -> dict[str, float]:
-    """In a process of its own."""
+    """Return the count from a separate process."""
     done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
 
 @pytest.mark.slow
-def test_exact(counted: dict[str, float]) -> None:
+def test_count_is_exact(counted: dict[str, float]) -> None:
     found = counted
     assert found["params"] == parameters(VOCAB, LAYERS, WIDTH, FFN, WIDTH) == 6_738_415_616
     expected = macs(VOCAB, LAYERS, WIDTH, FFN, WIDTH, 2048)
@@ -68,7 +68,7 @@ def test_within_15_cpu_seconds_and_a_gibibyte(counted: dict[str, float]) -> None
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("sequence", [6, 32])
-def test_small_ones_by_the_same_formula(kv_heads: int, sequence: int) -> None:
+def test_small_transformers_follow_the_formula(kv_heads: int, sequence: int) -> None:
     layers, width, ffn, vocab, heads = 3, 32, 40, 50, 4
     options = {"layers": layers, "width": width, "heads": heads, "kv_heads": kv_heads, "ffn": ffn, "vocab": vocab}
     traced = trace_network("llama-7b", {**options, "sequence": sequence})

@@ -1,4 +1,4 @@
-"""How images lie in memory: what a trace says of it, and that the work is the same."""
+"""Memory layout of images: the trace records it, and the work is independent of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def strided_norms(t: Trace, phase: str | None = None) -> int:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_convolution_runs_in_the_layout_that_was_asked_for(mode: str) -> None:
+def test_convolutions_run_in_the_requested_layout(mode: str) -> None:
     pytest.importorskip("timm")
     planar, last = (trace_network("timm:test_resnet", mode=mode, channels_last=layout) for layout in (False, True))
     assert (planar.channels_last, last.channels_last) == (False, True)
@@ -35,8 +35,8 @@ def test_every_convolution_runs_in_the_layout_that_was_asked_for(mode: str) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_norm_over_channels_is_strided_only_where_channels_come_first(mode: str) -> None:
-    """ConvNeXt's first norm takes what the stem wrote. It gives channels last, which everything after it keeps."""
+def test_channel_norm_is_strided_only_in_nchw(mode: str) -> None:
+    """ConvNeXt's first norm reads the stem's output and writes channels last; later layers keep that layout."""
     pytest.importorskip("timm")
     planar, last = (trace_network("timm:test_convnext", mode=mode, channels_last=layout) for layout in (False, True))
     assert (strided_norms(planar, "forward"), strided_norms(last)) == (1, 0)
@@ -62,7 +62,7 @@ def test_work_does_not_depend_on_the_layout(name: str, mode: str) -> None:
         assert totals[0] == totals[1], amount
 
 
-def test_layout_survives_the_file(tmp_path: Path) -> None:
+def test_layout_round_trips_through_the_file(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
     for layout in (False, True):
         made = trace(module, [(3, 9, 9)], loss="sum", channels_last=layout)
@@ -75,8 +75,8 @@ def test_layout_survives_the_file(tmp_path: Path) -> None:
         assert (again.columns["strided"] == made.columns["strided"]).all()
 
 
-def test_one_operand_with_channels_last_is_enough_and_the_other_is_copied() -> None:
-    """As PyTorch's convolutions do; the weight is laid out anew without being counted."""
+def test_one_channels_last_operand_sets_the_layout() -> None:
+    """As in PyTorch's convolutions: the other operand is copied, and a copy of the weight is not counted."""
 
     class Turned(nn.Module):
         def __init__(self) -> None:
@@ -97,7 +97,7 @@ def test_one_operand_with_channels_last_is_enough_and_the_other_is_copied() -> N
     assert network(torch.zeros(2, 3, 9, 9)).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_model_is_unchanged() -> None:
     module = nn.Conv2d(3, 8, 3)
     trace(module, [(3, 9, 9)], channels_last=True)
     assert module.weight.is_contiguous()

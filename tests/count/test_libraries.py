@@ -1,4 +1,4 @@
-"""Networks of others, by the hundred, against the tables that their authors print.
+"""Hundreds of library networks compared with the tables that their authors print.
 
 Set CHRONOGRAD_FULL=1 for backward passes of all of torchvision and for 200 networks of timm; CHRONOGRAD_MEASURED names
 the folder with timm's tables.
@@ -38,7 +38,7 @@ COARSE = {"shufflenet_v2_x0_5": 0.0005}
 
 
 def table_of(name: str, side: int) -> dict[str, Any]:
-    """What torchvision prints for weights trained at our image size; other sizes have other counts."""
+    """Return torchvision's printed counts for weights trained at our image size."""
     for weights in torchvision.models.get_model_weights(name):
         if weights.transforms().crop_size == [side]:
             return dict(weights.meta)
@@ -46,7 +46,7 @@ def table_of(name: str, side: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_classifiers_of_torchvision(name: str) -> None:
+def test_torchvision_classifiers(name: str) -> None:
     traced = trace_network(f"torchvision:{name}", OPTIONS.get(name), mode="inference")
     table = table_of(name, traced.input_shapes[0][-1].const)
     assert traced.params == table["num_params"]
@@ -64,8 +64,8 @@ FAMILIES = [
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS if IS_FULL else FAMILIES)
-def test_classifiers_of_torchvision_in_training(name: str) -> None:
-    """Twice the forward pass, less the data gradients of layers that see the input, or a table of positions."""
+def test_torchvision_classifiers_in_training(name: str) -> None:
+    """Twice the forward pass, minus data gradients of layers that read the input or a position table."""
     traced = trace_network(f"torchvision:{name}")
     matrix = [op for op in traced.select("forward") if op.macs.at(1)]
     skipped = matrix[0].macs.at(1) + sum(op.macs.at(1) for op in matrix if op.module.endswith("cpb_mlp.0"))
@@ -100,8 +100,8 @@ def rows_of_timm() -> list[dict[str, str]]:
 @pytest.mark.published
 @pytest.mark.skipif(not rows_of_timm(), reason="CHRONOGRAD_MEASURED names no folder with timm's tables")
 @pytest.mark.parametrize("row", rows_of_timm(), ids=lambda r: f"{r['model']}-{r['infer_img_size']}")
-def test_networks_of_timm(row: dict[str, str]) -> None:
-    """The table was counted by fvcore: MACs of convolutions and products, and some arithmetic of norms and resizing."""
+def test_timm_networks(row: dict[str, str]) -> None:
+    """fvcore made the table: MACs of convolutions and products, and arithmetic of norms and resizing."""
     side = int(row["infer_img_size"])
     traced = trace_network(f"timm:{row['model']}", input_shape=(3, side, side), mode="inference")
     macs, printed = as_fvcore_counts(traced) / 1e9, float(row["infer_gmacs"])
@@ -114,7 +114,7 @@ def test_networks_of_timm(row: dict[str, str]) -> None:
     assert traced.uncounted() == {}
 
 
-def test_exceptions_are_what_they_are_said_to_be() -> None:
+def test_exceptions_have_the_stated_cause() -> None:
     """ConvMixer without its 32 depthwise 7x7 convolutions has the 19.55 G of the table."""
     traced = trace_network("timm:convmixer_768_32", input_shape=(3, 224, 224), mode="inference")
     missed = 32 * 768 * 32 * 32 * 49
@@ -127,7 +127,7 @@ def test_exceptions_are_what_they_are_said_to_be() -> None:
 # -- the conversion ---------------------------------------------------------------------------------
 
 
-def test_what_fvcore_adds_to_the_macs() -> None:
+def test_fvcore_additions_to_the_macs() -> None:
     """By hand, from the table of operators in fvcore/nn/flop_count.py."""
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
@@ -155,7 +155,7 @@ def test_what_fvcore_adds_to_the_macs() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_conversion_against_fvcore_itself() -> None:
+def test_conversion_matches_fvcore() -> None:
     fvcore = pytest.importorskip("fvcore.nn")
     model: nn.Module = torchvision.models.mobilenet_v2().eval()
     analysis = fvcore.FlopCountAnalysis(model, torch.zeros(2, 3, 64, 64))

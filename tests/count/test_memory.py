@@ -1,4 +1,4 @@
-"""Peak memory: closed forms, and the bytes that torch's own profiler sees a real step allocate."""
+"""Peak memory: closed forms, and the allocations of a real step in torch's profiler."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ FLOAT = 4
 @pytest.mark.parametrize("depth", [2, 3, 6])
 @pytest.mark.parametrize("batch", [64, 1024])
 def test_chain_of_linear_layers(depth: int, batch: int) -> None:
-    """Every layer keeps its input, and backward gives up one of them and gains one (smaller) weight gradient a layer.
+    """Every layer saves its input; backward frees one input and adds one smaller weight gradient a layer.
 
-    While the last layer is differentiated alive are: all inputs, the gradient of the last, one weight gradient. One
-    layer on: one input less, the gradients of its output and its input, two weight gradients; that is the peak, but for
-    a chain of two, whose first layer needs no gradient of its input. Beside them stand the loss and its gradient.
+    During the last layer's backward pass memory holds all inputs, the gradient of the output and one weight gradient.
+    One layer below, it holds one input less, the gradients of that layer's output and input, and two weight gradients.
+    That is the peak, except in a chain of two, whose first layer needs no gradient of its input. The loss and its
+    gradient come on top.
     """
     width = 16
     weight, activation, scalars = width * width * FLOAT, batch * width * FLOAT, 2 * FLOAT
@@ -41,38 +42,38 @@ def test_chain_of_linear_layers(depth: int, batch: int) -> None:
     assert memory.total == sum(parts)
 
 
-def test_without_activations_the_update_is_the_peak() -> None:
+def test_peak_is_the_update_without_activations() -> None:
     traced = trace(nn.Linear(1000, 1000, bias=False), [(1000,)])
     states = {"sgd": 0, "sgd-momentum": 1, "adamw": 2}
-    for optimizer, kept in states.items():
+    for optimizer, saved_bytes in states.items():
         memory = peak_memory(traced, 1, optimizer)
         assert memory.parameters == memory.gradients == 4_000_000
-        assert memory.optimizer_state == kept * 4_000_000
-        assert memory.total - (2 + kept) * 4_000_000 < 20_000
+        assert memory.optimizer_state == saved_bytes * 4_000_000
+        assert memory.total - (2 + saved_bytes) * 4_000_000 < 20_000
 
 
 @pytest.mark.parametrize("depth", [2, 3, 9])
-def test_inference_keeps_nothing(depth: int) -> None:
-    """The input of the network, and the input and output of one layer, whatever the depth."""
+def test_inference_saves_no_activations(depth: int) -> None:
+    """The network's input, and the input and output of one layer, at any depth."""
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(depth)))
     memory = peak_memory(trace(model, [(16,)], mode="inference"), 1000)
     assert (memory.gradients, memory.optimizer_state) == (0, 0)
     assert memory.activations == 3 * 1000 * 16 * FLOAT
 
 
-def test_what_is_written_in_place_is_kept_once() -> None:
-    def kept(inplace: bool) -> int:
+def test_in_place_output_is_stored_once() -> None:
+    def saved_bytes(inplace: bool) -> int:
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=inplace), nn.Conv2d(8, 8, 3))
         return peak_memory(trace(model, [(3, 32, 32)]), 16).activations
 
     # ReLU keeps its output, the convolution after it the same tensor: the convolution's own output is what differs.
-    assert kept(False) - kept(True) == 0  # given up as soon as ReLU has run
+    assert saved_bytes(False) - saved_bytes(True) == 0  # given up as soon as ReLU has run
     model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.SiLU(), nn.Conv2d(8, 8, 3, bias=False))
     # SiLU keeps its input beside its output.
-    assert peak_memory(trace(model, [(3, 32, 32)]), 16).activations > kept(False)
+    assert peak_memory(trace(model, [(3, 32, 32)]), 16).activations > saved_bytes(False)
 
 
-def test_frozen_parameters_take_no_gradient_and_no_state() -> None:
+def test_frozen_parameters_need_no_gradient_and_no_state() -> None:
     model = nn.Sequential(nn.Linear(100, 100), nn.Linear(100, 100))
     model[0].requires_grad_(False)
     memory = peak_memory(trace(model, [(100,)]), 1, "adamw")
@@ -110,7 +111,7 @@ def cross_entropy(scores: Tensor) -> Tensor:
 
 
 def allocated(model: nn.Module, x: Tensor) -> int:
-    """Most bytes that one step has allocated at once, beyond the parameters and the input."""
+    """Return the peak allocation of one step, without parameters and input."""
     model.train()
     cross_entropy(model(x)).backward()
     model.zero_grad(set_to_none=True)
@@ -153,7 +154,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, float]]
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", NETWORKS)
-def test_against_real_allocations(name: str) -> None:
+def test_peak_matches_real_allocations(name: str) -> None:
     make, shape, batch, tolerance = NETWORKS[name]
     model = make()
     memory = peak_memory(trace(model, [shape]), batch, "sgd")
@@ -161,7 +162,7 @@ def test_against_real_allocations(name: str) -> None:
     assert ours == pytest.approx(allocated(model, torch.zeros(batch, *shape)), rel=tolerance, abs=64)
 
 
-def test_memory_is_affine_where_the_peak_stays() -> None:
+def test_memory_is_affine_in_the_batch() -> None:
     traced = trace_network("vgg19")
     small, middle, large = (peak_memory(traced, b).activations for b in (16, 32, 48))
     assert large - middle == middle - small

@@ -1,4 +1,4 @@
-"""Every output made directly on meta is the one torch makes there: shape, type and strides."""
+"""Outputs made directly on the meta device equal torch's: shape, dtype and strides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def make(layout: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A tensor (N, C, H, W) = (2, 6, 8, 8) on meta, in memory as the name says."""
+    """Return a meta tensor (N, C, H, W) = (2, 6, 8, 8) in the named memory layout."""
     x = torch.empty(2, 6, 8, 8, dtype=dtype, device="meta")
     layouts: dict[str, Callable[[], torch.Tensor]] = {
         "contiguous": lambda: x,
@@ -83,7 +83,7 @@ def layer_norms_backward(x: torch.Tensor) -> list[tuple[Any, ...]]:
 
 
 def pairs(x: torch.Tensor) -> list[tuple[Any, ...]]:
-    """Of one shape and broadcast, of one type and of several, first and second."""
+    """Return pairs of equal or broadcast shapes and of equal or mixed dtypes, in both orders."""
     others: list[Any] = [x, make_like(x), vector(8).to(x.dtype), vector(1).to(x.dtype), x[:, :, :1], x[:, :1]]
     others += [x[:, :, :1].expand_as(x), make_like(x).transpose(2, 3), torch.empty((), dtype=x.dtype, device="meta")]
     others += [torch.empty(3, *x.shape, dtype=x.dtype, device="meta"), vector(8), x[0]] if x.numel() else []
@@ -177,19 +177,19 @@ AS_ON_CPU = (
 
 
 def on_cpu(value: Any) -> Any:
-    """The same tensor with zeros in it; strides and all."""
+    """Return a tensor of zeros with the same strides on the CPU."""
     if isinstance(value, torch.Tensor):
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).zero_()
     return value
 
 
-def test_every_kernel_is_held_against_torch() -> None:
+def test_every_kernel_is_compared_with_torch() -> None:
     assert set(ARGUMENTS) == set(KERNELS)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", KERNELS, ids=str)
-def test_as_torch_makes_it(op: Any, layout: str) -> None:
+def test_output_equals_torchs(op: Any, layout: str) -> None:
     is_in_place = op._schema.name.endswith("_")
     if is_in_place and layout == "expanded":
         pytest.skip("torch refuses to write where elements share memory")
@@ -204,8 +204,8 @@ def test_as_torch_makes_it(op: Any, layout: str) -> None:
             assert all(t.is_meta for t in (ours if isinstance(ours, tuple) else (ours,)) if t is not None)
 
 
-def test_statistics_of_half_precision_are_kept_in_single() -> None:
-    """As on a GPU; torch's kernels for the CPU keep them in half."""
+def test_half_precision_norms_save_fp32_statistics() -> None:
+    """As on a GPU; torch's CPU kernels save them in half precision."""
     x, v = make("contiguous", torch.bfloat16), vector()
     for op, args in (
         (aten.native_batch_norm.default, (x, v, v, v, v, True, 0.1, 1e-5)),
@@ -227,7 +227,7 @@ def test_other_ranks(op: Any, shape: tuple[int, ...]) -> None:
         assert described(KERNELS[op](*args)) == described(expected)
 
 
-def test_products_that_do_not_fit_are_refused_as_by_torch() -> None:
+def test_mismatched_products_are_refused_like_in_torch() -> None:
     a = torch.empty(3, 4, device="meta")
     for args in ((vector(5), a, a), (vector(7), a, a.T)):
         with pytest.raises(RuntimeError):
@@ -253,8 +253,8 @@ def test_batch_norm_of_other_ranks() -> None:
     ],
 )
 @pytest.mark.parametrize("op", [torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor, torch.ops.aten.div.Scalar])
-def test_results_of_odd_layouts_lie_as_on_a_device(make: Callable[[str], Any], op: Any) -> None:
-    """Only strides that alone tell the order of the dimensions are taken over."""
+def test_outputs_of_unusual_layouts_match_a_device(make: Callable[[str], Any], op: Any) -> None:
+    """Outputs copy the strides only if these define the order of the dimensions."""
     on_meta, real = make("meta"), make("cpu")
     other = (2.0,) if "Scalar" in str(op) else (torch.empty(real.shape, device="meta"),)
     of_real = (2.0,) if "Scalar" in str(op) else (torch.empty(real.shape),)
@@ -264,7 +264,7 @@ def test_results_of_odd_layouts_lie_as_on_a_device(make: Callable[[str], Any], o
     assert all(a == b for a, b in strides)  # that of a size of 1 means nothing
 
 
-def test_which_strides_tell_the_order_alone() -> None:
+def test_strides_that_define_the_dimension_order() -> None:
     plain = torch.empty(4, 5, 6, device="meta").permute(2, 0, 1)
     assert _is_plain(plain)
     assert not _is_plain(torch.empty(24, device="meta").as_strided((4, 1, 6), (6, 100, 1)))  # a size of 1

@@ -1,4 +1,4 @@
-"""Whatever a network does while it is traced, the process and the network are left as they were."""
+"""Tracing changes neither the process nor the network, whatever the network does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chronograd.errors import InputError, TraceError
 
 
 class Bang(Exception):
-    """Raised by the networks of this file."""
+    """The exception that the networks of this file raise."""
 
 
 class FailsInBackward(torch.autograd.Function):
@@ -32,7 +32,7 @@ class FailsInBackward(torch.autograd.Function):
 
 
 class Fragile(nn.Module):
-    """Attention, batch norm, a hook of its own; raises where it is told to."""
+    """A network with attention, batch norm and a hook, which raises at a chosen place."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ CAUSES = {"forward": Bang, "backward": Bang, "values": RuntimeError, "shapes": R
 @pytest.mark.parametrize("grad_enabled", [True, False])
 @pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("where", ["nowhere", *CAUSES])
-def test_everything_is_left_as_it_was(where: str, mode: str, grad_enabled: bool) -> None:
+def test_process_and_network_are_unchanged(where: str, mode: str, grad_enabled: bool) -> None:
     model = Fragile(where)
     model.inner[1].eval()
     model.inner[0].weight.grad = torch.ones(8, 8)
@@ -121,7 +121,7 @@ def test_everything_is_left_as_it_was(where: str, mode: str, grad_enabled: bool)
         model.train()(torch.randn(4, 8)).sum().backward()
 
 
-def test_a_network_of_ours_is_cleaned_up_too() -> None:
+def test_zoo_network_is_restored() -> None:
     with torch.device("meta"):
         model = Fragile("backward")
     before = {name: state for name, state in model_state(model).items() if not name.startswith("buffer")}
@@ -131,7 +131,7 @@ def test_a_network_of_ours_is_cleaned_up_too() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_an_interrupt_is_passed_on() -> None:
+def test_interrupt_is_passed_on() -> None:
     class Interrupted(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             raise KeyboardInterrupt
@@ -142,7 +142,7 @@ def test_an_interrupt_is_passed_on() -> None:
     assert process_state() == before
 
 
-def test_surroundings_do_not_matter() -> None:
+def test_trace_ignores_global_torch_settings() -> None:
     model = Fragile("nowhere")
     expected = trace(model, [(8,)]).to_json()
     with torch.no_grad():
@@ -155,7 +155,7 @@ def test_surroundings_do_not_matter() -> None:
 
 
 def test_no_weight_is_copied() -> None:
-    """A network of 400 MB: the peak of the process does not move by a tenth of that."""
+    """The network has 400 MB; the peak memory of the process grows by less than 10 % of that."""
     model = nn.Sequential(*(nn.Linear(5000, 5000, bias=False) for _ in range(4)))
     for p in model.parameters():
         p.grad = None
@@ -167,7 +167,7 @@ def test_no_weight_is_copied() -> None:
     assert (after - before) * 1024 < 40e6
 
 
-def test_nothing_is_kept_alive() -> None:
+def test_trace_keeps_no_reference_to_the_network() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     gone = weakref.ref(model)
     traced = trace(model, [(4,)])
@@ -177,8 +177,8 @@ def test_nothing_is_kept_alive() -> None:
     assert traced.params == 20
 
 
-def test_what_a_copy_must_not_lose() -> None:
-    """Plain tensors as attributes, in lists, ties, hooks of the user's, weights made anew on every call."""
+def test_copy_preserves_the_whole_network() -> None:
+    """Tensors as attributes and in lists, ties, user hooks, and weights recomputed on every call."""
 
     class Kept(nn.Module):
         def __init__(self) -> None:
@@ -200,7 +200,7 @@ def test_what_a_copy_must_not_lose() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_weight_norm_of_the_older_kind() -> None:
+def test_legacy_weight_norm() -> None:
     model = nn.utils.weight_norm(nn.Conv2d(3, 4, 3))
     assert trace(model, [(3, 8, 8)]).params == 3 * 4 * 9 + 4 + 4
 
@@ -212,8 +212,8 @@ def has_failed(model: nn.Module, **how: Any) -> None:
 
 @pytest.mark.parametrize("where", ["forward", "values", "shapes", "backward"])
 @pytest.mark.parametrize("how", [{}, {"fixed_batch": 2}, {"example_inputs": torch.ones(2, 8, device="meta")}])
-def test_a_failed_count_keeps_no_network(where: str, how: dict[str, Any]) -> None:
-    """Not even until the garbage collector runs: its error is in no cycle of references."""
+def test_failed_count_frees_the_network(where: str, how: dict[str, Any]) -> None:
+    """Even before the garbage collector runs: the error is in no reference cycle."""
     model = Fragile(where)
     model.inner._forward_hooks.clear()  # the one that holds the model itself
     seen = weakref.ref(model)
@@ -226,7 +226,7 @@ def test_a_failed_count_keeps_no_network(where: str, how: dict[str, Any]) -> Non
         gc.enable()
 
 
-def test_errors_say_what_to_do() -> None:
+def test_errors_state_a_remedy() -> None:
     with pytest.raises(TraceError, match=r"parameters without a shape: weight[\s\S]*call it once"):
         trace(nn.LazyLinear(3), [(4,)])
     with pytest.raises(TraceError, match=r"raised Bang: forward \(test_nothing_changed"):

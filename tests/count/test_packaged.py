@@ -1,4 +1,4 @@
-"""The traces that are part of the package are what a fresh count returns, and they answer only what they fit."""
+"""The packaged traces equal fresh counts, and answer only questions that they fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES = Path(names.__file__).parent / "traces"
 
 
 def data_of(trace: Trace | None) -> dict[str, Any]:
-    """Return the data of a trace as a file would hold it, without the versions that counted it."""
+    """Return the data of a trace as in a file, without the versions of the libraries."""
     assert trace is not None
     return {**of_tables(tables(trace)).to_json(), "versions": None}
 
@@ -49,39 +49,39 @@ def _release(trace: Trace) -> str:
 
 
 @pytest.mark.parametrize("network", SAMPLE)
-def test_a_packaged_trace_is_a_fresh_count(network: str) -> None:
+def test_packaged_trace_equals_a_fresh_count(network: str) -> None:
     check(network)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", [name for name in NETWORKS if name not in SAMPLE])
-def test_every_packaged_trace_is_a_fresh_count(network: str) -> None:
+def test_every_packaged_trace_equals_a_fresh_count(network: str) -> None:
     check(network)
 
 
 @pytest.mark.parametrize("network", ["lenet5", "torchvision:resnet18"])
-def test_without_settings_it_is_the_count_of_the_network_as_it_is(network: str) -> None:
+def test_default_settings_count_the_plain_network(network: str) -> None:
     assert data_of(packaged.find(network, None, {})) == data_of(trace_network(network))
 
 
-def test_every_network_that_is_listed_has_a_file_and_every_file_a_network() -> None:
+def test_listed_networks_and_files_match() -> None:
     assert {path.name for path in FILES.iterdir()} == {f"{name.replace(':', '-')}.xz" for name in NETWORKS}
 
 
 @pytest.mark.parametrize("network", names.packaged())
-def test_the_list_states_what_the_library_states(network: str) -> None:
+def test_list_agrees_with_the_libraries(network: str) -> None:
     spec, listed = registry.spec(network), names.packaged()[network]
     assert (listed.shape, listed.classes) == (spec.input_shape, spec.num_classes)
 
 
-def test_a_name_means_the_same_network_with_and_without_the_libraries() -> None:
-    """A name without a library is torchvision's before it is timm's."""
+def test_names_mean_the_same_network_without_the_libraries() -> None:
+    """A name without a library means torchvision's network before timm's."""
     of_timm = {name.removeprefix("timm:") for name in names.packaged() if name.startswith("timm:")}
     of_torchvision = {name.removeprefix("torchvision:") for name in names.packaged() if name.startswith("torchvision:")}
     assert of_timm & names.of_library("torchvision") <= of_torchvision
 
 
-def test_the_package_stays_small() -> None:
+def test_package_is_small() -> None:
     sizes = [path.stat().st_size for path in FILES.iterdir()]
     assert sum(sizes) < 2_000_000
     assert sum(sizes) / len(sizes) < 20_000
@@ -101,30 +101,30 @@ def test_the_package_stays_small() -> None:
         ({}, {"batch_dim": 1}),
     ],
 )
-def test_another_question_has_no_packaged_trace(options: dict[str, Any], settings: dict[str, Any]) -> None:
+def test_other_questions_have_no_packaged_trace(options: dict[str, Any], settings: dict[str, Any]) -> None:
     assert packaged.find("resnet20", options, settings) is None
     usual = {"input_shape": (3, 32, 32), "num_classes": 10, "input_dtype": None, "inputs": (), "channels_last": True}
     assert packaged.find("resnet20", {}, usual) is not None
 
 
-def test_a_network_of_the_user_has_no_packaged_trace(tmp_path: Path) -> None:
+def test_user_network_has_no_packaged_trace(tmp_path: Path) -> None:
     assert packaged.find(f"{tmp_path}/my_net.py:resnet50", {}, {}) is None
 
 
-def test_a_packaged_trace_is_made_of_the_same_types_as_a_fresh_one() -> None:
+def test_packaged_trace_has_the_types_of_a_fresh_one() -> None:
     trace = cached_trace("lenet5")
     assert all(isinstance(ids, tuple) for one in trace.operators for ids in (one.inputs, one.outputs))
     assert Trace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
 
 
-def test_a_trace_has_the_name_that_was_asked_for() -> None:
+def test_trace_has_the_requested_name() -> None:
     assert cached_trace("mobilenet_v2").network == "mobilenet_v2"
     assert cached_trace("torchvision:mobilenet_v2").network == "torchvision:mobilenet_v2"
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_plan_of_every_packaged_network_needs_no_torch(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tool counts the shapes that the verbs ask for: of the usual data and of the recipe's training images."""
+def test_planning_packaged_networks_needs_no_torch(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packaged shapes are those of the verbs: the default data and the recipe's training images."""
     job = ask(network).job
     monkeypatch.setattr("chronograd.count.cached._traced", None)
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
@@ -146,7 +146,7 @@ def without_libraries(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("network", ["resnet152", "vit_small_patch16_224", "timm:resnet50"])
-def test_the_answer_without_the_libraries_is_the_answer_with_them(network: str) -> None:
+def test_answer_is_equal_without_the_libraries(network: str) -> None:
     words = ("count", network, "--json")
     without = without_libraries(*words)
     assert without.returncode == 0, without.stderr
@@ -154,7 +154,7 @@ def test_the_answer_without_the_libraries_is_the_answer_with_them(network: str) 
     assert json.loads(without.stdout) == json.loads(with_them.stdout)
 
 
-def test_without_the_libraries_an_unknown_name_is_told_how_to_get_their_networks() -> None:
+def test_unknown_name_without_the_libraries_states_the_extra() -> None:
     done = without_libraries("count", "efficientnet_b77")
     assert done.returncode == NotFoundError.exit_status
     assert "efficientnet_b0" in done.stderr
@@ -162,7 +162,7 @@ def test_without_the_libraries_an_unknown_name_is_told_how_to_get_their_networks
     assert "[timm]'" in done.stderr
 
 
-def test_without_the_libraries_the_list_names_the_networks_of_the_package() -> None:
+def test_list_without_the_libraries_has_packaged_networks() -> None:
     listed = json.loads(without_libraries("count", "--list", "--json").stdout)
     text = json.dumps(listed)
     assert "vit_large_patch16_224" in text

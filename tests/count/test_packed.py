@@ -1,4 +1,4 @@
-"""The cache's form of a trace holds the whole trace, and a damaged copy is told."""
+"""The packed form of a cached trace holds the whole trace, and damage is detected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def trace(request: pytest.FixtureRequest) -> Trace:
     return trace_network(request.param, options, input_shape=shape)
 
 
-def test_a_packed_trace_is_the_trace(trace: Trace) -> None:
+def test_packed_trace_round_trips(trace: Trace) -> None:
     again = unpack(pack(trace))
     assert again.to_json() == Trace.from_json(again.to_json()).to_json()
     assert again.to_json() == Trace.from_json(_through_json(trace)).to_json()
@@ -31,7 +31,7 @@ def _through_json(trace: Trace) -> object:
 
 
 @pytest.mark.parametrize("at", [3, 30, -1])
-def test_one_damaged_byte_is_seen(trace: Trace, at: int) -> None:
+def test_one_damaged_byte_is_detected(trace: Trace, at: int) -> None:
     raw = bytearray(pack(trace))
     raw[at] ^= 1
     with pytest.raises(ValueError, match="damaged"):
@@ -40,7 +40,7 @@ def test_one_damaged_byte_is_seen(trace: Trace, at: int) -> None:
         unpack(bytes(raw[:50]))
 
 
-def test_what_is_no_plain_data_is_refused() -> None:
+def test_other_types_are_refused() -> None:
     trace = trace_network("lenet5")
     trace.operators[0].attributes["kernel"] = object()
     with pytest.raises(ValueError, match="object is not plain data"):

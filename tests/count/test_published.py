@@ -1,4 +1,4 @@
-"""Published tables, exactly: the expected numbers, where they stand, and no tolerance."""
+"""Published tables with their sources, reproduced exactly without tolerance."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_params_alone(network: str, params: int, source: str) -> None:
 
 
 def test_alexnet_without_groups() -> None:
-    """The widths of the paper, each filter over all channels: three convolutions have twice the weights and MACs."""
+    """The paper's widths, but each filter spans all channels: three convolutions have twice the weights and MACs."""
     whole = traced("alexnet", groups=1)
     assert (whole.params, whole.macs()) == (62_378_344, 1_135_256_096)
     assert f"{100 * summary(whole).conv_share:.1f}" == "94.8"
@@ -71,7 +71,7 @@ def test_alexnet_without_groups() -> None:
     assert [rows[name].macs for name in params] == [2 * grouped[name].macs for name in params]
 
 
-def test_shares_of_torchvisions_as_printed() -> None:
+def test_torchvision_conv_shares_as_printed() -> None:
     assert f"{100 * summary(traced('torchvision:alexnet')).conv_share:.1f}" == "91.8"
     assert f"{traced('torchvision:googlenet', aux_logits=False).macs() / 1e9:.2f}" == "1.50"
 
@@ -180,7 +180,7 @@ def test_inception_on_28x28(network: str, macs: int) -> None:
     assert trace_network(network, input_shape=(256, 28, 28)).macs() == macs
 
 
-def test_what_reductions_save_as_printed() -> None:
+def test_savings_of_reductions_as_printed() -> None:
     naive, reduced = (traced(name) for name in ("inception-naive", "inception-reduced"))
     assert [trace.tensors[trace.outputs[0]].shape_at(1)[1] for trace in (naive, reduced)] == [672, 480]
     assert f"{naive.macs() / reduced.macs():.3f} {100 * (1 - reduced.macs() / naive.macs()):.2f}" == "3.148 68.23"
@@ -188,8 +188,8 @@ def test_what_reductions_save_as_printed() -> None:
     assert f"{naive.macs() / 397_410_304:.3f}" == "2.807"
 
 
-def test_parameters_of_trunks_and_heads_as_keras_counts() -> None:
-    """The report's table 1: a trunk without top, and the head that the rest makes."""
+def test_keras_parameters_of_trunks_and_heads() -> None:
+    """The report's table 1: a trunk without its top, and the head as the remainder."""
     for network, keras, trunk, head in (
         ("efficientnet-b0-keras", 4_062_381, 4_049_571, 1280 * 10 + 10),
         ("resnet50-keras", 23_628_902, 23_587_712, 2048 * 20 + 20 + 20 * 10 + 10),
@@ -212,7 +212,7 @@ def test_parameters_of_trunks_and_heads_as_keras_counts() -> None:
         ("resnet50-keras", 23_628_902, 23_508_032 + 41_190, (53_120, 26_560)),
     ],
 )
-def test_parameters_as_keras_counts(network: str, keras: int, params: int, parts: tuple[int, int]) -> None:
+def test_keras_parameter_counts(network: str, keras: int, params: int, parts: tuple[int, int]) -> None:
     trace = traced(network)
     assert (trace.params, params_keras(trace)) == (params, keras)
     counted = summary(trace)
@@ -224,7 +224,7 @@ def test_parameters_as_keras_counts(network: str, keras: int, params: int, parts
 
 
 def test_memory_of_weights() -> None:
-    """VGG-19's 143,652,544 weights are 574.6 MB in fp32."""
+    """VGG-19's 143,652,544 weights take 574.6 MB in fp32."""
     counted = summary(traced("vgg19"))
     assert f"{counted.weights * 4 / 1e6:.1f}" == "574.6"
     assert counted.memory.parameters == counted.params * 4

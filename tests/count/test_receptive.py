@@ -20,7 +20,7 @@ from chronograd.trace import Trace
 
 
 class Call(nn.Module):
-    """A function of modules, written where it is tested."""
+    """A network that calls a function of its modules."""
 
     def __init__(self, function: Callable[..., Tensor], *modules: nn.Module) -> None:
         super().__init__()
@@ -49,13 +49,13 @@ def conv(kernel: int = 3, **options: Any) -> nn.Module:
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_stacked_filters(size: int, count: int) -> None:
-    """N filters of F x F: N(F - 1) + 1. Three 3x3 see 7 pixels, three 5x5 see 13 (Simonyan & Zisserman 2014)."""
+    """N filters of F x F have a field of N(F - 1) + 1: 7 pixels for three 3x3, 13 for three 5x5 (VGG's paper)."""
     found = [row.receptive_field for row in rows(nn.Sequential(*(conv(size) for _ in range(count))))]
     assert found == [n * (size - 1) + 1 for n in range(1, count + 1)]
 
 
 def seen_by_gradient(model: nn.Module, side: int) -> tuple[int, int]:
-    """Largest extent (height, width) of the input pixels that one output pixel depends on, over all outputs."""
+    """Return the largest extent (height, width) of the input pixels that one output pixel depends on."""
     model = model.double().train()
     for p in model.parameters():
         nn.init.ones_(p)
@@ -79,8 +79,8 @@ WINDOW = st.tuples(st.sampled_from([1, 2, 3, 5]), st.integers(1, 2), st.integers
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(WINDOW, WINDOW), min_size=1, max_size=3))
-def test_windows_against_the_gradient(stack: list[tuple[tuple[int, int, int], ...]]) -> None:
-    """Kernels, strides and dilations drawn per axis."""
+def test_windows_match_the_gradient(stack: list[tuple[tuple[int, int, int], ...]]) -> None:
+    """Kernels, strides and dilations vary per axis."""
     parts = []
     for (kh, sh, dh), (kw, sw, dw) in stack:
         parts.append(nn.Conv2d(1, 1, (kh, kw), (sh, sw), dilation=(dh, dw), bias=False))
@@ -113,7 +113,7 @@ SIMPLE: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", SIMPLE)
-def test_other_windows_against_the_gradient(name: str) -> None:
+def test_other_windows_match_the_gradient(name: str) -> None:
     model = SIMPLE[name]()
     field = layers(trace(model, [(1, 24, 24)], mode="inference"))[-1].receptive_field
     assert (field, field) == seen_by_gradient(model, 24)
@@ -148,7 +148,7 @@ def last_before_head(traced: Trace) -> tuple[Any, Any]:
 # -- branches ---------------------------------------------------------------------------------------
 
 
-def test_branches_take_the_largest() -> None:
+def test_branches_have_the_largest_field() -> None:
     model = trace_network("inception-reduced")
     by_name = {row.name: row.receptive_field for row in layers(model)}
     assert [by_name[f"{n}.0" if n == "one" else f"{n}.1.0"] for n in ("one", "three", "five", "pool")] == [1, 3, 5, 3]
@@ -218,7 +218,7 @@ GLOBAL: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.filterwarnings("ignore:Default grid_sample")
 @pytest.mark.parametrize("name", GLOBAL)
-def test_global(name: str) -> None:
+def test_global_operators(name: str) -> None:
     assert last(GLOBAL[name]())[0] == "global"
 
 
@@ -261,7 +261,7 @@ LOCAL: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_local(name: str) -> None:
+def test_local_operators(name: str) -> None:
     build, expected = LOCAL[name]
     assert last(build()) == expected
 
@@ -269,8 +269,8 @@ def test_local(name: str) -> None:
 @pytest.mark.parametrize(
     ("network", "first_linear"), [("torchvision:convnext_tiny", "features.1.0.block.3"), ("timm:convnext_atto", None)]
 )
-def test_linear_layers_of_convnext_leave_it(network: str, first_linear: str | None) -> None:
-    """A stem of 4x4/4 and a depthwise 7x7 before them: 4 + 6 * 4."""
+def test_linear_layers_of_convnext_keep_the_field(network: str, first_linear: str | None) -> None:
+    """After a stem of 4x4/4 and a depthwise 7x7: 4 + 6 * 4."""
     found = layers(trace_network(network))
     if first_linear is None:
         first_linear = next(r.name for r in found if r.kind in ("gemm", "conv_1x1"))
@@ -278,13 +278,13 @@ def test_linear_layers_of_convnext_leave_it(network: str, first_linear: str | No
     assert (row.receptive_field, row.stride) == (4 + 6 * 4, 4)
 
 
-def test_without_an_image_there_is_none() -> None:
+def test_no_receptive_field_without_an_image() -> None:
     options = {"layers": 1, "width": 8, "heads": 2, "vocab": 11, "sequence": 6}
     assert {r.receptive_field for r in layers(trace_network("gpt2-small", options))} == {None}
     assert {r.receptive_field for r in rows(nn.Linear(5, 3), (5,))} == {None}
 
 
-def test_of_two_dimensions_with_the_same_axes_the_first_keeps_its_factors() -> None:
+def test_first_of_two_equal_dimensions_keeps_its_factors() -> None:
     axes = frozenset({1})
     first, second = ((4, axes), (2, axes)), ((8, axes),)
     assert _joined(first, second) == first
