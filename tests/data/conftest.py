@@ -40,11 +40,11 @@ def _folder(
 
 @pytest.fixture
 def picture() -> Callable[..., Path]:
-    """Makes a picture of seeded noise: path, size (width, height), mode, seed, EXIF orientation."""
+    """Return a function that writes a picture of seeded noise, with a size of (width, height)."""
     return _picture
 
 
 @pytest.fixture
 def folder() -> Callable[..., Path]:
-    """Makes train/CLASS and val/CLASS with so many PNGs each, or CLASS alone where there is no test."""
+    """Return a function that writes PNGs into train/CLASS and val/CLASS, or into CLASS alone without a test split."""
     return _folder

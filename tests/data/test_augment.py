@@ -1,4 +1,4 @@
-"""Augmentation of a batch is, image by image, what torchvision and the authors of Cutout do, and as often."""
+"""Augmentation equals torchvision's and Cutout's per image, with the same probabilities."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def is_uniform(observed: np.ndarray) -> bool:
     return bool(stats.chisquare(observed.ravel()).pvalue > SURE)
 
 
-def test_crops_and_flips_are_torchvisions_and_equally_likely() -> None:
-    """Each image equals one of all 25 · 2 crops and flips of the original, each as often as any other."""
+def test_crops_and_flips_match_torchvision_and_are_uniform() -> None:
+    """Each image equals one of the 25 · 2 crops and flips of the original, with equal frequency."""
     original = torch.arange(1, 37, dtype=torch.uint8).view(1, 6, 6)
     padded = vision.pad(original, [2])
     all_50 = [
@@ -49,8 +49,8 @@ def test_crops_and_flips_are_torchvisions_and_equally_likely() -> None:
     assert all(tuple(theirs(original).flatten().tolist()) in table for _ in range(50))
 
 
-def test_resized_crops_are_torchvisions_resized_crops() -> None:
-    """The same box gives the same pixels, and boxes are distributed as those of torchvision."""
+def test_resized_crops_match_torchvision() -> None:
+    """Equal boxes give equal pixels, and the boxes have torchvision's distribution."""
     torch.manual_seed(0)
     image = torch.randint(256, (3, 20, 24), dtype=torch.uint8)
     augmentation = Augmentation(resized_crop=0.2)
@@ -77,8 +77,8 @@ def test_resized_crops_are_torchvisions_resized_crops() -> None:
         assert stats.ks_2samp(a, b).pvalue > SURE
 
 
-def test_a_box_that_never_fits_is_the_middle() -> None:
-    """A very wide image, nearly whole: no try fits, and torchvision takes the middle of aspect 4/3."""
+def test_box_that_never_fits_is_a_centre_crop() -> None:
+    """No try fits a very wide image at nearly full area, so torchvision crops the centre at aspect 4/3."""
     image = torch.arange(200, dtype=torch.uint8).view(1, 1, 2, 100)
     augmentation = Augmentation(resized_crop=1.0)
     got = seen(image, augmentation)
@@ -107,13 +107,13 @@ def test_cutout_is_a_clipped_square_at_a_uniform_centre() -> None:
     np.testing.assert_allclose(holes.mean(0), expected, atol=4 * math.sqrt(0.25 / count))
 
 
-def test_dropped_pixels_are_the_share_and_take_all_channels() -> None:
+def test_pixel_dropout_share_covers_all_channels() -> None:
     batch = seen(torch.ones(500, 3, 8, 8, dtype=torch.uint8), Augmentation(pixel_dropout=0.25))
     assert torch.equal(batch[:, 0], batch[:, 2])
     assert stats.binomtest(int((batch[:, 0] == 0).sum()), 500 * 64, 0.25).pvalue > SURE
 
 
-def test_copies_are_drawn_apart_and_come_copy_by_copy() -> None:
+def test_copies_are_independent_and_in_copy_order() -> None:
     images = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).repeat(50, 1, 1, 1)
     images[:, :, 0, 0] = torch.arange(50, dtype=torch.uint8)[:, None]
     plain = seen(images, Augmentation(copies=3))
@@ -124,8 +124,8 @@ def test_copies_are_drawn_apart_and_come_copy_by_copy() -> None:
     assert differing > 0.9  # two of 64 centres agree once in 64
 
 
-def test_normalisation_comes_before_cutout_and_after_the_crop() -> None:
-    """Cut-out pixels are 0, padded ones are black, which normalised is -shift."""
+def test_normalisation_is_between_crop_and_cutout() -> None:
+    """Cut-out pixels are 0; padded pixels are black, which normalises to -shift."""
     images = torch.full((2000, 1, 4, 4), 100, dtype=torch.uint8)
     augmentation = Augmentation(crop=4, cutout=2)
     draws = torch.from_numpy(augment.draw(augmentation, 0, 0, 2000))
@@ -133,7 +133,7 @@ def test_normalisation_comes_before_cutout_and_after_the_crop() -> None:
     assert set(batch.unique().tolist()) == {-0.5, 0.0, 0.5}
 
 
-def test_a_rank_sees_its_part_of_what_one_rank_sees() -> None:
+def test_ranks_split_the_images_of_a_single_rank() -> None:
     augmentation = Augmentation(crop=2, flip=True, cutout=4, copies=2)
     images = torch.randint(256, (10, 3, 8, 8), dtype=torch.uint8)
     draws = torch.from_numpy(augment.draw(augmentation, 3, 7, 10))
@@ -142,8 +142,8 @@ def test_a_rank_sees_its_part_of_what_one_rank_sees() -> None:
     assert torch.equal(part, whole[:, 4:])
 
 
-def test_draws_are_a_function_of_seed_and_step_and_frozen() -> None:
-    """A resumed run must see the images it would have seen, in every later version."""
+def test_draws_depend_on_seed_and_step_only() -> None:
+    """A resumed run needs the same images in every later version."""
     first = augment.draw(Augmentation(), 0, 0, 2)
     assert first.shape == (1, 2, 5)
     assert first[0, 0, 0] == pytest.approx(FROZEN_DRAW, abs=1e-15)

@@ -1,4 +1,4 @@
-"""Data sets: cards without torch, fixed splits, whole numbers, clear errors. Real files where they are at hand."""
+"""Data sets: cards without torch, fixed splits, clear errors, and real files if they are available."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Make = Callable[..., Path]
 
 
 def load(seed: int = 0, **fields: Any) -> Dataset:
-    """A data set, whose card is that of its job."""
+    """Load a data set and check that its card equals the job's."""
     data = Data.model_validate(fields)
     loaded = datasets.load(data, seed)
     assert loaded.card == datasets.card(data)
@@ -43,8 +43,8 @@ def pixels(images: Images) -> torch.Tensor:
     return whole
 
 
-def seen(loaded: Dataset) -> torch.Tensor:
-    """What a network sees of the training images."""
+def training_pixels(loaded: Dataset) -> torch.Tensor:
+    """Return the training images as a network receives them."""
     scale, shift = (torch.tensor(v).view(1, -1, 1, 1) for v in (loaded.scale_C, loaded.shift_C))
     return pixels(loaded.train).double() * scale - shift
 
@@ -52,7 +52,7 @@ def seen(loaded: Dataset) -> torch.Tensor:
 # -- cards -----------------------------------------------------------------------------------------------
 
 
-def test_a_card_needs_neither_torch_nor_the_data(tmp_path: Path) -> None:
+def test_card_needs_neither_torch_nor_the_data(tmp_path: Path) -> None:
     code = (
         "import sys; from chronograd.data.datasets import card; from chronograd.job import Data; "
         "c = card(Data(name='cifar10')); print(c.shape, c.num_classes, c.train_size, c.test_size); "
@@ -84,19 +84,19 @@ def test_a_card_needs_neither_torch_nor_the_data(tmp_path: Path) -> None:
         ({"name": "folder:"}, "without a folder"),
     ],
 )
-def test_what_contradicts_the_set_is_refused(data: dict[str, object], message: str) -> None:
+def test_conflicting_options_are_refused(data: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         datasets.card(Data.model_validate(data))
 
 
 @pytest.mark.parametrize(("name", "near"), [("digit", "digits"), ("cifar-100", "cifar100"), ("folder", "folder:PATH")])
-def test_an_unknown_set_names_near_ones(name: str, near: str) -> None:
+def test_unknown_data_set_suggests_similar_names(name: str, near: str) -> None:
     for function in (datasets.card, datasets.fetch):
         with pytest.raises(NotFoundError, match=f"did you mean .*{near}"):
             function(Data(name=name))
 
 
-def test_the_cards_of_the_cifars() -> None:
+def test_cifar_cards() -> None:
     names = published.SETS["cifar100"].card.class_names
     assert len(names) == len(set(names)) == 100
     assert list(names) == sorted(names)
@@ -106,7 +106,7 @@ def test_the_cards_of_the_cifars() -> None:
 # -- sets in memory --------------------------------------------------------------------------------------
 
 
-def test_digits_are_split_once_and_for_all() -> None:
+def test_digits_have_a_fixed_split() -> None:
     loaded = load(name="digits")
     train, test = pixels(loaded.train), pixels(loaded.test)
     assert train.shape == (1437, 1, 8, 8)
@@ -121,20 +121,20 @@ def test_digits_are_split_once_and_for_all() -> None:
     assert torch.equal(pixels(load(seed=7, name="digits").test), test)
 
 
-def test_own_normalisation_is_by_the_training_images_used() -> None:
+def test_normalisation_uses_the_chosen_training_images() -> None:
     for samples in (None, 40):
         loaded = load(name="digits", samples=samples)
         assert loaded.train_labels.dtype == torch.int64
-        assert seen(loaded).mean().item() == pytest.approx(0, abs=1e-6)
-        assert seen(loaded).std(correction=0).item() == pytest.approx(1, abs=1e-6)
+        assert training_pixels(loaded).mean().item() == pytest.approx(0, abs=1e-6)
+        assert training_pixels(loaded).std(correction=0).item() == pytest.approx(1, abs=1e-6)
         # 0 and 16 are the ends of the scale: (0 - mean) / std and (1 - mean) / std.
         (mean,), (std,) = loaded.mean_C, loaded.std_C
-        assert seen(loaded).min().item() == pytest.approx(-mean / std, rel=1e-6)
-        assert seen(loaded).max().item() == pytest.approx((1 - mean) / std, rel=1e-6)
+        assert training_pixels(loaded).min().item() == pytest.approx(-mean / std, rel=1e-6)
+        assert training_pixels(loaded).max().item() == pytest.approx((1 - mean) / std, rel=1e-6)
 
 
 def test_other_normalisations() -> None:
-    unit, raw, imagenet = (seen(load(name="digits", normalisation=n)) for n in ("unit", "raw", "imagenet"))
+    unit, raw, imagenet = (training_pixels(load(name="digits", normalisation=n)) for n in ("unit", "raw", "imagenet"))
     assert (unit.min().item(), unit.max().item()) == (0, pytest.approx(1))
     assert raw.max().item() == pytest.approx(255)
     assert imagenet.max().item() == pytest.approx((1 - 0.449) / 0.226)
@@ -208,14 +208,14 @@ def test_images_in_memory_are_resized() -> None:
     assert "a fixed sample of 1,000 training images" in streamed.notes[1]
 
 
-def test_images_of_their_own_size_are_streamed_where_asked() -> None:
+def test_images_of_original_size_are_streamed_on_request() -> None:
     resident, streamed = (load(name="digits", samples=30, loading=how) for how in ("resident", "streaming"))
     assert isinstance(streamed.train, StreamedImages)
     assert torch.equal(pixels(streamed.train), pixels(resident.train))
     assert (streamed.mean_C, streamed.std_C) == (resident.mean_C, resident.std_C)
 
 
-def test_synthetic_images_are_those_of_the_seed() -> None:
+def test_synthetic_images_depend_on_the_seed() -> None:
     fields = {"name": "synthetic", "shape": (3, 5, 7), "classes": 4, "samples": 400}
     a, b, c = (load(seed=seed, **fields) for seed in (1, 1, 2))
     images = pixels(a.train)
@@ -234,7 +234,7 @@ def test_synthetic_images_are_those_of_the_seed() -> None:
 # -- torchvision's layout ----------------------------------------------------------------------------------
 
 
-def test_absent_files_name_the_folder_and_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_error_names_folder_and_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     for name in ("cifar10", "cifar100", "fashion-mnist", "decathlon:svhn"):
         with pytest.raises(RunError, match="CHRONOGRAD_DATA") as caught:
@@ -243,7 +243,7 @@ def test_absent_files_name_the_folder_and_the_variable(tmp_path: Path, monkeypat
 
 
 def test_damaged_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CIFAR files are pickles: torchvision must have checked their md5 sums before it opens them."""
+    """CIFAR files are pickles: torchvision must check their md5 sums before opening them."""
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     harm = tmp_path / "harm"
     for name in ("cifar10", "cifar100"):
@@ -256,8 +256,8 @@ def test_damaged_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             datasets.load(Data(name=name))
 
 
-def test_cifar100_is_read_with_its_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its layout with five images, and their md5 sums where torchvision has those of the real files."""
+def test_cifar100_uses_its_fine_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout has five images; the md5 sums replace those of the real files."""
     from torchvision.datasets import CIFAR100
 
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
@@ -283,7 +283,7 @@ def test_cifar100_is_read_with_its_fine_labels(tmp_path: Path, monkeypatch: pyte
 
 
 def test_fashion_mnist_is_read_from_raw_idx_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the .gz files, whose md5 sums differ where they were compressed anew."""
+    """Without the .gz files, whose md5 sums change if somebody compresses them again."""
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     folder = tmp_path / "FashionMNIST" / "raw"
     folder.mkdir(parents=True)
@@ -296,14 +296,14 @@ def test_fashion_mnist_is_read_from_raw_idx_files(tmp_path: Path, monkeypatch: p
     loaded = datasets.load(Data(name="fashion-mnist"))
     scaled = images / 255
     expected = (scaled - scaled.mean()) / scaled.std()
-    np.testing.assert_allclose(seen(loaded)[:, 0].numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(training_pixels(loaded)[:, 0].numpy(), expected, atol=1e-6)
     assert loaded.train_labels.tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize(("name", "mean"), [("fashion-mnist", (0.2860,)), ("cifar10", (0.4914, 0.4822, 0.4465))])
-def test_real_files_where_they_are_at_hand(name: str, mean: tuple[float, ...]) -> None:
-    """Means of the training images as everybody prints them."""
-    at_hand(name)
+def test_real_files_if_available(name: str, mean: tuple[float, ...]) -> None:
+    """The means of the training images equal the widely published ones."""
+    available(name)
     card = published.SETS[name].card
     loaded = load(name=name)
     assert pixels(loaded.train).shape == (card.train_size, *card.shape)
@@ -311,18 +311,18 @@ def test_real_files_where_they_are_at_hand(name: str, mean: tuple[float, ...]) -
     assert torch.bincount(loaded.test_labels_N).tolist() == [1000] * 10
 
 
-def test_real_images_are_resized_as_torchvision_does() -> None:
+def test_real_images_are_resized_like_in_torchvision() -> None:
     from PIL import Image
     from torchvision.transforms import v2
 
-    at_hand("cifar10")
+    available("cifar10")
     small, large = (load(name="cifar10", samples=5, test_samples=2, image_size=n) for n in (None, 64))
     for before, after in zip(pixels(small.train), pixels(large.train), strict=True):
         theirs = v2.Resize(64)(Image.fromarray(before.permute(1, 2, 0).numpy()))
         assert np.array_equal(after.permute(1, 2, 0).numpy(), np.asarray(theirs))
 
 
-def at_hand(name: str) -> None:
+def available(name: str) -> None:
     if not published.SETS[name].is_on_disk():
         pytest.skip("not at hand; CHRONOGRAD_DATA names the folder")
 
@@ -330,8 +330,8 @@ def at_hand(name: str) -> None:
 # -- folders ---------------------------------------------------------------------------------------------
 
 
-def test_real_pictures_where_they_are_at_hand() -> None:
-    """Ants and bees: two classes of photographs of many sizes. Streamed pixels are those in memory."""
+def test_real_pictures_if_available() -> None:
+    """Ants and bees: two classes of photographs of many sizes. Streamed and resident pixels are equal."""
     if not (datasets.data_folder() / "hymenoptera-160").is_dir():
         pytest.skip("not at hand; CHRONOGRAD_DATA names the folder")
     resident, streamed = (
@@ -351,13 +351,13 @@ def test_real_pictures_where_they_are_at_hand() -> None:
     )
 
 
-def test_a_folder_is_a_data_set_like_others(tmp_path: Path, folder: Make) -> None:
+def test_folder_as_a_data_set(tmp_path: Path, folder: Make) -> None:
     name = f"folder:{folder(tmp_path, {'a': 6, 'b': 4}, {'a': 2, 'b': 3}, size=(16, 16))}"
     whole = load(name=name, image_size=16)
     assert isinstance(whole.train, ResidentImages)
     assert whole.train_labels.tolist() == [0] * 6 + [1] * 4
     assert whole.notes == ()
-    assert seen(whole).mean(dim=(0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
+    assert training_pixels(whole).mean(dim=(0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
     some = load(name=name, image_size=16, samples=3, skip=2, test_samples=2)
     expected = np.random.RandomState(0).permutation(10)[2:5]
     assert torch.equal(pixels(some.train), pixels(whole.train)[expected])
@@ -367,7 +367,7 @@ def test_a_folder_is_a_data_set_like_others(tmp_path: Path, folder: Make) -> Non
 
 
 @pytest.mark.parametrize("loading", ["resident", "streaming"])
-def test_a_labels_file_of_a_folder_may_repeat_samples(tmp_path: Path, folder: Make, loading: str) -> None:
+def test_labels_file_of_a_folder_may_repeat_samples(tmp_path: Path, folder: Make, loading: str) -> None:
     name = f"folder:{folder(tmp_path, {'a': 3, 'b': 3}, {'a': 1, 'b': 1})}"
     write_labels(tmp_path / "labels.npz", np.array([4, 0, 4]), label=np.array([0, 1, 1]))
     whole = load(name=name, image_size=8)
@@ -376,10 +376,10 @@ def test_a_labels_file_of_a_folder_may_repeat_samples(tmp_path: Path, folder: Ma
     assert loaded.train_labels.tolist() == [0, 1, 1]
 
 
-def test_pictures_are_streamed_where_they_do_not_fit(
+def test_pictures_larger_than_memory_are_streamed(
     tmp_path: Path, folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if a million million ranks shared this machine's memory."""
+    """As if 10¹² ranks shared this machine's memory."""
     name = f"folder:{folder(tmp_path, {'a': 3, 'b': 3}, {'a': 1, 'b': 1})}"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(10**12))
     assert isinstance(load(name=name).train, StreamedImages)
@@ -389,7 +389,7 @@ def test_pictures_are_streamed_where_they_do_not_fit(
 
 @pytest.fixture
 def faulty(tmp_path: Path, folder: Make, picture: Make) -> str:
-    """Three files that are no pictures, one picture that ends early, other sizes and modes."""
+    """A folder with three non-pictures, one truncated picture, and various sizes and modes."""
     folder(tmp_path, {"a": 6, "b": 4, "c": 1}, {"a": 2, "b": 3})
     (tmp_path / "train/a/001.png").write_text("no picture")
     (tmp_path / "train/c/000.png").write_text("no picture")
@@ -400,7 +400,7 @@ def faulty(tmp_path: Path, folder: Make, picture: Make) -> str:
     return f"folder:{tmp_path}"
 
 
-def test_faults_are_left_out_and_named(faulty: str) -> None:
+def test_damaged_pictures_are_skipped_and_reported(faulty: str) -> None:
     loaded = datasets.load(Data(name=faulty, image_size=8))
     card = datasets.card(Data(name=faulty, image_size=8))
     assert (card.train_size, card.test_size) == (13, 5)  # by their names
@@ -419,8 +419,8 @@ def test_faults_are_left_out_and_named(faulty: str) -> None:
     assert lost == "no training image can be read in 1 class: c"
 
 
-def test_faults_of_streamed_pictures(faulty: str) -> None:
-    """Those that their headers show are left out; one that ends early is named when it is met."""
+def test_damaged_streamed_pictures(faulty: str) -> None:
+    """Headers reveal some damage early; a truncated picture is reported when its batch is read."""
     data = Data(name=faulty, image_size=8, loading="streaming", samples=2)
     resident = datasets.load(data.model_copy(update={"loading": "resident", "samples": None}))
     whole = data.model_copy(update={"samples": None})
@@ -434,7 +434,7 @@ def test_faults_of_streamed_pictures(faulty: str) -> None:
     assert any(note.startswith("left out 2 files") for note in loaded.notes)
 
 
-def test_a_split_of_which_nothing_can_be_read_is_refused(tmp_path: Path, folder: Make) -> None:
+def test_unreadable_split_is_refused(tmp_path: Path, folder: Make) -> None:
     folder(tmp_path, {"a": 2, "b": 2}, {"a": 1})
     (tmp_path / "val/a/000.png").write_text("no picture")
     for loading in ("resident", "streaming"):
@@ -442,7 +442,7 @@ def test_a_split_of_which_nothing_can_be_read_is_refused(tmp_path: Path, folder:
             datasets.load(Data(name=f"folder:{tmp_path}", loading=loading))
 
 
-def test_a_set_of_the_decathlon_is_loaded(tmp_path: Path, folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decathlon_set_is_loaded(tmp_path: Path, folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     folder(tmp_path / "decathlon-1.0" / "svhn", {"0001": 3, "0002": 2}, {"0001": 1, "0002": 1}, size=(96, 72))
     loaded = load(name="decathlon:svhn")

@@ -1,4 +1,4 @@
-"""Which data a host decodes while a job trains."""
+"""Data that a host decodes during training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chronograd.job import from_dict
 from chronograd.plan.renting import PHOTOGRAPHS, Decoding
 
 
-def test_photographs_in_files_are_decoded_while_training(tmp_path: Path) -> None:
+def test_photographs_are_decoded_during_training(tmp_path: Path) -> None:
     for split in ("train", "val"):
         for name in ("cat", "dog"):
             folder = tmp_path / split / name
@@ -45,7 +45,7 @@ def test_photographs_in_files_are_decoded_while_training(tmp_path: Path) -> None
         (16, 8.0, 256, 64 * 140.0),
     ],
 )
-def test_few_virtual_cpus_set_the_pace_of_training(
+def test_few_virtual_cpus_limit_training(
     monkeypatch: pytest.MonkeyPatch, count: int, vcpus: float | None, batch: int, expected: float | None
 ) -> None:
     offer = Price(vendor="v", instance="i", device="v100", count=1, price_usd_per_hour=1.0, kind="on-demand", includes_host=True,

@@ -1,4 +1,4 @@
-"""Sets with boxes are fetched in their published layout: from a server on this machine that has small ones."""
+"""Detection sets downloaded in their published layout, from a local server with small sets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ LABELS = {"/m/01": "Handgun", "/m/02": "Shotgun", "/m/03": "Tree"}
 
 
 class Server:
-    """Serves `files` by path. `torn`: paths of which the first answer stops half-way. `wrong`: those whose md5 is misstated."""
+    """A server of `files` by path.
+
+    The first answer for paths in `torn` stops half-way; paths in `wrong` have a false md5.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -105,7 +108,7 @@ def jpeg(grey: int) -> bytes:
 
 @pytest.fixture
 def open_images(server: Server) -> Server:
-    """Two pictures of three that train has, and one each of validation and test, have a gun."""
+    """Two of three training pictures, and one each of validation and test, contain a gun."""
     server.files["/2018_04/class-descriptions-boxable.csv"] = "".join(f"{k},{v}\n" for k, v in LABELS.items()).encode()
     for split in SPLITS:
         stream = io.StringIO()
@@ -119,7 +122,7 @@ def open_images(server: Server) -> Server:
     return server
 
 
-def test_pictures_of_chosen_classes_are_fetched_once(open_images: Server, tmp_path: Path) -> None:
+def test_pictures_of_chosen_classes_are_downloaded_once(open_images: Server, tmp_path: Path) -> None:
     fetched = fetch_open_images(tmp_path / "guns", ["Handgun", "Shotgun"])
     root = fetched.folder
     assert "2 train, 1 validation, 2 test pictures with Handgun, Shotgun" in fetched.summary
@@ -138,7 +141,7 @@ def test_pictures_of_chosen_classes_are_fetched_once(open_images: Server, tmp_pa
     assert len(names) == len(set(names)) == 9
 
 
-def test_the_verb_fetches_and_describes_and_a_job_reads_it(
+def test_verb_downloads_a_set_that_a_job_reads(
     open_images: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
@@ -152,7 +155,7 @@ def test_the_verb_fetches_and_describes_and_a_job_reads_it(
     assert described["classes"][0]["sides"] == pytest.approx([0.5, 0.5])
 
 
-def test_a_picture_that_is_gone_is_left_out_and_noted(open_images: Server, tmp_path: Path) -> None:
+def test_missing_picture_is_skipped_and_reported(open_images: Server, tmp_path: Path) -> None:
     del open_images.files["/train/aa02.jpg"]
     fetched = fetch_open_images(tmp_path, ["Handgun", "Shotgun"])
     assert fetched.notes[0] == "1 picture no longer on the server: train/aa02"
@@ -166,7 +169,7 @@ def test_classes_are_checked(open_images: Server, tmp_path: Path) -> None:
         fetch_open_images(tmp_path, [])
 
 
-def test_a_torn_download_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
+def test_interrupted_download_resumes(server: Server, tmp_path: Path) -> None:
     server.files["/large.csv"] = content = bytes(range(256)) * 400
     server.torn.add("/large.csv")
     fetch_file(f"{server.url}/large.csv", tmp_path / "large.csv")
@@ -179,7 +182,7 @@ def test_a_torn_download_goes_on_where_it_was(server: Server, tmp_path: Path) ->
         assert (tmp_path / "large.csv").read_bytes() == content
 
 
-def test_what_is_not_what_the_server_states_is_refused(server: Server, tmp_path: Path) -> None:
+def test_wrong_checksum_is_refused(server: Server, tmp_path: Path) -> None:
     for name in ("a.csv", "a.jpg"):
         server.files[f"/{name}"] = b"content"
         server.wrong.add(f"/{name}")
@@ -191,7 +194,7 @@ def test_what_is_not_what_the_server_states_is_refused(server: Server, tmp_path:
 
 
 def archive(split: str, name: str, root: str = "VOCdevkit/VOC2007", picture: str = "") -> bytes:
-    """A tar file of VOC with one picture."""
+    """Return a tar file of VOC with one picture."""
     stream = io.BytesIO()
     files = {
         f"Annotations/{name}.xml": annotation(voc_object("dog", 5, 5, 20, 20), size=(40, 30)).encode(),
@@ -207,14 +210,14 @@ def archive(split: str, name: str, root: str = "VOCdevkit/VOC2007", picture: str
 
 
 def publish(server: Server, monkeypatch: pytest.MonkeyPatch, key: str, content: bytes) -> None:
-    """Let torchvision find an archive on that server."""
+    """Point torchvision to an archive on that server."""
     entry = torchvision_voc.DATASET_YEAR_DICT[key]
     server.files[f"/{entry['filename']}"] = content
     changed = {**entry, "url": f"{server.url}/{entry['filename']}", "md5": hashlib.md5(content).hexdigest()}
     monkeypatch.setitem(torchvision_voc.DATASET_YEAR_DICT, key, changed)
 
 
-def test_voc_comes_by_torchvision(
+def test_voc_is_downloaded_through_torchvision(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key, split, name in (("2007", "trainval", "000005"), ("2007-test", "test", "000001")):
@@ -242,7 +245,7 @@ def test_voc_comes_by_torchvision(
         fetch_voc(tmp_path / "pictures")
 
 
-def test_voc_2011_has_one_folder_more(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_voc_2011_has_one_more_folder(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = "TrainVal/VOCdevkit/VOC2011"
     publish(server, monkeypatch, "2011", archive("trainval", "2007_000027", root))
     with pytest.raises(InputError, match="not where the archive of VOC 2011 has it"):
@@ -253,9 +256,7 @@ def test_voc_2011_has_one_folder_more(server: Server, tmp_path: Path, monkeypatc
     assert fetch_voc(tmp_path / root).summary.endswith("it was there")
 
 
-def test_an_archive_without_what_its_list_names_is_no_success(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_archive_is_refused(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(server, monkeypatch, "2012", archive("trainval", "a", "VOCdevkit/VOC2012", picture="b"))
     with pytest.raises(RunError, match="still has not all of trainval"):
         fetch_voc(tmp_path / "VOCdevkit/VOC2012")

@@ -1,4 +1,4 @@
-"""Pictures: decoded as torchvision would, turned upright, in every mode; damaged ones named."""
+"""Pictures: decoded like in torchvision, turned upright, in every mode; damaged ones reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Make = Callable[..., Path]
 
 
 @pytest.mark.parametrize("size", [(40, 30), (30, 47), (16, 16), (8, 9), (33, 16)])
-def test_pixels_are_those_of_torchvision(tmp_path: Path, picture: Make, size: tuple[int, int]) -> None:
+def test_pixels_match_torchvision(tmp_path: Path, picture: Make, size: tuple[int, int]) -> None:
     path = picture(tmp_path / "x.png", size)
     pixels_CHW, header = folders.decode(path, 16)
     theirs = v2.Compose([v2.Resize(16), v2.CenterCrop(16)])(Image.open(path))
@@ -26,7 +26,7 @@ def test_pixels_are_those_of_torchvision(tmp_path: Path, picture: Make, size: tu
     assert pixels_CHW.dtype == np.uint8
 
 
-def test_resized_arrays_are_treated_alike(tmp_path: Path, picture: Make) -> None:
+def test_resized_arrays_match_torchvision(tmp_path: Path, picture: Make) -> None:
     path = picture(tmp_path / "x.png", (30, 20))
     whole_CHW = np.asarray(Image.open(path)).transpose(2, 0, 1)
     expected, _ = folders.decode(path, 12)
@@ -36,7 +36,7 @@ def test_resized_arrays_are_treated_alike(tmp_path: Path, picture: Make) -> None
     assert np.array_equal(folders.resized(whole_CHW[1:2], 12), expected[1:2])
 
 
-def test_a_flat_picture_stays_flat() -> None:
+def test_uniform_picture_stays_uniform() -> None:
     assert (folders.resized(np.full((3, 5, 9), 77, np.uint8), 20) == 77).all()
 
 
@@ -63,7 +63,7 @@ def test_pictures_are_turned_upright(tmp_path: Path, picture: Make, orientation:
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA"])
-def test_modes_are_brought_to_rgb(tmp_path: Path, picture: Make, mode: str) -> None:
+def test_modes_are_converted_to_rgb(tmp_path: Path, picture: Make, mode: str) -> None:
     path = picture(tmp_path / "x.png", (10, 10), mode)
     stored = np.asarray(Image.open(path)).reshape(10, 10, -1)
     pixels_CHW, header = folders.decode(path, 10)
@@ -81,7 +81,7 @@ def test_sixteen_bit_grey_keeps_its_upper_bits(tmp_path: Path) -> None:
 
 
 def test_palettes_bits_and_cmyk_are_read(tmp_path: Path, picture: Make) -> None:
-    """No warning either: warnings are errors here."""
+    """Without a warning: warnings are errors here."""
     colours = Image.open(picture(tmp_path / "x.png", (10, 10))).quantize(256)
     colours.save(tmp_path / "palette.png", transparency=b"\x00" * 16)
     colours.save(tmp_path / "palette.gif")
@@ -93,7 +93,7 @@ def test_palettes_bits_and_cmyk_are_read(tmp_path: Path, picture: Make) -> None:
     assert folders.decode(tmp_path / "cmyk.jpg", 10)[1].mode == "CMYK"
 
 
-def test_what_is_no_whole_picture_is_named(tmp_path: Path, picture: Make) -> None:
+def test_truncated_or_foreign_files_are_reported(tmp_path: Path, picture: Make) -> None:
     whole = picture(tmp_path / "whole.jpg", (64, 64)).read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "head.jpg").write_bytes(whole[:100])
@@ -111,8 +111,8 @@ def test_what_is_no_whole_picture_is_named(tmp_path: Path, picture: Make) -> Non
     assert folders.header(tmp_path / "cut.jpg").size == (64, 64)  # headers do not tell that a file ends early
 
 
-def test_other_formats_are_no_pictures(tmp_path: Path, picture: Make) -> None:
-    """Whatever the name says: of EPS Pillow would start a program. PPM is read, by which old sets come."""
+def test_other_formats_are_refused(tmp_path: Path, picture: Make) -> None:
+    """Whatever the file name: Pillow would start a program for EPS. PPM is allowed, as old sets use it."""
     whole = Image.open(picture(tmp_path / "x.png", (10, 10)))
     for kind in ("EPS", "ICO", "PCX"):
         whole.save(tmp_path / "x.jpg", kind)
@@ -127,7 +127,7 @@ def test_other_formats_are_no_pictures(tmp_path: Path, picture: Make) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-def test_damaged_exif_is_no_reason_to_leave_a_picture_out(tmp_path: Path, picture: Make) -> None:
+def test_picture_with_damaged_exif_is_read(tmp_path: Path, picture: Make) -> None:
     plain = picture(tmp_path / "x.jpg", (10, 10)).read_bytes()
     exif = b"Exif\x00\x00II*\x00\x08\x00\x00\x00\xff\x00\x12\x01"
     damaged = plain[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + plain[2:]
@@ -135,7 +135,7 @@ def test_damaged_exif_is_no_reason_to_leave_a_picture_out(tmp_path: Path, pictur
     assert np.array_equal(folders.decode(tmp_path / "y.jpg", 10)[0], folders.decode(tmp_path / "x.jpg", 10)[0])
 
 
-def test_notes_count_what_was_done() -> None:
+def test_notes_count_conversions() -> None:
     headers = [folders.Header((20, 10), "RGB", False)] * 3 + [
         folders.Header((10, 30), "L", True),
         folders.Header((16, 16), "RGBA", False),
@@ -152,7 +152,7 @@ def test_notes_count_what_was_done() -> None:
     assert folders.notes(Path("some"), [folders.Header((16, 16), "RGB", False)] * 9, [], 16) == []
 
 
-def test_pictures_of_one_size_are_counted_in_the_singular() -> None:
+def test_notes_use_the_singular() -> None:
     (note,) = folders.notes(Path("x"), [folders.Header((20, 30), "RGB", False)] * 300, [], 16)
     assert note == "300 pictures of one size (20 wide, 30 high) were brought to 16x16"
     (note,) = folders.notes(Path("x"), [folders.Header((20, 30), "RGB", False)], [], 16)

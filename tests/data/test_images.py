@@ -1,4 +1,4 @@
-"""Resident and streamed images: order, memory, what is read when."""
+"""Resident and streamed images: order, memory, and the time of each read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def streamed() -> Images:
 
 
 @pytest.mark.parametrize("made", [resident, streamed])
-def test_a_batch_is_in_the_order_asked(made: Callable[[], Images]) -> None:
+def test_batch_has_the_requested_order(made: Callable[[], Images]) -> None:
     images = made()
     assert len(images) == 40
     assert images.shape == (3, 4, 5)
@@ -38,7 +38,7 @@ def test_a_batch_is_in_the_order_asked(made: Callable[[], Images]) -> None:
 
 
 @pytest.mark.parametrize("made", [resident, streamed])
-def test_samples_may_be_read_only(made: Callable[[], Images]) -> None:
+def test_read_only_samples(made: Callable[[], Images]) -> None:
     samples = np.arange(4)
     samples.flags.writeable = False
     assert np.array_equal(made().batch(samples).numpy(), PIXELS[:4])
@@ -49,7 +49,7 @@ def test_resident_images_stay_where_they_are_on_the_same_device() -> None:
     assert images.to(torch.device("cpu")) is images
 
 
-def test_images_fit_in_half_of_the_free_memory_shared_by_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_share_half_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     free = psutil.virtual_memory().available
     assert fits(int(0.4 * free))
@@ -60,7 +60,7 @@ def test_images_fit_in_half_of_the_free_memory_shared_by_the_ranks(monkeypatch: 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_resident_images_move_to_a_gpu_where_they_fit() -> None:
+def test_resident_images_move_to_a_gpu_if_they_fit() -> None:
     cuda = torch.device("cuda")
     moved = resident().to(cuda)
     batch = moved.batch(np.array([5, 1]))
@@ -77,7 +77,7 @@ def test_resident_images_move_to_a_gpu_where_they_fit() -> None:
 
 
 class Reader:
-    """Reads PIXELS, writes down what was read, and waits at a gate."""
+    """A reader of PIXELS that records its reads and waits at a gate."""
 
     def __init__(self) -> None:
         self.read: list[int] = []
@@ -90,7 +90,7 @@ class Reader:
         return PIXELS[i]
 
     def settled(self, count: int) -> list[int]:
-        """What was read, once it is so many and no more come."""
+        """Return the recorded reads once they reach a number and no more follow."""
         deadline = time.monotonic() + 600
         while len(self.read) < count and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -102,7 +102,7 @@ def stream(reader: Reader, batches_ahead: int = 2) -> StreamedImages:
     return StreamedImages(reader, len(PIXELS), (3, 4, 5), threads=2, batches_ahead=batches_ahead)
 
 
-def test_what_is_prefetched_is_read_in_the_background_and_once() -> None:
+def test_prefetch_reads_once_in_the_background() -> None:
     reader = Reader()
     images = stream(reader)
     images.prefetch(np.arange(5))
@@ -112,7 +112,7 @@ def test_what_is_prefetched_is_read_in_the_background_and_once() -> None:
     assert len(reader.read) == 5
 
 
-def test_no_more_batches_are_held_than_allowed() -> None:
+def test_prefetch_queue_is_limited() -> None:
     reader = Reader()
     images = stream(reader, batches_ahead=2)
     for start in range(0, 40, 10):
@@ -124,7 +124,7 @@ def test_no_more_batches_are_held_than_allowed() -> None:
     assert reader.settled(30) == list(range(30))
 
 
-def test_batches_that_nobody_asks_for_make_room() -> None:
+def test_unused_prefetched_batches_are_dropped() -> None:
     reader = Reader()
     images = stream(reader, batches_ahead=2)
     images.prefetch(np.arange(5))
@@ -142,7 +142,7 @@ def test_batches_that_nobody_asks_for_make_room() -> None:
     assert reader.settled(40) == list(range(40))
 
 
-def test_a_batch_waits_for_its_images() -> None:
+def test_batch_waits_for_its_images() -> None:
     reader = Reader()
     reader.gate.clear()
     images = stream(reader)
@@ -151,7 +151,7 @@ def test_a_batch_waits_for_its_images() -> None:
     assert np.array_equal(images.batch(np.arange(3)).numpy(), PIXELS[:3])
 
 
-def test_an_image_that_cannot_be_read_raises_when_its_batch_is_asked_for() -> None:
+def test_unreadable_image_raises_with_its_batch() -> None:
     def read(i: int) -> np.ndarray:
         if i == 4:
             raise FileFormatError("four.png cannot be read")
@@ -165,7 +165,7 @@ def test_an_image_that_cannot_be_read_raises_when_its_batch_is_asked_for() -> No
     assert np.array_equal(images.batch(np.arange(5, 8)).numpy(), PIXELS[5:8])
 
 
-def test_reading_all_leaves_out_what_cannot_be_read() -> None:
+def test_reading_all_skips_unreadable_images() -> None:
     def read(i: int) -> np.ndarray:
         if i % 7 == 2:
             raise FileFormatError(f"{i} cannot be read")

@@ -1,4 +1,4 @@
-"""Which training images a job uses, and what they are called."""
+"""Selection of a job's training images, and their labels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def choose(seed: int = 0, **fields: Any) -> labels.TrainingSet:
     return chosen
 
 
-def test_all_images_come_as_published() -> None:
+def test_all_images_keep_the_published_order() -> None:
     chosen = choose()
     assert chosen.samples_N.tolist() == list(range(400))
     assert chosen.labels.tolist() == PUBLISHED_N.tolist()
@@ -56,7 +56,7 @@ def test_samples_and_skip_are_positions_of_a_fixed_shuffle(skip: int, samples: i
         ({"labels": "x.npz"}, "there is no such file"),
     ],
 )
-def test_what_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_invalid_options(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         # 80 of the 200 images of class a are skipped in the case of the long tail.
         choose(**{"skip": 80, **fields} if fields.get("samples") == 300 else fields)
@@ -77,14 +77,14 @@ def test_zipf_counts_by_hand(total: int, num_classes: int, exponent: float, expe
 
 @pytest.mark.parametrize("exponent", [0.3, 1.0, 1.7])
 @pytest.mark.parametrize("total", [1, 10, 999])
-def test_zipf_counts_sum_to_the_total_and_are_near_their_share(total: int, exponent: float) -> None:
+def test_zipf_counts_sum_to_the_total(total: int, exponent: float) -> None:
     counts = labels.zipf_counts(total, 17, exponent)
     whole = math.fsum(r**-exponent for r in range(1, 18))
     assert sum(counts) == total
     assert all(abs(n - total * r**-exponent / whole) < 1 for r, n in enumerate(counts, 1))
 
 
-def test_a_long_tail_has_exactly_the_samples_asked_for() -> None:
+def test_long_tail_has_the_requested_samples() -> None:
     chosen = choose(samples=110, long_tail=1.0, skip=20)
     assert np.bincount(chosen.labels).tolist() == [60, 30, 20]
     # They are the first of each class in the fixed shuffle behind what is skipped, in its order.
@@ -96,7 +96,7 @@ def test_a_long_tail_has_exactly_the_samples_asked_for() -> None:
     assert chosen.notes == ("long tail with exponent 1: 60 images of the first class, 20 of the last",)
 
 
-def test_label_noise_replaces_a_share_by_draws_from_all_labels() -> None:
+def test_label_noise_redraws_a_share_of_the_labels() -> None:
     labels_N = np.repeat([0, 1, 2], [5000, 3000, 2000])
     noisy_N, is_replaced_N = labels.with_noise(labels_N, 0.4, seed=1)
     n = len(labels_N)
@@ -139,7 +139,7 @@ def test_test_samples_are_the_first_of_a_fixed_shuffle() -> None:
         labels.num_test(data, 20)
 
 
-def test_a_stratified_fifth_leaves_every_class_its_training_images() -> None:
+def test_stratified_split_leaves_images_of_every_class() -> None:
     labels_N = np.repeat([0, 1, 2, 3], [25, 9, 4, 1])
     is_test_N = labels.stratified_fifth(labels_N)
     assert np.bincount(labels_N[is_test_N], minlength=4).tolist() == [5, 1, 0, 0]
@@ -149,7 +149,7 @@ def test_a_stratified_fifth_leaves_every_class_its_training_images() -> None:
 # -- files ---------------------------------------------------------------------------------------------
 
 
-def test_labels_come_back_as_written(tmp_path: Path) -> None:
+def test_labels_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "some.npz"
     labels.write_labels(path, np.array([5, 0, 5]), label=np.array([2, 1, 0], dtype=np.int32))
     chosen = choose(labels=str(path))
@@ -160,7 +160,7 @@ def test_labels_come_back_as_written(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_probabilities_come_back_as_written(tmp_path: Path) -> None:
+def test_probabilities_round_trip(tmp_path: Path) -> None:
     probability_NK = np.array([[0.5, 0.25, 0.25], [0, 1, 0]])
     labels.write_labels(tmp_path / "soft.npz", np.array([399, 3]), probability=probability_NK)
     chosen = choose(labels=str(tmp_path / "soft.npz"))
@@ -168,7 +168,7 @@ def test_probabilities_come_back_as_written(tmp_path: Path) -> None:
     assert (chosen.labels == probability_NK).all()
 
 
-def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     labels.write_labels("~/mine.npz", np.array([1]), label=np.array([1]))
     assert (tmp_path / "mine.npz").is_file()
@@ -194,7 +194,7 @@ def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({"sample": [1], "probability": [[1, 0, 0]]}, "probability is int64"),
     ],
 )
-def test_files_of_another_kind_are_named(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+def test_other_file_kinds_are_reported(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     path = tmp_path / "bad.npz"
     np.savez(path, **{name: np.asarray(values) for name, values in arrays.items()})
     with pytest.raises(FileFormatError, match=message):
@@ -213,7 +213,7 @@ def test_pickles_text_and_single_arrays_are_not_read(tmp_path: Path) -> None:
             labels.read_labels(tmp_path / name, 400, 3)
 
 
-def test_writing_what_could_not_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_labels_are_not_written(tmp_path: Path) -> None:
     path, one = tmp_path / "x.npz", np.array([1])
     with pytest.raises(InputError, match="one of the two"):
         labels.write_labels(path, one)

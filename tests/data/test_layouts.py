@@ -1,4 +1,4 @@
-"""Folders of pictures: which file is of which class. Nothing here reads a pixel."""
+"""Picture folders: the class of each file. These tests read no pixels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chronograd.errors import FileFormatError, InputError, NotFoundError, RunErr
 
 
 def touch(root: Path, *names: str) -> Path:
-    """Files with a name and nothing in them."""
+    """Create empty files."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def touch(root: Path, *names: str) -> Path:
 
 
 def shown(root: Path, listing: Listing) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Paths from the root with their labels, of both splits."""
+    """Return relative paths with their labels for both splits."""
 
     def split(paths: tuple[Path, ...], labels_N: Any) -> list[tuple[str, int]]:
         return [(str(p.relative_to(root)), int(n)) for p, n in zip(paths, labels_N, strict=True)]
@@ -33,7 +33,7 @@ def shown(root: Path, listing: Listing) -> tuple[list[tuple[str, int]], list[tup
     return split(listing.train_paths, listing.train_labels_N), split(listing.test_paths, listing.test_labels_N)
 
 
-def test_a_split_folder_is_listed_as_torchvision_does(tmp_path: Path) -> None:
+def test_split_folder_matches_torchvision(tmp_path: Path) -> None:
     from torchvision.datasets import ImageFolder
 
     names = [
@@ -55,7 +55,7 @@ def test_a_split_folder_is_listed_as_torchvision_does(tmp_path: Path) -> None:
     assert listing.side == 224
 
 
-def test_test_stands_in_for_val_and_val_goes_first(tmp_path: Path) -> None:
+def test_val_folder_has_priority_over_test(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "test/a/1.jpg", "test/b/1.jpg")
     assert shown(tmp_path, layouts.listing(f"folder:{tmp_path}"))[1] == [("test/a/1.jpg", 0), ("test/b/1.jpg", 1)]
     touch(tmp_path, "val/b/7.jpg")
@@ -66,7 +66,7 @@ def test_test_stands_in_for_val_and_val_goes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["", "train/"])
-def test_without_a_split_a_fixed_fifth_of_each_class_is_the_test(tmp_path: Path, part: str) -> None:
+def test_default_split_is_a_fixed_fifth_of_each_class(tmp_path: Path, part: str) -> None:
     touch(tmp_path, *(f"{part}a/{i:02d}.jpg" for i in range(11)), *(f"{part}b/{i:02d}.jpg" for i in range(5)))
     listing = layouts.listing(f"folder:{tmp_path}")
     train, test = shown(tmp_path, listing)
@@ -77,7 +77,7 @@ def test_without_a_split_a_fixed_fifth_of_each_class_is_the_test(tmp_path: Path,
     assert any("a fixed fifth of each class is the test set" in note for note in listing.notes)
 
 
-def test_relative_and_home_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_and_home_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, home, data = (tmp_path / name for name in ("here", "home", "data"))
     for place in (here, home, data):
         touch(place / f"in-{place.name}", "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg")
@@ -103,7 +103,7 @@ def test_links_to_classes_and_pictures_are_followed(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_no_picture_of_a_class_is_noted(tmp_path: Path) -> None:
+def test_files_outside_classes_are_reported(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/b/1.jpg")
     touch(tmp_path, "train/readme.txt", "train/a/Thumbs.db", "train/a/notes", "train/loose.jpg", "train/a/.hidden.jpg")
     touch(tmp_path, "train/.cache/1.jpg", "train/a/._1.jpg")
@@ -129,13 +129,13 @@ def test_what_is_no_picture_of_a_class_is_noted(tmp_path: Path) -> None:
         (("train/a/x.txt", "train/b/1.jpg", "train/c/1.jpg", "val/a/1.jpg"), "no training images of 1 class in .*: a"),
     ],
 )
-def test_folders_that_cannot_be_used_are_refused(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+def test_unusable_folders_are_refused(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
     touch(tmp_path, *names)
     with pytest.raises(InputError, match=message):
         layouts.listing(f"folder:{tmp_path}")
 
 
-def test_a_missing_folder_a_file_and_nothing_are_refused(tmp_path: Path) -> None:
+def test_missing_folder_file_and_empty_name_are_refused(tmp_path: Path) -> None:
     touch(tmp_path, "file")
     for name, message in (
         (f"{tmp_path}/none", "there is no folder"),
@@ -177,7 +177,7 @@ def test_imagenet_with_class_folders(tmp_path: Path) -> None:
     )
 
 
-def test_imagenet_with_the_table_of_kaggle(tmp_path: Path) -> None:
+def test_imagenet_with_kaggles_table(tmp_path: Path) -> None:
     touch(tmp_path, *TRAIN, *VAL, "val/ILSVRC2012_val_00000009.JPEG")
     rows = [f"{Path(path).stem},{name} 1 2 3 4 {name} 5 6 7 8" for path, name in zip(VAL, (B, A, C, B), strict=True)]
     (tmp_path / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *rows]) + "\n")
@@ -205,7 +205,7 @@ def test_imagenet_with_the_development_kit(tmp_path: Path) -> None:
         layouts.listing(f"imagenet:{tmp_path}")
 
 
-def test_imagenet_that_is_another_set_is_refused(tmp_path: Path) -> None:
+def test_other_set_in_place_of_imagenet_is_refused(tmp_path: Path) -> None:
     touch(tmp_path / "1", "train/cat/1.JPEG", "val/cat/1.JPEG")
     touch(tmp_path / "2", *TRAIN)
     touch(tmp_path / "3", *TRAIN, *VAL)
@@ -220,7 +220,7 @@ def test_imagenet_that_is_another_set_is_refused(tmp_path: Path) -> None:
 # -- decathlon -----------------------------------------------------------------------------------------
 
 
-def test_a_set_of_the_decathlon_lies_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decathlon_set_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     root = tmp_path / "decathlon-1.0" / "dtd"
     with pytest.raises(RunError, match="CHRONOGRAD_DATA"):
@@ -239,7 +239,7 @@ def test_imagenet_is_no_target_of_the_decathlon() -> None:
         layouts.listing("decathlon:gtrsb")
 
 
-def test_names_of_other_sets_are_no_folders() -> None:
+def test_data_set_names_are_not_folders() -> None:
     assert [layouts.is_layout(n) for n in ("folder:x", "imagenet:", "decathlon:dtd", "folder", "cifar10", "other:x")] == [
         True, True, True, False, False, False
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Normalisation by hand."""
+"""Normalisation, computed by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chronograd.data.normalisation import PixelCounts, scale_shift
 from chronograd.errors import InputError
 
 
-def test_mean_and_deviation_are_those_of_all_batches() -> None:
+def test_mean_and_deviation_cover_all_batches() -> None:
     images = np.random.RandomState(0).randint(0, 17, (50, 3, 4, 5)).astype(np.uint8)
     counts = PixelCounts(3, top=16)
     for part in (images[:7], images[7:]):
@@ -19,7 +19,7 @@ def test_mean_and_deviation_are_those_of_all_batches() -> None:
     assert std_C == pytest.approx((images / 16).std(axis=(0, 2, 3)), rel=1e-12)
 
 
-def test_a_constant_channel_has_deviation_one() -> None:
+def test_constant_channel_has_deviation_one() -> None:
     counts = PixelCounts(1, top=255)
     counts.add(np.full((2, 1, 3, 3), 51, np.uint8))
     assert counts.mean_std() == ((pytest.approx(0.2),), (1.0,))
@@ -39,7 +39,7 @@ def test_scale_and_shift_by_hand() -> None:
     assert seen("imagenet", 255, 255) == pytest.approx((1 - 0.449) / 0.226)  # grey: means of the three
 
 
-def test_imagenet_is_per_channel_and_needs_one_or_three() -> None:
+def test_imagenet_normalisation_needs_one_or_three_channels() -> None:
     scale_C, shift_C = scale_shift("imagenet", (0.0,) * 3, (1.0,) * 3, 255)
     assert [255 * s for s in scale_C] == pytest.approx([1 / 0.229, 1 / 0.224, 1 / 0.225])
     assert shift_C == pytest.approx((0.485 / 0.229, 0.456 / 0.224, 0.406 / 0.225))

@@ -1,4 +1,4 @@
-"""A picture that is no file is refused at once, and never waited for."""
+"""A path that is not a regular file is refused at once, without waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chronograd.errors import FileFormatError
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "loop", "folder"])
-def test_a_picture_that_is_no_file(tmp_path: Path, kind: str) -> None:
+def test_special_file_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "0.jpg"
     if kind == "pipe":
         os.mkfifo(path)

@@ -1,4 +1,4 @@
-"""Text as data: its card, its tokens, and jobs of it."""
+"""Text data: its card, its tokens, and jobs that use it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def data(**fields: object) -> Data:
     return Data.model_validate({"name": "tokens", "shape": [12], "classes": 50, "samples": 40, **fields})
 
 
-def test_each_token_is_asked_for_the_next() -> None:
+def test_targets_are_the_next_tokens() -> None:
     found = datasets.load(data())
     inputs = found.train.batch(np.arange(40))
     assert inputs.shape == (40, 12)
@@ -31,14 +31,14 @@ def test_each_token_is_asked_for_the_next() -> None:
     assert (other.train_labels != found.train_labels).any()
 
 
-def test_tokens_are_as_frequent_as_zipf_has_it() -> None:
+def test_token_frequencies_follow_zipf() -> None:
     labels = datasets.load(data(samples=4000)).train_labels.flatten().numpy()
     counts = np.bincount(labels, minlength=50) / len(labels)
     expected = 1 / np.arange(1, 51)
     assert counts == pytest.approx(expected / expected.sum(), abs=0.005)
 
 
-def test_a_set_of_the_catalogue_is_cut_into_rows() -> None:
+def test_catalogue_text_is_cut_into_rows() -> None:
     listed = catalogue.sets()["openwebtext"]
     card = datasets.card(data(name="openwebtext", shape=[1024], classes=50257, samples=None))
     assert listed.tokens is not None
@@ -60,12 +60,12 @@ def test_a_set_of_the_catalogue_is_cut_into_rows() -> None:
         ({"name": "wikitext-103", "samples": 10**9}, "has 8,602,251 rows"),
     ],
 )
-def test_what_text_cannot_be_is_refused(fields: dict[str, object], words: str) -> None:
+def test_invalid_text_options(fields: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words.replace(".", r"\.")):
         datasets.card(data(**fields))
 
 
-def test_a_row_of_tokens_makes_a_job_of_language() -> None:
+def test_token_rows_make_a_language_job() -> None:
     assert jobs.from_dict({"network": {"name": "gpt2-small"}, "data": {"name": "tokens"}}).task == "language"
     images = jobs.from_dict({"network": {"name": "resnet20"}, "data": {"name": "cifar10"}})
     assert images.task == "classification"
@@ -74,7 +74,7 @@ def test_a_row_of_tokens_makes_a_job_of_language() -> None:
         trace_job(wrong)
 
 
-def test_a_language_model_by_its_name_is_a_job() -> None:
+def test_language_model_name_makes_a_job() -> None:
     job = ask.job_of("gpt2-small", short={"input": (64,), "mode": "inference"})
     assert (job.task, job.mode, job.data.name) == ("language", "inference", "tokens")
     assert (job.data.shape, job.data.classes) == ((64,), 50_257)
@@ -84,7 +84,7 @@ def test_a_language_model_by_its_name_is_a_job() -> None:
     assert (short.data.shape, short.data.classes) == ((32,), 50_257)
 
 
-def test_a_network_of_one_s_own_takes_tokens(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_network_takes_tokens(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     from pathlib import Path
 
     folder = Path(str(tmp_path))
@@ -103,7 +103,7 @@ def test_a_network_of_one_s_own_takes_tokens(tmp_path: object, monkeypatch: pyte
 
 @pytest.mark.parametrize("mode", ["training", "inference"])
 @pytest.mark.parametrize("network", ["gpt2-small", "llama-7b"])
-def test_attention_is_one_operator_or_several_as_asked(network: str, mode: str) -> None:
+def test_attention_is_fused_or_eager_on_request(network: str, mode: str) -> None:
     options = {**TINY, "ffn": 64} if network == "llama-7b" else TINY
     job = jobs.from_dict(
         {

@@ -1,4 +1,4 @@
-"""`chronograd data`: the card as a table, as JSON, and as a page with pictures."""
+"""`chronograd data`: the card as a table, as JSON, and as an HTML page with pictures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return printed.out
 
 
-def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "digits", "samples=100", "label_noise=0.5")
     loaded = datasets.load(Data(name="digits", samples=100, label_noise=0.5))
     assert "1 × 8 × 8 (channels, height, width), whole numbers 0 … 16" in out
@@ -39,7 +39,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "note: label noise of 0.5" in out
 
 
-def test_json_has_what_the_table_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_matches_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     card: dict[str, Any] = json.loads(run(capsys, "digits", "normalisation=raw", "--json"))
     assert (card["shape"], card["num_classes"], card["train_size"], card["test_size"]) == ([1, 8, 8], 10, 1437, 360)
     assert sum(c["train_images"] for c in card["classes"]) == 1437
@@ -53,7 +53,7 @@ def test_json_has_what_the_table_has(capsys: pytest.CaptureFixture[str]) -> None
         assert shown["samples"] == expected.tolist()
 
 
-def test_many_classes_are_cut_on_the_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_terminal_shortens_many_classes(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("synthetic", "shape=[1,2,2]", "classes=60")
     assert "… and 20 more; --json has all" in run(capsys, *words)
     assert len(json.loads(run(capsys, *words, "--json"))["classes"]) == 60
@@ -85,7 +85,7 @@ def test_probabilities_are_summed(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
-def test_the_page_shows_four_pictures_of_two_classes(
+def test_page_shows_four_pictures_of_two_classes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, channels: int
 ) -> None:
     out = tmp_path / "new" / "card.html"
@@ -105,7 +105,9 @@ def test_the_page_shows_four_pictures_of_two_classes(
     assert "http" not in re.sub(r"http://www\.w3\.org|arxiv\.org", "", page)
 
 
-def test_a_folder_with_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path, folder: Callable[..., Path]) -> None:
+def test_folder_with_damaged_files(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, folder: Callable[..., Path]
+) -> None:
     folder(tmp_path, {"ants": 5, "bees": 5}, {"ants": 1, "bees": 1})
     (tmp_path / "train/ants/000.png").write_text("no picture")
     out = run(capsys, f"folder:{tmp_path}", "image_size=16", "--out", tmp_path / "card.html")
