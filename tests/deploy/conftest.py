@@ -1,4 +1,4 @@
-"""A trained run, for tests of what is made of it."""
+"""A trained run for tests of export and serving."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the run as `mine`, whose network's code the user trusts."""
+    """A working directory with the run as `mine`; the user trusts the code of its network."""
     shutil.copytree(trained.parent, tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     return tmp_path

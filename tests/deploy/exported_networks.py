@@ -1,4 +1,4 @@
-"""Networks for tests of exporting; `FILE.py:NAME`."""
+"""Networks for tests of export, as `FILE.py:NAME`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Small(nn.Module):
-    """What exports: convolution, batch norm, pooling, a linear layer."""
+    """An exportable network: convolution, batch norm, pooling, a linear layer."""
 
     def __init__(self, num_classes: int = 4) -> None:
         super().__init__()
@@ -19,14 +19,14 @@ class Small(nn.Module):
 
 
 class Differs(Small):
-    """A hundredth more where it is exported than where it is run."""
+    """A network whose export returns 1 % more than PyTorch."""
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         return super().forward(images_NCHW) * (1.01 if torch.onnx.is_in_onnx_export() else 1.0)
 
 
 class Chooses(Small):
-    """Which way it goes depends on the numbers in a tensor."""
+    """A network whose control flow depends on tensor values."""
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         logits = super().forward(images_NCHW)
@@ -34,7 +34,7 @@ class Chooses(Small):
 
 
 class OneBatch(Small):
-    """Takes its batch for a number."""
+    """A network that fixes its batch size as a constant."""
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         logits = super().forward(images_NCHW)
@@ -42,7 +42,7 @@ class OneBatch(Small):
 
 
 class TwoHeads(Small):
-    """Scores and boxes, by name."""
+    """A network with two named outputs: scores and boxes."""
 
     def forward(self, images_NCHW: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
         logits = super().forward(images_NCHW)
@@ -50,21 +50,21 @@ class TwoHeads(Small):
 
 
 class Drops(Small):
-    """Drops values whatever the mode."""
+    """A network with dropout in every mode."""
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         return super().forward(nn.functional.dropout(images_NCHW))
 
 
 class ReadsBatch(Small):
-    """Python reads the size of the batch, and the graph keeps one of the two ways."""
+    """A network that branches on the batch size in Python, so the graph holds one branch."""
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         return super().forward(images_NCHW) * (1 if len(images_NCHW) > 4 else 2)
 
 
 class Centred(Small):
-    """Each answer depends on the other samples."""
+    """A network whose answers depend on the other samples."""
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         logits = super().forward(images_NCHW)

@@ -1,4 +1,4 @@
-"""Small models in ONNX, made by hand."""
+"""Small ONNX models, built by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def save(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: dict[str, Any] | None = None) -> Path:  # fmt: skip
-    """A model of nodes; inputs and outputs are (name, type, shape)."""
+    """Save a model of nodes; inputs and outputs are (name, type, shape)."""
     import onnx
     from onnx import helper, numpy_helper
 
@@ -31,7 +31,7 @@ def save(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], co
 
 
 def scale(path: Path, factor: float = 2.0, rows: Any = "n") -> Path:
-    """`y` is `x` times a factor, `total` the sum of each row of it."""
+    """Build a model: `y` is `x` times a factor, and `total` the sum of each row of `y`."""
     from onnx import TensorProto, helper
 
     return save(
@@ -47,7 +47,7 @@ def scale(path: Path, factor: float = 2.0, rows: Any = "n") -> Path:
 
 
 def classifier(path: Path, about: dict[str, Any], side: int = 2, width: int | None = None) -> Path:
-    """Logits of each colour: of red in the top left pixel of a picture, green in the top right one, blue in the bottom left one."""
+    """Build colour logits: red of the top left pixel, green of the top right one, blue of the bottom left one."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -76,7 +76,7 @@ def classifier(path: Path, about: dict[str, Any], side: int = 2, width: int | No
 
 
 def heavy(path: Path, layers: int = 6, width: int = 512) -> Path:
-    """Products with matrices that are larger than caches, so that rows are worth being run together."""
+    """Build products with matrices larger than the caches, so that batching saves time."""
     from onnx import TensorProto, helper
 
     random = np.random.default_rng(0)
@@ -93,7 +93,7 @@ def heavy(path: Path, layers: int = 6, width: int = 512) -> Path:
 
 
 def centred(path: Path) -> Path:
-    """`y` is `x` less the mean over all rows: a row's answer depends on the others."""
+    """Build a model that subtracts the mean over all rows, so each answer depends on the other rows."""
     from onnx import TensorProto, helper
 
     return save(
@@ -108,7 +108,7 @@ def centred(path: Path) -> Path:
 
 
 def lookup(path: Path) -> Path:
-    """Rows of a table of three: another index cannot be run."""
+    """Build a lookup in a table of three rows; another index fails."""
     from onnx import TensorProto, helper
 
     return save(
@@ -121,7 +121,10 @@ def lookup(path: Path) -> Path:
 
 
 def detector(path: Path, about: dict[str, Any]) -> Path:
-    """Four boxes in two classes, of which the first two overlap; the scores are these times the mean of what the model sees."""
+    """Build a detector of four boxes in two classes, with scores proportional to the input's mean.
+
+    The first two boxes overlap.
+    """
     import onnx
     from onnx import TensorProto, helper
 
@@ -155,7 +158,7 @@ def detector(path: Path, about: dict[str, Any]) -> Path:
 
 
 def text(path: Path) -> Path:
-    """Strings as they are."""
+    """Build a model that returns its strings unchanged."""
     from onnx import TensorProto, helper
 
     return save(

@@ -1,4 +1,4 @@
-"""A server in a process of its own, and a plain client of it."""
+"""A server in a separate process, and a plain client for it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from chronograd.deploy.protocol import HEADER_LENGTH, read_answer, write_request
 
 @dataclass
 class Running:
-    """A server that has been started, with what it said of itself."""
+    """A running server with its first output."""
 
     process: subprocess.Popen[str]
     data: dict[str, Any]
     log: IO[bytes]  # its standard error: a pipe that nobody reads would fill, and stop it
 
     def errors(self) -> str:
-        """What it wrote to standard error."""
+        """Return the server's standard error."""
         return os.pread(self.log.fileno(), 2**20, 0).decode()
 
     @property
@@ -41,7 +41,7 @@ class Running:
         return http.client.HTTPConnection(*self.url.removeprefix("http://").split(":"), timeout=timeout)  # type: ignore[arg-type]
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body, on a connection of its own."""
+        """Return status, headers and body of a request on a new connection."""
         client = self.client()
         client.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         answer = client.getresponse()
@@ -50,7 +50,7 @@ class Running:
         return answer.status, dict(answer.getheaders()), content
 
     def infer(self, model: str, client: http.client.HTTPConnection | None = None, outputs: tuple[str, ...] = (), **inputs: Any) -> dict[str, Any]:  # fmt: skip
-        """Outputs of a request with binary tensors."""
+        """Return the outputs of a request with binary tensors."""
         one = client or self.client()
         headers, body = write_request(inputs, is_binary=True, outputs=outputs)
         one.request("POST", f"/v2/models/{model}/infer", body, headers)
@@ -62,7 +62,7 @@ class Running:
         return read_answer(content, answer.headers[HEADER_LENGTH])
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of the samples that have this name, and these labels."""
+        """Return the sum of the samples with this name and these labels."""
         text = self.ask("GET", "/metrics")[2].decode()
         total = 0.0
         for line in text.splitlines():
@@ -73,7 +73,7 @@ class Running:
         return total
 
     def stop(self, sign: int = signal.SIGTERM) -> tuple[int, str]:
-        """Exit status, and what it wrote to standard error."""
+        """Stop the server and return its exit status and standard error."""
         self.process.send_signal(sign)
         self.process.communicate(timeout=600)
         return self.process.returncode, self.errors()
@@ -81,7 +81,7 @@ class Running:
 
 @contextmanager
 def serving(*arguments: str | Path, **environment: str) -> Iterator[Running]:
-    """`chronograd serve` with these arguments, at a port that is free."""
+    """Run `chronograd serve` with these arguments at a free port."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "chronograd", "serve", *map(str, arguments), "--port", "0", "--json"],

@@ -1,4 +1,4 @@
-"""Work beside the thread of all answers: how much waits, and that nothing is begun for which there is no time."""
+"""Work in a separate thread: a limited queue, and no start without enough time left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chronograd.deploy.aside import Aside
 from chronograd.deploy.batching import QueueFull
 
 
-def test_so_many_work_and_so_many_wait() -> None:
+def test_limits_of_running_and_waiting_work() -> None:
     async def check() -> None:
         aside, go = Aside(2, most_waiting=1), threading.Event()
         tasks = [asyncio.create_task(aside.run(go.wait, 20)) for _ in range(3)]
@@ -25,7 +25,7 @@ def test_so_many_work_and_so_many_wait() -> None:
     asyncio.run(check())
 
 
-def test_what_has_no_time_is_not_begun_and_keeps_its_thread_until_it_ends() -> None:
+def test_expired_work_does_not_start() -> None:
     begun: list[str] = []
 
     async def check() -> None:

@@ -1,4 +1,4 @@
-"""Requests that are run together: each gets its own answer, none waits longer than was said, and a full queue says so."""
+"""Batched requests: each gets its own answer within the waiting limit, and a full queue returns an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Inputs = Mapping[str, Any]
 
 
 class Doubling:
-    """A model of two outputs that keeps what it was asked to run, and may be held back."""
+    """A model of two outputs that records its calls and can be paused."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[int, list[str]]] = []
@@ -43,8 +43,8 @@ def rows(*values: float) -> dict[str, Any]:
     return {"x": np.array(values, np.float32)[:, None]}
 
 
-async def held(model: Doubling, asked: Sequence[tuple[Inputs, list[str]]], **options: Any) -> list[Any]:
-    """Answers, or what was raised, of requests that come while the model is busy with one of before."""
+async def answers_while_busy(model: Doubling, asked: Sequence[tuple[Inputs, list[str]]], **options: Any) -> list[Any]:
+    """Return the answers or exceptions of requests that arrive while the model is busy."""
     batcher = Batcher(model, **options)
     model.may_run.clear()
     first = asyncio.create_task(batcher.submit(rows(0), ["y"]))
@@ -60,11 +60,11 @@ async def held(model: Doubling, asked: Sequence[tuple[Inputs, list[str]]], **opt
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 99), min_size=1, max_size=5), st.sampled_from(["y", "total", "both"])), max_size=12), st.integers(2, 8))  # fmt: skip
-def test_answers_of_merged_requests_never_change_places(asked: list[tuple[list[int], str]], most_rows: int) -> None:
+def test_merged_requests_get_their_own_answers(asked: list[tuple[list[int], str]], most_rows: int) -> None:
     names = {"y": ["y"], "total": ["total"], "both": ["total", "y"]}
     model = Doubling()
     requests = [(rows(*values), names[which]) for values, which in asked]
-    answers: list[Done] = asyncio.run(held(model, requests, most_rows=most_rows))
+    answers: list[Done] = asyncio.run(answers_while_busy(model, requests, most_rows=most_rows))
     for (values, which), done in zip(asked, answers, strict=True):
         assert list(done.outputs) == names[which]
         if "y" in done.outputs:
@@ -74,28 +74,30 @@ def test_answers_of_merged_requests_never_change_places(asked: list[tuple[list[i
     assert max(count for count, _ in model.runs) <= max(most_rows, max((len(v) for v, _ in asked), default=1))
 
 
-def test_what_waits_is_run_together() -> None:
+def test_waiting_requests_run_as_one_batch() -> None:
     model = Doubling()
-    asyncio.run(held(model, [(rows(i), ["y"]) for i in range(6)], most_rows=8))
+    asyncio.run(answers_while_busy(model, [(rows(i), ["y"]) for i in range(6)], most_rows=8))
     assert [count for count, _ in model.runs] == [1, 6]
 
 
-def test_requests_of_other_shapes_are_not_merged() -> None:
+def test_requests_of_different_shapes_are_not_merged() -> None:
     model = Doubling()
     wide = {"x": np.ones((1, 3), np.float32)}
-    answers = asyncio.run(held(model, [(rows(1), ["y"]), (wide, ["y"]), (rows(2), ["y"])], most_rows=8))
+    answers = asyncio.run(answers_while_busy(model, [(rows(1), ["y"]), (wide, ["y"]), (rows(2), ["y"])], most_rows=8))
     assert [done.outputs["y"].tolist() for done in answers] == [[[2]], [[2, 2, 2]], [[4]]]
     assert [count for count, _ in model.runs] == [1, 2, 1]
 
 
-def test_a_request_that_cannot_be_run_does_not_fail_those_beside_it() -> None:
+def test_failing_request_does_not_fail_its_batch() -> None:
     model = Doubling()
-    answers = asyncio.run(held(model, [(rows(1), ["y"]), (rows(-1), ["y"]), (rows(3), ["y"])], most_rows=8))
+    answers = asyncio.run(
+        answers_while_busy(model, [(rows(1), ["y"]), (rows(-1), ["y"]), (rows(3), ["y"])], most_rows=8)
+    )
     assert isinstance(answers[1], ValueError)
     assert [answers[i].outputs["y"].tolist() for i in (0, 2)] == [[[2]], [[6]]]
 
 
-def test_a_model_whose_outputs_have_other_rows_is_run_one_by_one_from_then_on() -> None:
+def test_model_with_other_output_rows_disables_batching() -> None:
     runs = []
 
     def pooled(inputs: Inputs, names: Sequence[str]) -> list[Any]:
@@ -114,7 +116,7 @@ def test_a_model_whose_outputs_have_other_rows_is_run_one_by_one_from_then_on() 
 
 
 def lone_s(most_rows: int, wait_s: float) -> float:
-    """The median latency of requests that come one after another."""
+    """Return the median latency of sequential requests."""
 
     async def go() -> float:
         batcher = Batcher(Doubling(), most_rows=most_rows, wait_s=wait_s)
@@ -130,13 +132,13 @@ def lone_s(most_rows: int, wait_s: float) -> float:
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.03])
-def test_a_lone_request_is_never_slower_with_batching_than_without_by_more_than_the_bound(wait_s: float) -> None:
+def test_batching_delays_single_requests_within_the_limit(wait_s: float) -> None:
     without, with_batching = lone_s(1, wait_s), lone_s(32, wait_s)
     assert with_batching <= without + wait_s + 0.01
     assert with_batching >= wait_s  # the bound is one that is used
 
 
-def test_a_full_batch_does_not_wait() -> None:
+def test_full_batch_does_not_wait() -> None:
     async def go() -> float:
         batcher = Batcher(Doubling(), most_rows=4, wait_s=5.0)
         before = time.perf_counter()
@@ -148,8 +150,8 @@ def test_a_full_batch_does_not_wait() -> None:
     assert asyncio.run(go()) < 2.0
 
 
-def test_nobody_waits_while_others_wait_for_the_model() -> None:
-    """A request of another shape does not wait for the company of one before it."""
+def test_partial_batch_does_not_wait_behind_other_shapes() -> None:
+    """A request does not wait to fill its batch while a request of another shape waits for the model."""
 
     async def go() -> float:
         batcher = Batcher(Doubling(), most_rows=4, wait_s=0.5)
@@ -166,16 +168,16 @@ def test_nobody_waits_while_others_wait_for_the_model() -> None:
     assert asyncio.run(go()) < 0.25
 
 
-def test_a_full_queue_says_when_to_come_again() -> None:
+def test_full_queue_returns_a_retry_time() -> None:
     model = Doubling()
     waiting = [(rows(i), ["y"]) for i in range(5)]
-    answers = asyncio.run(held(model, waiting, most_waiting=3))
+    answers = asyncio.run(answers_while_busy(model, waiting, most_waiting=3))
     assert [isinstance(answer, QueueFull) for answer in answers] == [False, False, False, True, True]
     assert answers[3].retry_after_s >= 1
 
 
-def test_two_instances_empty_the_queue_twice_as_fast() -> None:
-    """Ten requests wait, each takes as long as the one before them did, and two run at a time."""
+def test_two_instances_halve_the_queueing_time() -> None:
+    """Ten requests wait, all of equal duration, and two run at a time."""
     model, took = Doubling(), list[float]()
 
     async def go() -> int:
@@ -201,8 +203,8 @@ def test_two_instances_empty_the_queue_twice_as_fast() -> None:
     assert retry_after_s == math.ceil(10 * took[0] / 2) > 1
 
 
-def test_who_gives_up_leaves_the_queue() -> None:
-    """His place is free for others, and nothing is run for him."""
+def test_cancelled_request_leaves_the_queue() -> None:
+    """Its place is free for others, and the model does not run it."""
     model = Doubling()
 
     async def go() -> None:
@@ -223,7 +225,7 @@ def test_who_gives_up_leaves_the_queue() -> None:
     assert len(model.runs) == 2
 
 
-def test_closing_answers_all_that_waits() -> None:
+def test_closing_answers_waiting_requests() -> None:
     model = Doubling()
 
     async def go() -> list[Done]:
@@ -242,8 +244,8 @@ def test_closing_answers_all_that_waits() -> None:
     assert [done.outputs["y"].item() for done in asyncio.run(go())] == [2 * i for i in range(9)]
 
 
-class NoWaiting(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to what is due next, and whose threads take as long as a batch is said to."""
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer and to the stated end of each batch."""
 
     def __init__(self, batch_s: Sequence[float]) -> None:
         super().__init__()
@@ -265,11 +267,11 @@ class NoWaiting(asyncio.SelectorEventLoop):
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.8])
 @pytest.mark.parametrize("rate", [0.3, 1.5, 6.0])
-def test_a_prediction_follows_requests_as_they_are_batched_here(wait_s: float, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    """Each of the same requests is answered at the same time, or refused, by the queue that `predict` follows."""
+def test_predicted_batching_matches_the_server(wait_s: float, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """The queue model of `predict` answers or refuses each request at the same time."""
     server = Server({1: 1.0, 4: 1.6, 8: 2.0}, most_rows=8, wait_s=wait_s, most_waiting=12)
     arrivals = np.cumsum(np.random.default_rng(1).exponential(1 / rate, 400))
-    loop = NoWaiting(server.seconds)
+    loop = VirtualTimeLoop(server.seconds)
     monkeypatch.setattr(batching.time, "perf_counter", loop.time)
 
     async def go() -> list[float]:
@@ -294,7 +296,7 @@ def test_a_prediction_follows_requests_as_they_are_batched_here(wait_s: float, r
     assert np.isnan(predicted).any() == (rate == 6.0)
 
 
-def test_a_batch_that_saves_no_time_is_not_made() -> None:
+def test_batching_without_gain_is_disabled() -> None:
     assert best_rows({1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0}) == 1
     assert best_rows({1: 1.0, 2: 1.96, 4: 3.9}) == 1  # 2.5 % of a row's time
     assert best_rows({1: 1.0, 2: 1.1, 4: 1.3, 8: 2.0}) == 8

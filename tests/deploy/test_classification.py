@@ -1,4 +1,4 @@
-"""A picture goes in and class names with probabilities come out, through the server, as training would have seen it."""
+"""Classification through the server: a picture returns class names and probabilities with training's preprocessing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def body(picture: Image.Image, kind: str = "PNG", **how: Any) -> bytes:
 
 
 def turned(picture: Image.Image, orientation: int) -> bytes:
-    """A picture whose EXIF states that it was stored turned."""
+    """Return the file of a picture with an EXIF orientation."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     return body(picture, exif=exif)
@@ -89,7 +89,7 @@ def test_classes_of_a_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["inside", "outside"])
-def test_pixels_are_those_of_training(tmp_path: Path, place: str) -> None:
+def test_pixels_match_training(tmp_path: Path, place: str) -> None:
     about = {**ABOUT, "preprocessing": {**ABOUT["preprocessing"], "place": place}}  # type: ignore[dict-item]
     classifier = Classifier.of(models.load(onnx_models.classifier(tmp_path / "m.onnx", about, side=16)))
     for number, content in enumerate((body(noise(40, 20)), turned(noise(20, 33), 6), body(noise(16, 16).convert("L")))):
@@ -102,7 +102,7 @@ def test_pixels_are_those_of_training(tmp_path: Path, place: str) -> None:
         np.testing.assert_allclose(seen, expected, atol=1e-6)
 
 
-def test_what_a_picture_takes_is_bounded(tmp_path: Path) -> None:
+def test_picture_memory_is_limited(tmp_path: Path) -> None:
     classifier = Classifier("x", 3, 224, 255, None, None, ["a"])
     held: list[int] = []
     classifier.read(body(noise(40, 20)), held.append)
@@ -112,7 +112,7 @@ def test_what_a_picture_takes_is_bounded(tmp_path: Path) -> None:
         classifier.read(body(Image.new("RGB", (pictures.MAX_PIXELS // 224**2 + 1, 1))))
 
 
-def test_the_five_likeliest_classes_come_first() -> None:
+def test_five_most_likely_classes_come_first() -> None:
     named = Classifier("x", 3, 8, 255, None, None, list("abcdef"))
     rows = named.labels(np.array([0, 5, 1, 4, 2, 3], np.float32))
     assert [row["label"] for row in rows] == ["b", "d", "f", "e", "c"]
@@ -124,8 +124,8 @@ def test_the_five_likeliest_classes_come_first() -> None:
 
 
 @pytest.mark.serve
-def test_an_exported_run_names_the_classes_of_pictures(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Grey pictures of eight bits, of a data set whose pixels end at 16."""
+def test_exported_run_names_classes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Grey 8-bit pictures for a data set whose pixels end at 16."""
     from chronograd.data import datasets
     from chronograd.rundir import RunDir
 

@@ -1,4 +1,4 @@
-"""A picture goes in and labelled boxes come out: in pixels of the picture, suppressed, through the server."""
+"""Detection through the server: a picture returns labelled boxes in its own pixels, after suppression."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
         assert all(headers["retry-after"] == "1" for status, headers in told if status == 503)
 
 
-def test_pixels_are_held_while_they_are_decoded() -> None:
+def test_pixel_budget_is_reserved_during_decoding() -> None:
     held: list[int] = []
     detector = DetectorFormat("x", 8, 8, None, None, ["a"], 0.45, 50)
     assert detector.read(png(1, 40, 20), held.append)[1:] == (40, 20)
@@ -101,8 +101,8 @@ def test_pixels_are_held_while_they_are_decoded() -> None:
         detector.read(png(1, 40, 20), refuse)
 
 
-def test_suppression_is_that_of_the_detector_in_training() -> None:
-    """`detect.suppression`, which is torchvision's, on the same scores and boxes."""
+def test_suppression_matches_training() -> None:
+    """`detect.suppression`, which uses torchvision, gives the same result for equal scores and boxes."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("torchvision")
     from chronograd.detect.suppression import detections
@@ -121,9 +121,7 @@ def test_suppression_is_that_of_the_detector_in_training() -> None:
 
 
 @pytest.mark.serve
-def test_an_onnx_file_annotates_pictures_as_the_server_answers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_onnx_annotation_matches_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "cats.onnx"
     onnx_models.detector(model, ABOUT)
     (tmp_path / "white.png").write_bytes(png(255))
@@ -145,5 +143,5 @@ def test_an_onnx_file_annotates_pictures_as_the_server_answers(
         assert "white.png cannot be read: it is not a picture" in capsys.readouterr().err
 
 
-def test_boxes_without_an_area_suppress_nothing() -> None:
+def test_empty_boxes_suppress_nothing() -> None:
     assert suppressed(np.zeros((3, 4)), np.array([2, 0, 1]), 0.5) == [2, 0, 1]

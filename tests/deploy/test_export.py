@@ -1,4 +1,4 @@
-"""`chronograd export`: the file computes what the run's network computes, and is not written where it does not."""
+"""`chronograd export`: the file computes the same outputs as the run's network, or is not written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_onnx(path: Path, batch: np.ndarray) -> np.ndarray:
     return np.asarray(session.run(None, {session.get_inputs()[0].name: batch})[0])
 
 
-def test_the_file_of_a_run_computes_what_its_network_does(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exported_run_matches_its_network(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = exported("mine --onnx mine.onnx", capsys)
     assert printed["opset"] == 20
     assert printed["inputs"] == [{"name": "images", "dtype": "float32", "shape": ["batch", 1, 8, 8]}]
@@ -67,7 +67,7 @@ def test_the_file_of_a_run_computes_what_its_network_does(here: Path, capsys: py
     assert sorted(path.name for path in here.iterdir()) == ["mine.onnx", "runs"]
 
 
-def test_the_graph_normalises_pixels_where_it_is_asked_to(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_graph_normalises_pixels_on_request(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = exported("runs/mine --onnx mine.onnx --with-preprocessing", capsys)
     assert printed["inputs"] == [{"name": "pixels", "dtype": "uint8", "shape": ["batch", 1, 8, 8]}]
     assert printed["preprocessing"]
@@ -80,9 +80,7 @@ def test_the_graph_normalises_pixels_where_it_is_asked_to(here: Path, capsys: py
     assert (logits.argmax(1) == digits.test_labels_N.numpy()).mean() > 0.9
 
 
-def test_the_file_says_what_a_server_must_know_and_nothing_of_this_machine(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metadata_has_server_settings_and_no_local_paths(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exported("mine --onnx mine.onnx", capsys)
     digits = datasets.load(RunDir.open("runs/mine").job().data)
     stated = metadata(here / "mine.onnx")
@@ -101,7 +99,7 @@ def test_the_file_says_what_a_server_must_know_and_nothing_of_this_machine(
     assert stated["network"] == "exported_networks.py:Small"
 
 
-def test_a_file_that_computes_something_else_is_not_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_with_wrong_outputs_is_not_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"{OWN}Differs --input 1,8,8 --classes 4 --onnx differs.onnx"
     printed = exported(line, capsys, status=1)
     assert printed["file"] is None
@@ -126,7 +124,7 @@ def test_a_file_that_computes_something_else_is_not_written(here: Path, capsys: 
         ("Differs", False, ""),
     ],
 )
-def test_an_answer_that_pytorch_itself_does_not_repeat_is_named(
+def test_network_that_disagrees_with_itself_is_reported(
     here: Path, name: str, holds: bool, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["export", f"{OWN}{name}", "--input", "1,8,8", "--classes", "4", "--onnx", "net.onnx"]
@@ -140,9 +138,7 @@ def test_an_answer_that_pytorch_itself_does_not_repeat_is_named(
 @pytest.mark.parametrize(
     ("name", "why"), [("Chooses", "exported_networks.py:33: return logits if"), ("OneBatch", "static shape of 2")]
 )
-def test_what_does_not_export_is_told_with_the_reason(
-    here: Path, name: str, why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_export_states_the_reason(here: Path, name: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", f"{OWN}{name}", "--input", "1,8,8", "--classes", "4", "--onnx", "net.onnx"]) == 1
     error = capsys.readouterr().err
     assert why in error
@@ -165,7 +161,7 @@ def test_several_outputs_keep_their_names(tmp_path: Path) -> None:
     assert not other.holds
 
 
-def test_a_language_model(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_language_model(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = exported(f"{SMALL_TEXT} --onnx net.onnx", capsys)
     assert printed["inputs"] == [{"name": "tokens", "dtype": "int64", "shape": ["batch", 16]}]
     assert printed["outputs"][0]["shape"] == ["batch", 16, 50]
@@ -187,7 +183,7 @@ def test_a_language_model(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
         ("lenet6 --onnx net.onnx", "lenet5"),
     ],
 )
-def test_what_cannot_be_is_refused(here: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options(here: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TRUST, "export", *shlex.split(line)]) == 2
     printed = capsys.readouterr()
     assert message in printed.err
@@ -195,7 +191,7 @@ def test_what_cannot_be_is_refused(here: Path, line: str, message: str, capsys: 
     assert sorted(path.name for path in here.iterdir()) == ["runs"]
 
 
-def test_what_is_no_onnx_file_is_refused(tmp_path: Path) -> None:
+def test_invalid_onnx_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"no protocol buffer")
     with pytest.raises(ExportError, match=r"net\.onnx is not an ONNX file"):
         read_graph(tmp_path / "net.onnx")
@@ -204,7 +200,7 @@ def test_what_is_no_onnx_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_page_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_the_docs_page_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks(ROOT / "docs" / "exporting.md", "sh") for line in block.splitlines()]
     mine = [line for line in lines if line.startswith("chronograd export")]
     assert len(mine) >= 4

@@ -1,4 +1,4 @@
-"""A detector as an ONNX file: scores and boxes before suppression, of a run of its own and of a network by name."""
+"""Detectors as ONNX files: scores and boxes before suppression, for a run and for a named network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = 30
 
 @pytest.fixture(scope="module")
 def detector(cells: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:  # noqa: F811
-    """The run of a small detector that has seen its pictures some times, and the precision that it has by itself."""
+    """The run of a small detector after a few epochs, and its average precision."""
     job = job_on(cells, epochs=8, optimizer="adamw", learning_rate=0.002)
     dataset = datasets.load(job.data)
     step = DetectionStep(job, dataset, PLACE)
@@ -38,7 +38,7 @@ def detector(cells: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return {"run": run.path, "dataset": dataset, "precision": precision, "network": step.evaluated.eval()}
 
 
-def test_a_run_gives_scores_and_boxes_for_any_batch(
+def test_exported_run_returns_scores_and_boxes_at_any_batch(
     detector: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cells.onnx"
@@ -74,7 +74,7 @@ def test_a_run_gives_scores_and_boxes_for_any_batch(
     assert printed["int8"]["changed"] is None
 
 
-def test_the_graph_normalises_pixels_as_training_does(
+def test_graph_normalises_pixels_like_training(
     detector: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cells.onnx"
@@ -87,7 +87,7 @@ def test_the_graph_normalises_pixels_as_training_does(
     np.testing.assert_allclose(run_onnx(file, pixels.numpy()), scores.numpy(), atol=1e-5)
 
 
-def test_a_detector_by_its_name_has_three_thousand_priors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_detector_has_three_thousand_priors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ssd.onnx"
     line = f"ssd-mobilenet-v1 network.options.width=0.25 --onnx {file} --batches 1,2 --samples 2"
     printed = exported(line, capsys)

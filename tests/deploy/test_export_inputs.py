@@ -1,4 +1,4 @@
-"""Networks with inputs of their own as ONNX files: vectors, several tensors, keywords."""
+"""Networks with custom inputs as ONNX files: vectors, several tensors, keywords."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def exported(capsys: pytest.CaptureFixture[str], *args: str, status: int = 0) ->
          [("ids", "int64", ["batch", 7]), ("mask", "float32", ["batch", 7])]),
     ],
 )  # fmt: skip
-def test_any_inputs_are_exported_and_agree(
+def test_exported_custom_inputs_match_pytorch(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, nets: str, name: str, more: list[str], takes: list[Any]
 ) -> None:
     words = [f"{nets}{word}" if word.startswith(":") else word for word in more]
@@ -102,7 +102,7 @@ def test_any_inputs_are_exported_and_agree(
     ("name", "message", "hint"),
     [("Decides", "x.sum() > 0", "does not branch on values"), ("One", "a batch of 1 only", "x.shape[0]")],
 )
-def test_refused_for_the_true_reason(
+def test_refusal_states_the_real_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, nets: str, name: str, message: str, hint: str
 ) -> None:
     assert main(["export", f"{nets}:{name}", "--onnx", str(tmp_path / "net.onnx")]) == 1
@@ -113,7 +113,9 @@ def test_refused_for_the_true_reason(
     assert not (tmp_path / "net.onnx").exists()
 
 
-def test_what_is_of_images_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, nets: str) -> None:
+def test_image_options_are_refused_for_other_inputs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, nets: str
+) -> None:
     for option in (["--int8", "dynamic"], ["--with-preprocessing"]):
         assert main(["export", f"{nets}:Vector", "--onnx", str(tmp_path / "net.onnx"), *option]) == 2
         assert "has its own inputs" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Load on a server: how much is sent, what is counted as an answer, and what is said of it."""
+"""Load on a server: sent requests, counted answers, and the summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chronograd.record import Record
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A server of the protocol in the standard library: another than ours, whose delays and faults are known."""
+    """A standard-library server of the protocol with known delays and faults."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # or heads and bodies, sent apart, wait 40 ms for each other
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def other(**attributes: Any) -> Iterator[str]:
-    """The address of a server with these delays and faults."""
+    """Return the address of a server with these delays and faults."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), attributes))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever)
@@ -90,7 +90,7 @@ def other(**attributes: Any) -> Iterator[str]:
         server.server_close()
 
 
-def test_a_closed_loop_sends_when_it_is_answered() -> None:
+def test_closed_loop_sends_after_each_answer() -> None:
     """Two connections and answers after 20 ms: at most 100 requests a second."""
     with other() as url:
         answer = load(url, connections=[1, 2], seconds_each=1.0, warmup_s=0.2)
@@ -103,8 +103,8 @@ def test_a_closed_loop_sends_when_it_is_answered() -> None:
     assert answer.exit_status == 0
 
 
-def test_an_open_loop_sends_whether_it_is_answered_or_not() -> None:
-    """60 requests a second to a server that takes 100 ms for each: six are under way at a time."""
+def test_open_loop_sends_without_waiting_for_answers() -> None:
+    """60 requests a second of 100 ms each: six are in flight on average."""
     with other(delay_s=0.1) as url:
         answer = load(url, rates=[60], seconds_each=2.0, warmup_s=0.2)
     (record,) = answer.records.values()
@@ -115,7 +115,7 @@ def test_an_open_loop_sends_whether_it_is_answered_or_not() -> None:
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_what_fails_is_counted_and_not_timed(is_chunked: bool) -> None:
+def test_failures_are_counted_but_not_timed(is_chunked: bool) -> None:
     with other(fails_every=4, delay_s=0.005, is_chunked=is_chunked) as url:
         answer = load(url, connections=[2], seconds_each=0.8, warmup_s=0.0, is_binary=False)
     (record,) = answer.records.values()
@@ -125,7 +125,7 @@ def test_what_fails_is_counted_and_not_timed(is_chunked: bool) -> None:
     assert any("status 503" in note for note in answer.notes)
 
 
-def test_a_server_that_has_ended_is_said() -> None:
+def test_ended_server_is_reported() -> None:
     with other() as url:
         pass
     with pytest.raises(RunError, match="no answer from"):
@@ -133,13 +133,13 @@ def test_a_server_that_has_ended_is_said() -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "https://h", "http://", "http://h/v2", "http://h:port", "ftp://h"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="is not the address of a server"):
         load(url)
 
 
 @pytest.mark.serve
-def test_our_server_is_loaded_and_the_records_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_on_our_server_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx_models.scale(tmp_path / "m@4.onnx")
     onnx_models.text(tmp_path / "words.onnx")
     with serving(tmp_path, CHRONOGRAD_TOKEN="secret") as server:
@@ -166,7 +166,7 @@ def test_our_server_is_loaded_and_the_records_are_kept(tmp_path: Path, capsys: p
     assert "latency" in capsys.readouterr().out
 
 
-def test_requests_of_an_open_loop_come_as_a_poisson_process() -> None:
+def test_open_loop_arrivals_are_a_poisson_process() -> None:
     due = np.array(list(arrivals(50.0, 400.0, seed=3)))
     assert len(due) == pytest.approx(50 * 400, rel=0.03)
     gaps = np.diff(due)
@@ -175,7 +175,7 @@ def test_requests_of_an_open_loop_come_as_a_poisson_process() -> None:
 
 
 @pytest.mark.skipif(not hasattr(selectors, "EpollSelector"), reason="other systems' loops do not round")
-def test_the_loop_of_the_client_does_not_round_up_to_milliseconds() -> None:
+def test_client_loop_has_sub_millisecond_resolution() -> None:
     async def waits() -> list[float]:
         times = []
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""Models in ONNX: where they are found, which are refused, and which requests to them are run together."""
+"""ONNX models: search, refusals, and which requests may share a batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def touch(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
-def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
+def test_models_in_files_and_folders(tmp_path: Path) -> None:
     touch(tmp_path, "a.onnx", "a@3.onnx", "notes.txt", "b/1/model.onnx", "b/12/model.onnx", "b/draft/model.onnx")
     everything = [("a", "1"), ("a", "3"), ("b", "1"), ("b", "12")]
     assert [(p.name, p.version) for p in repository.find([tmp_path])] == everything
@@ -38,14 +38,14 @@ def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
         (["m.onnx", "m@1.onnx"], "version 1 of m exists twice"),
     ],
 )
-def test_names_that_are_none_are_refused(tmp_path: Path, names: list[str], words: str) -> None:
+def test_invalid_model_names_are_refused(tmp_path: Path, names: list[str], words: str) -> None:
     touch(tmp_path, *names)
     with pytest.raises(InputError, match=words):
         repository.find([tmp_path])
 
 
 @pytest.mark.serve
-def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_model_is_refused(tmp_path: Path) -> None:
     path = onnx_models.scale(tmp_path / "m.onnx")
     whole = path.read_bytes()
     for content in (b"", b"no model", bytes(100), whole[:-20], whole[: len(whole) // 2], b"\x89PNG\r\n" + whole):
@@ -60,7 +60,7 @@ def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["../weights.bin", "/etc/hostname", "inside/../../weights.bin", "link.bin", "missing.bin"]
 )
-def test_a_model_with_data_outside_its_folder_is_refused(tmp_path: Path, place: str) -> None:
+def test_model_data_outside_its_folder_is_refused(tmp_path: Path, place: str) -> None:
     import onnx
 
     folder = tmp_path / "models"
@@ -92,7 +92,7 @@ def test_a_model_with_data_outside_its_folder_is_refused(tmp_path: Path, place: 
 
 
 @pytest.mark.serve
-def test_requests_are_merged_only_where_rows_are_independent(tmp_path: Path) -> None:
+def test_requests_are_merged_only_for_independent_rows(tmp_path: Path) -> None:
     assert models.load(onnx_models.heavy(tmp_path / "heavy.onnx")).most_rows > 1
     for path, words in (
         (onnx_models.centred(tmp_path / "centred.onnx"), "its answer to a row depends on the other rows"),
@@ -104,7 +104,7 @@ def test_requests_are_merged_only_where_rows_are_independent(tmp_path: Path) -> 
 
 
 @pytest.mark.serve
-def test_inputs_that_a_model_cannot_take_are_the_clients_fault(tmp_path: Path) -> None:
+def test_unusable_inputs_are_client_errors(tmp_path: Path) -> None:
     model = models.load(onnx_models.lookup(tmp_path / "m.onnx"))
     with pytest.raises(ProtocolError, match="cannot run with these inputs") as raised:
         model.run({"index": np.array([3])}, ["y"])

@@ -1,4 +1,4 @@
-"""Errors of an output beside another: arithmetic that is written here."""
+"""Errors between two outputs, computed by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def difference(expected: list[float], given: list[float], rtol: float = 1e-3, at
     return one
 
 
-def test_the_largest_of_each_kind() -> None:
+def test_largest_error_of_each_kind() -> None:
     one = difference([0.5, -2.0, 0.0, 64.0], [0.5078125, -2.0, 0.25, 64.5])
     assert one.largest_absolute == 0.5
     assert one.largest_relative == 0.0078125 / 0.5
@@ -27,7 +27,7 @@ def test_the_largest_of_each_kind() -> None:
     assert one.tightest == pytest.approx(0.25 / 1e-5)
 
 
-def test_steps_from_a_float_to_the_next_are_counted_across_zero() -> None:
+def test_ulp_distance_crosses_zero() -> None:
     tiny = float(np.nextafter(np.float32(0), ONE))
     assert difference([1.0], [float(np.nextafter(ONE, np.float32(2)))]).largest_ulp == 1
     assert difference([-tiny], [2 * tiny]).largest_ulp == 3
@@ -35,7 +35,7 @@ def test_steps_from_a_float_to_the_next_are_counted_across_zero() -> None:
     assert difference([1.0], [2.0]).largest_ulp == 2**23
 
 
-def test_what_holds_is_what_numpy_calls_close() -> None:
+def test_tolerance_matches_numpys_allclose() -> None:
     drawn = np.random.RandomState(0)
     for scale in (1e-6, 1e-5, 1e-4, 1e-3):
         expected = drawn.normal(size=(3, 5)).astype(np.float32)
@@ -50,7 +50,7 @@ def test_what_holds_is_what_numpy_calls_close() -> None:
             assert np.allclose(wide[1], wide[0], rtol=rtol, atol=atol) is holds
 
 
-def test_batches_add_up_and_rows_of_the_same_class_are_counted() -> None:
+def test_batches_add_up_with_class_agreement() -> None:
     one = difference([1.0, 2.0], [1.0, 2.0])
     assert one.holds
     assert one.tightest == 0
@@ -60,7 +60,7 @@ def test_batches_add_up_and_rows_of_the_same_class_are_counted() -> None:
     assert not one.holds
 
 
-def test_what_is_not_finite_is_equal_or_lost() -> None:
+def test_non_finite_values_must_be_equal() -> None:
     assert difference([np.nan, np.inf, -np.inf], [np.nan, np.inf, -np.inf]).holds
     one = difference([1.0, 2.0, np.inf], [1.0, np.nan, 3.0])
     assert one.num_beyond == 2
@@ -68,20 +68,20 @@ def test_what_is_not_finite_is_equal_or_lost() -> None:
     assert one.largest_absolute == 0
 
 
-def test_no_tolerance_at_all_is_held_by_equal_values_alone() -> None:
+def test_zero_tolerance_requires_equal_values() -> None:
     assert difference([1.0], [1.0], rtol=0, atol=0).holds
     one = difference([1.0], [1.0000001], rtol=0, atol=0)
     assert not one.holds
     assert one.tightest is None
 
 
-def test_an_output_of_another_shape_is_refused() -> None:
+def test_output_of_another_shape_is_refused() -> None:
     one = OutputDifference("logits", "random", 1e-3, 1e-5)
     with pytest.raises(ExportError, match=r"logits has shape \(2, 3\)"):
         one.add(np.zeros((4, 3), np.float32), np.zeros((2, 3), np.float32))
 
 
-def test_what_rounding_of_large_outputs_needs_is_told() -> None:
+def test_tolerance_for_rounding_of_large_outputs_is_shown() -> None:
     one = difference([200.0, 0.0], [200.25, 0.0002])
     assert not one.holds
     assert one.largest_output == 200

@@ -1,4 +1,4 @@
-"""Requests of the Open Inference Protocol: what is read is what was written, and whatever is malformed is refused as such."""
+"""Open Inference Protocol requests: exact round trips, and malformed requests refused as such."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMBERS = [dtype for name, dtype in DATATYPES.items() if name != "BYTES"]
 
 
 def tensors(finite: bool) -> st.SearchStrategy[Any]:
-    """Tensors of every datatype."""
+    """A strategy of tensors of every datatype."""
     shapes = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
 
     def of(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
@@ -47,7 +47,7 @@ def tensors(finite: bool) -> st.SearchStrategy[Any]:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=5), tensors(finite=False), min_size=1, max_size=3))
-def test_what_is_sent_as_binary_is_what_is_read(inputs: dict[str, Any]) -> None:
+def test_binary_tensors_round_trip(inputs: dict[str, Any]) -> None:
     headers, body = write_request(inputs, is_binary=True)
     asked = read_request(body, headers[HEADER_LENGTH])
     assert asked.is_binary
@@ -58,7 +58,7 @@ def test_what_is_sent_as_binary_is_what_is_read(inputs: dict[str, Any]) -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=5), tensors(finite=True), min_size=1, max_size=3))
-def test_what_is_sent_as_json_is_what_is_read(inputs: dict[str, Any]) -> None:
+def test_json_tensors_round_trip(inputs: dict[str, Any]) -> None:
     headers, body = write_request(inputs, is_binary=False)
     assert HEADER_LENGTH not in headers
     asked = read_request(body)
@@ -69,9 +69,7 @@ def test_what_is_sent_as_json_is_what_is_read(inputs: dict[str, Any]) -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=5), tensors(finite=True), min_size=1, max_size=3), st.data())
-def test_an_answer_has_the_outputs_that_were_asked_for_in_their_order_and_form(
-    outputs: dict[str, Any], data: Any
-) -> None:
+def test_answer_has_the_requested_outputs_in_order(outputs: dict[str, Any], data: Any) -> None:
     names = data.draw(st.permutations(list(outputs)))[: data.draw(st.integers(1, len(outputs)))]
     asked = {name: data.draw(st.booleans()) for name in names}
     headers, body = write_answer("m", "1", InferenceRequest({}, asked, "an id"), outputs)
@@ -104,7 +102,7 @@ FIELDS = (
 
 
 def body_of(kind: Any = JSON) -> st.SearchStrategy[Any]:
-    """A request in which any field may be anything."""
+    """Return a request in which any field may have any value."""
     tensor = st.fixed_dictionaries(
         {},
         optional={
@@ -123,7 +121,7 @@ def body_of(kind: Any = JSON) -> st.SearchStrategy[Any]:
 
 @settings(max_examples=150, deadline=None)
 @given(body_of(), st.binary(max_size=40), st.one_of(st.none(), st.text(max_size=6), st.integers(-3, 400)))
-def test_whatever_is_sent_is_read_or_refused(data: Any, binary: bytes, length: Any) -> None:
+def test_any_request_is_read_or_refused(data: Any, binary: bytes, length: Any) -> None:
     head = json.dumps(data).encode()
     header = str(len(head) if length is None else length)
     problem = None
@@ -140,7 +138,7 @@ def test_whatever_is_sent_is_read_or_refused(data: Any, binary: bytes, length: A
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.one_of(st.none(), st.text(max_size=4)))
-def test_bytes_that_are_no_request_are_refused(body: bytes, length: str | None) -> None:
+def test_arbitrary_bytes_are_refused(body: bytes, length: str | None) -> None:
     with pytest.raises(ProtocolError):
         read_request(body, length)
 
@@ -183,13 +181,13 @@ def request(**changes: Any) -> bytes:
         (b'{"inputs": [{"name": "x"}, {"name": "x"}]}', "datatype of input 'x' is None"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said(body: bytes, words: str) -> None:
+def test_errors_state_the_fault(body: bytes, words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
         read_request(body)
 
 
 @pytest.mark.parametrize("length", ["-1", "1_0", " 5", "+5", "9" * 30, "1000000", "٣", ""])
-def test_a_length_of_the_json_that_is_none_is_refused(length: str) -> None:
+def test_invalid_json_length_is_refused(length: str) -> None:
     with pytest.raises(ProtocolError, match=HEADER_LENGTH):
         read_request(request(), length)
 
@@ -201,20 +199,20 @@ def test_nested_and_flat_data_are_the_same_tensor() -> None:
     np.testing.assert_array_equal(nested.inputs["x"], flat.inputs["x"])
 
 
-def test_whole_numbers_of_64_bits_keep_all_of_them() -> None:
-    """Read by way of floating point they would be 2**63 and 2**63 + 2048."""
+def test_64_bit_integers_keep_all_bits() -> None:
+    """As floating-point numbers they would become 2**63 and 2**63 + 2048."""
     asked = read_request(request(datatype="UINT64", data=[2**63 + 1, 1]))
     assert asked.inputs["x"].tolist() == [2**63 + 1, 1]
 
 
-def test_binary_tensors_begin_where_their_elements_may() -> None:
-    """Whatever the length of the JSON before them."""
+def test_binary_tensors_are_aligned() -> None:
+    """At any length of the JSON before them."""
     for length in range(1, 9):
         headers, body = write_request({"x" * length: np.arange(3.0)}, is_binary=True)
         assert read_request(body, headers[HEADER_LENGTH]).inputs["x" * length].flags.aligned
 
 
-def test_numbers_that_json_cannot_say_are_not_sent_as_json() -> None:
+def test_non_finite_numbers_are_not_sent_as_json() -> None:
     with pytest.raises(ProtocolError, match="y has values that are not finite") as raised:
         write_answer("m", "1", InferenceRequest({}), {"y": np.array([1.0, np.nan])})
     assert raised.value.status == 422
@@ -222,7 +220,7 @@ def test_numbers_that_json_cannot_say_are_not_sent_as_json() -> None:
     assert np.isnan(read_answer(body, headers[HEADER_LENGTH])["y"][1])
 
 
-def test_inputs_are_held_against_those_of_the_model() -> None:
+def test_inputs_are_checked_against_the_model() -> None:
     specs = [TensorSpec("x", "FP32", (-1, 2))]
     check_inputs({"x": np.zeros((5, 2), np.float32)}, specs)
     for inputs, words in (
@@ -236,7 +234,7 @@ def test_inputs_are_held_against_those_of_the_model() -> None:
             check_inputs(inputs, specs)
 
 
-def test_bodies_are_unpacked_up_to_a_limit() -> None:
+def test_body_decompression_is_limited() -> None:
     assert decompressed(gzip.compress(b"abc"), "gzip", 3) == b"abc"
     assert decompressed(zlib.compress(b"abc"), "Deflate ", 3) == b"abc"
     for body, encoding, status in (
@@ -251,7 +249,7 @@ def test_bodies_are_unpacked_up_to_a_limit() -> None:
         assert raised.value.status == status
 
 
-def test_json_has_a_limit_and_what_takes_long_is_known() -> None:
+def test_json_size_limit_and_slow_bodies() -> None:
     for is_binary in (False, True):
         headers, body = write_request({"x": np.ones(200_000, np.float32)}, is_binary=is_binary)
         length = headers.get(HEADER_LENGTH)

@@ -1,4 +1,4 @@
-"""Eight-bit weights: the file is smaller, still right, and what it costs is what its own outputs show."""
+"""8-bit weights: a smaller file that still agrees, with a cost measured from its outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chronograd.train.inputs import ImageInput
 pytestmark = pytest.mark.onnx
 
 
-def test_static(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_static_quantisation(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = exported("mine --onnx mine.onnx --int8 static", capsys)["int8"]
     out = here / "mine-int8.onnx"
     assert printed["file"] == out.name
@@ -43,14 +43,14 @@ def test_static(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert speed["num_pairs"] >= quantise.MIN_PAIRS
 
 
-def test_dynamic_makes_a_language_model_smaller(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dynamic_quantisation_shrinks_a_language_model(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = exported(f"{SMALL_TEXT} network.options.width=128 --onnx net.onnx --int8 dynamic", capsys)
     assert printed["int8"]["bytes"] < 0.5 * printed["bytes"]
     assert printed["int8"]["before"] is None
     assert "MatMulInteger" in read_graph(here / "net-int8.onnx").operators
 
 
-def test_words(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TRUST, "export", "mine", "--onnx", "mine.onnx", "--with-preprocessing", "--int8", "static"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "ONNX Runtime agrees with PyTorch within rtol 0.001 and atol 1e-05" in shown
@@ -58,8 +58,8 @@ def test_words(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "accuracy goes from 9" in shown
 
 
-def test_a_convolution_has_nothing_for_the_dynamic_way(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A network without any product of matrices."""
+def test_dynamic_quantisation_needs_a_matrix_product(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A network with convolutions only."""
     (here / "net.py").write_text(
         "from torch import nn\ndef net(num_classes=4):\n"
         "    return nn.Sequential(nn.Conv2d(1, num_classes, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"

@@ -1,4 +1,4 @@
-"""The server as its clients see it: what it answers, what it refuses, and that nothing is lost when it changes or ends."""
+"""The server from its clients' view: answers, refusals, and no lost requests during reloads and shutdown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OF_ANY_FORM = int(os.environ.get("CHRONOGRAD_MALFORMED", "400"))
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """`double`, which merges requests that come within 5 ms; `lookup`, whose inputs may be wrong; `words`."""
+    """A server of `double`, which merges requests within 5 ms, `lookup`, whose inputs may be wrong, and `words`."""
     folder = tmp_path_factory.mktemp("models")
     onnx_models.heavy(folder / "heavy.onnx")
     onnx_models.scale(folder / "double.onnx", 2.0)
@@ -57,7 +57,7 @@ def post(server: Running, model: str, data: Any, **headers: str) -> tuple[int, A
     return status, json.loads(content)
 
 
-def test_what_the_protocol_tells_of_a_server_and_its_models(server: Running) -> None:
+def test_server_and_model_metadata(server: Running) -> None:
     assert server.ask("GET", "/v2/health/live")[0] == 200
     assert server.ask("GET", "/v2/health/ready")[0] == 200
     assert server.ask("GET", "/v2/models/double/ready")[0] == 200
@@ -70,7 +70,7 @@ def test_what_the_protocol_tells_of_a_server_and_its_models(server: Running) -> 
     assert [one["name"] for one in index] == ["double", "heavy", "lookup", "words"]
 
 
-def test_an_answer_in_json(server: Running) -> None:
+def test_json_answer(server: Running) -> None:
     inputs = [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [[1, 2, 3, 4.5]]}]
     status, answer = post(server, "double", {"id": "7", "inputs": inputs})
     assert status == 200
@@ -85,7 +85,7 @@ def test_an_answer_in_json(server: Running) -> None:
     }
 
 
-def test_strings_go_through(server: Running) -> None:
+def test_string_tensors_round_trip(server: Running) -> None:
     words = np.array([["a", "ü"], ["", "日本"]], object)
     encoded = np.vectorize(lambda word: word.encode(), otypes=[object])(words)
     assert [w.decode() for w in server.infer("words", words=encoded)["same"].ravel()] == words.ravel().tolist()
@@ -93,7 +93,7 @@ def test_strings_go_through(server: Running) -> None:
     assert post(server, "words", {"inputs": inputs})[1]["outputs"][0]["data"] == ["ü"]
 
 
-def test_answers_of_merged_requests_never_change_places(server: Running) -> None:
+def test_merged_requests_get_their_own_answers(server: Running) -> None:
     before = [server.metric(f"chronograd_batch_rows_{part}", model="double") for part in ("sum", "count")]
 
     def client(number: int) -> None:
@@ -115,8 +115,8 @@ def test_answers_of_merged_requests_never_change_places(server: Running) -> None
     assert batches < 12 * 25 / 2  # or nothing was shown
 
 
-def test_requested_outputs_are_respected(server: Running) -> None:
-    """By themselves, and where requests are merged that ask for others."""
+def test_requested_outputs_are_returned(server: Running) -> None:
+    """For single requests, and for merged requests of different outputs."""
     asked = [("y",), ("total",), ("total", "y"), ()] * 6
 
     def client(number: int) -> list[str]:
@@ -128,8 +128,8 @@ def test_requested_outputs_are_respected(server: Running) -> None:
     assert answers == [list(names) or ["y", "total"] for names in asked]
 
 
-def test_a_second_response_on_one_connection_is_not_empty(server: Running) -> None:
-    """Nor a third; whether the next request is sent before the answer to the last has come, or after it."""
+def test_keep_alive_connection_answers_every_request(server: Running) -> None:
+    """With and without pipelining, for three requests."""
     connection = server.client()
     for i in range(3):
         assert server.infer("double", connection, x=floats([i] * 4))["y"].tolist() == [[2 * i] * 4]
@@ -146,7 +146,7 @@ def test_a_second_response_on_one_connection_is_not_empty(server: Running) -> No
     assert received.count(b"HTTP/1.1 200") == 3
 
 
-def test_a_batch_is_made_where_it_pays(server: Running) -> None:
+def test_batching_is_used_if_it_saves_time(server: Running) -> None:
     by_name = {one["model"]: one for one in server.data["models"]}
     assert by_name["heavy"]["most_rows"] >= 4
     assert "together" in by_name["heavy"]["batching"]
@@ -165,13 +165,13 @@ def test_a_batch_is_made_where_it_pays(server: Running) -> None:
         ("POST /v2/repository/models/nobody/load", 404, "there is no model"),
     ],
 )
-def test_what_is_not_there_is_said(server: Running, path: str, status: int, words: str) -> None:
+def test_unknown_paths_and_models(server: Running, path: str, status: int, words: str) -> None:
     got, headers, content = server.ask(*path.split())
     assert (got, headers["content-type"]) == (status, "application/json")
     assert words in json.loads(content)["error"]
 
 
-def test_what_is_wrong_with_a_request_is_said(server: Running) -> None:
+def test_invalid_requests_state_the_fault(server: Running) -> None:
     def tensor(**changes: Any) -> dict[str, Any]:
         return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]} | changes]}
 
@@ -188,16 +188,16 @@ def test_what_is_wrong_with_a_request_is_said(server: Running) -> None:
     assert (status, "cannot run with these inputs" in answer["error"]) == (400, True)
 
 
-def test_limits_of_a_body(server: Running) -> None:
-    """1 MiB, as it comes or unpacked; the server answers the next request."""
+def test_body_size_limits(server: Running) -> None:
+    """1 MiB, compressed or not; the server answers the next request."""
     for body, headers in ((bytes(2**20 + 1), {}), (gzip.compress(bytes(2**20 + 1)), {"Content_Encoding": "gzip"})):
         status, answer = post(server, "double", body, **headers)
         assert (status, "1048576 bytes" in answer["error"]) == (413, True)
     assert server.ask("GET", "/v2/health/ready")[0] == 200
 
 
-def test_who_may_ask_without_a_token(server: Running) -> None:
-    """No page of another site, nor one whose name was made to point here."""
+def test_clients_allowed_without_a_token(server: Running) -> None:
+    """Web pages of other sites and rebound host names are refused."""
     for headers in (
         {"Host": "evil.example"},
         {"Host": "evil.example:8000", "Origin": "http://localhost"},
@@ -213,7 +213,7 @@ def test_who_may_ask_without_a_token(server: Running) -> None:
         assert server.ask("POST", "/v2/repository/index", **headers)[0] == 200
 
 
-def test_a_model_is_loaded_from_its_own_file_only(server: Running) -> None:
+def test_model_is_loaded_from_its_own_file_only(server: Running) -> None:
     for parameters in ({"config": "{}"}, {"file:1/model.onnx": "eA=="}):
         body = json.dumps({"parameters": parameters}).encode()
         status, _, content = server.ask("POST", "/v2/repository/models/double/load", body)
@@ -222,14 +222,14 @@ def test_a_model_is_loaded_from_its_own_file_only(server: Running) -> None:
         assert server.ask("POST", "/v2/repository/models/double/load", body)[0] == 200
 
 
-def test_packed_requests_are_read(server: Running) -> None:
+def test_compressed_requests_are_read(server: Running) -> None:
     _, body = write_request({"x": floats([1, 2, 3, 4])}, is_binary=False)
     status, answer = post(server, "double", gzip.compress(body), Content_Encoding="gzip")
     assert (status, answer["outputs"][1]["data"]) == (200, [20.0])
 
 
-def test_a_client_that_does_not_want_to_wait_does_not(server: Running) -> None:
-    """Its time is over before that for which the server waits for company."""
+def test_client_timeout_limits_the_batching_delay(server: Running) -> None:
+    """The client's timeout ends before the server's batching delay."""
     inputs = [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]
     status, answer = post(server, "double", {"inputs": inputs, "parameters": {"timeout": 1}})
     assert (status, "no answer within" in answer["error"]) == (504, True)
@@ -237,7 +237,7 @@ def test_a_client_that_does_not_want_to_wait_does_not(server: Running) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.binary(max_size=100), body_of(), JSON), st.one_of(st.none(), st.integers(0, 300), st.sampled_from(["x", "-1", ""])))  # fmt: skip
-def test_malformed_requests_are_refused_properly(server: Running, data: Any, length: Any) -> None:
+def test_malformed_requests_are_refused(server: Running, data: Any, length: Any) -> None:
     headers = {} if length is None else {HEADER_LENGTH.replace("-", "_"): str(length)}
     status, answer = post(server, "double", data, **headers)
     assert 400 <= status < 500
@@ -245,7 +245,7 @@ def test_malformed_requests_are_refused_properly(server: Running, data: Any, len
 
 
 def answers(server: Running, data: bytes) -> list[int]:
-    """The statuses of what comes back until the connection is closed, for bytes that are sent and then no more."""
+    """Return the statuses of all answers to these bytes until the server closes the connection."""
     with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
         received = b""
         with suppress(ConnectionError):  # cut off, as it may be
@@ -260,7 +260,7 @@ TOKEN = st.text(st.characters(codec="latin-1"), max_size=12).map(lambda text: te
 
 
 def mostly(usual: st.SearchStrategy[bytes], other: st.SearchStrategy[bytes] = TOKEN) -> st.SearchStrategy[bytes]:
-    """One wrong part is enough for a refusal: with too many of them nothing behind the parser is reached."""
+    """Return a strategy that is valid most of the time, as several wrong parts would stop at the parser."""
     return st.sampled_from([usual] * 9 + [other]).flatmap(lambda chosen: chosen)
 
 
@@ -303,7 +303,7 @@ BODY = st.binary(max_size=60) | body_of().map(lambda data: json.dumps(data).enco
 
 @st.composite
 def malformed(draw: st.DrawFn) -> bytes:
-    """A request of which any part may be anything, or bytes that are none."""
+    """Return a request of which any part may have any value, or arbitrary bytes."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=200))
     head = (
@@ -324,14 +324,14 @@ def malformed(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=150, deadline=None)
 @given(malformed())
-def test_whatever_comes_is_answered_or_cut_off(server: Running, data: bytes) -> None:
-    """And the server answers the next one."""
+def test_any_bytes_are_answered_or_cut_off(server: Running, data: bytes) -> None:
+    """The server answers the next request."""
     assert all(200 <= status < 500 for status in answers(server, data)), data
     assert server.ask("GET", "/v2/health/live")[0] == 200
 
 
 def answers_in_turn(server: Running, *parts: bytes) -> list[int]:
-    """The statuses of what comes back for bytes that are sent part by part, the last of a request that closes the connection."""
+    """Return the statuses of the answers to bytes sent part by part, up to a request that closes the connection."""
     received = b""
     with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -344,8 +344,8 @@ def answers_in_turn(server: Running, *parts: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
 
 
-def test_a_request_that_asks_for_another_protocol_is_one_request(server: Running) -> None:
-    """As Java's client asks for HTTP/2: its body is its body, whatever it looks like and wherever it is torn."""
+def test_upgrade_request_is_one_request(server: Running) -> None:
+    """Java's client requests HTTP/2 this way: its body stays its body, at any content and packet boundary."""
     upgrade = b"Host: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 
     def request(body: bytes) -> bytes:
@@ -362,8 +362,8 @@ def test_a_request_that_asks_for_another_protocol_is_one_request(server: Running
 
 
 @pytest.mark.parametrize("long", [b"X-%d: a\r\n", b"%d"])
-def test_trailers_of_a_body_are_dropped_and_cut_off(server: Running, long: bytes) -> None:
-    """A few are not looked at; 64 KiB of them, many or one, are refused."""
+def test_trailers_are_ignored_up_to_a_limit(server: Running, long: bytes) -> None:
+    """A few are ignored; 64 KiB of them, many or one, are refused."""
     head = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     assert answers_in_turn(server, head + b"Host: elsewhere\r\n\r\n") == [400, 200]
     text = b"X: " + b"".join(long % number for number in range(20_000))
@@ -375,8 +375,8 @@ def test_trailers_of_a_body_are_dropped_and_cut_off(server: Running, long: bytes
     assert server.ask("GET", "/v2/health/live")[0] == 200
 
 
-def test_a_head_without_an_end_is_cut_off(server: Running) -> None:
-    """On a new connection, and behind a request that was answered."""
+def test_endless_header_is_cut_off(server: Running) -> None:
+    """On a new connection, and after an answered request."""
     for before in (b"", b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
             received = b""
@@ -391,7 +391,7 @@ def test_a_head_without_an_end_is_cut_off(server: Running) -> None:
     assert server.ask("GET", "/v2/health/live")[0] == 200
 
 
-def test_what_was_counted_is_what_was_asked(server: Running) -> None:
+def test_metrics_count_the_requests(server: Running) -> None:
     labels = {"model": "double", "version": "1", "code": "200"}
     before, seconds = server.metric("chronograd_requests_total", **labels), "chronograd_request_seconds_count"
     timed = server.metric(seconds, model="double")
@@ -403,8 +403,8 @@ def test_what_was_counted_is_what_was_asked(server: Running) -> None:
     assert server.metric("chronograd_requests_total", model="nobody") == 0  # names that clients invent take no memory
 
 
-def test_what_a_model_ran_and_what_the_thread_beside_it_worked(server: Running) -> None:
-    """As the metrics say, of one model among others; and the largest batch, as its metadata says."""
+def test_metrics_of_one_model_and_of_the_decoding_thread(server: Running) -> None:
+    """The metrics separate the models; the model's metadata states the largest batch."""
     before = timing.runs(server.url, "double")
     for _ in range(3):
         server.infer("double", x=floats([1, 2, 3, 4]))
@@ -417,8 +417,8 @@ def test_what_a_model_ran_and_what_the_thread_beside_it_worked(server: Running) 
 
 
 @pytest.mark.slow
-def test_ten_thousand_malformed_requests_leave_it_as_it_was(server: Running) -> None:
-    """Requests that are right but for a few bytes: each is answered, by 200 or a 4xx, and memory does not grow."""
+def test_ten_thousand_malformed_requests(server: Running) -> None:
+    """Valid requests with a few wrong bytes: each gets 200 or a 4xx, and memory does not grow."""
     random = np.random.default_rng(0)
     plain = write_request({"x": floats([1, 2, 3, 4])}, is_binary=False)
     binary = write_request({"x": floats([1, 2, 3, 4])}, is_binary=True, outputs=("y",))
@@ -443,10 +443,10 @@ def test_ten_thousand_malformed_requests_leave_it_as_it_was(server: Running) -> 
 
 
 @pytest.mark.slow
-def test_requests_of_any_form_leave_it_as_it_was(server: Running) -> None:
-    """Over the whole surface of HTTP: methods, paths, headers that lie, bodies; and bytes that are no HTTP.
+def test_requests_of_any_form(server: Running) -> None:
+    """The whole surface of HTTP: methods, paths, false headers, bodies, and bytes that are not HTTP.
 
-    So many as OF_ANY_FORM says: `CHRONOGRAD_MALFORMED=10000` in the environment for ten thousand.
+    `OF_ANY_FORM` sets the number of requests: `CHRONOGRAD_MALFORMED=10000` in the environment sends ten thousand.
     """
     statuses: Counter[int] = Counter()
 
@@ -477,7 +477,7 @@ def test_requests_of_any_form_leave_it_as_it_was(server: Running) -> None:
 
 
 def changed(body: bytes, random: np.random.Generator) -> bytes:
-    """A body with some bytes overwritten, taken away or put in."""
+    """Return a body with some bytes overwritten, removed or inserted."""
     content = bytearray(body)
     for _ in range(random.integers(1, 4)):
         place = int(random.integers(len(content)))
@@ -533,7 +533,7 @@ print("done")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tritonclient") is None, reason="tritonclient[http] is not installed")
-def test_an_unmodified_client_of_triton_is_answered(server: Running) -> None:
+def test_unmodified_triton_client(server: Running) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, server.url.removeprefix("http://")], capture_output=True, text=True, timeout=110, check=False
     )  # fmt: skip
@@ -543,7 +543,7 @@ def test_an_unmodified_client_of_triton_is_answered(server: Running) -> None:
 # -- servers of their own ---------------------------------------------------------------------------------
 
 
-def test_a_full_queue_is_said_with_when_to_come_again(tmp_path: Path) -> None:
+def test_full_queue_returns_retry_after(tmp_path: Path) -> None:
     onnx_models.heavy(tmp_path / "m.onnx")
     x = np.ones((1000, 512), np.float32)
     headers, body = write_request({"x": x}, is_binary=True)
@@ -562,7 +562,7 @@ def test_a_full_queue_is_said_with_when_to_come_again(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with a token, where a request has two seconds."""
+    """A server with a token and a limit of two seconds per request."""
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "token").write_text("secret\n")
     model = onnx_models.scale(folder / "m.onnx")
@@ -570,7 +570,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def test_a_token_is_needed_where_others_can_reach_it(
+def test_reachable_server_needs_a_token(
     guarded: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CHRONOGRAD_TOKEN", raising=False)
@@ -584,8 +584,8 @@ def test_a_token_is_needed_where_others_can_reach_it(
     assert guarded.ask("GET", "/v2", Authorization="Bearer secret")[0] == 200
 
 
-def test_a_client_that_stalls_is_cut_off(guarded: Running) -> None:
-    """One that sends nothing, half a head, half another after an answer, or that does not read its answer."""
+def test_stalled_client_is_cut_off(guarded: Running) -> None:
+    """It sends nothing, half a header, half a header after an answer, or does not read its answer."""
     x = np.zeros((500_000, 4), np.float32)  # more than the buffers of the system hold
     headers, body = write_request({"x": x}, is_binary=True)
     lines = {"Authorization": "Bearer secret", "Content-Length": len(body), HEADER_LENGTH: headers[HEADER_LENGTH]}
@@ -607,8 +607,8 @@ def test_a_client_that_stalls_is_cut_off(guarded: Running) -> None:
 
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["cut-off", "reset"])
-def test_a_client_with_many_requests_that_reads_nothing_is_cut_off_in_silence(guarded: Running, is_reset: bool) -> None:
-    """One that the server cuts off, or that breaks the connection while its requests are answered: no traceback of a closed one."""
+def test_client_that_never_reads_is_cut_off_without_traceback(guarded: Running, is_reset: bool) -> None:
+    """Also one that closes the connection while the server answers its requests."""
     process = psutil.Process(guarded.process.pid)
     before = guarded.errors()
     with socket.socket() as plain:
@@ -626,8 +626,8 @@ def test_a_client_with_many_requests_that_reads_nothing_is_cut_off_in_silence(gu
     assert guarded.errors() == before
 
 
-def test_json_has_a_limit_of_its_own(guarded: Running) -> None:
-    """Of 4 MiB, plain or packed; a picture of 224 pixels is within it, and more is read as binary data."""
+def test_json_size_limit(guarded: Running) -> None:
+    """4 MiB, compressed or not: enough for a picture of 224 pixels; larger ones are sent as binary data."""
     token = {"Authorization": "Bearer secret"}
     zeros = b"0," * (3 * 2**20)
     for body, headers in ((zeros, {}), (gzip.compress(zeros, 1), {"Content_Encoding": "gzip"})):
@@ -648,7 +648,7 @@ def test_json_has_a_limit_of_its_own(guarded: Running) -> None:
 
 
 class Asking:
-    """Clients that ask one after another until they are stopped; each answer must be one of a model that was served."""
+    """Clients that send requests until they stop; each answer must be from a served model."""
 
     def __init__(self, server: Running, factors: tuple[float, ...], clients: int = 4) -> None:
         self.server, self.factors = server, factors
@@ -699,7 +699,7 @@ def until(condition: Any, seconds: float = 20) -> None:
 
 
 @pytest.mark.parametrize("way", ["hangup", "protocol"])
-def test_no_request_is_lost_when_a_model_is_loaded_anew(tmp_path: Path, way: str) -> None:
+def test_reload_loses_no_request(tmp_path: Path, way: str) -> None:
     onnx_models.scale(tmp_path / "m.onnx", 1.0)
     factors = (1.0, 2.0, 3.0, 4.0)
     with serving(tmp_path) as server, Asking(server, factors) as asking:
@@ -713,7 +713,7 @@ def test_no_request_is_lost_when_a_model_is_loaded_anew(tmp_path: Path, way: str
     assert asking.lost == []
 
 
-def test_no_request_is_lost_when_it_is_ended_under_load(tmp_path: Path) -> None:
+def test_shutdown_under_load_loses_no_request(tmp_path: Path) -> None:
     onnx_models.scale(tmp_path / "m.onnx", 2.0)
     with serving(tmp_path, "--drain", "3") as server, Asking(server, (2.0,), clients=6) as asking:
         until(lambda: asking.seen[2.0] > 50)
@@ -723,8 +723,8 @@ def test_no_request_is_lost_when_it_is_ended_under_load(tmp_path: Path) -> None:
     assert asking.lost == []
 
 
-def test_what_waits_is_answered_before_the_end(tmp_path: Path) -> None:
-    """A request that waits for company when SIGTERM comes, and one after a pause: others may not know yet that it ends."""
+def test_waiting_requests_are_answered_before_the_shutdown(tmp_path: Path) -> None:
+    """A request that waits in a batch at SIGTERM, and one from a client that does not know about the shutdown yet."""
     onnx_models.scale(tmp_path / "m.onnx", 2.0)
     with serving(tmp_path, "--batch-wait", "500", "--drain", "2.5") as server, ThreadPoolExecutor(1) as pool:
         task = pool.submit(server.infer, "m", x=floats([1, 0, 0, 0]))
@@ -739,7 +739,7 @@ def test_what_waits_is_answered_before_the_end(tmp_path: Path) -> None:
         assert time.monotonic() - before < 10
 
 
-def test_a_server_that_is_timed_needs_neither_token_nor_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_server_needs_neither_token_nor_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = onnx_models.scale(tmp_path / "m.onnx")
     monkeypatch.setenv("CHRONOGRAD_TOKEN", "secret")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
@@ -750,8 +750,8 @@ def test_a_server_that_is_timed_needs_neither_token_nor_proxy(tmp_path: Path, mo
         assert timing.runs(url, "m").batches == 0
 
 
-def test_versions(tmp_path: Path) -> None:
-    """The highest answers where none is named; one that is added or taken away is seen when models are looked at again."""
+def test_model_versions(tmp_path: Path) -> None:
+    """The highest version answers by default; a refresh adds and removes versions."""
     onnx_models.scale(tmp_path / "m" / "1" / "model.onnx", 1.0)
     onnx_models.scale(tmp_path / "m" / "10" / "model.onnx", 10.0)
     onnx_models.scale(tmp_path / "m" / "9" / "model.onnx", 9.0)
@@ -779,7 +779,7 @@ def test_versions(tmp_path: Path) -> None:
         assert server.ask("GET", "/v2/models/m/ready")[0] == 404
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_used_port_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = onnx_models.scale(tmp_path / "m.onnx")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

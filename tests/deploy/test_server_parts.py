@@ -1,4 +1,4 @@
-"""Parts of the server that need none of the packages it serves with."""
+"""Parts of the server that need no extra packages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from chronograd.deploy import server, timing
 from chronograd.deploy.app import _lower_scheme
 
 
-def test_the_filter_of_a_closing_socket_drops_only_segments_that_open_a_connection() -> None:
-    """Its four steps are those of linux/filter.h: load a byte, jump if a bit is set, return nothing, return all."""
+def test_closing_socket_filter_drops_only_syn_segments() -> None:
+    """Its four instructions are those of linux/filter.h: load a byte, jump if a bit is set, return 0, return all."""
 
     class Listening:
         def setsockopt(self, level: int, option: int, program: bytes) -> None:
@@ -31,9 +31,7 @@ def test_the_filter_of_a_closing_socket_drops_only_segments_that_open_a_connecti
 
 
 @pytest.mark.parametrize("cores", [1, 2, 8])
-def test_a_server_and_its_client_have_a_core_each_where_there_are_two(
-    monkeypatch: pytest.MonkeyPatch, cores: int
-) -> None:
+def test_server_and_client_get_separate_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     monkeypatch.setattr(timing.environment, "cores", lambda: cores)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 4, *range(8, 6 + cores)})
     assert timing.own_cores() == (None if cores < 2 else timing.Cores(4, 7))
@@ -42,5 +40,5 @@ def test_a_server_and_its_client_have_a_core_each_where_there_are_two(
 @pytest.mark.parametrize(
     ("given", "lowered"), [(b"BEARER ToKen", b"bearer ToKen"), (b"bearer  x", b"bearer x"), (b"", b"")]
 )
-def test_the_scheme_of_a_token_is_read_in_any_case(given: bytes, lowered: bytes) -> None:
+def test_token_scheme_is_case_insensitive(given: bytes, lowered: bytes) -> None:
     assert _lower_scheme(given) == lowered
