@@ -1,4 +1,4 @@
-"""Pictures with boxes, changed together."""
+"""Augmentation of pictures together with their boxes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIDE, FILL = 300, 127.0
 
 
 def picture_with(box: tuple[int, int, int, int], height: int = 240, width: int = 320) -> tuple[torch.Tensor, Objects]:
-    """A white rectangle on black, and its box."""
+    """Return a white rectangle on black, and its box."""
     left, top, right, bottom = box
     picture = torch.zeros(3, height, width, dtype=torch.uint8)
     picture[:, top:bottom, left:right] = 255
@@ -36,7 +36,7 @@ def picture_with(box: tuple[int, int, int, int], height: int = 240, width: int =
 
 
 def extent(seen: torch.Tensor) -> list[float]:
-    """The box of what is nearer to white than to the canvas."""
+    """Return the box around pixels closer to white than to the canvas."""
     rows, columns = (torch.nonzero((seen[0] > 190).any(dim)).flatten().tolist() for dim in (1, 0))
     return [columns[0] / SIDE, rows[0] / SIDE, (columns[-1] + 1) / SIDE, (rows[-1] + 1) / SIDE]
 
@@ -46,7 +46,7 @@ def extent(seen: torch.Tensor) -> list[float]:
     st.integers(0, 2**31 - 1), st.integers(20, 200), st.integers(20, 120), st.integers(40, 110), st.integers(40, 110)
 )
 def test_boxes_move_with_the_pixels(seed: int, left: int, top: int, width: int, height: int) -> None:
-    """The white rectangle is where the box says, to within two pixels of what comes out, or of a picture that is enlarged."""
+    """The box matches the white rectangle within two pixels of the output, or of an enlarged picture."""
     picture, objects = picture_with((left, top, left + width, top + height))
     window = draw_window(objects.boxes_G4, np.random.RandomState(seed))
     seen, after = look(picture, objects, window, SIDE, FILL)
@@ -56,7 +56,7 @@ def test_boxes_move_with_the_pixels(seed: int, left: int, top: int, width: int, 
     assert after.boxes_G4[0].tolist() == pytest.approx(extent(seen), abs=2 * enlarged / SIDE)
 
 
-def test_the_whole_picture_is_what_is_seen_without_augmentation() -> None:
+def test_no_augmentation_shows_the_whole_picture() -> None:
     torch.manual_seed(0)
     picture = torch.randint(256, (3, 50, 70), dtype=torch.uint8)
     _, objects = picture_with((10, 10, 60, 60))
@@ -79,7 +79,7 @@ def test_mirror_and_canvas_by_hand() -> None:
     assert seen[0, 75, 52:60].min() > 250
 
 
-def test_an_object_whose_centre_is_cut_off_is_gone() -> None:
+def test_object_with_its_centre_outside_is_removed() -> None:
     picture, objects = picture_with((0, 0, 80, 240))  # its centre is at an eighth
     assert len(look(picture, objects, PictureWindow(0.13, 0, 1, 1), 100, FILL)[1].labels_G) == 0
     _, after = look(picture, objects, PictureWindow(0.12, 0, 1, 1), 100, FILL)
@@ -88,7 +88,7 @@ def test_an_object_whose_centre_is_cut_off_is_gone() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**31 - 1), st.integers(1, 6))
-def test_objects_stay_in_the_picture_and_one_is_always_left(seed: int, count: int) -> None:
+def test_boxes_stay_inside_and_one_object_remains(seed: int, count: int) -> None:
     random = np.random.RandomState(seed)
     corner = random.uniform(0, 0.8, (count, 2))
     sides = torch.tensor(
@@ -109,7 +109,7 @@ def test_objects_stay_in_the_picture_and_one_is_always_left(seed: int, count: in
     assert torch.equal(seen, again)
 
 
-def test_a_cut_shows_as_much_of_an_object_as_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crop_shows_the_drawn_share_of_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes = torch.tensor([[0.2, 0.2, 0.7, 0.7]])
     for least in (0.1, 0.3, 0.5, 0.7):
         monkeypatch.setattr(augmentation, "MIN_OVERLAPS", (least,))
@@ -123,7 +123,7 @@ def test_a_cut_shows_as_much_of_an_object_as_was_drawn(monkeypatch: pytest.Monke
             assert 0.3**2 - 1e-9 <= width * height <= 1 + 1e-9
 
 
-def test_every_second_picture_is_on_a_canvas_and_every_second_mirrored() -> None:
+def test_canvas_and_mirror_have_probability_one_half() -> None:
     random = np.random.RandomState(0)
     windows = [draw_window(torch.zeros(0, 4), random) for _ in range(2000)]
     # four standard deviations of a fair coin: 0.5 · 2000 ± 4 · sqrt(2000) / 2
@@ -136,7 +136,7 @@ def test_every_second_picture_is_on_a_canvas_and_every_second_mirrored() -> None
     assert all(w.left <= 0 and w.right >= 1 and w.top <= 0 and w.bottom >= 1 for w in canvases)
 
 
-def test_a_smaller_canvas_and_none() -> None:
+def test_smaller_canvas_and_no_canvas() -> None:
     random = np.random.RandomState(0)
     sides = [w.right - w.left for w in (draw_window(torch.zeros(0, 4), random, 1.5) for _ in range(200))]
     assert 1.3 < max(sides) <= 1.5
@@ -150,7 +150,7 @@ COLOURS = st.tuples(*[st.integers(0, 255)] * 3)
 
 @settings(deadline=None, max_examples=50)
 @given(COLOURS, st.floats(0.5, 1.5), st.floats(-18, 18))
-def test_saturation_and_hue_are_those_of_hsv(colour: tuple[int, int, int], factor: float, degrees: float) -> None:
+def test_saturation_and_hue_follow_hsv(colour: tuple[int, int, int], factor: float, degrees: float) -> None:
     hue, saturation, value = colorsys.rgb_to_hsv(*(c / 255 for c in colour))
     pixel = torch.tensor(colour, dtype=torch.float32).view(3, 1, 1)
     expected = [255 * c for c in colorsys.hsv_to_rgb(hue, min(saturation * factor, 1), value)]
@@ -159,7 +159,7 @@ def test_saturation_and_hue_are_those_of_hsv(colour: tuple[int, int, int], facto
     assert turned(pixel, degrees).flatten().tolist() == pytest.approx(expected, abs=0.01)
 
 
-def test_colours_stay_colours_and_differ() -> None:
+def test_colours_change_within_their_range() -> None:
     picture = 255 * torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(0))
     outcomes = [distort(picture, np.random.RandomState(seed)) for seed in range(64)]
     assert all(one.min() >= 0 and one.max() <= 255 for one in outcomes)

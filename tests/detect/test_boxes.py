@@ -1,4 +1,4 @@
-"""Priors of SSD on MobileNet, and boxes in terms of them."""
+"""Priors of SSD on MobileNet, and boxes encoded relative to them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SIZE = st.floats(2**-6, 1, width=32)
 
 @st.composite
 def boxes(draw: st.DrawFn, least: int = 1, most: int = 6) -> torch.Tensor:
-    """Boxes with an area within the image, as corners."""
+    """A strategy of boxes with an area inside the image, as corners."""
     rows = draw(st.lists(st.tuples(CORNER, CORNER, SIZE, SIZE), min_size=least, max_size=most))
     return torch.tensor([(x, y, min(x + w, 1), min(y + h, 1)) for x, y, w, h in rows], dtype=torch.float32).view(-1, 4)
 
 
-def test_there_are_3000_priors_in_the_image() -> None:
+def test_image_has_3000_priors() -> None:
     all_P4 = priors(300)
     assert len(all_P4) == 6 * (19**2 + 10**2 + 5**2 + 3**2 + 2**2 + 1**2) == 3000
     assert all_P4.min() > 0
     assert all_P4.max() <= 1
 
 
-def test_priors_of_a_cell_are_the_published_ones() -> None:
+def test_priors_of_a_cell_match_the_paper() -> None:
     # Row 2, column 3 of the first map: cells of 16 pixels in an image of 300; sides 60 and 105, ratios 2 and 3.
     first = (2 * 19 + 3) * PRIORS_PER_CELL
     cell = priors(300)[first : first + PRIORS_PER_CELL] * 300
@@ -42,7 +42,7 @@ def test_priors_of_a_cell_are_the_published_ones() -> None:
     assert torch.allclose(cell[:, 2:], torch.tensor(expected))
 
 
-def test_the_last_prior_fills_the_image() -> None:
+def test_last_prior_fills_the_image() -> None:
     # 285 * sqrt(2) and the like reach beyond the image, and are clamped
     last = priors(300)[-PRIORS_PER_CELL:]
     assert torch.allclose(last[:2], torch.tensor([[0.5, 0.5, 0.95, 0.95], [0.5, 0.5, 1.0, 1.0]]))
@@ -76,7 +76,7 @@ def test_encoding_by_hand() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(boxes(), boxes())
-def test_overlap_is_torchvisions(some: torch.Tensor, others: torch.Tensor) -> None:
+def test_overlap_matches_torchvision(some: torch.Tensor, others: torch.Tensor) -> None:
     torch.testing.assert_close(iou(some, others), box_iou(some, others))
 
 
@@ -87,6 +87,6 @@ def test_overlap_of_boxes_without_area() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(boxes())
-def test_corners_and_centres_are_torchvisions(some: torch.Tensor) -> None:
+def test_corners_and_centres_match_torchvision(some: torch.Tensor) -> None:
     torch.testing.assert_close(centres(some), box_convert(some, "xyxy", "cxcywh"))
     torch.testing.assert_close(corners(centres(some)), some, atol=1e-6, rtol=0)

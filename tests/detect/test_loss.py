@@ -1,4 +1,4 @@
-"""The loss, and which background it is of."""
+"""The detection loss and its choice of background priors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chronograd.detect.loss import detection_loss, hard_negatives
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**31 - 1), st.lists(st.integers(0, 60), min_size=1, max_size=4))
-def test_three_negatives_for_each_positive_and_none_is_easier_than_one_left_out(seed: int, counts: list[int]) -> None:
+def test_hard_negatives_are_three_per_positive(seed: int, counts: list[int]) -> None:
     generator = torch.Generator().manual_seed(seed)
     num_priors = 100
     logits = torch.randn(len(counts), num_priors, 5, generator=generator)
@@ -45,7 +45,7 @@ def test_loss_by_hand() -> None:
     assert places.item() == pytest.approx(0.125 + 2.5, rel=1e-6)
 
 
-def test_both_are_divided_by_the_positives_of_all_images() -> None:
+def test_losses_are_divided_by_all_positives() -> None:
     torch.manual_seed(0)
     logits, offsets, wanted = torch.randn(2, 50, 4), torch.randn(2, 50, 4), torch.randn(2, 50, 4)
     labels = torch.zeros(2, 50, dtype=torch.int64)
@@ -56,7 +56,7 @@ def test_both_are_divided_by_the_positives_of_all_images() -> None:
         assert both[k].item() == pytest.approx((3 * each[0][k].item() + each[1][k].item()) / 4, rel=1e-5)
 
 
-def test_no_object_no_loss() -> None:
+def test_no_object_means_no_loss() -> None:
     logits, offsets = torch.randn(2, 10, 3, requires_grad=True), torch.randn(2, 10, 4, requires_grad=True)
     classes, places = detection_loss(logits, offsets, torch.zeros(2, 10, dtype=torch.int64), torch.zeros(2, 10, 4))
     assert (classes.item(), places.item()) == (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Which prior is to find which object."""
+"""Matching of priors to objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_four_steps_by_hand() -> None:
     assert match(own, objects).tolist() == [0, 0, -1, 1]
 
 
-def test_an_object_takes_its_prior_from_one_that_overlaps_it_more() -> None:
+def test_best_prior_of_an_object_has_priority() -> None:
     own = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.5, 0.4]])
     objects = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.5, 0.1]])
     # the second prior overlaps the first object by 0.8, and the second, whose best it is, by a quarter
@@ -37,8 +37,8 @@ def test_an_object_takes_its_prior_from_one_that_overlaps_it_more() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(boxes())
-def test_every_prior_is_what_the_steps_say(objects: torch.Tensor) -> None:
-    """Written as loops over pairs, which the code does not do."""
+def test_matching_equals_a_naive_implementation(objects: torch.Tensor) -> None:
+    """The reference loops over pairs, unlike the code."""
     object_P = match(CORNERS, objects).tolist()
     overlaps = iou(CORNERS, objects)
     forced = {}
@@ -63,7 +63,7 @@ def test_targets_are_the_objects(objects: torch.Tensor) -> None:
     torch.testing.assert_close(meant, objects[labels_P[is_object] - 1], atol=1e-5, rtol=0)
 
 
-def test_an_image_without_objects_is_background() -> None:
+def test_image_without_objects_is_background() -> None:
     labels_P, offsets_P4 = targets(PRIORS, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
     assert labels_P.sum() == 0
     assert offsets_P4.abs().sum() == 0

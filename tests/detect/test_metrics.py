@@ -1,4 +1,4 @@
-"""Average precision: by hand, and beside an evaluator that others wrote."""
+"""Average precision by hand, and compared with an independent evaluator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METRICS: tuple[Metric, ...] = ("11-point", "area")
 
 
 def square(number: int, shift: float = 0.0) -> list[float]:
-    """Squares of a tenth that do not touch."""
+    """Return squares of a tenth that do not touch."""
     x, y = number % 5 / 5, number // 5 / 5
     return [x + shift, y, x + shift + 0.1, y + 0.1]
 
@@ -63,16 +63,16 @@ def test_a_perfect_detector(metric: Metric, some: torch.Tensor, scores: list[flo
     assert average_precisions(seen, truths, 2, metric) == [1.0, 1.0 if len(some) > 1 else None]
 
 
-def test_half_of_the_objects_without_an_error() -> None:
-    """Precision 1 up to a recall of a half, and nothing after: six of eleven points, and half of the area."""
+def test_half_of_the_objects_without_errors() -> None:
+    """Precision is 1 up to a recall of 1/2 and 0 after: six of eleven points, and half of the area."""
     truths = [objects([0, 1, 2, 3])]
     seen = [found([(square(0), 0.9), (square(1), 0.8)])]
     assert average_precisions(seen, truths, 1, "11-point") == [pytest.approx(6 / 11)]
     assert average_precisions(seen, truths, 1, "area") == [pytest.approx(0.5)]
 
 
-def test_a_recall_of_three_tenths_counts_at_three_tenths() -> None:
-    """Where 3 · 0.1 is more than 0.3, one point of eleven would be lost."""
+def test_recall_threshold_is_free_of_rounding() -> None:
+    """Rounding makes 3 · 0.1 larger than 0.3, which would lose one point of eleven."""
     seen = [found([(square(n), 0.9) for n in range(3)])]
     assert average_precisions(seen, [objects(list(range(10)))], 1, "11-point") == [pytest.approx(4 / 11)]
 
@@ -85,7 +85,7 @@ def test_an_error_between_two_hits() -> None:
     assert average_precisions(seen, truths, 1, "11-point") == [pytest.approx((6 * 1 + 5 * 2 / 3) / 11)]
 
 
-def test_a_second_hit_is_wrong_and_a_difficult_object_is_neither() -> None:
+def test_second_hit_is_wrong_and_difficult_objects_are_ignored() -> None:
     twice = [found([(square(0), 0.9), (square(0, 0.01), 0.8), (square(1), 0.7)])]
     assert average_precisions(twice, [objects([0, 1])], 1, "area") == [pytest.approx(0.5 + 0.5 * 2 / 3)]
     # the second object is difficult: its detections, first of all, are as if they were not there, and it is not missed
@@ -94,14 +94,14 @@ def test_a_second_hit_is_wrong_and_a_difficult_object_is_neither() -> None:
     assert average_precisions([found([(square(0), 0.9)])], [objects([0, 1], difficult=(1,))], 1, "area") == [1.0]
 
 
-def test_the_overlap_must_be_above_a_half() -> None:
+def test_overlap_must_exceed_one_half() -> None:
     truth = [Objects(torch.tensor([[0.0, 0.0, 0.5, 0.5]]), torch.tensor([1]), torch.tensor([False]))]
     for height, expected in ((0.25, 0.0), (0.26, 1.0)):  # overlaps of 0.5 and 0.52
         seen = [found([([0.0, 0.0, 0.5, height], 0.9)])]
         assert average_precisions(seen, truth, 1, "area") == [expected]
 
 
-def test_a_class_without_objects_has_none_and_detections_of_it_cost_nothing() -> None:
+def test_class_without_objects_has_no_precision() -> None:
     seen = [found([(square(0), 0.9)], label=2)]
     assert average_precisions(seen, [objects([0])], 2, "area") == [0.0, None]
     assert mean_average_precision([None]) is None
@@ -109,8 +109,8 @@ def test_a_class_without_objects_has_none_and_detections_of_it_cost_nothing() ->
         average_precisions(seen * 2, [objects([0])], 2, "area")
 
 
-def drawn(seed: int) -> tuple[list[Detections], list[Objects]]:
-    """Images of objects that do not touch, some difficult, with detections near and beside them."""
+def drawn_detections(seed: int) -> tuple[list[Detections], list[Objects]]:
+    """Return images of objects that do not touch, some difficult, with correct and wrong detections."""
     random = np.random.RandomState(seed)
     seen, truths = [], []
     for _ in range(12):
@@ -135,20 +135,20 @@ def drawn(seed: int) -> tuple[list[Detections], list[Objects]]:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_the_order_of_images_and_detections_does_not_matter(metric: Metric) -> None:
-    seen, truths = drawn(0)
+def test_order_of_images_and_detections_is_irrelevant(metric: Metric) -> None:
+    seen, truths = drawn_detections(0)
     expected = average_precisions(seen, truths, 3, metric)
     turned = [Detections(*(t.flip(0) for t in one)) for one in reversed(seen)]
     assert average_precisions(turned, truths[::-1], 3, metric) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_area_is_that_of_pycocotools(seed: int) -> None:
-    """Read at ten thousand recalls instead of 101, its mean precision is the area to within the step between them."""
+def test_area_matches_pycocotools(seed: int) -> None:
+    """With ten thousand recall points instead of 101, its mean precision equals the area within one step."""
     coco = pytest.importorskip("pycocotools.coco", exc_type=ImportError)
     from pycocotools.cocoeval import COCOeval
 
-    seen, truths = drawn(seed)
+    seen, truths = drawn_detections(seed)
     annotations, results = [], []
     for image, (mine, there) in enumerate(zip(seen, truths, strict=True), 1):
         for box, label, is_difficult in zip(*(t.tolist() for t in there), strict=True):
@@ -184,7 +184,7 @@ def _coco(box: list[float]) -> list[float]:
     return [left, top, right - left, bottom - top]
 
 
-def test_more_errors_never_help() -> None:
+def test_more_errors_never_raise_the_precision() -> None:
     truths = [objects([0, 1, 2])]
     rows = [(square(0), 0.9), (square(1), 0.8), (square(2), 0.7)]
     wrong = [(square(10 + n), 0.85) for n in range(4)]

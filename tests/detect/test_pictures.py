@@ -1,4 +1,4 @@
-"""Pictures of detectors: turned upright; where labels lie, and the colours of classes."""
+"""Detector pictures: upright orientation, positions of labels, and colours of classes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from chronograd.detect.pictures import label_places
 from chronograd.errors import InputError
 
 
-def test_labels_lie_over_no_other_and_within_the_picture() -> None:
-    """Forty boxes in a picture that is full of them."""
+def test_labels_do_not_overlap_and_stay_inside() -> None:
+    """Forty boxes fill the picture."""
     random = np.random.default_rng(0)
     corners = random.uniform(0, 260, (40, 2))
     boxes = [(x, y, x + 60, y + 50) for x, y in corners.tolist()]
@@ -40,7 +40,7 @@ def test_labels_lie_over_no_other_and_within_the_picture() -> None:
         assert bottom <= 320
 
 
-def test_a_label_without_a_place_is_left_out() -> None:
+def test_label_without_space_is_omitted() -> None:
     box = (0.0, 0.0, 10.0, 10.0)
     assert label_places([box] * 3, [(40.0, 10.0)] * 3, (40, 20)) == [
         (0.0, 0.0, 40.0, 10.0),
@@ -49,7 +49,7 @@ def test_a_label_without_a_place_is_left_out() -> None:
     ]
 
 
-def test_a_class_has_one_colour_whichever_network_has_found_it() -> None:
+def test_class_colour_is_the_same_for_every_network() -> None:
     assert len(set(COLOURS)) == len(COLOURS) == 14
     assert len({colour_of(name) for name in ("RBC", "WBC", "Platelets")}) == 3
     white = torch.full((3, 60, 60), 255, dtype=torch.uint8)
@@ -75,7 +75,7 @@ UPRIGHT: dict[int, Callable[[Any], Any]] = {
 
 
 def stored(path: Path, orientation: int) -> np.ndarray[Any, Any]:
-    """Write a picture of 12 x 8 pixels that EXIF turns; returns its pixels as they are stored."""
+    """Write a picture of 12 x 8 pixels that EXIF rotates, and return its stored pixels."""
     pixels_HWC = np.random.default_rng(0).integers(0, 256, (8, 12, 3), np.uint8)
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -84,7 +84,7 @@ def stored(path: Path, orientation: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
-def test_a_picture_is_read_upright(tmp_path: Path, orientation: int) -> None:
+def test_picture_is_read_upright(tmp_path: Path, orientation: int) -> None:
     path = tmp_path / "x.png"
     expected_HWC = UPRIGHT[orientation](stored(path, orientation))
     assert np.array_equal(pictures.read(path).permute(1, 2, 0), expected_HWC)
@@ -99,7 +99,7 @@ def test_a_picture_is_read_upright(tmp_path: Path, orientation: int) -> None:
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
 def test_boxes_are_drawn_on_the_upright_picture(tmp_path: Path, orientation: int) -> None:
-    """The detector here finds the whole of what `read` gives: a box that is as wide and high as the upright picture."""
+    """The stand-in detector returns one box with the size of the upright picture."""
     path = tmp_path / "x.png"
     width, height = UPRIGHT[orientation](stored(path, orientation)).shape[1::-1]
 
@@ -115,8 +115,8 @@ def test_boxes_are_drawn_on_the_upright_picture(tmp_path: Path, orientation: int
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_an_annotation_of_the_stored_pixels_keeps_them(tmp_path: Path, orientation: int) -> None:
-    """Where width and height tell: a picture that is turned by half a circle is upright, as other tools read it."""
+def test_annotation_of_stored_pixels_keeps_their_orientation(tmp_path: Path, orientation: int) -> None:
+    """Width and height decide; a picture rotated by 180° counts as upright, as in other tools."""
     path = tmp_path / "x.png"
     stored_HWC = stored(path, orientation)
     upright_HWC = UPRIGHT[orientation](stored_HWC)
@@ -133,10 +133,10 @@ def test_an_annotation_of_the_stored_pixels_keeps_them(tmp_path: Path, orientati
         (errno.ENOENT, "No such file.*a folder that exists"),
     ],
 )
-def test_a_folder_that_cannot_be_written_is_not_said_to_be_missing(
+def test_unwritable_folder_is_not_reported_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: str
 ) -> None:
-    """Root may write anywhere but to a file system that is read-only, so the system's answer is put in its place."""
+    """Root may write to any folder, so the test replaces the system's answer."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "x.png")
@@ -146,6 +146,6 @@ def test_a_folder_that_cannot_be_written_is_not_said_to_be_missing(
         pictures.write(tmp_path / "x.png", np.zeros((4, 4, 3), np.uint8))
 
 
-def test_a_name_that_is_no_format_is_refused(tmp_path: Path) -> None:
+def test_unknown_picture_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"unknown file extension(.|\n)*name a file such as NAME\.png"):
         pictures.write(tmp_path / "x.nothing", np.zeros((4, 4, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""Sets of pictures with boxes, in small folders of their true layout."""
+"""Detection sets, in small folders with the real layout."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_voc_of_chosen_classes(devkit: Path) -> None:
         voc(devkit, "train", ["dog", "dog"])
 
 
-def test_voc_that_is_none(devkit: Path, tmp_path: Path) -> None:
+def test_invalid_voc_folders(devkit: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no folder Annotations"):
         voc(tmp_path, "train")
     with pytest.raises(NotFoundError, match="did you mean train") as raised:
@@ -114,14 +114,14 @@ def test_voc_that_is_none(devkit: Path, tmp_path: Path) -> None:
         ('<?xml version="1.0" encoding="nothing"?><annotation/>', "is not an annotation"),
     ],
 )
-def test_damaged_annotations_are_named(devkit: Path, text: str, message: str) -> None:
+def test_damaged_annotations_are_reported(devkit: Path, text: str, message: str) -> None:
     (devkit / "Annotations/000001.xml").write_text(text)
     with pytest.raises(FileFormatError, match=f"(?s)000001.xml.*{message}"):
         voc(devkit, "train", ["dog"])
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_a_document_type_is_refused_in_any_encoding(devkit: Path, encoding: str) -> None:
+def test_xml_document_type_is_refused_in_any_encoding(devkit: Path, encoding: str) -> None:
     text = '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>'
     (devkit / "Annotations/000001.xml").write_bytes(text.encode(encoding))
     with pytest.raises(FileFormatError, match="declares a document type"):
@@ -138,13 +138,13 @@ def test_a_document_type_is_refused_in_any_encoding(devkit: Path, encoding: str)
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 20\n",  # for which it starts another program
     ],
 )
-def test_a_picture_whose_size_cannot_be_read_is_named(devkit: Path, content: bytes) -> None:
+def test_picture_of_unreadable_size_is_reported(devkit: Path, content: bytes) -> None:
     (devkit / "JPEGImages/000002.jpg").write_bytes(content)
     with pytest.raises(FileFormatError, match=r"000002.jpg cannot be read"):
         voc(devkit, "test")
 
 
-def test_a_box_outside_of_the_picture_is_left_out_and_counted(devkit: Path) -> None:
+def test_box_outside_the_picture_is_skipped_and_counted(devkit: Path) -> None:
     text = annotation(voc_object("dog", 41, 1, 50, 5), voc_object("dog", 31, 11, 60, 60))
     (devkit / "Annotations/000001.xml").write_text(text)
     train = voc(devkit, "train", ["dog"])
@@ -152,7 +152,7 @@ def test_a_box_outside_of_the_picture_is_left_out_and_counted(devkit: Path) -> N
     assert train.notes == ("left out 1 box without an area in the picture: 000001.jpg",)
 
 
-def test_a_picture_of_another_size_than_annotated_is_refused(devkit: Path) -> None:
+def test_size_different_from_the_annotation_is_refused(devkit: Path) -> None:
     (devkit / "Annotations/000001.xml").write_text(annotation(size=(20, 40)))
     with pytest.raises(FileFormatError, match="is 40 x 20, and its annotation says 20 x 40"):
         voc(devkit, "train", ["dog"]).images[0].read()
@@ -209,7 +209,7 @@ def test_coco(tmp_path: Path) -> None:
         ({"categories": []}, "KeyError 18"),
     ],
 )
-def test_damaged_coco_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_damaged_coco_is_reported(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = tmp_path / "instances.json"
     data = coco_data() | change
     if "images" in change:
@@ -259,7 +259,7 @@ def test_open_images_of_two_classes(open_folder: Path, split: str) -> None:
         assert image.read().shape == (3, 20, 40)
 
 
-def test_open_images_that_are_none(open_folder: Path) -> None:
+def test_invalid_open_images_folders(open_folder: Path) -> None:
     with pytest.raises(NotFoundError, match="did you mean Handgun"):
         open_images(open_folder, "test", ["Handguns"])
     with pytest.raises(InputError, match=r"train-annotations-bbox\.csv"):
@@ -278,7 +278,7 @@ def test_open_images_that_are_none(open_folder: Path) -> None:
 
 @pytest.mark.skipif(not (data_folder() / "bccd").is_dir(), reason="the blood cells are not in the data folder")
 def test_blood_cells() -> None:
-    """BCCD has 364 pictures of three kinds of cells, all in one of two splits."""
+    """BCCD has 364 pictures of three cell types in two splits."""
     root = data_folder() / "bccd"
     splits = [voc(root, name) for name in ("trainval", "test")]
     assert {s.class_names for s in splits} == {("Platelets", "RBC", "WBC")}

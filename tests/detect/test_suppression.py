@@ -1,4 +1,4 @@
-"""One box for each object."""
+"""Non-maximum suppression: one box per object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chronograd.detect.suppression import detections
 from chronograd.errors import MissingExtraError
 
 
-def drawn(seed: int, num_priors: int, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def drawn_candidates(seed: int, num_priors: int, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     scores = (3 * torch.randn(num_priors, num_classes + 1, generator=generator)).softmax(1)
     corner = 0.8 * torch.rand(num_priors, 2, generator=generator)
@@ -22,7 +22,7 @@ def drawn(seed: int, num_priors: int, num_classes: int) -> tuple[torch.Tensor, t
 
 
 def greedy(scores_P: torch.Tensor, boxes_P4: torch.Tensor, least: float, most: float, candidates: int) -> list[int]:
-    """As the paper says it: of the candidates, best first, all that overlap no chosen one by more."""
+    """Return the paper's result: in order of score, candidates that overlap no chosen one too much."""
     chosen: list[int] = []
     order = [p for p in scores_P.argsort(descending=True).tolist() if scores_P[p] > least][:candidates]
     for prior in order:
@@ -34,8 +34,8 @@ def greedy(scores_P: torch.Tensor, boxes_P4: torch.Tensor, least: float, most: f
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**31 - 1), st.integers(1, 30), st.integers(1, 3), st.sampled_from([5, 200]))
-def test_suppression_is_greedy_in_each_class(seed: int, num_priors: int, num_classes: int, candidates: int) -> None:
-    scores, boxes = drawn(seed, num_priors, num_classes)
+def test_suppression_is_greedy_per_class(seed: int, num_priors: int, num_classes: int, candidates: int) -> None:
+    scores, boxes = drawn_candidates(seed, num_priors, num_classes)
     seen = detections(scores, boxes, candidates=candidates)
     for k in range(1, num_classes + 1):
         expected = greedy(scores[:, k], boxes, 0.01, 0.45, candidates)
@@ -45,7 +45,7 @@ def test_suppression_is_greedy_in_each_class(seed: int, num_priors: int, num_cla
     assert torch.equal(seen.scores_D, seen.scores_D.sort(descending=True).values)
 
 
-def test_classes_do_not_suppress_each_other_and_background_is_no_object() -> None:
+def test_classes_are_independent_and_background_is_dropped() -> None:
     boxes = torch.tensor([[0.1, 0.1, 0.5, 0.5]] * 3)
     scores = torch.tensor([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [0.99, 0.005, 0.005]])
     seen = detections(scores, boxes)
@@ -53,12 +53,12 @@ def test_classes_do_not_suppress_each_other_and_background_is_no_object() -> Non
     assert detections(torch.tensor([[1.0, 0.0, 0.0]]), boxes[:1]).labels_D.tolist() == []
 
 
-def test_a_score_at_the_least_is_left_out() -> None:
+def test_score_at_the_threshold_is_dropped() -> None:
     seen = detections(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.rand(2, 4), least_score=0.5)
     assert seen.scores_D.tolist() == [0.75]
 
 
-def test_torchvision_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torchvision_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.ops", None)
     with pytest.raises(MissingExtraError, match=r"\[vision\]"):
         detections(torch.rand(3, 2), torch.rand(3, 4))
