@@ -1,4 +1,4 @@
-"""What `doctor` finds: planted faults by name and with what to do, and this machine within what machines are."""
+"""`doctor`: planted faults with their remedies, and plausible figures for this machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def only(found: list[Finding], state: str) -> Finding:
 
 
 def command(*words: str) -> None:
-    """A command that plants a fault; where the machine forbids it, the test is skipped."""
+    """Run a command to plant a fault; skip the test if the machine forbids it."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"this machine forbids {words[0]}: {done.stderr.strip()}")
@@ -56,7 +56,7 @@ def command(*words: str) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def patience() -> Iterator[None]:
-    """Where tests share a machine, everything takes its time: deadlines are tested by what never answers."""
+    """Extend the deadlines, as the machine is shared; tests of deadlines use programs that never answer."""
     with pytest.MonkeyPatch.context() as patch:
         for module, names in ((doctor_checks, ("BUILD_S", "REST_S", "MARK_S")), (doctor_hosts, ("FACTS_S", "LINK_S"))):
             for name in names:
@@ -70,7 +70,7 @@ def patience() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
-    """Two ranks of a job on the processor."""
+    """A job of two ranks on the CPU."""
     out = tmp_path_factory.mktemp("runs")
     job = jobs.from_dict({**DIGITS, "backend": "ddp", "cluster": {"device": "cpu", "count": 2}})
     found = doctor.examine(job, out=str(out))
@@ -80,7 +80,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
     return {one.what: one for one in found}
 
 
-def test_peaks_of_this_machine_are_those_of_a_processor(here: dict[str, Finding]) -> None:
+def test_cpu_peaks_are_plausible(here: dict[str, Finding]) -> None:
     numbers = here[f"processor {environment.processor_name()}"].numbers
     assert numbers["precision"] == "fp32"
     assert isinstance(numbers["flops_per_s"], float)
@@ -91,13 +91,13 @@ def test_peaks_of_this_machine_are_those_of_a_processor(here: dict[str, Finding]
         assert 0 < float(numbers["share_of_peak"]) < 4  # turbo and the vector units that the flags do not tell
 
 
-def test_the_link_between_two_processes_is_measured(here: dict[str, Finding]) -> None:
+def test_link_between_two_processes_is_measured(here: dict[str, Finding]) -> None:
     numbers = here["two processes here"].numbers
     assert 1e-6 < float(numbers["latency_s"] or 0) < 1
     assert 1e6 < float(numbers["bandwidth_bytes_per_s"] or 0) < 1e12
 
 
-def test_storage_and_memory_are_those_of_this_machine(here: dict[str, Finding]) -> None:
+def test_storage_and_memory_match_the_system(here: dict[str, Finding]) -> None:
     speed = here["speed"].numbers
     assert 0 < float(speed["fsync_s"] or 0) < 5
     assert float(speed["write_bytes_per_s"] or 0) > 1e4
@@ -105,15 +105,15 @@ def test_storage_and_memory_are_those_of_this_machine(here: dict[str, Finding]) 
     assert 0 < int(free or 0) < (environment.ram_bytes() or 0)
 
 
-def test_memory_that_a_job_needs_is_what_predict_says(here: dict[str, Finding]) -> None:
-    """Of two ranks, with what a process takes beside its tensors."""
+def test_memory_of_a_job_equals_predict(here: dict[str, Finding]) -> None:
+    """For two ranks, plus the memory of a process without tensors."""
     job = jobs.from_dict({**DIGITS, "cluster": {"device": "cpu", "count": 2}, "backend": "ddp"})
     tensors = footprint_of(trace_job(job), setting_of(job)).at(32).total
     assert here["memory"].numbers["need_bytes"] == 2 * (tensors + 740_000_000)
 
 
-def test_a_checkpoint_has_parameters_buffers_and_optimizer_state(here: dict[str, Finding]) -> None:
-    """Momentum is as large as the parameters; two checkpoints are kept while a third is written."""
+def test_checkpoint_size_includes_buffers_and_optimizer(here: dict[str, Finding]) -> None:
+    """Momentum has the size of the parameters; two checkpoints remain while a third is written."""
     trace = trace_job(jobs.from_dict(DIGITS))
     need = here[next(what for what in here if what.startswith("run directory"))].numbers["need_bytes"]
     parameters = sum(trace.storages[t.storage].bytes.const for t in trace.parameters().values())
@@ -125,7 +125,7 @@ def test_a_checkpoint_has_parameters_buffers_and_optimizer_state(here: dict[str,
 
 
 @pytest.mark.skipif(bool(environment.gpus()), reason="this machine has a GPU")
-def test_a_job_for_a_gpu_on_a_machine_without_one() -> None:
+def test_gpu_job_without_a_gpu() -> None:
     job = jobs.from_dict({**DIGITS, "cluster": {"device": "h100"}})
     found = doctor_job.needs(jobs.resolved(job), [])
     row = only(doctor_job.findings(job, found, {"rows": []}), "obstacle")
@@ -134,13 +134,13 @@ def test_a_job_for_a_gpu_on_a_machine_without_one() -> None:
     assert "cluster.device=local" in row.to_do
 
 
-def test_a_network_for_other_images_is_named() -> None:
+def test_network_for_other_images_is_reported() -> None:
     job = jobs.from_dict({**DIGITS, "network": {"name": "alexnet"}})
     row = only(doctor_job.findings(job, doctor_job.needs(jobs.resolved(job), []), {"rows": []}), "obstacle")
     assert row.what == "network alexnet"
 
 
-def test_data_and_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     gone = jobs.from_dict({"network": {"name": "resnet20", "weights": "gone.safetensors"}, "data": {"name": "cifar10"}})
     data, weights = doctor_job.data_and_weights(gone)
@@ -152,7 +152,7 @@ def test_data_and_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest
     assert only(doctor_job.data_and_weights(no_folder), "obstacle").what == "data folder:nowhere"
 
 
-def test_a_job_that_does_not_fit_the_memory() -> None:
+def test_job_larger_than_memory() -> None:
     assert storage.memory(10**15, 2).state == "obstacle"
     assert "training.batch" in storage.memory(10**15, 2).to_do
     assert storage.memory(1, 1).numbers["need_bytes"] == 1
@@ -164,8 +164,8 @@ TWO = {**DIGITS, "backend": "ddp", "cluster": {"device": "cpu", "count": 2}}
 NEED = {"gradient_bytes": 1_080_000, "step_s": 0.033, "hides_s": 0.0, "step_from": "test"}
 
 
-def test_an_exchange_that_is_longer_than_the_step_is_a_warning_with_what_would_help() -> None:
-    """The reader's case: 171 ms of exchange in a step of 33 ms. A ring of two sends each byte once."""
+def test_exchange_longer_than_the_step_warns_with_remedies() -> None:
+    """The reported case: 171 ms of exchange in a step of 33 ms. A ring of two sends each byte once."""
     rate = 1_080_000 / 0.171
     (row,) = doctor_job.exchange(jobs.from_dict(TWO), NEED, rate, "between these hosts")
     assert row.state == "warning"
@@ -177,7 +177,7 @@ def test_an_exchange_that_is_longer_than_the_step_is_a_warning_with_what_would_h
     assert "send fp16 (119 ms a step)" in row.to_do
 
 
-def test_an_exchange_that_hides_or_is_short_is_fine() -> None:
+def test_hidden_or_short_exchange_is_fine() -> None:
     job, rate = jobs.from_dict(TWO), 1_080_000 / 0.171
     hidden = doctor_job.exchange(job, {**NEED, "step_s": 1.0, "hides_s": 0.17}, rate, "here")[0]
     assert hidden.state == "fine"
@@ -188,8 +188,8 @@ def test_an_exchange_that_hides_or_is_short_is_fine() -> None:
     assert doctor_job.exchange(half, NEED, rate, "here")[0].numbers["seconds"] == pytest.approx(0.171 / 2)
 
 
-def test_a_step_on_a_processor_is_predicted_from_its_measured_peaks() -> None:
-    """Half the peaks and twice the ranks take twice as long, but for what operators cost each."""
+def test_cpu_step_is_predicted_from_measured_peaks() -> None:
+    """Half the peaks, or twice the ranks, double the time, except the cost per operator."""
     job = jobs.resolved(jobs.from_dict(TWO))
     rows = {"flops_per_s": 1e9, "bytes_per_s": 1e8}
     first, slower, shared = (
@@ -200,21 +200,21 @@ def test_a_step_on_a_processor_is_predicted_from_its_measured_peaks() -> None:
     assert shared == pytest.approx(slower)
 
 
-def test_what_costs_most_comes_first_and_is_in_the_first_sentence() -> None:
+def test_largest_cost_comes_first() -> None:
     (row,) = doctor_job.exchange(jobs.from_dict(TWO), NEED, 6.25e6, "between these hosts")
     sections = answer.sections_of([row, Finding("cores", "load", "busy", "warning", "wait")], 1.0)
     assert sections[0].takeaway.startswith("A run can start, and 84 % of its time goes into waiting for gradients.")
 
 
-def test_writing_is_weighed_against_the_time_between_checkpoints() -> None:
-    """10 MB at 10 MB/s, which is slow by itself: 1 s in a minute is nothing, in 10 s it is a tenth."""
+def test_slow_writing_matters_relative_to_the_interval() -> None:
+    """10 MB at 10 MB/s take 1 s: negligible every minute, 10 % of the time every 10 s."""
     measured = {"write_bytes_per_s": 1e7, "fsync_s": 0.0, "rename_s": 0.0, "has_locks": True}
     states = [storage._speed(measured, 10**7, {}, between_s).state for between_s in (None, 60.0, 9.0)]
     assert states == ["warning", "fine", "warning"]
     assert storage._speed(measured, 10**7, {}, 9.0).share == pytest.approx(0.1)
 
 
-def test_what_the_job_does_not_use_is_left_out() -> None:
+def test_checks_irrelevant_to_the_job_are_skipped() -> None:
     absent = [Finding("software", what, "not installed", "absent") for what in
               ("backend horovod", "backend tf_mirrored", "launcher horovodrun", "launcher slurm")]  # fmt: skip
     others = [
@@ -238,14 +238,14 @@ def test_what_the_job_does_not_use_is_left_out() -> None:
     ("MKL_NUM_THREADS", "64000", "wait for each other"),
     ("OMP_NUM_THREADS", "many", "is not a number"),
 ])  # fmt: skip
-def test_thread_variables_that_are_wrong(name: str, text: str, why: str) -> None:
+def test_wrong_thread_variables(name: str, text: str, why: str) -> None:
     row = only(doctor_cores.thread_variables(1, {name: text}), "warning")
     assert row.what == name
     assert why in row.seen
     assert f"export {name}={doctor_cores.usable_cores()}" in row.to_do
 
 
-def test_thread_variables_that_fit_or_are_unset() -> None:
+def test_valid_or_unset_thread_variables() -> None:
     cores = doctor_cores.usable_cores()
     assert doctor_cores.thread_variables(cores, {"OMP_NUM_THREADS": "1"})[0].state == "fine"
     assert doctor_cores.thread_variables(1, {}) == []
@@ -259,7 +259,7 @@ def test_thread_variables_that_fit_or_are_unset() -> None:
     ({"cpu/d/cpu.cfs_quota_us": "200000", "cpu/d/cpu.cfs_period_us": "100000"}, "4:memory:/x\n1:cpu:/d\n0::/", 2.0),
     ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "1:cpu:/", None),
 ])  # fmt: skip
-def test_a_quota_of_either_version(tmp_path: Path, files: dict[str, str], own: str, expected: float | None) -> None:
+def test_cpu_quota_of_cgroup_v1_and_v2(tmp_path: Path, files: dict[str, str], own: str, expected: float | None) -> None:
     for name, text in files.items():
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_text(f"{text}\n")
@@ -267,7 +267,7 @@ def test_a_quota_of_either_version(tmp_path: Path, files: dict[str, str], own: s
     assert doctor_cores.quota_cores(tmp_path / "root", tmp_path / "own") == expected
 
 
-def test_a_quota_below_the_cores_is_named() -> None:
+def test_cpu_quota_below_the_cores_is_reported() -> None:
     row = only(doctor_cores.cores(1, None, 0.5), "warning")
     assert row.what == "quota"
     assert "cluster.threads=1" in row.to_do
@@ -282,8 +282,8 @@ def test_more_threads_than_cores() -> None:
     assert "cluster.count" in only(doctor_cores.cores(cores + 1, None, None), "warning").to_do
 
 
-def test_the_load_of_others_is_seen_and_our_own_is_not() -> None:
-    """Ours and others' as the kernel counts them; others are at least what a process of another parent takes."""
+def test_load_excludes_own_processes() -> None:
+    """As counted by the kernel; the load of others includes at least a process of another parent."""
     before = time.process_time()
     load = doctor_cores.Load()
     while time.process_time() - before < 0.5:
@@ -320,7 +320,7 @@ EPYC = "vendor_id : AuthenticAMD\ncpu MHz : 2445.426\nflags : fpu sse2 avx fma a
     (EPYC.replace("avx2", "avx2 amx_bf16"), "bf16", 2 * 2.445426e9 * 1024),
     (EPYC.replace("avx fma avx2", ""), "fp32", 2 * 2.445426e9 * 8),
 ])  # fmt: skip
-def test_the_data_sheet_of_a_processor(tmp_path: Path, text: str, precision: str, expected: float) -> None:
+def test_cpu_data_sheet(tmp_path: Path, text: str, precision: str, expected: float) -> None:
     (tmp_path / "cpuinfo").write_text(text)
     sheet = processor.sheet(2, precision, tmp_path / "cpuinfo", tmp_path / "none")
     assert sheet is not None
@@ -332,14 +332,14 @@ def test_the_data_sheet_of_a_processor(tmp_path: Path, text: str, precision: str
     assert faster.flops_per_s == pytest.approx(expected * 3.5e9 / 2.445426e9)
 
 
-def test_a_job_in_bf16_on_a_processor_without_it() -> None:
+def test_bf16_job_on_a_cpu_without_bf16() -> None:
     row = {"kind": "cpu", "asked": "bf16", "precision": "fp32", "flops_per_s": 1e11, "bytes_per_s": 1e10}
     found = only(doctor_devices.peaks({"rows": [row]}, [], 2), "warning")
     assert "no arithmetic for bf16" in found.seen
     assert "training.precision=fp32" in found.to_do
 
 
-def test_a_processor_that_says_nothing_has_no_data_sheet(tmp_path: Path) -> None:
+def test_unknown_cpu_has_no_data_sheet(tmp_path: Path) -> None:
     assert processor.sheet(2, cpuinfo=tmp_path / "none") is None
     (tmp_path / "cpuinfo").write_text("processor : 0\n")
     assert processor.sheet(2, "fp32", tmp_path / "cpuinfo", tmp_path / "none") is None
@@ -355,7 +355,7 @@ def test_a_processor_that_says_nothing_has_no_data_sheet(tmp_path: Path) -> None
     ("NVIDIA GeForce RTX 3090", "rtx3090"),
     ("Tesla V100-PCIE-16GB", "v100-pcie"),
 ])  # fmt: skip
-def test_the_device_that_a_driver_means(driver_name: str, device: str | None) -> None:
+def test_driver_names_map_to_devices(driver_name: str, device: str | None) -> None:
     found = doctor_devices._data_sheet(driver_name)
     assert (found.name if found else None) == device
 
@@ -366,7 +366,7 @@ def gpu_row(share: float) -> dict[str, Any]:
     return {"kind": "gpu", "index": 0, "name": "NVIDIA H100 80GB HBM3", "precision": "bf16", **rates}
 
 
-def test_a_gpu_below_its_data_sheet_is_named_with_what_the_driver_says() -> None:
+def test_slow_gpu_is_reported_with_the_drivers_reason() -> None:
     driver = {"name": "NVIDIA H100 80GB HBM3", "power.limit": "300.00", "power.default_limit": "700.00"}
     row = only(doctor_devices.peaks({"rows": [gpu_row(0.3)]}, [driver], 2), "warning")
     assert "30 % of its data sheet" in row.seen
@@ -391,8 +391,8 @@ def test_gpus_that_pytorch_cannot_use(
     assert to_do in only(rows, "warning").to_do
 
 
-def test_what_nvidia_smi_prints_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's own program is not here; these are its words, from a machine that has it."""
+def test_nvidia_smi_output_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output comes from a machine with the driver."""
     smi = tmp_path / "nvidia-smi"
     row = "NVIDIA H100 80GB HBM3, 570.86.15, 81559, 1, 0, 700.00, 700.00, 31"
     banner = "| NVIDIA-SMI 570.86.15    Driver Version: 570.86.15    CUDA Version: 12.8     |"
@@ -425,25 +425,25 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False)
 
 
-def test_a_folder_that_is_not_there_yet_is_looked_at_above(tmp_path: Path) -> None:
+def test_missing_folder_is_checked_at_its_parent(tmp_path: Path) -> None:
     found = look(tmp_path / "a" / "b")
     assert [one.state for one in found if one.state == "obstacle"] == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     assert "not a folder" in only(look(tmp_path / "runs"), "obstacle").seen
 
 
 @pytest.mark.skipif(is_root, reason="root may write anywhere")
-def test_a_folder_without_permission(tmp_path: Path) -> None:
+def test_folder_without_permission(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir(mode=0o555)
     assert "permission to write there" in only(look(tmp_path / "runs"), "obstacle").to_do
 
 
 @needs_root
-def test_a_read_only_file_system(mounted: Path) -> None:
+def test_read_only_file_system(mounted: Path) -> None:
     command("mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(mounted))
     row = only(look(mounted), "obstacle")
     assert f"tmpfs at {mounted}" in row.seen
@@ -451,7 +451,7 @@ def test_a_read_only_file_system(mounted: Path) -> None:
 
 
 @needs_root
-def test_a_full_disk(mounted: Path) -> None:
+def test_full_disk(mounted: Path) -> None:
     command("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mounted))
     (mounted / "full").write_bytes(b"x" * (2**20 - 4096))
     row = only(look(mounted), "obstacle")
@@ -460,7 +460,7 @@ def test_a_full_disk(mounted: Path) -> None:
 
 
 @needs_root
-def test_a_disk_without_room_for_the_checkpoints_and_without_inodes(mounted: Path) -> None:
+def test_disk_too_small_for_checkpoints_or_without_inodes(mounted: Path) -> None:
     command("mount", "-t", "tmpfs", "-o", "size=200m,nr_inodes=100", "tmpfs", str(mounted))
     assert "3 GB needed" in only(look(mounted, 10**9), "obstacle").seen
     rows = [one for one in look(mounted) if one.state == "warning"]
@@ -468,8 +468,8 @@ def test_a_disk_without_room_for_the_checkpoints_and_without_inodes(mounted: Pat
 
 
 @needs_root
-def test_a_file_system_that_hangs_does_not_hang_doctor(mounted: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """A frozen file system blocks its writers, as a dead server does."""
+def test_hung_file_system_does_not_block_doctor(mounted: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """A frozen file system blocks its writers like a dead server."""
     image = tmp_path / "image"
     with image.open("wb") as stream:
         stream.truncate(2**24)
@@ -499,14 +499,14 @@ def test_a_small_shared_memory(mounted: Path) -> None:
 
 
 def plant(folder: Path, name: str, version: str, *lines: str) -> None:
-    """The metadata of a distribution, as pip leaves it."""
+    """Write the metadata of a distribution as pip does."""
     info = folder / f"{name}-{version}.dist-info"
     info.mkdir()
     text = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *lines]
     (info / "METADATA").write_text("\n".join(text) + "\n")
 
 
-def test_versions_that_do_not_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incompatible_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, count = doctor_software.conflicts(doctor_software.libraries())
     plant(
         tmp_path,
@@ -531,7 +531,7 @@ def test_versions_that_do_not_fit_together(tmp_path: Path, monkeypatch: pytest.M
     assert "pip install 'numpy==0.1'" in only(rows, "warning").to_do
 
 
-def test_another_nccl_than_the_one_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_nccl_differs_from_the_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, "nvidia_nccl_cu13", "2.30.7")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "LD_LIBRARY_PATH" in only(doctor_software.nccl("2.18.1"), "warning").to_do
@@ -542,7 +542,7 @@ def test_another_nccl_than_the_one_installed(tmp_path: Path, monkeypatch: pytest
 # -- processes -------------------------------------------------------------------------------------------------
 
 
-def test_a_check_that_hangs_or_dies_is_left() -> None:
+def test_check_that_hangs_or_dies_is_reported() -> None:
     started = time.monotonic()
     with asked({}, ("sleep", "60")) as checks:
         assert checks.wait("said", started + 0.3) is None
@@ -557,8 +557,8 @@ def test_a_check_that_hangs_or_dies_is_left() -> None:
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh client")
-def test_a_host_that_nobody_reaches() -> None:
-    """192.0.2.0/24 is kept for documents (RFC 5737)."""
+def test_unreachable_host() -> None:
+    """192.0.2.0/24 is reserved for documentation (RFC 5737)."""
     started = time.monotonic()
     found, rate = doctor_hosts.check("192.0.2.1", None, "runs", None)
     row = only(found, "obstacle")
@@ -568,14 +568,14 @@ def test_a_host_that_nobody_reaches() -> None:
     assert time.monotonic() - started < 10
 
 
-def test_hosts_that_are_no_names() -> None:
+def test_invalid_host_names() -> None:
     with pytest.raises(InputError, match="named twice"):
         doctor_hosts.check("a,a", None, "runs", None)
 
 
 @pytest.fixture
 def two_hosts() -> Iterator[str]:
-    """Two network namespaces on a bridge, 300 Mbit/s out of each."""
+    """Two network namespaces on a bridge, each limited to 300 Mbit/s."""
     tag = f"d{os.getpid() % 100_000}"
     names = [f"{tag}h{i}" for i in (1, 2)]
     command("ip", "link", "add", f"{tag}b", "type", "bridge")
@@ -598,7 +598,7 @@ def two_hosts() -> Iterator[str]:
 
 @pytest.mark.slow
 @needs_root
-def test_two_hosts_reach_each_other_at_the_rate_of_their_link(two_hosts: str, tmp_path: Path) -> None:
+def test_two_hosts_measure_the_rate_of_their_link(two_hosts: str, tmp_path: Path) -> None:
     found, rate = doctor_hosts.check(two_hosts, str(tmp_path), str(tmp_path), 2)
     assert [one for one in found if one.state == "obstacle"] == []
     assert rate is not None
@@ -609,7 +609,7 @@ def test_two_hosts_reach_each_other_at_the_rate_of_their_link(two_hosts: str, tm
 
 
 @needs_root
-def test_hosts_that_are_cut_off_see_no_folder_and_leave_one_without_ranks(two_hosts: str, tmp_path: Path) -> None:
+def test_disconnected_hosts_are_reported(two_hosts: str, tmp_path: Path) -> None:
     first = two_hosts.split(",")[0].removeprefix("netns:")
     subprocess.run(["ip", "-n", first, "route", "add", "blackhole", "10.91.7.2/32"], check=True)
     found, rate = doctor_hosts.check(two_hosts, str(tmp_path / "gone"), "runs", 1)
@@ -621,12 +621,12 @@ def test_hosts_that_are_cut_off_see_no_folder_and_leave_one_without_ranks(two_ho
     assert "share" in rows[f"netns:{first} and the run directory"].to_do
 
 
-def test_clocks_that_are_apart() -> None:
+def test_clock_difference_is_reported() -> None:
     assert only(doctor_hosts._clocks({"a": (0.0, 0.01), "b": (3.0, 0.02)}), "warning").what == "clocks"
     assert doctor_hosts._clocks({"a": (0.0, 0.01), "b": (0.02, 0.02)})[0].state == "fine"
 
 
-def test_hosts_with_other_versions() -> None:
+def test_hosts_with_different_versions() -> None:
     def host_with(name: str, torch: str) -> doctor_hosts.HostReport:
         facts = {"cores": 8, "gpus": [{"name": "Tesla T4"}] * 2, "versions": {"python": "3.12.1", "torch": torch}}
         return doctor_hosts.HostReport(Host(name, "10.0.0.1", "eth0", ("ssh", name)), None, facts)  # type: ignore[arg-type]
@@ -638,7 +638,7 @@ def test_hosts_with_other_versions() -> None:
     assert row.seen == "2.14.1 on a, 2.13.0 on b"
 
 
-def test_a_host_on_which_nothing_starts() -> None:
+def test_host_without_a_working_python() -> None:
     host = Host("b", "10.0.0.2", "eth0", ("ssh", "b"))
     with asked({}, (sys.executable, "-c", "raise SystemExit('env: python: No such file')")) as checks:
         checks.wait("facts", time.monotonic() + 20)
@@ -647,7 +647,7 @@ def test_a_host_on_which_nothing_starts() -> None:
     assert "at the same path" in row.to_do
 
 
-def test_what_is_in_the_way_comes_first_and_the_verdict_before_it() -> None:
+def test_verdict_comes_first_then_obstacles() -> None:
     found = [
         Finding("cores", "cores", "2"),
         Finding("storage", "runs", "cannot be written", "obstacle", "name another folder"),
@@ -662,9 +662,7 @@ def test_what_is_in_the_way_comes_first_and_the_verdict_before_it() -> None:
 
 
 @pytest.mark.parametrize("why", ["", "was killed by SIGKILL"])
-def test_devices_that_do_not_answer_are_told_with_why_their_process_ended(
-    monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
+def test_silent_devices_are_reported_with_the_exit_reason(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     from chronograd.doctor import checks
 
     class Ended:

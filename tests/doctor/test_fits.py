@@ -1,4 +1,4 @@
-"""`doctor` and `plan` agree on what fits a GPU, at any batch and on any device."""
+"""`doctor` and `plan` agree on which jobs fit a GPU, at any batch and on any device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor` with a run directory: its job is checked; another folder is refused in words."""
+"""`doctor` on a run directory checks its job; other folders give an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chronograd.errors import JobError
 from chronograd.rundir import RunDir
 
 
-def test_a_run_directory_stands_for_its_job(
+def test_run_directory_means_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
