@@ -1,4 +1,4 @@
-"""Two processes that run loops with planted causes; see planted_rank.py."""
+"""Two processes that run loops with planted causes of lost time; see planted_rank.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parent / "planted_rank.py"
 
 
 class Pair:
-    """Both ranks, started once. `run` makes one run directory."""
+    """Two ranks, started once. `run` makes one run directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class Pair:
             rank.stdout.close()
 
     def run(self, **told: Any) -> Path:
-        """A run with what is planted; see planted_rank.run. Raises RuntimeError with what a rank printed."""
+        """Make a run with a planted cause; see planted_rank.run. Raises RuntimeError with a rank's output."""
         self._count += 1
         out = self._folder / f"run-{self._count}"
         for rank in self._ranks:

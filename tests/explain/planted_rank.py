@@ -1,9 +1,9 @@
-"""One of two ranks that run small training loops with a known cause of lost time in them, as they are told on standard input.
+"""One of two ranks that run small training loops with a planted cause of lost time.
 
     RANK=0 WORLD_SIZE=2 MASTER_ADDR=... python planted_rank.py
 
-A line is a JSON object with `out`, a run directory to be made, and what is planted; the answer is `done` or the error. The
-processes stay, so that a run takes no longer than its steps.
+Each line of standard input is a JSON object with `out`, a new run directory, and the planted causes; the answer is
+`done` or the error. The processes stay alive, so a run takes no longer than its steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS, WARMUP = 24, 5
 
 
 class Images(Dataset[Any]):
-    """Random images; getting the first of a batch takes `delay_s`, as sleeps much shorter than a millisecond are not kept."""
+    """Random images. The first image of a batch takes `delay_s`, because shorter sleeps are inaccurate."""
 
     def __init__(self, count: int, batch: int, delay_s: float) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -49,7 +49,7 @@ class Images(Dataset[Any]):
 
 
 class Overlapping(Sampler[int]):
-    """A rank's share of the samples, and a part of those of the others."""
+    """A rank's share of the samples plus a part of the other ranks' shares."""
 
     def __init__(self, count: int, overlap: float) -> None:
         self.own = int(count / 2 * (1 + overlap))
@@ -72,7 +72,7 @@ def network(seed: int) -> nn.Module:
 
 
 def slow_hook(delay_s: float) -> Any:
-    """An all-reduce over a link that takes so much longer."""
+    """Delay each all-reduce like a slow link."""
 
     def hook(state: Any, bucket: Any) -> Any:
         averaged = allreduce_hook(state, bucket)

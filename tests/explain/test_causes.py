@@ -1,4 +1,4 @@
-"""Each cause on runs whose figures are written down: named where they say so, at its cost, and not where they nearly do."""
+"""Each cause on runs of known figures: reported at its cost, and not reported just below the threshold."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def more(extra_s: float, *parts: str) -> dict[str, float]:
 
 
 def late(extra_s: float, by: str) -> dict[str, Any]:
-    """Every step and rank takes so much longer in one part."""
+    """Delay one part of every step on every rank."""
     return {"at": lambda rank, step: more(extra_s, by)}
 
 
 def exposed(extra_s: float, every: int = 1) -> dict[str, Any]:
-    """All ranks wait for gradients, in every so manieth step."""
+    """Make all ranks wait for gradients, once in `every` steps."""
     return {"at": lambda rank, step: more(extra_s, "backward_s", "exchange_wait_s") if step % every == 0 else {}}
 
 
 def slow_rank(extra_s: float, part: str = "forward_s", turns: int = 0, **told: Any) -> dict[str, Any]:
-    """One rank takes longer and the other waits for it: rank 1, or each for so many steps in turn."""
+    """Delay one rank, so that the other waits: rank 1, or each for `turns` steps in turn."""
 
     def at(rank: int, step: int) -> dict[str, float]:
         slow = step // turns % 2 if turns else 1
@@ -40,7 +40,7 @@ def slow_rank(extra_s: float, part: str = "forward_s", turns: int = 0, **told: A
 
 
 def slowest_in(fifths: int) -> dict[str, Any]:
-    """Rank 1 takes D longer in so many of five steps, rank 0 is 5 ms behind in the others."""
+    """Delay rank 1 by D in `fifths` of five steps, and rank 0 by 5 ms in the others."""
 
     def at(rank: int, step: int) -> dict[str, float]:
         is_rank_1, extra_s = (True, D) if step % 5 < fifths else (False, 0.005)
@@ -56,7 +56,7 @@ def input_of_the_second_half(rank: int, step: int) -> dict[str, float]:
 
 
 def shared(steps_per_epoch: int) -> dict[str, Any]:
-    """Steps of 10 samples in which each of two ranks works through its share of 1,000: 50 if they are shared out."""
+    """Set the steps of an epoch: 50 if two ranks share 1,000 samples at 10 a step, 100 if each processes all."""
     return {"work": {"steps_per_epoch": steps_per_epoch}}
 
 
@@ -125,12 +125,12 @@ def explained(path: Path, **told: Any) -> Explained:
 
 
 def costs(one: Explained) -> dict[str, float | None]:
-    """Of the causes that are found, the dearest first."""
+    """Return the cost of each reported cause, largest first."""
     return {finding.cause: finding.cost for finding in one.causes}
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_what_is_planted_is_the_only_cause_at_its_cost(tmp_path: Path, name: str) -> None:
+def test_planted_cause_is_the_only_one_at_its_cost(tmp_path: Path, name: str) -> None:
     cause, told, cost = PLANTED[name]
     one = explained(tmp_path / "run", **told)
     assert costs(one) == {cause: pytest.approx(cost, abs=0.01)}
@@ -140,13 +140,13 @@ def test_what_is_planted_is_the_only_cause_at_its_cost(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", NEAR_MISSES)
-def test_what_is_nearly_a_cause_is_not_named(tmp_path: Path, name: str) -> None:
+def test_cause_below_its_threshold_is_not_reported(tmp_path: Path, name: str) -> None:
     assert costs(explained(tmp_path / "run", **NEAR_MISSES[name])) == {}
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_busy_host_is_named_beside_what_is_planted(tmp_path: Path, name: str) -> None:
-    """At half of the time, and not where one rank alone had to wait; the planted cause is listed in either case."""
+def test_busy_host_is_reported_with_the_planted_cause(tmp_path: Path, name: str) -> None:
+    """From 50 % of the time on, and not if only one rank waited. The planted cause is listed in either case."""
     cause, told, cost = PLANTED[name]
     quiet = explained(tmp_path / "quiet", **told, queued=(0.5, 0.19))
     assert costs(quiet) == {cause: pytest.approx(cost, abs=0.01)}
@@ -162,13 +162,13 @@ def test_a_busy_host_is_named_beside_what_is_planted(tmp_path: Path, name: str) 
         assert costs(busy) == {cause: pytest.approx(cost, abs=0.01), "busy_host": pytest.approx(0.5)}
 
 
-def test_a_busy_host_alone_is_named(tmp_path: Path) -> None:
+def test_busy_host_alone_is_reported(tmp_path: Path) -> None:
     assert costs(explained(tmp_path / "run", queued=(0.21, 0.4))) == {"busy_host": pytest.approx(0.21)}
     assert costs(explained(tmp_path / "one", world=1, queued=(0.3,))) == {"busy_host": pytest.approx(0.3)}
 
 
-def test_threads_that_nothing_was_tried_with(tmp_path: Path) -> None:
-    """Plainly too many, or not known."""
+def test_threads_without_an_experiment(tmp_path: Path) -> None:
+    """Clearly too many, or unknown."""
     plain = explained(tmp_path / "plain", start=CROWDED)
     assert costs(plain) == {"too_many_threads": None}
     assert "2 ranks of 16 threads on 2 cores" in plain.causes[0].evidence
@@ -177,7 +177,7 @@ def test_threads_that_nothing_was_tried_with(tmp_path: Path) -> None:
     assert {f.cause: f.verdict for f in few.findings}["too_many_threads"] == "not measured"
 
 
-def test_evidence_of_a_slow_rank_says_which_and_in_what(tmp_path: Path) -> None:
+def test_slow_rank_evidence_states_rank_and_part(tmp_path: Path) -> None:
     first = explained(tmp_path / "run", **slow_rank(D)).causes[0]
     assert first.title.startswith("rank 1 is slow")
     assert "in 100 % of the steps, by 100 ms in forward" in first.evidence[0]
@@ -192,8 +192,8 @@ def test_parts_of_a_step_add_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank_batch", "steps", "cost"), [(10, STEPS, 0.5), (5, STEPS, None), (5, 49, None)])
-def test_work_that_grows_with_the_ranks(tmp_path: Path, rank_batch: int, steps: int, cost: float | None) -> None:
-    """Twice the samples; the same; and 9 % more."""
+def test_work_growing_with_the_ranks(tmp_path: Path, rank_batch: int, steps: int, cost: float | None) -> None:
+    """Twice the samples, equal samples, and 9 % more."""
     alone = write_run(tmp_path / "one", world=1)
     work = {"rank_batch": rank_batch, "steps_per_epoch": 500 // rank_batch}
     both = explain([write_run(tmp_path / "two", steps=steps, work=work), alone])
@@ -202,8 +202,8 @@ def test_work_that_grows_with_the_ranks(tmp_path: Path, rank_batch: int, steps: 
     assert costs(both.runs[1]) == ({} if cost is None else {"work_scaled": pytest.approx(cost)})
 
 
-def test_a_whole_run_beside_a_record_is_compared_by_their_steps(tmp_path: Path) -> None:
-    """A record has no time of a whole run: 40 steps of 100 ms are not set against one of 50 ms."""
+def test_run_and_record_are_compared_by_their_steps(tmp_path: Path) -> None:
+    """A record has no total time, so 40 steps of 100 ms must not be compared with one of 50 ms."""
     record = Record(
         kind="measured",
         title="two ranks",

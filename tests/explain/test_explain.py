@@ -1,6 +1,6 @@
-"""Planted causes are named on real loops of two processes, whatever else the machine does; what `explain` prints and refuses.
+"""Planted causes in real loops of two processes on a busy machine; output and errors of `explain`.
 
-Thresholds and costs of each cause are those of test_causes.py, without processes.
+test_causes.py checks thresholds and costs of each cause without processes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def healthy(pair: Pair) -> Path:
-    """A run in which nothing is found but, at most, what others do on this machine.
+    """A run in which `explain` reports at most the load of other processes.
 
-    In one of three at least: one rank of two is slowed by its host, now and then, for as long as a run takes. What is wrongly
-    inferred is so every time.
+    One of three attempts must succeed, as the host sometimes slows one rank for a whole run. A wrong inference would
+    fail all.
     """
     tries = []
     for _ in range(TRIES):
@@ -48,14 +48,14 @@ def healthy(pair: Pair) -> Path:
 
 @pytest.fixture(scope="module")
 def delay_s(healthy: Path) -> float:
-    """As long as a healthy step of this machine, now: half of the time, once it is planted."""
+    """The duration of a healthy step at the moment, so a planted delay is half of the time."""
     step_s = explain([healthy]).runs[0].split.step_s.value
     assert step_s is not None
     return step_s
 
 
 def planted(pair: Pair, causes: set[str], **told: Any) -> tuple[Path, Explained]:
-    """A run in which all that is planted is listed, of three; a busy host beside it is no excuse."""
+    """Return a run with all planted causes reported, in one of three attempts. A busy host is no excuse."""
     tries = []
     for _ in range(TRIES):
         path = pair.run(**told)
@@ -66,16 +66,14 @@ def planted(pair: Pair, causes: set[str], **told: Any) -> tuple[Path, Explained]
     pytest.fail(f"planted {causes}, and named in {TRIES} runs: {tries}")
 
 
-def test_a_healthy_run_of_two_ranks_adds_up(healthy: Path) -> None:
+def test_healthy_run_of_two_ranks_adds_up(healthy: Path) -> None:
     shares = [share for _, _, share in explain([healthy]).runs[0].split.rows()]
     assert sum(share or 0.0 for share in shares) == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.slow
-def test_input_sharding_and_a_missing_accelerator_are_seen_in_a_loop(
-    pair: Pair, delay_s: float, tmp_path: Path
-) -> None:
-    """From its loader, its sampler and its environment; the record alone tells the input."""
+def test_loop_with_slow_input_bad_sharding_and_no_gpu(pair: Pair, delay_s: float, tmp_path: Path) -> None:
+    """Detected from the loader, sampler and environment; the record alone shows the slow input."""
     causes = {"input_bound", "no_sharding", "no_accelerator"}
     path, one = planted(pair, causes, input_s=delay_s, overlap=0.4, gpus=True)
     by_cause = {finding.cause: finding for finding in one.causes}
@@ -89,21 +87,21 @@ def test_input_sharding_and_a_missing_accelerator_are_seen_in_a_loop(
 
 
 @pytest.mark.slow
-def test_a_slow_link_is_seen_in_a_loop(pair: Pair, delay_s: float) -> None:
+def test_loop_with_a_slow_link(pair: Pair, delay_s: float) -> None:
     planted(pair, {"slow_link"}, link_s=delay_s)
 
 
 @pytest.mark.slow
-def test_a_slow_rank_and_a_long_start_are_seen_in_a_loop(pair: Pair, delay_s: float) -> None:
-    """Of a loop that does not mark its parts."""
+def test_loop_with_a_slow_rank_and_a_long_start(pair: Pair, delay_s: float) -> None:
+    """The loop does not mark its parts."""
     told = {"worker": 1, "worker_s": delay_s, "start_s": 24 * delay_s, "parts": False}
     _, one = planted(pair, {"slow_worker", "start_up"}, **told)
     titles = {finding.cause: finding.title for finding in one.causes}
     assert titles["slow_worker"].startswith("rank 1 is slow")
 
 
-def test_experiments_with_threads_and_batch_are_made_at_the_end_of_a_loop(pair: Pair) -> None:
-    """What they cost differs between machines; that it was tried, and what with, does not."""
+def test_experiments_with_threads_and_batch_after_a_loop(pair: Pair) -> None:
+    """Their cost depends on the machine; the attempt and its settings do not."""
     one = explain([pair.run(threads=4, batch=4, steps=8)]).runs[0]
     (threads,) = (finding for finding in one.findings if finding.cause == "too_many_threads")
     (batch,) = (finding for finding in one.findings if finding.cause == "small_batch")
@@ -115,7 +113,7 @@ def test_experiments_with_threads_and_batch_are_made_at_the_end_of_a_loop(pair: 
     assert "with a batch 4 times as large" in batch.evidence[0]
 
 
-def test_work_that_grew_is_seen_in_two_loops(pair: Pair, healthy: Path) -> None:
+def test_grown_work_between_two_loops(pair: Pair, healthy: Path) -> None:
     """24 steps of 64 samples after 20 of 32."""
     both = explain([healthy, pair.run(world=1, steps=20)])
     assert [row.world for row in both.compared] == [1, 2]
@@ -123,7 +121,7 @@ def test_work_that_grew_is_seen_in_two_loops(pair: Pair, healthy: Path) -> None:
     assert grown.cost == pytest.approx(1 - 20 * 32 / (24 * 64))
 
 
-def test_explain_reads_well_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_as_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alone = write_run(tmp_path / "one", world=1)
     slow = write_run(tmp_path / "two", lambda rank, step: {"input_s": HEALTHY["input_s"] + 0.2})
     assert main(["explain", str(slow), str(alone)]) == 0
@@ -140,8 +138,8 @@ def test_explain_reads_well_and_as_json(tmp_path: Path, capsys: pytest.CaptureFi
     assert looked_for == {*CAUSES, "work_scaled"} - {"idle_device"}  # which only traces of devices have
 
 
-def test_the_dearest_cause_is_the_first_sentence_and_a_figure_shows_each_step(tmp_path: Path) -> None:
-    """From Python: 200 ms of 300 are a wait for the batch, and input is 201 of them."""
+def test_largest_cause_leads_and_a_figure_shows_each_step(tmp_path: Path) -> None:
+    """From Python: of 300 ms, 200 are a wait for the batch, and input takes 201."""
     slow = write_run(tmp_path / "two", lambda rank, step: {"input_s": HEALTHY["input_s"] + 0.2})
     told = answer.explain([slow])
     assert told.sections[0].takeaway.startswith("The input pipeline is too slow (67 % of the time)")
@@ -154,7 +152,7 @@ def test_the_dearest_cause_is_the_first_sentence_and_a_figure_shows_each_step(tm
     assert healthy.sections[0].takeaway == "No cause costs a tenth of the time of healthy or more."
 
 
-def test_what_disturbed_a_measurement_is_known_where_waits_for_a_processor_are(tmp_path: Path) -> None:
+def test_disturbances_are_known_from_cpu_waits(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", lambda rank, step: {"forward_s": 0.09 if rank else 0.03}, queued=(0.4, 0.6))
     assert answer.disturbances(run) == (
         "other processes use the host (40 % of the time); rank 1 is slow and the others wait for it (38 % of the time)"
@@ -164,7 +162,7 @@ def test_what_disturbed_a_measurement_is_known_where_waits_for_a_processor_are(t
     assert "whether other processes used the host is not known" in answer.disturbances(run)
 
 
-def test_explain_refuses_what_has_no_steps(tmp_path: Path) -> None:
+def test_explain_refuses_files_without_steps(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with pytest.raises(InputError, match="twice"):
         explain([run, run])

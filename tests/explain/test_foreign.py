@@ -1,4 +1,4 @@
-"""Traces of other tools and ages, and traces that contradict themselves: read, or refused for the true reason."""
+"""Traces of other tools and versions, and contradictory traces: read, or refused for the real reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", READ)
-def test_reads_traces_of_others(name: str) -> None:
+def test_reads_foreign_traces(name: str) -> None:
     made = answer.explain([FOLDER / name])
     text = json.dumps([*made.notes, *(vars(section) for section in made.sections)], default=str, ensure_ascii=False)
     for told in READ[name]:
@@ -45,13 +45,13 @@ def test_reads_traces_of_others(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refuses_for_the_true_reason(name: str) -> None:
+def test_refusal_states_the_real_reason(name: str) -> None:
     with pytest.raises(FileFormatError) as caught:
         profiler.read([FOLDER / name])
     assert REFUSED[name] in caught.value.message
 
 
-def test_every_file_has_its_expectation() -> None:
+def test_every_file_has_an_expected_result() -> None:
     assert {path.name for path in FOLDER.iterdir()} == READ.keys() | REFUSED.keys()
 
 
@@ -62,8 +62,8 @@ def as_strings(trace: str) -> str:
     )
 
 
-def test_the_same_trace_however_it_is_written(tmp_path: Path) -> None:
-    """Zipped, compressed, times in strings, a counter that is nan: the same steps and the same device."""
+def test_equal_traces_in_different_formats(tmp_path: Path) -> None:
+    """Zipped, compressed, with times as strings, or with a NaN counter: equal steps and device time."""
     text = (FOLDER / "rocm_mi250.json").read_text()
     (whole,) = profiler.read([FOLDER / "rocm_mi250.json"])
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
@@ -77,7 +77,7 @@ def test_the_same_trace_however_it_is_written(tmp_path: Path) -> None:
         assert found.first.device == whole.first.device
 
 
-def test_names_that_differ_stay_different() -> None:
+def test_different_names_stay_different() -> None:
     names = ["void " + "cutlass<" * 12 + end for end in ("nn>", "nt>", "tn>")] + ["relu"]
     short = distinguished(names)
     assert len(set(short)) == 4

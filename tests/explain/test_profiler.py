@@ -1,4 +1,4 @@
-"""Traces of torch.profiler: real ones of loops on the CPU, one of two ranks, and made-up intervals of a GPU."""
+"""Traces of torch.profiler: real CPU loops, two ranks, and synthetic GPU intervals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from chronograd.report.terminal import plain_console, render_terminal
 
 
 def traced(path: Path, input_s: float = 0.0, sleep_s: float = 0.0, batch: int = 64) -> Path:
-    """Six steps of a small network, with a loader that takes so long."""
+    """Trace six steps of a small network with a slow loader."""
     network = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(32 * 784, 10))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 
@@ -56,7 +56,7 @@ def traced(path: Path, input_s: float = 0.0, sleep_s: float = 0.0, batch: int = 
     return path
 
 
-def test_input_of_a_real_trace_is_found(tmp_path: Path) -> None:
+def test_slow_input_in_a_real_trace(tmp_path: Path) -> None:
     healthy = explain([traced(tmp_path / "a.json")]).runs[0]
     assert "input_bound" not in [c.cause for c in healthy.causes]
     step_s = healthy.split.step_s.value
@@ -71,7 +71,7 @@ def test_input_of_a_real_trace_is_found(tmp_path: Path) -> None:
 
 
 def gpu_trace(path: Path, rank: int, wait_us: float, idle_us: float = 0.0) -> Path:
-    """Four steps: 1000 us of kernels, then an all-reduce of which `wait_us` are exposed, then nothing for `idle_us`."""
+    """Return four steps: 1000 us of kernels, an all-reduce with `wait_us` exposed, then `idle_us` without work."""
     events = []
     at = 0.0
     for step in range(4):
@@ -86,7 +86,7 @@ def gpu_trace(path: Path, rank: int, wait_us: float, idle_us: float = 0.0) -> Pa
     return path
 
 
-def test_two_ranks_of_a_gpu_trace_are_one_run(tmp_path: Path) -> None:
+def test_two_gpu_ranks_are_one_run(tmp_path: Path) -> None:
     paths = [gpu_trace(tmp_path / f"{rank}.json", rank, wait_us=4000) for rank in range(2)]
     (run,) = read(paths)
     assert run.world == 2
@@ -97,7 +97,7 @@ def test_two_ranks_of_a_gpu_trace_are_one_run(tmp_path: Path) -> None:
 
 
 def ranked(path: Path, rank: int, at: float, device: str = "X", world: int = 8, base_ns: int = 0) -> Path:
-    """A kernel of 100 us of one rank, from `at` microseconds on."""
+    """Return a kernel of 100 us of one rank, which starts at `at` microseconds."""
     told = {"distributedInfo": {"rank": rank, "world_size": world, "backend": "nccl"}, "baseTimeNanoseconds": base_ns}
     events = [("kernel", "gemm", at, 100.0, {"tid": 7, "device": 0})]
     return written(path, events, **told, deviceProperties=[{"id": 0, "name": device}])
@@ -116,7 +116,7 @@ def ranked(path: Path, rank: int, at: float, device: str = "X", world: int = 8, 
         ({"rank": 0}, [[0], [0]]),
     ],
 )
-def test_ranks_of_one_run_ran_on_alike_devices_at_the_same_time(
+def test_ranks_of_one_run_have_equal_devices_and_times(
     tmp_path: Path, others: dict[str, Any], runs: list[list[int]]
 ) -> None:
     paths = [ranked(tmp_path / "a.json", 0, 0.0), ranked(tmp_path / "b.json", **({"rank": 3, "at": 50.0} | others))]
@@ -125,7 +125,7 @@ def test_ranks_of_one_run_ran_on_alike_devices_at_the_same_time(
     assert [run.name for run in found] == ["a.json", "b.json"][: len(runs)]
 
 
-def test_two_ranks_before_and_after_are_two_runs_in_the_order_given(tmp_path: Path) -> None:
+def test_two_ranks_before_and_after_are_two_runs(tmp_path: Path) -> None:
     paths = []
     for when, at in (("before", 0.0), ("after", 1e6)):
         (tmp_path / when).mkdir()
@@ -135,7 +135,7 @@ def test_two_ranks_before_and_after_are_two_runs_in_the_order_given(tmp_path: Pa
     assert [list(run.ranks) for run in (after, before)] == [[0, 1], [0, 1]]
 
 
-def test_a_folder_of_traces_stands_for_these(tmp_path: Path) -> None:
+def test_folder_of_traces(tmp_path: Path) -> None:
     for rank in range(2):
         ranked(tmp_path / f"host_{rank}.17000{rank}.pt.trace.json", rank, 0.0, world=2)
     (tmp_path / "notes.txt").write_text("")
@@ -143,8 +143,8 @@ def test_a_folder_of_traces_stands_for_these(tmp_path: Path) -> None:
     assert list(one.run.ranks) == [0, 1]
 
 
-def test_of_eight_ranks_none_is_left_out(tmp_path: Path) -> None:
-    """Not on a screen of 80 letters, and on a page in tables that are no wider than a telephone."""
+def test_all_eight_ranks_are_shown(tmp_path: Path) -> None:
+    """On a screen of 80 letters, and on an HTML page with tables no wider than a phone."""
     answer = answer_of([ranked(tmp_path / f"{rank}.json", rank, 0.0) for rank in range(8)])
     text = render_terminal(answer, plain_console(80), full_with="--full")
     assert max(map(len, text.splitlines())) <= 80
@@ -176,8 +176,8 @@ def test_long_names_leave_room_for_numbers(
         assert any(line.startswith("run 2  computation") and "20 µs" in line for line in lines)
 
 
-def test_a_graph_that_is_captured_is_no_reason_for_one(tmp_path: Path) -> None:
-    """Kernels do not run while it is captured: the idle time says nothing."""
+def test_cuda_graph_capture_is_not_idle_time(tmp_path: Path) -> None:
+    """No kernels run during the capture, so the idle time is meaningless."""
     events: list[tuple[str, str, float, float, dict[str, Any]]] = [
         ("kernel", "gemm", 0.0, 10.0, {"device": 0}),
         ("cuda_runtime", "cudaStreamBeginCapture", 20.0, 5.0, {}),
@@ -196,14 +196,14 @@ def test_a_graph_that_is_captured_is_no_reason_for_one(tmp_path: Path) -> None:
     assert "captures a graph" in (error.value.hint or "")
 
 
-def test_a_gpu_that_waits_for_launches_is_idle(tmp_path: Path) -> None:
+def test_gpu_waiting_for_launches_is_idle(tmp_path: Path) -> None:
     paths = [gpu_trace(tmp_path / f"{rank}.json", rank, wait_us=0, idle_us=1500) for rank in range(2)]
     found = explain(paths).causes[0]
     assert found.cause == "idle_device"
     assert found.cost == pytest.approx(0.6)
 
 
-def test_intervals_are_arithmetic() -> None:
+def test_interval_arithmetic() -> None:
     one = Intervals.union([(5, 7), (0, 2), (1, 3), (4, 4)])
     assert (one.starts.tolist(), one.ends.tolist()) == ([0, 5], [3, 7])
     assert one.within(np.array([0, 2, 3, 6]), np.array([10, 6, 5, 6])).tolist() == [5, 2, 0, 0]
@@ -214,7 +214,7 @@ def test_intervals_are_arithmetic() -> None:
     assert Intervals.union([]).within(np.array([0]), np.array([1])).tolist() == [0]
 
 
-def test_intervals_agree_with_counting_ticks() -> None:
+def test_intervals_match_counted_ticks() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
         given = [sorted(pair) for pair in rng.integers(0, 60, (rng.integers(1, 12), 2)).tolist()]
@@ -242,12 +242,12 @@ def test_intervals_agree_with_counting_ticks() -> None:
         ("small_reduce_kernel", False),
     ],
 )
-def test_communication_is_told_by_names(name: str, is_it: bool) -> None:
+def test_communication_is_recognized_by_names(name: str, is_it: bool) -> None:
     assert is_communication(name) is is_it
 
 
 def written(path: Path, events: list[tuple[str, str, float, float, dict[str, Any]]], **told: Any) -> Path:
-    """A trace of complete events: category, name, start and duration in microseconds, and arguments."""
+    """Write a trace of complete events: category, name, start and duration in microseconds, and arguments."""
     raw = [
         {
             "ph": "X",
@@ -276,8 +276,8 @@ ONE_STEP = [
 ]
 
 
-def test_one_rank_of_eight_shows_its_exposed_communication(tmp_path: Path) -> None:
-    """Of 1000 us 300 are computed, 450 exchanged alone, 50 copied alone, and 200 idle."""
+def test_exposed_communication_of_one_rank_of_eight(tmp_path: Path) -> None:
+    """Of 1000 us, 300 are computation, 450 exposed exchange, 50 exposed copies, and 200 idle."""
     one = explain([written(tmp_path / "t.json", [(*e[:4], dict(e[4])) for e in ONE_STEP], **RANK_OF_8)]).runs[0]
     device = one.run.first.device
     assert device is not None
@@ -301,15 +301,15 @@ def test_one_rank_of_eight_shows_its_exposed_communication(tmp_path: Path) -> No
     assert "1 of 8 ranks are available" in one.causes[0].evidence[-1]
 
 
-def test_a_trace_of_one_step_has_a_wider_interval_and_says_so(tmp_path: Path) -> None:
+def test_trace_of_one_step_states_its_wider_interval(tmp_path: Path) -> None:
     run = explain([written(tmp_path / "t.json", [(*e[:4], dict(e[4])) for e in ONE_STEP], **RANK_OF_8)]).runs[0]
     step = run.split.step_s
     assert (step.value, step.low, step.high) == pytest.approx((1e-3, 0.8e-3, 1.2e-3))
     assert any("one step" in note for note in run.run.notes)
 
 
-def test_steps_begin_with_the_first_kernel_launched_in_them(tmp_path: Path) -> None:
-    """The host is 1000 us ahead: by its clock the device would have computed nothing in the first step."""
+def test_steps_begin_with_their_first_kernel(tmp_path: Path) -> None:
+    """The host is 1000 us ahead: by its clock the device would be idle in the first step."""
     events: list[tuple[str, str, float, float, dict[str, Any]]] = []
     for step in range(5):
         events.append(("user_annotation", f"ProfilerStep#{step}", 500.0 * step, 500.0, {}))
@@ -321,8 +321,8 @@ def test_steps_begin_with_the_first_kernel_launched_in_them(tmp_path: Path) -> N
     assert run.split.share("idle_s") == pytest.approx(0.25)
 
 
-def test_idle_time_is_of_what_the_host_did(tmp_path: Path) -> None:
-    """Kernels of 100 us from 0, 300, 600 and 1000 on: gaps of 200 after a synchronisation, of 200 in input, and of 300."""
+def test_idle_time_is_attributed_to_host_activity(tmp_path: Path) -> None:
+    """Kernels of 100 us from 0, 300, 600 and 1000: gaps of 200 after a synchronisation, 200 in input, and 300."""
     events = [
         *(("kernel", "gemm", at, 100.0, {"tid": 7, "device": 0}) for at in (0.0, 300.0, 600.0, 1000.0)),
         ("cuda_runtime", "cudaStreamSynchronize", 50.0, 60.0, {}),
@@ -334,7 +334,7 @@ def test_idle_time_is_of_what_the_host_did(tmp_path: Path) -> None:
     assert (device.synchronizing_s, device.input_s, device.launching_s) == pytest.approx((200e-6, 200e-6, 300e-6))
 
 
-def test_of_several_devices_the_busiest_is_told(tmp_path: Path) -> None:
+def test_busiest_of_several_devices_is_reported(tmp_path: Path) -> None:
     events = [("kernel", "gemm", 0.0, 10.0, {"device": 0}), ("kernel", "gemm", 100.0, 50.0, {"device": 1})]
     device = explain([written(tmp_path / "t.json", events)]).runs[0].run.first.device
     assert device is not None
@@ -342,14 +342,14 @@ def test_of_several_devices_the_busiest_is_told(tmp_path: Path) -> None:
     assert "busiest of 2" in device.name
 
 
-def test_names_of_2021_are_read(tmp_path: Path) -> None:
+def test_operator_names_of_2021(tmp_path: Path) -> None:
     events = [("Kernel", "gemm", 0.0, 10.0, {"device": 0}), ("Memcpy", "Memcpy HtoD", 10.0, 10.0, {"device": 0})]
     device = explain([written(tmp_path / "t.json", events)]).runs[0].run.first.device
     assert device is not None
     assert (device.share(device.computation_s), device.share(device.copies_s)) == pytest.approx((0.5, 0.5))
 
 
-def test_two_traces_of_one_rank_are_laid_side_by_side(tmp_path: Path) -> None:
+def test_two_traces_of_one_rank_are_compared(tmp_path: Path) -> None:
     paths = [
         written(tmp_path / f"{length}.json", [("kernel", "gemm", 0.0, length, {"device": 0})])
         for length in (10.0, 20.0)
@@ -364,7 +364,7 @@ def test_two_traces_of_one_rank_are_laid_side_by_side(tmp_path: Path) -> None:
         ([("cpu_op", "aten::mm", 0.0, 5.0, {})], {"distributedInfo": {"backend": "nccl"}}),
     ],
 )
-def test_a_trace_whose_device_is_missing_is_refused(tmp_path: Path, events: list[Any], told: dict[str, Any]) -> None:
+def test_trace_without_its_device_is_refused(tmp_path: Path, events: list[Any], told: dict[str, Any]) -> None:
     with pytest.raises(ChronogradError, match="no kernel"):
         explain([written(tmp_path / "t.json", [*events, ("user_annotation", "ProfilerStep#1", 0.0, 9.0, {})], **told)])
 
@@ -376,8 +376,8 @@ PUBLIC = list(csv.DictReader(_TABLE.read_text().splitlines())) if _TABLE.is_file
 
 @pytest.mark.skipif(not PUBLIC, reason="CHRONOGRAD_DATA has no folder of traces")
 @pytest.mark.parametrize("row", PUBLIC, ids=lambda row: str(row["file"]).removesuffix(".json.gz"))
-def test_public_traces_are_explained_or_refused_for_a_reason(row: dict[str, str]) -> None:
-    """Shares agree with a plain union of intervals, within 2 points; without kernels there is nothing to tell of a device."""
+def test_public_traces_are_explained_or_refused(row: dict[str, str]) -> None:
+    """Shares agree with a simple union of intervals within 2 percentage points."""
     path = TRACES / row["file"]
     if (
         not row["busy_pct"] and row["world_size"] != "300"
@@ -416,14 +416,14 @@ def test_public_traces_are_explained_or_refused_for_a_reason(row: dict[str, str]
         "\x1f\x8bno",
     ],
 )
-def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_trace_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(text.encode("latin1"))
     with pytest.raises(FileFormatError):
         explain([path])
 
 
-def test_a_trace_without_steps_says_what_to_do(tmp_path: Path) -> None:
+def test_trace_without_steps_states_a_remedy(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     odd = [{"ph": "X", "ts": "1"}, 7, None, {"ph": "X", "ts": 1, "dur": -1, "name": "x"}]
     path.write_text(json.dumps({"traceEvents": odd}))

@@ -1,4 +1,4 @@
-"""What to do and what it would give, on runs whose figures are written down; comparisons with a busy machine are void."""
+"""Remedies and their gains on runs of known figures; comparisons on a busy machine are invalid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def remedies(path: Path, cause: str) -> dict[str, Remedy]:
     return {remedy.what: remedy for remedy in found.remedies}
 
 
-def test_a_slow_link_is_used_less_often_for_less_or_replaced(tmp_path: Path) -> None:
+def test_remedies_of_a_slow_link(tmp_path: Path) -> None:
     by_name = remedies(write_run(tmp_path / "run", start={"host": None}, **exposed(D)), "slow_link")
     wait_s = D + 0.001
     less_often = by_name["exchange once in 4 batches"]
@@ -43,14 +43,14 @@ def test_a_slow_link_is_used_less_often_for_less_or_replaced(tmp_path: Path) -> 
     assert less_often.how == "model.no_sync() around the others"
 
 
-def test_ranks_of_one_machine_are_not_told_to_get_a_faster_network(tmp_path: Path) -> None:
+def test_no_faster_network_for_ranks_of_one_machine(tmp_path: Path) -> None:
     one = remedies(write_run(tmp_path / "one", start={"host": "a"}, **exposed(D)), "slow_link")
     assert not any("Gbit/s" in what for what in one)
     assert "exchange once in 4 batches" in one
 
 
-def test_causes_are_sorted_by_the_cost_that_is_shown(tmp_path: Path) -> None:
-    """A start-up is a share of the run, others of a step: the largest number leads all the same."""
+def test_causes_are_sorted_by_the_shown_cost(tmp_path: Path) -> None:
+    """Start-up cost is a share of the run, other costs a share of a step; the largest number leads."""
     path = write_run(tmp_path / "run", start_up_s=60.0, **exposed(9 * D))
     causes = explain([path]).causes
     assert {cause.cause for cause in causes} >= {"start_up", "slow_link"}
@@ -58,14 +58,14 @@ def test_causes_are_sorted_by_the_cost_that_is_shown(tmp_path: Path) -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-def test_gradients_of_half_the_size_save_half_of_the_wait_at_least(tmp_path: Path) -> None:
-    """Without sizes of gradients nothing is known of another link."""
+def test_half_size_gradients_save_at_least_half_of_the_wait(tmp_path: Path) -> None:
+    """Without gradient sizes the gain of another link is unknown."""
     path = write_run(tmp_path / "run", what_if_batch=(0.09, 0.36), work={"gradient_bytes": None}, **exposed(D))
     assert remedies(path, "slow_link")["send gradients in fp16"].after_s == pytest.approx(STEP - (D + 0.001) / 2)
 
 
-def test_what_hides_behind_backward_is_predicted_of_a_network_that_is_known(tmp_path: Path) -> None:
-    """Half of the bytes over the link that explains the wait: more than half of it is gone, as much as `exchange` says."""
+def test_overlap_with_backward_is_predicted_for_known_networks(tmp_path: Path) -> None:
+    """Half of the bytes on the link that explains the wait: `exchange` predicts a gain above one half."""
     from chronograd.data.trace_job import trace_job
     from chronograd.explain.evidence import read
     from chronograd.explain.remedies import slow_link
@@ -100,7 +100,7 @@ def test_what_hides_behind_backward_is_predicted_of_a_network_that_is_known(tmp_
     assert after_s == pytest.approx(STEP - wait_s + exposed_s(bandwidth, 0.5), rel=0.01)
 
 
-def test_a_job_is_told_its_fields(tmp_path: Path) -> None:
+def test_remedies_name_the_fields_of_a_job(tmp_path: Path) -> None:
     from chronograd.explain.evidence import read
     from chronograd.explain.remedies import slow_link
     from chronograd.explain.split import split
@@ -114,7 +114,7 @@ def test_a_job_is_told_its_fields(tmp_path: Path) -> None:
     assert "communication.compression=fp16" not in hows
 
 
-def test_a_slow_rank_gets_a_host_like_the_others_or_less_to_do(tmp_path: Path) -> None:
+def test_remedies_of_a_slow_rank(tmp_path: Path) -> None:
     by_name = remedies(write_run(tmp_path / "run", **slow_rank(D)), "slow_worker")
     own = (0.099, 0.199)
     assert by_name["give rank 1 a host like the others"].after_s == pytest.approx(STEP - (own[1] - own[0]))
@@ -127,10 +127,10 @@ def test_a_slow_rank_gets_a_host_like_the_others_or_less_to_do(tmp_path: Path) -
     (2, 0, {"keep the data in memory": 0.099}),
     (8, 1, {"keep the data in memory": 0.099, "2 loader workers instead of 1": 0.1}),
 ])  # fmt: skip
-def test_input_is_made_ready_beside_the_step_where_there_are_cores(
+def test_loader_workers_are_suggested_if_cores_are_free(
     tmp_path: Path, cores: int, workers: int, expected: dict[str, float]
 ) -> None:
-    """Two ranks on the host. One worker delivers a batch in a step of 200 ms, two in 100."""
+    """Two ranks on the host. One worker delivers a batch in a step of 200 ms; steps of 100 ms need two."""
     path = write_run(tmp_path / "run", start={"cores": cores}, work={"workers": workers}, **late(D, "input_s"))
     after = {name: remedy.after_s for name, remedy in remedies(path, "input_bound").items()}
     assert after == pytest.approx(expected)
@@ -143,7 +143,7 @@ def test_input_is_made_ready_beside_the_step_where_there_are_cores(
     # Of 90 ms 75 do not depend on the batch, nor do 8 of update and 1 of exchange: a batch four times as large saves 3/4.
     ("small_batch", {"what_if_batch": (0.09, 0.135)}, 0.1 - 0.75 * 0.084),
 ])  # fmt: skip
-def test_what_a_cause_costs_is_what_its_remedy_saves(
+def test_cost_of_a_cause_equals_the_saving_of_its_remedy(
     tmp_path: Path, cause: str, told: dict[str, Any], after_s: float
 ) -> None:
     (remedy,) = remedies(write_run(tmp_path / "run", **told), cause).values()
@@ -151,7 +151,7 @@ def test_what_a_cause_costs_is_what_its_remedy_saves(
     assert remedy.after_s == pytest.approx(after_s, abs=2e-4)
 
 
-def test_threads_are_told_by_their_number(tmp_path: Path) -> None:
+def test_thread_remedy_states_the_number(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", start={"threads": 16}, what_if_threads=(0.09, 0.03))
     (remedy,) = remedies(path, "too_many_threads").values()
     assert remedy.what == "1 thread for each rank"
@@ -159,14 +159,14 @@ def test_threads_are_told_by_their_number(tmp_path: Path) -> None:
     assert remedy.after_s < 0.5 * remedy.before_s
 
 
-def test_one_start_for_several_runs(tmp_path: Path) -> None:
+def test_one_start_up_for_several_runs(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", start_up_s=20.0)
     (remedy,) = remedies(path, "start_up").values()
     assert remedy.per == "run"
     assert remedy.before_s - remedy.after_s == pytest.approx(0.75 * 20.0, rel=0.1)
 
 
-def test_the_best_come_first_and_small_ones_are_left_out() -> None:
+def test_best_remedies_come_first_without_small_ones() -> None:
     made = [Remedy(str(after), "", 1.0, after) for after in (0.9, 0.5, 0.99, 0.7, 0.6, 0.8)]
     assert [remedy.what for remedy in ranked(made)] == ["0.5", "0.6", "0.7", "0.8"]
     assert len(ranked(made)) == MAX_REMEDIES
@@ -180,8 +180,8 @@ def compared(*paths: Path) -> Explanation:
     return explain(list(paths))
 
 
-def test_a_busy_host_voids_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The reader's case: one rank beside others' work, two without; no efficiency is printed."""
+def test_busy_host_makes_a_comparison_unreliable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reported case: one rank on a busy host, two on a quiet one. No efficiency is printed."""
     alone = write_run(tmp_path / "one", lambda rank, step: more(0.4, "forward_s"), world=1, queued=(0.59,))
     both = write_run(tmp_path / "two")
     found = compared(alone, both)
@@ -198,15 +198,15 @@ def test_a_busy_host_voids_a_comparison(tmp_path: Path, capsys: pytest.CaptureFi
     assert "speed-up" not in text
 
 
-def test_more_than_ranks_can_do_is_void_whatever_slowed_the_first(tmp_path: Path) -> None:
-    """Steps of 501 ms on one rank and of 100 ms with twice the samples on two; nobody noted why."""
+def test_superlinear_speedup_is_unreliable(tmp_path: Path) -> None:
+    """Steps of 501 ms on one rank, and of 100 ms with twice the samples on two ranks, for an unknown reason."""
     work = {"rank_batch": 10}
     alone = write_run(tmp_path / "one", lambda rank, step: more(0.4, "forward_s"), world=1, work=work)
     both = write_run(tmp_path / "two", work=work)
     assert "2 ranks cannot process 10.02 times the samples of one" in compared(alone, both).void
 
 
-def test_a_quiet_comparison_stands(tmp_path: Path) -> None:
+def test_comparison_on_a_quiet_machine_is_valid(tmp_path: Path) -> None:
     quiet = compared(write_run(tmp_path / "one", world=1), write_run(tmp_path / "two"))
     assert quiet.void == ""
     assert quiet.as_data()["compared"][1]["speedup"] == pytest.approx(1.0, abs=0.02)

@@ -1,4 +1,4 @@
-"""Wall times alone: the published ones of a report, and the patterns that times can follow."""
+"""Wall times without traces: published times of a report, and possible patterns of times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PUBLISHED = {
 }
 
 
-def test_the_report_is_accounted_for_as_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_times_are_explained_as_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     table = DOCS / "hpc-report.csv"
     times = {network: tuple(run.wall_s for run in runs) for network, runs in read(table).items()}
     assert times == {name: pytest.approx(walls) for name, walls in PUBLISHED.items()}
@@ -43,13 +43,13 @@ def written(folder: Path, *rows: str) -> Path:
     return path
 
 
-def test_times_that_fall_as_they_should_have_no_cause(tmp_path: Path) -> None:
+def test_ideal_scaling_has_no_cause(tmp_path: Path) -> None:
     (account,) = explain(written(tmp_path, "a,1,100", "a,2,52", "a,4,26"))
     assert account.causes == ()
     assert "shared" in account.fits[0]
 
 
-def test_times_that_rise_with_nodes_are_communication(tmp_path: Path) -> None:
+def test_times_rising_with_nodes_are_communication(tmp_path: Path) -> None:
     (account,) = explain(written(tmp_path, "a,1,100", "a,2,130", "a,4,170"))
     assert account.causes == ("slow_link", "small_batch")
 
@@ -58,12 +58,12 @@ def test_times_that_rise_with_nodes_are_communication(tmp_path: Path) -> None:
     ("row", "said"),
     [("a,x,1", "nodes is 'x'"), ("a,1,soon", "wall is 'soon'"), ("a,1,0", "wall is '0'"), ("a,1", "wall is ''")],
 )
-def test_a_bad_row_is_named(tmp_path: Path, row: str, said: str) -> None:
+def test_bad_row_is_reported(tmp_path: Path, row: str, said: str) -> None:
     with pytest.raises(FileFormatError, match=said):
         explain(written(tmp_path, "a,1,2", row))
 
 
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+def test_file_without_a_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     for text in ("", "a,b\n1,2\n", "\0"):
         path.write_text(text)
@@ -73,7 +73,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
         explain(tmp_path / "none.csv")
 
 
-def test_repeated_rows_are_one_of_median_time(tmp_path: Path) -> None:
+def test_repeated_rows_use_the_median(tmp_path: Path) -> None:
     (account,) = explain(written(tmp_path, "cnn,1,100", "cnn,1,110", "cnn,1,90", "cnn,2,50"))
     assert "3 runs on 1 node differ by 20.0 %; their median is used" in account.seen
     assert account.causes == ()

@@ -1,7 +1,7 @@
-"""Runs whose every figure is written down: the files that a recorded loop leaves, without the loop.
+"""Runs of known figures: the files of a recorded loop, written without the loop.
 
-A healthy step of two ranks takes 100 ms: 1 ms of input, 30 of forward, 61 of backward, one of which is a wait for the other rank,
-and 8 of update. `at` says what another rank and step take instead.
+A healthy step of two ranks takes 100 ms: 1 ms of input, 30 of forward, 61 of backward with 1 ms of waiting for the
+other rank, and 8 of update. `at` sets other times for a rank and step.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ def write_run(
     page_faults: tuple[int, float] | None = None,
     has_parts: bool = True,
 ) -> Path:
-    """A run directory.
+    """Write a run directory.
 
     Args:
-        at: of a rank, from 0, and a step, from 1: the seconds that are not those of HEALTHY.
-        queued: of each rank, the share of the time in which it waited for a processor.
+        at: seconds that differ from HEALTHY, by rank (from 0) and step (from 1).
+        queued: share of the time in which each rank waited for a CPU core.
         start_up_s: from the start of recording to the first step.
-        start, work: what is different in these events.
-        what_if_batch: seconds of a rank's batch, and of one four times as large. what_if_threads: with 16, and with one.
-        page_faults: of each step of a rank, and the seconds of one.
+        start, work: changed fields of these events.
+        what_if_batch: seconds of a rank's batch, and of one four times as large.
+        what_if_threads: seconds with 16 threads, and with one.
+        page_faults: the number in each step of a rank, and the seconds of one.
         has_parts: whether the loop marked its parts.
     """
     run = RunDir.create(environment=environment or {}, out=path)
