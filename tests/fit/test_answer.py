@@ -1,4 +1,4 @@
-"""What `fit` says, from Python: the sentence that answers is first, and table, figure and data are of the same numbers."""
+"""Python answers of `fit`: the answering sentence comes first, and table, figure and data have equal numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_speeds(folder: Path) -> Path:
     return folder / "speeds.csv"
 
 
-def test_speed_answers_what_was_asked_first(tmp_path: Path) -> None:
+def test_speed_answers_the_question_first(tmp_path: Path) -> None:
     told = answer.speed([write_speeds(tmp_path)], pairs=[(16, 8)])
     (section,) = told.sections
     expected = f"{TRUTH.steps_per_s(16, 8):.4g}"
@@ -40,7 +40,7 @@ def test_speed_answers_what_was_asked_first(tmp_path: Path) -> None:
     assert plain.takeaway.startswith("Mean error of a point: 0.0 %, 0.0 % if the point is left out")
 
 
-def test_a_loss_says_when_its_target_is_reached_and_how_good_the_forecast_was() -> None:
+def test_loss_states_epoch_of_the_target_and_past_accuracy() -> None:
     """1 / (k/2 + 1/2) + 0.1 is 0.125 at epoch 79."""
     epochs = np.arange(1.0, 41.0)
     curve = LearningCurve("mine", epochs, 1 / (0.5 * epochs + 0.5) + 0.1, "loss", "epoch", Schedule("constant"))
@@ -55,7 +55,7 @@ def test_a_loss_says_when_its_target_is_reached_and_how_good_the_forecast_was() 
     assert untold.notes == ("one row is left out",)
 
 
-def test_what_is_stated_of_a_schedule_counts_before_what_a_log_says(tmp_path: Path) -> None:
+def test_stated_schedule_overrides_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("epoch,loss\n" + "".join(f"{k},{1 / k}\n" for k in range(1, 11)))
     assert loss_answer.read(log).schedule == Schedule()
@@ -63,6 +63,6 @@ def test_what_is_stated_of_a_schedule_counts_before_what_a_log_says(tmp_path: Pa
     assert loss_answer.read(log, drops=(3, 6), planned=20).schedule == Schedule("multi_step", (3, 6), 20)
 
 
-def test_a_loss_without_a_target_is_refused() -> None:
+def test_loss_without_a_target_is_refused() -> None:
     with pytest.raises(InputError, match="a job only has a target accuracy"):
         answer.batch([], "loss")

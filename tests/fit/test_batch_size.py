@@ -1,4 +1,4 @@
-"""Steps to a target by batch: what is planted is found, in numbers and in runs."""
+"""Steps to a target by batch size: planted values are recovered from numbers and from runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BATCHES = [16, 32, 64, 128, 256, 512]
 NONE = Quantity.missing("sample", "not asked for")
 
 
-def test_intervals_hold_what_noise_hides() -> None:
-    """Of steps with 10 % noise: the true noise scale, in about four of five intervals."""
+def test_intervals_cover_the_true_noise_scale() -> None:
+    """With 10 % noise on the steps, about four of five intervals cover the true noise scale."""
     truth, held = BatchModel(150, 9000), []
     for seed in range(60):
         noise = np.exp(np.random.default_rng(seed).normal(0, 0.1, len(BATCHES)))
@@ -28,7 +28,7 @@ def test_intervals_hold_what_noise_hides() -> None:
     assert 0.6 <= np.mean(held) <= 0.97
 
 
-def test_errors_are_of_what_is_fitted_over_what_was_counted() -> None:
+def test_errors_are_fitted_over_measured_steps() -> None:
     counted = [800.0, 420.0, 260.0, 190.0]
     found = fit_batches(BATCHES[:4], counted)
     assert found.errors == pytest.approx(np.asarray(found.model.steps(BATCHES[:4])) / counted - 1)
@@ -42,7 +42,7 @@ def test_steps_that_only_fall_have_no_critical_batch() -> None:
     assert math.isinf(BatchModel(0, 6400).noise_scale)
 
 
-def test_a_measured_scale_bounds_the_curve() -> None:
+def test_measured_noise_scale_limits_the_curve() -> None:
     measured = Quantity(value=100, unit="sample", low=50, high=300)
     found = from_noise_scale(400, 100, measured)
     assert found.model.steps([100, 50]).tolist() == [400, 600]
@@ -55,8 +55,8 @@ def test_a_measured_scale_bounds_the_curve() -> None:
         from_noise_scale(400, 100, NONE)
 
 
-def test_the_rate_with_the_fewest_steps_counts() -> None:
-    """Means over seeds; a rate of which a seed did not reach the target does not."""
+def test_learning_rate_with_the_fewest_steps_is_used() -> None:
+    """Means over seeds; a rate counts only if every seed reached the target."""
     steps = {0.1: [300.0, 500.0], 0.2: [390.0, 400.0], 0.4: [100.0, None]}
     runs = [
         BatchRun(f"{rate}/{i}", 32, rate, s, 1000, NONE) for rate, each in steps.items() for i, s in enumerate(each)

@@ -1,4 +1,4 @@
-"""Calibration from times: known rates are found again."""
+"""Calibration from times: known rates are recovered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ("gemm", "conv_3x3", "elementwise", "batch_norm")
 
 
 def block(kind: str, flops: float, bytes_moved: float, cast: float = 0.0) -> Work:
-    """One operator of a class; `cast` is the share of its bytes that also change their type and are laid out anew."""
+    """Return one operator of a class; `cast` is the share of its bytes that change dtype and layout."""
     one = np.ones(1)
     return Work(
         class_index=np.array([CLASSES.index(f"{kind}.forward")]),
@@ -51,7 +51,7 @@ def samples(truth: Calibration, noise: float = 0.0) -> list[Sample]:
     return found
 
 
-def test_rates_are_found_again() -> None:
+def test_rates_are_recovered() -> None:
     prior = replace(
         from_datasheet(catalog.device("cpu")), pass_s=0.0
     )  # one operator does not tell its launch from a pass's
@@ -67,8 +67,8 @@ def test_rates_are_found_again() -> None:
     assert fitted.sigma < 0.1
 
 
-def test_what_begins_a_pass_is_no_part_of_an_operator() -> None:
-    """Blocks of 1 to 64 products, each begun once: both costs are found; of whole networks the prior is kept."""
+def test_cost_of_starting_a_pass_is_separate() -> None:
+    """Blocks of 1 to 64 products separate both costs; from whole networks the fit returns the prior."""
     sheet = replace(from_datasheet(catalog.device("cpu")), pass_s=1e-4)
     classes = {**sheet.classes, "gemm.forward": replace(sheet.classes["gemm.forward"], launch_s=2e-5)}
     truth = replace(sheet, pass_s=4e-4, classes=classes)
@@ -91,8 +91,8 @@ def test_noise_is_reported_as_spread() -> None:
     assert fitted.provenance["samples"] == 60
 
 
-def test_few_samples_leave_the_prior_s_error_beside_their_own() -> None:
-    """Times that the prior tells exactly: the more there are, the less its own spread counts."""
+def test_few_samples_keep_the_priors_error() -> None:
+    """The prior predicts the times exactly; its spread counts less with more samples."""
     prior = from_datasheet(catalog.device("cpu"))
     exact = samples(prior)
     sigmas = [fit_calibration(exact[:n], prior, are_networks=True).sigma for n in (4, 8, 60)]
@@ -103,15 +103,15 @@ def test_few_samples_leave_the_prior_s_error_beside_their_own() -> None:
     assert fit_calibration(together, prior, are_networks=True).sigma == pytest.approx(prior.sigma)
 
 
-def test_a_fit_is_no_less_sure_of_the_device_for_a_host_that_nobody_knew() -> None:
-    """Samples of one group leave the prior's spread of the device as it was, though its host is the least known of all."""
+def test_unknown_host_does_not_widen_the_device_spread() -> None:
+    """Samples of one group keep the prior's spread of the device, although its host is the least certain part."""
     sheet = from_datasheet(catalog.device("v100"))
     prior = replace(sheet, sigma=0.1, class_sigma=dict.fromkeys(CLASSES, 0.1), host_sigma=0.4, host_launch_s=1e-2)
     own = [replace(s, group="one") for s in samples(prior)[:6]]
     assert fit_calibration(own, prior, are_networks=True).sigma <= 0.1
 
 
-def test_of_what_it_never_saw_a_fit_is_no_surer_than_of_what_it_saw() -> None:
+def test_spread_of_unseen_classes_is_at_least_that_of_seen_ones() -> None:
     prior = replace(from_datasheet(catalog.device("cpu")), class_sigma=dict.fromkeys(CLASSES, 0.05))
     noise = np.random.default_rng(1)
     noisy = [replace(s, seconds=s.seconds * math.exp(noise.normal(0, 0.3))) for s in samples(prior)]
@@ -120,8 +120,8 @@ def test_of_what_it_never_saw_a_fit_is_no_surer_than_of_what_it_saw() -> None:
     assert set(fitted.class_sigma.values()) == {fitted.sigma}
 
 
-def test_the_host_is_as_well_known_as_samples_show_it() -> None:
-    """Device seconds far below the host's, and far above: only the first tell of it."""
+def test_host_spread_depends_on_host_limited_samples() -> None:
+    """Device times far below the host's, and far above it: only the first inform about the host."""
     sheet = from_datasheet(catalog.device("v100"))
     small = [block("elementwise", 1e3, 1e3 * (1 + i)) for i in range(10)]
     large = [block("elementwise", 1e3, 1e11 * (1 + i)) for i in range(10)]
@@ -146,8 +146,8 @@ def test_too_few_samples_and_failed_ones_are_refused() -> None:
 
 
 @pytest.mark.parametrize("by_class", [True, False], ids=["by class", "shared"])
-def test_the_jacobian_is_the_derivative(by_class: bool) -> None:
-    """Against central differences, at a point where each term is at work: casts, layout, cache, host and device."""
+def test_jacobian_matches_finite_differences(by_class: bool) -> None:
+    """Central differences at a point where each term matters: casts, layout, cache, host and device."""
     sheet = from_datasheet(catalog.device("v100"), "fp16")
     classes = {**sheet.classes, "conv_3x3.forward": replace(sheet.classes["conv_3x3.forward"], out_width=2.0)}
     prior = replace(sheet, classes=classes, cache_bytes=1e6, cache_speedup=2.5, host_launch_s=5e-5, pass_s=2e-5)
@@ -175,8 +175,8 @@ def test_the_jacobian_is_the_derivative(by_class: bool) -> None:
         assert np.abs(exact[: len(problem.log_seconds), j]).max() > 1e-3, f"no sample tells of {name}"
 
 
-def test_a_shared_rate_scales_all_classes_alike() -> None:
-    """Whole networks do not tell launch costs of classes apart: classes keep the ratios of the prior."""
+def test_shared_rate_scales_all_classes_equally() -> None:
+    """Whole networks cannot separate launch costs of classes, so these stay at the prior's ratios."""
     prior = from_datasheet(catalog.device("v100"), "fp16")
     classes = {n: replace(r, launch_s=r.launch_s * (1 + i % 3)) for i, (n, r) in enumerate(prior.classes.items())}
     prior = replace(prior, classes=classes, host_launch_s=0.0)
@@ -187,8 +187,8 @@ def test_a_shared_rate_scales_all_classes_alike() -> None:
     assert ratios[0] == pytest.approx(3, rel=0.1)
 
 
-def test_a_near_prior_is_left_less() -> None:
-    """With a tight `prior_sd` rates stay closer to what a relative taught."""
+def test_tight_prior_keeps_rates_closer() -> None:
+    """`prior_sd` is small if a related device taught the prior."""
     prior = from_datasheet(catalog.device("cpu"))
     truth = replace(prior, classes={n: replace(r, compute=r.compute / 3) for n, r in prior.classes.items()})
     known = samples(truth)[:12]
@@ -201,7 +201,7 @@ def test_a_near_prior_is_left_less() -> None:
     assert moved(1.0) == pytest.approx(np.log(3), rel=0.1)
 
 
-def test_the_interval_is_the_rank_that_n_left_out_errors_allow() -> None:
-    """⌈0.8 · (9 + 1)⌉ = the 8th smallest of nine; of four even the largest, and not beyond."""
+def test_interval_is_a_rank_of_leave_one_out_errors() -> None:
+    """⌈0.8 · (9 + 1)⌉ = the 8th smallest of nine; of four errors the largest."""
     assert _middle_80(np.array([1.0, -2, 3, -4, 5, -6, 7, -8, 9])) == 8
     assert _middle_80(np.array([1.0, -2, 3, -4])) == 4

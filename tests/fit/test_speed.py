@@ -1,4 +1,4 @@
-"""Speed models from few points: what is planted is found, and intervals hold it."""
+"""Speed models from few points: planted values are recovered and intervals cover them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ W = [1, 2, 4, 8, 1, 4, 8, 12, 2, 6]
 P = [1, 1, 2, 2, 4, 4, 4, 8, 8, 1]
 
 
-def test_published_coefficients_are_found_again() -> None:
+def test_published_coefficients_are_recovered() -> None:
     found = fit_speed(W, P, OPTIMUS_RESNET50.steps_per_s(W, P), batch=40)
     assert found.model.coefficients == pytest.approx(OPTIMUS_RESNET50.coefficients, abs=1e-6)
     found = fit_speed(W, P, OPTIMUS_RESNET50_ASYNCHRONOUS.steps_per_s(W, P))
@@ -23,8 +23,8 @@ def test_published_coefficients_are_found_again() -> None:
     assert np.abs(found.left_out).max() < 1e-6
 
 
-def test_intervals_hold_what_noise_hides() -> None:
-    """Of speeds with 5 % noise: the true speed at a pair never timed, in about four of five intervals."""
+def test_intervals_cover_the_true_speed() -> None:
+    """With 5 % noise, about four of five intervals cover the true speed at an untimed pair."""
     truth, held = OPTIMUS_RESNET50, []
     for seed in range(60):
         noise = np.exp(np.random.default_rng(seed).normal(0, 0.05, len(W)))
@@ -35,8 +35,8 @@ def test_intervals_hold_what_noise_hides() -> None:
     assert 0.65 <= np.mean(held) <= 0.97
 
 
-def test_refits_deviate_as_the_mean_of_the_points_does() -> None:
-    """Four timings of one pair, 5 % off either way, and one coefficient: the deviation is 5 % over the root of three."""
+def test_refits_deviate_like_the_mean_of_the_points() -> None:
+    """Four timings of one pair, off by 5 % in both directions, and one coefficient: the deviation is 5 % / √3."""
     found = fit_speed([1] * 4, [1] * 4, np.exp([0.05, -0.05, 0.05, -0.05]), draws=4000)
     assert (found.draws[:, 1:] == 0).all()
     assert np.log(found.draws[:, 0]).std() == pytest.approx(0.05 / 3**0.5, rel=0.05)
@@ -51,7 +51,7 @@ def test_too_few_points_are_refused() -> None:
         fit_speed([1, 2, 4, 8], [1, 1, 1, 1], [1, 1, 0, 1])
 
 
-def test_points_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:
+def test_points_are_read_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     table = tmp_path / "speeds.csv"
     table.write_text("workers,servers,step_time_s,batch\n2,1,0.5,32\n4,2,0.25,\n")
     assert read_points(table) == [SpeedPoint(2, 1, 2.0, None, 32.0), SpeedPoint(4, 2, 4.0)]

@@ -1,4 +1,4 @@
-"""Tables of throughputs: what is inferred, what is refused."""
+"""Throughput tables: inferred values and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_timm_names_and_columns_are_read(tmp_path: Path) -> None:
     assert table.stated(precision="fp32", layout=None).precision == "fp32"
 
 
-def test_a_compiled_training_table(tmp_path: Path) -> None:
+def test_compiled_training_table(tmp_path: Path) -> None:
     name = "benchmark-train-fp32-nchw-pt291-cpu-i7_12700h-dynamo.csv"
     table = read_table(write(tmp_path / name, "model,train_samples_per_sec,train_batch_size\na,10,5\n"))
     assert (table.phase, table.device, table.is_compiled) == ("training", "i7_12700h", True)
@@ -44,7 +44,9 @@ def test_a_compiled_training_table(tmp_path: Path) -> None:
         ("fp32-nchw-pt221-cpu-i9_10940x-dynamo", "fp32", "i9_10940x", True),
     ],
 )
-def test_every_form_of_timm_s_names(tmp_path: Path, words: str, precision: str, device: str, is_compiled: bool) -> None:
+def test_all_forms_of_timm_file_names(
+    tmp_path: Path, words: str, precision: str, device: str, is_compiled: bool
+) -> None:
     path = write(tmp_path / f"benchmark-infer-{words}.csv", "model,infer_samples_per_sec,infer_batch_size\na,10,5\n")
     table = read_table(path)
     assert (table.precision, table.device, table.is_compiled) == (precision, device, is_compiled)
@@ -72,12 +74,12 @@ def test_any_table_with_a_step_time(tmp_path: Path) -> None:
         ("model,infer_samples_per_sec,train_samples_per_sec,batch\na,9,3,1\n", "for inference and training"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_unreadable_tables_are_reported(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(FileFormatError, match=message):
         read_table(write(tmp_path / "t.csv", text))
 
 
-def test_rows_are_chosen_by_the_seed_alone(tmp_path: Path) -> None:
+def test_row_choice_depends_on_the_seed_only(tmp_path: Path) -> None:
     lines = "".join(f"m{i},1,{i + 1}\n" for i in range(50))
     rows = read_table(write(tmp_path / "t.csv", "model,batch,throughput\n" + lines)).rows
     first = shuffled(rows, 3)
@@ -92,15 +94,17 @@ def test_rows_are_chosen_by_the_seed_alone(tmp_path: Path) -> None:
     ("digits", "torch", "has_fused_attention"),
     [("112", "1.12", False), ("113", "1.13", False), ("210", "2.1.0", True), ("240", "2.4.0", True)],
 )
-def test_torch_and_what_follows_from_it(tmp_path: Path, digits: str, torch: str, has_fused_attention: bool) -> None:
-    """`scaled_dot_product_attention` came with PyTorch 2.0."""
+def test_torch_version_implies_fused_attention(
+    tmp_path: Path, digits: str, torch: str, has_fused_attention: bool
+) -> None:
+    """PyTorch 2.0 introduced `scaled_dot_product_attention`."""
     name = f"benchmark-infer-amp-nchw-pt{digits}-cu113-rtx3090.csv"
     table = read_table(write(tmp_path / name, "model,infer_samples_per_sec,infer_batch_size\na,10,5\n"))
     assert (table.torch, table.has_fused_attention) == (torch, has_fused_attention)
     assert (table.device, table.mode, table.channels_last, table.name) == ("rtx3090", "inference", False, name)
 
 
-def test_what_is_stated_wins_and_what_nobody_says_is_assumed() -> None:
+def test_stated_values_win_and_missing_ones_are_assumed() -> None:
     table = ThroughputTable("somewhere/t.csv", ())
     assert (table.channels_last, table.is_compiled, table.has_fused_attention, table.torch) == (
         False,
@@ -119,7 +123,7 @@ def test_what_is_stated_wins_and_what_nobody_says_is_assumed() -> None:
     )
 
 
-def test_columns_of_a_phase_say_it_under_any_name(tmp_path: Path) -> None:
+def test_phase_is_inferred_from_the_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.csv", "model,train_samples_per_sec,train_batch_size\na,10,5\n")
     assert read_table(path).mode == "training"
     with pytest.raises(FileFormatError, match=r"figures for training .*, not for inference"):
@@ -141,7 +145,7 @@ f,inf,V100,,fp16,0,32,110
 """
 
 
-def test_rows_that_ran_otherwise_are_left_out_and_told(tmp_path: Path) -> None:
+def test_rows_with_other_settings_are_skipped_and_reported(tmp_path: Path) -> None:
     table = read_table(write(tmp_path / "t.csv", MIXED))
     assert table.rows[4].seconds == pytest.approx(8 * 16 / 800)
     asked = table.stated(device="v100", precision="fp16", phase="inference").matched()
@@ -164,14 +168,12 @@ def test_rows_that_ran_otherwise_are_left_out_and_told(tmp_path: Path) -> None:
         ({"device": "t4", "phase": "training"}, "no row of t.csv has device t4, phase training"),
     ],
 )
-def test_rows_that_differ_in_what_nobody_states_are_asked_about(
-    tmp_path: Path, stated: dict[str, str], message: str
-) -> None:
+def test_mixed_rows_need_a_stated_setting(tmp_path: Path, stated: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_table(write(tmp_path / "t.csv", MIXED)).stated(**stated).matched()
 
 
-def test_what_all_rows_say_is_said_of_the_table(tmp_path: Path) -> None:
+def test_common_setting_of_all_rows_applies_to_the_table(tmp_path: Path) -> None:
     text = "model,phase,device,precision,batch,step_time_s\na,train,a100,tf32,8,0.1\nb,train,a100,tf32,8,0.2\n"
     table = read_table(write(tmp_path / "t.csv", text))
     assert (table.phase, table.precision, table.device) == ("training", "tf32", "a100-40")
@@ -183,7 +185,7 @@ def test_what_all_rows_say_is_said_of_the_table(tmp_path: Path) -> None:
 
 @pytest.mark.published
 @pytest.mark.skipif(not os.environ.get("CHRONOGRAD_MEASURED"), reason="needs published tables")
-def test_published_rows_of_one_way_of_running() -> None:
+def test_published_rows_of_one_execution_mode() -> None:
     path = Path(os.environ["CHRONOGRAD_MEASURED"]) / "nvidia_deeplearningexamples" / "resnet50.csv"
     table = read_table(path).stated(device="v100", precision="fp16", phase="inference").matched()
     assert len(table.rows) == 18
