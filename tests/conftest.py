@@ -1,4 +1,4 @@
-"""What tests share: a home of their own, this machine calibrated once, in seconds, and ranks that start in a moment."""
+"""Shared test fixtures: a separate home folder, one fast calibration of this machine, and forked ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVER = pytest.StashKey[Server]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before tests are collected: devices and links that this user has measured are not there, only the catalogue."""
+    """Hide the user's devices and links before the collection of tests, so only the catalogue remains."""
     # Threads of a rank that wait for each other sleep; they would spin on cores that other test processes have.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # How long an example takes to draw and to run depends on the machine and what else it does.
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """One thread for each of several test processes: threads of one would wait, spinning, for cores that another has."""
+    """Use one thread per test process, as more threads would spin while they wait for cores."""
     # PyTorch imports Triton when it first traces; in a process that has TensorFlow by then, Triton's library crashes.
     if all(importlib.util.find_spec(name) for name in ("triton", "tensorflow")):
         importlib.import_module("triton")
@@ -58,14 +58,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before any fixture of the test, as it may start ranks for a whole module."""
-    parts.skip_what_is_missing(item)
+    """Run before any fixture of the test, which may start ranks for a whole module."""
+    parts.skip_missing_parts(item)
     item.config.stash[SERVER].is_used = item.get_closest_marker("real_exec") is None
 
 
 @pytest.fixture(scope="session", autouse=True)
 def fork_server(pytestconfig: pytest.Config) -> Iterator[Server]:
-    """Ranks are forked from a process that has imported PyTorch, but for tests marked `real_exec`."""
+    """Fork ranks from a process that has imported PyTorch, except in tests marked `real_exec`."""
     with pytest.MonkeyPatch.context() as patch, pytestconfig.stash[SERVER] as server:
         patch.setattr("chronograd.launch.processes.Popen", server.popen)
         patch.setattr("chronograd.calibrate.workers.Popen", server.popen)
@@ -74,7 +74,7 @@ def fork_server(pytestconfig: pytest.Config) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def calibrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder that holds the device `local`, measured with the shortest clock, once for all test processes."""
+    """A data folder with the device `local`, measured with the shortest clock, once for all test processes."""
     from chronograd.calibrate.machine import Setup, calibrate, save_local
 
     shared = tmp_path_factory.getbasetemp()
@@ -95,5 +95,5 @@ def calibrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def local_device(calibrated_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`local` is a device, for this test."""
+    """Make `local` a device for this test."""
     monkeypatch.setenv("XDG_DATA_HOME", str(calibrated_home))

@@ -1,10 +1,10 @@
-"""Ranks in a moment: a process that has imported PyTorch forks them, where a new interpreter would import it for seconds.
+"""Fast start of ranks: a process that has imported PyTorch forks them, which saves seconds of imports.
 
-`popen` starts a command as `subprocess.Popen` does. What it forks has the session, environment, folder, files and exit
-status that a new interpreter would have, and runs its module from the first line, as `python -m` does. Other commands are
-started as ever. Tests marked `real_exec` show that new interpreters do the same.
+`popen` starts a command like `subprocess.Popen`. The fork has the same session, environment, folder, files and exit
+status as a new interpreter, and runs its module from the first line, like `python -m`. Other commands start as usual.
+Tests marked `real_exec` show that new interpreters behave the same.
 
-    python fork_server.py SOCKET    the server; it ends with its standard input
+    python fork_server.py SOCKET    # the server; it ends with its standard input
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NUMBER = struct.Struct("<i")
 
 
 class Server:
-    """The process that forks, started with the first command for it. As a context it ends it."""
+    """The forking process, started at its first command. The context manager ends it."""
 
     def __init__(self) -> None:
         self.is_used = True
@@ -61,7 +61,7 @@ class Server:
         self._lock = threading.Lock()
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any] | ForkedProcess:
-        """Start a command: forked if it is one of MODULES, else by a new interpreter."""
+        """Start a command: forked if it is one of MODULES, otherwise in a new interpreter."""
         environment = options.get("env") or os.environ
         if not self.is_used or not is_forked(command) or _at_start(environment) != _at_start(self._environment):
             return subprocess.Popen(command, **options)
@@ -95,7 +95,7 @@ class Server:
 
 
 class ForkedProcess:
-    """What `subprocess.Popen` has, as far as launchers use it."""
+    """The part of `subprocess.Popen` that launchers use."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class ForkedProcess:
 
 
 def is_forked(command: Sequence[str]) -> bool:
-    """Whether the server runs this command."""
+    """Return whether the server runs this command."""
     return tuple(command[:2]) == (sys.executable, "-m") and command[2] in MODULES
 
 
@@ -224,7 +224,7 @@ def main(path: str) -> None:
 
 
 def _serve(listener: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request, tell how each fork ended. Returns None at the end, and in a fork its request."""
+    """Fork for each request and report the end of each fork. Returns None at the end, and in a fork its request."""
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
     signal.set_wakeup_fd(wakes.fileno())
@@ -270,7 +270,7 @@ def _tell_ended(children: dict[int, socket.socket]) -> None:
 
 
 def _take_place(request: Mapping[str, Any], files: Sequence[int], connection: socket.socket) -> None:
-    """The session and files of this fork, before it says its number: from then on it may be signalled as a group."""
+    """Set up the session and files of this fork, before it reports its process id and may receive signals."""
     if request["new_session"]:
         os.setsid()
     for number, file in enumerate(files):
@@ -282,7 +282,7 @@ def _take_place(request: Mapping[str, Any], files: Sequence[int], connection: so
 
 
 def _run(request: Mapping[str, Any], libraries: Sequence[str], path: str) -> None:
-    """What `python -m MODULE ...` does once it has started."""
+    """Run a module as `python -m MODULE ...` does after the start of the interpreter."""
     environment: dict[str, str] = request["environment"]
     os.environ.clear()
     os.environ.update(environment)
@@ -309,7 +309,7 @@ def _run(request: Mapping[str, Any], libraries: Sequence[str], path: str) -> Non
 
 
 def _end(status: int) -> None:
-    """As the interpreter ends, but that it takes apart none of its modules, which would take as long as all else."""
+    """End like the interpreter, but without the slow teardown of its modules."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Optional parts of the tests: skipped where a machine lacks them, and an account of what ran."""
+"""Optional parts of the tests: skipped where a machine lacks them, with a summary of the tests that ran."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def why_not(part: str) -> str:
 
 
 def required() -> tuple[str, ...]:
-    """The parts that CHRONOGRAD_REQUIRE names. Raises UsageError for what is none."""
+    """Return the parts in CHRONOGRAD_REQUIRE. Raises UsageError for an unknown part."""
     names = tuple(name for name in os.environ.get(REQUIRE_VARIABLE, "").split(",") if name)
     for name in names:
         if name not in PARTS:
@@ -82,15 +82,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.user_properties.append(("parts", parts))
 
 
-def skip_what_is_missing(item: pytest.Item) -> None:
-    """A test that is marked with a part is skipped where that part is not, before its fixtures are made."""
+def skip_missing_parts(item: pytest.Item) -> None:
+    """Skip a test marked with a missing part before its fixtures start."""
     for part in dict(item.user_properties).get("parts", []):
         if reason := why_not(part):
             pytest.skip(reason)
 
 
 class Account:
-    """How many tests of each optional part ran, and how many were skipped, and why; in the end a line for each."""
+    """The numbers of run and skipped tests of each optional part, printed at the end with the reasons."""
 
     def __init__(self, required: tuple[str, ...]) -> None:
         self.required = required
@@ -115,7 +115,7 @@ class Account:
             self.missed.update(parts)
 
     def lacking(self) -> list[str]:
-        """Required parts of which a test was skipped, or none ran."""
+        """Return the required parts with a skipped test or without any test."""
         return [part for part in self.required if part in self.missed or not self.ran[part]]
 
     @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""The table of accuracy and its page: on made-up rows, on a small table, and that the page in the docs is what was saved."""
+"""The accuracy table and its page: synthetic rows, a small table, and the page in the docs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def result(*sources: str, date: str = "2026-01-01", **seconds: float) -> dict[st
     }
 
 
-def test_a_row_in_closed_form() -> None:
+def test_row_in_closed_form() -> None:
     row = row_of("s", "r", None, ["a", "b", "c", "b"], [1.0, 1.3, 0.9, 2.0], [True, False, True, False])
     assert (row.n, row.mape, row.worst, row.coverage80) == (4, pytest.approx(1.4 / 4), pytest.approx(1.0), 0.5)
     assert row.median_ape == pytest.approx(0.2)
@@ -48,7 +48,7 @@ def test_a_row_in_closed_form() -> None:
     assert row_of("s", "r", None, ["a"], [0.5]).coverage80 is None
 
 
-def test_sources_run_again_take_the_place_of_their_old_rows() -> None:
+def test_rerun_sources_replace_their_old_rows() -> None:
     old, new = result("a", "b", "b", x=1.0, y=2.0), result("b", "c", date="2026-02-02", y=3.0)
     found = accuracy.merged(old, new)
     assert [r["source"] for r in found["rows"]] == ["a", "b", "c"]
@@ -56,14 +56,14 @@ def test_sources_run_again_take_the_place_of_their_old_rows() -> None:
     assert accuracy.merged({}, new) == new
 
 
-def test_coverage_weighs_every_row_the_same_and_leaves_out_those_without() -> None:
+def test_coverage_is_the_mean_of_rows_that_have_it() -> None:
     rows: list[dict[str, Any]] = [
         {"coverage80": 0.9, "n": 1}, {"coverage80": 0.7, "n": 1000}, {"coverage80": None, "n": 5},
     ]  # fmt: skip
     assert accuracy.coverage(rows) == (pytest.approx(0.8), 2)
 
 
-def test_worse_by_two_points_and_a_tenth_or_gone() -> None:
+def test_regression_needs_two_points_and_ten_percent() -> None:
     rows = [
         {"source": "s", "rule": rule, "mape": mape}
         for rule, mape in (("a", 0.12), ("b", 0.121), ("c", 0.32), ("e", 0.1))
@@ -77,7 +77,7 @@ def test_worse_by_two_points_and_a_tenth_or_gone() -> None:
     assert accuracy.worse(before, rows) == ["s: b: 10.0 %, now 12.1 %", "s: d: 10.0 %, no longer predicted"]
 
 
-def test_results_are_held_against_older_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_compared_with_older_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     for path, sources in ((old, ("one", "two")), (new, ("two", "three"))):
         path.write_text(json.dumps(result(*sources)))
@@ -90,8 +90,8 @@ def test_results_are_held_against_older_ones(tmp_path: Path, capsys: pytest.Capt
     assert "Since 2026-01-01, nothing is new, better, worse or gone." in accuracy.page(json.loads(new.read_text()))
 
 
-def test_the_page_opens_with_what_a_reader_asks_first() -> None:
-    """Each question has the span of its rows; one that no row answers is not asked."""
+def test_page_opens_with_the_main_questions() -> None:
+    """Each question has the range of its rows; a question without rows is omitted."""
     lines = accuracy.answers([
         {"source": "timm, training, rtx3090, nchw", "rule": "fit on 25 rows", "mape": 0.1, "bias": -0.02, "coverage80": 0.8, "n": 900},
         {"source": "timm, training, rtx3090, nhwc", "rule": "fit on 25 rows", "mape": 0.07, "bias": 0.01, "coverage80": 0.8, "n": 600},
@@ -103,8 +103,8 @@ def test_the_page_opens_with_what_a_reader_asks_first() -> None:
     ]
 
 
-def test_the_page_opens_with_averages_and_draws_median_and_ninety_percent() -> None:
-    """Rows of one question weigh by their cases in the figure: (3 · 10 % + 1 · 2 %) / 4 = 8 %."""
+def test_page_has_averages_and_draws_median_and_p90() -> None:
+    """In the figure, the rows of a question count by their cases: (3 · 10 % + 1 · 2 %) / 4 = 8 %."""
     first = {"source": "Pollux", "rule": "r", "mape": 0.11, "median_ape": 0.1, "p90_ape": 0.2, "n": 3}
     second = {"source": "TensorFlow", "rule": "r", "mape": 0.03, "median_ape": 0.02, "p90_ape": 0.04, "n": 1}
     assert accuracy.expectations([first, second]) == [
@@ -115,7 +115,7 @@ def test_the_page_opens_with_averages_and_draws_median_and_ninety_percent() -> N
     assert rest["error of a predicted time, %"] == pytest.approx(16 - 8)
 
 
-def test_a_breakdown_has_bias_and_coverage_of_each_value() -> None:
+def test_breakdown_has_bias_and_coverage_of_each_value() -> None:
     row = row_of(
         *("s", "r", None, ["1", "2", "3"], [1.1, 0.8, 1.0], [True, False, True]), groups={"device": ["a", "a", "b"]}
     )
@@ -124,7 +124,7 @@ def test_a_breakdown_has_bias_and_coverage_of_each_value() -> None:
     assert lines[2:4] == ["| a | 2 | 15.0 % | −5.0 % | 50 % |", "| b | 1 | 0.0 % | +0.0 % | 100 % |"]
 
 
-def test_the_page_has_every_row_and_its_worst() -> None:
+def test_page_has_every_row_with_its_worst_cases() -> None:
     text = accuracy.page(result("one source", "two source"))
     for source in ("one source", "two source"):
         assert f"| {source} | a rule | 3 | **13.3 %** | +6.7 % | 10.0 % | 26.0 % | 10.0 % | 67 % narrow |" in text
@@ -141,20 +141,18 @@ def test_the_page_has_every_row_and_its_worst() -> None:
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="no page was written yet")
-def test_the_page_in_the_docs_is_that_of_the_saved_results() -> None:
+def test_docs_page_matches_the_saved_results() -> None:
     result = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert PAGE.read_text(encoding="utf-8") == accuracy.page(result)
 
 
-def test_the_figure_in_the_docs_is_that_of_the_saved_results(tmp_path: Path) -> None:
+def test_docs_figure_matches_the_saved_results(tmp_path: Path) -> None:
     drawn = tmp_path / "accuracy.svg"
     plots.save(accuracy.picture(json.loads(RESULTS.read_text(encoding="utf-8"))["rows"]), drawn)
     assert PAGE.with_suffix(".svg").read_text(encoding="utf-8") == drawn.read_text(encoding="utf-8")
 
 
-def test_the_command_writes_the_page_and_refuses_what_it_cannot_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_writes_the_page_and_refuses_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved, written = tmp_path / "r.json", tmp_path / "page.md"
     saved.write_text(json.dumps(result("a")))
     assert accuracy.main(["--page", str(written), "--from", str(saved)]) == 0
@@ -170,7 +168,7 @@ def test_the_command_writes_the_page_and_refuses_what_it_cannot_do(
         assert message in capsys.readouterr().err
 
 
-def test_a_folder_is_run_printed_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_runs_prints_and_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """PALEO's own cases need no table; a folder without tables gives no other rows."""
     saved = tmp_path / "results" / "r.json"
     saved.parent.mkdir()
@@ -196,7 +194,7 @@ def write_timm(folder: Path, layout: str, rows: list[ThroughputRow]) -> None:
 
 @pytest.mark.slow
 def test_timm_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each network is off by the same factor in both layouts, as much as networks are: its residual takes two fifths of that."""
+    """Each network has the same error in both layouts. The residual learns two fifths of that error."""
     timm = pytest.importorskip("timm")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, value in (("CALIBRATE", 10), ("SEEDS", 2)):

@@ -1,4 +1,4 @@
-"""An answer that is saved comes back, and a report holds it beside runs."""
+"""Saved answers are read back, and a report shows them with runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made(title: str = "Speeds", exit_status: int = 0) -> Answer:
     return Answer(title, sections=[section], data={"speed": 0.5}, notes=["from one run"], exit_status=exit_status)
 
 
-def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+def test_saved_answer_round_trips(tmp_path: Path) -> None:
     made(exit_status=1).save(tmp_path / "answer.json")
     loaded = Answer.load(tmp_path / "answer.json")
     assert loaded.sections[0].rows() == made().sections[0].rows()
@@ -46,14 +46,14 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     "text",
     ["", "[]", "{}", '{"format": "chronograd-answer", "version": 1}', '{"format": "chronograd-answer", "version": 2}'],
 )
-def test_what_is_no_answer_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_answer_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "answer.json").write_text(text)
     with pytest.raises(FileFormatError, match=r"is not a saved answer(.|\n)*--save FILE"):
         Answer.load(tmp_path / "answer.json")
 
 
 @pytest.mark.parametrize("name", ["sections", "records", "highlights", "more"])
-def test_a_damaged_answer_is_refused(tmp_path: Path, name: str) -> None:
+def test_damaged_answer_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "answer.json"
     made().save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), name: [{"title": 5}]}))
@@ -61,7 +61,7 @@ def test_a_damaged_answer_is_refused(tmp_path: Path, name: str) -> None:
         Answer.load(path)
 
 
-def test_answers_are_joined_in_order_with_the_worst_verdict() -> None:
+def test_joined_answers_keep_order_and_worst_verdict() -> None:
     both = join("Both", [made("First"), made("Second", exit_status=1)])
     assert [section.title for section in both.sections] == ["First", "Second"]
     assert (both.exit_status, list(both.notes)) == (1, ["from one run"])
@@ -72,7 +72,7 @@ def test_answers_are_joined_in_order_with_the_worst_verdict() -> None:
     ("field", "value"),
     [("y", "high"), ("y", [0.5, "high"]), ("x", None), ("role", "guessed"), ("is_scatter", [1])],
 )
-def test_a_figure_of_wrong_types_is_refused_when_it_is_read(tmp_path: Path, field: str, value: Any) -> None:
+def test_figure_of_wrong_types_is_refused(tmp_path: Path, field: str, value: Any) -> None:
     path = tmp_path / "answer.json"
     made().save(path)
     data = json.loads(path.read_text())
@@ -82,7 +82,7 @@ def test_a_figure_of_wrong_types_is_refused_when_it_is_read(tmp_path: Path, fiel
         Answer.load(path)
 
 
-def test_a_section_with_a_key_of_no_meaning_is_refused(tmp_path: Path) -> None:
+def test_section_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "answer.json"
     made().save(path)
     data = json.loads(path.read_text())
@@ -92,14 +92,14 @@ def test_a_section_with_a_key_of_no_meaning_is_refused(tmp_path: Path) -> None:
         Answer.load(path)
 
 
-def test_joined_answers_keep_both_of_two_records_of_one_name() -> None:
+def test_joined_answers_keep_two_records_of_one_name() -> None:
     a, b = (Record(kind="measured", title=title) for title in ("first", "second"))
     both = join("Both", [replace(made(), records={"A": a}), replace(made(), records={"A": b})])
     assert dict(both.records) == {"A": a, "A (2)": b}
     assert dict(record_answer(a, b, a).records) == {"first": a, "second": b, "first (2)": a}
 
 
-def test_a_file_is_what_its_format_says_whatever_its_title(tmp_path: Path) -> None:
+def test_file_kind_depends_on_its_format_only(tmp_path: Path) -> None:
     Record(kind="measured", title="chronograd-answer").save(tmp_path / "mine.json")
     made("chronograd-record").save(tmp_path / "answer.json")
     (tmp_path / "list.json").write_text("[]")
@@ -112,14 +112,14 @@ def test_a_file_is_what_its_format_says_whatever_its_title(tmp_path: Path) -> No
         format_of(tmp_path)
 
 
-def test_the_sentence_comes_before_the_table() -> None:
+def test_sentence_comes_before_the_table() -> None:
     lines = render_terminal(made()).splitlines()
     assert lines[:3] == ["Speeds", "One worker makes half a step a second.", "So far."]
     assert any("workers" in line and "speed" in line for line in lines[3:])
     assert lines[-1] == "note: from one run"
 
 
-def test_a_report_holds_a_plan_a_forecast_and_a_gate_beside_runs(
+def test_report_of_plan_forecast_gate_and_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -143,7 +143,7 @@ def test_a_report_holds_a_plan_a_forecast_and_a_gate_beside_runs(
     assert (tmp_path / "again.ipynb").exists()
 
 
-def test_python_joins_answers_at_hand(tmp_path: Path) -> None:
+def test_python_joins_answers(tmp_path: Path) -> None:
     page = chronograd.report(made(), INPUTS / "measured-1", out=tmp_path / "page.html")
     assert page.sections[0].title == "Speeds"
     assert len(page.records) == 1
@@ -151,14 +151,14 @@ def test_python_joins_answers_at_hand(tmp_path: Path) -> None:
         chronograd.report()
 
 
-def test_an_answer_to_more_than_three_questions_opens_with_a_paragraph_for_each():
+def test_answer_to_many_questions_has_a_paragraph_for_each():
     sentences = ["One.", "Two.", "Three.", "Four."]
     assert Answer("a", summary=sentences[:3]).opening_paragraphs() == [["One.", "Two.", "Three."]]
     assert Answer("a", summary=sentences).opening_paragraphs() == [["One."], ["Two."], ["Three."], ["Four."]]
 
 
 @pytest.mark.parametrize(("key", "value"), [("version", 2), ("version", "1"), ("format", "chronograd-record")])
-def test_a_whole_answer_of_another_version_is_refused(tmp_path: Path, key: str, value: object) -> None:
+def test_answer_of_another_version_is_refused(tmp_path: Path, key: str, value: object) -> None:
     path = tmp_path / "answer.json"
     made().save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
@@ -166,7 +166,7 @@ def test_a_whole_answer_of_another_version_is_refused(tmp_path: Path, key: str, 
         Answer.load(path)
 
 
-def test_rows_of_an_answer_are_a_frame() -> None:
+def test_rows_of_an_answer_as_a_data_frame() -> None:
     job = str(INPUTS / "job.yaml")
     plan = chronograd.plan(job, trace=str(INPUTS / "net.json.gz"), on=["v100", "t4"], counts=[1, 2])
     frame = plan.to_pandas()
@@ -187,7 +187,7 @@ class Offered:
     tokens: int | None = field(default=None, metadata=IF_KNOWN)
 
 
-def test_a_table_is_declared_and_its_json_comes_from_the_same_rows() -> None:
+def test_declared_table_and_its_json_have_the_same_rows() -> None:
     rows = [Offered("v100", 0.02, 8192), Offered("t4", None, 64, tokens=3)]
     columns = (
         Column("device", "device"),
@@ -211,7 +211,7 @@ def test_a_table_is_declared_and_its_json_comes_from_the_same_rows() -> None:
     assert "<script>" not in Answer("<script>", sections=[Section("a", "$1 & <b>")])._repr_html_()
 
 
-def test_a_saved_answer_has_the_data_of_its_result(tmp_path: Path) -> None:
+def test_saved_answer_has_the_data_of_its_result(tmp_path: Path) -> None:
     Answer("Offers", result=[Offered("v100", 1.0, 8)]).save(tmp_path / "answer.json")
     loaded = Answer.load(tmp_path / "answer.json")
     assert loaded.data == [{"device": "v100", "hours": 1.0, "batch": 8}]

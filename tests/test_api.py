@@ -1,4 +1,4 @@
-"""The verbs as Python functions: what they are called, that they need no torch until they do, and that they answer."""
+"""The verbs as Python functions: their names, no early import of torch, and their answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INPUTS = Path(__file__).parent / "golden" / "inputs"
 BY_HAND = {"keep_freed_memory", "record", "show"}
 
 
-def test_every_declared_verb_is_a_function_of_the_package() -> None:
+def test_every_verb_is_a_function_of_the_package() -> None:
     assert set(chronograd.__all__) == BY_HAND | set(api.declared())
     assert all(callable(getattr(chronograd, name)) for name in chronograd.__all__)
     assert set(chronograd.__all__) <= set(dir(chronograd))
@@ -35,7 +35,7 @@ def test_every_declared_verb_is_a_function_of_the_package() -> None:
         chronograd.predikt  # noqa: B018
 
 
-def test_rooms_stay_rooms() -> None:
+def test_functions_do_not_hide_subpackages() -> None:
     from chronograd.predict.prediction import predict as of_the_room
 
     assert of_the_room is not chronograd.predict
@@ -56,8 +56,8 @@ def test_predicting_from_a_trace_needs_no_torch() -> None:
     assert float(done.stdout) > 0
 
 
-def test_a_function_answers_as_its_verb_does(capsys: pytest.CaptureFixture[str]) -> None:
-    """What `--json` prints is the data of the answer."""
+def test_function_answer_equals_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` prints the data of the answer."""
     for verb, arguments, answer in (
         ("count", ["lenet5"], chronograd.count("lenet5")),
         ("compare", [INPUTS / "measured-1", INPUTS / "measured-2"],
@@ -72,18 +72,18 @@ def test_a_function_answers_as_its_verb_does(capsys: pytest.CaptureFixture[str])
         assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(answer.as_data())), verb
 
 
-def test_a_gate_fails_with_its_exit_status() -> None:
+def test_failed_gate_has_its_exit_status() -> None:
     answer = chronograd.compare(INPUTS / "measured-1", INPUTS / "measured-2", fail_if=["step_time > 5%"])
     assert (answer.exit_status, answer.data["failed"]) == (1, True)
 
 
-def test_a_job_is_predicted_on_several_devices_by_name() -> None:
+def test_job_is_predicted_on_several_named_devices() -> None:
     answer = chronograd.predict(jobs.load(DIGITS), "training.batch=128", on=["v100", "8xh100"])
     assert list(answer.records) == ["v100", "8xh100"]
     assert answer.records["8xh100"].global_batch == 128
 
 
-def test_a_module_says_what_its_samples_are() -> None:
+def test_module_needs_an_input_shape() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
     with pytest.raises(InputError, match="input_shape"):
         chronograd.count(network)
@@ -95,14 +95,14 @@ def test_a_module_says_what_its_samples_are() -> None:
     )
 
 
-def test_a_report_joins_runs(tmp_path: Path) -> None:
+def test_report_joins_runs(tmp_path: Path) -> None:
     answer = chronograd.report(INPUTS / "measured-1", INPUTS / "measured-2", out=tmp_path / "page.html")
     assert isinstance(answer, Answer)
     assert len(answer.records) == 2
     assert all(section.takeaway in (tmp_path / "page.html").read_text() for section in answer.sections[:1])
 
 
-def test_the_example_of_an_own_module_runs(
+def test_custom_module_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -113,7 +113,7 @@ def test_the_example_of_an_own_module_runs(
     assert (tmp_path / "runs" / "own-module" / "record.json").exists()
 
 
-def test_the_page_about_python_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_docs_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
     for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL):
         exec(code, {})
@@ -123,8 +123,8 @@ def test_the_page_about_python_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert printed[-1] == "61706 416520"
 
 
-def test_a_notebook_displays_an_answer_as_html() -> None:
-    """In a process of its own, as IPython's shell is one for each process."""
+def test_notebook_displays_an_answer_as_html() -> None:
+    """In a separate process, as IPython's shell exists once per process."""
     script = (
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"
@@ -142,7 +142,7 @@ def test_a_notebook_displays_an_answer_as_html() -> None:
     assert '<td style="text-align: left">parameters</td><td style="text-align: right">75,290</td>' in done.stdout
 
 
-def test_results_have_the_fields_of_the_json_with_types() -> None:
+def test_results_have_the_typed_fields_of_the_json() -> None:
     trace = str(INPUTS / "net.json.gz")
     counted = chronograd.count(trace)
     assert counted.result.layers[0].params == counted.data["layers"][0]["params"]
@@ -155,7 +155,7 @@ def test_results_have_the_fields_of_the_json_with_types() -> None:
     assert inspect.signature(chronograd.compare).return_annotation == "Answer[Comparison | GateOutcome]"
 
 
-def test_help_and_the_signature_of_a_room_are_those_of_its_verb() -> None:
+def test_function_has_the_help_and_signature_of_its_verb() -> None:
     for name in chronograd.__all__:
         verb = getattr(api, name)
         assert getattr(chronograd, name).__doc__ == verb.__doc__

@@ -1,4 +1,4 @@
-"""A network's name where a job file may stand: what job is meant, and what is refused before torch is imported."""
+"""A network's name in place of a job file: the resulting job, and refusals before torch is imported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "mine.py:Mine"
 
 
-def test_a_name_and_a_data_set_get_the_recipe_of_the_published_result() -> None:
+def test_name_and_data_set_use_the_published_recipe() -> None:
     job = ask.job_of("resnet50", short={"data": "imagenet", "precision": "bf16"})
     assert (job.network.name, job.data.name) == ("resnet50", "imagenet")
     assert (job.training.batch, job.training.epochs, job.training.schedule) == (256, 90, "multi_step")
@@ -51,7 +51,7 @@ def test_a_name_and_a_data_set_get_the_recipe_of_the_published_result() -> None:
     assert datasets.card(job.data).train_size == 1_281_167
 
 
-def test_a_name_alone_gets_the_data_that_it_is_known_on() -> None:
+def test_name_alone_uses_its_published_data_set() -> None:
     assert ask.job_of("resnet20").data.name == "cifar10"
     assert ask.job_of("torchvision:mobilenet_v2").data.name == "imagenet"
     assert ask.job_of("timm:vit_base_patch16_224").data.name == "imagenet"
@@ -60,12 +60,12 @@ def test_a_name_alone_gets_the_data_that_it_is_known_on() -> None:
     assert datasets.card(ask.job_of("lenet5").data).shape == (1, 28, 28)
 
 
-def test_another_size_of_a_set_that_is_known() -> None:
+def test_other_size_of_a_known_set() -> None:
     job = ask.job_of("torchvision:resnet50", short={"data": "imagenet", "input": (3, 160, 160)})
     assert datasets.card(job.data).shape == (3, 160, 160)
 
 
-def test_overrides_win_over_the_recipe_and_short_forms_hold_for_files(tmp_path: Path) -> None:
+def test_overrides_win_and_short_forms_work_for_files(tmp_path: Path) -> None:
     assert ask.job_of("resnet20", ["training.epochs=3"]).training.epochs == 3
     assert ask.job_of("resnet20", ["data.name=cifar100"]).data.name == "cifar100"
     path = tmp_path / "job.yaml"
@@ -75,7 +75,7 @@ def test_overrides_win_over_the_recipe_and_short_forms_hold_for_files(tmp_path: 
         ask.job_of(tmp_path / "other.yaml")
 
 
-def test_the_job_that_was_meant_is_saved_and_means_the_same(tmp_path: Path) -> None:
+def test_resolved_job_is_saved_and_equal(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     assert main(["plan", "resnet18-cifar", "--data", "cifar10", "--batch", "64", "--largest-batch", "--on", "v100",
                  "--save-job", str(path), "--json"]) == 0  # fmt: skip
@@ -83,7 +83,7 @@ def test_the_job_that_was_meant_is_saved_and_means_the_same(tmp_path: Path) -> N
     assert jobs.load(path) == ask.job_of("resnet18-cifar", short={"data": "cifar10", "batch": 64})
 
 
-def test_a_file_of_the_users_own(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_file_as_a_network(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", mine, "--input", "3,16,16", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["params"] == 6 * 3 * 9 + 6 + 6 * 10 + 10
     assert main(["predict", mine, "--input", "3,16,16", "--classes", "7", "--on", "v100", "--json"]) == 0
@@ -96,7 +96,7 @@ def test_a_file_of_the_users_own(mine: str, capsys: pytest.CaptureFixture[str]) 
         ask.job_of("nowhere.py:Mine")
 
 
-def test_a_file_that_has_changed_is_read_again(mine: str) -> None:
+def test_changed_file_is_read_again(mine: str) -> None:
     from chronograd.models import registry
 
     path = Path(mine.partition(":")[0])
@@ -105,7 +105,7 @@ def test_a_file_that_has_changed_is_read_again(mine: str) -> None:
     assert registry.build(mine).head.out_features == 11
 
 
-def test_wrong_names_are_told_before_torch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_names_are_refused_before_torch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
     for words, near in (
         (["predict", "resnet51", "--on", "v100"], "resnet50"),
         (["predict", "mobilenet_v22", "--on", "v100"], "mobilenet_v2"),
@@ -121,7 +121,7 @@ def test_wrong_names_are_told_before_torch_is_imported(capsys: pytest.CaptureFix
         assert done.stdout == "False\n", words
 
 
-def test_several_devices_of_one_rank_are_refused_as_training_refuses_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_devices_for_one_rank_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["resnet20", "cluster.count=2", "cluster.device=v100"]
     assert main(["predict", *words]) == 2
     assert "backend is single, which has one rank" in capsys.readouterr().err
@@ -133,7 +133,7 @@ def test_several_devices_of_one_rank_are_refused_as_training_refuses_them(capsys
 
 
 @pytest.mark.parametrize("name", sorted(catalogue.sets()))
-def test_a_set_of_the_catalogue_is_planned_with_and_not_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_catalogue_set_works_for_plans_without_its_files(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     one = catalogue.sets()[name]
     assert one.source
     assert one.date
@@ -152,7 +152,7 @@ def test_a_set_of_the_catalogue_is_planned_with_and_not_read(name: str, capsys: 
             read(data)
 
 
-def test_the_list_has_every_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_every_data_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "--list", "--json"]) == 0
     listed = {row["name"] for row in json.loads(capsys.readouterr().out)}
     assert listed == {*catalogue.sets(), "cifar10", "cifar100", "digits", "fashion-mnist"}
@@ -163,7 +163,7 @@ def test_the_list_has_every_set(capsys: pytest.CaptureFixture[str]) -> None:
 # -- recipes with a known result ----------------------------------------------------------------------------
 
 
-def test_a_target_takes_the_recipe_with_the_least_work_and_its_images() -> None:
+def test_target_uses_the_recipe_with_the_least_work() -> None:
     for target, name in ((0.74, "MosaicML Mild, 29 epochs"), (0.77, "FFCV rn50, 56 epochs"), (0.80, "torchvision v2")):
         result = known.cheapest("resnet50", "imagenet", target, ENOUGH) or known.cheapest(
             "resnet50", "imagenet", target
@@ -188,14 +188,14 @@ def test_a_target_takes_the_recipe_with_the_least_work_and_its_images() -> None:
         ("mine.py:Net", "mine.py:Net"),
     ],
 )
-def test_a_bare_name_is_the_zoos_then_torchvisions_then_timms(name: str, full: str) -> None:
+def test_bare_name_prefers_zoo_then_torchvision_then_timm(name: str, full: str) -> None:
     assert names.resolved(name) == full
     if "mine" not in name:
         assert ask.job_of(name).network.name == full
         assert registry.build(name, device="meta") is not None
 
 
-def test_an_unknown_name_gets_near_names_of_all_libraries() -> None:
+def test_unknown_name_suggests_names_of_all_libraries() -> None:
     for name, near in (
         ("efficientnet_b99", "efficientnet_b"),
         ("vit_smal_patch16_224", "vit_small_patch16_224"),
@@ -206,7 +206,7 @@ def test_an_unknown_name_gets_near_names_of_all_libraries() -> None:
         assert near in refused.value.hint
 
 
-def test_without_a_target_the_usual_recipe_is_taken_at_a_batch_of_one_device() -> None:
+def test_default_recipe_has_a_batch_for_one_device() -> None:
     job = ask.job_of("timm:vit_small_patch16_224", short={"data": "imagenet"})
     assert (job.training.optimizer, job.training.batch, job.training.epochs) == ("adamw", 256, 90)
     assert job.training.learning_rate == pytest.approx(1e-3 / 4)
@@ -222,7 +222,7 @@ def test_without_a_target_the_usual_recipe_is_taken_at_a_batch_of_one_device() -
     )
 
 
-def test_a_goal_that_the_recipe_reaches_takes_its_epochs_at_any_batch_that_it_holds_to() -> None:
+def test_reachable_goal_takes_the_recipes_epochs() -> None:
     job = ask.job_of("resnet50", short={"data": "imagenet"})
     effort = effort_of(job, 1_281_167, target=0.75)
     assert effort.reached > 0.99
@@ -237,7 +237,7 @@ def test_a_goal_that_the_recipe_reaches_takes_its_epochs_at_any_batch_that_it_ho
     assert sigma > 0.4
 
 
-def test_a_goal_out_of_reach_and_a_schedule_that_nobody_is_known_to_have_reached_it_with() -> None:
+def test_unreachable_goal_and_unknown_schedule() -> None:
     job = ask.job_of("resnet50", short={"data": "imagenet"})
     effort = effort_of(job, 1_281_167, target=0.79)
     assert effort.reached < 0.01
@@ -250,7 +250,7 @@ def test_a_goal_out_of_reach_and_a_schedule_that_nobody_is_known_to_have_reached
     assert other_recipe(constant, None, None) == ""
 
 
-def test_a_folder_that_exists_is_a_set_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_folder_is_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "imgs").mkdir()
     (tmp_path / "digits").mkdir()
@@ -265,7 +265,7 @@ def test_a_folder_that_exists_is_a_set_of_pictures(tmp_path: Path, monkeypatch: 
     assert ask.as_overrides({"data": "imgs"}) == ["data.name=folder:imgs"]
 
 
-def test_a_file_of_code_without_a_name_lists_what_it_defines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_file_without_a_name_lists_its_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my_unet.py").write_text("class UNet: ...\ndef small(): ...\ndef _own(): ...\nraise SystemExit('it ran')\n")
     Path("broken.py").write_text("class (\n")

@@ -1,4 +1,4 @@
-"""Bad input, everywhere: one clear error, in time; nothing is executed, nothing waits, nothing of the user's is changed."""
+"""Bad input: one clear error in time; nothing is executed, nothing blocks, and no user file changes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ own_folders = settings(
 
 @pytest.fixture
 def harmed(tmp_path: Path) -> Path:
-    """What hostile files of these tests would make if they were executed."""
+    """Return the files that hostile input of these tests creates if it is executed."""
     return tmp_path / "harmed"
 
 
@@ -93,7 +93,7 @@ class _Harm:
 
 
 def refused(parse: Callable[[Path], object], path: Path) -> ChronogradError:
-    """The error of a parser, which must come soon, and in a thread, so that one that hangs fails the test."""
+    """Return a parser's error, which must come soon. A thread makes a hanging parser fail the test."""
     found: list[BaseException | object] = []
 
     def attempt() -> None:
@@ -121,7 +121,7 @@ def refused(parse: Callable[[Path], object], path: Path) -> ChronogradError:
 @parsers
 @own_folders
 @given(data=st.binary(max_size=300))
-def test_bytes_of_any_kind(tmp_path_factory: pytest.TempPathFactory, name: str, data: bytes) -> None:
+def test_arbitrary_bytes(tmp_path_factory: pytest.TempPathFactory, name: str, data: bytes) -> None:
     path = tmp_path_factory.mktemp("bytes") / name
     path.write_bytes(data)
     with contextlib.suppress(ChronogradError):
@@ -130,7 +130,7 @@ def test_bytes_of_any_kind(tmp_path_factory: pytest.TempPathFactory, name: str, 
 
 @parsers
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device", "loop", "dangling", "absent"])
-def test_what_is_no_file(tmp_path: Path, name: str, kind: str) -> None:
+def test_special_files(tmp_path: Path, name: str, kind: str) -> None:
     path = tmp_path / name
     if kind == "folder":
         path.mkdir()
@@ -163,7 +163,7 @@ MEGABYTE = {
 
 @parsers
 @pytest.mark.parametrize("what", MEGABYTE)
-def test_a_megabyte_is_answered_within_seconds(tmp_path: Path, name: str, what: str) -> None:
+def test_megabyte_of_input_is_answered_within_seconds(tmp_path: Path, name: str, what: str) -> None:
     path = tmp_path / name
     path.write_bytes(MEGABYTE[what])
     if name == "steps.0.jsonl":
@@ -175,7 +175,7 @@ def test_a_megabyte_is_answered_within_seconds(tmp_path: Path, name: str, what: 
 
 
 @pytest.mark.parametrize("name", ["a\0b.toml", "~nobody-of-that-name/x.toml", "x" * 5000 + ".toml", "\udcff.toml"])
-def test_names_that_no_file_has(name: str) -> None:
+def test_impossible_file_names(name: str) -> None:
     for parse in (catalog.device, jobs.load, Trace.load, Record.load, read_table, RunDir.open):
         with pytest.raises(ChronogradError):
             parse(name)
@@ -254,7 +254,7 @@ FIELDS = [f"{section}.{field}" for section, fields in jobs.resolved(jobs.load(EX
 @settings(max_examples=150, deadline=None)
 @given(field=st.sampled_from(FIELDS), value=TREES)
 def test_any_value_in_any_field_of_a_job(field: str, value: object) -> None:
-    """A job that is accepted can be written and read again."""
+    """An accepted job can be written and read again."""
     data = jobs.resolved(jobs.load(EXAMPLE))
     section, _, name = field.partition(".")
     data[section][name] = value
@@ -270,7 +270,7 @@ def test_any_value_in_any_field_of_a_job(field: str, value: object) -> None:
 
 @own_folders
 @given(cut=st.floats(0, 1, exclude_max=True))
-def test_a_file_cut_short_is_refused(tmp_path_factory: pytest.TempPathFactory, cut: float) -> None:
+def test_truncated_file_is_refused(tmp_path_factory: pytest.TempPathFactory, cut: float) -> None:
     folder = tmp_path_factory.mktemp("cut")
     zipped = gzip.compress(targets.BY_NAME["trace"].seeds()[0])
     for name, whole in (("record.json", targets.BY_NAME["record"].seeds()[0]), ("trace.json.gz", zipped)):
@@ -291,13 +291,13 @@ def test_a_file_cut_short_is_refused(tmp_path_factory: pytest.TempPathFactory, c
         ("trace.json", {"operators": [[]]}),
     ],
 )
-def test_another_version_or_content(tmp_path: Path, name: str, change: dict[str, object]) -> None:
+def test_other_version_or_content(tmp_path: Path, name: str, change: dict[str, object]) -> None:
     whole = json.loads(targets.BY_NAME[name.partition(".")[0]].seeds()[0])
     (tmp_path / name).write_text(json.dumps({**whole, **change}))
     refused(PARSERS[name], tmp_path / name)
 
 
-def test_a_small_zip_of_gigabytes_is_refused(tmp_path: Path) -> None:
+def test_zip_bomb_is_refused(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "trace.json.gz", "wb", 1) as stream:
         for _ in range(80):
             stream.write(b" " * 1_000_000)
@@ -314,7 +314,7 @@ def test_a_small_zip_of_gigabytes_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "weights.pth", "labels.npz", "trace.json", "record.json"])
 @pytest.mark.parametrize("form", ["bare", "zip"])
-def test_a_pickle_is_not_executed(tmp_path: Path, harmed: Path, name: str, form: str) -> None:
+def test_pickle_is_not_executed(tmp_path: Path, harmed: Path, name: str, form: str) -> None:
     data = pickle.dumps({"state_dict": _Harm(harmed), "sample": _Harm(harmed)})
     if form == "zip":
         buffer = io.BytesIO()
@@ -328,7 +328,7 @@ def test_a_pickle_is_not_executed(tmp_path: Path, harmed: Path, name: str, form:
     assert not harmed.exists()
 
 
-def test_objects_in_arrays_are_not_made(tmp_path: Path, harmed: Path) -> None:
+def test_objects_in_arrays_are_not_created(tmp_path: Path, harmed: Path) -> None:
     objects = np.empty(1, object)
     objects[0] = _Harm(harmed)
     np.savez(tmp_path / "labels.npz", sample=objects, label=objects)
@@ -336,7 +336,7 @@ def test_objects_in_arrays_are_not_made(tmp_path: Path, harmed: Path) -> None:
     assert not harmed.exists()
 
 
-def test_a_table_cannot_name_code_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_cannot_name_code_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "harmful.py").write_text("from pathlib import Path\nPath(__file__).with_name('harmed').touch()\n")
     (tmp_path / "table.csv").write_text("model,batch,step_time_s\nharmful:net,1,0.1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -362,8 +362,8 @@ def whole(tmp_path: Path) -> Path:
 
 @own_folders
 @given(shares=st.lists(st.sampled_from([None, 0.0, 0.3, 0.7, 0.99, 1.0]), min_size=8, max_size=8))
-def test_a_half_copied_run(tmp_path_factory: pytest.TempPathFactory, shares: list[float | None]) -> None:
-    """Of each file all, a part, or nothing: what is read is read, the rest is one error, and the listing has it."""
+def test_half_copied_run(tmp_path_factory: pytest.TempPathFactory, shares: list[float | None]) -> None:
+    """Each file is whole, truncated or missing: the readable part is read, one error covers the rest."""
     parent = tmp_path_factory.mktemp("half")
     folder = parent / "in" / "run"
     (parent / "outside").mkdir()
@@ -393,7 +393,7 @@ def test_steps_are_never_written_through_a_link(whole: Path, target: str) -> Non
     assert [(p.name, p.read_bytes()) for p in (whole.parent / "outside").iterdir()] == [("file", b"precious\n")]
 
 
-def test_a_pipe_for_steps_is_neither_read_nor_written(whole: Path) -> None:
+def test_pipe_for_steps_is_neither_read_nor_written(whole: Path) -> None:
     path = whole / "steps.0.jsonl"
     path.unlink()
     os.mkfifo(path)
@@ -402,14 +402,14 @@ def test_a_pipe_for_steps_is_neither_read_nor_written(whole: Path) -> None:
     assert StepFollower(path).new_lines() == []
 
 
-def test_whole_files_replace_a_link_and_leave_what_it_points_to(whole: Path) -> None:
+def test_written_file_replaces_a_link_not_its_target(whole: Path) -> None:
     (whole / "record.json").symlink_to(whole.parent / "outside" / "file")
     RunDir.open(whole).save_record(Record(kind="measured", title="t"))
     assert (whole.parent / "outside" / "file").read_bytes() == b"precious\n"
     assert Record.load(whole).title == "t"
 
 
-def test_old_checkpoints_are_forgotten_without_following_links(whole: Path) -> None:
+def test_old_checkpoints_are_removed_without_following_links(whole: Path) -> None:
     folder = whole / "checkpoints"
     outside = whole.parent / "outside"
     shutil.rmtree(folder)
@@ -430,14 +430,14 @@ def test_old_checkpoints_are_forgotten_without_following_links(whole: Path) -> N
     '{"attempt": 1, "step": 3, "loss": 1e999}', '{"attempt": 1, "step": 3, "forward_s": true}',
     '{"attempt": 1, "step": 3, "samples": null}', '{"attempt": 1, "step": 3, "mode": 4}',
 ])  # fmt: skip
-def test_a_line_with_a_wrong_figure_names_file_line_and_value(whole: Path, line: str) -> None:
+def test_wrong_number_error_names_file_line_and_value(whole: Path, line: str) -> None:
     with (whole / "steps.0.jsonl").open("a") as stream:
         stream.write(f"\n{line}\n")
     with pytest.raises(FileFormatError, match=r"steps\.0\.jsonl, line \d+: '\w+' is "):
         RunDir.open(whole).read_steps()
 
 
-def test_a_listing_shows_damaged_runs_beside_sound_ones(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_listing_shows_damaged_and_sound_runs(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, harm in enumerate(("job.yaml", "record.json")):
         copy = whole.parent / f"copy-{number}"
         shutil.copytree(whole, copy)
@@ -456,10 +456,8 @@ JOB = {
 }
 
 
-def test_a_half_copied_run_is_resumed_or_refused_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Real training: the copy has a torn last line, no record, and a newest checkpoint without its weights."""
+def test_half_copied_run_resumes_or_is_refused_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real training: the copy has a torn last line, no record, and a newest checkpoint without weights."""
     monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
     run = train(jobs.from_dict(JOB), out=tmp_path / "run")

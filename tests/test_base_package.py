@@ -1,7 +1,7 @@
-"""The base package, without its extras: every verb works, or says in one line which extra it needs and ends with 3.
+"""The base package without extras: every verb works, or names the missing extra in one line and exits with 3.
 
-The same command lines are given twice: in a process where the packages of the extras cannot be imported, and (marked
-`install`) in a virtual environment of its own that pip has filled with the base package alone.
+The same command lines run twice: in a process that cannot import the extras' packages, and (marked `install`) in a
+virtual environment into which pip installed the base package only.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ for words in lines:
 
 @dataclass
 class Ended:
-    """What a command line left: `status` is None where it raised."""
+    """The result of a command line: `status` is None after an exception."""
 
     status: int | None
     out: str
@@ -129,7 +129,7 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working directory with a trace, a record, a run that begins, and small tables."""
+    """A working directory with a trace, a record, an unfinished run, and small tables."""
     path = tmp_path_factory.mktemp("work")
     trace, record = path / "net.json.gz", path / "record.json"
     assert main(["count", JOB, "--out", str(trace)]) == 0
@@ -147,7 +147,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_lines(python: str | Path, folder: Path, blocked: Sequence[str], **variables: str) -> dict[str, Ended]:
-    """Every command line in one process of `python`, where the packages in `blocked` cannot be imported."""
+    """Run every command line in one process of `python` that cannot import the packages in `blocked`."""
     lines = [*DONE, *REFUSED]
     words = [[JOB if word == "JOB" else word for word in shlex.split(line)] for line in lines]
     done = subprocess.run(
@@ -168,7 +168,7 @@ def run_lines(python: str | Path, folder: Path, blocked: Sequence[str], **variab
 
 
 def check(line: str, ended: Ended, install: str) -> None:
-    """Done with 0, or ended with 3 and how to install the extra."""
+    """Check for exit status 0, or for 3 with the command that installs the extra."""
     if line not in REFUSED:
         assert (ended.status, ended.err) == (0, "")
         assert ended.out.strip()
@@ -188,11 +188,11 @@ def without_extras(folder: Path) -> dict[str, Ended]:
 
 
 @pytest.mark.parametrize("line", [*DONE, *REFUSED])
-def test_where_the_packages_of_extras_cannot_be_imported(line: str, without_extras: dict[str, Ended]) -> None:
+def test_command_lines_without_the_packages_of_extras(line: str, without_extras: dict[str, Ended]) -> None:
     check(line, without_extras[line], f"-e '{ROOT.resolve()}")
 
 
-def test_every_package_of_an_extra_is_one_that_the_project_declares() -> None:
+def test_packages_of_extras_are_declared_by_the_project() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {extra: {canonicalize_name(Requirement(text).name) for text in texts} for extra, texts in declared.items()}
     distributions = packages_distributions()
@@ -203,8 +203,8 @@ def test_every_package_of_an_extra_is_one_that_the_project_declares() -> None:
         assert names[extra] & {canonicalize_name(name) for name in of_package}, f"{package} is not in [{extra}]"
 
 
-def test_what_is_no_package_of_an_extra_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours, or a broken base package, keeps its traceback."""
+def test_other_import_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of our code, or a broken base package."""
     monkeypatch.setitem(sys.modules, "chronograd.verbs.devices", None)
     with pytest.raises(ModuleNotFoundError, match="devices"):
         main(["devices"])
@@ -215,7 +215,7 @@ def test_what_is_no_package_of_an_extra_is_not_hidden(monkeypatch: pytest.Monkey
 
 @pytest.fixture(scope="module")
 def base_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Python of a new environment that holds the base package and what it depends on."""
+    """Python of a new environment with the base package and its dependencies."""
     place = tmp_path_factory.mktemp("environment")
     venv.create(place, with_pip=True)
     python = place / "bin" / "python"
@@ -240,19 +240,19 @@ def installed(base_python: Path, folder: Path, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.install
-def test_the_base_package_brings_no_extra(base_python: Path) -> None:
+def test_base_package_installs_no_extra(base_python: Path) -> None:
     code = f"from importlib.util import find_spec; print([n for n in {list(EXTRAS)} if find_spec(n)])"
     assert subprocess.run([base_python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 @pytest.mark.install
 @pytest.mark.parametrize("line", [*DONE, *REFUSED])
-def test_where_the_base_package_alone_is_installed(line: str, installed: dict[str, Ended]) -> None:
+def test_command_lines_in_the_base_installation(line: str, installed: dict[str, Ended]) -> None:
     check(line, installed[line], "'chronograd")
 
 
 @pytest.mark.install
-def test_the_command_is_installed(base_python: Path, tmp_path: Path) -> None:
+def test_command_is_installed(base_python: Path, tmp_path: Path) -> None:
     command = base_python.parent / "chronograd"
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which would name this checkout
     done = subprocess.run(
@@ -271,7 +271,7 @@ def test_the_command_is_installed(base_python: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.install
-def test_the_source_distribution_is_complete_and_builds_the_same_wheel(base_python: Path, tmp_path: Path) -> None:
+def test_source_distribution_builds_the_same_wheel(base_python: Path, tmp_path: Path) -> None:
     def run(*words: str | Path, cwd: Path = ROOT) -> str:
         own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return subprocess.run([*words], env=own, capture_output=True, text=True, cwd=cwd, check=True).stdout

@@ -1,4 +1,4 @@
-"""The tests themselves: they know nothing of the user's own catalogue, and say which optional parts they ran."""
+"""The test suite itself: it ignores the user's catalogue and reports the optional parts that ran."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pytest_of(*words: str, **variables: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-def test_a_catalogue_of_the_users_own_changes_no_test(tmp_path: Path) -> None:
+def test_user_catalogue_changes_no_test(tmp_path: Path) -> None:
     links = tmp_path / "chronograd" / "links"
     links.mkdir(parents=True)
     (links / "slow50.toml").write_text(OWN_LINK)
@@ -70,7 +70,7 @@ def test_a_catalogue_of_the_users_own_changes_no_test(tmp_path: Path) -> None:
         ("0", "rey", 4, [f"ERROR: CHRONOGRAD_REQUIRE has 'rey'; write some of {','.join(PARTS)}"]),
     ],
 )  # fmt: skip
-def test_optional_parts_are_accounted_for(
+def test_optional_parts_are_summarized(
     processes: str, required: str, status: int, lines: list[str], tmp_path: Path
 ) -> None:
     everywhere = "parts._WHY_NOT.clear()"  # whether this machine has them is not what is tested
@@ -86,7 +86,7 @@ def test_optional_parts_are_accounted_for(
 
 @pytest.mark.slow
 def test_every_test_file_can_be_imported() -> None:
-    """Collecting doctests hides a test file whose import fails: none of its tests would run, and nothing would report it."""
+    """Collecting doctests hides a failing import, so the tests of that file would silently not run."""
     done = pytest_of(
         "--collect-only", "-q", "-o", "addopts=--import-mode=importlib --strict-markers", str(ROOT / "tests")
     )

@@ -1,4 +1,4 @@
-"""A disk without space is named, with the path and what is free, wherever a file is written: on a file system of 64 kB."""
+"""A full disk: the error names the path and the free space, for every file, on a file system of 64 kB."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from chronograd.train.rank_command import DISK_FULL_STATUS
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 kB; only root can make one."""
+    """A file system of 64 kB; only root can mount one."""
     folder = tmp_path / "small"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
@@ -47,7 +47,7 @@ def fill(folder: Path) -> None:
     assert os.statvfs(folder).f_bavail == 0
 
 
-def test_a_whole_file_names_path_and_space_and_leaves_nothing(small: Path) -> None:
+def test_full_disk_error_names_path_and_leaves_no_file(small: Path) -> None:
     path = small / "record.json"
     files.write_aside(path, "before")
     fill(small)
@@ -59,7 +59,7 @@ def test_a_whole_file_names_path_and_space_and_leaves_nothing(small: Path) -> No
     assert sorted(p.name for p in small.iterdir()) == ["filling", "record.json"]
 
 
-def test_a_file_that_the_user_named_is_not_said_to_want_a_folder(small: Path) -> None:
+def test_error_for_a_user_file_suggests_no_folder(small: Path) -> None:
     fill(small)
     with pytest.raises(DiskFullError, match="the disk is full"), files.as_asked(small / "page.html"):
         (small / "page.html").write_bytes(b"x" * 5000)
@@ -79,34 +79,34 @@ def test_steps_of_a_rank(small: Path) -> None:
         write(1, 1)
 
 
-def test_a_new_run(small: Path) -> None:
+def test_new_run(small: Path) -> None:
     fill(small)
     with pytest.raises(RunError, match="full"):
         RunDir.create(out=small / "run")
 
 
-def test_a_checkpoint(small: Path) -> None:
+def test_checkpoint(small: Path) -> None:
     fill(small)
     content = {name: (lambda path: path.write_bytes(b"x" * 5000) and None) for name in (MODEL, OPTIMIZER)}
     with pytest.raises(DiskFullError, match="the disk is full; 0 bytes"):
         checkpoint_folder.write(small, Progress(step=1), content, {})
 
 
-def test_safetensors_passes_the_systems_number_on_as_text() -> None:
+def test_safetensors_error_contains_the_error_number() -> None:
     error = checkpoint_folder._system_error(Exception("I/O error: No space left on device (os error 28)"))
     assert error is not None
     assert error.errno == errno.ENOSPC
     assert checkpoint_folder._system_error(Exception("some other")) is None
 
 
-def test_a_rank_that_cannot_even_print_tells_by_its_status(small: Path) -> None:
+def test_rank_that_cannot_print_reports_by_exit_status(small: Path) -> None:
     command = (sys.executable, "-c", f"raise SystemExit({DISK_FULL_STATUS})")
     with pytest.raises(DiskFullError, match=f"rank 3: cannot write {small}: the disk is full"):
         run_together([Process("rank 3", command, {}, small / "output.3.txt")])
 
 
-def test_a_note_of_where_a_rank_is_does_not_kill_it(small: Path) -> None:
-    """Memory that is mapped to a file without space ends a process by SIGBUS when it is written."""
+def test_progress_note_of_a_rank_does_not_kill_it(small: Path) -> None:
+    """Writing to mapped memory of a file without disk space raises SIGBUS."""
     fill(small)
     code = (
         "from chronograd.train.watchdog import _mapped; from pathlib import Path; import sys\n"
@@ -115,15 +115,15 @@ def test_a_note_of_where_a_rank_is_does_not_kill_it(small: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(small / "where.0")], check=True)
 
 
-def test_a_limit_of_a_files_size(tmp_path: Path) -> None:
+def test_file_size_limit(tmp_path: Path) -> None:
     told = files.disk_full(tmp_path / "x", OSError(errno.EFBIG, "too large"))
     assert told is not None
     assert told.hint == "raise the limit (`ulimit -f unlimited`)"
     assert files.disk_full(tmp_path, OSError(errno.EACCES, "no")) is None
 
 
-def test_a_job_that_cannot_be_noted_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nobody would know of it, and the next --resume would put a second writer on the run."""
+def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next --resume would add a second writer to the run."""
     job = jobs.from_dict({"network": {"name": "lenet5"}, "data": {"name": "synthetic", "shape": [1, 28, 28]}})
     run = RunDir.create(job, out=tmp_path / "run")
     (run.path / slurm.SCRIPT).write_text("#!/bin/sh\n")

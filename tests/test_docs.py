@@ -30,7 +30,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_lead_to_files(page: Path) -> None:
+def test_links_have_existing_targets(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if not target.startswith(("http:", "https:")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
@@ -63,8 +63,8 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_commands_in_the_documents_parse(line: str) -> None:
-    """Verbs and options exist; required arguments are given. Nothing is run."""
+def test_commands_in_the_docs_parse(line: str) -> None:
+    """Verbs and options exist, and required arguments are present. Nothing runs."""
     words = shlex.split(line)[1:]
     if "--trust" in words:  # an option of every verb, which stands before it once parsed
         at = words.index("--trust")
@@ -81,10 +81,10 @@ def test_commands_in_the_documents_parse(line: str) -> None:
     shown_commands(),
     ids=[f"{page.stem}-{line.split()[0]}" for page, line, _ in shown_commands()],
 )
-def test_a_page_shows_what_its_commands_print(
+def test_pages_show_the_output_of_their_commands(
     page: Path, line: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line of three dots stands for lines that the page leaves out."""
+    """Three dots stand for omitted lines."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(market, "today", lambda: date(2026, 11, 22))  # prices age
@@ -96,7 +96,7 @@ def test_a_page_shows_what_its_commands_print(
         printed = printed.partition(piece.strip())[2]
 
 
-def test_the_readme_asks_three_questions() -> None:
+def test_readme_answers_three_questions() -> None:
     assert sum(page == ROOT / "README.md" for page, _, _ in shown_commands()) == 3
 
 
@@ -104,7 +104,7 @@ PYTHON_BLOCKS = [(page, block) for page in sorted(RUNNING) if page.parent != ROO
 
 
 @pytest.mark.parametrize(("page", "block"), PYTHON_BLOCKS, ids=[page.stem for page, _ in PYTHON_BLOCKS])
-def test_the_python_of_a_page_runs(
+def test_python_blocks_of_pages_run(
     page: Path, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -113,8 +113,8 @@ def test_the_python_of_a_page_runs(
 
 
 @pytest.mark.slow
-def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its `sh` blocks; what its `console` blocks print is compared above."""
+def test_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs its `sh` blocks; test_pages_show_the_output_of_their_commands checks its `console` blocks."""
     monkeypatch.chdir(tmp_path)
     lines = [line for block in blocks(ROOT / "docs" / "tutorial.md", "sh") for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("chronograd ")]
@@ -133,18 +133,18 @@ def test_every_verb_has_json_and_help() -> None:
             assert one.get_short_help_str()
 
 
-def test_the_job_page_shows_the_example_and_every_recipe() -> None:
+def test_job_page_shows_the_example_and_every_recipe() -> None:
     page = ROOT / "docs" / "job-file.md"
     shown = yaml.safe_load(blocks(page, "yaml")[0])
     assert jobs.from_dict(shown) == jobs.load(ROOT / "examples" / "digits.yaml")
     assert all(f"`{name}`" in page.read_text() for name in RECIPES)
 
 
-def test_the_readme_fits_two_screens() -> None:
+def test_readme_fits_two_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 80
 
 
-def test_the_table_of_counts_holds_what_count_prints() -> None:
+def test_table_of_counts_matches_the_command() -> None:
     from chronograd.count.layers import summary
     from chronograd.count.network import trace_network
 
@@ -164,8 +164,8 @@ def test_examples_are_valid(path: Path) -> None:
 
 
 @pytest.mark.netns
-def test_the_recipe_for_hosts_of_namespaces_makes_them_and_removes_them() -> None:
-    """As printed, but for names that nobody else has."""
+def test_namespace_recipe_creates_and_removes_hosts() -> None:
+    """As printed, but with unique names."""
     (recipe,) = (block for block in blocks(ROOT / "docs" / "clusters.md", "sh") if "ip netns add" in block)
     mine = f"cg{os.getpid()}d"  # what `benchmarks.network` removes where this process was killed
     recipe = recipe.replace("slow0", f"{mine}b").replace("h$i", f"{mine}n$i").replace(f"{mine}b{mine}n", f"{mine}v")
@@ -179,7 +179,7 @@ def test_the_recipe_for_hosts_of_namespaces_makes_them_and_removes_them() -> Non
     assert mine not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
 
 
-def test_the_reference_follows_from_the_declarations() -> None:
+def test_reference_follows_from_the_declarations() -> None:
     reference = runpy.run_path(str(ROOT / "tools" / "reference.py"))
     hint = "run python tools/reference.py"
     assert (ROOT / "docs" / "reference.md").read_text() == reference["page"](), hint

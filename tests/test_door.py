@@ -1,4 +1,4 @@
-"""What comes through the door: each kind of thing that is no file of the right kind is named in one sentence."""
+"""Input files of the wrong kind: one sentence names the actual kind."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[bytes, str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_says_what_a_file_is_instead(name: str, tmp_path: Path) -> None:
+def test_error_names_the_actual_file_kind(name: str, tmp_path: Path) -> None:
     data, what, to_do = REFUSED[name]
     path = tmp_path / "log"
     path.write_bytes(data)
@@ -94,14 +94,14 @@ def test_says_what_a_file_is_instead(name: str, tmp_path: Path) -> None:
     [bytes, gzip.compress, bz2.compress, lzma.compress, lambda data: zipped({"log": data, "__MACOSX/log": b"x"})],
     ids=["plain", "gzip", "bzip2", "xz", "zip"],
 )
-def test_reads_through_one_compressed_file(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_reads_a_single_compressed_file(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes(pack(TEXT))
     assert door.read_text(path) == TEXT.decode()
 
 
 @pytest.mark.parametrize("coding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"])
-def test_reads_text_of_other_codings(coding: str, tmp_path: Path) -> None:
+def test_reads_text_in_other_encodings(coding: str, tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes("epoch,ü\n".encode(coding))
     assert door.read_text(path) == "epoch,ü\n"
@@ -130,7 +130,9 @@ def places(folder: Path) -> dict[str, Path]:
         ("missing", "there is no file"),
     ],
 )
-def test_says_what_is_no_file(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_that_are_not_files_are_reported(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileFormatError) as caught:
         door.opened(places(tmp_path)[name])
@@ -139,7 +141,7 @@ def test_says_what_is_no_file(name: str, message: str, tmp_path: Path, monkeypat
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_says_that_a_file_may_not_be_read(tmp_path: Path) -> None:
+def test_missing_permission_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(TEXT)
     path.chmod(0)
@@ -147,7 +149,7 @@ def test_says_that_a_file_may_not_be_read(tmp_path: Path) -> None:
         door.opened(path)
 
 
-def test_lets_in_what_a_reader_expects(tmp_path: Path) -> None:
+def test_expected_file_kinds_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     path.write_bytes(zipped({"archive/data.pkl": b"x"}))
     with door.opened(path, "weights", expects=("zip",), most_bytes=None) as stream:
@@ -167,7 +169,7 @@ def test_lets_in_what_a_reader_expects(tmp_path: Path) -> None:
         ("[" * 100_000, "nested too deep"),
     ],
 )
-def test_json_that_is_cut_off_or_wrong(text: str, message: str) -> None:
+def test_truncated_or_invalid_json(text: str, message: str) -> None:
     with pytest.raises(FileFormatError) as caught:
         door.parse_json(text, "a.json", "a log")
     assert message in caught.value.message

@@ -1,4 +1,4 @@
-"""A figure is data: it survives JSON, and says in rows what it shows."""
+"""Figures as data: they round-trip through JSON, and their rows describe the content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GREY = np.arange(12, dtype=np.uint8).reshape(3, 4)
 
 @pytest.mark.parametrize("shape", [(5, 7, 3), (1, 1, 1), (32, 32, 4), (3, 4), (9, 2, 1)])
 @pytest.mark.parametrize("is_smooth", [True, False])
-def test_png_holds_the_pixels(shape, is_smooth):
+def test_png_has_the_exact_pixels(shape, is_smooth):
     size = int(np.prod(shape))
     pixels = np.arange(size) if is_smooth else np.random.default_rng(0).integers(0, 256, size)
     pixels_HWC = pixels.astype(np.uint8).reshape(shape)
@@ -39,7 +39,7 @@ def test_png_holds_the_pixels(shape, is_smooth):
     np.testing.assert_array_equal(read, expected)
 
 
-def test_png_of_a_part_of_an_array():
+def test_png_of_a_sliced_array():
     whole = np.random.default_rng(1).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     read = np.asarray(Image.open(io.BytesIO(base64.b64decode(png_base64(whole[::2, 1:5])))))
     np.testing.assert_array_equal(read, whole[::2, 1:5])
@@ -50,19 +50,19 @@ def test_png_of_a_part_of_an_array():
     [GREY.astype(float), np.zeros((4, 4, 2), np.uint8), np.zeros((0, 4, 3), np.uint8), np.zeros(4, np.uint8)],
     ids=["float", "two channels", "empty", "one axis"],
 )
-def test_what_is_no_picture_is_refused(pixels):
+def test_invalid_picture_is_refused(pixels):
     with pytest.raises(ValueError, match=r"are no picture; give uint8 pixels of shape height × width"):
         png_base64(pixels)
 
 
-def test_a_picture_is_a_png_and_a_grid_has_one():
+def test_picture_is_png_and_a_grid_needs_one():
     with pytest.raises(ValueError, match="'cat' is not PNG in base64; make it with png_base64"):
         Picture("cat", base64.b64encode(b"GIF89a......").decode())
     with pytest.raises(ValueError, match="none of 2 rows has a picture"):
         Pictures([PictureRow("a", []), PictureRow("b", [])])
 
 
-def test_every_kind_of_panel_survives_json():
+def test_every_panel_kind_round_trips_through_json():
     figure = Figure(
         [
             Lines(
@@ -92,7 +92,7 @@ def test_every_kind_of_panel_survives_json():
     assert Figure.from_json(json.loads(json.dumps(figure.to_json()))) == figure
 
 
-def test_rows_of_pictures_tell_titles_and_no_pixels():
+def test_rows_of_pictures_have_titles_without_pixels():
     png = png_base64(GREY)
     grid = Pictures(
         [PictureRow("a", [Picture("3\nsaid 8", png), Picture("4", png)]), PictureRow("b", [Picture("", png)])]
@@ -104,7 +104,7 @@ def test_rows_of_pictures_tell_titles_and_no_pixels():
     ]
 
 
-def test_rows_of_a_categorical_axis_tell_its_names():
+def test_rows_of_a_categorical_axis_have_its_names():
     series = Series("ours", "measured", [0, 1, 0.5], [3.0, 4.0, 5.0])
     lines = Lines("method", "accuracy", [series], x_ticks=[0, 1], x_names=["none", "flip"])
     assert [row["method"] for row in lines.data()] == ["none", "flip", 0.5]

@@ -1,4 +1,4 @@
-"""What is forked is what a new interpreter would be: its output, exit status, session, and end with its parent."""
+"""Forked processes behave like a new interpreter: output, exit status, session, and end with the parent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def endless(tmp_path: Path) -> RunDir:
     return RunDir.create(jobs.from_dict(job), out=tmp_path / "run")
 
 
-def test_output_and_exit_status_are_those_of_a_new_interpreter(tmp_path: Path, fork_server: Server) -> None:
+def test_output_and_status_equal_those_of_an_interpreter(tmp_path: Path, fork_server: Server) -> None:
     ended = []
     for popen in (fork_server.popen, subprocess.Popen):
         with started(popen, tmp_path / "nowhere") as process:
@@ -54,7 +54,7 @@ def test_output_and_exit_status_are_those_of_a_new_interpreter(tmp_path: Path, f
     assert "nowhere" in ended[0][0]
 
 
-def test_it_leads_a_session_and_a_signal_is_its_exit_status(endless: RunDir, fork_server: Server) -> None:
+def test_fork_leads_a_session_and_returns_signals(endless: RunDir, fork_server: Server) -> None:
     with started(fork_server.popen, endless.path) as process:
         assert process.poll() is None
         assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid
@@ -64,13 +64,13 @@ def test_it_leads_a_session_and_a_signal_is_its_exit_status(endless: RunDir, for
         assert process.wait(60) == process.poll() == process.returncode == -signal.SIGKILL
 
 
-def test_it_ends_with_the_process_that_started_it(endless: RunDir, fork_server: Server) -> None:
+def test_fork_ends_with_its_parent(endless: RunDir, fork_server: Server) -> None:
     with started(fork_server.popen, endless.path, **{PARENT_VARIABLE: "1"}) as process:
         process.stdin.close()
         assert process.wait(60) == 1
 
 
-def test_other_commands_and_interpreters_are_really_started(fork_server: Server) -> None:
+def test_other_commands_start_a_new_process(fork_server: Server) -> None:
     assert is_forked(torch_worker(Path(), ["train"]))
     for words, variables in (
         (["-c", "import time; time.sleep(60)"], {}),

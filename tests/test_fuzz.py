@@ -1,4 +1,4 @@
-"""Every input that a fuzzer found something with, again: taken, or refused by one clear error, in time, nothing executed."""
+"""Fuzzing corpus: every input that once failed is accepted or gives one clear error in time, without execution."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ INPUTS = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
 
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda p: str(p.relative_to(CORPUS)))
-def test_what_found_something_finds_nothing_now(path: Path) -> None:
+def test_corpus_inputs_pass(path: Path) -> None:
     with watch.watching() as scratch:
         assert watch.tried(BY_NAME[path.parent.name], path.read_bytes(), scratch) is None
 
 
-def test_every_target_can_be_fuzzed_and_has_valid_seeds() -> None:
+def test_every_target_has_valid_seeds() -> None:
     assert set(NAMES) == set(BY_NAME)
     assert {path.parent.name for path in INPUTS} <= set(NAMES)
     with watch.watching() as scratch:
@@ -41,8 +41,8 @@ def test_every_target_can_be_fuzzed_and_has_valid_seeds() -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 @given(number=st.integers(0, 2**32), rounds=st.integers(1, 4))
-def test_damage_is_refused(name: str, number: int, rounds: int) -> None:
-    """Changes that keep the form of a valid input, as the fuzzers make them."""
+def test_damaged_input_is_refused(name: str, number: int, rounds: int) -> None:
+    """Mutations keep the form of a valid input, like those of the fuzzers."""
     target, random = BY_NAME[name], Random(number)
     seeds = target.seeds()
     data = seeds[number % len(seeds)]
@@ -52,8 +52,8 @@ def test_damage_is_refused(name: str, number: int, rounds: int) -> None:
         assert watch.tried(target, data[: target.most_bytes], scratch) is None
 
 
-def test_a_second_of_fuzzing(tmp_path: Path) -> None:
-    """The whole harness in a process of its own, on the quickest parser."""
+def test_one_second_of_fuzzing(tmp_path: Path) -> None:
+    """The whole harness in a separate process, on the fastest parser."""
     pytest.importorskip("atheris")
     row = fuzz.fuzz("prices", 1.0, tmp_path)
     assert row["inputs"] > 20
@@ -63,23 +63,21 @@ def test_a_second_of_fuzzing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "fuzz.json").read_text())["targets"]["prices"] == row
 
 
-def test_without_its_extra_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_extra_states_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert fuzz.main(["--target", "job"]) == 3
     assert "[fuzz]" in capsys.readouterr().err
 
 
 def compute(seconds: float) -> None:
-    """Take that much time of a processor, however fast it is."""
+    """Use this much CPU time at any speed."""
     until = time.process_time() + seconds
     while time.process_time() < until:
         pass
 
 
 class TestWatch:
-    """The watch sees what it is there for."""
+    """The watch detects each kind of harm."""
 
     @pytest.mark.parametrize(
         ("parse", "kind"),
@@ -94,7 +92,7 @@ class TestWatch:
         ],
         ids=["traceback", "executed", "changed", "removed", "elsewhere", "hang", "slow"],
     )
-    def test_it_finds(self, monkeypatch: pytest.MonkeyPatch, parse: object, kind: str) -> None:
+    def test_watch_detects(self, monkeypatch: pytest.MonkeyPatch, parse: object, kind: str) -> None:
         monkeypatch.setattr(watch, "MAX_WAIT_S", 1.5)
         monkeypatch.setattr(watch, "MAX_CPU_S", 0.1)
         pipe = b"==== pipe fifo\n"

@@ -1,4 +1,4 @@
-"""The report on the house: each count sees what it should, and a count above its ceiling fails."""
+"""The report on code structure: each count detects its faults, and a count above its ceiling fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PLANTED = {
 
 
 def make(root: Path, files: dict[str, str]) -> Path:
-    """A small house with `files`, whose counts are at their ceilings without them."""
+    """Write a small project with `files`; without them its counts are at their ceilings."""
     for name, text in {"../docs/architecture.md": PAGE, **CLEAN, **files}.items():
         path = root / "src" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def make(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_a_small_house_is_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clean_project_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = make(tmp_path, {})
     assert house.main(root) == 1
     assert "architecture.md does not show" in capsys.readouterr().out
@@ -68,7 +68,7 @@ def test_a_small_house_is_in_order(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("count", PLANTED)
-def test_a_planted_fault_fails_and_raises_no_ceiling(
+def test_planted_fault_fails_and_keeps_the_ceiling(
     count: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = make(tmp_path, PLANTED[count])
@@ -85,7 +85,7 @@ def test_the_product_never_imports_the_lab(tmp_path: Path) -> None:
     assert house.House(make(tmp_path, files)).upward("chronograd.cli.main") == ["chronograd_lab"]
 
 
-def test_an_update_lowers_a_ceiling(tmp_path: Path) -> None:
+def test_update_lowers_a_ceiling(tmp_path: Path) -> None:
     root = make(tmp_path, {})
     table = root / "tools" / "house.toml"
     table.write_text(table.read_text().replace("circles = [0, 0]", "circles = [0, 5]"))

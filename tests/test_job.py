@@ -1,4 +1,4 @@
-"""Jobs with many ranks, jobs that are changed, and values that are read as they were written."""
+"""Jobs with many ranks, changed jobs, and values read exactly as written."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ def job(count: int = 1, **training: Any) -> jobs.Job:
     )
 
 
-class TestMoreRanksThanTheUsualBatch:
-    """A recipe's own batch, 64, is fewer than the ranks; the job's is not."""
+class TestMoreRanksThanTheDefaultBatch:
+    """The recipe's batch of 64 is smaller than the number of ranks; the job's batch is not."""
 
     @pytest.mark.parametrize("recipe", ["sgd", "sgd-momentum", "adamw"])
-    def test_it_is_changed_as_any_other(self, recipe: str) -> None:
+    def test_overrides_change_the_job(self, recipe: str) -> None:
         many = job(100, recipe=recipe, batch=200, momentum=0.5)
         other = jobs.changed(many, ["cluster.device=v100"])
         assert (other.cluster.device, other.cluster.count) == ("v100", 100)
         assert (other.training.batch, other.training.momentum) == (200, 0.5)
         assert jobs.changed(many, ["training.recipe=cutout"]).training.batch == 200
 
-    def test_its_rate_is_scaled(self) -> None:
+    def test_learning_rate_is_scaled(self) -> None:
         many = job(100, batch=200, learning_rate=0.5, epochs=250, scale_by_ranks=["learning_rate", "epochs"])
         assert (jobs.scaled(many).training.learning_rate, jobs.scaled(many).training.epochs) == (50.0, 3)
 
-    def test_a_rank_without_a_sample_is_one_clear_error(self) -> None:
+    def test_rank_without_a_sample_is_one_clear_error(self) -> None:
         with pytest.raises(JobError, match="each rank needs at least one sample"):
             jobs.changed(job(batch=64), ["cluster.count=100"])
 
 
 class TestNumbers:
     @pytest.mark.parametrize("text", ["batch: true", "epochs: false", "learning_rate: true", "milestones: [true]"])
-    def test_true_is_no_number(self, text: str, tmp_path: Path) -> None:
+    def test_true_is_not_a_number(self, text: str, tmp_path: Path) -> None:
         path = tmp_path / "job.yaml"
         path.write_text(f"network: {{name: alexnet}}\ndata: {{name: digits}}\ntraining: {{{text}}}\n")
         with pytest.raises(JobError, match=rf"training\.{text.partition(':')[0]}: this field cannot be true or false"):
             jobs.load(path)
 
-    def test_true_is_a_value_where_it_is_one(self) -> None:
+    def test_true_is_a_valid_flag(self) -> None:
         overrides = ["training.compile=true", "network.options={bias: false, blocks: [true]}"]
         changed = jobs.changed(job(), overrides)
         assert changed.training.compile
         assert changed.network.options == {"bias": False, "blocks": [True]}
 
     @pytest.mark.parametrize("text", ["1:30", "-12:30:45", "1:30.5", "0100", "-010", "089", "0_1"])
-    def test_numbers_that_yaml_may_read_to_another_base_are_refused(self, text: str, tmp_path: Path) -> None:
+    def test_ambiguous_yaml_numbers_are_refused(self, text: str, tmp_path: Path) -> None:
         """In a job file, an override and a sweep; files of other programs keep them as text."""
         path = tmp_path / "job.yaml"
         path.write_text(f"network: {{name: alexnet}}\ndata: {{name: digits}}\ntraining: {{batch: {text}}}\n")
@@ -76,7 +76,7 @@ class TestNumbers:
         assert parse_yaml(f"[{text}, '{text}']", is_ours=False) == [text, text]
 
     @pytest.mark.parametrize("text", ["1:30", "0100", "089", "2001-01-01", "00.5", "1_0"])
-    def test_text_in_quotes_is_text_and_is_written_in_quotes(self, text: str) -> None:
+    def test_quoted_text_stays_text(self, text: str) -> None:
         changed = jobs.changed(job(), [f"data.class_names=[a, '{text}']"])
         assert changed.data.class_names == ("a", text)
         assert jobs.from_dict(parse_yaml(jobs.to_yaml(changed))) == changed
@@ -86,27 +86,27 @@ class TestNumbers:
         assert {text: parse_yaml(text) for text in numbers} == numbers
 
 
-class TestImagesOfARank:
+class TestImagesPerRank:
     @pytest.mark.parametrize(("batch", "count", "copies"), [(9, 2, 3), (9, 2, 1), (64, 3, 4), (8, 8, 2)])
-    def test_ranks_share_samples_with_all_their_copies(self, batch: int, count: int, copies: int) -> None:
-        """As `rank_slice` shares out a step: nine samples on two ranks are five, in three copies 15 images, not 14."""
+    def test_ranks_split_samples_with_all_their_copies(self, batch: int, count: int, copies: int) -> None:
+        """Like `rank_slice`: nine samples on two ranks are at most five, in three copies 15 images instead of 14."""
         asked = job(count, batch=batch, augmentation={"copies": copies})
         shares = [rank_slice(batch, rank, count) for rank in range(count)]
         assert asked.images_per_rank == copies * max(share.stop - share.start for share in shares)
 
     def test_data_parallel_splits_images(self) -> None:
-        """27 images on two devices are 14 and 13, as torch.chunk makes them."""
+        """torch.chunk splits 27 images on two devices into 14 and 13."""
         asked = jobs.changed(job(2, batch=9, augmentation={"copies": 3}), ["backend=data_parallel"])
         assert asked.images_per_rank == 14
 
-    def test_a_prediction_is_of_the_rank_with_most_images(self) -> None:
+    def test_prediction_uses_the_rank_with_most_images(self) -> None:
         asked = jobs.changed(job(2, batch=9, augmentation={"copies": 3}), ["cluster.device=v100"])
         assert setting_of(asked).batch_per_rank == 15
 
 
 class TestAccumulation:
-    def test_each_part_has_an_image(self) -> None:
-        """Nine samples on two ranks: one of them has four, in two copies eight images."""
+    def test_each_accumulation_part_has_an_image(self) -> None:
+        """Nine samples on two ranks: one rank has four samples, in two copies eight images."""
         for parts, copies in ((4, 1), (8, 2)):
             assert job(2, batch=9, accumulation=parts, augmentation={"copies": copies}).training.accumulation == parts
             with pytest.raises(JobError, match=f"only {parts} images per step"):
@@ -115,6 +115,6 @@ class TestAccumulation:
             job(accumulation=4 * 10**18)
 
 
-def test_a_next_line_character_comes_back_as_it_was() -> None:
+def test_next_line_character_round_trips() -> None:
     job = jobs.from_dict({"network": {"name": "a\x85b", "options": {"\x85": "ü"}}, "data": {"name": "digits"}})
     assert jobs.from_dict(parse_yaml(jobs.to_yaml(job))) == job

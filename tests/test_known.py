@@ -1,4 +1,4 @@
-"""The table of published recipes: each row can be asked for, agrees with its source, and the right ones are chosen."""
+"""The table of published recipes: each row is available, agrees with its source, and the selection is right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chronograd.models import names
 RESULTS = known._results()
 
 
-def test_there_are_many_results_each_with_a_source() -> None:
+def test_results_are_many_and_have_sources() -> None:
     assert len(RESULTS) >= 60
     assert len({network for one in RESULTS for network in one.networks}) >= 60
     for one in RESULTS:
@@ -27,12 +27,12 @@ def test_there_are_many_results_each_with_a_source() -> None:
         assert one.date[:2] == "20"
 
 
-def test_no_recipe_is_there_twice_for_a_network() -> None:
+def test_recipes_of_a_network_are_unique() -> None:
     many = Counter((one.name, one.data, network) for one in RESULTS for network in one.networks)
     assert max(many.values()) == 1
 
 
-def test_results_of_torchvision_are_those_that_it_documents() -> None:
+def test_torchvision_results_match_its_documentation() -> None:
     checked = [one for one in RESULTS if one.weights]
     assert len(checked) >= 50
     for one in checked:
@@ -42,13 +42,13 @@ def test_results_of_torchvision_are_those_that_it_documents() -> None:
         assert built in one.networks
 
 
-def test_every_result_names_networks_that_there_are() -> None:
+def test_every_result_names_existing_networks() -> None:
     for network in {network for one in RESULTS for network in one.networks}:
         names.check(network)
 
 
 @pytest.mark.parametrize("data", ["imagenet", "cifar10", "cifar100"])
-def test_a_job_of_a_result_is_known_to_reach_it(data: str) -> None:
+def test_job_of_a_result_reaches_it(data: str) -> None:
     for one in (one for one in RESULTS if one.data == data):
         for network in one.networks:
             job = ask.job_of(network, short={"data": data}, target=one.accuracy - 0.02)
@@ -59,8 +59,8 @@ def test_a_job_of_a_result_is_known_to_reach_it(data: str) -> None:
 
 
 @pytest.mark.parametrize("target", [0.70, 0.755, 0.765, 0.772, 0.78, 0.784, 0.80, 0.83])
-def test_the_least_work_that_reaches_a_goal(target: float) -> None:
-    """Work in epochs times pixels, written out here."""
+def test_least_work_to_reach_a_goal(target: float) -> None:
+    """Work in epochs times pixels, computed here."""
     enough = [one for one in known.known("resnet50", "imagenet") if one.accuracy >= target]
     result = known.cheapest("resnet50", "imagenet", target)
     assert (result is None) == (not enough)
@@ -69,14 +69,14 @@ def test_the_least_work_that_reaches_a_goal(target: float) -> None:
         assert result.epochs * (result.image_size or 224) ** 2 == min(work)
 
 
-def test_the_usual_recipe_can_be_stated_in_a_job_where_one_can() -> None:
+def test_default_recipe_fits_a_job() -> None:
     usual = known.usual("resnet50", "imagenet:/data")
     assert usual is not None
     assert (usual.name, usual.epochs, usual.beyond) == ("torchvision v1", 90, ())
     assert known.usual("resnet50", "cifar10") is None
 
 
-def test_the_rule_of_the_source_is_told_where_a_job_has_another() -> None:
+def test_different_rule_of_the_source_is_reported() -> None:
     by_name = {one.name: one.optimizer for one in RESULTS}
     assert by_name["ResNet strikes back A2"] == "lamb"
     assert by_name["ConvNeXt"] == "adamw"
@@ -86,7 +86,7 @@ def test_the_rule_of_the_source_is_told_where_a_job_has_another() -> None:
             assert one.optimizer.upper() in one.beyond
 
 
-def test_a_batch_scales_the_rate() -> None:
+def test_batch_scales_the_learning_rate() -> None:
     one = known.known("torchvision:convnext_tiny", "imagenet")[0]
     fields = one.fields_at(one.batch // 4)
     assert fields["learning_rate"] == pytest.approx(one.schedule.learning_rate / 4)
@@ -106,20 +106,20 @@ def test_a_batch_scales_the_rate() -> None:
         ("torchvision:densenet161", "torchvision:densenet169"),
     ],
 )
-def test_neighbours_are_of_the_family_the_nearest_size_first(network: str, nearest: str) -> None:
+def test_neighbours_are_of_the_family_by_nearest_size(network: str, nearest: str) -> None:
     found = known.neighbours(network, "imagenet")
     assert found[0].networks[0] == nearest
     assert all(network not in one.networks and one.data == "imagenet" for one in found)
 
 
-def test_a_network_of_no_known_family_has_no_neighbours() -> None:
+def test_network_of_unknown_family_has_no_neighbours() -> None:
     assert known.neighbours("my_net.py:resnet_like", "imagenet") == []
     assert known.neighbours("torchvision:resnet18", "food101") == []
     assert known.family_of("timm:maxvit_tiny_tf_224") == "maxvit"
     assert known.family_of("torchvision:resnext50_32x4d") == "resnet"
 
 
-def test_nothing_in_the_table_is_better_than_the_best_that_is_known() -> None:
+def test_no_result_exceeds_the_best_known_one() -> None:
     for data in ("imagenet", "cifar10", "cifar100", "fashion-mnist", "mnist", "svhn"):
         plain, source = known.ceiling(f"{data}:/somewhere") or (math.nan, "")
         best, _ = known.ceiling(data, extra_data=True) or (math.nan, "")

@@ -1,4 +1,4 @@
-"""A room imports only rooms printed above it in docs/architecture.md, torch only below its line, and no circle is left."""
+"""Imports follow docs/architecture.md: only rooms above, torch only below its line, and no cycles."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ CONFINED = {
 }
 
 
-def test_every_room_is_in_the_design() -> None:
+def test_every_room_is_in_the_architecture() -> None:
     assert {room_of(name) for name in HOUSE.modules} - {""} == set(HOUSE.rank)
 
 
-def test_imports_point_up_and_never_in_a_circle() -> None:
+def test_imports_point_up_without_cycles() -> None:
     assert not {name: HOUSE.upward(name) for name in HOUSE.modules if HOUSE.upward(name)}
     assert not HOUSE.circular()
 
 
 @pytest.mark.parametrize("name", HOUSE.modules)
-def test_torch_and_optional_parts_stay_where_they_belong(name: str) -> None:
+def test_torch_and_optional_imports_stay_in_their_files(name: str) -> None:
     where = HOUSE.modules[name].relative_to(SOURCE.parent).as_posix().removeprefix(f"{PRODUCT}/")
     for package in {found.partition(".")[0] for found in HOUSE.imports[name]}:
         assert package != "torch" or room_of(name) not in WITHOUT_TORCH, f"{name} is above the torch line"
@@ -84,7 +84,7 @@ def test_torch_and_optional_parts_stay_where_they_belong(name: str) -> None:
         "COMMAND = ['python', '-m', 'chronograd.cli.main']",
     ],
 )
-def test_an_import_is_seen_however_it_is_written(planted: str) -> None:
+def test_all_forms_of_import_are_detected(planted: str) -> None:
     tree = ast.parse(planted)
     found = {*imports_of(tree, (PRODUCT, "predict")), *modules_in_strings(tree)}
     assert any(name.startswith("chronograd.cli") for name in found)

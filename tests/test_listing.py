@@ -1,4 +1,4 @@
-"""Which runs a RUN argument names, for every verb that takes one, and the list of those there are."""
+"""The runs that a RUN argument names, for every verb that takes one, and the list of all runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_run(path: str, step_time_s: float, **cluster: object) -> RunDir:
 
 @pytest.fixture(autouse=True)
 def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep of three runs, a run over three seeds of which one goes on, one in `runs`, and a record file."""
+    """Write a sweep of three runs, a run over three seeds (one unfinished), one in `runs`, and a record file."""
     monkeypatch.chdir(tmp_path)
     for number in (1, 2, 3):
         make_run(f"sweep/{number}", number, count=number, servers=1)
@@ -59,7 +59,7 @@ def times(*texts: str, each_seed: bool = False) -> list[float]:
     return [found.value("step_time_s") for found in listing.records(*texts, each_seed=each_seed).values()]
 
 
-def test_a_run_a_file_a_folder_or_several() -> None:
+def test_run_file_folder_or_several() -> None:
     assert times("sweep/2") == [2]
     assert times("sweep/2/record.json") == [2]
     assert times("sweep") == [1, 2, 3], "files that are no records are not of the sweep"
@@ -71,7 +71,7 @@ def test_a_run_a_file_a_folder_or_several() -> None:
     assert times("sweep") == [1, 2, 3, 9]
 
 
-def test_a_run_over_seeds_is_one_or_its_finished_seeds() -> None:
+def test_run_over_seeds_is_one_or_its_finished_seeds() -> None:
     assert times("seeds") == [99]
     assert times("seeds", each_seed=True) == [4, 5]
     assert list(listing.records("seeds", each_seed=True)) == ["seeds/seed-9", "seeds/seed-10"]
@@ -79,21 +79,21 @@ def test_a_run_over_seeds_is_one_or_its_finished_seeds() -> None:
     assert times("seeds/seed-9") == [4]
 
 
-def test_names_are_short_and_no_two_alike() -> None:
+def test_names_are_short_and_unique() -> None:
     make_run("again/1", 10)
     names = [name for name, _ in listing.runs("sweep/1", "again/1", "sweep/1/record.json", "kept.json")]
     assert names == ["1", "1 (2)", "1 (3)", "kept"]
 
 
 @pytest.mark.parametrize("nothing", ["empty", "nowhere", "nowhere,kept.json"])
-def test_where_there_is_no_run_it_is_told(nothing: str) -> None:
+def test_missing_run_is_reported(nothing: str) -> None:
     with pytest.raises(FileFormatError, match="no record at"):
         listing.records(nothing)
     with pytest.raises(InputError, match="',' names no run"):
         listing.records(",")
 
 
-def test_one_run_where_there_are_several_is_told_which() -> None:
+def test_ambiguous_run_lists_the_choices() -> None:
     assert listing.one_run("seeds") == Path("seeds")
     with pytest.raises(InputError, match="'sweep' names 3 runs, not one: 1, 2, 3"):
         listing.one_run("sweep")
@@ -106,7 +106,7 @@ def test_one_run_where_there_are_several_is_told_which() -> None:
 # -- the verbs ------------------------------------------------------------------------------------------------
 
 
-def test_compare_takes_a_folder_as_a_side_of_the_gate_and_names_it_otherwise(
+def test_compare_takes_a_folder_as_a_side_of_the_gate(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["compare", "sweep", "mine,kept.json", "--fail-if", "step_time > 5%", "--json"]) == 0
@@ -130,7 +130,7 @@ def test_report_takes_a_list_and_a_folder(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out)["records"] == ["1", "2", "3", "kept", "mine"]
 
 
-def test_records_shows_a_run_by_name_and_asks_which_of_several(capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_shows_one_run_and_asks_if_ambiguous(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["records", "2", "--in", "sweep", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "of 2"
     assert main(["records", "sweep"]) == 2
@@ -139,7 +139,7 @@ def test_records_shows_a_run_by_name_and_asks_which_of_several(capsys: pytest.Ca
     assert Path("steps.json").exists()
 
 
-def test_explain_and_fit_take_the_same_words() -> None:
+def test_explain_and_fit_take_the_same_arguments() -> None:
     assert [one.run.name for one in explain([Path("sweep")]).runs] == ["1", "2", "3"]
     assert [one.run.name for one in explain([Path("sweep/1,mine")]).runs] == ["1", "mine"]
     with pytest.raises(InputError, match="twice"):
@@ -154,7 +154,7 @@ def test_explain_and_fit_take_the_same_words() -> None:
 # -- the list -------------------------------------------------------------------------------------------------
 
 
-def test_the_list_counts_states_and_filters() -> None:
+def test_list_counts_states_and_filters() -> None:
     RunDir.create(out="sweep/open")
     Path("sweep/torn").mkdir()
     Path("sweep/torn/record.json").write_text("{")

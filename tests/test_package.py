@@ -23,11 +23,11 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("package", ["chronograd", "chronograd_lab"])
-def test_type_checkers_read_the_types_of_the_package(package: str) -> None:
+def test_type_checkers_read_the_packages_types(package: str) -> None:
     assert (resources.files(package) / "py.typed").is_file()
 
 
-def test_the_version_is_stated_once() -> None:
+def test_version_is_stated_once() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" in settings["project"]["dynamic"]
     assert (ROOT / settings["tool"]["hatch"]["version"]["path"]).samefile(str(chronograd.__file__))
@@ -42,7 +42,7 @@ def test_importing_the_package_reads_no_metadata() -> None:
     assert done.stdout == "False\n"
 
 
-def test_a_plan_imports_neither_torch_nor_scipy() -> None:
+def test_plan_imports_neither_torch_nor_scipy() -> None:
     """Importing scipy.optimize and scipy.special took a third of the time of an answer."""
     code = (
         "import sys; from chronograd.cli.main import main; status = main(sys.argv[1:]); "
@@ -60,7 +60,7 @@ ELSEWHERE = re.compile(r"[\w.-]+\.(?:com|io|org)/\S*|content/\S*")
 
 
 def messages_in(path: Path) -> list[str]:
-    """Return the text that a program of ours can print: string literals outside docstrings of functions that are no command."""
+    """Return the text that our programs can print: string literals outside the docstrings of other functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):  # the docstrings of commands and of requests are their help
@@ -77,8 +77,8 @@ def messages_in(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("package", ["chronograd", "chronograd_lab"])
-def test_no_message_names_a_file_that_an_installed_package_lacks(package: str) -> None:
-    """Help and hints named examples/digits.yaml and pages of docs/, which a wheel does not have."""
+def test_messages_name_no_files_outside_the_package(package: str) -> None:
+    """Help and hints once named examples/digits.yaml and pages of docs/, which a wheel does not contain."""
     found = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in (ROOT / "src" / package).rglob("*.py")
@@ -88,13 +88,13 @@ def test_no_message_names_a_file_that_an_installed_package_lacks(package: str) -
     assert sorted(found - ALLOWED) == []
 
 
-def test_a_message_with_such_a_file_is_seen(tmp_path: Path) -> None:
+def test_message_with_such_a_file_is_detected(tmp_path: Path) -> None:
     code = 'def f():\n    """See docs/no.md."""\n    raise InputError("x", f"see docs/data.md of {y}")\n'
     (tmp_path / "one.py").write_text(code)
     assert [PATH.findall(text) for text in messages_in(tmp_path / "one.py")] == [[], ["docs/data.md"]]
 
 
-def test_the_files_of_the_repository_state_the_version_of_the_package() -> None:
+def test_repository_files_state_the_packages_version() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {chronograd.__version__}\n" in citation
     constraint = re.search(r"^ruff==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
@@ -103,13 +103,13 @@ def test_the_files_of_the_repository_state_the_version_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
-def test_the_files_for_github_can_be_read(path: Path) -> None:
+def test_github_files_are_valid(path: Path) -> None:
     data = yaml.safe_load(path.read_text())
     if path.parent.name == "workflows":
         assert all(job["steps"] for job in data["jobs"].values())
 
 
-def test_the_oldest_dependencies_are_the_bounds_of_the_project() -> None:
+def test_oldest_dependencies_match_the_lower_bounds() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "minimum.py", "timm"], capture_output=True, text=True, check=True
     )

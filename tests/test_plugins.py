@@ -1,6 +1,6 @@
-"""Verbs, backends, devices and studies that other installed packages add through entry points.
+"""Verbs, backends, devices and studies of other installed packages, added through entry points.
 
-Each test installs a distribution as pip leaves it, a folder with a module and a `.dist-info`, and asks the command line.
+Each test installs a distribution in pip's form, a folder with a module and a `.dist-info`, and runs the command line.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def command():
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
-    """A folder with an installed distribution that adds one thing of each kind."""
+    """A folder with an installed distribution that adds one object of each kind."""
     files = {
         "my_backend.py": BACKEND,
         "my_study.py": STUDY,
@@ -107,12 +107,12 @@ def output(packages: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_a_verb_of_another_package(packages: Path) -> None:
+def test_verb_of_another_package(packages: Path) -> None:
     assert "Say hello." in output(packages, "--help")
     assert output(packages, "greet") == "hello from elsewhere\n"
 
 
-def test_a_device_of_another_package(packages: Path) -> None:
+def test_device_of_another_package(packages: Path) -> None:
     own = json.loads(output(packages, "devices", "toy-gpu", "--json"))
     assert "Toy GPU" in json.dumps(own)
     listed = json.dumps(json.loads(output(packages, "devices", "--json")))
@@ -121,20 +121,20 @@ def test_a_device_of_another_package(packages: Path) -> None:
     assert "Toy GPU" in output(packages, "predict", "resnet20", "--on", "toy-gpu")
 
 
-def test_a_device_of_the_user_replaces_that_of_a_package(packages: Path) -> None:
+def test_user_device_replaces_a_packages_device(packages: Path) -> None:
     own = packages / "data" / "chronograd" / "devices" / "toy-gpu.toml"
     own.parent.mkdir(parents=True)
     own.write_text((packages / "my_devices" / "toy-gpu.toml").read_text().replace("Toy GPU", "My toy"))
     assert "My toy" in output(packages, "devices", "toy-gpu", "--json")
 
 
-def test_a_study_of_another_package(packages: Path) -> None:
+def test_study_of_another_package(packages: Path) -> None:
     assert "How does a sum grow?" in output(packages, "study", "list", "--json")
     output(packages, "study", "run", "sums", "--size", "smoke", "--out", "found")
     assert json.loads((packages / "found" / "results.json").read_text())["rows"]["sums"][3] == {"n": 3, "sum": 6}
 
 
-def test_a_backend_of_another_package_trains(packages: Path) -> None:
+def test_backend_of_another_package_trains(packages: Path) -> None:
     words = ["network.name=lenet5", "backend=mine", "training.epochs=1", "data.samples=64", "training.batch=32"]
     job = "network: {name: lenet5}\ndata: {name: synthetic, shape: [1, 28, 28], classes: 10}\ncluster: {device: cpu}\n"
     (packages / "job.yaml").write_text(job)
@@ -144,13 +144,13 @@ def test_a_backend_of_another_package_trains(packages: Path) -> None:
     assert '"name": "mine"' in output(packages, "doctor", "--json")
 
 
-def test_an_unknown_backend_is_refused_with_the_names_of_all(packages: Path) -> None:
+def test_unknown_backend_error_lists_all_names(packages: Path) -> None:
     done = chronograd(packages, "predict", "resnet20", "backend=mime", "--on", "v100")
     assert done.returncode == 2
     assert "backend: 'mime' is not one of its values; did you mean mine" in done.stderr
 
 
-def test_what_cannot_be_loaded_is_reported_with_its_package(packages: Path) -> None:
+def test_failed_import_is_reported_with_its_package(packages: Path) -> None:
     (packages / "my_devices" / "__init__.py").write_text("import no_such_module")
     done = chronograd(packages, "devices")
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Header and tables of a record: typed where they are read, saved as they were written, refused where they are none."""
+"""Header and tables of a record: typed when read, saved unchanged, and invalid ones refused."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def written(tmp_path: Path, **header: Any) -> Path:
 
 
 @pytest.mark.parametrize("path", sorted(FORMATS.glob("record-*.json")), ids=lambda path: path.stem)
-def test_what_was_written_is_saved_again_key_by_key(path: Path, tmp_path: Path) -> None:
+def test_record_is_saved_again_key_by_key(path: Path, tmp_path: Path) -> None:
     Record.load(path).save(tmp_path / "again.json")
     assert json.dumps(json.loads((tmp_path / "again.json").read_text())) == json.dumps(json.loads(path.read_text()))
 
 
-def test_a_header_of_another_hand_keeps_its_keys_and_their_order(tmp_path: Path) -> None:
+def test_foreign_header_keeps_its_keys_and_order(tmp_path: Path) -> None:
     header = {
         "job": {"mine": [1], "training": {"rate": 0.5, "batch": 8, "seed": 1}, "backend": "mine", "network": {}},
         "cluster": {"rack": "b", "threads": 2, "device": "v100", "link": None},
@@ -47,7 +47,7 @@ def test_a_header_of_another_hand_keeps_its_keys_and_their_order(tmp_path: Path)
     assert (again.job.data.name, again) == ("mine", loaded)
 
 
-def test_a_steps_file_that_says_what_no_header_may_is_refused(tmp_path: Path) -> None:
+def test_steps_file_with_an_invalid_header_is_refused(tmp_path: Path) -> None:
     shutil.copytree(FORMATS / "run", tmp_path / "run")
     steps = tmp_path / "run" / "steps.0.jsonl"
     steps.write_text(steps.read_text().replace('"threads": 1', '"threads": 0.5'))
@@ -56,7 +56,7 @@ def test_a_steps_file_that_says_what_no_header_may_is_refused(tmp_path: Path) ->
         header(run, run.job(), run.read_steps(), "t")
 
 
-def test_a_header_answers_what_it_does_not_say() -> None:
+def test_missing_header_fields_have_defaults() -> None:
     record = Record(kind="measured", title="t")
     assert (record.world, record.device, record.device_name, record.global_batch) == (1, "unknown device", "", None)
     assert record.model_dump(mode="json")["job"] == {}
@@ -85,7 +85,7 @@ def test_a_header_answers_what_it_does_not_say() -> None:
         ({"tables": {"scaling": [{"scaling": "weak", "world": 2}]}}, r"tables\.scaling\.0\.kind"),
     ],
 )
-def test_what_is_no_header_or_row_is_refused(tmp_path: Path, header: dict[str, Any], where: str) -> None:
+def test_invalid_header_or_row_is_refused(tmp_path: Path, header: dict[str, Any], where: str) -> None:
     with pytest.raises(FileFormatError, match=f"is not a Chronograd record: {where}"):
         Record.load(written(tmp_path, **header))
 
@@ -104,9 +104,7 @@ def test_what_is_no_header_or_row_is_refused(tmp_path: Path, header: dict[str, A
         ("step_time_s", {"value": [1.0], "unit": "s"}, "value"),
     ],
 )
-def test_a_figure_that_no_run_has_is_refused_when_it_is_read(
-    tmp_path: Path, name: str, figure: dict[str, object], told: str
-) -> None:
+def test_impossible_figure_is_refused(tmp_path: Path, name: str, figure: dict[str, object], told: str) -> None:
     path = tmp_path / "record.json"
     data = {"kind": "measured", "title": "t", "quantities": {name: figure}}
     path.write_text(json.dumps(data))
@@ -115,7 +113,7 @@ def test_a_figure_that_no_run_has_is_refused_when_it_is_read(
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_figure_that_is_not_finite_is_refused(tmp_path: Path, text: str) -> None:
+def test_non_finite_figure_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "record.json"
     path.write_text(
         f'{{"kind": "measured", "title": "t", "quantities": {{"step_time_s": {{"value": {text}, "unit": "s"}}}}}}'
@@ -133,7 +131,7 @@ def test_a_figure_that_is_not_finite_is_refused(tmp_path: Path, text: str) -> No
         ("tables", {"scaling": [{"scaling": "weak", "world": 1, "kind": "measured", "batch": 1, "per_rank": 1, "step_time_s": -1}]}),
     ],
 )  # fmt: skip
-def test_other_numbers_of_a_record_are_checked_too(tmp_path: Path, part: str, data: dict[str, object]) -> None:
+def test_other_numbers_of_a_record_are_checked(tmp_path: Path, part: str, data: dict[str, object]) -> None:
     path = tmp_path / "record.json"
     path.write_text(json.dumps({"kind": "measured", "title": "t", part: data}))
     with pytest.raises(FileFormatError):

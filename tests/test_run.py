@@ -1,4 +1,4 @@
-"""The main job on a small scale: every stage for real, real processes, a page and a notebook at the end."""
+"""The main workflow at small scale: every stage with real processes, up to a report page and a notebook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["everything", "measured", "predicted"]  # fixtures
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_device")
-def test_the_whole_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_workflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, runs = tmp_path / "report.html", tmp_path / "runs"
     overrides = ["data.samples=256", "training.epochs=2", "training.batch=16", "training.target_accuracy=0.99"]
     arguments = ["run", "examples/digits.yaml", *overrides, "--out", str(page), "--runs", str(runs), "--json"]
@@ -52,10 +52,8 @@ def test_the_whole_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert f"off by {share} of the largest loss" in printed["takeaways"]["Training"]
 
 
-def test_a_run_is_forecast_with_its_schedule_as_fit_loss_does_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Twelve epochs, whose rate falls after the sixth and ninth: from the first six it is a plateau."""
+def test_forecast_uses_the_schedule_like_fit_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve epochs; the rate falls after the sixth and ninth, so the first six look like a plateau."""
     run = RunDir.create(environment={}, out=tmp_path / "run")
     training = "{recipe: sgd-momentum, epochs: 12, batch: 8, schedule: multi_step, milestones: [0.5, 0.75]}"
     (run.path / "job.yaml").write_text(f"network: {{name: small-cnn}}\ndata: {{name: digits}}\ntraining: {training}\n")
@@ -71,7 +69,7 @@ def test_a_run_is_forecast_with_its_schedule_as_fit_loss_does_it(
 
 
 @pytest.mark.parametrize(("queued", "is_met"), [((0.5, 0.5), True), ((0.02, 0.02), False)], ids=["busy", "quiet"])
-def test_an_error_is_never_shown_without_what_disturbed_the_measurement(
+def test_errors_are_shown_with_disturbances(
     tmp_path: Path, queued: tuple[float, float], is_met: bool, everything: dict[str, Record]
 ) -> None:
     met = disturbances(write_run(tmp_path / "run", queued=queued))
@@ -101,7 +99,7 @@ def test_an_error_is_never_shown_without_what_disturbed_the_measurement(
     assert prediction_words(loop, 1) == (f"{expected}, but {met}" if is_met else expected)
 
 
-def test_nothing_is_started_before_the_job_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_job_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs"
     assert main(["run", "examples/digits.yaml", "network.name=resnet2", "--runs", str(runs)]) == 2
     error = capsys.readouterr().err

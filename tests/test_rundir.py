@@ -1,4 +1,4 @@
-"""Run directories: one writer per file, torn lines, attempts, many processes at once."""
+"""Run directories: one writer per file, torn lines, attempts, and many processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chronograd.rundir.steps import EpisodeLine, Epoch, NoteLine, Ready, Start, 
 JOB = jobs.from_dict({"network": {"name": "torchvision:vgg19"}, "data": {"name": "digits"}})
 
 
-def test_a_new_run_is_named_by_time_and_job_and_holds_the_resolved_job(tmp_path: Path) -> None:
+def test_new_run_has_a_name_and_the_resolved_job(tmp_path: Path) -> None:
     run = RunDir.create(JOB, {"cores": 2}, parent=tmp_path)
     assert run.path.parent == tmp_path
     date, clock, *label, suffix = run.path.name.split("-")
@@ -37,7 +37,7 @@ def test_a_new_run_is_named_by_time_and_job_and_holds_the_resolved_job(tmp_path:
     assert not again.is_finished
 
 
-def test_a_directory_is_claimed_once(tmp_path: Path) -> None:
+def test_directory_is_claimed_once(tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
     RunDir.create(JOB, out=out)
     with pytest.raises(RunError, match="holds a run already"):
@@ -51,7 +51,7 @@ def test_a_directory_is_claimed_once(tmp_path: Path) -> None:
         RunDir.create(JOB, out=tmp_path / "file")
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_invalid_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no run directory"):
         RunDir.open(tmp_path / "absent")
     with pytest.raises(FileFormatError, match="not a run directory"):
@@ -103,7 +103,7 @@ def test_steps_are_read_back_with_their_attempt(tmp_path: Path) -> None:
     assert run.ranks() == [0]
 
 
-def test_the_last_attempt_of_a_step_counts_and_redone_ones_are_counted(tmp_path: Path) -> None:
+def test_last_attempt_of_a_step_wins_and_redone_ones_count(tmp_path: Path) -> None:
     run = RunDir.create(JOB, out=tmp_path / "run")
     for attempt, steps in enumerate([(1, 2, 3, 4), (3, 4, 5)], start=1):
         with run.step_writer() as lines:
@@ -116,8 +116,8 @@ def test_the_last_attempt_of_a_step_counts_and_redone_ones_are_counted(tmp_path:
     assert [line.step for line in log.last_attempt()] == [3, 4, 5]
 
 
-def test_all_episodes_and_notes_of_a_step_are_kept_and_those_thrown_away_are_not(tmp_path: Path) -> None:
-    """Several actors end episodes at one step. The second attempt goes on from step 100 and ends its lines at other steps."""
+def test_episodes_and_notes_of_discarded_steps_are_dropped(tmp_path: Path) -> None:
+    """Several actors end episodes at one step. The second attempt resumes at step 100, with other line ends."""
     run = RunDir.create(JOB, out=tmp_path / "run")
 
     def write(begin: int, ends: Sequence[int], total: float) -> None:
@@ -147,7 +147,7 @@ def test_all_episodes_and_notes_of_a_step_are_kept_and_those_thrown_away_are_not
     assert sum(line.num_steps or 0 for line in log.steps) == 160
 
 
-def test_a_torn_line_is_dropped_and_the_next_attempt_goes_on_after_it(tmp_path: Path) -> None:
+def test_torn_line_is_dropped_before_the_next_attempt(tmp_path: Path) -> None:
     run = RunDir.create(JOB, out=tmp_path / "run")
     run.steps_path().write_bytes(b'{"attempt": 1, "step": 1}\n{"attempt": 1, "st')
     assert (len(run.read_steps().steps), run.read_steps().torn) == (1, 1)
@@ -167,7 +167,7 @@ def test_damage_in_the_middle_of_an_attempt_is_an_error(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(cut=st.integers(0, 400))
-def test_a_file_cut_anywhere_gives_its_whole_lines(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_truncated_file_returns_its_complete_lines(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     path = tmp_path_factory.mktemp("cut") / "steps.0.jsonl"
     whole = b"".join(json.dumps({"attempt": 1, "step": s, "loss": s / 7}).encode() + b"\n" for s in range(1, 9))
     path.write_bytes(whole[:cut])
@@ -185,7 +185,7 @@ def test_one_writer_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     run.step_writer().close()
 
 
-def test_a_follower_sees_each_whole_line_once(tmp_path: Path) -> None:
+def test_follower_sees_each_complete_line_once(tmp_path: Path) -> None:
     path = tmp_path / "steps.0.jsonl"
     follower = StepFollower(path)
     assert follower.new_lines() == []
@@ -197,7 +197,7 @@ def test_a_follower_sees_each_whole_line_once(tmp_path: Path) -> None:
     assert StepFollower(path).new_lines() == []
 
 
-def test_the_first_error_is_found_among_the_ranks(tmp_path: Path) -> None:
+def test_first_error_among_the_ranks(tmp_path: Path) -> None:
     run = RunDir.create(JOB, out=tmp_path / "run")
     for rank in (1, 0):
         with pytest.raises(ValueError), run.step_writer(rank):
@@ -205,8 +205,8 @@ def test_the_first_error_is_found_among_the_ranks(tmp_path: Path) -> None:
     assert run.first_error() == (1, "ValueError: rank 1")
 
 
-def test_errors_of_earlier_attempts_are_left_out_whatever_the_clock_says(tmp_path: Path) -> None:
-    """The clock was set back by a day before the second attempt."""
+def test_errors_of_earlier_attempts_are_ignored(tmp_path: Path) -> None:
+    """The clock went back by a day before the second attempt."""
     run = RunDir.create(JOB, out=tmp_path / "run")
     for rank, text in ((0, "old"), (1, "older")):
         run.steps_path(rank).write_text(
@@ -219,7 +219,7 @@ def test_errors_of_earlier_attempts_are_left_out_whatever_the_clock_says(tmp_pat
     assert run.first_error(before) == (0, "new")
 
 
-def test_times_go_on_evenly_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_monotonic_if_the_clock_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir.create(JOB, out=tmp_path / "run")
     with run.step_writer() as lines:
         lines.write(StepLine(step=1))
@@ -230,8 +230,8 @@ def test_times_go_on_evenly_when_the_clock_is_set_back(tmp_path: Path, monkeypat
     assert 0 <= second - first < 3600
 
 
-def test_an_attempt_follows_the_one_before_it_when_the_clock_was_set_back(tmp_path: Path) -> None:
-    """Attempts of 60 s, the second a day early by its clock, the third 10 s after it."""
+def test_attempts_stay_in_order_if_the_clock_goes_back(tmp_path: Path) -> None:
+    """Attempts of 60 s: the second is a day early by its clock, the third 10 s later."""
     run = RunDir.create(JOB, out=tmp_path / "run")
     written = [(1, 100_000), (1, 100_060), (2, 13_600), (2, 13_660), (3, 13_670), (3, 13_730)]
     for rank in (0, 1):
@@ -251,7 +251,7 @@ def test_an_attempt_follows_the_one_before_it_when_the_clock_was_set_back(tmp_pa
     assert (updates.starts, updates.ended, updates.set_back_s) == (log.starts, log.ended, log.set_back_s)
 
 
-def test_a_listing_survives_what_is_damaged(tmp_path: Path) -> None:
+def test_listing_survives_damaged_runs(tmp_path: Path) -> None:
     record = Record(kind="measured", title="t", job=jobs.resolved(JOB))
     record.put("step_time_s", Quantity(value=0.1, unit="s"))
     RunDir.create(JOB, out=tmp_path / "a-finished").save_record(record)
@@ -296,7 +296,7 @@ with run.step_writer(me) as lines:
 
 
 def test_concurrent_writers_never_collide(tmp_path: Path) -> None:
-    """Four real processes make runs in one folder, want the same one, and write steps into it."""
+    """Four real processes create runs in one folder, claim the same one, and write steps into it."""
     parent, shared = tmp_path / "runs", tmp_path / "shared"
     command = [sys.executable, "-c", WRITER, str(parent), str(shared)]
     processes = [

@@ -1,4 +1,4 @@
-"""A network and its own saved trace are one question with one answer; what a trace cannot offer is stated."""
+"""A network and its saved trace give the same answer; missing features of a trace are reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def without_names(data: Any) -> Any:
-    """The data of an answer without the time of day and without what the user typed for the network."""
+    """Return the data of an answer without the time and the typed network."""
     if isinstance(data, dict):
         typed = ("created", "network")
         return {key: without_names(value) for key, value in data.items() if key not in typed}
@@ -44,7 +44,7 @@ def without_names(data: Any) -> Any:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_predict_answers_a_trace_as_its_network(network: str, saved: Any) -> None:
+def test_predict_on_a_trace_equals_its_network(network: str, saved: Any) -> None:
     changes = [NCHW, "training.precision=fp32"]
     by_name = chronograd.predict(network, *changes, on="v100")
     by_trace = chronograd.predict(saved(network), *changes, on="v100")
@@ -54,7 +54,7 @@ def test_predict_answers_a_trace_as_its_network(network: str, saved: Any) -> Non
 
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_plan_answers_a_trace_as_its_network(network: str, goal: str, saved: Any) -> None:
+def test_plan_on_a_trace_equals_its_network(network: str, goal: str, saved: Any) -> None:
     asked = {**GOALS[goal], "on": ["v100"]}
     by_name = chronograd.plan(network, NCHW, "training.precision=fp32", "data.image_size=null", **asked)
     by_trace = chronograd.plan(saved(network), NCHW, "training.precision=fp32", **asked)
@@ -62,14 +62,14 @@ def test_plan_answers_a_trace_as_its_network(network: str, goal: str, saved: Any
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_inference_of_a_trace_is_that_of_its_network(network: str, saved: Any) -> None:
+def test_inference_on_a_trace_equals_its_network(network: str, saved: Any) -> None:
     asked = {"on": ["t4"], "latency_s": 0.05}
     by_name = chronograd.plan(network, "mode=inference", NCHW, "training.precision=fp32", **asked)
     by_trace = chronograd.plan(saved(network, "inference"), NCHW, "training.precision=fp32", **asked)
     assert without_names(by_trace.as_data()) == without_names(by_name.as_data())
 
 
-def test_judge_answers_a_trace_as_its_network(saved: Any) -> None:
+def test_judge_on_a_trace_equals_its_network(saved: Any) -> None:
     by_name = chronograd.judge("resnet50", "312 images/s", NCHW, on="v100", precision="fp32")
     by_trace = chronograd.judge(saved("resnet50"), "312 images/s", NCHW, on="v100", precision="fp32")
     assert by_trace.data["setting"] == by_name.data["setting"]
@@ -79,8 +79,8 @@ def test_judge_answers_a_trace_as_its_network(saved: Any) -> None:
     assert open_layout.data["setting"]["only_layout"] == [ONE_LAYOUT]
 
 
-def test_a_trace_of_inference_is_no_training(saved: Any) -> None:
-    """`plan` took its forward pass for a whole step of training."""
+def test_inference_trace_is_refused_for_training(saved: Any) -> None:
+    """`plan` once used its forward pass as a whole training step."""
     path = saved("resnet20", "inference")
     assert {record.job.mode for record in chronograd.predict(path, on="v100").records.values()} == {"inference"}
     for verb in (chronograd.predict, chronograd.plan):
@@ -88,8 +88,8 @@ def test_a_trace_of_inference_is_no_training(saved: Any) -> None:
             verb(path, "mode=training", on=["v100"])
 
 
-def test_a_trace_of_training_is_no_inference(saved: Any) -> None:
-    """`plan` gave the time of its forward pass in training mode as a latency."""
+def test_training_trace_is_refused_for_inference(saved: Any) -> None:
+    """`plan` once reported its forward pass in training mode as a latency."""
     with pytest.raises(InputError, match="the job has mode=inference"):
         chronograd.plan(saved("resnet20"), "mode=inference", on=["v100"])
     with pytest.raises(InputError, match="the job has mode=inference"):
@@ -97,7 +97,7 @@ def test_a_trace_of_training_is_no_inference(saved: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])
-def test_the_one_layout_of_a_trace_is_stated(mode: str, saved: Any) -> None:
+def test_layout_of_a_trace_is_stated(mode: str, saved: Any) -> None:
     answer = chronograd.plan(saved("resnet20", mode), on=["v100"])
     assert ONE_LAYOUT in answer.notes
     assert ONE_LAYOUT in answer.as_data()["assumed"]
@@ -108,8 +108,8 @@ def test_the_one_layout_of_a_trace_is_stated(mode: str, saved: Any) -> None:
     assert ONE_LAYOUT not in chronograd.plan(saved("gpt2-small", mode), on=["v100"]).notes
 
 
-def test_a_recipe_in_another_layout_is_predicted_in_that_of_the_trace(saved: Any) -> None:
-    """The recipe of resnet9 is in channels last: its trace was refused, although the user stated no layout."""
+def test_layout_of_a_trace_overrides_the_recipe(saved: Any) -> None:
+    """The recipe of resnet9 uses channels last; its trace was refused although the user stated no layout."""
     answer = chronograd.predict(saved("resnet9"), "training.precision=fp32", on="v100")
     record = answer.records["v100"]
     assert not record.job.training.channels_last

@@ -1,4 +1,4 @@
-"""The documentation site: how pages are changed for it, its navigation, and the check of its links. Sphinx is not needed."""
+"""The documentation site: page conversion, navigation and link checks, without Sphinx."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def build() -> SimpleNamespace:
 
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`check_links`; a dataclass looks its module up by name."""
+    """Return `check_links`; dataclasses need its module under its name."""
     monkeypatch.syspath_prepend(str(TOOLS))
     yield __import__("links").check_links
     sys.modules.pop("links")
@@ -45,19 +45,19 @@ def test_links_of_a_page_on_the_site(build: SimpleNamespace, written: str, shown
     assert build.for_site(written, DOCS / "page.md", Path("page.md")) == shown
 
 
-def test_a_page_in_a_folder_links_upwards(build: SimpleNamespace) -> None:
+def test_page_in_a_folder_links_upwards(build: SimpleNamespace) -> None:
     page = DOCS / "decisions" / "README.md"
     text = build.for_site("[a](../accuracy.md) [c](../../CONTRIBUTING.md)", page, build.staged(page))
     assert text == "[a](../accuracy.md) [c](../contributing.md)"
 
 
-def test_a_dark_figure_has_the_dark_colors_of_the_palette(build: SimpleNamespace) -> None:
+def test_dark_figure_uses_the_dark_palette(build: SimpleNamespace) -> None:
     assert (
         build.dark('<path style="stroke: #1D2026; fill: #123456"/>') == '<path style="stroke: #e8e6e1; fill: #123456"/>'
     )
 
 
-def test_a_report_on_the_site_links_back(build: SimpleNamespace) -> None:
+def test_report_on_the_site_links_back(build: SimpleNamespace) -> None:
     from chronograd.answer import Answer
     from chronograd.report.html import render_html
 
@@ -66,7 +66,7 @@ def test_a_report_on_the_site_links_back(build: SimpleNamespace) -> None:
     assert report.index("<body>") < report.index('"ground": ["#fefefd", "#1d2025"]') < report.index("<h1>AlexNet</h1>")
 
 
-def test_the_navigation_names_every_page_of_docs(build: SimpleNamespace, tmp_path: Path) -> None:
+def test_navigation_has_every_docs_page(build: SimpleNamespace, tmp_path: Path) -> None:
     functions = build.stage.__globals__
     functions |= {"SOURCE": tmp_path, "api_page": lambda: "# API\n"}
     build.stage([])

@@ -1,4 +1,4 @@
-"""The table of slow tests: one line per test, whatever process it ran in; a limit for those without a mark."""
+"""The table of slow tests: one line per test from all processes, and a limit for unmarked tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def report(name: str, when: str, seconds: float, *marks: str) -> pytest.TestRepo
     return pytest.TestReport(name, ("f", 1, "t"), keywords, "passed", None, when, duration=seconds)  # type: ignore[arg-type]
 
 
-def test_only_calls_of_tests_without_a_mark_are_limited(tmp_path: Path) -> None:
+def test_limit_applies_to_unmarked_test_calls_only(tmp_path: Path) -> None:
     slowest = Slowest(tmp_path / "slowest.md")
     for one in (
         report("tests/a.py::quick", "call", 0.9 * LIMIT_S),
@@ -31,8 +31,8 @@ def test_only_calls_of_tests_without_a_mark_are_limited(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_option_fails_a_run_and_writes_the_table(tmp_path: Path, workers: int, pytestconfig: pytest.Config) -> None:
-    """By pytest itself, in this process and through pytest-xdist."""
+def test_option_fails_a_run_and_writes_the_table(tmp_path: Path, workers: int, pytestconfig: pytest.Config) -> None:
+    """With pytest in this process and through pytest-xdist."""
     (tmp_path / "conftest.py").write_text(
         "from tests import slowest\nslowest.LIMIT_S = 0.05\n"
         "pytest_addoption, pytest_configure = slowest.pytest_addoption, slowest.register\n"

@@ -1,4 +1,4 @@
-"""One long pause is reported for itself, and does not become the step time: on lines written here."""
+"""One long pause is reported separately and does not change the step time, on synthetic lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_job(*overrides: str) -> Job:
 
 
 def steps(times: dict[int, float], count: int = 40, usual_s: float = 0.1, wait: bool = False) -> list[StepLine]:
-    """Steps that take as long as usual, but for some; the excess is of forward, or of a wait in backward."""
+    """Return steps of normal duration except some; forward or a wait in backward takes the excess."""
     lines, now = [], 1000.0
     for step in range(1, count + 1):
         took = times.get(step, usual_s)
@@ -50,13 +50,13 @@ def steps(times: dict[int, float], count: int = 40, usual_s: float = 0.1, wait: 
 
 
 def stall(line: StepLine, **said: object) -> Stall:
-    """One that ends with a step."""
+    """Return a stall that ends with the step of a line."""
     assert line.step_time_s is not None
     known = {"time": line.time, "step": line.step, "seconds": line.step_time_s, "place": "backward", **said}
     return Stall(**known)  # type: ignore[arg-type]
 
 
-def test_a_rank_that_was_stopped_is_named_and_its_step_left_out() -> None:
+def test_stopped_rank_is_reported_and_its_step_excluded() -> None:
     lines = {0: steps({17: 25.1}, wait=True), 1: steps({17: 25.1})}
     events = {0: [stall(lines[0][16], is_waiting=1)], 1: [stall(lines[1][16], stopped_s=24.9)]}
     found = find(lines, events)
@@ -75,14 +75,14 @@ def test_a_rank_that_was_stopped_is_named_and_its_step_left_out() -> None:
     assert quantity.source.endswith("without 1 stalled step (stall_s)")
 
 
-def test_a_stop_that_is_known_counts_though_it_is_no_outlier() -> None:
-    """Two seconds in a step of one: no statistic would tell."""
+def test_known_stop_counts_without_being_an_outlier() -> None:
+    """Two seconds in a step of one second: not a statistical outlier."""
     lines = {0: steps({12: 3.0}, usual_s=1.0)}
     assert not find(lines).found
     assert find(lines, {0: [stall(lines[0][11], stopped_s=2.0)]}).steps == {12}
 
 
-def test_a_silent_link_is_named_by_its_ends() -> None:
+def test_silent_link_is_reported_with_its_ends() -> None:
     lines = {rank: steps({8: 20.1}, wait=True) for rank in (0, 1)}
     events = {
         rank: [stall(lines[rank][7], is_waiting=1, place="all-reduce of gradients", links="10.0.0.1 → 10.0.0.2")]
@@ -93,7 +93,7 @@ def test_a_silent_link_is_named_by_its_ends() -> None:
     assert one.text == "the link 10.0.0.1 → 10.0.0.2 did not answer for 20.1 s, in all-reduce of gradients"
 
 
-def test_a_slow_disk_is_a_rank_that_read() -> None:
+def test_slow_disk_is_attributed_to_the_reading_rank() -> None:
     lines = {0: steps({9: 20.1}, wait=True), 1: steps({9: 20.1})}
     events = {0: [stall(lines[0][8], is_waiting=1)], 1: [stall(lines[1][8], place="input", busy_s=0.2)]}
     (one,) = find(lines, events).found
@@ -101,7 +101,7 @@ def test_a_slow_disk_is_a_rank_that_read() -> None:
     assert one.text == "rank 1 took 20.1 s reading its batch; it used the processor for 200 ms of these"
 
 
-def test_without_notes_the_parts_of_the_step_tell() -> None:
+def test_parts_of_the_step_replace_missing_notes() -> None:
     (one,) = find({0: steps({9: 20.1}, wait=True), 1: steps({9: 20.1})}).found
     assert (one.reason, one.ranks, one.text) == ("rank", (1,), "rank 1 took 20 s in forward")
     (one,) = find({rank: steps({9: 20.1}, wait=True) for rank in (0, 1)}).found
@@ -117,18 +117,18 @@ def test_without_notes_the_parts_of_the_step_tell() -> None:
         ({9: 1.2}, "twelve times is not enough where steps take"),
     ],
 )
-def test_what_is_no_stall(times: dict[int, float], why: str) -> None:
+def test_no_stall(times: dict[int, float], why: str) -> None:
     usual_s = 0.3 if times == {9: 1.2} else 0.1
     assert not find({0: steps(times, usual_s=usual_s)}).found, why
 
 
-def test_others_wait_for_a_checkpoint_without_a_stall() -> None:
-    """Rank 1 waits in the first step of an epoch for rank 0, which saved before its own clock began."""
+def test_wait_for_a_checkpoint_is_no_stall() -> None:
+    """Rank 1 waits in the first step of an epoch for rank 0, which saved before its step began."""
     lines = {0: steps({}), 1: steps({21: 3.0}, wait=True)}
     assert not find(lines).found
 
 
-def test_a_stop_between_steps_is_a_stall_of_no_step() -> None:
+def test_stop_between_steps_belongs_to_no_step() -> None:
     lines = {rank: steps({}) for rank in (0, 1)}
     after = lines[1][19].time + 30
     events = {
@@ -163,7 +163,7 @@ def write_run(folder: Path, stopped: bool) -> RunDir:
     return run
 
 
-def test_a_record_has_the_stall_and_the_step_time_without_it(tmp_path: Path) -> None:
+def test_record_separates_stall_and_step_time(tmp_path: Path) -> None:
     job = make_job()
     records = [
         training_record(write_run(tmp_path / str(stopped), stopped), job, card(job.data), "done")
@@ -182,7 +182,7 @@ def test_a_record_has_the_stall_and_the_step_time_without_it(tmp_path: Path) -> 
     json.loads(stopped.model_dump_json())
 
 
-def test_stalls_are_kept_however_many_a_step_has(tmp_path: Path) -> None:
+def test_all_stalls_of_a_step_are_recorded(tmp_path: Path) -> None:
     run = RunDir.create(out=tmp_path / "run")
     with run.step_writer(0) as writer:
         for place in ("forward", "backward"):
@@ -191,7 +191,7 @@ def test_stalls_are_kept_however_many_a_step_has(tmp_path: Path) -> None:
     assert stalls_of(run.logs()).seconds == 3.0
 
 
-def test_an_interval_holds_its_mean() -> None:
+def test_interval_contains_its_mean() -> None:
     quantity = Quantity.of_samples([0.1] * 30 + [25.0], "s", "clock")
     assert quantity.low is not None
     assert quantity.high is not None

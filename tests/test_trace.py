@@ -1,4 +1,4 @@
-"""Trace files: what is written is read back, and what is damaged is refused in one way."""
+"""Trace files round-trip, and damaged ones raise one kind of error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PLAIN_KINDS = [k for k in KINDS if k not in CONV_KINDS and k != "attention"]
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """Any trace whose ids point somewhere."""
+    """A strategy of traces with valid ids."""
     n_operators = draw(st.integers(0, 4))
     births = st.integers(-1, n_operators - 1) if n_operators else st.just(-1)
     deaths = st.none() | st.integers(0, max(n_operators - 1, 0))
@@ -72,7 +72,7 @@ def traces(draw: st.DrawFn) -> Trace:
 
 
 def small() -> Trace:
-    """Two storages, one product: small enough to damage every part of it."""
+    """A trace of two storages and one product, small enough to damage every part of it."""
     storages = [Storage(Affine(24, 0), "parameter", -1), Storage(Affine(0, 16), "activation", 0, 0)]
     tensors = [Tensor(0, (Affine(2, 0), Affine(3, 0)), "float32", "weight"), Tensor(1, (Affine(0, 1),), "float32")]
     operator = Operator(
@@ -94,12 +94,12 @@ def small() -> Trace:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(traces(), st.sampled_from(["t.json", "t.json.gz"]))
-def test_what_is_saved_is_read_back(tmp_path: Path, trace: Trace, name: str) -> None:
+def test_saved_trace_round_trips(tmp_path: Path, trace: Trace, name: str) -> None:
     trace.save(tmp_path / name)
     assert Trace.load(tmp_path / name) == trace
 
 
-def test_gz_by_its_name_and_read_by_its_content(tmp_path: Path) -> None:
+def test_gz_is_written_by_name_and_read_by_content(tmp_path: Path) -> None:
     trace = small()
     trace.save(tmp_path / "plain.json")
     trace.save(tmp_path / "packed.json.gz")
@@ -113,7 +113,7 @@ def test_gz_by_its_name_and_read_by_its_content(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["misnamed.json", "plain.json"]
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write .*No such file"):
         small().save(tmp_path / "none" / "t.json")
     (tmp_path / "folder").mkdir()
@@ -125,7 +125,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 # -- damage -----------------------------------------------------------------------------------------
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"no trace file at .*nothing\.json[\s\S]*chronograd count"):
         Trace.load(tmp_path / "nothing.json")
     with pytest.raises(FileFormatError, match="not a readable trace"):
@@ -136,7 +136,7 @@ def test_no_file(tmp_path: Path) -> None:
     "content",
     [b"", b"{", b"[]", b"null", b"1", b'"text"', b"{}", b'{"format":"other"}', b"\xff\xfe", b"\x1f\x8b", b"\x1f\x8bxx"],
 )
-def test_another_file(tmp_path: Path, content: bytes) -> None:
+def test_other_kind_of_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.json").write_bytes(content)
     with pytest.raises(FileFormatError):
         Trace.load(tmp_path / "t.json")
@@ -149,7 +149,7 @@ def test_deep_nesting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["architectures", "model_type"])
-def test_a_configuration_of_a_model_is_named(tmp_path: Path, key: str) -> None:
+def test_model_configuration_is_recognized(tmp_path: Path, key: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({key: "llama", "hidden_size": 64}))
     with pytest.raises(FileFormatError, match=r"is the configuration of a Hugging Face model[\s\S]*FILE\.py:NAME"):
@@ -157,7 +157,7 @@ def test_a_configuration_of_a_model_is_named(tmp_path: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, "2", None, [2]])
-def test_another_version(version: Any) -> None:
+def test_other_version(version: Any) -> None:
     with pytest.raises(FileFormatError, match="trace version"):
         Trace.from_json({**small().to_json(), "version": version})
 
@@ -174,7 +174,7 @@ def test_truncated_anywhere(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
 def test_bits_flipped_anywhere(tmp_path: Path, name: str) -> None:
-    """Either another trace, whose every table can be used, or one kind of error."""
+    """The result is another usable trace, or one kind of error."""
     small().save(tmp_path / name)
     whole = (tmp_path / name).read_bytes()
     rng = random.Random(0)
@@ -189,7 +189,7 @@ def test_bits_flipped_anywhere(tmp_path: Path, name: str) -> None:
 
 
 def use(trace: Trace) -> None:
-    """What readers of a trace do with it."""
+    """Use a trace as its readers do."""
     assert trace.params >= 0 or trace.params < 0
     assert np.isfinite(trace.live_bytes(3)).all()
     assert len(trace.columns["kind"]) == len(trace.operators)
@@ -198,7 +198,7 @@ def use(trace: Trace) -> None:
 
 
 def paths(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a nest of lists and tables."""
+    """Return every path in nested lists and tables."""
     items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [prefix, *(p for key, inner in items for p in paths(inner, (*prefix, key)))]
 
@@ -208,7 +208,7 @@ def plain() -> Any:
 
 
 def nested() -> Any:
-    """With the attributes that columns are made of."""
+    """Return the data of a trace with operators whose attributes become columns."""
     data = plain()
     conv = {"kernel": [3, 3], "groups": 1, "in_channels": 3, "out_channels": 8}
     for kind, attributes in (("conv_3x3", conv), ("attention", {"head_dim": 4, "keys": 5})):
@@ -262,13 +262,13 @@ def test_ids_out_of_range_and_unknown_words(table: str, row: int, column: int, v
 
 
 @pytest.mark.parametrize("key", ["inputs", "outputs"])
-def test_inputs_that_are_not_there(key: str) -> None:
+def test_missing_inputs(key: str) -> None:
     with pytest.raises(FileFormatError, match="damaged"):
         Trace.from_json({**plain(), key: [2]})
 
 
 @pytest.mark.parametrize("key", sorted(set(plain()) - {"format", "version", "operator_fields"}))
-def test_a_missing_part(key: str) -> None:
+def test_missing_part(key: str) -> None:
     data = plain()
     del data[key]
     with pytest.raises(FileFormatError, match=key):
@@ -288,7 +288,7 @@ def test_rows_too_short_and_too_long(table: str) -> None:
 
 
 @given(AMOUNTS, AMOUNTS, st.integers(1, 99), st.integers(-9, 9))
-def test_amounts_are_linear(a: Affine, b: Affine, batch: int, factor: int) -> None:
+def test_amounts_are_linear_in_the_batch(a: Affine, b: Affine, batch: int, factor: int) -> None:
     assert a.plus(b).at(batch) == a.at(batch) + b.at(batch)
     assert a.times(factor).at(batch) == factor * a.at(batch)
 
@@ -314,7 +314,7 @@ def test_columns_by_hand() -> None:
     assert (columns["depth"].tolist(), columns["width"].tolist()) == ([[3, 0]], [[3, 0]])
 
 
-def test_a_trace_needs_no_torch(tmp_path: Path) -> None:
+def test_trace_needs_no_torch(tmp_path: Path) -> None:
     small().save(tmp_path / "t.json.gz")
     code = """
 import sys

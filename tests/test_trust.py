@@ -1,4 +1,4 @@
-"""No code runs because a file names it: each verb, over a run and a record whose network is code that the user did not name."""
+"""No code runs because a file names it: each verb, on runs and records whose network is untrusted code."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ LINES: dict[str, list[str]] = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of a network in a file, and its record; the file is harmful from then on, if it is run."""
+    """A folder with a run of a network in a file, and its record; running that file now does harm."""
     folder = tmp_path_factory.mktemp("made")
     code = folder / "net.py"
     code.write_text(GOOD)
@@ -85,12 +85,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_verb_has_its_lines() -> None:
+def test_every_verb_has_command_lines() -> None:
     assert set(LINES) == set(verbs())
 
 
 @pytest.mark.parametrize(("verb", "line"), [(verb, line) for verb, lines in LINES.items() for line in lines])
-def test_no_verb_runs_what_only_a_file_names(
+def test_no_verb_runs_code_named_by_a_file(
     made: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,8 +121,8 @@ def test_no_verb_runs_what_only_a_file_names(
         "--trust={code} evaluate run",
     ],
 )
-def test_code_runs_once_it_is_trusted(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
-    """The same files do harm where the user allows it: the tests above can fail."""
+def test_trusted_code_runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """The same files do harm with --trust, so the tests above can fail."""
     folder = tmp_path / "here"
     shutil.copytree(made, folder)
     monkeypatch.chdir(folder)
@@ -134,7 +134,7 @@ def test_code_runs_once_it_is_trusted(made: Path, tmp_path: Path, monkeypatch: p
         (made / "harmed").unlink(missing_ok=True)
 
 
-def test_the_refusal_names_the_code_and_the_way(
+def test_refusal_names_the_code_and_the_option(
     made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(made)
@@ -144,8 +144,8 @@ def test_the_refusal_names_the_code_and_the_way(
     assert f"chronograd --trust {made / 'net.py'}" in said
 
 
-def test_a_module_and_its_function_are_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`os:mkdir` with options is a call of any function with any arguments."""
+def test_module_and_function_are_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`os:mkdir` with options calls a function with any arguments."""
     monkeypatch.chdir(tmp_path)
     network = {"name": "os:mkdir", "options": {"path": "harmed"}}
     job = jobs.from_dict({"network": network, "data": {"name": "digits"}})
@@ -160,7 +160,7 @@ def test_a_module_and_its_function_are_code(tmp_path: Path, monkeypatch: pytest.
     assert not (tmp_path / "harmed").exists()
 
 
-def test_an_environment_of_a_module_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_a_module_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gymnasium")
     from chronograd.reinforce import environments
 
@@ -186,7 +186,7 @@ def test_an_environment_of_a_module_is_code(tmp_path: Path, monkeypatch: pytest.
         (["a:b"], False),
     ],
 )
-def test_which_words_name_code(
+def test_words_that_name_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], is_named: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -199,7 +199,7 @@ def test_which_words_name_code(
     trust.check("nets.py:Net")  # outside of verbs a program's own words decide
 
 
-def test_a_job_file_that_the_user_names_names_its_code(tmp_path: Path) -> None:
+def test_job_file_named_by_the_user_is_trusted(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("{network: {name: mine.py:Net}, data: {name: digits}}")
     with trust.only(()):

@@ -1,4 +1,4 @@
-"""The training that a job gets by default, what of a job is assumed, and what `predict` then leaves out."""
+"""Default training of a job, its assumptions, and the figures that `predict` then omits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chronograd.data import datasets
 from chronograd.models import weights
 
 
-def test_a_folder_of_few_pictures_is_fine_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_few_pictures_is_fine_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ants", "bees"):
         (tmp_path / "imgs" / name).mkdir(parents=True)
         for i in range(120):
@@ -30,8 +30,8 @@ def test_a_folder_of_few_pictures_is_fine_tuned(tmp_path: Path, monkeypatch: pyt
     assert ask.ask("torchvision:resnet18", short=data, can_download=True).job.network.weights == "torchvision"
 
 
-def test_an_epoch_of_very_few_pictures_has_four_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rate shrinks with the batch: 0.01 at 64."""
+def test_epoch_of_very_few_pictures_has_four_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate scales with the batch: 0.01 at 64."""
     for i in range(40):
         (tmp_path / f"imgs/{i % 2}").mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / f"imgs/{i % 2}/{i}.png")
@@ -42,7 +42,7 @@ def test_an_epoch_of_very_few_pictures_has_four_steps(tmp_path: Path, monkeypatc
     assert job.training.learning_rate == pytest.approx(0.01 * job.training.batch / 64, abs=1e-6)
 
 
-def test_the_optimizer_of_the_family_is_the_default_and_is_stated() -> None:
+def test_default_optimizer_of_the_family_is_stated() -> None:
     asked = ask.ask("timm:vit_small_patch16_224", short={"data": "cifar10"})
     assert asked.job.training.optimizer == "adamw"
     assert asked.assumed["optimizer"].startswith("AdamW")
@@ -64,7 +64,7 @@ def test_no_total_without_data_or_epochs() -> None:
     assert api.predict("torchvision:googlenet", "training.epochs=3", on="v100").records["v100"]["cost_usd"].value
 
 
-def test_a_saved_trace_is_answered_as_its_network(tmp_path: Path) -> None:
+def test_saved_trace_equals_its_network(tmp_path: Path) -> None:
     from chronograd.count.network import trace_network
 
     path = tmp_path / "net.json.gz"
@@ -74,7 +74,7 @@ def test_a_saved_trace_is_answered_as_its_network(tmp_path: Path) -> None:
     assert network.notes[0] == trace.notes[0]
 
 
-def test_the_layout_of_a_trace_holds_over_that_of_a_recipe(tmp_path: Path) -> None:
+def test_layout_of_a_trace_overrides_the_recipe(tmp_path: Path) -> None:
     from chronograd.count.network import trace_network
 
     path = tmp_path / "net.json.gz"

@@ -1,4 +1,4 @@
-"""Numbers in sentences: a value and its interval look alike, the interval holds the value, and one thing is singular."""
+"""Numbers in sentences: equal formats for value and interval, intervals that contain the value, and singulars."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 @pytest.mark.parametrize("unit", ["count", "sample/s", "s", "B", "1", "FLOP/s", "usd"])
 @pytest.mark.parametrize("value", [0.5, 9.996, 99.96, 999.7, 45909.2, 171_766.0, 9_999_999.5])
-def test_the_interval_that_is_shown_holds_the_value(unit: str, value: float) -> None:
-    """Also in records whose interval left out the longest steps, which the mean has in it."""
+def test_shown_interval_contains_the_value(unit: str, value: float) -> None:
+    """Also in records whose interval omitted the longest steps, which the mean includes."""
     outside = Quantity(value=value, unit=unit, low=1.01 * value, high=1.02 * value)
     assert interval(outside).startswith(quantity(value, unit).partition(" ")[0])
     inside = Quantity(value=value, unit=unit, low=value / 1.5, high=value * 1.5)
     assert interval(inside) == interval(inside.model_copy(update={"value": None}))
 
 
-def test_a_value_and_its_interval_have_one_format() -> None:
+def test_value_and_interval_have_one_format() -> None:
     q = Quantity(value=171_766.0, unit="count", low=45909.2, high=300_000.4)
     assert (quantity(q.value, q.unit), interval(q)) == ("171,766", "45,909 … 300,000")
     assert epochs_words({"epochs": 171_766.0, "low": 45909.2, "high": 300_000.4}) == "171,766 (45,909 to 300,000)"
@@ -52,7 +52,7 @@ def test_one_is_singular(plural: str, singular: str) -> None:
     ]
 
 
-def test_answers_say_one_in_the_singular() -> None:
+def test_answers_use_the_singular_for_one() -> None:
     record = Record(kind="measured", title="a run")
     record.quantities |= {
         "test_accuracy": Quantity(value=0.5, unit="1"),
