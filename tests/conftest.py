@@ -23,17 +23,15 @@ SERVER = pytest.StashKey[Server]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hide the user's devices and links before the collection of tests, so only the catalogue remains."""
-    # Threads of a rank that wait for each other sleep; they would spin on cores that other test processes have.
+    # Waiting threads of a rank sleep; spinning would take cores from other test processes.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # How long an example takes to draw and to run depends on the machine and what else it does.
+    # The time to draw and run an example depends on the machine and its load.
     too_slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("any-machine", deadline=None, suppress_health_check=too_slow)
     hypothesis.settings.load_profile("any-machine")
     config.stash[SERVER] = Server()
     slowest.register(config)
-    if hasattr(
-        config, "workerinput"
-    ):  # a worker of xdist has the home of the process that started it, and reports to it
+    if hasattr(config, "workerinput"):  # an xdist worker uses its parent's home and reports to its parent
         return
     home = tempfile.mkdtemp(prefix="chronograd-tests-")
     patch = pytest.MonkeyPatch()
@@ -45,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Use one thread per test process, as more threads would spin while they wait for cores."""
-    # PyTorch imports Triton when it first traces; in a process that has TensorFlow by then, Triton's library crashes.
+    # PyTorch imports Triton at its first trace, and Triton's library crashes if TensorFlow is loaded by then.
     if all(importlib.util.find_spec(name) for name in ("triton", "tensorflow")):
         importlib.import_module("triton")
     if hasattr(session.config, "workerinput"):
@@ -87,7 +85,7 @@ def calibrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             patch.setenv("XDG_DATA_HOME", str(home))
             device = calibrate([Setup(1, 1), Setup(2, 1), Setup(1, 1, True)], seconds_per_block=0.005)
             assert device.calibration is not None
-            # As of a quiet machine: one that other tests kept busy would be measured again, with the longest clock.
+            # Mark the machine as quiet; otherwise tests on a busy machine would repeat the calibration with the longest clock.
             quiet = {"others_cores": 0.0, "pace_s": 0.5 * device.calibration["pace_s"]}
             save_local(device.model_copy(update={"calibration": device.calibration | quiet}))
     return home

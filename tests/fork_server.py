@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-# What the server can run; it has imported each, and what nearly every rank needs beside.
+# Modules that the server can run; it imports them and the other imports of nearly every rank.
 MODULES = (
     "chronograd.train.worker",
     "chronograd.reinforce.worker",
@@ -39,7 +39,7 @@ MODULES = (
     "torch.distributed.run",
 )
 BESIDE = ("chronograd.models.registry", "torchvision", "sklearn.datasets")
-# Read when an interpreter starts or loads libraries: with other values than the server's, a new one is started.
+# Read at the start of an interpreter or a library: other values than the server's need a new interpreter.
 AT_START = ("PYTHON", "LD_", "MALLOC_", "ATEN_", "TORCH_LOGS")
 NOT_AT_START = ("PYTHONPATH", "PYTHONUNBUFFERED")
 START_S = 300.0
@@ -56,7 +56,7 @@ class Server:
         self.is_used = True
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="fork-")
-        # As the tests began: one that needs the server first may have another for its ranks.
+        # Recorded at the start of the tests; the first test that uses the server may have another environment.
         self._environment = dict(os.environ)
         self._lock = threading.Lock()
 
@@ -74,13 +74,13 @@ class Server:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, path],
-                env={**self._environment, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's would start threads as it is imported
+                env={**self._environment, "OPENBLAS_NUM_THREADS": "1"},  # NumPy would start threads at its import
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
             )
             assert self._process.stdout is not None
-            self._process.stdout.readline()  # that it is ready, or nothing
+            self._process.stdout.readline()  # the ready line, or nothing
         if not Path(path).exists():
             raise RuntimeError(f"the fork server ended with status {self._process.wait(START_S)}")
         return path
@@ -163,7 +163,7 @@ class ForkedProcess:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended since, and the server has taken its status
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and the server has its status
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -210,7 +210,7 @@ def main(path: str) -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # the collector of a fork leaves alone, and so does not copy, what was there before
+    gc.freeze()  # the garbage collector of a fork skips these objects and so does not copy their pages
     threads = len(os.listdir("/proc/self/task")) if Path("/proc").exists() else threading.active_count()
     if threads > 1:
         raise SystemExit(f"a process of {threads} threads cannot be forked soundly")
@@ -241,7 +241,7 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
             if listener in ready:
                 connection, _ = listener.accept()
                 size, files, _, _ = socket.recv_fds(connection, _NUMBER.size, 3)
-                if len(size) < _NUMBER.size:  # who asked was killed
+                if len(size) < _NUMBER.size:  # the requesting process was killed
                     connection.close()
                     continue
                 request: dict[str, Any] = json.loads(_read(connection, *_NUMBER.unpack(size)))
@@ -294,11 +294,11 @@ def _run(request: Mapping[str, Any], libraries: Sequence[str], path: str) -> Non
     importlib.invalidate_caches()
     module, *words = request["words"]
     sys.argv[:] = [module, *words]
-    if module == "torch.distributed.run":  # its ranks are forked, too: not from it, which has threads
+    if module == "torch.distributed.run":  # its ranks are also forked, but not from it, as it has threads
         from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
         setattr(subprocess_handler, "Popen", lambda args, **options: _popen_of_fork(path, args, **options))  # noqa: B010
-    sys.modules.pop(module)  # as in a new interpreter, whose main module is imported by no name
+    sys.modules.pop(module)  # a new interpreter does not list its main module by name
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:

@@ -12,7 +12,7 @@ import pytest
 
 # Optional parts that a machine may lack, by the marker of the tests that need them.
 PARTS = ("onnx", "serve", "gymnasium", "atari", "tensorflow", "ray", "horovod", "slurm", "netns", "install", "vendors")
-# Names of parts, such as ray,slurm: a test of theirs that is skipped is then a failure.
+# Names of parts, such as ray,slurm; a skipped test of these parts is a failure.
 REQUIRE_VARIABLE = "CHRONOGRAD_REQUIRE"
 
 
@@ -46,7 +46,7 @@ def _why_missing(*modules: str) -> str:
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
-# Why a part cannot be tested here; empty if it can.
+# The reason why a part cannot be tested here; empty if it can.
 _WHY_NOT: dict[str, Callable[[], str]] = {
     "onnx": lambda: _why_missing("onnx", "onnxscript", "onnxruntime"),
     "serve": lambda: _why_missing("onnx", "onnxruntime", "starlette", "uvicorn", "prometheus_client"),
@@ -97,7 +97,7 @@ class Account:
         self.ran: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.reasons: dict[str, str] = {}
-        # A test of several parts that may be missing for another of them is no fault of a part that is required.
+        # A test of several parts may be skipped for another part; the required part is not at fault.
         self.missed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -14,7 +14,7 @@ import pytest
 LIMIT_S = 5.0
 NUM_ROWS = 40
 PHASES = ("setup", "call", "teardown")
-# A test with one of these may take longer: `make test` leaves it out.
+# A test with one of these marks may take longer; `make test` omits it.
 UNLIMITED = frozenset({"slow", "install", "ray", "tensorflow", "horovod", "slurm", "netns"})
 
 

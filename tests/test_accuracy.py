@@ -43,7 +43,7 @@ def test_row_in_closed_form() -> None:
     assert (row.n, row.mape, row.worst, row.coverage80) == (4, pytest.approx(1.4 / 4), pytest.approx(1.0), 0.5)
     assert row.median_ape == pytest.approx(0.2)
     assert row.p90_ape == pytest.approx(0.3 + 0.7 * (1.0 - 0.3))  # between the third and the fourth
-    # Furthest in the logarithm first, each name once.
+    # Largest logarithmic error first, each name once.
     assert row.worst_cases == (("b", 2.0), ("c", 0.9), ("a", 1.0))
     assert row_of("s", "r", None, ["a"], [0.5]).coverage80 is None
 
@@ -73,7 +73,7 @@ def test_regression_needs_two_points_and_ten_percent() -> None:
         "s: b": 0.10,
         "s: c": 0.295,
         "s: d": 0.1,
-    }  # c is worse by 2.5 points, but by less than a tenth
+    }  # c is worse by 2.5 percentage points, but by less than 10 %
     assert accuracy.worse(before, rows) == ["s: b: 10.0 %, now 12.1 %", "s: d: 10.0 %, no longer predicted"]
 
 
@@ -104,7 +104,7 @@ def test_page_opens_with_the_main_questions() -> None:
 
 
 def test_page_has_averages_and_draws_median_and_p90() -> None:
-    """In the figure, the rows of a question count by their cases: (3 · 10 % + 1 · 2 %) / 4 = 8 %."""
+    """The figure weights the rows of a question by their cases: (3 · 10 % + 1 · 2 %) / 4 = 8 %."""
     first = {"source": "Pollux", "rule": "r", "mape": 0.11, "median_ape": 0.1, "p90_ape": 0.2, "n": 3}
     second = {"source": "TensorFlow", "rule": "r", "mape": 0.03, "median_ape": 0.02, "p90_ape": 0.04, "n": 1}
     assert accuracy.expectations([first, second]) == [

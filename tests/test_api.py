@@ -124,7 +124,7 @@ def test_python_docs_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_notebook_displays_an_answer_as_html() -> None:
-    """In a separate process, as IPython's shell exists once per process."""
+    """The test uses a separate process, as IPython's shell exists once per process."""
     script = (
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"

@@ -129,7 +129,7 @@ def test_several_devices_for_one_rank_are_refused(capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["job"]["backend"] == "ddp"
 
 
-# -- data sets that are planned with ------------------------------------------------------------------------
+# -- data sets of plans -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(catalogue.sets()))

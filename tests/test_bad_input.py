@@ -37,7 +37,7 @@ from chronograd.trace import Trace
 from chronograd.train import checkpoint_folder
 
 NETWORKS = Path(__file__).parent / "train"
-# A parser given a megabyte answers within seconds, also beside other work.
+# A parser of one megabyte answers within seconds, also on a busy machine.
 MAX_CPU_S = 5.0
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.yaml"
 
@@ -56,7 +56,7 @@ def _state(path: Path) -> object:
     return checkpoint_folder.read_state(path.parent)
 
 
-# Each parser of one file, by the name that the file must have.
+# Each parser of one file, by the required file name.
 PARSERS: dict[str, Callable[[Path], object]] = {
     "job.yaml": jobs.load,
     "device.toml": catalog.device,
@@ -167,9 +167,9 @@ def test_megabyte_of_input_is_answered_within_seconds(tmp_path: Path, name: str,
     path = tmp_path / name
     path.write_bytes(MEGABYTE[what])
     if name == "steps.0.jsonl":
-        assert read_steps(path).steps == []  # nothing but torn lines
+        assert read_steps(path).steps == []  # only torn lines
     elif (name, what) == ("environment.json", "lists"):
-        assert _environment(path)  # any mapping is one
+        assert _environment(path)  # any mapping is an environment
     else:
         refused(PARSERS[name], path)
 

@@ -34,7 +34,7 @@ JOB = str(ROOT / "examples" / "digits.yaml")
 
 # The questions of the README.
 QUESTIONS = re.findall(r"^\$ chronograd (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
-# Command lines that the base package does, by the files that `folder` makes.
+# Command lines that work in the base package, on the files of `folder`.
 DONE = [
     *QUESTIONS,
     "count resnet20",
@@ -157,7 +157,7 @@ def run_lines(python: str | Path, folder: Path, blocked: Sequence[str], **variab
         cwd=folder,
         env={
             **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            "XDG_CACHE_HOME": str(folder / "no-traces"),  # a trace that was made before needs no torch
+            "XDG_CACHE_HOME": str(folder / "no-traces"),  # a cached trace needs no torch
             **variables,
         },
         timeout=300,
@@ -210,7 +210,7 @@ def test_other_import_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatc
         main(["devices"])
 
 
-# -- in an environment of its own ------------------------------------------------------------------------
+# -- in a separate environment ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +254,7 @@ def test_command_lines_in_the_base_installation(line: str, installed: dict[str, 
 @pytest.mark.install
 def test_command_is_installed(base_python: Path, tmp_path: Path) -> None:
     command = base_python.parent / "chronograd"
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which would name this checkout
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it would contain this checkout
     done = subprocess.run(
         [command, "count", "resnet20", "--classes", "100"],
         env=own,

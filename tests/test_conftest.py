@@ -73,7 +73,7 @@ def test_user_catalogue_changes_no_test(tmp_path: Path) -> None:
 def test_optional_parts_are_summarized(
     processes: str, required: str, status: int, lines: list[str], tmp_path: Path
 ) -> None:
-    everywhere = "parts._WHY_NOT.clear()"  # whether this machine has them is not what is tested
+    everywhere = "parts._WHY_NOT.clear()"  # the test is independent of this machine's parts
     (tmp_path / "conftest.py").write_text(f"{(ROOT / 'tests' / 'conftest.py').read_text()}\n{everywhere}\n")
     (tmp_path / "test_parts.py").write_text(OWN_PARTS)
     words = ("-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", str(tmp_path), "-n", processes)

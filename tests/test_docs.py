@@ -36,7 +36,7 @@ def test_links_have_existing_targets(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
-# Pages whose blocks run: `console` shows what its commands print, `python` runs by itself.
+# Pages whose blocks run: `console` shows the output of its commands, `python` runs by itself.
 RUNNING = [
     ROOT / "README.md",
     ROOT / "docs" / "README.md",
@@ -66,7 +66,7 @@ def commands() -> list[str]:
 def test_commands_in_the_docs_parse(line: str) -> None:
     """Verbs and options exist, and required arguments are present. Nothing runs."""
     words = shlex.split(line)[1:]
-    if "--trust" in words:  # an option of every verb, which stands before it once parsed
+    if "--trust" in words:  # an option of every verb, which the parser puts before the verb
         at = words.index("--trust")
         del words[at : at + 2]
     verb, *arguments = words
@@ -165,9 +165,9 @@ def test_examples_are_valid(path: Path) -> None:
 
 @pytest.mark.netns
 def test_namespace_recipe_creates_and_removes_hosts() -> None:
-    """As printed, but with unique names."""
+    """The test runs the printed recipe with unique names."""
     (recipe,) = (block for block in blocks(ROOT / "docs" / "clusters.md", "sh") if "ip netns add" in block)
-    mine = f"cg{os.getpid()}d"  # what `benchmarks.network` removes where this process was killed
+    mine = f"cg{os.getpid()}d"  # `benchmarks.network` removes these names if this process was killed
     recipe = recipe.replace("slow0", f"{mine}b").replace("h$i", f"{mine}n$i").replace(f"{mine}b{mine}n", f"{mine}v")
     chosen = (
         f"ip netns exec {mine}n1 tc qdisc show dev eth0 && ip netns exec {mine}n1 ping -c 1 -W 5 10.9.1.2 >/dev/null"

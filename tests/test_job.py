@@ -63,7 +63,7 @@ class TestNumbers:
 
     @pytest.mark.parametrize("text", ["1:30", "-12:30:45", "1:30.5", "0100", "-010", "089", "0_1"])
     def test_ambiguous_yaml_numbers_are_refused(self, text: str, tmp_path: Path) -> None:
-        """In a job file, an override and a sweep; files of other programs keep them as text."""
+        """Job files, overrides and sweeps refuse them; files of other programs keep them as text."""
         path = tmp_path / "job.yaml"
         path.write_text(f"network: {{name: alexnet}}\ndata: {{name: digits}}\ntraining: {{batch: {text}}}\n")
         with pytest.raises(JobError, match=rf"{re.escape(text)} in line 3 is ambiguous, because YAML also reads"):
@@ -89,7 +89,7 @@ class TestNumbers:
 class TestImagesPerRank:
     @pytest.mark.parametrize(("batch", "count", "copies"), [(9, 2, 3), (9, 2, 1), (64, 3, 4), (8, 8, 2)])
     def test_ranks_split_samples_with_all_their_copies(self, batch: int, count: int, copies: int) -> None:
-        """Like `rank_slice`: nine samples on two ranks are at most five, in three copies 15 images instead of 14."""
+        """The split equals `rank_slice`: nine samples on two ranks are at most five, or 15 images in three copies."""
         asked = job(count, batch=batch, augmentation={"copies": copies})
         shares = [rank_slice(batch, rank, count) for rank in range(count)]
         assert asked.images_per_rank == copies * max(share.stop - share.start for share in shares)

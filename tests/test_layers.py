@@ -14,7 +14,7 @@ from tools.house import PRODUCT, House, imports_of, modules_in_strings, room_of,
 HOUSE = House()
 SOURCE = HOUSE.source / PRODUCT
 ABOVE = set(chain(*rooms_in(HOUSE.page.read_text().partition("no torch above this line")[0])))
-# Below the line because of what they import, and yet free of torch themselves.
+# Below the line because of their imports, but free of torch themselves.
 WITHOUT_TORCH = {*ABOVE, "judge", "report", "explain", "watch"}
 # Heavy optional parts, each confined to the files that need them.
 CONFINED = {

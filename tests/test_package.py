@@ -16,7 +16,7 @@ import yaml
 import chronograd
 
 ROOT = Path(__file__).parent.parent
-# Texts that read a checkout if there is one, and say nothing to a person.
+# Texts that read a checkout if it exists, and that no user sees.
 ALLOWED = {
     "src/chronograd_lab/exercises/pages.py: docs/studies",
 }
@@ -53,9 +53,9 @@ def test_plan_imports_neither_torch_nor_scipy() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# Paths of files, as text for a person names them.
+# Paths of files, in the form used in messages.
 PATH = re.compile(r"\b(?:docs|examples|benchmarks|tests|tools)/[\w./-]*\w")
-# Folders of other people's sites and repositories begin like ours.
+# Folders of other sites and repositories that begin like ours.
 ELSEWHERE = re.compile(r"[\w.-]+\.(?:com|io|org)/\S*|content/\S*")
 
 

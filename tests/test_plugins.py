@@ -117,7 +117,7 @@ def test_device_of_another_package(packages: Path) -> None:
     assert "Toy GPU" in json.dumps(own)
     listed = json.dumps(json.loads(output(packages, "devices", "--json")))
     assert "toy-gpu" in listed
-    assert "Another T4" not in listed  # names of the catalogue stay the catalogue's
+    assert "Another T4" not in listed  # the catalogue's names have priority
     assert "Toy GPU" in output(packages, "predict", "resnet20", "--on", "toy-gpu")
 
 

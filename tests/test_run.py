@@ -45,7 +45,7 @@ def test_whole_workflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert re.match(r"Rent \d × \S+ from ", printed["takeaways"]["resnet50 on imagenet to 75 %: at most $50.00"])
     assert all(text for text in printed["takeaways"].values())
     assert len(list_runs(runs)) == 5  # a measurement is one run with its rounds inside
-    # What is said of the loss is what `fit loss` says of the run.
+    # The sentence about the loss equals the one of `fit loss`.
     assert main(["fit", "loss", printed["runs"]["trained"], "--fraction", "0.5"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     (share,) = re.findall(r"their mean error is (\S+ %) of the largest value", text)

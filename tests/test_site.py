@@ -34,11 +34,11 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("[r](../README.md)", "[r](index.md)"),
         ("[c](../CHANGELOG.md)", "[c](changelog.md)"),
         ("[the schemas](schemas)", "[the schemas](schemas.md)"),
-        ("[the test](../tests/test_docs.py)", "the test"),  # source code is no part of the site
+        ("[the test](../tests/test_docs.py)", "the test"),  # the site contains no source code
         ("[here](#x) [PyTorch](https://pytorch.org)", "[here](#x) [PyTorch](https://pytorch.org)"),
         ("![f](accuracy.svg)", "![f](accuracy.svg){.only-light} ![f](accuracy-dark.svg){.only-dark}"),
         ("```\n[r](../README.md) 5 %\n```", "```\n[r](../README.md) 5 %\n```"),
-        ("# Within 5 %\n\n5 %", "# Within 5 %\n\n5\N{NO-BREAK SPACE}%"),  # an anchor follows from its heading
+        ("# Within 5 %\n\n5 %", "# Within 5 %\n\n5\N{NO-BREAK SPACE}%"),  # an anchor depends on its heading
     ],
 )
 def test_links_of_a_page_on_the_site(build: SimpleNamespace, written: str, shown: str) -> None:

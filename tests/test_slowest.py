@@ -32,7 +32,7 @@ def test_limit_applies_to_unmarked_test_calls_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_option_fails_a_run_and_writes_the_table(tmp_path: Path, workers: int, pytestconfig: pytest.Config) -> None:
-    """With pytest in this process and through pytest-xdist."""
+    """Pytest runs in this process and through pytest-xdist."""
     (tmp_path / "conftest.py").write_text(
         "from tests import slowest\nslowest.LIMIT_S = 0.05\n"
         "pytest_addoption, pytest_configure = slowest.pytest_addoption, slowest.register\n"

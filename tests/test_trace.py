@@ -34,7 +34,7 @@ from chronograd.trace import (
 AMOUNTS = st.builds(Affine, st.integers(-(2**40), 2**40), st.integers(-(2**40), 2**40))
 WORDS = st.text(string.printable, max_size=8)
 SHAPES = st.lists(AMOUNTS, max_size=4).map(tuple)
-# Kinds whose attributes may be anything.
+# Kinds with arbitrary attributes.
 PLAIN_KINDS = [k for k in KINDS if k not in CONV_KINDS and k != "attention"]
 
 

@@ -1,4 +1,4 @@
-"""No code runs because a file names it: each verb, on runs and records whose network is untrusted code."""
+"""Untrusted code in files never runs: each verb, on runs and records whose network is such code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def Net(num_classes=10):
 Net.input_shape = (1, 8, 8)
 """
 EVIL = GOOD + "\nimport pathlib\npathlib.Path({harmed!r}).touch()\n"
-# Of each verb the command lines that read a run, a record, a saved answer or a table; none where it reads no such file.
+# Command lines of each verb that read a run, a record, a saved answer or a table; empty if it reads none.
 LINES: dict[str, list[str]] = {
     "count": [],
     "predict": ["resnet20 --on v100 --measured-on run", "resnet20 --on v100 --measured-on record.json"],
@@ -196,7 +196,7 @@ def test_words_that_name_code(
         else:
             with pytest.raises(InputError):
                 trust.check("nets.py:Net")
-    trust.check("nets.py:Net")  # outside of verbs a program's own words decide
+    trust.check("nets.py:Net")  # outside of verbs the calling program decides
 
 
 def test_job_file_named_by_the_user_is_trusted(tmp_path: Path) -> None:

@@ -85,9 +85,9 @@ def test_apex_learns_at_the_configured_update_rate(apex: Any) -> None:
     assert updates == pytest.approx((1500 - 200) / 8, abs=2)
     assert not apex.ledger.deaths
     added, drawn = (sum(shard.total(name) for shard in view.of("replay")) for name in ("added", "drawn"))
-    # What actors have not sent yet is at most a block each, and steps of which the next are not known.
+    # Each actor still holds at most one block, and steps whose successors are unknown.
     assert 1500 - 2 * (20 + 2 * 3) <= added <= 1500
-    assert drawn == pytest.approx(updates * 16, abs=3 * 16)  # some were asked for ahead
+    assert drawn == pytest.approx(updates * 16, abs=3 * 16)  # some were requested in advance
     assert any(not torch.equal(first[name], last[name]) for name in first)
     rates = view.rates()
     assert 0 < rates["parameter_age_updates"] < updates
@@ -136,7 +136,7 @@ def test_apex_replaces_dead_processes(apex: Any) -> None:
     assert deaths["actor"] == "actor 1 died and was replaced: steps that it had not sent yet"
     assert "updates since its checkpoint after " in deaths["learner"]
     after = int(deaths["learner"].rpartition(" ")[2].replace(",", ""))
-    assert after >= 20  # not from the beginning
+    assert after >= 20  # training did not restart
     (old, lost), (new, size) = sizes[0].items()
     assert deaths["replay"] == f"replay shard 0 died and was replaced: its {lost:,.0f} transitions; 1 other kept theirs"
     assert 0 < size == added[new]
@@ -147,7 +147,7 @@ def test_apex_replaces_dead_processes(apex: Any) -> None:
 @pytest.mark.usefixtures("ray_is_up")
 @pytest.mark.parametrize("is_bundled", [False, True])
 def test_gorila_drops_stale_gradients(is_bundled: bool) -> None:
-    """With a staleness limit of 0, the servers drop every overtaken gradient; all applied ones have staleness 0."""
+    """The servers drop every overtaken gradient at a limit of 0; all applied ones have staleness 0."""
     from chronograd.backends.gorila.group import GorilaGroup
     from chronograd.backends.gorila.roles import GradientLimits
 
@@ -161,7 +161,7 @@ def test_gorila_drops_stale_gradients(is_bundled: bool) -> None:
     applied = [line for line in lines if not line["dropped"]]
     assert sorted(line["step"] for line in applied) == list(
         range(1, len(applied) + 1)
-    )  # each update of server 0 is somebody's
+    )  # every update of server 0 belongs to a learner
     assert {line["learner"] for line in lines} == {0, 1}
     assert {line["staleness"] for line in applied} == {0}
     assert all(line["dropped"] == "stale" and line["staleness"] > 0 for line in lines if line["dropped"])
@@ -204,13 +204,13 @@ def test_outliers() -> None:
 
 @pytest.mark.parametrize("algorithm", ["apex", "gorila"])
 def test_killed_run_resumes(tmp_path: Path, algorithm: str) -> None:
-    """After kill -9 of the driver, the same command continues from the checkpoint; the record covers both attempts."""
+    """The same command continues from the checkpoint after kill -9; the record covers both attempts."""
     from chronograd.launch import jobs as launch
     from chronograd.report.runs import report
     from chronograd.rundir.steps import Epoch, Start
     from chronograd.train.checkpoint_folder import list_checkpoints
 
-    # An epoch of Ape-X is to outlast the tenth of a second between two looks at the run's lines, however fast the machine.
+    # An Ape-X epoch must outlast the 0.1 s between two reads of the run's lines, even on a fast machine.
     num_steps = {"apex": 2000, "gorila": 1000}[algorithm]
     job = job_of(algorithm, steps_per_epoch=num_steps, **({"learners": 2} if algorithm == "gorila" else {}))
     run = launch.create(job, out=tmp_path / "run")
@@ -280,7 +280,7 @@ def test_run_survives_the_loss_of_its_only_replay_shard() -> None:
     job = jobs.changed(job_of("apex", update_every=1), slow)
     with ApexGroup(job, _layout(job)) as group:
         group.shard_reports()
-        deadline, killed_at = time.monotonic() + 600, 0  # half a minute on a machine that does nothing else
+        deadline, killed_at = time.monotonic() + 600, 0  # 30 s on an idle machine
         for report in group.run(900):
             assert time.monotonic() < deadline, "the run hangs"
             are_actors_held = not any(role == "actor" for role, *_ in group._out.values())
@@ -364,7 +364,7 @@ class _Recorder:
 
 @pytest.mark.usefixtures("ray_is_up")
 def test_gorila_resumes_with_its_epsilon(tmp_path: Path) -> None:
-    """From a checkpoint of step 900, actors receive 900 steps plus the steps since then."""
+    """Actors receive the 900 steps of the checkpoint plus the steps since then."""
     from chronograd.backends.gorila.group import GorilaGroup
     from chronograd.train.checkpoint_folder import Progress
 

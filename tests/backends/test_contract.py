@@ -23,9 +23,9 @@ from chronograd.models.registry import build
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
 
-pytestmark = pytest.mark.real_exec  # so that what other tests show with forked ranks holds for new interpreters
+pytestmark = pytest.mark.real_exec  # other tests use forked ranks; these use new interpreters
 WATCHDOG = [name for name in registry.names() if registry.load(name).available()[0]]
-# Backends of optional parts are counted among the tests that such a part would run.
+# Tests of optional backends count as tests of their part.
 PARTS = {
     "parameter_server": pytest.mark.ray,
     "horovod": pytest.mark.horovod,
@@ -33,7 +33,7 @@ PARTS = {
     "tf_multiworker": pytest.mark.tensorflow,
 }
 CHECKED = [name for name in registry.names() if name in WATCHDOG or name in PARTS]
-# Asynchronous training does what `single` does with one worker only.
+# Asynchronous training equals `single` only with one worker.
 DEVICES = {name: 1 if name in ("single", "parameter_server") else 2 for name in CHECKED}
 PROCESSES = {name: 1 if name in ("data_parallel", "tf_mirrored") else DEVICES[name] for name in CHECKED}
 
@@ -92,7 +92,7 @@ class TestEveryBackend:
     def test_losses_equal_those_of_single(self, run: RunDir, single: RunDir) -> None:
         expected, got = (one.record().curves["loss"].columns["loss"] for one in (single, run))
         assert len(got) == len(expected) == 24
-        # The loss of a line is that before its update: lines 2 and 21 are the losses after steps 1 and 20.
+        # A line has the loss before its update, so lines 2 and 21 have the losses after steps 1 and 20.
         assert got[0] == pytest.approx(expected[0], abs=1e-5)
         assert got[1] == pytest.approx(expected[1], abs=1e-5)
         assert got[20] == pytest.approx(expected[20], abs=1e-3)

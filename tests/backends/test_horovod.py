@@ -67,7 +67,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return cache(lambda *overrides: launch.train(make_job(*overrides), parent=folder))
 
 
-# -- what is known without Horovod ------------------------------------------------------------------
+# -- without Horovod --------------------------------------------------------------------------------
 
 
 def test_missing_horovod_shows_the_build_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

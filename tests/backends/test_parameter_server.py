@@ -48,7 +48,7 @@ def make_job(learners: int = 1, servers: int = 1, **training: Any) -> Job:
     )
 
 
-# -- what a server does ----------------------------------------------------------------------------------
+# -- updates of a server ---------------------------------------------------------------------------------
 
 
 def make_server(is_staleness_aware: bool = False, **training: Any) -> ParameterServer:
@@ -100,7 +100,7 @@ def test_weight_decay_skips_parameters_without_gradient() -> None:
 
 def test_parameters_are_balanced_over_servers() -> None:
     parameters = [torch.zeros(n) for n in (10, 60, 30, 20, 40)]
-    # The largest first, each to the emptier: 60 | 40, 30 → 60 | 70, 20 → 80 | 70, 10 → 80 | 80.
+    # Largest first, each to the server with less data: 60 | 40, 30 → 60 | 70, 20 → 80 | 70, 10 → 80 | 80.
     assert [shard.members for shard in shards(parameters, 2)] == [(1, 3), (0, 2, 4)]
     assert [shard.size for shard in shards(parameters, 2)] == [80, 80]
     with pytest.raises(InputError, match=r"servers is 6, and there are 5 parameters"):
@@ -111,7 +111,7 @@ def test_parameters_are_balanced_over_servers() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adadelta"])
 def test_two_servers_match_one_optimizer(optimizer: str) -> None:
-    """With parameter groups of different rates and decays; the combined state equals that of one optimizer."""
+    """Parameter groups have different rates and decays; the combined state equals that of one optimizer."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
     fields: dict[str, Any] = {
@@ -144,7 +144,7 @@ def test_two_servers_match_one_optimizer(optimizer: str) -> None:
             assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(expected[k])) for k, v in state.items())
 
 
-# -- what is refused -------------------------------------------------------------------------------------
+# -- refused jobs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_learners_share_all_updates_and_measure_staleness(tmp_path: Path, mark: 
     assert sorted(line.step for line in lines) == list(range(1, 49))
     assert all(line.learner == rank for rank in run.ranks() for line in run.read_steps(rank).steps)
     record = run.record()
-    # A learner pushes on what it pulled after its own last push: each other one came in between about once.
+    # A learner pulls after its own push, so about one push of each other learner comes in between.
     assert 0.5 < record.value("staleness") < 3.5
     assert sum(row["updates"] for row in record.tables.staleness) == record["staleness"].n == 48
     assert all(is_timed(line) for line in lines)
@@ -329,7 +329,7 @@ def test_hung_actor_is_reported(victim: str, who: str, tmp_path: Path, mark: str
     stopped: list[int] = []
 
     def stop(line: Line) -> None:
-        if not stopped and isinstance(line, StepLine):  # lines of the driver come before there are actors
+        if not stopped and isinstance(line, StepLine):  # lines of the driver precede the actors
             stopped.extend(marked(mark, victim))
             os.kill(stopped[0], signal.SIGSTOP)
 
@@ -389,7 +389,7 @@ def test_ray_and_actors_end_with_their_launcher(tmp_path: Path, mark: str) -> No
     launcher.kill()
     launcher.wait()
     wait_until(lambda: not marked(mark), 15)
-    # What was begun goes on from its last checkpoint.
+    # A started run resumes from its last checkpoint.
     run = RunDir.open(out)
     assert json.loads((out / "environment.json").read_bytes())
     assert not run.is_finished

@@ -55,9 +55,9 @@ def make_job(backend: str, *overrides: str, count: int = 2) -> Job:
     return jobs.changed(job, overrides)
 
 
-# -- ports and update rules beside torch's ---------------------------------------------------------------
+# -- ports and update rules compared with torch's --------------------------------------------------------
 
-# Each architecture, and image sizes at which strides meet odd sides.
+# Each architecture, with image sizes that give odd sides to strided layers.
 NETWORKS = {
     "lenet5": (1, 28, 28),
     "small-cnn": (3, 15, 15),
@@ -128,11 +128,11 @@ def differences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 @needs_tensorflow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_keras_port_matches_the_torch_network(name: str, differences: dict[str, dict[str, float]]) -> None:
-    differences = differences[f"port-{name.replace(':', '-')}"]
-    assert differences["evaluated"] < 1e-4
-    assert differences["kept"] == 0
-    assert differences.get("running", 0.0) < 1e-3
-    assert ("running" in differences) == ("resnet" in name)
+    port = differences[f"port-{name.replace(':', '-')}"]
+    assert port["evaluated"] < 1e-4
+    assert port["kept"] == 0
+    assert port.get("running", 0.0) < 1e-3
+    assert ("running" in port) == ("resnet" in name)
 
 
 def test_every_kind_of_keras_port_is_compared() -> None:
@@ -146,7 +146,7 @@ def test_update_rules_match_torch(name: str, differences: dict[str, dict[str, fl
     assert differences[f"update-{name}"]["worst"] < 1e-6
 
 
-# -- jobs that are refused -------------------------------------------------------------------------------
+# -- refused jobs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -176,18 +176,18 @@ def test_unsupported_fields_are_refused_by_name(backend: str, override: str, mat
     assert refused.value.hint
 
 
-# -- ranks meet ------------------------------------------------------------------------------------------
+# -- rendezvous of ranks ---------------------------------------------------------------------------------
 
 
 def meet(ranks: list[int], world_size: int, timeout_s: float) -> dict[int, Any]:
     master = "127.0.0.1", free_port()
-    differences: dict[int, Any] = {}
+    result: dict[int, Any] = {}
 
     def one(rank: int) -> None:
         try:
-            differences[rank] = rendezvous.addresses(rank, world_size, master, timeout_s)
+            result[rank] = rendezvous.addresses(rank, world_size, master, timeout_s)
         except RunError as error:
-            differences[rank] = error
+            result[rank] = error
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
     for thread in threads:
@@ -195,7 +195,7 @@ def meet(ranks: list[int], world_size: int, timeout_s: float) -> dict[int, Any]:
         time.sleep(0.1)
     for thread in threads:
         thread.join()
-    return differences
+    return result
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
@@ -338,7 +338,7 @@ def test_hung_rank_is_reported(tmp_path: Path) -> None:
             os.kill(note.process, signal.SIGSTOP)
 
     job = make_job("tf_multiworker", "training.epochs=100000", "cluster.timeout_s=5")
-    # TensorFlow's own heartbeats may be first, which know the task, not where it is.
+    # TensorFlow's heartbeats may report first; they know the task but not its host.
     place = r"the (all-reduce of gradients|sum \((step|evaluation)\)) of step \d+ within 5 s"
     ours = f"rank 1 failed with a time-out: it (did not come to|stopped in) {place}"
     told = rf"{ours}|task:1(.|\n)*stopped sending heartbeats"

@@ -108,7 +108,7 @@ def test_prediction_for_a_named_device() -> None:
     times = measure_layers(job, repeats=1, warmup=1, on="v100")
     assert times.predicted_on.startswith("NVIDIA Tesla V100")
     assert times.predicted_layers_s == pytest.approx(sum(layer.predicted_s or 0 for layer in times.layers))
-    # At batch 2 the host's issuing of some twenty kernels takes longer than the kernels.
+    # At batch 2 launching about twenty kernels takes longer than running them.
     assert times.predicted_s is not None
     assert times.predicted_layers_s is not None
     assert times.predicted_s > times.predicted_layers_s > 0

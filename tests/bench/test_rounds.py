@@ -19,7 +19,7 @@ from chronograd.errors import JobError, RunError
 from chronograd.measure.result import Timing
 from chronograd.record import Record
 
-# B has eight times the samples of a step.
+# B processes eight times the samples in a step.
 TINY = {
     "network": {"name": "lenet5"},
     "data": {"name": "synthetic", "shape": [1, 28, 28], "classes": 10, "samples": 512},

@@ -80,7 +80,7 @@ NUMBER = re.compile(r"-?\d+\.\d+")
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_figure_equals_the_commands_output(name: str, tmp_path: Path) -> None:
     plots.save(FIGURES[name](), tmp_path / "made.svg")
-    # Pixels are compressed by libraries that differ, and processors differ in the last digit of a place.
+    # Compression libraries differ, and processors differ in the last digit of a coordinate.
     made, stored = (
         re.sub(r"base64,[^\"]+", "", path.read_text()) for path in (tmp_path / "made.svg", FOLDER / f"{name}.svg")
     )

@@ -22,7 +22,7 @@ def test_job_list_at_the_run_size_equals_the_runs(name: str) -> None:
     rows = results.rows.get("runs") or results.rows["networks"]
     listed = jobs(find(name), "laptop")
     assert len(listed) == len(rows)
-    if "updates" in rows[0] and name != "teacher-student":  # whose sets are as large as the teacher makes them
+    if "updates" in rows[0] and name != "teacher-student":  # the teacher determines the size of its sets
         assert Counter(map(steps, listed)) == Counter(row["updates"] for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""Which networks export to ONNX: one success, one failure, and the page equals the saved results."""
+"""ONNX export of networks: one success, one failure, and the page equals the saved results."""
 
 from __future__ import annotations
 

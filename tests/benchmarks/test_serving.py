@@ -40,7 +40,7 @@ def test_saved_summary_follows_from_the_rounds() -> None:
 @pytest.mark.slow
 def test_drain_and_reloads_lose_no_request() -> None:
     found = changes(1, 2, connections=3)
-    # Requests were under way at each change: more of them than connections, however slow the machine is.
+    # Requests were in flight at each change: more than there are connections, on any machine.
     assert found["drain_requests"] > 3
     assert found["reload_requests"] > 2 * 3
     assert (found["drain_lost"], found["reload_lost"], found["drain_exits"]) == ([], [], [0])

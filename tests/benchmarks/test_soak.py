@@ -15,7 +15,7 @@ def test_memory_growth_starts_after_the_first_tenth() -> None:
     """Caches fill with 80 MB first; then memory grows by 1 kB per request."""
     memory = [(n, 20 * MB + min(n, 1_000) * 80_000 + max(n - 1_000, 0) * 1_000) for n in range(100, 10_001, 100)]
     row = Soaked(memory=memory, seconds=10).row(10_000)
-    # Medians of ten readings each: those at 1,000 to 1,900 and at 9,100 to 10,000.
+    # Medians of ten readings: from 1,000 to 1,900, and from 9,100 to 10,000.
     assert row["growth_bytes"] == pytest.approx(8_100 * 1_000)
     assert row["growth_bytes_per_1000_requests"] == pytest.approx(MB, rel=0.11)
     assert row["requests_per_s"] == 1_000

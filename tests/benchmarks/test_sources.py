@@ -133,7 +133,7 @@ def test_neusight_device_aliases() -> None:
     assert neusight._key("NVIDIA_A100_80GB_PCIe") != neusight._key("NVIDIA_A100-PCIE-40GB")
 
 
-# What each rule reached when it was written, with a quarter to spare: these guard against regressions. The aims are in
+# The error of each rule when it was written, plus a margin of 25 %, to detect regressions. The goals are in
 # the rows themselves.
 REACHED = {"TensorFlow": (0.027,), "Pollux": (0.068, 0.063), "NeuSight": (0.107, 0.114), "CIFAR ResNets": (0.25,)}
 
@@ -188,7 +188,7 @@ def test_cnn_rows_use_newest_cudnn_and_known_devices(tmp_path: Path) -> None:
 @pytest.mark.published
 @needs_measured
 def test_published_deepbench(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepbench, "SEEDS", range(1))  # the first of three, of which the figures below are
+    monkeypatch.setattr(deepbench, "SEEDS", range(1))  # the figures below are for the first of three seeds
     rows = deepbench.rows(Path(str(MEASURED)))
     for row, reached in zip(rows, (0.127, 0.167, 0.112, 0.201, 0.134, 0.175, 0.137, 0.131, 0.094), strict=True):
         assert row.mape < 1.25 * reached, row.rule

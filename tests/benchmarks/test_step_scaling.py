@@ -74,7 +74,7 @@ class TestStepModel:
         model = fit_step(timed, groups)
         error = np.abs(model.seconds(large) / TRUE.seconds(large) - 1)
         assert error.mean() < 0.08
-        # Proportional to the batch, as linear scaling has it, would be off by several times that.
+        # Linear scaling with the batch would have several times this error.
         linear = timed.seconds[0] * large.local_batch / timed.local_batch[0]
         assert error.mean() < 0.2 * np.abs(linear / TRUE.seconds(large) - 1).mean()
         assert 0.01 < model.half_width80 < 0.15

@@ -104,14 +104,14 @@ def test_input_share_is_computed_per_step() -> None:
     assert (found.low, found.high) == pytest.approx((0.12, 0.28))
 
 
-# -- what is compared is the same ------------------------------------------------------------------------
+# -- equal work of all contenders ------------------------------------------------------------------------
 
 
 def test_our_loop_has_the_losses_of_a_plain_loop(work: Workload) -> None:
     found = training.first_losses(work, {OURS: training.with_chronograd, BY_HAND: training.by_hand})
     assert found[OURS] == pytest.approx(found[BY_HAND], abs=1e-4)
     assert len(found[OURS]) == CHECKED
-    assert len(set(found[OURS])) > 1  # it learns, or at least sees other samples
+    assert len(set(found[OURS])) > 1  # the samples differ between steps
 
 
 def test_contender_with_other_losses_is_refused(work: Workload) -> None:

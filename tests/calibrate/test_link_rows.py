@@ -145,7 +145,7 @@ def test_predicted_scaling_yields_the_original_bandwidth(tmp_path: Path, monkeyp
 
 @pytest.mark.skipif(not DEEPBENCH.is_file(), reason="CHRONOGRAD_MEASURED has no all-reduces of DeepBench")
 def test_one_all_reduce_predicts_others_of_the_machine(tmp_path: Path) -> None:
-    """For each machine, GPU count and NCCL version; the seed picks one row that latency does not dominate."""
+    """The seed picks one row per machine, GPU count and NCCL version that latency does not dominate."""
     machines: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     for row in csv.DictReader(DEEPBENCH.read_text().splitlines()):
         machines.setdefault((row["device"], row["n_accelerators"], row["algorithm"]), []).append(row)

@@ -39,7 +39,7 @@ def test_alpha_and_beta_are_recovered(collective: str, formula: object) -> None:
 def test_exchange_costs_are_recovered() -> None:
     """3 µs for each gradient and buffer and 40 µs for each of two synchronisations, plus the link's time at 1 GB/s."""
     link = catalog.Link(name="one", title="1 GB/s", latency_s=0.0, bandwidth_bytes_per_s=1e9)
-    sent = [(one.gradient_bytes + one.buffer_bytes) / 1e9 for one in (STACK, WORKING)]  # of two ranks: all of it, once
+    sent = [(one.gradient_bytes + one.buffer_bytes) / 1e9 for one in (STACK, WORKING)]  # two ranks send everything once
     copies = [3e-6 * (one.gradients + one.buffers) for one in (STACK, WORKING)]
     seconds = [2e-3 + sent[0] + copies[0], 2e-3, 9e-3 + sent[1] + copies[1] + 2 * 40e-6, 9e-3]
     assert links.exchange_costs(seconds, Topology(2, 2, link, link)) == pytest.approx((3e-6, 40e-6))

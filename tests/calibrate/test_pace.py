@@ -1,4 +1,4 @@
-"""Whether a saved calibration is still valid."""
+"""Validity of saved calibrations on a machine that changes its speed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_calibration_of_a_slower_machine_is_repeated(monkeypatch: pytest.MonkeyP
     assert machine.taken_while_busy(saved(pace_s=0.0105)) == ""
     assert machine.taken_while_busy(saved(pace_s=0.005)) == ""  # it is busy now: no reason to measure again
     assert "1.50 times as fast" in machine.taken_while_busy(saved(pace_s=0.015))
-    assert machine.taken_while_busy(saved()) == ""  # of an older form
+    assert machine.taken_while_busy(saved()) == ""  # an older format without the speed
 
 
 def test_speed_change_during_measurement_means_busy() -> None:
@@ -109,7 +109,7 @@ def test_busy_cores_exclude_own_processes() -> None:
         time.sleep(0.8)
         beside = watch.others_cores()
     assert beside > 0.3
-    assert beside > alone or alone > 0.3  # something else may use this machine while it is tested
+    assert beside > alone or alone > 0.3  # other processes may use this machine during the test
 
 
 def test_busy_calibration_is_repeated_on_a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:

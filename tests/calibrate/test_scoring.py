@@ -110,7 +110,7 @@ def test_remaining_time_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         report(number / 100, f"net{number}")
         now += 3.0
-    # Of ten rows that are wanted five are done after 15 s, though they are a twentieth of the table.
+    # Five of the ten selected rows take 15 s, so 15 s remain; the share of the whole table does not matter.
     assert said[0] == (0.0, "net0")
     assert said[5] == (0.5, "net5, about 15 s left")
     assert said[9][1] == "net9, about 3 s left"

@@ -118,7 +118,7 @@ def test_fit_states_its_rows() -> None:
     assert said == ["t.csv", "2.4.0", "datasheet", 12]
     assert (
         HOST_SIGMA < fitted.sigma < DATASHEET_SIGMA + 1e-9
-    )  # one network at many batches tells nothing of another's error
+    )  # one network at many batches does not show the error of another
     assert fitted.classes_seen == classes_of(replace(measured, rows=(rows[0],)))
     with pytest.raises(InputError, match="3 samples are too few"):
         fit_table(measured, timed[:3], *prior_of(measured, device, "datasheet"))
@@ -138,7 +138,7 @@ def test_table_is_not_predicted_from_its_own_fit(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     rows = [ThroughputRow("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
     measured = table(*rows)
-    # Of a time that no card of the catalogue is near to.
+    # No device of the catalogue has a similar time.
     mine = catalog.device("v100").model_copy(
         update={"name": "mine", "aliases": (), "year": 1991, "chip": None, "calibration": None}
     )

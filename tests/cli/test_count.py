@@ -68,7 +68,7 @@ def counted(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
     return json.loads(out)
 
 
-# -- what it says -----------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------
 
 
 def test_vgg19_of_torchvision_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +78,7 @@ def test_vgg19_of_torchvision_as_json(capsys: pytest.CaptureFixture[str]) -> Non
     assert f"{100 * found['conv_share']:.3f}" == "99.370"
     assert found["flops_forward"] == 2 * 19_632_062_464
     assert found["flops_backward"] == 2 * (2 * 19_632_062_464 - 86_704_128)
-    # Parameters, gradients and momentum; the first dense layer's gradient comes while activations are still there.
+    # Parameters, gradients and momentum; the first dense layer's gradient exists together with activations.
     assert 3 * 4 * found["params"] < found["memory_bytes"] < 3 * 4 * found["params"] + 100e6
     assert found["memory_bytes"] == sum(v for k, v in found["memory"].items() if k != "optimizer")
     assert found["uncounted"] == {}

@@ -64,7 +64,7 @@ def test_obstacles_come_first_with_a_remedy(
     assert main(["doctor", DIGITS, "--all", "--out", str(tmp_path / "file")]) == 1
     text = capsys.readouterr().out
     assert text.startswith("Obstacles\n")
-    obstacles = " ".join(text[: text.index("Fine\n")].split())  # lines are broken where a path is long
+    obstacles = " ".join(text[: text.index("Fine\n")].split())  # long paths break the lines
     assert "PyTorch: cannot be imported" in obstacles
     assert "libcudart.so.12" in obstacles
     assert "file: cannot be written" in obstacles

@@ -79,7 +79,7 @@ def test_few_rows_predict_a_table_that_follows_the_model(
     found = validated(capsys, TIMM_NAME, "--calibrate", "20")
     assert set(found) >= FIELDS
     assert found["n"] == len(rows) - 20
-    assert found["mape"] < 0.08  # 2 % is noise; twenty rows do not tell thirty classes apart
+    assert found["mape"] < 0.08  # 2 % is noise; twenty rows cannot separate thirty classes
     assert found["median_ape"] <= found["p90_ape"] <= found["worst"]
     assert 0.6 <= found["coverage80"] <= 1.0
     assert (found["device"], found["precision"], found["mode"], found["layout"]) == (
@@ -94,7 +94,7 @@ def test_few_rows_predict_a_table_that_follows_the_model(
     assert 0.5 < sum(worst["share_by_family"].values()) <= 1.01
     untaught = validated(capsys, TIMM_NAME, "--calibrate", "0")
     assert untaught["n"] == len(rows)
-    assert untaught["mape"] < 0.08  # made with the shipped calibration, which this rests on alone
+    assert untaught["mape"] < 0.08  # predicted with the shipped calibration only
 
 
 def test_row_choice_depends_on_the_seed_only(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ def test_fitted_device_works_with_on(rows: list[ThroughputRow], capsys: pytest.C
     )
     assert setting.provenance["table"] == TIMM_NAME
     assert setting.sigma < 4 * NOISE
-    # Another layout is kept beside it; the same again is replaced.
+    # A second layout is added; an equal layout replaces the first.
     for layout, settings in (("nchw", 2), ("nchw", 2), ("nhwc", 2)):
         assert main([*fit, "--layout", layout, "--rows", "12", "--seed", "1", "--json"]) == 0
         printed = json.loads(capsys.readouterr().out)

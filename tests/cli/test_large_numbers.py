@@ -64,14 +64,14 @@ def test_excessive_number_of_classes(trace: str, capsys: pytest.CaptureFixture[s
     printed = refused(capsys, *words, "data.classes=1000000000")
     assert "data.classes" in printed
     assert "1000000" in printed
-    # As many as may be; the trace has 10.
+    # The largest allowed number; the trace has 10.
     assert "is of 10 classes; the job has 1000000" in refused(capsys, *words, "data.classes=1000000")
 
 
 @pytest.mark.parametrize("option", ["--batches", "--counts"])
 def test_excessive_plan_settings(option: str, trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("plan", JOB, "--trace", trace, "--on", "v100", option)
-    # The largest number that is read is more than the samples of digits.
+    # The largest readable number exceeds the samples of digits.
     for number in ("99999999999999999999", "1000000001"):
         assert f"{option}" in (printed := refused(capsys, *words, number))
         assert "at most 1,000,000,000" in printed

@@ -43,7 +43,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def values(folder: Path, tag: str) -> list[tuple[int, float]]:
-    # TensorBoard's own reader would import TensorFlow where there is one, beside which triton cannot be loaded any more.
+    # TensorBoard's own reader would import TensorFlow if it is installed; triton cannot be loaded after that.
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -82,7 +82,7 @@ def test_events_are_complete_after_kill_and_resume(capsys: pytest.CaptureFixture
     newest.write_bytes(newest.read_bytes()[:-7])  # and in the middle of an event
 
     assert main(["--trust", "tiny_networks", "train", "--resume", "run"]) == 0
-    assert set(run.read_steps().starts) == {1, 2}  # ranks outlive their launcher for a moment: perhaps to a checkpoint
+    assert set(run.read_steps().starts) == {1, 2}  # ranks outlive their launcher briefly, perhaps until a checkpoint
     assert values(folder, "loss/train") == expected_losses(run)
     assert [step for step, _ in values(folder, "accuracy/test")] == [8, 16, 24, 32]
     for rank in (0, 1):
@@ -91,15 +91,15 @@ def test_events_are_complete_after_kill_and_resume(capsys: pytest.CaptureFixture
         assert values(folder / f"rank-{rank}", "exchange_wait_share") == list(enumerate(shares, 1))
         assert [step for step, _ in values(folder / f"rank-{rank}", "steps_per_s")] == list(range(1, STEPS + 1))
 
-    (newest,) = (path for path in folder.glob("events*") if path.stat().st_size)  # what was replaced is left empty
-    newest.write_bytes(newest.read_bytes()[:200])  # the last minute of a run that ended is lost
+    (newest,) = (path for path in folder.glob("events*") if path.stat().st_size)  # replaced files are empty
+    newest.write_bytes(newest.read_bytes()[:200])  # the last minute of a finished run is lost
     assert len(values(folder, "loss/train")) < STEPS
     assert main(["report", "run"]) == 0
     assert values(folder, "loss/train") == expected_losses(run)
     assert "\x1b" not in capsys.readouterr().err
 
 
-# -- a run that is started elsewhere --------------------------------------------------------------------------
+# -- a run started by another process -------------------------------------------------------------------------
 
 
 def new_run() -> RunDir:
@@ -174,6 +174,6 @@ def test_terminal_is_restored_and_shows_the_last_figures() -> None:
         interrupted()
     assert isinstance(console.file, StringIO)
     drawn = console.file.getvalue()
-    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1  # the cursor was hidden, and is back
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1  # the cursor was hidden and shown again
     assert "waits for gradients" in drawn
     assert "for rank 1" in drawn

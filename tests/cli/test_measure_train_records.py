@@ -66,7 +66,7 @@ def test_finished_run_can_be_extended(capsys: pytest.CaptureFixture[str]) -> Non
     assert {path.name: path.read_bytes() for path in Path("runs/mine").iterdir() if path.is_file()} == before
     assert main([*TRUSTED, "train", "--resume", "runs/mine", "training.epochs=3", "--json"]) == 0
     printed = capsys.readouterr()
-    # Of 44 steps 8.8 warm up; the last one has 1 of the other 35.2 left. Of 66 it is 22 of 52.8.
+    # With 44 steps, 8.8 are warm-up and 1 of the other 35.2 is left at the last step; with 66 steps, 22 of 52.8.
     assert (
         "the schedule one_cycle ended at a learning rate of 0.0028 after epoch 2; it now spans 3 epochs" in printed.err
     )

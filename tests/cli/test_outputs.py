@@ -212,7 +212,7 @@ def test_no_verb_prints_foreign_escape_sequences(foreign: Path, capsys: pytest.C
 
 
 def test_file_name_cannot_control_the_terminal(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In an answer, in an error, and in an error about options."""
+    """Checks an answer, an error, and an error about options."""
     os.rename("done", f"done{ESCAPE}")
     for words in (["records", f"done{ESCAPE}"], ["explain", f"none{ESCAPE}"], ["report", f"done{ESCAPE}", "--out", f"p{ESCAPE}"],
                   ["count", "resnet20", "--save-job", f"j{ESCAPE}.yaml"], [f"verb{ESCAPE}"],

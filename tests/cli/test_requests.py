@@ -116,7 +116,7 @@ def test_defaults_come_from_the_declaration(request_: type[Request]) -> None:
         assert not isinstance(param, click.Option) or param.hidden or param.help or param.name in NO_HELP, name
 
 
-# Options whose name says all.
+# Options with a self-explanatory name.
 NO_HELP = {"mode", "loss", "layout", "metric", "seed", "ppp"}
 
 

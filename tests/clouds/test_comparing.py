@@ -13,7 +13,7 @@ from chronograd.cli.main import main
 from chronograd.clouds import comparing, registry
 from chronograd.clouds.comparing import COMPARED, CRITERIA, VENDORS, Cell, is_found, offered
 
-# The environment in which a platform's names are looked up; SLURM's are options in its manual.
+# The environment with a platform's package, which defines the names; SLURM's names are in its manual.
 ENVIRONMENTS = {
     "sagemaker": "aws",
     "vertex": "google",
@@ -22,7 +22,7 @@ ENVIRONMENTS = {
     "skypilot": "skypilot",
     "kubernetes": "kubernetes",
 }
-# Names of the same forms that no package has.
+# Names of the same form that no package has.
 WRONG = {
     "sagemaker": ("CreateNothing", "shape:ProfilerConfig.Nothing", "TrainingInstanceType=ml.p99.xlarge"),
     "vertex": ("services.nothing_service", "types.CustomJobSpec.nothing", "AcceleratorType=NVIDIA_H900"),

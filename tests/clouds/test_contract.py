@@ -26,7 +26,7 @@ from chronograd.hardware.instances import catalogue
 
 ROOT = Path(__file__).parents[2]
 SHELLS = [name for name in PLATFORMS if registry.platform(name).is_shell]
-# What shells, YAML, JSON, templates and Kubernetes give a meaning to.
+# Text with a special meaning in shells, YAML, JSON, templates and Kubernetes.
 NASTY = st.text(
     st.one_of(
         st.sampled_from(list("'\"`$(){}[]<>;&|!#%~*?\\\n\r\t\x85\u2028 :,=-@/")),
@@ -285,7 +285,7 @@ def test_cost_limit_becomes_a_time_limit() -> None:
         submission(job, catalogue("skypilot"), max_cost_usd=5)
 
 
-# -- what is wrong ---------------------------------------------------------------------------------------
+# -- wrong files -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda one: f"{one.platform}-{one.name}")

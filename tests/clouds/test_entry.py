@@ -81,7 +81,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 
 def test_sagemaker_job_matches_the_local_loss(here: RunDir, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """As in its container: hyper-parameters in a file, checkpoints and model in separate folders."""
+    """The test uses its container's layout: a file of hyper-parameters, and folders for checkpoints and model."""
     where = registry.platform("sagemaker")
     wanted = submission_of("sagemaker", "digits").model_copy(update={"job": tiny()})
     request = fields.load(where, fields.render(where, wanted))
@@ -96,16 +96,16 @@ def test_sagemaker_job_matches_the_local_loss(here: RunDir, tmp_path: Path, capf
     printed = capfd.readouterr().out
     assert printed.count(f"{entry.STEP} 0 ") == len(run.steps_path().read_bytes().splitlines())
     _check_collected(printed, run, tmp_path)
-    assert entry.main([], {}, tmp_path) == 0  # started again after its end, it has nothing to do
+    assert entry.main([], {}, tmp_path) == 0  # a restart after the end has nothing to do
     assert capfd.readouterr().out.count(f"{entry.RECORD} ") == printed.count(
         f"{entry.RECORD} "
-    )  # but says what it reached
+    )  # but prints its result
     assert losses(RunDir.open(tmp_path / "checkpoints")) == losses(here)
 
 
 @pytest.mark.gymnasium
 def test_agent_learns_on_a_node(tmp_path: Path) -> None:
-    """Its environment runs locally and needs no download."""
+    """The environment runs locally and needs no download."""
     job = jobs.load(ROOT / "examples" / "cartpole-table.yaml", ["training.epochs=1", "reinforcement.steps_per_epoch=300",
                     "reinforcement.evaluation_episodes=1"])  # fmt: skip
     run = entry.train({**job_fields(job), "run": str(tmp_path / "run")}, NodePosition())
@@ -113,9 +113,9 @@ def test_agent_learns_on_a_node(tmp_path: Path) -> None:
     assert run.is_finished
 
 
-# A log in the form of each platform: botocore's GetLogEvents and FilterLogEvents; LogEntry of Cloud Logging, which `gcloud logging read`
-# prints newest first; `kubectl logs --prefix --timestamps`; Azure ML's user_logs/std_log.txt and watsonx.ai's monitor_logs, as they were
-# printed; the prefix that skylet/executor/slurm.py of SkyPilot 0.14.1 tells of.
+# A log in the form of each platform: botocore's GetLogEvents and FilterLogEvents; Cloud Logging's LogEntry, newest first;
+# `kubectl logs --prefix --timestamps`. Azure ML's user_logs/std_log.txt and watsonx.ai's monitor_logs are unchanged. SkyPilot
+# 0.14.1 documents its prefix in skylet/executor/slurm.py.
 FORMS: dict[str, Callable[[list[str]], str]] = {
     "get-log-events.json": lambda lines: json.dumps(
         {
@@ -202,7 +202,7 @@ def test_two_nodes_train_like_two_local_ranks(is_shared: bool, tmp_path: Path) -
         node = entry.NodePosition(index, 2, "127.0.0.1", port, is_shared)
         return entry.train(entry.fields_of(words), node, tmp_path / f"ml-{index}")
 
-    with ThreadPoolExecutor(2) as nodes:  # a thread for each, whose rank is a process of its own
+    with ThreadPoolExecutor(2) as nodes:  # each thread starts a rank as a separate process
         first, _ = nodes.map(train, range(2))
     assert first.path == tmp_path / "run"
     here = local.train(job, out=tmp_path / "here", launcher="local")

@@ -1,4 +1,4 @@
-"""From a plan to a platform's file: `launch` renders the choice of `plan --platforms`."""
+"""Platform files from a plan: `launch` renders the choice of `plan --platforms`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_sagemaker_gets_the_planned_instance(plan: Path, capsys: pytest.CaptureF
     job = rendering.opened(tmp_path / "sagemaker.json").asked.job
     assert (job.cluster.device, job.cluster.count, job.cluster.per_node, job.backend) == ("a100-40", 8, 8, "ddp")
     assert (job.training.batch, job.training.precision) == (8 * 32, chosen["precision"])
-    # The platform may be left out, as the plan names it; a field of the line still holds.
+    # The command may omit the platform, which the plan names; its other options still apply.
     saved = str(tmp_path / "saved.json")
     other = printed(capsys, "launch", JOB, "training.batch=96", "--plan", saved, "--dry-run", *AWS)
     assert json.loads(other["text"])["HyperParameters"]["training.batch"] == "96"

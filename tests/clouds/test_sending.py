@@ -24,7 +24,7 @@ SENT = {
     "kubernetes": "kubectl create --filename {folder}/kubernetes.yaml",
     "pytorchjob": "kubectl create --filename {folder}/pytorchjob.yaml",
 }
-# Says who it is, on standard output a token; sends, and answers.
+# Prints its name and a token, records the file, and answers.
 PROGRAM = """#!/bin/bash
 printf '%s\\n' "$(basename "$0") $*" >> {folder}/asked
 case "$*" in

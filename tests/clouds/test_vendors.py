@@ -124,9 +124,9 @@ def test_page_states_the_checked_versions() -> None:
 def test_moto_describes_the_created_job(name: str, answers: Answers) -> None:
     where, document = registry.platform("sagemaker"), cases("sagemaker")[name]
     described = answers("sagemaker")[name]["described"]
-    described["TrainingJobName"] = document["TrainingJobName"]  # which was made unique
+    described["TrainingJobName"] = document["TrainingJobName"]  # the fake service made it unique
     described["AlgorithmSpecification"].pop("MetricDefinitions")  # moto's own
-    for word in document.keys() - described.keys():  # what moto does not describe
+    for word in document.keys() - described.keys():  # moto does not describe these
         described[word] = document[word]
     assert described == document
     assert fields.read_document(where, described) == fields.read_document(where, document)
@@ -152,7 +152,7 @@ def test_job_described_by_moto_matches_the_local_loss(tmp_path: Path, answers: A
     assert len(losses[0]) == 4
 
 
-# AWS' own command line; before moto's service, which lives as long as the command, what that describes is written down.
+# AWS' own command line. moto's service ends with the command, so the script first saves its description.
 AWS = """#!{python} -P
 import json, os, sys
 import awscli.clidriver, boto3, moto

@@ -84,9 +84,9 @@ def test_conditions_may_name_figures_of_the_records():
     assert read_condition("test_map > 1%", ["test_map"]).name == "test_map"
 
 
-# -- one run of each: how runs differ is assumed -----------------------------------------------------------
+# -- one run of each, with an assumed spread ---------------------------------------------------------------
 
-PAIR = 1.959964 * math.sqrt(2)  # of a deviation: half the 95 % interval of a difference of two
+PAIR = 1.959964 * math.sqrt(2)  # half the 95 % interval of a difference, in standard deviations
 
 
 def test_single_runs_are_assumed_to_differ_by_ten_percent():
@@ -97,7 +97,9 @@ def test_single_runs_are_assumed_to_differ_by_ten_percent():
         (1.5 * math.exp(-PAIR * 0.1) - 1, 1.5 * math.exp(PAIR * 0.1) - 1)
     )
     assert outcome.verdict == "fails"
-    assert outcome.seen == pytest.approx(1.05 * math.exp(PAIR * 0.1) - 1)  # +39 %: what one run of each can prove
+    assert outcome.seen == pytest.approx(
+        1.05 * math.exp(PAIR * 0.1) - 1
+    )  # +39 %: the smallest change that one run of each can detect
     assert outcome.is_assumed
     assert "assumed spread between runs: 10 %" in outcome.line()
 
@@ -240,7 +242,7 @@ def alarms(chance, gates, runs, run_noise, step_noise, change, limit):
 
 @pytest.mark.parametrize("runs", [2, 3, 5])
 def test_equal_runs_seldom_fail_at_any_spread(runs):
-    """Without a margin, 2.5 % of the gates fail (t distribution), within the error of 2000 gates."""
+    """Gates without a margin fail at a rate of 2.5 % (t distribution), within the error of 2000 gates."""
     assert 0.015 < alarms(np.random.default_rng(runs), 2000, runs, 0.2, 0.01, 0.0, 0) < 0.035
 
 

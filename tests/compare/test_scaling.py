@@ -42,7 +42,7 @@ def test_strong_and_weak_scaling() -> None:
     assert [row["nodes"] for row in strong] == [1, 1, 1, 1, 8]
     assert strong[0]["speed_up"] == strong[0]["efficiency"] == 1.0
     assert strong[1]["speed_up"] == pytest.approx(strong[0]["step_time_s"] / strong[1]["step_time_s"])
-    # The last of three ranks has 682 samples of its own; the one that fills it up is not counted.
+    # The last of three ranks has 682 samples; its padding sample does not count.
     assert strong[2]["throughput_samples_per_s"] == pytest.approx(2048 / strong[2]["step_time_s"])
     price = market.price_of("v100", count=8)
     assert price is not None
@@ -67,7 +67,7 @@ def test_computation_exchange_and_input_sum_to_the_step() -> None:
         parts = (point.compute_s, point.input_stall_s, point.communication_exposed_s)
         assert sum(part or 0.0 for part in parts) == pytest.approx(point.step_time_s)
         assert point.communication_by_difference_s == pytest.approx(point.communication_exposed_s, abs=1e-9)
-    # Where one rank is kept waiting, too, none of that is computation.
+    # If one rank waits for input, too, that wait is not computation.
     (slow,) = Ladder(job(256, input_samples_per_s=100), TRACE).predicted([1], "strong")
     assert slow.step_time_s == pytest.approx(256 / 100)
     assert slow.compute_s == pytest.approx(alone.value("step_time_s"))

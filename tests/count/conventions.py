@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from chronograd.trace import Operator, Trace
 
-# What fvcore adds to the MACs, per element of (input, output): fvcore/nn/flop_count.py, _DEFAULT_SUPPORTED_OPS.
+# fvcore's additions to the MACs, per element of (input, output): fvcore/nn/flop_count.py, _DEFAULT_SUPPORTED_OPS.
 _PER_ELEMENT = {
     "upsample_nearest2d": (0, 1),
     "upsample_bilinear2d": (0, 4),
     "grid_sampler_2d": (0, 4),
     "_adaptive_avg_pool2d": (1, 0),
 }
-# How torch itself writes adaptive average pooling to one pixel.
+# torch's own form of adaptive average pooling to one pixel.
 _POOL_TO_A_PIXEL = ("mean", [[-1, -2], True])
 
 

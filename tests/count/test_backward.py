@@ -21,7 +21,7 @@ def test_three_convolutions_by_hand() -> None:
     first, second, third = 8 * 14 * 14 * 27, 8 * 6 * 6 * 72, 4 * 6 * 6 * 8
     traced = trace(model, [(3, 16, 16)])
     assert traced.macs() == first + second + third
-    # The gradient of the image is not needed, so the first layer has that of its weights only.
+    # The image needs no gradient, so the first layer computes only the weight gradient.
     assert traced.macs(1, "backward") == first + 2 * second + 2 * third
     assert traced.flops(1) == 2 * (2 * first + 3 * second + 3 * third)
 

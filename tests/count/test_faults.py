@@ -246,7 +246,7 @@ def test_bilinear_layers_are_two_products() -> None:
     traced = trace(nn.Bilinear(5, 6, 7), [(5,), (6,)], inputs_require_grad=True, loss="sum")
     assert (traced.params, traced.macs(), traced.macs(3)) == (217, 7 * 36, 3 * 7 * 36)
     assert traced.uncounted() == {}
-    # A product with the weight for each of the three gradients, and a smaller one.
+    # Each of the three gradients needs a product with the weight, and a smaller one.
     assert 3 * 7 * 30 <= traced.macs(1, "backward") <= 3 * 7 * 30 + 2 * 7 * 30
 
 
@@ -452,7 +452,7 @@ def test_recomputation_counts_in_backward(reentrant: bool) -> None:
     once = 4 * 36 * 36
     traced = trace(Checkpointed(reentrant), [(4, 6, 6)], inputs_require_grad=True)
     assert traced.macs() == 2 * once
-    # The other kind stops once everything that was saved is back: the last convolution need not run again.
+    # The non-reentrant kind stops as soon as it has all saved tensors, so it skips the last convolution.
     again = {"a": once, "b": once if reentrant else 0}
     assert traced.macs(1, "backward") == 4 * once + sum(again.values())
     backward = {r.name: r.macs_backward for r in layers(traced) if r.name}
@@ -491,7 +491,7 @@ def test_recomputed_shared_segment() -> None:
     assert sum(r.macs_backward for r in rows) == traced.macs(1, "backward") == 4 * 48
 
 
-# -- what is not known is said ----------------------------------------------------------------------
+# -- unknown operators are reported -----------------------------------------------------------------
 
 
 def test_uncounted_operators_are_listed() -> None:

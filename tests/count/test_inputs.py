@@ -136,7 +136,7 @@ def test_keywords_by_shape_and_by_example() -> None:
 def test_backward_starts_from_the_networks_own_loss() -> None:
     traced = trace(Bert(), example_inputs=lambda: bert_inputs(3))
     names = [op.name for op in traced.select("forward") if op.module == "loss"]
-    assert "nll_loss_forward" not in names  # the network has made it itself
+    assert "nll_loss_forward" not in names  # the network computes its own loss
     assert traced.macs(1, "backward") > 0
 
 
@@ -213,7 +213,7 @@ def test_generated_tokens_are_valid_for_every_embedding() -> None:
     assert mask.all()
 
 
-# -- words ------------------------------------------------------------------------------------------
+# -- descriptions -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_failing_inputs_of_a_file(file: str) -> None:
         trace_network(f"{file}:Net", inputs=[f"{file}:missing"])
 
 
-# -- what failed is named ---------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------------
 
 
 def error_of(model: nn.Module, *words: str) -> TraceError:
@@ -386,7 +386,7 @@ def test_job_with_custom_inputs_is_predicted(file: str, capsys: pytest.CaptureFi
         assert main(["predict", *network, "--on", "v100", "--batch", "4"]) == 0
         out = capsys.readouterr().out
         assert "step time" in out
-        assert "training time" not in out  # nothing says how many samples an epoch has
+        assert "training time" not in out  # the number of samples in an epoch is unknown
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from chronograd.count.network import trace_network
 
 found = summary(trace_network("llama-7b"))
 used = resource.getrusage(resource.RUSAGE_SELF)
-try:  # of this program alone; ru_maxrss may begin with that of its parent
+try:  # this program only; ru_maxrss may start at its parent's value
     peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 except OSError:
     peak = used.ru_maxrss

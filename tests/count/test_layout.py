@@ -31,7 +31,7 @@ def test_convolutions_run_in_the_requested_layout(mode: str) -> None:
     assert len(convolutions(last)) == 15 * (1 if mode == "inference" else 2)
     assert not any(convolutions(planar))
     assert all(convolutions(last))
-    assert strided_norms(planar) == strided_norms(last) == 0  # batch norms write what they read
+    assert strided_norms(planar) == strided_norms(last) == 0  # batch norms keep the layout of their input
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -76,7 +76,7 @@ def test_layout_round_trips_through_the_file(tmp_path: Path) -> None:
 
 
 def test_one_channels_last_operand_sets_the_layout() -> None:
-    """As in PyTorch's convolutions: the other operand is copied, and a copy of the weight is not counted."""
+    """PyTorch's convolutions copy the other operand; a copy of the weight is not counted."""
 
     class Turned(nn.Module):
         def __init__(self) -> None:

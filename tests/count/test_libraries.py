@@ -29,7 +29,7 @@ IS_FULL = bool(os.environ.get("CHRONOGRAD_FULL"))
 # -- torchvision ------------------------------------------------------------------------------------
 
 CLASSIFIERS: list[str] = torchvision.models.list_models(module=torchvision.models)
-# Options without which the network is not the one of the table.
+# Options that make the network equal to the table's.
 OPTIONS = {
     "googlenet": {"aux_logits": False}  # the table leaves the auxiliary heads out: 6,624,904 of 13,004,888 parameters
 }
@@ -54,7 +54,7 @@ def test_torchvision_classifiers(name: str) -> None:
     assert traced.uncounted() == {}
 
 
-# One of each family; inception_v3 and googlenet have auxiliary heads in training.
+# One network of each family; inception_v3 and googlenet have auxiliary heads in training.
 FAMILIES = [
     *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "googlenet", "inception_v3"),
     *("maxvit_t", "mnasnet0_5", "mobilenet_v2", "mobilenet_v3_small", "regnet_y_400mf", "regnet_x_400mf", "resnet18"),
@@ -80,7 +80,7 @@ def test_torchvision_classifiers_in_training(name: str) -> None:
 
 TABLE = "timm/benchmark-infer-amp-nchw-pt240-cu124-rtx3090.csv"
 SEED, SAMPLE = 0, 200 if IS_FULL else 32
-# Why our count is not that of the table; anything else must agree.
+# Reasons for a difference to the table; all other networks must agree.
 EXCEPTIONS = {
     "ecaresnext50t_32x4d": "timm changed the network since: 15.41 M parameters then, 25.05 M now",
     "convmixer_768_32": "fvcore does not see the depthwise convolutions, whose padding is given as 'same'",
@@ -120,7 +120,7 @@ def test_exceptions_have_the_stated_cause() -> None:
     missed = 32 * 768 * 32 * 32 * 49
     assert sum(op.macs.at(1) for op in traced.select("forward", ["conv_depthwise"])) == missed
     assert f"{(as_fvcore_counts(traced) - missed) / 1e9:.2f}" == "19.55"
-    # The table's 15.41 M parameters and 2.70 G are those of groups of 32, the name's; timm's default is another now.
+    # The table's 15.41 M parameters and 2.70 G are for groups of 32, as in the name; timm's default has changed.
     assert trace_network("timm:ecaresnext50t_32x4d", mode="inference").params == 25_045_686
 
 
@@ -128,7 +128,7 @@ def test_exceptions_have_the_stated_cause() -> None:
 
 
 def test_fvcore_additions_to_the_macs() -> None:
-    """By hand, from the table of operators in fvcore/nn/flop_count.py."""
+    """The expected numbers are computed from the table of operators in fvcore/nn/flop_count.py."""
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
         nn.BatchNorm2d(8),

@@ -66,10 +66,10 @@ def test_in_place_output_is_stored_once() -> None:
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=inplace), nn.Conv2d(8, 8, 3))
         return peak_memory(trace(model, [(3, 32, 32)]), 16).activations
 
-    # ReLU keeps its output, the convolution after it the same tensor: the convolution's own output is what differs.
-    assert saved_bytes(False) - saved_bytes(True) == 0  # given up as soon as ReLU has run
+    # ReLU saves its output, and the next convolution the same tensor; only the convolution's output differs.
+    assert saved_bytes(False) - saved_bytes(True) == 0  # freed as soon as ReLU has run
     model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.SiLU(), nn.Conv2d(8, 8, 3, bias=False))
-    # SiLU keeps its input beside its output.
+    # SiLU saves its input in addition to its output.
     assert peak_memory(trace(model, [(3, 32, 32)]), 16).activations > saved_bytes(False)
 
 
@@ -132,7 +132,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, float]]
         lambda: nn.Sequential(*(nn.Linear(32, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 64), nn.Dropout(0.1))),
         *((20, 32), 16, 0),
     ),
-    # Convolutions on the CPU use some workspace, which is left out by convention.
+    # CPU convolutions use some workspace, which our convention omits.
     "convolutions": (
         lambda: nn.Sequential(
             *(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),

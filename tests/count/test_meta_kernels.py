@@ -160,14 +160,14 @@ ARGUMENTS: dict[Any, Callable[[torch.Tensor], list[tuple[Any, ...]]]] = {
 
 def described(out: Any) -> Any:
     if isinstance(out, torch.Tensor):
-        # Of a tensor without elements the strides say nothing.
+        # The strides of an empty tensor are meaningless.
         return tuple(out.shape), out.dtype, out.stride() if out.numel() else None
     if isinstance(out, (tuple, list)):
         return [described(o) for o in out]
     return out
 
 
-# Torch's reference code for meta lays these out differently from its own kernels, which are followed.
+# Torch's reference code for meta uses another layout than its kernels; we follow the kernels.
 AS_ON_CPU = (
     *(aten.native_batch_norm.default, aten.native_batch_norm_backward.default),
     *(aten.native_layer_norm.default, aten.native_layer_norm_backward.default),
@@ -205,7 +205,7 @@ def test_output_equals_torchs(op: Any, layout: str) -> None:
 
 
 def test_half_precision_norms_save_fp32_statistics() -> None:
-    """As on a GPU; torch's CPU kernels save them in half precision."""
+    """GPU kernels do so too; torch's CPU kernels save them in half precision."""
     x, v = make("contiguous", torch.bfloat16), vector()
     for op, args in (
         (aten.native_batch_norm.default, (x, v, v, v, v, True, 0.1, 1e-5)),
@@ -244,7 +244,7 @@ def test_batch_norm_of_other_ranks() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda device: torch.empty(1, 4, 5, 1, device=device).permute(1, 0, 3, 2),  # size 1: its stride says nothing
+        lambda device: torch.empty(1, 4, 5, 1, device=device).permute(1, 0, 3, 2),  # size 1: the stride is meaningless
         lambda device: torch.empty(4, 1, 6, device=device).transpose(0, 2),
         lambda device: torch.empty(6, 5, 4, device=device).permute(2, 0, 1),
         lambda device: torch.empty(3, 1, device=device).expand(3, 5),
@@ -261,7 +261,7 @@ def test_outputs_of_unusual_layouts_match_a_device(make: Callable[[str], Any], o
     ours, theirs = KERNELS[op](on_meta, *other), op(real, *of_real)
     assert ours.shape == theirs.shape
     strides = [(a, b) for a, b, size in zip(ours.stride(), theirs.stride(), ours.shape, strict=True) if size > 1]
-    assert all(a == b for a, b in strides)  # that of a size of 1 means nothing
+    assert all(a == b for a, b in strides)  # the stride of a size of 1 is meaningless
 
 
 def test_strides_that_define_the_dimension_order() -> None:

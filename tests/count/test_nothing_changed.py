@@ -116,7 +116,7 @@ def test_process_and_network_are_unchanged(where: str, mode: str, grad_enabled: 
     assert model_state(model) == before
     assert model.hook_calls == 0
     assert torch.equal(model.inner[0].weight.grad, torch.ones(8, 8))
-    # And it still works for real.
+    # The network still works.
     if where == "nowhere":
         model.train()(torch.randn(4, 8)).sum().backward()
 
@@ -215,7 +215,7 @@ def has_failed(model: nn.Module, **how: Any) -> None:
 def test_failed_count_frees_the_network(where: str, how: dict[str, Any]) -> None:
     """Even before the garbage collector runs: the error is in no reference cycle."""
     model = Fragile(where)
-    model.inner._forward_hooks.clear()  # the one that holds the model itself
+    model.inner._forward_hooks.clear()  # this hook references the model
     seen = weakref.ref(model)
     gc.disable()
     try:

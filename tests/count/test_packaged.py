@@ -21,7 +21,7 @@ from chronograd.models import names, registry
 from chronograd.trace import Trace
 
 NETWORKS = [*names.zoo(), *names.packaged()]
-# One of each sort: images, tokens, a transformer of each library, several sizes of images, a detector.
+# One of each kind: images, tokens, a transformer of each library, several sizes of images, a detector.
 SAMPLE = ("lenet5", "gpt2-small", "timm:deit_small_patch16_224", "torchvision:resnet18", "ssd-mobilenet-v1")
 FILES = Path(names.__file__).parent / "traces"
 
@@ -40,7 +40,7 @@ def check(network: str) -> None:
         assert trace is not None
         if _release(trace) == _release(fresh):
             assert data_of(trace) == data_of(fresh), one
-        else:  # another release of PyTorch splits some operators otherwise
+        else:  # other PyTorch releases split some operators differently
             assert (trace.params, trace.macs(), trace.flops()) == (fresh.params, fresh.macs(), fresh.flops()), one
 
 

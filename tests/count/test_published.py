@@ -36,7 +36,7 @@ TABLE = [
     ("resnet110", 1_727_962, 252_887_680, 252_887_680 - 640, "He et al. 2015, section 4.2"),
     ("small-cnn", 1_626_442, 16_835_200, 777_600 + 14_450_688, "896 + 18,496 + 1,605,760 + 1,290"),
 ]
-# Of these the sources print parameters alone.
+# The sources print only parameters for these.
 PARAMS = [
     ("inception-v3-slim", 23_734_312, "PALEO's code"),
     ("nin", 7_595_176, "PALEO's code"),
@@ -95,7 +95,7 @@ def test_weights_without_biases() -> None:
 
 def test_auxiliary_heads_of_googlenet() -> None:
     assert traced("googlenet", aux=True).params == 13_378_280
-    # torchvision's function builds them too unless told otherwise; its table has the network without.
+    # torchvision's function builds them by default; its table has the network without them.
     assert traced("torchvision:googlenet").params == 13_004_888
     assert traced("torchvision:googlenet", aux_logits=False).params == 6_624_904
 
@@ -131,7 +131,7 @@ VGG19 = [  # activations, weights without bias, MACs in millions
 @pytest.mark.parametrize("network", ["vgg19", "torchvision:vgg19"])
 def test_vgg19_layer_by_layer(network: str) -> None:
     trace = traced(network)
-    # torchvision's network has an adaptive pooling from 7x7 to 7x7 before the dense layers, which the paper has not.
+    # torchvision's network adds an adaptive pooling from 7x7 to 7x7 before the dense layers.
     rows = [r for r in layers(trace) if (r.weights or r.kind == "pooling") and r.name != "avgpool"]
     assert [(r.activations, r.weights, round(r.macs / 1e6, 1)) for r in rows] == VGG19
     assert 150_528 + sum(r.activations for r in rows) == 16_542_184
@@ -203,7 +203,7 @@ def test_keras_parameters_of_trunks_and_heads() -> None:
     assert by_layer == [896, 18_496, 1_605_760, 1_290]
 
 
-# What Keras prints, as the HPC report's table 1 has it, and what torch's network has.
+# Keras' count in the HPC report's table 1, and the count of torch's network.
 @pytest.mark.parametrize(
     ("network", "keras", "params", "parts"),
     [

@@ -63,7 +63,7 @@ def seen_by_gradient(model: nn.Module, side: int) -> tuple[int, int]:
     out = model(x)
     widest = [0, 0]
     for axis in (0, 1):
-        # Along the middle, so that no window is cut off at the border on both sides.
+        # Along the middle, so the borders cut no window on both sides.
         middle = out.shape[3 - axis] // 2
         line = out[0, 0].select(1 - axis, middle)
         for i in range(len(line)):
@@ -159,7 +159,7 @@ def test_residual_blocks() -> None:
     """ResNet-20: 3x3 convolutions, 7 at stride 1, 6 at stride 2, 6 at stride 4."""
     found = layers(trace_network("resnet20"))
     last_block = next(r for r in found if r.name == "layer3.2.bn2")
-    expected = 1 + 7 * 2 + (2 + 5 * 4) + (4 + 5 * 8)  # the first convolution of a stage still steps by the old stride
+    expected = 1 + 7 * 2 + (2 + 5 * 4) + (4 + 5 * 8)  # the first convolution of a stage still has the old stride
     assert (last_block.receptive_field, last_block.stride) == (expected, 4)
     shortcut = layers(trace(Call(lambda x, a, b: b(a(x)) + x, conv(padding=1), conv(5, padding=2)), [(3, 32, 32)]))
     assert shortcut[-1].receptive_field == 7
@@ -171,8 +171,8 @@ def test_published_fields() -> None:
     assert last_before_head(alexnet) == (195, 32)
     assert last_before_head(vgg) == (212, 32)
     assert last_before_head(resnet) == (483, 32)
-    # torchvision has a stage's stride in its first 3x3, one convolution later than version 1, so this one still
-    # steps by the stride before: 2 * ((8 - 4) + (16 - 8) + (32 - 16)) = 56 pixels less.
+    # torchvision has a stage's stride in its first 3x3, one convolution later than version 1.
+    # This one still has the stride before: 2 * ((8 - 4) + (16 - 8) + (32 - 16)) = 56 pixels less.
     assert last_before_head(trace_network("torchvision:resnet50")) == (427, 32)
 
 
@@ -270,7 +270,7 @@ def test_local_operators(name: str) -> None:
     ("network", "first_linear"), [("torchvision:convnext_tiny", "features.1.0.block.3"), ("timm:convnext_atto", None)]
 )
 def test_linear_layers_of_convnext_keep_the_field(network: str, first_linear: str | None) -> None:
-    """After a stem of 4x4/4 and a depthwise 7x7: 4 + 6 * 4."""
+    """The field after a stem of 4x4/4 and a depthwise 7x7 is 4 + 6 * 4."""
     found = layers(trace_network(network))
     if first_linear is None:
         first_linear = next(r.name for r in found if r.kind in ("gemm", "conv_1x1"))

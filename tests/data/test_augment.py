@@ -15,7 +15,7 @@ from chronograd.data import augment
 from chronograd.job import Augmentation
 
 ONE, ZERO = torch.ones(1), torch.zeros(1)
-SURE = 1e-4  # a test that is right fails once in ten thousand seeds; the seeds are fixed
+SURE = 1e-4  # a correct test fails for one of ten thousand seeds; the seeds are fixed
 
 
 def seen(images: torch.Tensor, augmentation: Augmentation, step: int = 0) -> torch.Tensor:
@@ -78,7 +78,7 @@ def test_resized_crops_match_torchvision() -> None:
 
 
 def test_box_that_never_fits_is_a_centre_crop() -> None:
-    """No try fits a very wide image at nearly full area, so torchvision crops the centre at aspect 4/3."""
+    """Torchvision crops the centre at aspect 4/3, as no box of nearly full area fits a very wide image."""
     image = torch.arange(200, dtype=torch.uint8).view(1, 1, 2, 100)
     augmentation = Augmentation(resized_crop=1.0)
     got = seen(image, augmentation)
@@ -92,7 +92,7 @@ def test_cutout_is_a_clipped_square_at_a_uniform_centre() -> None:
     batch = seen(images, Augmentation(cutout=side))
     assert torch.equal(batch[:, 0], batch[:, 1])
     holes = (batch[:, 0] == 0).numpy()
-    expected = np.zeros((size, size))  # of each pixel: how many of the 64 centres hide it
+    expected = np.zeros((size, size))  # for each pixel, the number of the 64 centres that hide it
     shapes: dict[bytes, int] = {}
     for y in range(size):
         for x in range(size):
@@ -102,7 +102,7 @@ def test_cutout_is_a_clipped_square_at_a_uniform_centre() -> None:
             shapes[hole.tobytes()] = shapes.get(hole.tobytes(), 0) + 1
     observed = dict.fromkeys(shapes, 0)
     for hole in holes:
-        observed[hole.tobytes()] += 1  # a shape that cannot be is a KeyError
+        observed[hole.tobytes()] += 1  # an impossible shape raises KeyError
     assert stats.chisquare(list(observed.values()), [count * n / 64 for n in shapes.values()]).pvalue > SURE
     np.testing.assert_allclose(holes.mean(0), expected, atol=4 * math.sqrt(0.25 / count))
 

@@ -115,7 +115,7 @@ def test_digits_have_a_fixed_split() -> None:
     counts = torch.bincount(loaded.test_labels_N)
     assert counts.min() >= 35
     assert counts.max() <= 37
-    # No test image is also a training image, and the whole set is there.
+    # Training and test images are disjoint and cover the whole set.
     whole = torch.cat([train, test]).flatten(1)
     assert len(torch.unique(whole, dim=0)) == 1797
     assert torch.equal(pixels(load(seed=7, name="digits").test), test)
@@ -140,7 +140,7 @@ def test_other_normalisations() -> None:
     assert imagenet.max().item() == pytest.approx((1 - 0.449) / 0.226)
     grey = load(name="digits", normalisation="imagenet")
     assert grey.notes == ("grey images are normalised by 0.449 and 0.226, the means of ImageNet's three channels",)
-    # Mean and deviation stay those of the images.
+    # Mean and deviation belong to the images.
     assert grey.mean_C == load(name="digits").mean_C
 
 
@@ -198,7 +198,7 @@ def test_images_in_memory_are_resized() -> None:
     loaded = load(name="digits", image_size=20)
     assert loaded.top == 255
     assert loaded.notes == ("images of 8x8 were resized to 20x20",)
-    # 0 … 16 is spread over 0 … 255; then the mean stays nearly what it was.
+    # 0 … 16 is scaled to 0 … 255; the mean barely changes.
     assert loaded.mean_C == pytest.approx(load(name="digits").mean_C, abs=0.01)
     streamed = load(name="digits", image_size=20, loading="streaming")
     assert isinstance(loaded.train, ResidentImages)
@@ -283,7 +283,7 @@ def test_cifar100_uses_its_fine_labels(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_fashion_mnist_is_read_from_raw_idx_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the .gz files, whose md5 sums change if somebody compresses them again."""
+    """The .gz files are absent, as their md5 sums change with every compression."""
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     folder = tmp_path / "FashionMNIST" / "raw"
     folder.mkdir(parents=True)
@@ -379,7 +379,7 @@ def test_labels_file_of_a_folder_may_repeat_samples(tmp_path: Path, folder: Make
 def test_pictures_larger_than_memory_are_streamed(
     tmp_path: Path, folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if 10¹² ranks shared this machine's memory."""
+    """The test pretends that 10¹² ranks share this machine's memory."""
     name = f"folder:{folder(tmp_path, {'a': 3, 'b': 3}, {'a': 1, 'b': 1})}"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(10**12))
     assert isinstance(load(name=name).train, StreamedImages)
@@ -403,7 +403,7 @@ def faulty(tmp_path: Path, folder: Make, picture: Make) -> str:
 def test_damaged_pictures_are_skipped_and_reported(faulty: str) -> None:
     loaded = datasets.load(Data(name=faulty, image_size=8))
     card = datasets.card(Data(name=faulty, image_size=8))
-    assert (card.train_size, card.test_size) == (13, 5)  # by their names
+    assert (card.train_size, card.test_size) == (13, 5)  # decided by the file names
     assert (loaded.card.train_size, loaded.card.test_size) == (10, 4)
     assert loaded.train_labels.tolist() == [0] * 5 + [1] * 5
     assert loaded.train_samples_N.tolist() == [0, 2, 3, 4, 5, 6, 7, 8, 9, 11]
@@ -425,7 +425,7 @@ def test_damaged_streamed_pictures(faulty: str) -> None:
     resident = datasets.load(data.model_copy(update={"loading": "resident", "samples": None}))
     whole = data.model_copy(update={"samples": None})
     with pytest.raises(FileFormatError, match=r"004\.jpg cannot be read: .*(.|\n)*data.loading=resident"):
-        datasets.load(whole)  # mean and deviation need all of so few
+        datasets.load(whole)  # mean and deviation of few images need all of them
     write_labels(Path(faulty.removeprefix("folder:")) / "l.npz", np.array([1, 0, 2, 11]), label=np.array([0, 1, 0, 1]))
     loaded = datasets.load(whole.model_copy(update={"labels": faulty.removeprefix("folder:") + "/l.npz"}))
     assert loaded.train_samples_N.tolist() == [0, 2, 11]

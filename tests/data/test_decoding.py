@@ -38,7 +38,7 @@ def test_photographs_are_decoded_during_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "vcpus", "batch", "expected"),
     [
-        (1, 8.0, 256, 8 * 140.0),  # 2,560 images/s are trained
+        (1, 8.0, 256, 8 * 140.0),  # training takes 2,560 images/s
         (1, 32.0, 256, None),
         (1, None, 256, None),
         (8, 8.0, 256, 64 * 140.0),  # eight instances of one device are one node of eight
@@ -67,5 +67,5 @@ def test_few_virtual_cpus_limit_training(
     assert paced is not None
     assert paced[0].cluster.input_samples_per_s == expected
     assert f"decode {expected:,.0f} images/s" in paced[1]
-    assert paced_by_input(paced[0], 0.1) is None  # it is stated now
+    assert paced_by_input(paced[0], 0.1) is None  # the job states the rate now
     assert paced_by_input(job.model_copy(update={"mode": "inference"}), 0.1) is None

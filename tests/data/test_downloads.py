@@ -131,7 +131,7 @@ def test_pictures_of_chosen_classes_are_downloaded_once(open_images: Server, tmp
         digest, _, name = line.partition("  ")
         assert hashlib.sha256((root / name).read_bytes()).hexdigest() == digest
     assert "CC BY 4.0" in (root / "LICENCE.txt").read_text()
-    # Again: nothing is asked for; what was damaged meanwhile is fetched anew, and no digest stands there twice.
+    # A second time: no download except of damaged files, and no digest appears twice.
     open_images.asked.clear()
     (root / "train/aa01.jpg").write_bytes(b"damaged")
     again = fetch_open_images(root, ["Handgun", "Shotgun"])
@@ -175,7 +175,7 @@ def test_interrupted_download_resumes(server: Server, tmp_path: Path) -> None:
     fetch_file(f"{server.url}/large.csv", tmp_path / "large.csv")
     assert (tmp_path / "large.csv").read_bytes() == content
     assert server.asked == [("/large.csv", None), ("/large.csv", f"bytes={len(content) // 2}-")]
-    # Of another process that was killed, and of a part that is longer than the file has become.
+    # Left by a killed process, and longer than the new file.
     for part in (content[:1000], content + b"more"):
         (tmp_path / "large.csv.part").write_bytes(part)
         fetch_file(f"{server.url}/large.csv", tmp_path / "large.csv")
@@ -229,11 +229,11 @@ def test_voc_is_downloaded_through_torchvision(
     asked = len(server.asked)
     assert fetch_voc(tmp_path / "VOCdevkit/VOC2007").summary.endswith("it was there")
     assert len(server.asked) == asked
-    # A split of which a picture is missing is unpacked again.
+    # A split with a missing picture is unpacked again.
     (tmp_path / "VOCdevkit/VOC2007/JPEGImages/000001.jpg").unlink()
     assert not fetch_voc(tmp_path / "VOCdevkit/VOC2007").summary.endswith("it was there")
     assert (tmp_path / "VOCdevkit/VOC2007/JPEGImages/000001.jpg").is_file()
-    # Where sets are kept elsewhere, the same name is another set.
+    # In another data folder, the same name means another set.
     other = tmp_path / "elsewhere"
     shutil.copytree(tmp_path / "VOCdevkit", other / "VOCdevkit")
     for path in other.rglob("*.xml"):

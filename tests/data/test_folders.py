@@ -31,7 +31,7 @@ def test_resized_arrays_match_torchvision(tmp_path: Path, picture: Make) -> None
     whole_CHW = np.asarray(Image.open(path)).transpose(2, 0, 1)
     expected, _ = folders.decode(path, 12)
     assert np.array_equal(folders.resized(whole_CHW, 12), expected)
-    # Channel by channel it is the same, for any number of them.
+    # Channels are independent, for any number of them.
     assert np.array_equal(folders.resized(whole_CHW[:2], 12), expected[:2])
     assert np.array_equal(folders.resized(whole_CHW[1:2], 12), expected[1:2])
 
@@ -40,7 +40,7 @@ def test_uniform_picture_stays_uniform() -> None:
     assert (folders.resized(np.full((3, 5, 9), 77, np.uint8), 20) == 77).all()
 
 
-# EXIF 2.3: where row 0 and column 0 of the stored picture are when it is upright, as operations on rows and columns.
+# EXIF 2.3: the position of row 0 and column 0 in the upright picture, as operations on rows and columns.
 UPRIGHT = {
     2: lambda p: p[:, ::-1],
     3: lambda p: p[::-1, ::-1],
@@ -81,7 +81,7 @@ def test_sixteen_bit_grey_keeps_its_upper_bits(tmp_path: Path) -> None:
 
 
 def test_palettes_bits_and_cmyk_are_read(tmp_path: Path, picture: Make) -> None:
-    """Without a warning: warnings are errors here."""
+    """Warnings are errors here."""
     colours = Image.open(picture(tmp_path / "x.png", (10, 10))).quantize(256)
     colours.save(tmp_path / "palette.png", transparency=b"\x00" * 16)
     colours.save(tmp_path / "palette.gif")
@@ -108,11 +108,11 @@ def test_truncated_or_foreign_files_are_reported(tmp_path: Path, picture: Make) 
     for name in ("text.jpg", "empty.jpg", "none.jpg"):
         with pytest.raises(FileFormatError, match=name):
             folders.header(tmp_path / name)
-    assert folders.header(tmp_path / "cut.jpg").size == (64, 64)  # headers do not tell that a file ends early
+    assert folders.header(tmp_path / "cut.jpg").size == (64, 64)  # the header does not show that the file is truncated
 
 
 def test_other_formats_are_refused(tmp_path: Path, picture: Make) -> None:
-    """Whatever the file name: Pillow would start a program for EPS. PPM is allowed, as old sets use it."""
+    """The file name does not matter. Pillow would start a program for EPS. PPM is allowed, as old sets use it."""
     whole = Image.open(picture(tmp_path / "x.png", (10, 10)))
     for kind in ("EPS", "ICO", "PCX"):
         whole.save(tmp_path / "x.jpg", kind)

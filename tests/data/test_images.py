@@ -67,7 +67,7 @@ def test_resident_images_move_to_a_gpu_if_they_fit() -> None:
     assert batch.device.type == "cuda"
     assert np.array_equal(batch.cpu().numpy(), PIXELS[[5, 1]])
     free, _ = torch.cuda.mem_get_info()
-    # As large as 60 % of the free memory in name; one pixel in fact.
+    # Claims 60 % of the free memory, but has one pixel.
     large = ResidentImages(torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(int(0.6 * free) // 10**6, 1, 1000, 1000))
     assert large.to(cuda) is large
     assert streamed().to(cuda).batch(np.array([2])).device.type == "cpu"
@@ -118,7 +118,7 @@ def test_prefetch_queue_is_limited() -> None:
     for start in range(0, 40, 10):
         images.prefetch(np.arange(start, start + 10))
     assert reader.settled(20) == list(range(20))
-    # Once one has been taken there is room for another.
+    # Taking one batch frees space for another.
     images.batch(np.arange(10))
     images.prefetch(np.arange(20, 30))
     assert reader.settled(30) == list(range(30))
@@ -130,11 +130,11 @@ def test_unused_prefetched_batches_are_dropped() -> None:
     images.prefetch(np.arange(5))
     images.prefetch(np.arange(5, 10))
     assert reader.settled(10) == list(range(10))
-    images.batch(np.arange(5, 10))  # the first was passed over
+    images.batch(np.arange(5, 10))  # the first batch was skipped
     for start in (20, 25):
         images.prefetch(np.arange(start, start + 5))
     assert reader.settled(20) == [*range(10), *range(20, 30)]
-    # Others are asked for: after two of them, both queued batches have been dropped, and two more can be queued.
+    # After two other requests, both queued batches are dropped and two more can be queued.
     for start in (30, 35):
         images.batch(np.arange(start, start + 5))
     for start in (10, 15):

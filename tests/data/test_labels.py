@@ -58,7 +58,7 @@ def test_samples_and_skip_are_positions_of_a_fixed_shuffle(skip: int, samples: i
 )
 def test_invalid_options(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        # 80 of the 200 images of class a are skipped in the case of the long tail.
+        # The long-tail case skips 80 of the 200 images of class a.
         choose(**{"skip": 80, **fields} if fields.get("samples") == 300 else fields)
 
 
@@ -87,7 +87,7 @@ def test_zipf_counts_sum_to_the_total(total: int, exponent: float) -> None:
 def test_long_tail_has_the_requested_samples() -> None:
     chosen = choose(samples=110, long_tail=1.0, skip=20)
     assert np.bincount(chosen.labels).tolist() == [60, 30, 20]
-    # They are the first of each class in the fixed shuffle behind what is skipped, in its order.
+    # They are the first of each class in the fixed shuffle, in its order, after the skipped ones.
     left = SHUFFLED[20:]
     expected = np.concatenate([left[PUBLISHED_N[left] == c][:n] for c, n in enumerate((60, 30, 20))])
     assert sorted(chosen.samples_N) == sorted(expected)
@@ -102,7 +102,7 @@ def test_label_noise_redraws_a_share_of_the_labels() -> None:
     n = len(labels_N)
     assert abs(is_replaced_N.mean() - 0.4) < 4 * math.sqrt(0.4 * 0.6 / n)
     assert (noisy_N[~is_replaced_N] == labels_N[~is_replaced_N]).all()
-    # Draws follow the distribution of all labels whatever the label was: so some hit it.
+    # Draws follow the distribution of all labels, so some draws repeat the old label.
     for c, share in enumerate((0.5, 0.3, 0.2)):
         of_class = noisy_N[is_replaced_N & (labels_N == c)]
         for drawn, expected in enumerate((0.5, 0.3, 0.2)):

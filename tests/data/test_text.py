@@ -95,7 +95,7 @@ def test_custom_network_takes_tokens(tmp_path: object, monkeypatch: pytest.Monke
     job = ask.job_of("mine.py:net", short={"input": (20,), "classes": 30})
     trace = trace_job(job)
     assert trace.tensors[trace.inputs[0]].dtype == "int64"
-    # Of each of 20 positions 8 x 30 multiply-adds; the embedding is looked up.
+    # 8 x 30 multiply-adds for each of 20 positions; the embedding is a lookup.
     assert trace.macs(1) == 20 * 8 * 30
     with pytest.raises(InputError, match="write --classes"):
         ask.job_of("mine.py:net", short={"input": (20,)})
@@ -117,5 +117,5 @@ def test_attention_is_fused_or_eager_on_request(network: str, mode: str) -> None
     assert not eager.select("forward", ["attention"])
     assert len(eager.select("forward", ["softmax"])) >= 2
     assert fused.params == eager.params
-    # Eager multiplies every pair of positions; how many a fused kernel skips is in its count.
+    # Eager attention multiplies every pair of positions; a fused kernel may skip some.
     assert eager.macs(1) >= fused.macs(1)

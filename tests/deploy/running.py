@@ -27,7 +27,7 @@ class Running:
 
     process: subprocess.Popen[str]
     data: dict[str, Any]
-    log: IO[bytes]  # its standard error: a pipe that nobody reads would fill, and stop it
+    log: IO[bytes]  # its standard error, as an unread pipe would fill and block it
 
     def errors(self) -> str:
         """Return the server's standard error."""

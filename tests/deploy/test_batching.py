@@ -135,7 +135,7 @@ def lone_s(most_rows: int, wait_s: float) -> float:
 def test_batching_delays_single_requests_within_the_limit(wait_s: float) -> None:
     without, with_batching = lone_s(1, wait_s), lone_s(32, wait_s)
     assert with_batching <= without + wait_s + 0.01
-    assert with_batching >= wait_s  # the bound is one that is used
+    assert with_batching >= wait_s  # the limit takes effect
 
 
 def test_full_batch_does_not_wait() -> None:
@@ -204,7 +204,7 @@ def test_two_instances_halve_the_queueing_time() -> None:
 
 
 def test_cancelled_request_leaves_the_queue() -> None:
-    """Its place is free for others, and the model does not run it."""
+    """The model does not run it, and its place in the queue is free."""
     model = Doubling()
 
     async def go() -> None:
@@ -300,7 +300,7 @@ def test_batching_without_gain_is_disabled() -> None:
     assert best_rows({1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0}) == 1
     assert best_rows({1: 1.0, 2: 1.96, 4: 3.9}) == 1  # 2.5 % of a row's time
     assert best_rows({1: 1.0, 2: 1.1, 4: 1.3, 8: 2.0}) == 8
-    assert best_rows({1: 1.0, 2: 1.8, 4: 3.5, 8: 7.0}) == 2  # those that are larger save little more, and take longer
+    assert best_rows({1: 1.0, 2: 1.8, 4: 3.5, 8: 7.0}) == 2  # larger batches save little more and take longer
 
 
 def test_batches_are_timed_within_the_budget() -> None:

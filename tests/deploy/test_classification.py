@@ -107,7 +107,7 @@ def test_picture_memory_is_limited(tmp_path: Path) -> None:
     held: list[int] = []
     classifier.read(body(noise(40, 20)), held.append)
     assert held == [4 * 40 * 20, -4 * 40 * 20]
-    # A line would be resized to 224 times as many pixels as it is long, times 224.
+    # A line of n pixels would be resized to 224 n x 224.
     with pytest.raises(ProtocolError, match="too narrow"):
         classifier.read(body(Image.new("RGB", (pictures.MAX_PIXELS // 224**2 + 1, 1))))
 

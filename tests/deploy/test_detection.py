@@ -27,7 +27,7 @@ ABOUT = {
 }
 
 
-# Of formats that Pillow reads and this does not: one starts a program, one raises what is no error of a picture.
+# Formats that only Pillow reads: one starts a program, one raises an unrelated error.
 OTHERS = (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", b"DDS " + struct.pack("<31I", 124, *[0] * 30))
 
 
@@ -55,7 +55,7 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
         status, answer = post(server, "outside", png(255))
         assert status == 200
         assert (answer["model_name"], answer["width"], answer["height"]) == ("outside", 40, 20)
-        # The second box is a dog's; as a cat's it is suppressed by the first. The third ends with the picture.
+        # The second box is a dog; as a cat, the first box suppresses it. The third box ends at the border.
         assert answer["objects"] == [
             {"label": "cat", "score": 0.9, "box": [0.0, 0.0, 20.0, 10.0]},
             {"label": "dog", "score": 0.7, "box": [0.0, 0.0, 20.0, 8.0]},
@@ -66,7 +66,7 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
             [0.9 * 128 / 255, 0.7 * 128 / 255, 0.6 * 128 / 255], abs=2e-4
         )
         assert len(post(server, "outside", png(255), "?least=0.65")[1]["objects"]) == 2
-        # Pixels as they are, of which the model makes what it likes.
+        # Raw pixels; this model normalises them itself.
         assert post(server, "inside", png(1))[1]["objects"] == answer["objects"]
         for model, body, query, words in (
             ("outside", b"no picture", "", "not a readable picture"),
@@ -80,7 +80,7 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
             assert (status, words in answer["error"]) == (400, True), answer
         assert post(server, "outside", png(0, 10_000, 6_000))[0] == 413
         assert server.infer("m", x=floats([1, 2, 3, 4]))["y"].tolist() == [[2, 4, 6, 8]]
-        # A few large ones at a time are decoded, and a few wait.
+        # A few large pictures are decoded at a time, and a few wait.
         large = png(0, 3000, 3000)
         with ThreadPoolExecutor(16) as pool:
             told = list(pool.map(lambda _: server.ask("POST", "/v2/models/outside/detect", large)[:2], range(16)))

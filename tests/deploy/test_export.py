@@ -26,7 +26,7 @@ from chronograd.train.methods.teacher import network_of, softmax_of_run
 pytestmark = pytest.mark.onnx
 CPU = torch.device("cpu")
 OWN = f"{Path(__file__).parent / 'exported_networks.py'}:"
-TRUST = ["--trust", OWN.rstrip(":")]  # the run `mine` names that file, which the command line does not
+TRUST = ["--trust", OWN.rstrip(":")]  # the run `mine` names that file, not the command line
 SMALL_TEXT = (
     "gpt2-small network.options.layers=1 network.options.width=32 network.options.heads=2 --input 16 --classes 50"
 )

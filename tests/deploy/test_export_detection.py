@@ -57,7 +57,7 @@ def test_exported_run_returns_scores_and_boxes_at_any_batch(
         ("scores", 8),
         ("boxes", 8),
     ]
-    assert [row["num_rows"] > 0 for row in rows] == [True, False, True, False]  # a place has no likeliest class
+    assert [row["num_rows"] > 0 for row in rows] == [True, False, True, False]  # boxes have no most likely class
     stated = metadata(file)
     assert stated["classes"] == ["dark", "light"]
     assert stated["data"] == "voc:cells"

@@ -29,7 +29,7 @@ class Handler(BaseHTTPRequestHandler):
     """A standard-library server of the protocol with known delays and faults."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or heads and bodies, sent apart, wait 40 ms for each other
+    disable_nagle_algorithm = True  # otherwise separate headers and bodies wait 40 ms for each other
     delay_s = 0.02
     fails_every = 0
     is_chunked = False

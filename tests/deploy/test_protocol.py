@@ -200,13 +200,13 @@ def test_nested_and_flat_data_are_the_same_tensor() -> None:
 
 
 def test_64_bit_integers_keep_all_bits() -> None:
-    """As floating-point numbers they would become 2**63 and 2**63 + 2048."""
+    """Floating-point numbers would round them to 2**63 and 2**63 + 2048."""
     asked = read_request(request(datatype="UINT64", data=[2**63 + 1, 1]))
     assert asked.inputs["x"].tolist() == [2**63 + 1, 1]
 
 
 def test_binary_tensors_are_aligned() -> None:
-    """At any length of the JSON before them."""
+    """The length of the JSON before them varies."""
     for length in range(1, 9):
         headers, body = write_request({"x" * length: np.arange(3.0)}, is_binary=True)
         assert read_request(body, headers[HEADER_LENGTH]).inputs["x" * length].flags.aligned
@@ -259,6 +259,6 @@ def test_json_size_limit_and_slow_bodies() -> None:
         with pytest.raises(ProtocolError, match="send binary data") as raised:
             read_request(body, length, end - 1)
         assert raised.value.status == 413
-    headers, body = write_request({"x": np.full(100_000, b"", object)}, is_binary=True)  # read one by one
+    headers, body = write_request({"x": np.full(100_000, b"", object)}, is_binary=True)  # read individually
     assert is_long(body, headers[HEADER_LENGTH])
     assert is_long(body.replace(b"BYTES", b"\\u0042YTES"), str(int(headers[HEADER_LENGTH]) + 5))

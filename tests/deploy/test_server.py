@@ -112,11 +112,11 @@ def test_merged_requests_get_their_own_answers(server: Running) -> None:
         for part, old in zip(("sum", "count"), before, strict=True)
     )
     assert rows == 25 * sum(1 + number % 3 for number in range(12))
-    assert batches < 12 * 25 / 2  # or nothing was shown
+    assert batches < 12 * 25 / 2  # otherwise the test shows nothing
 
 
 def test_requested_outputs_are_returned(server: Running) -> None:
-    """For single requests, and for merged requests of different outputs."""
+    """Single requests, and merged requests of different outputs."""
     asked = [("y",), ("total",), ("total", "y"), ()] * 6
 
     def client(number: int) -> list[str]:
@@ -129,7 +129,7 @@ def test_requested_outputs_are_returned(server: Running) -> None:
 
 
 def test_keep_alive_connection_answers_every_request(server: Running) -> None:
-    """With and without pipelining, for three requests."""
+    """Three requests with and without pipelining."""
     connection = server.client()
     for i in range(3):
         assert server.infer("double", connection, x=floats([i] * 4))["y"].tolist() == [[2 * i] * 4]
@@ -248,7 +248,7 @@ def answers(server: Running, data: bytes) -> list[int]:
     """Return the statuses of all answers to these bytes until the server closes the connection."""
     with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
         received = b""
-        with suppress(ConnectionError):  # cut off, as it may be
+        with suppress(ConnectionError):  # the server may cut it off
             plain.sendall(data)
             plain.shutdown(socket.SHUT_WR)
             while part := plain.recv(65536):
@@ -303,7 +303,7 @@ BODY = st.binary(max_size=60) | body_of().map(lambda data: json.dumps(data).enco
 
 @st.composite
 def malformed(draw: st.DrawFn) -> bytes:
-    """Return a request of which any part may have any value, or arbitrary bytes."""
+    """Return a request with arbitrary parts, or arbitrary bytes."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=200))
     head = (
@@ -337,7 +337,7 @@ def answers_in_turn(server: Running, *parts: bytes) -> list[int]:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for part in parts:
             plain.sendall(part)
-            time.sleep(0.03)  # so that they come one by one
+            time.sleep(0.03)  # so they arrive individually
         plain.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         while part := plain.recv(65536):
             received += part
@@ -376,7 +376,7 @@ def test_trailers_are_ignored_up_to_a_limit(server: Running, long: bytes) -> Non
 
 
 def test_endless_header_is_cut_off(server: Running) -> None:
-    """On a new connection, and after an answered request."""
+    """The connection is new, or has already answered a request."""
     for before in (b"", b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
             received = b""
@@ -400,7 +400,7 @@ def test_metrics_count_the_requests(server: Running) -> None:
     post(server, "nobody", b"")
     assert server.metric("chronograd_requests_total", **labels) == before + 3
     assert server.metric(seconds, model="double") == timed + 3
-    assert server.metric("chronograd_requests_total", model="nobody") == 0  # names that clients invent take no memory
+    assert server.metric("chronograd_requests_total", model="nobody") == 0  # invented model names take no memory
 
 
 def test_metrics_of_one_model_and_of_the_decoding_thread(server: Running) -> None:
@@ -472,7 +472,7 @@ def test_requests_of_any_form(server: Running) -> None:
     assert sum(statuses.values()) >= 0.9 * OF_ANY_FORM
     assert min(statuses[status] for status in (200, 400, 404, 405)) > 5, statuses
     assert growth < 20e6
-    assert len(server.errors()) == written  # whoever sends such requests cannot fill the log
+    assert len(server.errors()) == written  # such requests cannot fill the log
     assert server.infer("double", x=floats([1, 2, 3, 4]))["y"].tolist() == [[2, 4, 6, 8]]
 
 
@@ -540,7 +540,7 @@ def test_unmodified_triton_client(server: Running) -> None:
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-# -- servers of their own ---------------------------------------------------------------------------------
+# -- separate servers -------------------------------------------------------------------------------------
 
 
 def test_full_queue_returns_retry_after(tmp_path: Path) -> None:
@@ -603,7 +603,7 @@ def test_stalled_client_is_cut_off(guarded: Running) -> None:
                 assert plain.recv(4096).startswith(b"HTTP/1.1 200")
                 plain.sendall(more)
         assert len(process.net_connections("tcp")) == 1 + 4
-        until(lambda: len(process.net_connections("tcp")) == 1)  # that which listens
+        until(lambda: len(process.net_connections("tcp")) == 1)  # the listening socket
 
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["cut-off", "reset"])
@@ -618,10 +618,10 @@ def test_client_that_never_reads_is_cut_off_without_traceback(guarded: Running, 
         with suppress(OSError):  # cut off while it sends
             plain.sendall(b"GET /v2/models/m HTTP/1.1\r\nAuthorization: Bearer secret\r\n\r\n" * 17_150)
         if is_reset:
-            until(lambda: is_idle(process))  # its answers fill the buffers, and it waits until somebody reads them
+            until(lambda: is_idle(process))  # its answers fill the buffers, so it waits for a reader
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             plain.close()
-        until(lambda: len(process.net_connections("tcp")) == 1)  # that which listens
+        until(lambda: len(process.net_connections("tcp")) == 1)  # the listening socket
     assert guarded.ask("GET", "/v2/health/live")[0] == 200
     assert guarded.errors() == before
 
@@ -675,7 +675,7 @@ class Asking:
         while not self._stop.is_set():
             try:
                 connection.connect() if connection.sock is None else None
-            except ConnectionRefusedError:  # it has ended: nothing was asked
+            except ConnectionRefusedError:  # the server has ended, so nothing was sent
                 return
             try:
                 answer = self.server.infer("m", connection, x=floats([1, 0, 0, 0]))
@@ -767,14 +767,14 @@ def test_model_versions(tmp_path: Path) -> None:
         assert server.ask("POST", "/v2/repository/models/m/load")[0] == 200
         assert [factor("m"), factor("m/versions/2")] == [9, 2]
         assert server.ask("GET", "/v2/models/m/versions/10")[0] == 404
-        # One that is broken leaves what was served.
+        # A broken file does not replace the loaded model.
         (tmp_path / "m" / "9" / "model.onnx").write_bytes(b"no model")
         status, _, content = server.ask("POST", "/v2/repository/models/m/load")
         assert (status, "is not an ONNX model" in json.loads(content)["error"]) == (400, True)
         assert factor("m") == 9
         assert server.ask("POST", "/v2/repository/models/m/unload")[0] == 200
         assert server.ask("GET", "/v2/models/m")[0] == 404
-        os.kill(server.process.pid, signal.SIGHUP)  # what was taken away by name stays away
+        os.kill(server.process.pid, signal.SIGHUP)  # a model unloaded by name stays unloaded
         time.sleep(0.3)
         assert server.ask("GET", "/v2/models/m/ready")[0] == 404
 

@@ -14,7 +14,7 @@ from chronograd.deploy.app import _lower_scheme
 
 
 def test_closing_socket_filter_drops_only_syn_segments() -> None:
-    """Its four instructions are those of linux/filter.h: load a byte, jump if a bit is set, return 0, return all."""
+    """The four instructions of linux/filter.h: load a byte, jump if a bit is set, return 0, return all."""
 
     class Listening:
         def setsockopt(self, level: int, option: int, program: bytes) -> None:

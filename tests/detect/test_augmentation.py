@@ -164,4 +164,4 @@ def test_colours_change_within_their_range() -> None:
     outcomes = [distort(picture, np.random.RandomState(seed)) for seed in range(64)]
     assert all(one.min() >= 0 and one.max() <= 255 for one in outcomes)
     unchanged = sum(torch.equal(one, picture) for one in outcomes)
-    assert 0 < unchanged < 16  # one in sixteen has none of the four: four of 64
+    assert 0 < unchanged < 16  # one in sixteen gets none of the four changes: four of 64

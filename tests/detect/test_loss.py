@@ -32,13 +32,13 @@ def test_hard_negatives_are_three_per_positive(seed: int, counts: list[int]) -> 
 
 
 def test_loss_by_hand() -> None:
-    logits = torch.zeros(1, 6, 3)  # every class a third
-    logits[0, 5, 0] = 9.0  # surely background: the one that is not trained on
+    logits = torch.zeros(1, 6, 3)  # every class has probability 1/3
+    logits[0, 5, 0] = 9.0  # certain background: the prior that is not trained on
     labels = torch.tensor([[2, 0, 0, 0, 0, 0]])
     logits[0, 4, 0] = 8.0
     offsets, targets = torch.zeros(1, 6, 4), torch.zeros(1, 6, 4)
     offsets[0, 0] = torch.tensor([0.5, 3.0, 0.0, 0.0])  # 0.5 · 0.5² and 3 - 0.5
-    offsets[0, 1] = 100.0  # of the background: not looked at
+    offsets[0, 1] = 100.0  # background: ignored
     classes, places = detection_loss(logits, offsets, labels, targets)
     # one positive, and the three hardest of five negatives
     assert classes.item() == pytest.approx(4 * math.log(3), rel=1e-6)

@@ -19,7 +19,7 @@ def test_the_four_steps_by_hand() -> None:
             [0.0, 0.0, 0.4, 0.4],  # is the first object
             [0.0, 0.0, 0.4, 0.3],  # overlaps it by 0.75
             [0.0, 0.0, 0.4, 0.1],  # by 0.25: background
-            [0.6, 0.6, 1.0, 1.0],  # overlaps the second by 0.0625, and is the best there is
+            [0.6, 0.6, 1.0, 1.0],  # overlaps the second object by 0.0625, the best prior for it
         ]
     )
     objects = torch.tensor([[0.0, 0.0, 0.4, 0.4], [0.7, 0.7, 0.8, 0.8]])
@@ -29,9 +29,9 @@ def test_the_four_steps_by_hand() -> None:
 def test_best_prior_of_an_object_has_priority() -> None:
     own = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.5, 0.4]])
     objects = torch.tensor([[0.0, 0.0, 0.5, 0.5], [0.0, 0.0, 0.5, 0.1]])
-    # the second prior overlaps the first object by 0.8, and the second, whose best it is, by a quarter
+    # the second prior overlaps the first object by 0.8, and the second by 0.25, as its best prior
     assert match(own, objects).tolist() == [0, 1]
-    # of two objects that want the same prior the later has it
+    # the later of two objects gets their common best prior
     assert match(own[:1], objects).tolist() == [1]
 
 

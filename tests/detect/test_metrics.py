@@ -17,7 +17,7 @@ from chronograd.detect.boxes import Detections, Objects
 from chronograd.detect.metrics import Metric, average_precisions, mean_average_precision
 from chronograd.errors import InputError
 
-# Of the public SSD on MobileNet v1 on VOC 2007 test, 11-point: the README and log of github.com/qfgaohao/pytorch-ssd.
+# The public SSD on MobileNet v1 on VOC 2007 test, 11-point: the README and log of github.com/qfgaohao/pytorch-ssd.
 PUBLISHED = [
     *(0.6742, 0.7914, 0.6121, 0.5616, 0.3471, 0.7742, 0.7284, 0.8361, 0.5142, 0.6244),
     *(0.7060, 0.7849, 0.8202, 0.7936, 0.7043, 0.4026, 0.6071, 0.7549, 0.8271, 0.6460),
@@ -57,7 +57,7 @@ def test_mean_of_the_published_classes() -> None:
 def test_a_perfect_detector(metric: Metric, some: torch.Tensor, scores: list[float]) -> None:
     labels = torch.arange(len(some)) % 2 + 1
     truth = Objects(some, labels, torch.zeros(len(some), dtype=torch.bool))
-    # Each class in an image of its own box, so that no object hides another.
+    # Each class has a separate image, so that no object hides another.
     truths = [Objects(*(t[i : i + 1] for t in truth)) for i in range(len(some))]
     seen = [Detections(t.boxes_G4, torch.tensor(scores[i : i + 1]), t.labels_G) for i, t in enumerate(truths)]
     assert average_precisions(seen, truths, 2, metric) == [1.0, 1.0 if len(some) > 1 else None]
@@ -88,7 +88,7 @@ def test_an_error_between_two_hits() -> None:
 def test_second_hit_is_wrong_and_difficult_objects_are_ignored() -> None:
     twice = [found([(square(0), 0.9), (square(0, 0.01), 0.8), (square(1), 0.7)])]
     assert average_precisions(twice, [objects([0, 1])], 1, "area") == [pytest.approx(0.5 + 0.5 * 2 / 3)]
-    # the second object is difficult: its detections, first of all, are as if they were not there, and it is not missed
+    # the second object is difficult: its detections are ignored, and it does not count as missed
     seen = [found([(square(1), 0.95), (square(1, 0.01), 0.94), (square(0), 0.9)])]
     assert average_precisions(seen, [objects([0, 1], difficult=(1,))], 1, "area") == [1.0]
     assert average_precisions([found([(square(0), 0.9)])], [objects([0, 1], difficult=(1,))], 1, "area") == [1.0]
@@ -144,7 +144,7 @@ def test_order_of_images_and_detections_is_irrelevant(metric: Metric) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_area_matches_pycocotools(seed: int) -> None:
-    """With ten thousand recall points instead of 101, its mean precision equals the area within one step."""
+    """The area equals its mean precision at ten thousand recall points instead of 101, within one step."""
     coco = pytest.importorskip("pycocotools.coco", exc_type=ImportError)
     from pycocotools.cocoeval import COCOeval
 
@@ -152,7 +152,7 @@ def test_area_matches_pycocotools(seed: int) -> None:
     annotations, results = [], []
     for image, (mine, there) in enumerate(zip(seen, truths, strict=True), 1):
         for box, label, is_difficult in zip(*(t.tolist() for t in there), strict=True):
-            # Objects of another size than is looked at are ignored.
+            # Objects outside the size range are ignored.
             area = 1e11 if is_difficult else 1e4
             annotations.append(
                 {"id": len(annotations) + 1, "image_id": image, "category_id": label, "area": area}

@@ -61,7 +61,7 @@ def test_class_colour_is_the_same_for_every_network() -> None:
         assert tuple(drawn(white, found)[35, 10]) == colour_of("RBC")
 
 
-# EXIF 2.3: where row 0 and column 0 of the stored picture are when it is upright, as operations on rows and columns.
+# EXIF 2.3: the position of row 0 and column 0 in the upright picture, as operations on rows and columns.
 UPRIGHT: dict[int, Callable[[Any], Any]] = {
     1: lambda p: p,
     2: lambda p: p[:, ::-1],

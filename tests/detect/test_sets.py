@@ -131,11 +131,11 @@ def test_xml_document_type_is_refused_in_any_encoding(devkit: Path, encoding: st
 @pytest.mark.parametrize(
     "content",
     [
-        b"\x89PNG\r\n\x1a\n"  # a bomb
+        b"\x89PNG\r\n\x1a\n"  # a decompression bomb
         + png_chunk(b"IHDR", struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0))
         + png_chunk(b"IDAT", b""),
-        b"DDS " + struct.pack("<31I", 124, *[0] * 30),  # of a format for which Pillow raises NotImplementedError
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 20\n",  # for which it starts another program
+        b"DDS " + struct.pack("<31I", 124, *[0] * 30),  # Pillow raises NotImplementedError for this format
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 20\n",  # Pillow starts another program for this one
     ],
 )
 def test_picture_of_unreadable_size_is_reported(devkit: Path, content: bytes) -> None:

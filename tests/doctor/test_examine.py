@@ -65,7 +65,7 @@ def patience() -> Iterator[None]:
         yield
 
 
-# -- the whole, on this machine ----------------------------------------------------------------------------
+# -- all checks on this machine ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_cpu_peaks_are_plausible(here: dict[str, Finding]) -> None:
     assert 1e8 < numbers["flops_per_s"] < 1e14
     assert 1e8 < numbers["bytes_per_s"] < 1e13
     if numbers["share_of_peak"] is not None:
-        assert 0 < float(numbers["share_of_peak"]) < 4  # turbo and the vector units that the flags do not tell
+        assert 0 < float(numbers["share_of_peak"]) < 4  # turbo, and vector units that the flags do not show
 
 
 def test_link_between_two_processes_is_measured(here: dict[str, Finding]) -> None:
@@ -106,7 +106,7 @@ def test_storage_and_memory_match_the_system(here: dict[str, Finding]) -> None:
 
 
 def test_memory_of_a_job_equals_predict(here: dict[str, Finding]) -> None:
-    """For two ranks, plus the memory of a process without tensors."""
+    """Two ranks, including the memory of a process without tensors."""
     job = jobs.from_dict({**DIGITS, "cluster": {"device": "cpu", "count": 2}, "backend": "ddp"})
     tensors = footprint_of(trace_job(job), setting_of(job)).at(32).total
     assert here["memory"].numbers["need_bytes"] == 2 * (tensors + 740_000_000)
@@ -171,7 +171,7 @@ def test_exchange_longer_than_the_step_warns_with_remedies() -> None:
     assert row.state == "warning"
     assert row.share == pytest.approx(0.171 / (0.033 + 0.171))
     assert "84 % is waiting" in row.seen
-    # The least power of two of batches between exchanges after which a tenth of a step is waiting, at most 16.
+    # The smallest power of two (at most 16) batches between exchanges that limits waiting to 10 % of a step.
     assert "204 ms → 43.7 ms" in row.to_do
     assert "training.accumulation=16 training.batch=1024" in row.to_do
     assert "send fp16 (119 ms a step)" in row.to_do
@@ -283,7 +283,7 @@ def test_more_threads_than_cores() -> None:
 
 
 def test_load_excludes_own_processes() -> None:
-    """As counted by the kernel; the load of others includes at least a process of another parent."""
+    """The kernel counts the load; the load of others includes at least a process of another parent."""
     before = time.process_time()
     load = doctor_cores.Load()
     while time.process_time() - before < 0.5:
@@ -481,7 +481,7 @@ def test_hung_file_system_does_not_block_doctor(mounted: Path, tmp_path: Path, m
     monkeypatch.setattr(storage, "DEADLINE_S", 1.0)
     try:
         started = time.monotonic()
-        row = only(look(mounted, removed_s=0.1), "obstacle")  # nothing can be removed either
+        row = only(look(mounted, removed_s=0.1), "obstacle")  # deletion fails as well
         assert time.monotonic() - started < 20
     finally:
         subprocess.run(["fsfreeze", "-u", str(mounted)], check=True)

@@ -18,7 +18,7 @@ def test_run_directory_means_its_job(
     monkeypatch.chdir(tmp_path)
     job = jobs.from_dict({"network": {"name": "alexnet"}, "data": {"name": "digits"}})
     RunDir.create(job, out="mine")
-    assert main(["doctor", "mine", "training.batch=0"]) == 2  # so that nothing is measured
+    assert main(["doctor", "mine", "training.batch=0"]) == 2  # an invalid job, so nothing is measured
     printed = capsys.readouterr()
     assert "this checks the job of mine; `chronograd explain mine`" in printed.err
     assert "Errno" not in printed.out + printed.err

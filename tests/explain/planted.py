@@ -42,7 +42,7 @@ class Pair:
         for rank in self._ranks:
             assert rank.stdin is not None
             rank.stdin.close()
-            rank.wait(300)  # on a machine that others use, leaving takes its time, too
+            rank.wait(300)  # exiting is slow on a busy machine, too
             assert rank.stdout is not None
             rank.stdout.close()
 

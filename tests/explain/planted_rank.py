@@ -84,7 +84,7 @@ def slow_hook(delay_s: float) -> Any:
 
         return averaged.then(later)
 
-    hook.__annotations__.clear()  # torch looks for classes there, and finds their names
+    hook.__annotations__.clear()  # torch expects classes there, but finds their names
     return hook
 
 

@@ -11,7 +11,7 @@ from tests.explain.written import HEALTHY, STEPS, WARMUP, write_run
 from chronograd.explain.explanation import Explained, explain
 from chronograd.record import Quantity, Record
 
-# More than HEALTHY by D, which doubles the step of 100 ms.
+# D is added to HEALTHY and doubles the step of 100 ms.
 D = 0.1
 
 
@@ -64,18 +64,18 @@ GPU = {"environment": {"gpus": [{"name": "Tesla T4"}]}}
 GIVEN = {"gpus_given": "CUDA_VISIBLE_DEVICES=0"}
 WALL_S = STEPS * 0.1
 CROWDED = {"threads": 16}
-# Forward and backward are 90 ms of a rank's own, update 8 and exchange 1: a batch four times as large saves 3/4 of what is fixed.
+# A rank takes 90 ms for forward and backward, 8 for the update, 1 for exchange; batch 4x saves 3/4 of the fixed part.
 FIXED_75_MS = (0.09, 0.135)
 FIXED_10_MS = (0.09, 0.33)
 SCALES_45_MS = (0.045, 0.18)
 
-# Cause, what is planted, and its cost by the arithmetic of that.
+# Cause, planted fault, and its cost by hand.
 PLANTED: dict[str, tuple[str, dict[str, Any], float]] = {
     "a GPU was given": ("no_accelerator", {"start": GIVEN}, 0.98 * 0.9),
     "a GPU is there": ("no_accelerator", GPU, 0.98 * 0.9),
     "the whole data set each": ("no_sharding", shared(100), 0.5),
     "shares that overlap": ("no_sharding", shared(70), 1 - 1 / 1.4),
-    # Less what 400 kB take between processes of one machine: twice the loopback link's 2 × 0.167 ms + 0.395 ms, and 2 ms.
+    # Minus the time of 400 kB on one machine: twice the loopback link's 2 × 0.167 ms + 0.395 ms, and 2 ms.
     "a slow link": ("slow_link", exposed(D), (0.101 - 0.00346) / 0.2),
     "a slow rank": ("slow_worker", slow_rank(D), 0.5),
     "a rank that is slow in four of five steps": ("slow_worker", slowest_in(4), D / (0.1 + 0.8 * D + 0.2 * 0.005)),
@@ -91,7 +91,7 @@ PLANTED: dict[str, tuple[str, dict[str, Any], float]] = {
     "memory that is returned": ("returned_memory", {"page_faults": (10_000, 2e-6)}, 0.2),
     "a long start": ("start_up", {"start_up_s": WALL_S}, 0.5),
 }
-# What is just not enough, or looks like a cause and is another's, or none.
+# Faults below the threshold, or similar to another cause.
 NEAR_MISSES: dict[str, dict[str, Any]] = {
     "nothing": {},
     "a GPU was used": {"start": {**GIVEN, "device": "cuda:0"}, **GPU},
@@ -146,16 +146,16 @@ def test_cause_below_its_threshold_is_not_reported(tmp_path: Path, name: str) ->
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_busy_host_is_reported_with_the_planted_cause(tmp_path: Path, name: str) -> None:
-    """From 50 % of the time on, and not if only one rank waited. The planted cause is listed in either case."""
+    """The host is busy if both ranks waited. The planted cause is listed in either case."""
     cause, told, cost = PLANTED[name]
     quiet = explained(tmp_path / "quiet", **told, queued=(0.5, 0.19))
     assert costs(quiet) == {cause: pytest.approx(cost, abs=0.01)}
     busy = explained(tmp_path / "busy", **told, queued=(0.5, 0.6))
     by_cause = {finding.cause: finding for finding in busy.findings}
-    if cause == "too_many_threads":  # it is its own threads that have to wait
+    if cause == "too_many_threads":  # here the run's own threads wait
         assert costs(busy) == {cause: pytest.approx(cost, abs=0.01)}
         assert "its own threads outnumber the cores" in by_cause["busy_host"].evidence
-    elif cause == "small_batch":  # an experiment on a busy host tells nothing
+    elif cause == "small_batch":  # an experiment on a busy host is unreliable
         assert costs(busy) == {"busy_host": pytest.approx(0.5)}
         assert by_cause[cause].verdict == "not measured"
     else:

@@ -26,7 +26,7 @@ TRIES = 3
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with Pair(tmp_path_factory.mktemp("planted")) as pair:
-        pair.run(steps=8)  # the first has cold caches
+        pair.run(steps=8)  # the first run has cold caches
         yield pair
 
 
@@ -101,14 +101,14 @@ def test_loop_with_a_slow_rank_and_a_long_start(pair: Pair, delay_s: float) -> N
 
 
 def test_experiments_with_threads_and_batch_after_a_loop(pair: Pair) -> None:
-    """Their cost depends on the machine; the attempt and its settings do not."""
+    """The attempt and its settings are independent of the machine; their cost is not."""
     one = explain([pair.run(threads=4, batch=4, steps=8)]).runs[0]
     (threads,) = (finding for finding in one.findings if finding.cause == "too_many_threads")
     (batch,) = (finding for finding in one.findings if finding.cause == "small_batch")
     assert threads.cost is not None
     assert "2 ranks of 4 threads" in threads.evidence[0]
     assert "measured on every rank at the end of the run" in threads.evidence[1]
-    assert batch.cost is not None  # a host is not called busy where the run's own threads are too many
+    assert batch.cost is not None  # a host is not busy if the run itself has too many threads
     assert "of a rank's batch of 4 samples" in batch.evidence[0]
     assert "with a batch 4 times as large" in batch.evidence[0]
 
@@ -135,11 +135,11 @@ def test_explain_as_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [run["world"] for run in data["runs"]] == [1, 2]
     assert data["runs"][1]["step"]["input"]["share"] == pytest.approx(0.201 / 0.3)
     looked_for = {f["cause"] for f in data["runs"][1]["causes"] + data["runs"][1]["others"]}
-    assert looked_for == {*CAUSES, "work_scaled"} - {"idle_device"}  # which only traces of devices have
+    assert looked_for == {*CAUSES, "work_scaled"} - {"idle_device"}  # only device traces have this cause
 
 
 def test_largest_cause_leads_and_a_figure_shows_each_step(tmp_path: Path) -> None:
-    """From Python: of 300 ms, 200 are a wait for the batch, and input takes 201."""
+    """Python reports a wait of 200 ms for the batch in a step of 300 ms; input takes 201 ms."""
     slow = write_run(tmp_path / "two", lambda rank, step: {"input_s": HEALTHY["input_s"] + 0.2})
     told = answer.explain([slow])
     assert told.sections[0].takeaway.startswith("The input pipeline is too slow (67 % of the time)")

@@ -14,7 +14,7 @@ from chronograd.explain import answer, profiler
 from chronograd.explain.trace_file import distinguished
 
 FOLDER = Path(__file__).parent / "foreign"
-# What the answer must hold; the step of a trace and what its device was busy in.
+# Text in the answer; the step time of a trace, and the busy share of its device.
 READ = {
     "array_without_end.json": ["follows a wait of the host", "a step of 1 ms"],
     "begin_end.json": ["follows a wait of the host", "a step of 1 ms"],

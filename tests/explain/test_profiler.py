@@ -35,7 +35,7 @@ def traced(path: Path, input_s: float = 0.0, sleep_s: float = 0.0, batch: int = 
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 
     class Images(torch.utils.data.Dataset[Any]):
-        image = torch.ones(3, 32, 32)  # at hand: making each while profiled is a tenth of a step
+        image = torch.ones(3, 32, 32)  # made once, as making it takes 10 % of a profiled step
 
         def __len__(self) -> int:
             return 6 * batch
@@ -144,7 +144,7 @@ def test_folder_of_traces(tmp_path: Path) -> None:
 
 
 def test_all_eight_ranks_are_shown(tmp_path: Path) -> None:
-    """On a screen of 80 letters, and on an HTML page with tables no wider than a phone."""
+    """The screen has 80 letters; tables of the HTML page are no wider than a phone."""
     answer = answer_of([ranked(tmp_path / f"{rank}.json", rank, 0.0) for rank in range(8)])
     text = render_terminal(answer, plain_console(80), full_with="--full")
     assert max(map(len, text.splitlines())) <= 80
@@ -177,7 +177,7 @@ def test_long_names_leave_room_for_numbers(
 
 
 def test_cuda_graph_capture_is_not_idle_time(tmp_path: Path) -> None:
-    """No kernels run during the capture, so the idle time is meaningless."""
+    """The idle time of a capture is meaningless, as no kernels run."""
     events: list[tuple[str, str, float, float, dict[str, Any]]] = [
         ("kernel", "gemm", 0.0, 10.0, {"device": 0}),
         ("cuda_runtime", "cudaStreamBeginCapture", 20.0, 5.0, {}),
@@ -277,7 +277,7 @@ ONE_STEP = [
 
 
 def test_exposed_communication_of_one_rank_of_eight(tmp_path: Path) -> None:
-    """Of 1000 us, 300 are computation, 450 exposed exchange, 50 exposed copies, and 200 idle."""
+    """The step of 1000 us has 300 of computation, 450 of exposed exchange, 50 of exposed copies, and 200 idle."""
     one = explain([written(tmp_path / "t.json", [(*e[:4], dict(e[4])) for e in ONE_STEP], **RANK_OF_8)]).runs[0]
     device = one.run.first.device
     assert device is not None
@@ -379,9 +379,7 @@ PUBLIC = list(csv.DictReader(_TABLE.read_text().splitlines())) if _TABLE.is_file
 def test_public_traces_are_explained_or_refused(row: dict[str, str]) -> None:
     """Shares agree with a simple union of intervals within 2 percentage points."""
     path = TRACES / row["file"]
-    if (
-        not row["busy_pct"] and row["world_size"] != "300"
-    ):  # that one exchanges with gloo, and computes on the processor
+    if not row["busy_pct"] and row["world_size"] != "300":  # this one exchanges with gloo and computes on the CPU
         with pytest.raises(ChronogradError, match="no kernel"):
             explain([path])
         return

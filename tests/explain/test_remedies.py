@@ -18,7 +18,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Link
 from chronograd.job import resolved
 
-# Of HEALTHY: 100 ms, of which 8 are the update; a planted part adds D = 100 ms.
+# HEALTHY takes 100 ms, including 8 ms of update; a planted part adds D = 100 ms.
 STEP, UPDATE = 0.2, HEALTHY["update_s"]
 
 
@@ -34,10 +34,10 @@ def test_remedies_of_a_slow_link(tmp_path: Path) -> None:
     wait_s = D + 0.001
     less_often = by_name["exchange once in 4 batches"]
     assert less_often.before_s == pytest.approx(STEP)
-    # Four batches: four times what is neither exchange nor update, and one of each.
+    # Four batches take one exchange, one update, and four times the rest.
     assert less_often.after_s == pytest.approx((4 * (STEP - wait_s - UPDATE) + wait_s + UPDATE) / 4)
     link = catalog.link("ethernet-10g")
-    # 400 kB among two: two messages of half of it.
+    # 400 kB between two ranks are two messages of half the size.
     exchange_s = 2 * (link.latency_s + 200_000 / link.bandwidth_bytes_per_s)
     assert by_name["10 Gbit/s between the hosts"].after_s == pytest.approx(STEP - wait_s + exchange_s)
     assert less_often.how == "model.no_sync() around the others"
@@ -59,7 +59,7 @@ def test_causes_are_sorted_by_the_shown_cost(tmp_path: Path) -> None:
 
 
 def test_half_size_gradients_save_at_least_half_of_the_wait(tmp_path: Path) -> None:
-    """Without gradient sizes the gain of another link is unknown."""
+    """The gain of another link is unknown if the gradient sizes are."""
     path = write_run(tmp_path / "run", what_if_batch=(0.09, 0.36), work={"gradient_bytes": None}, **exposed(D))
     assert remedies(path, "slow_link")["send gradients in fp16"].after_s == pytest.approx(STEP - (D + 0.001) / 2)
 
@@ -86,7 +86,7 @@ def test_overlap_with_backward_is_predicted_for_known_networks(tmp_path: Path) -
     wait_s = D + 0.001
     after_s = found["send gradients in fp16"].after_s
     assert after_s < STEP - wait_s / 2
-    # By hand: the bandwidth at which all gradients are waited for as long as in the run; half of them at the same.
+    # By hand: the bandwidth that explains the run's wait for all gradients, then the wait for half of them.
     trace = trace_job(job)
     times, _ = rank_work(trace, 32, setting_of(job))
     backward_s = float(run.first.parts["backward_s"].mean()) - wait_s

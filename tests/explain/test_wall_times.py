@@ -11,7 +11,7 @@ from chronograd.errors import FileFormatError
 from chronograd.explain.wall_times import explain, read
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-# Of the report: minutes and seconds on 1, 2 and 3 nodes.
+# The report's minutes and seconds on 1, 2 and 3 nodes.
 PUBLISHED = {
     "small CNN": (451.5, 754.0, 462.1),
     "EfficientNet-B0": (474.1, 472.0, 473.4),

@@ -1,7 +1,7 @@
 """Runs of known figures: the files of a recorded loop, written without the loop.
 
-A healthy step of two ranks takes 100 ms: 1 ms of input, 30 of forward, 61 of backward with 1 ms of waiting for the
-other rank, and 8 of update. `at` sets other times for a rank and step.
+A healthy step of two ranks takes 100 ms: 1 ms of input, 30 of forward, 61 of backward, and 8 of update. Backward includes 1 ms
+of waiting for the other rank. `at` sets other times for a rank and step.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_loss_states_epoch_of_the_target_and_past_accuracy() -> None:
     assert section.takeaway.startswith("loss 0.125 at epoch 79")
     assert any("of 20 later epochs" in line and "mean error is 0.0 %" in line for line in section.lines)
     ahead = [row for row in section.rows() if row["series"] == "forecast"]
-    assert (ahead[0]["epoch"], ahead[-1]["epoch"]) == (20, pytest.approx(79, rel=1e-3))  # as far as the target
+    assert (ahead[0]["epoch"], ahead[-1]["epoch"]) == (20, pytest.approx(79, rel=1e-3))  # up to the target
     assert ahead[-1]["loss"] == pytest.approx(0.125, rel=1e-3)
     untold = loss_answer.loss(forecast(replace(curve, notes=("one row is left out",)), 1.0, "inverse"))
     assert untold.sections[0].takeaway.startswith("forecast at epoch 40: converged at epoch")

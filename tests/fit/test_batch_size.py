@@ -17,7 +17,7 @@ NONE = Quantity.missing("sample", "not asked for")
 
 
 def test_intervals_cover_the_true_noise_scale() -> None:
-    """With 10 % noise on the steps, about four of five intervals cover the true noise scale."""
+    """Four of five intervals cover the true noise scale, approximately, at 10 % noise on the steps."""
     truth, held = BatchModel(150, 9000), []
     for seed in range(60):
         noise = np.exp(np.random.default_rng(seed).normal(0, 0.1, len(BATCHES)))

@@ -54,7 +54,7 @@ def samples(truth: Calibration, noise: float = 0.0) -> list[Sample]:
 def test_rates_are_recovered() -> None:
     prior = replace(
         from_datasheet(catalog.device("cpu")), pass_s=0.0
-    )  # one operator does not tell its launch from a pass's
+    )  # one operator cannot separate its launch from the start of a pass
     classes = {name: replace(rate, launch_s=12e-6) for name, rate in prior.classes.items()}
     classes["gemm.forward"] = ClassRate(compute=0.45, bandwidth=0.3, launch_s=12e-6)
     classes["conv_3x3.forward"] = ClassRate(compute=0.6, bandwidth=0.5, launch_s=12e-6)
@@ -74,7 +74,7 @@ def test_cost_of_starting_a_pass_is_separate() -> None:
     truth = replace(sheet, pass_s=4e-4, classes=classes)
     works = [Work.joined([block("gemm", flops, flops)] * n) for n in (1, 4, 16, 64) for flops in (1e3, 1e6, 1e8)]
     timed = [Sample(w, w.total_seconds(truth), str(i)) for i, w in enumerate(works)]
-    # A pass that begins, and its operators: nothing of it grows with their number.
+    # The start of a pass is independent of its number of operators.
     assert works[0].total_seconds(truth) - works[0].seconds(truth).sum() == pytest.approx(4e-4)
     assert works[9].total_seconds(truth) - works[9].seconds(truth).sum() == pytest.approx(4e-4)
     found = fit_calibration(timed, sheet)
@@ -86,7 +86,7 @@ def test_cost_of_starting_a_pass_is_separate() -> None:
 def test_noise_is_reported_as_spread() -> None:
     prior = from_datasheet(catalog.device("cpu"))
     fitted = fit_calibration(samples(prior, noise=0.2), prior)
-    assert 0.2 / 6**0.5 < fitted.sigma < 0.4  # of sums of six parts, and what the fit adds
+    assert 0.2 / 6**0.5 < fitted.sigma < 0.4  # from sums of six parts, plus the fit's own error
     assert fitted.sigma >= MIN_SIGMA
     assert fitted.provenance["samples"] == 60
 
@@ -97,7 +97,7 @@ def test_few_samples_keep_the_priors_error() -> None:
     exact = samples(prior)
     sigmas = [fit_calibration(exact[:n], prior, are_networks=True).sigma for n in (4, 8, 60)]
     assert sigmas == sorted(sigmas, reverse=True)
-    # Four of its own and four of the prior's, of which none was seen before.
+    # Four own samples with error 0, and four pseudo-samples with the prior's error.
     assert sigmas[0] == pytest.approx(prior.sigma * 0.5**0.5, rel=0.02)
     together = [replace(s, group="one") for s in exact[:8]]
     assert fit_calibration(together, prior, are_networks=True).sigma == pytest.approx(prior.sigma)

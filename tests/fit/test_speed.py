@@ -24,7 +24,7 @@ def test_published_coefficients_are_recovered() -> None:
 
 
 def test_intervals_cover_the_true_speed() -> None:
-    """With 5 % noise, about four of five intervals cover the true speed at an untimed pair."""
+    """Four of five intervals cover the true speed at an untimed pair, approximately, with 5 % noise."""
     truth, held = OPTIMUS_RESNET50, []
     for seed in range(60):
         noise = np.exp(np.random.default_rng(seed).normal(0, 0.05, len(W)))

@@ -86,7 +86,7 @@ def test_row_choice_depends_on_the_seed_only(tmp_path: Path) -> None:
     assert first == shuffled(rows, 3)
     assert first != shuffled(rows, 4)
     assert sorted(r.model for r in first) == sorted(r.model for r in rows)
-    # What is shuffled does not matter, so that the same rows are chosen whatever they were joined with.
+    # The choice depends on positions only, so it is equal for any joined data.
     assert [rows.index(row) for row in first] == shuffled(range(50), 3)
 
 
