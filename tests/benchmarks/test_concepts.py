@@ -93,7 +93,7 @@ def test_figure_equals_the_commands_output(name: str, tmp_path: Path) -> None:
 # -- figures in the text ---------------------------------------------------------------------------
 
 
-def of_all_reduce() -> Iterator[str]:
+def numbers_of_all_reduce() -> Iterator[str]:
     link = catalog.link(LINK)
     ring_s = collectives.ring(GRADIENT_BYTES, 16, link.latency_s, link.bandwidth_bytes_per_s)
     yield f"16 ranks over {8 * link.bandwidth_bytes_per_s / 1e9:g} Gbit/s Ethernet"
@@ -101,7 +101,7 @@ def of_all_reduce() -> Iterator[str]:
     yield f"16 ranks need {1e3 * ring_s:.0f} ms for ResNet-50's {GRADIENT_BYTES / 1e6:.0f} MB"
 
 
-def of_cutout_and_dropout() -> Iterator[str]:
+def numbers_of_cutout_and_dropout() -> Iterator[str]:
     gains = [without - with_ for without, with_ in cutout.PUBLISHED.values()]
     least = 100 - max(without for without, _ in cutout.PUBLISHED.values())
     yield f"{min(gains):.1f} to {max(gains):.1f} points for networks of {math.floor(least)} % and more"
@@ -109,12 +109,12 @@ def of_cutout_and_dropout() -> Iterator[str]:
         yield f"| {name.replace('2x96d', '2×96d')} | {without} | {with_} |"
 
 
-def of_fine_tuning_or_frozen() -> Iterator[str]:
+def numbers_of_fine_tuning_or_frozen() -> Iterator[str]:
     assert 1.96 * 100 * math.sqrt(0.9 * 0.1 / 150) > 4
     yield "With 150 test images a point means nothing."
 
 
-def of_inception() -> Iterator[str]:
+def numbers_of_inception() -> Iterator[str]:
     traces = {name: cached_trace(f"inception-{name}") for name in ("naive", "reduced")}
     naive, reduced = (trace.macs() for trace in traces.values())
     depths = [trace.tensors[trace.outputs[0]].shape_at(1)[1] for trace in traces.values()]
@@ -140,7 +140,7 @@ def of_inception() -> Iterator[str]:
     assert [round(1e6 * sum(bar.segments.values())) for bar in panel.bars] == [naive, reduced]
 
 
-def of_layer_timings() -> Iterator[str]:
+def numbers_of_layer_timings() -> Iterator[str]:
     default = {name: p.default for name, p in inspect.signature(whole_and_sum_us).parameters.items()}
     yield (
         f"{default['count']} equal layers: the host takes {default['launch_us']:g} µs to launch one, and "
@@ -148,7 +148,7 @@ def of_layer_timings() -> Iterator[str]:
     )
 
 
-def of_macs_and_flops() -> Iterator[str]:
+def numbers_of_macs_and_flops() -> Iterator[str]:
     vgg = summary(cached_trace("vgg19"))
     dense = sum(row.weights for row in layers(cached_trace("vgg19")) if row.kind == "gemm")
     yield f"{vgg.macs / 1e9:.2f} G MACs, or {2 * vgg.macs / 1e9:.2f} GFLOPs, for an image of 224×224"
@@ -159,7 +159,7 @@ def of_macs_and_flops() -> Iterator[str]:
     yield f"{summary(cached_trace('alexnet', {'groups': 1})).params / 1e6:.1f} M is what"
 
 
-def of_optimus_models() -> Iterator[str]:
+def numbers_of_optimus_models() -> Iterator[str]:
     model = SpeedModel("synchronous", OPTIMUS_RESNET50, 128)
     yield "At a batch of 128 that is {} workers on 2 servers and {} on 4".format(
         *(model.best_workers(p, range(1, 41)) for p in (2, 4))
@@ -167,7 +167,7 @@ def of_optimus_models() -> Iterator[str]:
     yield f"Published for ResNet-50: {', '.join(f'{c:.2f}' for c in OPTIMUS_RESNET50)}."
 
 
-def of_parameter_servers_and_staleness() -> Iterator[str]:
+def numbers_of_parameter_servers_and_staleness() -> Iterator[str]:
     updates = of_pushes(((1.0, 2.0, 3.0, 4.0), (2.5, 5.0)))
     pushes = zip(updates.pushed_ns / 1e9, updates.learner, updates.staleness, strict=True)
     for before, (time_s, learner, staleness) in enumerate(pushes):
@@ -178,7 +178,7 @@ def of_parameter_servers_and_staleness() -> Iterator[str]:
     yield f"the last gradient would have {of_pushes(((1.0, 2.0, 3.0, 4.0, 5.0), (2.5, 5.0))).staleness[-1]}"
 
 
-def of_percent_of_peak() -> Iterator[str]:
+def numbers_of_percent_of_peak() -> Iterator[str]:
     device = catalog.device("k80")
     flops = [2 * summary(cached_trace(name)).macs for name in ("vgg16", "googlenet", "resnet50-v1")]
     base, boost = device.base_peak_flops_per_s["fp32"], device.peak("fp32")
@@ -194,20 +194,20 @@ def of_percent_of_peak() -> Iterator[str]:
     yield f"At boost clock, {boost / 1e12:g} TFLOP/s, it is {', '.join(f'{boost / f:,.0f}' for f in flops[:2])} and {boost / flops[2]:,.0f}."
 
 
-def of_receptive_fields() -> Iterator[str]:
+def numbers_of_receptive_fields() -> Iterator[str]:
     side = 3 * 5 - 3 + 1
     yield f"see {side}×{side}: 3·5 − 3 + 1 = {side}."
     yield f"have {3 * 3**2}·C² weights, one 7×7 has {7**2}·C²"
 
 
-def of_resampling() -> Iterator[str]:
+def numbers_of_resampling() -> Iterator[str]:
     (panel,) = FIGURES["resampling"]().panels
     assert isinstance(panel, Lines)
     yield f"{len(panel.series[0].x):,} classes whose sizes follow Zipf's law"
     yield "{:g} to {:g} percentage points better".format(*weak_labels.PUBLISHED_GAIN)
 
 
-def of_strong_and_weak_scaling() -> Iterator[str]:
+def numbers_of_strong_and_weak_scaling() -> Iterator[str]:
     panel = FIGURES["strong-and-weak-scaling"]().panels[1]
     assert isinstance(panel, Lines)
     weak, strong = (float(series.y[-1] or 0) for series in panel.series)
@@ -222,7 +222,7 @@ def of_strong_and_weak_scaling() -> Iterator[str]:
     yield "at 10 to 150 GB/s; the network card gives 1 to 12 GB/s"
 
 
-def of_teacher_and_student() -> Iterator[str]:
+def numbers_of_teacher_and_student() -> Iterator[str]:
     label, kept = FIGURES["teacher-and-student"]().panels
     assert isinstance(label, Lines)
     assert isinstance(kept, Lines)
@@ -230,7 +230,7 @@ def of_teacher_and_student() -> Iterator[str]:
     yield f"On the left P = {kept.series[0].x[-1]:g}, on the right K = {label.series[0].x[-1]:,.0f}."
 
 
-def of_weakly_and_semi_supervised() -> Iterator[str]:
+def numbers_of_weakly_and_semi_supervised() -> Iterator[str]:
     alone, student, hashtags = (
         teacher_student.PUBLISHED_ALONE, teacher_student.PUBLISHED_STUDENT, teacher_student.PUBLISHED_HASHTAGS
     )  # fmt: skip
@@ -239,22 +239,22 @@ def of_weakly_and_semi_supervised() -> Iterator[str]:
     yield f"and {hashtags} % with the billion"
 
 
-def of_dqn_line_by_line() -> Iterator[str]:
+def numbers_of_dqn_line_by_line() -> Iterator[str]:
     """Return the numbers of the algorithm's lines; another test checks the code next to them."""
     yield from (f"| {number} |" for number in range(1, 14))
 
 
-def of_episodic_and_continuing_tasks() -> Iterator[str]:
+def numbers_of_episodic_and_continuing_tasks() -> Iterator[str]:
     discount = 0.99
     yield f"With γ = {discount}, as in deep Q-learning, that is {1 / (1 - discount):.0f} steps"
 
 
-def of_exploration_and_exploitation() -> Iterator[str]:
+def numbers_of_exploration_and_exploitation() -> Iterator[str]:
     ladder = [f"{value:.4f}".rstrip("0") for value in epsilon_ladder(8)]
     yield f"With 8 that is {', '.join(ladder[:-1])} and {ladder[-1]}"
 
 
-def of_prioritised_replay() -> Iterator[str]:
+def numbers_of_prioritised_replay() -> Iterator[str]:
     priorities = np.array([4.0, 2, 1, 1])
     share = priorities / priorities.sum()
     weights = (1 / share) / (1 / share).max()
@@ -267,23 +267,23 @@ def _listed(values: np.ndarray) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def of_q_learning_and_deep_q_learning() -> Iterator[str]:
+def numbers_of_q_learning_and_deep_q_learning() -> Iterator[str]:
     yield f"a maze of 16 cells has {16 * 4} values"
     yield f"Four numbers in 10 bins have {2 * 10**4:,} values, in 100 bins {2 * 100**4 // 10**6} million"
 
 
-def of_why_a_target_network() -> Iterator[str]:
+def numbers_of_why_a_target_network() -> Iterator[str]:
     yield f"multiplies w by 1 + 0.1 (2γ − 1) = {1 + 0.1 * (2 * 0.99 - 1):.3f}"
 
 
-def of_why_replay() -> Iterator[str]:
+def numbers_of_why_replay() -> Iterator[str]:
     yield f"with a minibatch of 32 every 4 steps each is drawn {32 / 4:.0f} times on average"
     frames_gb = 10**6 * 84 * 84 / 1e9
     yield f"a million frames of 84 × 84 are {frames_gb:.1f} GB"
     yield f"as transitions of two stacks of four they would be {8 * frames_gb:.0f} GB"
 
 
-def of_gorila_and_ape_x() -> Iterator[str]:
+def numbers_of_gorila_and_ape_x() -> Iterator[str]:
     results = Results.load(FOLDER.parent / "studies" / "gorila-and-apex" / "results.json")
 
     def mean(name: str, agent: str) -> float:
@@ -317,7 +317,7 @@ def of_gorila_and_ape_x() -> Iterator[str]:
 @cache
 def checked_words(name: str) -> tuple[str, ...]:
     """Return the words of a page with computed numbers or with a source in concept_sources.toml."""
-    computed = globals().get(f"of_{name.replace('-', '_')}")
+    computed = globals().get(f"numbers_of_{name.replace('-', '_')}")
     cited = tomllib.loads((Path(__file__).parent / "concept_sources.toml").read_text()).get(name, {})
     return (*(computed() if computed else ()), *cited)
 
