@@ -80,7 +80,7 @@ def test_planted_fault_fails_and_keeps_the_ceiling(
     assert f"{count} = [0, {500 if 'lines' in count else 0}]" in (root / "tools" / "house.toml").read_text()
 
 
-def test_the_product_never_imports_the_lab(tmp_path: Path) -> None:
+def test_product_never_imports_the_lab(tmp_path: Path) -> None:
     files = {"chronograd_lab/__init__.py": "", "chronograd/cli/main.py": "import chronograd_lab\n"}
     assert house.House(make(tmp_path, files)).upward("chronograd.cli.main") == ["chronograd_lab"]
 

@@ -127,7 +127,7 @@ def test_unsupported_options_are_refused_before_the_start(monkeypatch: pytest.Mo
         horovod.plan(make_job("cluster.device=local"), Path(), [])
 
 
-def test_a_rank_needs_horovodrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_needs_horovodrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOROVOD_RANK", raising=False)
     assert rank.main() == 1
     assert "started without horovodrun" in capsys.readouterr().err

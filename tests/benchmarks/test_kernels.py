@@ -62,7 +62,7 @@ class TestKernels:
         work = Work.of(trace, 100)
         assert work.sample_bytes.item() == 4 * 100 * 32 * tensors
 
-    def test_a_layer_norm_reads_scale_and_shift(self) -> None:
+    def test_layer_norm_reads_scale_and_shift(self) -> None:
         assert Work.of(layer_norm(32), 100).weight_bytes.item() == 4 * 2 * 32
 
     def test_convolution_gradients_have_the_forward_macs(self) -> None:

@@ -10,11 +10,11 @@ from chronograd.errors import InputError
 
 
 class TestScaledStep:
-    def test_a_ring_in_one_node(self) -> None:
+    def test_ring_in_one_node(self) -> None:
         # 2(n - 1)/n is 1 for two devices and 1.75 for eight: 0.1 s becomes 0.175 s.
         assert scaled_step_s(1.0, 1.1, 2, 8, across_nodes=False) == pytest.approx(1.175)
 
-    def test_a_tree_across_nodes(self) -> None:
+    def test_tree_across_nodes(self) -> None:
         # log2 64 is twice log2 8.
         assert scaled_step_s(1.0, 1.05, 8, 64, across_nodes=True) == pytest.approx(1.1)
 

@@ -18,7 +18,7 @@ ONE, ZERO = torch.ones(1), torch.zeros(1)
 SURE = 1e-4  # a correct test fails for one of ten thousand seeds; the seeds are fixed
 
 
-def seen(images: torch.Tensor, augmentation: Augmentation, step: int = 0) -> torch.Tensor:
+def augmented(images: torch.Tensor, augmentation: Augmentation, step: int = 0) -> torch.Tensor:
     draws = torch.from_numpy(augment.draw(augmentation, 0, step, len(images)))
     ones, zeros = torch.ones(images.shape[1]), torch.zeros(images.shape[1])
     return augment.augment(images, augmentation, draws, ones, zeros, torch.Generator().manual_seed(step))
@@ -41,7 +41,7 @@ def test_crops_and_flips_match_torchvision_and_are_uniform() -> None:
     ]
     table = {tuple(image.flatten().tolist()): i for i, image in enumerate(all_50)}
     assert len(table) == 50
-    batch = seen(original.expand(20_000, 1, 6, 6), Augmentation(crop=2, flip=True))
+    batch = augmented(original.expand(20_000, 1, 6, 6), Augmentation(crop=2, flip=True))
     counts = np.bincount([table[tuple(image)] for image in batch.flatten(1).long().tolist()], minlength=50)
     assert is_uniform(counts)
     # RandomCrop draws from the same table.
@@ -81,7 +81,7 @@ def test_box_that_never_fits_is_a_centre_crop() -> None:
     """Torchvision crops the centre at aspect 4/3, as no box of nearly full area fits a very wide image."""
     image = torch.arange(200, dtype=torch.uint8).view(1, 1, 2, 100)
     augmentation = Augmentation(resized_crop=1.0)
-    got = seen(image, augmentation)
+    got = augmented(image, augmentation)
     expected = vision.resized_crop(image.float(), 0, 48, 2, 3, [2, 100], antialias=False)
     torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-4)
 
@@ -89,7 +89,7 @@ def test_box_that_never_fits_is_a_centre_crop() -> None:
 def test_cutout_is_a_clipped_square_at_a_uniform_centre() -> None:
     size, side, count = 8, 4, 40_000
     images = torch.ones(count, 2, size, size, dtype=torch.uint8)
-    batch = seen(images, Augmentation(cutout=side))
+    batch = augmented(images, Augmentation(cutout=side))
     assert torch.equal(batch[:, 0], batch[:, 1])
     holes = (batch[:, 0] == 0).numpy()
     expected = np.zeros((size, size))  # for each pixel, the number of the 64 centres that hide it
@@ -108,7 +108,7 @@ def test_cutout_is_a_clipped_square_at_a_uniform_centre() -> None:
 
 
 def test_pixel_dropout_share_covers_all_channels() -> None:
-    batch = seen(torch.ones(500, 3, 8, 8, dtype=torch.uint8), Augmentation(pixel_dropout=0.25))
+    batch = augmented(torch.ones(500, 3, 8, 8, dtype=torch.uint8), Augmentation(pixel_dropout=0.25))
     assert torch.equal(batch[:, 0], batch[:, 2])
     assert stats.binomtest(int((batch[:, 0] == 0).sum()), 500 * 64, 0.25).pvalue > SURE
 
@@ -116,10 +116,10 @@ def test_pixel_dropout_share_covers_all_channels() -> None:
 def test_copies_are_independent_and_in_copy_order() -> None:
     images = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).repeat(50, 1, 1, 1)
     images[:, :, 0, 0] = torch.arange(50, dtype=torch.uint8)[:, None]
-    plain = seen(images, Augmentation(copies=3))
+    plain = augmented(images, Augmentation(copies=3))
     assert plain.shape == (150, 1, 8, 8)
     assert torch.equal(plain, images.float().repeat(3, 1, 1, 1))
-    cut = seen(images, Augmentation(copies=3, cutout=4)).view(3, 50, 8, 8)
+    cut = augmented(images, Augmentation(copies=3, cutout=4)).view(3, 50, 8, 8)
     differing = (cut[0] != cut[1]).flatten(1).any(1).float().mean().item()
     assert differing > 0.9  # two of 64 centres agree once in 64
 

@@ -166,7 +166,7 @@ def test_test_samples_are_the_first_of_a_fixed_shuffle() -> None:
     assert torch.equal(pixels(few.test), pixels(whole.test)[first])
 
 
-def test_a_long_tail_and_label_noise_of_real_images() -> None:
+def test_long_tail_and_label_noise_of_real_images() -> None:
     clean = load(name="digits", samples=300, long_tail=1.0)
     # 300 / (1 + 1/2 + … + 1/10) = 102.4 images of the first class.
     assert torch.bincount(clean.train_labels)[0] == 102
@@ -178,7 +178,7 @@ def test_a_long_tail_and_label_noise_of_real_images() -> None:
     assert not torch.equal(noisy.train_labels, other.train_labels)
 
 
-def test_a_labels_file_replaces_samples_and_labels(tmp_path: Path) -> None:
+def test_labels_file_replaces_samples_and_labels(tmp_path: Path) -> None:
     whole = load(name="digits")
     samples = np.array([9, 700, 9])
     write_labels(tmp_path / "hard.npz", samples, label=np.array([1, 2, 3]))

@@ -44,7 +44,7 @@ def test_read_only_samples(made: Callable[[], Images]) -> None:
     assert np.array_equal(made().batch(samples).numpy(), PIXELS[:4])
 
 
-def test_resident_images_stay_where_they_are_on_the_same_device() -> None:
+def test_resident_images_stay_on_their_device() -> None:
     images = resident()
     assert images.to(torch.device("cpu")) is images
 

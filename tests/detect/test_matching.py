@@ -13,7 +13,7 @@ PRIORS = priors(300)
 CORNERS = corners(PRIORS)
 
 
-def test_the_four_steps_by_hand() -> None:
+def test_four_steps_by_hand() -> None:
     own = torch.tensor(
         [
             [0.0, 0.0, 0.4, 0.4],  # is the first object

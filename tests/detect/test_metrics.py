@@ -39,7 +39,7 @@ def objects(numbers: list[int], labels: list[int] | None = None, difficult: tupl
     )
 
 
-def found(rows: list[tuple[list[float], float]], label: int = 1) -> Detections:
+def detections(rows: list[tuple[list[float], float]], label: int = 1) -> Detections:
     return Detections(
         torch.tensor([box for box, _ in rows]).view(-1, 4),
         torch.tensor([score for _, score in rows]),
@@ -54,7 +54,7 @@ def test_mean_of_the_published_classes() -> None:
 @pytest.mark.parametrize("metric", METRICS)
 @settings(deadline=None, max_examples=50)
 @given(some=boxes(least=1, most=5), scores=st.lists(st.floats(0.125, 1, width=32), min_size=5, max_size=5))
-def test_a_perfect_detector(metric: Metric, some: torch.Tensor, scores: list[float]) -> None:
+def test_perfect_detector(metric: Metric, some: torch.Tensor, scores: list[float]) -> None:
     labels = torch.arange(len(some)) % 2 + 1
     truth = Objects(some, labels, torch.zeros(len(some), dtype=torch.bool))
     # Each class has a separate image, so that no object hides another.
@@ -66,43 +66,43 @@ def test_a_perfect_detector(metric: Metric, some: torch.Tensor, scores: list[flo
 def test_half_of_the_objects_without_errors() -> None:
     """Precision is 1 up to a recall of 1/2 and 0 after: six of eleven points, and half of the area."""
     truths = [objects([0, 1, 2, 3])]
-    seen = [found([(square(0), 0.9), (square(1), 0.8)])]
+    seen = [detections([(square(0), 0.9), (square(1), 0.8)])]
     assert average_precisions(seen, truths, 1, "11-point") == [pytest.approx(6 / 11)]
     assert average_precisions(seen, truths, 1, "area") == [pytest.approx(0.5)]
 
 
 def test_recall_threshold_is_free_of_rounding() -> None:
     """Rounding makes 3 · 0.1 larger than 0.3, which would lose one point of eleven."""
-    seen = [found([(square(n), 0.9) for n in range(3)])]
+    seen = [detections([(square(n), 0.9) for n in range(3)])]
     assert average_precisions(seen, [objects(list(range(10)))], 1, "11-point") == [pytest.approx(4 / 11)]
 
 
-def test_an_error_between_two_hits() -> None:
+def test_error_between_two_hits() -> None:
     # right, wrong, right: precision 1 at recall 1/2, 2/3 at recall 1
-    seen = [found([(square(0), 0.9), (square(7), 0.8), (square(1), 0.7)])]
+    seen = [detections([(square(0), 0.9), (square(7), 0.8), (square(1), 0.7)])]
     truths = [objects([0, 1])]
     assert average_precisions(seen, truths, 1, "area") == [pytest.approx(0.5 * 1 + 0.5 * 2 / 3)]
     assert average_precisions(seen, truths, 1, "11-point") == [pytest.approx((6 * 1 + 5 * 2 / 3) / 11)]
 
 
 def test_second_hit_is_wrong_and_difficult_objects_are_ignored() -> None:
-    twice = [found([(square(0), 0.9), (square(0, 0.01), 0.8), (square(1), 0.7)])]
+    twice = [detections([(square(0), 0.9), (square(0, 0.01), 0.8), (square(1), 0.7)])]
     assert average_precisions(twice, [objects([0, 1])], 1, "area") == [pytest.approx(0.5 + 0.5 * 2 / 3)]
     # the second object is difficult: its detections are ignored, and it does not count as missed
-    seen = [found([(square(1), 0.95), (square(1, 0.01), 0.94), (square(0), 0.9)])]
+    seen = [detections([(square(1), 0.95), (square(1, 0.01), 0.94), (square(0), 0.9)])]
     assert average_precisions(seen, [objects([0, 1], difficult=(1,))], 1, "area") == [1.0]
-    assert average_precisions([found([(square(0), 0.9)])], [objects([0, 1], difficult=(1,))], 1, "area") == [1.0]
+    assert average_precisions([detections([(square(0), 0.9)])], [objects([0, 1], difficult=(1,))], 1, "area") == [1.0]
 
 
 def test_overlap_must_exceed_one_half() -> None:
     truth = [Objects(torch.tensor([[0.0, 0.0, 0.5, 0.5]]), torch.tensor([1]), torch.tensor([False]))]
     for height, expected in ((0.25, 0.0), (0.26, 1.0)):  # overlaps of 0.5 and 0.52
-        seen = [found([([0.0, 0.0, 0.5, height], 0.9)])]
+        seen = [detections([([0.0, 0.0, 0.5, height], 0.9)])]
         assert average_precisions(seen, truth, 1, "area") == [expected]
 
 
 def test_class_without_objects_has_no_precision() -> None:
-    seen = [found([(square(0), 0.9)], label=2)]
+    seen = [detections([(square(0), 0.9)], label=2)]
     assert average_precisions(seen, [objects([0])], 2, "area") == [0.0, None]
     assert mean_average_precision([None]) is None
     with pytest.raises(InputError, match="2 images have detections, and 1 have objects"):
@@ -189,5 +189,5 @@ def test_more_errors_never_raise_the_precision() -> None:
     rows = [(square(0), 0.9), (square(1), 0.8), (square(2), 0.7)]
     wrong = [(square(10 + n), 0.85) for n in range(4)]
     for metric in METRICS:
-        precisions = [average_precisions([found(rows + wrong[:n])], truths, 1, metric)[0] for n in range(5)]
+        precisions = [average_precisions([detections(rows + wrong[:n])], truths, 1, metric)[0] for n in range(5)]
         assert all(a is not None and b is not None and a > b for a, b in pairwise(precisions))

@@ -490,7 +490,7 @@ def test_hung_file_system_does_not_block_doctor(mounted: Path, tmp_path: Path, m
 
 
 @needs_root
-def test_a_small_shared_memory(mounted: Path) -> None:
+def test_small_shared_memory(mounted: Path) -> None:
     command("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(mounted))
     assert "--shm-size" in only(storage.shared_memory(mounted), "warning").to_do
 
