@@ -94,6 +94,12 @@ def test_old_spellings_still_work(
     assert without_time(json.loads(before)) == without_time(json.loads(capsys.readouterr().out))
 
 
+def test_a_verb_without_its_argument_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("plan", "plan batch", "compare a"):
+        assert main(line.split()) == 2
+        assert "Missing argument" in capsys.readouterr().err, line
+
+
 def test_old_python_arguments_still_work() -> None:
     trace = Trace.load(INPUTS / "asked.json.gz")
     job = str(INPUTS / "job.yaml")

@@ -153,9 +153,11 @@ def _param(field: dataclasses.Field[Any], hint: Any, text: str) -> click.Paramet
         hint = typing.get_args(hint)[0]
     is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     if how.is_argument:
+        usual: dict[str, Any] = (
+            {} if is_many or is_required else {"default": field.default}
+        )  # click takes a default of None as given
         return click.Argument([field.name], type=kind or _type_of(hint), metavar=how.metavar, nargs=-1 if is_many else 1,
-                              required=is_required, default=None if is_many or is_required else field.default,
-                              shell_complete=how.complete)  # fmt: skip
+                              required=is_required, shell_complete=how.complete, **usual)  # fmt: skip
     names = how.names or (f"--{field.name.replace('_', '-')}",)
     flag: dict[str, Any] = {}
     if how.flag_value is not None:
