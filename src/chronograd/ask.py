@@ -164,9 +164,14 @@ def ask(
 
 
 def job_of(
-    what: str | Path, overrides: Sequence[str] = (), short: Mapping[str, Any] | None = None, target: float | None = None
+    what: str | Path | Job,
+    overrides: Sequence[str] = (),
+    short: Mapping[str, Any] | None = None,
+    target: float | None = None,
 ) -> Job:
-    """Return the job that the user describes. Arguments and errors as of `ask`."""
+    """Return the job that the user describes, or a given one with overrides. Arguments and errors as of `ask`."""
+    if isinstance(what, Job):
+        return jobs.changed(what, overrides)
     return ask(what, overrides, short, target).job
 
 

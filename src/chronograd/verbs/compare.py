@@ -99,7 +99,7 @@ class CompareJobs(Request):
     """Folder for the runs, a/round-1, b/round-1 and so on; a new one in runs/ by default."""
 
     def answer(self) -> Answer:
-        from chronograd import ask, job
+        from chronograd import ask
         from chronograd.bench.rounds import measure_rounds
         from chronograd.compare import answer, gate
         from chronograd.launch import jobs as launched
@@ -108,10 +108,7 @@ class CompareJobs(Request):
         conditions = self.fail_if or (DEFAULT_CONDITION,)
         for text in conditions:
             gate.read_condition(text)  # check before measuring
-        a, b = (
-            job.changed(one, self.overrides) if isinstance(one, job.Job) else ask.job_of(one, self.overrides)
-            for one in (self.a, self.b)
-        )
+        a, b = (ask.job_of(one, self.overrides) for one in (self.a, self.b))
         timing = Timing(self.warmup, self.steps or launched.usual_steps(a), self.seconds)
         rounds = measure_rounds(a, b, self.rounds, out=self.out, say=say, timing=timing)
         judged = answer.judge(rounds.a, rounds.b, conditions, self.strict, is_paired=True)
