@@ -88,7 +88,7 @@ REFUSED = {
     "train JOB backend=ddp cluster.count=2": "torch",
     "train JOB backend=parameter_server": "ray",
     "train JOB backend=tf_mirrored": "tensorflow",
-    "launch JOB --on slurm --dry-run": "torch",
+    "launch slurm JOB --dry-run": "torch",
     "label run data.samples=10 --out labels.npz": "torch",
     "export resnet20 --onnx net.onnx": "onnx",
     "validate times.csv --device rtx3090 --precision amp --layout nhwc --phase inference": "torch",

@@ -37,7 +37,7 @@ LINES: dict[str, list[str]] = {
     "run": [],
     "measure": [],
     "train": ["--resume unfinished", "resnet20 --data digits training.epochs=1 network.weights=run --out new"],
-    "launch": ["--resume unfinished", "--status unfinished", "--collect unfinished", "--collect run"],
+    "launch": ["resume unfinished", "status unfinished", "collect unfinished", "collect run"],
     "job": ["from job.json"],
     "explain": ["run", "record.json", "run record.json"],
     "forecast": ["run --to 50%"],

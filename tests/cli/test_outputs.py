@@ -84,7 +84,7 @@ def test_unwritable_folder_is_one_error_line_for_every_verb(
 @pytest.mark.parametrize(
     "line",
     ["report loop --out page.html", "explain loop", "forecast loop --to 50%", "fit loss loop", "fit batch loop",
-     "compare loop loop", "judge loop", "records --in loop", "evaluate loop", "train --resume loop", "launch --status loop",
+     "compare loop loop", "judge loop", "records --in loop", "evaluate loop", "train --resume loop", "launch status loop",
      "data folder:loop", "count loop/net.yaml", "job from loop", "doctor loop/job.yaml", "validate loop", "export loop --onnx a.onnx",
      "label loop --out l.npz", "predict resnet20 --on v100 --measured-on loop", "hand-in --out loop/x"],
 )  # fmt: skip
@@ -194,8 +194,8 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ["records --in .", "records run", "records done", "records done --full", "explain run", "explain done", "report run --out p.html",
      "report done --out p.html", "forecast run --to 90%", "forecast done --to 90%", "forecast log.csv --to 90%", "compare done done",
      "judge done --on v100", "judge table.csv --on v100", "evaluate run", "export run --onnx n.onnx", "train --resume run",
-     "train job.yaml --out new", "launch --status run", "launch --collect run", "launch --resume run", "launch --status done",
-     "launch --collect done", "launch job.yaml --on slurm --dry-run", "launch kubernetes job.yaml --image i --dry-run",
+     "train job.yaml --out new", "launch status run", "launch collect run", "launch resume run", "launch status done",
+     "launch collect done", "launch slurm job.yaml --dry-run", "launch kubernetes job.yaml --image i --dry-run",
      "launch skypilot job.yaml --image i --dry-run", "job from cloud.json", "job log log.csv", "doctor job.yaml",
      "count job.yaml", "predict job.yaml --on v100", "predict job.yaml --print-config", "plan job.yaml --on v100",
      "measure job.yaml", "run job.yaml", "run job.yaml --print-config", "label run --out l.npz", "annotate x.png --model run",

@@ -12,11 +12,12 @@ import pytest
 
 import chronograd
 from chronograd import api
+from chronograd import job as jobs
 from chronograd.cli.commands import command_of_module
 from chronograd.cli.main import main
 from chronograd.errors import InputError
 from chronograd.trace import Trace
-from chronograd.verbs import plan
+from chronograd.verbs import launch, plan
 from chronograd.verbs.request import Request, made, params_of
 
 INPUTS = Path(__file__).parents[1] / "golden" / "inputs"
@@ -46,6 +47,13 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "judge resnet50 --on v100 --precision fp32 '350 images/s'": (
         "judge", {"words": ["resnet50", "350 images/s"], "on": "v100", "precision": "fp32"}),
     "devices v100": ("devices", {"name": "v100"}),
+    "launch kubernetes job.yaml training.epochs=2 --image i:1 --env A=b=c --time 1:00 --dry-run": (
+        "launch", {"words": ["kubernetes", "job.yaml", "training.epochs=2"], "image": "i:1", "env": {"A": "b=c"}, "time": 60,
+                   "dry_run": True}),
+    "launch slurm job.yaml cluster.count=2 backend=ddp --sweep training.batch=32,64 --python python3 --dry-run": (
+        "launch_slurm", {"job": "job.yaml", "overrides": ["cluster.count=2", "backend=ddp"], "sweep": "training.batch=32,64",
+                         "python": "python3", "dry_run": True}),
+    "launch collect measured-1 measured-2": ("launch_collect", {"runs": ["measured-1", "measured-2"]}),
 }  # fmt: skip
 
 
@@ -80,6 +88,9 @@ OLD = {
     "plan job.yaml mode=inference --trace asked.json.gz --on t4": "plan inference job.yaml --trace asked.json.gz --on t4",
     "predict job.yaml --trace net.json.gz --on v100 --scaling weak --counts 1,2": "predict scaling job.yaml --trace net.json.gz --on v100 --kind weak --counts 1,2",
     "predict job.yaml --trace asked.json.gz --serve --rate 50 --on t4": "predict server job.yaml --trace asked.json.gz --rate 50 --on t4",
+    "launch job.yaml --on slurm --dry-run": "launch slurm job.yaml --dry-run",
+    "launch --dry-run slurm job.yaml": "launch slurm job.yaml --dry-run",
+    "launch --collect measured-1": "launch collect measured-1",
 }
 
 
@@ -94,8 +105,42 @@ def test_old_spellings_still_work(
     assert without_time(json.loads(before)) == without_time(json.loads(capsys.readouterr().out))
 
 
-def test_a_verb_without_its_argument_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("plan", "plan batch", "compare a"):
+OLD_LAUNCHES = {
+    "job.yaml --on slurm --time 01:00:00 --wait": "slurm job.yaml --time 01:00:00 --wait",
+    "--on=slurm job.yaml --sbatch=--mem=8G": "slurm job.yaml --sbatch=--mem=8G",
+    "job.yaml --on ray --address a:6379 --sweep training.batch=32,64": "ray job.yaml --address a:6379 --sweep training.batch=32,64",
+    "--status runs/a runs/b": "status runs/a runs/b",
+    "runs/a --status --wait": "status runs/a --wait",
+    "--collect runs/a": "collect runs/a",
+    "--resume runs/a --time 02:00:00": "resume runs/a --time 02:00:00",
+    "--wait slurm job.yaml": "slurm job.yaml --wait",
+    "kubernetes job.yaml --name slurm": "kubernetes job.yaml --name slurm",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("old", OLD_LAUNCHES)
+def test_an_old_spelling_of_launch_is_the_same_request(old: str) -> None:
+    before, now = (
+        command_of_module(launch).make_context("launch", shlex.split(line)) for line in (old, OLD_LAUNCHES[old])
+    )
+    assert (before.command.name, before.params) == (now.command.name, now.params)
+
+
+def test_a_launched_job_may_be_one_of_python() -> None:
+    job = jobs.load(INPUTS / "job.yaml")
+    made = chronograd.launch("kubernetes", job, image="i:1", dry_run=True)
+    assert (
+        made.result.text == chronograd.launch("kubernetes", INPUTS / "job.yaml", image="i:1", dry_run=True).result.text
+    )
+    assert "#SBATCH --ntasks=1\n" in chronograd.launch_slurm(job, dry_run=True).result.script
+    with pytest.raises(InputError, match="`chronograd launch slurm JOB`"):
+        chronograd.launch("slurm", job)
+    with pytest.raises(InputError, match=r"env=\['A'\]: cannot read 'A'; write NAME=VALUE"):
+        chronograd.launch("kubernetes", job, env=["A"])
+
+
+def test_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("plan", "plan batch", "launch slurm", "compare a", "launch status"):
         assert main(line.split()) == 2
         assert "Missing argument" in capsys.readouterr().err, line
 

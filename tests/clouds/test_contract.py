@@ -420,11 +420,10 @@ def test_command_line_renders_and_reads_a_file(tmp_path: Path, capsys: pytest.Ca
     ("words", "message"),
     [
         (["sagemaker", "JOB", "--dry-run"], "there is no role"),
-        (["sagemaker"], "Name a JOB"),
-        (["kubernetes", "JOB", "--image", "i:1"], "Write --dry-run"),
-        (["sagemaker", "JOB", "--dry-run", "--partition", "gpu"], "--partition is for SLURM"),
-        (["sagemaker", "JOB", "--dry-run", "--time", "soon"], "cannot read --time 'soon'"),
-        (["sagemaker", "JOB", "--dry-run", "--tag", "x"], "cannot read --tag 'x'"),
+        (["sagemaker"], "write `chronograd launch sagemaker JOB`"),
+        (["kubernetes", "JOB", "--image", "i:1"], "--dry-run prints it"),
+        (["sagemaker", "JOB", "--dry-run", "--time", "soon"], "'--time': cannot read the time 'soon'; write HH:MM:SS"),
+        (["sagemaker", "JOB", "--dry-run", "--tag", "x"], "'--tag': cannot read 'x'; write NAME=VALUE"),
     ],
 )
 def test_missing_platform_features_are_reported(

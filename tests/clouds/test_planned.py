@@ -91,7 +91,6 @@ def test_incompatible_plan_is_one_error(plan: Path, capsys: pytest.CaptureFixtur
     for words, message in (
         (["launch", "vertex", JOB, "--plan", str(plan)], "chose ml.p4d.24xlarge of aws, and Vertex AI has machines of GCP"),
         (["launch", "sagemaker", JOB, "network.name=lenet5", "--plan", str(plan)], "is a plan for network small-cnn, and the job has lenet5"),
-        (["launch", "--on", "slurm", JOB, "--plan", str(plan)], "--plan is for platforms"),
         (["launch", "sagemaker", JOB, "--plan", JOB], "cannot read the plan"),
         (["launch", "sagemaker", JOB, "--plan", str(INPUTS / "predicted.json")], "is no plan among platforms"),
         (["launch", "sagemaker", JOB, "--plan", changed(plan, count="many")], "count"),

@@ -111,9 +111,8 @@ def test_platform_error_is_passed_on(
     ("words", "message"),
     [
         (["watsonx", "JOB", "--out", "there", "--submit"], "--submit is not there for watsonx"),
-        (["skypilot", "JOB", "--dry-run", "--submit"], "--submit sends the file of --out FOLDER"),
-        (["skypilot", "JOB", "--submit"], "--submit sends the file of --out FOLDER"),
-        (["slurm", "JOB", "--submit"], "--submit is for platforms"),
+        (["skypilot", "JOB", "--dry-run", "--submit"], "--out FOLDER --submit also sends it"),
+        (["skypilot", "JOB", "--submit"], "--out FOLDER --submit also sends it"),
     ],
 )
 def test_invalid_uses_of_submit(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,13 +97,13 @@ CASES = [
     Case("train-nothing", "train", status=2),
     Case("run-print-config", "run job.yaml training.epochs=1 --print-config", outputs=TEXT),
     # launch
-    Case("launch-slurm", "launch job.yaml --on slurm --dry-run backend=ddp cluster.count=2 --time 01:00:00 --python python3",
+    Case("launch-slurm", "launch slurm job.yaml --dry-run backend=ddp cluster.count=2 --time 01:00:00 --python python3",
          is_verbatim=True),
-    Case("launch-slurm-nodes", "launch job.yaml --on slurm --dry-run backend=ddp cluster.device=v100 cluster.count=16 "
+    Case("launch-slurm-nodes", "launch slurm job.yaml --dry-run backend=ddp cluster.device=v100 cluster.count=16 "
          "cluster.per_node=8 --partition gpu --account lab --interface ib0 --sbatch=--mem=0 --python python3", is_verbatim=True),
-    Case("launch-sweep", "launch job.yaml --on slurm --dry-run --sweep training.batch=32,64 --python python3",
+    Case("launch-sweep", "launch slurm job.yaml --dry-run --sweep training.batch=32,64 --python python3",
          is_verbatim=True),
-    Case("launch-ray", "launch job.yaml --on ray --dry-run", status=2),
+    Case("launch-ray", "launch ray job.yaml", status=2),
     Case("launch-sagemaker", "launch sagemaker job.yaml --dry-run backend=ddp cluster.device=v100 cluster.count=8 "
          "--role arn:aws:iam::123456789012:role/training --output s3://bucket/runs "
          "--image 123456789012.dkr.ecr.us-east-1.amazonaws.com/chronograd:0.1", outputs=TEXT, is_verbatim=True),

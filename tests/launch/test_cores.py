@@ -39,7 +39,7 @@ def needed_cores(job: Job) -> int:
 
 
 def requested_cores(job: Job, options: Options = Options()) -> tuple[int, str]:  # noqa: B008
-    text = answer.script(job, (), options)
+    text = answer.script(job, (), options).result.script
     (cores,) = re.findall(r"^#SBATCH --cpus-per-task=(\d+)$", text, re.M)
     assert f"--cpus-per-task={cores} " in text  # srun, too
     return int(cores), text
@@ -91,7 +91,7 @@ def test_unknown_need_is_reported() -> None:
 
 
 def test_array_gets_the_largest_need() -> None:
-    text = answer.script(make_job(), ["training.batch=8,256"], Options())
+    text = answer.script(make_job(), ["training.batch=8,256"], Options()).result.script
     assert f"--cpus-per-task={needed_cores(make_job())}\n" in text
     assert needed_cores(make_job("training.batch=8")) < needed_cores(make_job())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+import chronograd
 from chronograd import job as jobs
+from chronograd.cli.main import main
 from chronograd.errors import JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
@@ -113,6 +116,19 @@ def test_sweep_skips_finished_runs_and_resumes_others(address: str, tmp_path: Pa
     assert all(run.is_finished and run.path == tmp_path / name for name, run in runs.items())
     assert runs["two-ranks"].ranks() == [0, 1]
     assert runs["rates/a"].job().cluster.threads == 1
+
+
+def test_verb_trains_each_point_of_a_sweep(
+    address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(jobs.to_yaml(make_job()))
+    words = [str(tmp_path / "job.yaml"), "--sweep", "training.learning_rate=0.1,0.2", "--out", str(tmp_path / "rates")]
+    assert main(["launch", *words, "--on", "ray", "--address", address, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert {"run-0 sent", "run-0 finished", "run-1 sent", "run-1 finished"} <= set(printed.err.splitlines())
+    assert [one["job"]["training"]["learning_rate"] for one in json.loads(printed.out)] == [0.1, 0.2]
+    again = chronograd.launch_ray(*words[:1], sweep=words[2], out=words[4], address=address)
+    assert again.data == json.loads(printed.out)
 
 
 def test_asynchronous_sgd_joins_the_given_cluster(

@@ -29,14 +29,33 @@ class _Verb(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Return the context of the command that the words mean."""
-        given = {arg.partition("=")[0] if arg.startswith("--") else arg for arg in args}
+        args = _first(args, self.commands)
         for word, name in self.old.items():
-            if word in given and args[0] not in self.commands:
+            if args and args[0] not in self.commands and (rest := _without(args, word)) is not None:
                 is_option = any(word in param.opts for param in self.commands[name].params)
-                args = [name, *(arg for arg in args if is_option or arg != word)]
+                args = [name, *(args if is_option else rest)]
         if args and args[0] in self.commands:
             return self.commands[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return self.own.make_context(info_name, args, parent, **extra)
+
+
+def _first(args: list[str], commands: Mapping[str, click.Command]) -> list[str]:
+    """Return the words with the second word of a verb in front, if only flags precede it: `launch --json status RUN`."""
+    at = next((i for i, arg in enumerate(args) if not arg.startswith("-")), 0)
+    params = commands[args[at]].params if args and args[at] in commands else []
+    flags = {name for param in params if isinstance(param, click.Option) and param.is_flag for name in param.opts}
+    return [args[at], *args[:at], *args[at + 1 :]] if flags.issuperset(args[:at]) and at else args
+
+
+def _without(args: list[str], old: str) -> list[str] | None:
+    """Return the words without an old spelling, such as `--serve` or `--on slurm`; None if it is not among them."""
+    words = old.split()
+    for at, arg in enumerate(args):
+        if args[at : at + len(words)] == words:
+            return args[:at] + args[at + len(words) :]
+        if arg == "=".join(words) or arg.startswith(f"{old}="):
+            return args[:at] + args[at + 1 :]
+    return None
 
 
 def commands_of(verb: click.Command) -> list[click.Command]:

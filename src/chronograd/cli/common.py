@@ -18,15 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from chronograd.answer import Answer
-    from chronograd.job import Job
-    from chronograd.record import Record
-    from chronograd.rundir import RunDir
 
 # Kinds of values of options.
-PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
-ABOVE_0 = click.FloatRange(0, min_open=True)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,11 +39,6 @@ def answer_options(function: F) -> F:
     text = "Every row and column, sources and provenance, at any width."
     full = click.option("--full", is_flag=True, expose_value=False, callback=keep, help=text)
     return json_option(save(full(function)))
-
-
-print_config_option = click.option(
-    "--print-config", is_flag=True, help="Print the resolved job and stop; start nothing."
-)
 
 
 def show(answer: Answer, as_json: bool, summary: Sequence[str] | None = None, *, is_verbatim: bool = False) -> int:
@@ -69,22 +59,6 @@ def show(answer: Answer, as_json: bool, summary: Sequence[str] | None = None, *,
 
         terminal.show(answer, in_full=asked.get("full", False), full_with="--full" if "full" in asked else "")
     return answer.exit_status
-
-
-def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False) -> Job:
-    """Return the validated job of a file, or of a network's name. With `print_config`, print it as YAML and end the verb."""
-    from chronograd import ask, job
-
-    read = ask.job_of(job_file, overrides)
-    if print_config:
-        echo(job.to_yaml(read), nl=False)
-        raise click.exceptions.Exit(0)
-    return read
-
-
-def run_data(run: RunDir) -> dict[str, Any]:
-    """Return the record of a run for programs, with its directory."""
-    return {"run": str(run.path), **run.record().model_dump(mode="json")}
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
@@ -169,10 +143,3 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
         timer.join()
         if status is not None:
             status.stop()
-
-
-def print_record(record: Record) -> None:
-    """Print every quantity of a record with its interval, count and source, then its provenance."""
-    from chronograd.quantities import record_answer
-
-    show(record_answer(record), as_json=False)

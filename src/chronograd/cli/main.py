@@ -11,16 +11,14 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 
 import click
 
 from chronograd import __version__, trust
-from chronograd import verbs as verbs_room
 from chronograd.errors import ChronogradError, InputError, RunError, missing_extra, near_names, printable
 
-# Occasion → verb → one line of help. The file of a verb is `chronograd.verbs.VERB`, or this folder's VERB.py.
+# Occasion → verb → one line of help. The file of a verb is `chronograd.verbs.VERB`.
 GROUPS = {
     "Before": {
         "count": "The work of a network: parameters, FLOPs, bytes, receptive field.",
@@ -97,8 +95,7 @@ def module_of(verb: str) -> str | None:
     """Return the name of the module that holds a verb's command; None if there is no such verb."""
     name = verb.replace("-", "_")
     if any(verb in group for group in GROUPS.values()):
-        room = "verbs" if (Path(verbs_room.__path__[0]) / f"{name}.py").is_file() else "cli"
-        return f"chronograd.{room}.{name}"
+        return f"chronograd.verbs.{name}"
     return next((f"{other.__name__}.{name}" for other in _others().values() if verb in other.VERBS), None)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from chronograd import job as jobs
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import IF_KNOWN, Answer, Section, Table
 from chronograd.clouds import complaints, fields, registry, sending
 from chronograd.clouds.fields import CloudPlatform
 from chronograd.clouds.submission import Submission, submission, usd_per_hour
@@ -46,6 +46,23 @@ class Rendered:
         if answer is not None and self.platform.tool is not None:
             return [*told, f"{self.platform.tool.program} sent it, and says: {answer}"]
         return [*told, "Its shape was checked here; nothing was sent, so nobody has accepted it."]
+
+
+@dataclass(frozen=True)
+class PlatformFile:
+    """A job's file for a platform.
+
+    Attributes:
+        file: its path; None if it was not written.
+        lines: notes for the reader of the file.
+        answer: the reply of the platform's program, if it sent the file.
+    """
+
+    platform: str
+    file: str | None
+    text: str
+    lines: list[str]
+    answer: str | None = field(default=None, metadata=IF_KNOWN)
 
 
 @dataclass(frozen=True)
@@ -98,13 +115,26 @@ def _cores_words(platform: CloudPlatform, asked: Submission, need: Need) -> str:
     return need.words(instance.vcpus if instance else None, f"{asked.instance} has")
 
 
-def write(made: Rendered, folder: Path) -> Path:
-    """Write the file into a folder, which is created. Returns its path."""
-    path = folder / made.platform.file
-    with as_asked(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_aside(path, made.text)
-    return path
+def deliver(made: Rendered, folder: Path | None, is_sent: bool, notes: Sequence[str] = ()) -> Answer[PlatformFile]:
+    """Write the file into a folder, which is created; with `is_sent`, send it with the platform's program. Raises RunError.
+
+    Args:
+        folder: None writes and sends nothing.
+        notes: further lines for the reader of the file.
+    """
+    platform, reply = made.platform, None
+    path = None if folder is None else folder / platform.file
+    if path is not None:
+        with as_asked(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_aside(path, made.text)
+        if is_sent:
+            assert platform.tool is not None  # see check_sendable
+            reply = sending.send(platform.title, platform.tool, path, fields.document(platform, made.asked))
+    lines = [*made.lines(reply), *notes]
+    section = Section(platform.file, lines[0], lines=made.text.splitlines())
+    result = PlatformFile(platform.name, None if path is None else str(path), made.text, lines, reply)
+    return Answer(f"A job for {platform.title}", sections=[section], notes=lines[1:], result=result)
 
 
 def check_sendable(platform: str) -> None:
@@ -114,13 +144,6 @@ def check_sendable(platform: str) -> None:
             f"--submit is not there for {platform}",
             "leave it out, and send the file that --out FOLDER keeps with the platform's own tools",
         )
-
-
-def send(made: Rendered, path: Path) -> str:
-    """Send the file from `write` with the platform's program. Returns its reply. Raises RunError."""
-    assert made.platform.tool is not None  # see check_sendable
-    document = fields.document(made.platform, made.asked)
-    return sending.send(made.platform.title, made.platform.tool, path, document)
 
 
 def opened(path: Path) -> Opened:

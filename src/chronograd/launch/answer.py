@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from chronograd import job as jobs
 from chronograd.answer import Answer, Section
@@ -18,7 +19,33 @@ from chronograd.rundir import RunDir
 from chronograd.units import seconds
 
 
-def script(job: Job, sweep: Sequence[str], options: Options, out: Path | None = None) -> str:
+@dataclass(frozen=True)
+class SlurmScript:
+    """The script of a job, or of a sweep, for sbatch."""
+
+    script: str
+
+
+@dataclass(frozen=True)
+class LaunchedRun:
+    """A run directory, and the status of its job on SLURM."""
+
+    run: str
+    status: slurm.Status
+
+    def as_data(self) -> dict[str, Any]:
+        return {"run": self.run, **asdict(self.status)}
+
+    def line(self) -> str:
+        own = self.status
+        reason = f" ({own.reason})" if own.reason else ""
+        starts = f", started {own.attempts} times" if own.attempts > 1 else ""
+        times = {"queued": own.queued_s, "ran": own.ran_s}
+        took = "".join(f"  {name} {seconds(time_s)}" for name, time_s in times.items() if time_s is not None)
+        return f"{self.run}  job {own.job_id}  {own.state}{reason}  step {own.step}{starts}{took}"
+
+
+def script(job: Job, sweep: Sequence[str], options: Options, out: Path | None = None) -> Answer[SlurmScript]:
     """Return the SLURM script for a job, or for each point of a sweep's grid. Writes nothing.
 
     Raises: InputError as `slurm.check` and `array.grid`.
@@ -30,7 +57,9 @@ def script(job: Job, sweep: Sequence[str], options: Options, out: Path | None = 
     path = out or Path("runs/NAME")
     text = array.render_array(elements, path, options) if sweep else render(jobs.scaled(job), path, options)
     shebang, _, rest = text.partition("\n")
-    return "\n".join([shebang, *(f"# {' '.join(line.split())}" for line in assumed if line), rest])
+    whole = "\n".join([shebang, *(f"# {' '.join(line.split())}" for line in assumed if line), rest])
+    section = Section("Script", f"SLURM would run this in {path}.", lines=whole.splitlines())
+    return Answer("SLURM script", sections=[section], result=SlurmScript(whole))
 
 
 def submit(
@@ -77,21 +106,14 @@ def sweep_on_ray(
     return list(ray.sweep(elements, out or Path("runs/ray"), address, say).values())
 
 
-def states(runs: Sequence[RunDir]) -> Answer:
+def states(runs: Sequence[RunDir]) -> Answer[list[LaunchedRun]]:
     """Return the state of each launched run: its job, its state with the reason, its step, the number of starts."""
-    rows = [{"run": str(run.path), **asdict(slurm.state(run))} for run in runs]
-    counted = Counter(str(row["state"]) for row in rows)
-    lines = []
-    for row in rows:
-        reason = f" ({row['reason']})" if row["reason"] else ""
-        starts = f", started {row['attempts']} times" if row["attempts"] > 1 else ""
-        times = {"queued": row["queued_s"], "ran": row["ran_s"]}
-        took = "".join(f"  {name} {seconds(time_s)}" for name, time_s in times.items() if time_s is not None)
-        lines.append(f"{row['run']}  job {row['job_id']}  {row['state']}{reason}  step {row['step']}{starts}{took}")
+    launched = [LaunchedRun(str(run.path), slurm.state(run)) for run in runs]
+    counted = Counter(one.status.state for one in launched)
     section = Section(
         title="Launched",
-        takeaway=f"{len(rows)} run{'s' * (len(rows) != 1)}: {', '.join(f'{n} {state}' for state, n in counted.items())}.",
-        lines=lines,
-        data=rows,
+        takeaway=f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(f'{n} {state}' for state, n in counted.items())}.",
+        lines=[one.line() for one in launched],
+        data=[one.as_data() for one in launched],
     )
-    return Answer("Launched runs", sections=[section], data=rows)
+    return Answer("Launched runs", sections=[section], result=launched)

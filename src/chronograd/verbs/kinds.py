@@ -167,10 +167,33 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise ValueError(f"{text!r} is not a shape; write 3,224,224") from None
 
 
+def parse_clock(text: str) -> int:
+    """Return the seconds of HH:MM:SS, MM:SS or minutes, as SLURM reads them. Raises ValueError.
+
+    >>> parse_clock("01:30:00"), parse_clock("90")
+    (5400, 5400)
+    """
+    parts = text.split(":")
+    if len(parts) > 3 or not all(part.isdigit() and len(part) < 7 for part in parts):
+        raise ValueError(f"cannot read the time {text!r}; write HH:MM:SS")
+    hours, minutes, seconds = (0, int(parts[0]), 0) if len(parts) == 1 else [0, 0, *map(int, parts)][-3:]
+    return (hours * 60 + minutes) * 60 + seconds
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """Return the name and the value of `NAME=VALUE`. Raises ValueError."""
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise ValueError(f"cannot read {text!r}; write NAME=VALUE")
+    return name, value
+
+
 BYTES = ValueKind("SIZE", parse_bytes, _is_positive)
 DURATION = ValueKind("TIME", parse_seconds, _is_positive)
 LATENCY = ValueKind("TIME", parse_latency, _is_positive)
 SHARE = ValueKind("SHARE", parse_share, lambda value: isinstance(value, int | float) and 0 < value <= 1)
+CLOCK = ValueKind("TIME", parse_clock, lambda value: isinstance(value, int) and value > 0)
+PAIR = ValueKind("PAIR", parse_pair, lambda value: isinstance(value, tuple) and len(value) == 2)
 DOLLARS = ValueKind("USD", parse_dollars, _is_positive)
 COUNTS = ListKind("N,N,...", parse_whole_numbers, lambda _: False)
 NUMBERS = ListKind("K,K,...", parse_numbers, lambda _: False)

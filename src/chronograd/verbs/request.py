@@ -153,9 +153,8 @@ def _param(field: dataclasses.Field[Any], hint: Any, text: str) -> click.Paramet
         hint = typing.get_args(hint)[0]
     is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     if how.is_argument:
-        usual: dict[str, Any] = (
-            {} if is_many or is_required else {"default": field.default}
-        )  # click takes a default of None as given
+        # click takes a default of None as a given value
+        usual: dict[str, Any] = {} if is_many or is_required else {"default": field.default}
         return click.Argument([field.name], type=kind or _type_of(hint), metavar=how.metavar, nargs=-1 if is_many else 1,
                               required=is_required, shell_complete=how.complete, **usual)  # fmt: skip
     names = how.names or (f"--{field.name.replace('_', '-')}",)
@@ -231,7 +230,9 @@ def _checked(param: click.Parameter, value: Any, context: click.Context) -> Any:
         return value
     try:
         if not is_list and (param.multiple or param.nargs == -1):
-            several = [value] if isinstance(value, str | os.PathLike | int | float) else value
+            if isinstance(value, str | os.PathLike | int | float):
+                value = [value]
+            several = value.items() if isinstance(value, Mapping) else value
             return tuple(param.type(one, param, context) for one in several)
         return param.type(value, param, context)
     except click.BadParameter as error:

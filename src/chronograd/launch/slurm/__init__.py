@@ -120,7 +120,7 @@ def submit(run: RunDir, options: Options | None = None) -> str:
     would make SLURM run code that the user did not name.
     """
     if run.is_finished:
-        raise RunError(f"{run.path} is finished", "`chronograd launch --collect` shows its record")
+        raise RunError(f"{run.path} is finished", "`chronograd launch collect` shows its record")
     before = Options()
     if (run.path / NOTE).exists():
         if not (now := state(run)).is_over:
@@ -145,7 +145,7 @@ def _write_script(run: RunDir, before: Options, given: Options) -> Options:
     that differs from the one for its job and options is neither submitted nor overwritten. Raises InputError.
     """
     script = run.path / SCRIPT
-    again = f"`chronograd launch --resume {shlex.quote(str(run.path))}"
+    again = f"`chronograd launch resume {shlex.quote(str(run.path))}"
     if script.exists() and trust.is_named(str(script)):
         if given != Options():
             raise InputError(
@@ -289,11 +289,11 @@ def collect(run: RunDir) -> RunDir:
             f"{run.path} is {status.state} as job {status.job_id}"
             + (f" ({status.reason})" if status.reason else "")
             + f", at step {status.step}",
-            "wait for it: `chronograd launch --status` shows where it is",
+            "wait for it: `chronograd launch status` shows where it is",
         )
     what, hint = _WHY.get(status.state, (f"ended as {status.state}", "look at the output"))
     reason = f" ({status.reason})" if status.reason and status.reason != "None" else ""
-    again = f"; then `chronograd launch --resume {run.path}` goes on from step {_checkpointed(run)}"
+    again = f"; then `chronograd launch resume {run.path}` goes on from step {_checkpointed(run)}"
     raise RunError(f"job {status.job_id} {what}{reason}; {_evidence(run, status)}", hint + again)
 
 
@@ -387,7 +387,7 @@ def submission(run: RunDir) -> SlurmSubmission:
         attempts = {int(rank): int(count) for rank, count in data.get("attempts", {}).items()}
         return SlurmSubmission(str(data["job_id"]), attempts, _asked(data["options"]))
     except FileNotFoundError:
-        raise RunError(f"{run.path} was not submitted to SLURM", "`chronograd launch JOB --on slurm` does so") from None
+        raise RunError(f"{run.path} was not submitted to SLURM", "`chronograd launch slurm JOB` does so") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from None
 
