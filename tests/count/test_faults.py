@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from chronograd.count.answer import count
+from chronograd.count.calls import Call
 from chronograd.count.layers import layers, summary
 from chronograd.count.tracing import trace
 from chronograd.errors import TraceError
@@ -411,7 +412,7 @@ def test_tied_weights_count_once() -> None:
             out: Tensor = self.head(self.embedding(tokens))
             return out
 
-    traced = trace(Tied(), [(5,)], input_dtypes=[torch.int64])
+    traced = trace(Tied(), Call.of_inputs([(5,)], [torch.int64]))
     assert traced.params == traced.trained_params == 44
     assert sum(r.params for r in layers(traced)) == 44
     assert traced.macs() == 5 * 44

@@ -14,10 +14,10 @@ from chronograd import ask, job
 from chronograd.cli.main import main
 from chronograd.count.calls import Call, takes_tokens
 from chronograd.count.network import trace_network
-from chronograd.count.tracing import trace
+from chronograd.count.tracing import Origin, trace
 from chronograd.errors import InputError, TraceError
 from chronograd.inputs import Input, check, is_reference
-from chronograd.trace import Affine
+from chronograd.trace import Affine, Trace
 
 VOCAB, T, D = 11, 6, 8
 
@@ -107,6 +107,10 @@ def detector_inputs() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     return images, [target, target]
 
 
+def trace_example(model: nn.Module, example: Any, batch_dim: int | dict[str, int | None] = 0, **how: Any) -> Trace:
+    return trace(model, Call.of_example(example, model, batch_dim), **how)
+
+
 BLOCK = T * (4 * D * D + 2 * D * 2 * D) + 2 * T * T * D  # of an encoder layer, per sample
 
 
@@ -127,14 +131,14 @@ def test_tokens_need_no_input_option(model: nn.Module, macs: int) -> None:
 def test_keywords_by_shape_and_by_example() -> None:
     words = [f"{name}:{T}:int64" for name in ("input_ids", "token_type_ids", "attention_mask")]
     by_shape = trace(Bert(), [Input.parse(word) for word in words])
-    by_example = trace(Bert(), example_inputs=bert_inputs(3))
+    by_example = trace_example(Bert(), bert_inputs(3))
     assert by_shape.macs(4) == by_example.macs(4) == 4 * (BLOCK + 3 * D)
     assert by_example.fixed_batch is None
     assert by_example.flops(4, "backward") == by_shape.flops(4, "backward")
 
 
 def test_backward_starts_from_the_networks_own_loss() -> None:
-    traced = trace(Bert(), example_inputs=lambda: bert_inputs(3))
+    traced = trace_example(Bert(), lambda: bert_inputs(3))
     names = [op.name for op in traced.select("forward") if op.module == "loss"]
     assert "nll_loss_forward" not in names  # the network computes its own loss
     assert traced.macs(1, "backward") > 0
@@ -149,14 +153,14 @@ def test_images_with_a_step_per_sample(step: str) -> None:
 
 def test_images_with_one_step_for_all_samples() -> None:
     """The step is embedded once, so its work is independent of the batch."""
-    by_tensor = trace(Noisy(), example_inputs=(torch.zeros(2, 3, 8, 8), torch.tensor(7)))
-    by_number = trace(Noisy(), example_inputs=(torch.zeros(2, 3, 8, 8), 7))
+    by_tensor = trace_example(Noisy(), (torch.zeros(2, 3, 8, 8), torch.tensor(7)))
+    by_number = trace_example(Noisy(), (torch.zeros(2, 3, 8, 8), 7))
     per_sample = 8 * 8 * 4 * 27 + 8 * 8 * 4 * 3
     assert by_tensor.macs(5) == by_number.macs(5) == 5 * per_sample + 16
 
 
 def test_arguments_and_keywords_together() -> None:
-    traced = trace(Noisy(), example_inputs=((torch.zeros(2, 3, 8, 8),), {"step": torch.zeros(2, dtype=torch.int64)}))
+    traced = trace_example(Noisy(), ((torch.zeros(2, 3, 8, 8),), {"step": torch.zeros(2, dtype=torch.int64)}))
     assert traced.macs(1) == 8 * 8 * 4 * 27 + 16 + 8 * 8 * 4 * 3
 
 
@@ -164,14 +168,14 @@ def test_batch_in_another_dimension() -> None:
     model = nn.GRU(D, D)  # time, batch, features
     per_sample = T * 6 * D * D
     by_shape = trace(model, [Input.parse(f"{T}xNx{D}")])
-    by_example = trace(model, example_inputs=torch.zeros(T, 3, D), batch_dim=1)
-    by_name = trace(model, example_inputs=torch.zeros(T, 3, D), batch_dim={"input": 1})
+    by_example = trace_example(model, torch.zeros(T, 3, D), batch_dim=1)
+    by_name = trace_example(model, torch.zeros(T, 3, D), batch_dim={"input": 1})
     assert by_shape.macs(4) == by_example.macs(4) == by_name.macs(4) == 4 * per_sample
     assert by_shape.sample_shape == (T, D)
 
 
 def test_lists_of_samples_and_targets_fix_the_batch() -> None:
-    traced = trace(Detector(), example_inputs=detector_inputs())
+    traced = trace_example(Detector(), detector_inputs())
     convs = (10 * 12 + 8 * 8) * 4 * 27
     assert traced.macs(2) == convs + 2 * 16
     assert traced.fixed_batch == 2
@@ -184,7 +188,7 @@ def test_example_values_do_not_change_the_network() -> None:
     model = Detector()
     before = {name: p.clone() for name, p in model.named_parameters()}
     model.eval()
-    trace(model, example_inputs=detector_inputs())
+    trace_example(model, detector_inputs())
     assert not model.training
     assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
 
@@ -194,13 +198,13 @@ def test_network_that_mixes_samples_uses_the_example_batch() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x @ x.T
 
-    traced = trace(Mixes(), example_inputs=torch.zeros(6, 4), loss="sum", inputs_require_grad=True)
+    traced = trace_example(Mixes(), torch.zeros(6, 4), loss="sum", inputs_require_grad=True)
     assert (traced.macs(), traced.fixed_batch) == (6 * 6 * 4, 6)
 
 
 def test_example_without_tensors_is_refused() -> None:
     with pytest.raises(InputError, match=r"no tensor[\s\S]*tuple of arguments"):
-        trace(nn.Linear(3, 3), example_inputs={"x": 3})
+        trace_example(nn.Linear(3, 3), {"x": 3})
 
 
 def test_generated_tokens_are_valid_for_every_embedding() -> None:
@@ -306,7 +310,7 @@ def test_failing_inputs_of_a_file(file: str) -> None:
 
 def error_of(model: nn.Module, *words: str) -> TraceError:
     with pytest.raises(TraceError) as refused:
-        trace(model, [Input.parse(word) for word in words], network="mine")
+        trace(model, [Input.parse(word) for word in words], origin=Origin("mine"))
     return refused.value
 
 
@@ -353,7 +357,7 @@ def test_data_dependent_network_asks_for_values() -> None:
     error = error_of(Decides(), "6")
     assert "depends on the values" in error.message + error.hint
     assert "--inputs" in error.hint
-    assert trace(Decides(), example_inputs=torch.ones(3, 6)).macs(3) == 3 * 24
+    assert trace_example(Decides(), torch.ones(3, 6)).macs(3) == 3 * 24
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from chronograd.count.tracing import trace
+from chronograd.count.calls import Call
+from chronograd.count.tracing import Origin, trace
 from chronograd.errors import InputError, TraceError
 
 
@@ -126,7 +127,7 @@ def test_zoo_network_is_restored() -> None:
         model = Fragile("backward")
     before = {name: state for name, state in model_state(model).items() if not name.startswith("buffer")}
     with pytest.raises(TraceError):
-        trace(model, [(8,)], is_ours=True)
+        trace(model, [(8,)], origin=Origin("ours", lambda: Fragile("backward")))
     assert before.items() <= model_state(model).items()
     assert all(p.grad is None for p in model.parameters())
 
@@ -205,13 +206,13 @@ def test_legacy_weight_norm() -> None:
     assert trace(model, [(3, 8, 8)]).params == 3 * 4 * 9 + 4 + 4
 
 
-def has_failed(model: nn.Module, **how: Any) -> None:
+def has_failed(model: nn.Module, example: Tensor | None = None, **how: Any) -> None:
     with pytest.raises(TraceError):
-        trace(model, [] if "example_inputs" in how else [(8,)], **how)
+        trace(model, [(8,)] if example is None else Call.of_example(example, model), **how)
 
 
 @pytest.mark.parametrize("where", ["forward", "values", "shapes", "backward"])
-@pytest.mark.parametrize("how", [{}, {"fixed_batch": 2}, {"example_inputs": torch.ones(2, 8, device="meta")}])
+@pytest.mark.parametrize("how", [{}, {"fixed_batch": 2}, {"example": torch.ones(2, 8, device="meta")}])
 def test_failed_count_frees_the_network(where: str, how: dict[str, Any]) -> None:
     """Even before the garbage collector runs: the error is in no reference cycle."""
     model = Fragile(where)
@@ -230,7 +231,7 @@ def test_errors_state_a_remedy() -> None:
     with pytest.raises(TraceError, match=r"parameters without a shape: weight[\s\S]*call it once"):
         trace(nn.LazyLinear(3), [(4,)])
     with pytest.raises(TraceError, match=r"raised Bang: forward \(test_nothing_changed"):
-        trace(Fragile("forward"), [(8,)], network="mine")
+        trace(Fragile("forward"), [(8,)], origin=Origin("mine"))
     with pytest.raises(TraceError, match=r"depends on the values"):
         trace(Fragile("values"), [(8,)])
     with pytest.raises(InputError, match="mode is 'train'"):

@@ -15,6 +15,7 @@ from chronograd.count import packaged
 from chronograd.count.cached import cached_trace
 from chronograd.count.network import trace_network
 from chronograd.count.packed import of_tables, tables
+from chronograd.count.settings import TraceSettings
 from chronograd.data.trace_job import trace_layouts
 from chronograd.errors import NotFoundError
 from chronograd.models import names, registry
@@ -98,12 +99,17 @@ def test_package_is_small() -> None:
         ({}, {"input_dtype": "int64"}),
         ({}, {"param_dtype": "bf16"}),
         ({}, {"inputs": ("3x32x32",)}),
-        ({}, {"batch_dim": 1}),
     ],
 )
-def test_other_questions_have_no_packaged_trace(options: dict[str, Any], settings: dict[str, Any]) -> None:
+def test_other_questions_have_no_packaged_trace(options: dict[str, Any], settings: TraceSettings) -> None:
     assert packaged.find("resnet20", options, settings) is None
-    usual = {"input_shape": (3, 32, 32), "num_classes": 10, "input_dtype": None, "inputs": (), "channels_last": True}
+    usual: TraceSettings = {
+        "input_shape": (3, 32, 32),
+        "num_classes": 10,
+        "input_dtype": None,
+        "inputs": (),
+        "channels_last": True,
+    }
     assert packaged.find("resnet20", {}, usual) is not None
 
 

@@ -13,18 +13,19 @@ import sys
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import platformdirs
 
 from chronograd.count import packaged, packed
+from chronograd.count.settings import DEFAULTS, TraceSettings
 from chronograd.files import as_asked, write_aside
 from chronograd.inputs import is_reference
 from chronograd.models import names
 from chronograd.trace import VERSION, Trace
 
 
-def cached_trace(reference: str, options: dict[str, Any] | None = None, **settings: Any) -> Trace:
+def cached_trace(reference: str, options: dict[str, Any] | None = None, **settings: Unpack[TraceSettings]) -> Trace:
     """Return the result of `trace_network`: a packaged trace if one fits, else one from the cache folder (XDG_CACHE_HOME).
 
     A network that the user wrote is traced each time, because its code may have changed. A damaged file is replaced. Arguments
@@ -37,7 +38,7 @@ def cached_trace(reference: str, options: dict[str, Any] | None = None, **settin
     if library == "function" or any(is_reference(word) for word in settings.get("inputs", ())):
         return _traced(reference, options, settings)
     versions = [VERSION, _source(), sys.version, *(_version(name) for name in ("torch", "chronograd", library))]
-    key = json.dumps([reference, options or {}, sorted(settings.items()), versions], default=str)
+    key = json.dumps([reference, options or {}, sorted((DEFAULTS | settings).items()), versions], default=str)
     name = f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.trace"
     path = Path(platformdirs.user_cache_path("chronograd")) / "traces" / name
     if path.exists():
@@ -52,7 +53,7 @@ def cached_trace(reference: str, options: dict[str, Any] | None = None, **settin
     return made
 
 
-def _traced(reference: str, options: dict[str, Any] | None, settings: dict[str, Any]) -> Trace:
+def _traced(reference: str, options: dict[str, Any] | None, settings: TraceSettings) -> Trace:
     names.require_library(reference)
     from chronograd.count.network import trace_network
 

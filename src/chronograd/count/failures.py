@@ -20,7 +20,7 @@ from chronograd.errors import ChronogradError, TraceError
 _MAX_LETTERS = 400
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent.parent)
-_EXAMPLE = "--inputs FILE.py:example_inputs (example_inputs= in Python)"
+_EXAMPLE = "--inputs FILE.py:example_inputs (inputs= in Python)"
 # torch's messages for a tensor without values, or for a result whose shape depends on values.
 _NO_VALUES = re.compile(
     r"meta tensor|tensor\.item\(\)|data-dependent|_local_scalar_dense|data-independent|no fake impl|'Meta' backend|with Meta tensors|\bmeta device\b",

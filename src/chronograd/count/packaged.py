@@ -17,44 +17,35 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.count.packed import of_tables, tables
+from chronograd.count.settings import DEFAULTS, TraceSettings
 from chronograd.files import without_collection, write_aside
 from chronograd.models import names
 from chronograd.trace import Trace
 
 FOLDER = resources.files("chronograd.models") / "traces"
-# All other settings of `trace_network` must have their defaults.
+# All other settings must have their defaults.
 VARIED = ("input_shape", "num_classes", "mode", "channels_last")
-_DEFAULTS: dict[str, Any] = {
-    "mode": "training",
-    "channels_last": False,
-    "inputs": (),
-    "batch_dim": 0,
-    "loss": "cross_entropy",
-    "fixed_batch": None,
-    "input_dtype": None,
-    "param_dtype": "fp32",
-}
 _SEPARATORS = (",", ":")
 
 
-def find(reference: str, options: dict[str, Any] | None, settings: dict[str, Any]) -> Trace | None:
-    """Return the packaged trace for these arguments of `trace_network`; None if there is none."""
+def find(reference: str, options: dict[str, Any] | None, settings: TraceSettings) -> Trace | None:
+    """Return the packaged trace for these arguments of `cached_trace`; None if there is none."""
     if options or (wanted := _varied(reference, settings)) is None:
         return None
     for variant, read in _variants(reference):
         if variant == wanted:
-            trace: Trace = read()
+            trace = read()
             trace.network = reference
             return trace
     return None
 
 
-def settings_of(reference: str) -> list[dict[str, Any]]:
-    """Return the settings of all packaged traces of a network, as arguments of `trace_network`."""
+def settings_of(reference: str) -> list[TraceSettings]:
+    """Return the settings of all packaged traces of a network."""
     return [variant for variant, _ in _variants(reference)]
 
 
-def write(folder: Path, reference: str, traces: Sequence[tuple[dict[str, Any], Trace]]) -> None:
+def write(folder: Path, reference: str, traces: Sequence[tuple[TraceSettings, Trace]]) -> None:
     """Write the traces of a network, each with its settings, and replace those in the folder."""
     lines: list[Any] = [[variant for variant, _ in traces], *(_columns(trace) for _, trace in traces)]
     text = "\n".join(json.dumps(line, separators=_SEPARATORS) for line in lines)
@@ -62,30 +53,27 @@ def write(folder: Path, reference: str, traces: Sequence[tuple[dict[str, Any], T
     write_aside(folder / _file(reference), packed)
 
 
-def _varied(reference: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+def _varied(reference: str, settings: TraceSettings) -> TraceSettings | None:
     """Return the settings that distinguish traces of a network; None for a network or a setting without packaged traces."""
     network = names.known(reference)
     if network is None:
         return None
-    shape = tuple(settings.get("input_shape") or network.shape)
-    stated = {
-        key: value for key, value in settings.items() if value is not None and key not in ("input_shape", "num_classes")
-    }
-    if len(shape) == 1 and stated.get("input_dtype") == "int64":  # the type of tokens
-        del stated["input_dtype"]
-    full = {**_DEFAULTS, **stated, "inputs": tuple(stated.get("inputs", ()))}
-    if any(full[key] != _DEFAULTS.get(key) for key in full if key not in VARIED):
+    full = DEFAULTS | settings
+    shape = list(full["input_shape"] or network.shape)
+    if len(shape) == 1 and full["input_dtype"] == "int64":  # the type of tokens
+        full["input_dtype"] = None
+    full["inputs"] = tuple(full["inputs"])
+    if any(value != DEFAULTS.get(name) for name, value in full.items() if name not in VARIED):
         return None
-    classes = network.classes and (settings.get("num_classes") or network.classes)
     return {
-        "input_shape": list(shape),
-        "num_classes": classes,
+        "input_shape": shape,
+        "num_classes": network.classes and (full["num_classes"] or network.classes),
         "mode": full["mode"],
         "channels_last": full["channels_last"],
     }
 
 
-def _variants(reference: str) -> Iterator[tuple[dict[str, Any], Callable[[], Trace]]]:
+def _variants(reference: str) -> Iterator[tuple[TraceSettings, Callable[[], Trace]]]:
     """Yield the settings of each trace of a network and a function that reads the trace."""
     path = FOLDER / _file(names.resolved(reference))
     if not path.is_file():

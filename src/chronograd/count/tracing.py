@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,42 +42,43 @@ class _Way:
     is_real: bool = False
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The name of a network, and a function that builds it again with real weights.
+
+    A network with `build` is on the meta device. `trace` runs this network itself instead of a copy.
+    """
+
+    name: str
+    build: Callable[[], nn.Module] | None = None
+
+
 def trace(
     model: nn.Module,
-    input_shapes: Sequence[Sequence[int] | Input] = (),
+    inputs: Call | Sequence[Sequence[int] | Input],
     *,
-    example_inputs: Any = None,
-    batch_dim: int | Mapping[str, int | None] = 0,
-    network: str = "",
-    input_dtypes: Sequence[torch.dtype] | None = None,
+    origin: Origin | None = None,
     mode: str = "training",
     loss: str = "cross_entropy",
     fixed_batch: int | None = None,
     inputs_require_grad: bool = False,
     channels_last: bool = False,
-    is_ours: bool = False,
-    build: Callable[[], nn.Module] | None = None,
 ) -> Trace:
     """Run a network once on the meta device and record its work.
 
     Args:
-        model: any module, on any device; it is neither changed nor copied in memory.
-        input_shapes: shape of each positional input without the batch dimension, or an `Input`, which may state a keyword, a
-            type and another place for the batch.
-        example_inputs, batch_dim: the inputs themselves, in place of shapes, and the place of their batch; see
-            `Call.of_example`. If the work cannot be stated for every batch, the trace is valid for the batch of the example. If
-            it depends on values, the network runs on them.
-        network: reference to store in the trace.
-        input_dtypes: by default int64 for a network that begins with an embedding, else that of the first floating-point
-            parameter.
+        model: any module, on any device; it is neither changed nor copied in memory, unless `origin` can build it.
+        inputs: shape of each positional input without the batch dimension, or an `Input`, which may state a keyword, a type and
+            another place for the batch. By default the type is int64 for a network that begins with an embedding, else that of
+            the first floating-point parameter. For the inputs themselves, see `Call.of_example`: if the work cannot be stated
+            for every batch, the trace is valid for the batch of the example. If it depends on values, the network runs on them.
+        origin: by default the name of the class.
         mode: `training` (training mode: forward, loss, backward) or `inference` (evaluation mode, forward, no gradients).
         loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs. If the network
             itself returns a loss, as with targets, that is differentiated.
         fixed_batch: trace at this one batch; for networks that loop over or mix their samples.
         inputs_require_grad: also compute the gradient of floating inputs, as inside a larger network.
         channels_last: use channels last in memory for images and convolutions, as training.channels_last does.
-        is_ours: the model is on meta already and may be changed, so no copy is made.
-        build: creates the model again, with real weights; for a model on meta whose work depends on values.
 
     Raises: TraceError if the network raises, needs real values, or its work is not affine in the batch. In every case the
         model, its hooks and the process stay unchanged.
@@ -89,14 +90,10 @@ def trace(
         raise InputError(f"loss is {loss!r}", f"one of {', '.join(LOSSES)}")
     if fixed_batch is not None and fixed_batch < 1:
         raise InputError(f"fixed_batch is {fixed_batch}", "at least 1")
-    name = network or type(model).__name__
-    check_modules(model, name)
-    if example_inputs is not None:
-        call = Call.of_example(example_inputs, model, batch_dim)
-    else:
-        call = Call.of_inputs(input_shapes, list(input_dtypes or [dtype_of(model)] * len(input_shapes)))
-
-    asked = _Traced(model, call, name, mode, loss, inputs_require_grad, channels_last, is_ours, build)
+    origin = origin or Origin(type(model).__name__)
+    check_modules(model, origin.name)
+    call = inputs if isinstance(inputs, Call) else Call.of_inputs(inputs, [dtype_of(model)] * len(inputs))
+    asked = _Traced(model, call, origin, mode, loss, inputs_require_grad, channels_last)
     return _first_way(partial(_traced, asked), call, fixed_batch)
 
 
@@ -151,19 +148,17 @@ class _Traced:
 
     model: nn.Module
     call: Call
-    name: str
+    origin: Origin
     mode: str
     loss: str
     inputs_require_grad: bool
     channels_last: bool
-    is_ours: bool
-    build: Callable[[], nn.Module] | None
 
 
 def _traced(asked: _Traced, way: _Way) -> Trace:
     """Run a network in one way. Raises as `trace`."""
-    model, call, name, mode, loss = asked.model, asked.call, asked.name, asked.mode, asked.loss
-    result = Trace(name, mode, loss if mode == "training" else "none", [])
+    model, call, origin, mode, loss = asked.model, asked.call, asked.origin, asked.mode, asked.loss
+    result = Trace(origin.name, mode, loss if mode == "training" else "none", [])
     result.versions = {"torch": str(torch.__version__)}
     result.channels_last = asked.channels_last
     result.fixed_batch = None if way.is_symbolic else way.batch
@@ -173,7 +168,10 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
     run = model
     try:
         with torch.inference_mode(False), _without_mkldnn(way):
-            run = _real_copy(model, asked.build) if way.is_real else model if asked.is_ours else _meta_copy(model, name)
+            if way.is_real:
+                run = origin.build() if origin.build else copy.deepcopy(model)
+            elif origin.build is None:
+                run = _meta_copy(model, origin.name)
             run.train(mode == "training")
             if asked.channels_last:
                 run.to(memory_format=torch.channels_last)
@@ -194,11 +192,11 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
             result.inputs = [recorder.add_tensor(t, role="input") for t in inputs]
             result.input_shapes = [result.tensors[i].shape for i in result.inputs]
             inputs.clear()
-            with explained(run, call, name):
+            with explained(run, call, origin.name):
                 _run(run, given, recorder, LOSSES[loss])
     finally:
         recorder.forget()
-        if run is not model or asked.is_ours:
+        if run is not model or origin.build:
             for p in run.parameters():
                 p.grad = None
     return result
@@ -213,10 +211,6 @@ def _without_mkldnn(way: _Way) -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
-
-
-def _real_copy(model: nn.Module, build: Callable[[], nn.Module] | None) -> nn.Module:
-    return copy.deepcopy(model) if build is None else build()
 
 
 def _check_size(slot: Slot, way: _Way) -> None:
@@ -240,7 +234,7 @@ def _warm_up() -> None:
     global _is_warm
     if not _is_warm:
         _is_warm = True
-        trace(nn.Linear(1, 1, device="meta"), [(1,)], is_ours=True)
+        trace(nn.Linear(1, 1), [(1,)])
 
 
 def _run(model: nn.Module, given: list[Any], recorder: Recorder, loss: Loss) -> None:
@@ -333,5 +327,5 @@ def _meta_copy(model: nn.Module, name: str) -> nn.Module:
     except Exception as error:
         raise TraceError(
             f"{name} cannot be copied: {type(error).__name__}: {error}",
-            "build it on the device meta and pass is_ours=True, which traces the network itself",
+            "count it by name, such as FILE.py:FUNCTION: it is then built without weights and not copied",
         ) from error

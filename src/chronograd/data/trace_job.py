@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from chronograd.count.settings import TraceSettings
 from chronograd.data.datasets import TASKS, card, check_task
 from chronograd.errors import InputError
 from chronograd.job import INPUTS, Job
@@ -43,19 +43,16 @@ def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> T
 
     data = card(job.data)
     check_task(job, data)
-    if job.network.inputs or job.data.name == INPUTS:
-        taken: dict[str, Any] = {"inputs": job.network.inputs, "num_classes": job.data.classes}
-    else:
-        taken = {"input_shape": data.shape, "num_classes": data.num_classes}
-        taken |= {"input_dtype": "int64"} if job.is_text else {}
-    return cached_trace(
-        job.network.name,
-        dict(job.network.options),
-        **taken,
-        mode=mode or job.mode,
-        channels_last=job.training.channels_last,
-        **({"param_dtype": job.training.param_dtype} if job.training.is_pure else {}),
+    settings = TraceSettings(
+        mode=mode or job.mode, channels_last=job.training.channels_last, param_dtype=job.training.param_dtype
     )
+    if job.network.inputs or job.data.name == INPUTS:
+        settings |= {"inputs": job.network.inputs, "num_classes": job.data.classes}
+    else:
+        settings |= {"input_shape": data.shape, "num_classes": data.num_classes}
+        if job.is_text:
+            settings["input_dtype"] = "int64"
+    return cached_trace(job.network.name, dict(job.network.options), **settings)
 
 
 def trace_layouts(job: Job, saved: Path | None = None) -> list[Trace]:

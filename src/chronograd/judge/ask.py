@@ -62,9 +62,8 @@ def _traced(job: Job, mode: str) -> Trace:
         return trace_job(job, mode=mode)
     from chronograd.count.cached import cached_trace
 
-    held = {"param_dtype": job.training.param_dtype} if job.training.is_pure else {}
     return cached_trace(name, dict(job.network.options), input_shape=data.shape, num_classes=data.classes, mode=mode,
-                        channels_last=job.training.channels_last, **held)  # fmt: skip
+                        channels_last=job.training.channels_last, param_dtype=job.training.param_dtype)  # fmt: skip
 
 
 def job_of_network(name: str, input_shape: Sequence[int] | None = None) -> Job:

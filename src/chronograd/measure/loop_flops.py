@@ -67,17 +67,17 @@ class Calls:
         return flops * self._sum_of_samples / self.samples / self.num_steps
 
     def _traced(self, leaves: list[Any], spec: TreeSpec, tensors: list[torch.Tensor]) -> float:
-        from chronograd.count.tracing import trace
+        from chronograd.count.calls import Call
+        from chronograd.count.tracing import Origin, trace
 
         called = _Called(self.network, leaves, spec)
         try:
             counted = trace(
                 called,
-                [tuple(t.shape[1:]) for t in tensors],
-                input_dtypes=[t.dtype for t in tensors],
+                Call.of_inputs([t.shape[1:] for t in tensors], [t.dtype for t in tensors]),
+                origin=Origin(type(self.network).__name__),
                 loss="sum",
                 fixed_batch=self.samples,
-                network=type(self.network).__name__,
             )
         except TraceError as error:
             try:
