@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import cast
 
@@ -133,44 +134,46 @@ class EncoderBlock(nn.Module):
         return cast(Tensor, self.norm(x_BTD + self.drop(self.perceptron(x_BTD))))
 
 
+@dataclass(eq=False, repr=False)
 class Transformer(nn.Module):
     """BERT, or a decoder like GPT-2's or OPT's: tokens (B, T) to scores (B, T, vocab).
 
-    The output matrix is the embedding. With `classes`, BERT scores the whole sequence instead, (B, classes).
+    The output matrix is the embedding. With `classes`, BERT scores the whole sequence instead, (B, classes). The fields are the
+    options of the network.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        *,
-        layers: int,
-        width: int,
-        heads: int,
-        ffn: int = 0,
-        vocab: int,
-        sequence: int,
-        dropout: float = 0.1,
-        classes: int = 0,
-        attention: str = "eager",
-    ) -> None:
+    kind: str
+    _: KW_ONLY
+    layers: int
+    width: int
+    heads: int
+    ffn: int = 0
+    vocab: int
+    sequence: int
+    dropout: float = 0.1
+    classes: int = 0
+    attention: str = "eager"
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.kind, self.classes = kind, classes
-        is_fused = check_attention(attention) == "fused"
-        blocks = [EncoderBlock(kind, width, heads, ffn or 4 * width, dropout, is_fused) for _ in range(layers)]
-        self.tokens = nn.Embedding(vocab, width)
+        kind, width, dropout = self.kind, self.width, self.dropout
+        is_fused = check_attention(self.attention) == "fused"
+        ffn = self.ffn or 4 * width
+        blocks = [EncoderBlock(kind, width, self.heads, ffn, dropout, is_fused) for _ in range(self.layers)]
+        self.tokens = nn.Embedding(self.vocab, width)
         # OPT's positions start at 2.
-        self.positions = nn.Embedding(sequence + (2 if kind == "opt" else 0), width)
+        self.positions = nn.Embedding(self.sequence + (2 if kind == "opt" else 0), width)
         self.drop = nn.Dropout(0.0 if kind == "opt" else dropout)
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width)
         if kind == "bert":
             self.types = nn.Embedding(2, width)
-        if classes:
-            self.pooled = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, classes))
+        if self.classes:
+            self.pooled = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, self.classes))
             return
         if kind == "bert":
             self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
-        self.head = nn.Linear(width, vocab, bias=kind == "bert")
+        self.head = nn.Linear(width, self.vocab, bias=kind == "bert")
         self.head.weight = self.tokens.weight
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
@@ -282,43 +285,46 @@ class SwitchBlock(nn.Module):
     # + (2 * 24 + 3 * 24 + 2) * 1024 + 2 * 32 * 32
     params=5_300_514_816,
 )
+@dataclass(eq=False, repr=False, kw_only=True)
 class Switch(nn.Module):
     """Encoder and decoder in T5's XL shape, with four experts in every second block.
 
-    Both read the same tokens (B, T) and have `layers` blocks each; the output is scores (B, T, vocab).
+    Both read the same tokens (B, T) and have `layers` blocks each; the output is scores (B, T, vocab). The fields are the
+    options of the network.
     """
 
-    def __init__(
-        self,
-        *,
-        layers: int = 24,
-        width: int = 1024,
-        heads: int = 32,
-        head_size: int = 128,
-        ffn: int = 16_384,
-        num_experts: int = 4,
-        capacity: int = 64,
-        vocab: int = 32_128,
-        dropout: float = 0.1,
-    ) -> None:
+    layers: int = 24
+    width: int = 1024
+    heads: int = 32
+    head_size: int = 128
+    ffn: int = 16_384
+    num_experts: int = 4
+    capacity: int = 64
+    vocab: int = 32_128
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
         super().__init__()
+        width, heads, dropout = self.width, self.heads, self.dropout
 
         def feed(i: int) -> nn.Module:
             if i % 2:
-                return Experts(width, ffn, num_experts, capacity)
-            return Perceptron(width, ffn, F.relu, bias=False)
+                return Experts(width, self.ffn, self.num_experts, self.capacity)
+            return Perceptron(width, self.ffn, F.relu, bias=False)
 
         def blocks(is_decoder: bool) -> nn.ModuleList:
-            inner = heads * head_size
-            return nn.ModuleList(SwitchBlock(width, heads, inner, feed(i), dropout, is_decoder) for i in range(layers))
+            inner = heads * self.head_size
+            return nn.ModuleList(
+                SwitchBlock(width, heads, inner, feed(i), dropout, is_decoder) for i in range(self.layers)
+            )
 
-        self.tokens = nn.Embedding(vocab, width)
+        self.tokens = nn.Embedding(self.vocab, width)
         self.encoder, self.decoder = blocks(False), blocks(True)
         # Bias of scores by distance: 32 buckets, learned in the first block of each side and shared by the others.
         self.distances = nn.ModuleList(nn.Embedding(32, heads) for _ in range(2))
         self.norms = nn.ModuleList(RootMeanSquareNorm(width) for _ in range(2))
         self.drop = nn.Dropout(dropout)
-        self.head = nn.Linear(width, vocab, bias=False)
+        self.head = nn.Linear(width, self.vocab, bias=False)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         length = tokens_BT.shape[1]

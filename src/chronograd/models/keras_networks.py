@@ -29,8 +29,9 @@ def convolution_biases(network: nn.Module) -> dict[str, int]:
     input_shape=(3, 224, 224),
     num_classes=10,
     paper="Tan & Le 2019, arXiv:1905.11946",
-    params=4_020_358,  # 4,007,548 of the body + 1280 * 10 + 10
-    source="Keras prints 4,062,381 with 42,016 running statistics and 7 of the input normalisation",
+    # Keras prints 4,062,381 with 42,016 running statistics and 7 of the input normalisation: 4,007,548 of
+    # the body + 1280 * 10 + 10.
+    params=4_020_358,
     keras_extra=normalised_input,
 )
 def efficientnet_b0_keras(num_classes: int = 10) -> nn.Module:
@@ -44,8 +45,9 @@ def efficientnet_b0_keras(num_classes: int = 10) -> nn.Module:
     input_shape=(3, 224, 224),
     num_classes=10,
     paper="He et al. 2015, arXiv:1512.03385",
-    params=23_549_222,  # 23,508,032 of the body + 2048 * 20 + 20 + 20 * 10 + 10
-    source="Keras prints 23,628,902 with 53,120 running statistics and 26,560 convolution biases",
+    # Keras prints 23,628,902 with 53,120 running statistics and 26,560 convolution biases: 23,508,032 of the
+    # body + 2048 * 20 + 20 + 20 * 10 + 10.
+    params=23_549_222,
     keras_extra=convolution_biases,
 )
 def resnet50_keras(num_classes: int = 10, in_channels: int = 3) -> nn.Module:

@@ -20,7 +20,6 @@ from chronograd.models.registry import register
     paper="LeCun et al. 1998, Proc. IEEE 86 (11)",
     params=61_706,  # 156 + 2,416 + 48,120 + 10,164 + 850
     macs=416_520,  # 784 * 6 * 25 + 100 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10
-    source="computed from the layer shapes",
 )
 def lenet5(num_classes: int = 10, in_channels: int = 1, image_size: int = 28) -> nn.Module:
     """Return the network. Two pixels of padding turn an image of 28 x 28 into the paper's 32 x 32."""

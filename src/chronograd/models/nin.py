@@ -23,8 +23,7 @@ def mlpconv(in_channels: int, channels: int, out: int, kernel: int, stride: int,
     "nin",
     input_shape=(3, 224, 224),
     paper="Lin et al. 2013, arXiv:1312.4400",
-    params=7_595_176,
-    source="Qi, Sparks, Talwalkar, PALEO, ICLR 2017: its NiN",
+    params=7_595_176,  # of the NiN of PALEO: Qi, Sparks, Talwalkar, ICLR 2017
 )
 def nin(num_classes: int = 1000, in_channels: int = 3, ceil_mode: bool = True) -> nn.Module:
     """Return the network. `ceil_mode` also pools the remaining border, as the authors' Caffe does; PALEO drops the border."""

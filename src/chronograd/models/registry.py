@@ -23,7 +23,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -42,13 +42,6 @@ KerasExtra = Callable[[nn.Module], dict[str, int]]
 _B = TypeVar("_B", bound=Builder)
 
 
-class PublishedFigure(NamedTuple):
-    """A published figure of a network, and its source."""
-
-    value: int
-    source: str
-
-
 @dataclass(frozen=True)
 class NetworkSpec:
     """Input, output and published figures of a network.
@@ -57,7 +50,7 @@ class NetworkSpec:
         input_shape: shape of one sample, such as (3, 224, 224); None if the network does not define it.
         input_dtype: `float32` for images, `int64` for tokens.
         num_classes: outputs per sample (vocabulary of a language model); None if it is not a classifier.
-        published: published `params` and `macs` of the network without options.
+        params, macs: published figures of the network without options.
         keras_extra: for a network, the parameters that Keras counts in addition to `parameters()` and the
             running statistics of batch norm.
         inputs: tensors that it takes instead of one of `input_shape`, as `chronograd.inputs` reads them.
@@ -68,7 +61,8 @@ class NetworkSpec:
     input_dtype: str = "float32"
     num_classes: int | None = 1000
     paper: str = ""
-    published: Mapping[str, PublishedFigure] = field(default_factory=dict)
+    params: int | None = None
+    macs: int | None = None
     keras_extra: KerasExtra | None = None
     inputs: tuple[str, ...] = ()
 
@@ -101,7 +95,6 @@ def register(
     paper: str,
     params: int | None = None,
     macs: int | None = None,
-    source: str = "computed from the layer shapes of the paper",
     num_classes: int | None = 1000,
     input_dtype: str = "float32",
     keras_extra: KerasExtra | None = None,
@@ -109,13 +102,10 @@ def register(
     """Add a function to the zoo under `name`.
 
     The function may take `num_classes`, `in_channels`, `image_size` (one side of a square image), `sequence` and `vocab`;
-    `build` passes those that it takes. `source` is the origin of `params` and `macs` (at `input_shape`); they must be exact,
-    and a test checks them.
+    `build` passes those that it takes. `params` and `macs` (at `input_shape`) must be exact, and a test checks them. Without a
+    comment on their source they follow from the layer shapes of the paper.
     """
-    published = {
-        key: PublishedFigure(value, source) for key, value in (("params", params), ("macs", macs)) if value is not None
-    }
-    entered = NetworkSpec(name, input_shape, input_dtype, num_classes, paper, published, keras_extra)
+    entered = NetworkSpec(name, input_shape, input_dtype, num_classes, paper, params, macs, keras_extra)
 
     def enter(builder: _B) -> _B:
         assert name not in _ZOO, f"two networks have the name {name}"
@@ -199,7 +189,7 @@ def _with_options(found: NetworkSpec, options: Mapping[str, Any]) -> NetworkSpec
     elif shape is not None and len(shape) == 1:
         shape = (options.get("sequence", shape[0]),)
     classes = options.get("num_classes", options.get("vocab", found.num_classes))
-    return replace(found, input_shape=shape, num_classes=classes, published={})
+    return replace(found, input_shape=shape, num_classes=classes, params=None, macs=None)
 
 
 # -- resolving references ---------------------------------------------------------------------------

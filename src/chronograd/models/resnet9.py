@@ -42,7 +42,6 @@ class Residual(nn.Module):
     paper="D. Page, How to train your ResNet, 2018",
     params=6_573_120,  # 9 * (3*64 + 64*128 + 2*128² + 128*256 + 256*512 + 2*512²) + 2 * (64 + 3*128 + 256 + 3*512) + 5,120
     macs=379_261_952,
-    source="computed from the layer shapes",
 )
 class ResNet9(nn.Module):
     """ResNet-9. The last pooling covers the remaining map, 4x4 for images of 32x32."""

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from chronograd.models.registry import register
 from chronograd.models.vgg import WIDTHS
 
-PALEO = "Qi et al., ICLR 2017, and its released networks"
-
 
 def conv(in_channels: int, out: int, kernel: int | tuple[int, int], stride: int = 1, same: bool = True) -> nn.Module:
     """Return a convolution and its ReLU; `same` preserves the image size at stride 1."""
@@ -38,8 +36,7 @@ def dense_head(in_channels: int, kernel: int, num_classes: int) -> nn.Module:
     "alexnet-v2",
     input_shape=(3, 224, 224),
     paper="Krizhevsky 2014, arXiv:1404.5997",
-    params=50_303_912,
-    source=PALEO,
+    params=50_303_912,  # of PALEO's released network
 )
 def alexnet_v2(num_classes: int = 1000, in_channels: int = 3, fourth_width: int = 384) -> nn.Module:
     """Return the network. `fourth_width` is 256 if PALEO splits the network over devices, as the paper of 2014 does."""
@@ -117,8 +114,7 @@ def mixed_8(i: int) -> nn.Module:
     "inception-v3-slim",
     input_shape=(3, 299, 299),
     paper="Szegedy et al. 2015, arXiv:1512.00567",
-    params=23_734_312,
-    source=PALEO,
+    params=23_734_312,  # of PALEO's released network
 )
 class InceptionV3(nn.Module):
     """Inception v3. Between 35 × 35 and 17 × 17, PALEO has one 3×3 convolution fewer than the paper."""

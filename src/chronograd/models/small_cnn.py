@@ -18,7 +18,6 @@ from chronograd.models.registry import register
     paper="Chollet, Keras examples, 2015",
     params=1_626_442,  # 896 + 18,496 + 1,605,760 + 1,290
     macs=16_835_200,  # 900 * 32 * 27 + 784 * 64 * 288 + 12,544 * 128 + 1,280
-    source="computed from the layer shapes",
 )
 def small_cnn(num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> nn.Module:
     side = (image_size - 4) // 2

@@ -140,8 +140,8 @@ register(
     "ssd-mobilenet-v1",
     input_shape=(3, IMAGE_SIZE, IMAGE_SIZE),
     paper="Liu et al. 2016, arXiv:1512.02325",
+    # Computed from the layer shapes of the public weights.
     params=9_468_996,
     macs=1_526_986_688,
     num_classes=20,
-    source="computed from the layer shapes of the public weights",
 )(SSD)

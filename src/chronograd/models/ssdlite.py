@@ -51,7 +51,6 @@ register(
     "ssdlite-mobilenet-v3",
     input_shape=(3, IMAGE_SIZE, IMAGE_SIZE),
     paper="Howard et al. 2019, arXiv:1905.02244",
-    params=3_440_060,
+    params=3_440_060,  # torchvision's documentation of its weights
     num_classes=90,
-    source="torchvision's documentation of its weights",
 )(SSDLite)
