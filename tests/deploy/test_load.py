@@ -19,7 +19,7 @@ from tests.deploy import onnx_models
 from tests.deploy.running import serving
 
 from chronograd.cli.main import main
-from chronograd.deploy.load import _fine_loop, arrivals, load
+from chronograd.deploy.load import RequestOptions, _fine_loop, arrivals, load
 from chronograd.deploy.protocol import read_request, write_answer
 from chronograd.errors import InputError, RunError
 from chronograd.record import Record
@@ -117,7 +117,7 @@ def test_open_loop_sends_without_waiting_for_answers() -> None:
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_failures_are_counted_but_not_timed(is_chunked: bool) -> None:
     with other(fails_every=4, delay_s=0.005, is_chunked=is_chunked) as url:
-        answer = load(url, connections=[2], seconds_each=0.8, warmup_s=0.0, is_binary=False)
+        answer = load(url, RequestOptions(is_binary=False), connections=[2], seconds_each=0.8, warmup_s=0.0)
     (record,) = answer.records.values()
     sent = record["offered_requests_per_s"].n or 0
     assert record.value("failed_requests") == pytest.approx(sent / 4, abs=2)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from chronograd.deploy.export_answer import _parity_section
-from chronograd.deploy.parity import OutputDifference, Parity
+from chronograd.deploy.parity import OutputDifference, Parity, Tolerance
 from chronograd.errors import ExportError
 
 ONE = np.float32(1)
 
 
 def difference(expected: list[float], given: list[float], rtol: float = 1e-3, atol: float = 1e-5) -> OutputDifference:
-    one = OutputDifference("logits", "random", rtol, atol)
+    one = OutputDifference("logits", "random", Tolerance(rtol, atol))
     one.add(np.array([expected], dtype=np.float32), np.array([given], dtype=np.float32))
     return one
 
@@ -40,7 +40,7 @@ def test_tolerance_matches_numpys_allclose() -> None:
     for scale in (1e-6, 1e-5, 1e-4, 1e-3):
         expected = drawn.normal(size=(3, 5)).astype(np.float32)
         given = (expected + scale * drawn.normal(size=(3, 5))).astype(np.float32)
-        one = OutputDifference("logits", "random", 1e-4, 1e-6)
+        one = OutputDifference("logits", "random", Tolerance(1e-4, 1e-6))
         one.add(expected, given)
         wide = expected.astype(np.float64), given.astype(np.float64)
         assert one.holds == np.allclose(wide[1], wide[0], rtol=1e-4, atol=1e-6)
@@ -76,7 +76,7 @@ def test_zero_tolerance_requires_equal_values() -> None:
 
 
 def test_output_of_another_shape_is_refused() -> None:
-    one = OutputDifference("logits", "random", 1e-3, 1e-5)
+    one = OutputDifference("logits", "random", Tolerance())
     with pytest.raises(ExportError, match=r"logits has shape \(2, 3\)"):
         one.add(np.zeros((4, 3), np.float32), np.zeros((2, 3), np.float32))
 
@@ -95,5 +95,5 @@ def test_tolerance_for_rounding_of_large_outputs_is_shown() -> None:
 
 
 def _lines(one: OutputDifference) -> list[str]:
-    parity = Parity(one.rtol, one.atol, (1,), [one], {one.kind: 1})
+    parity = Parity(one.tolerance, (1,), [one], {one.kind: 1})
     return list(_parity_section(parity).lines)

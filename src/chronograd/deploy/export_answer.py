@@ -20,7 +20,7 @@ from chronograd.deploy import parity as parities
 from chronograd.deploy import quantise
 from chronograd.deploy.export import EXAMPLES, OPSET, OPSETS, Graph, read_graph, require_onnx, write_onnx
 from chronograd.deploy.export_source import ExportSource, Preprocessed, Preprocessing
-from chronograd.deploy.parity import OutputDifference, Parity, Samples
+from chronograd.deploy.parity import OutputDifference, Parity, Samples, Tolerance
 from chronograd.deploy.quantise import How, ModelScore, Speed
 from chronograd.detect.suppression import CANDIDATES, MAX_OVERLAP, MIN_CANDIDATE_SCORE
 from chronograd.errors import InputError
@@ -68,8 +68,7 @@ def export(
     with_preprocessing: bool = False,
     batches: Sequence[int] = parities.BATCHES,
     num_samples: int | None = None,
-    rtol: float = parities.RTOL,
-    atol: float = parities.ATOL,
+    tolerance: Tolerance = parities.USUAL_TOLERANCE,
     int8: How | None = None,
 ) -> Answer:
     """Export a network and compare it with PyTorch on random samples and, if available, on those of its test split.
@@ -84,7 +83,7 @@ def export(
     Raises: InputError, ExportError; MissingExtraError.
     """
     require_onnx()
-    _check(path, opset, batches, num_samples, rtol, atol)
+    _check(path, opset, batches, num_samples, tolerance)
     if int8 == "static" and source.dataset is None:
         raise InputError(
             f"static quantisation needs samples of the training data: {source.why_no_data}",
@@ -105,9 +104,9 @@ def export(
         aside = Path(folder) / path.name
         graph = write_onnx(network, source.random(EXAMPLES, preprocessing).fed, aside, input_name=_input_name(source, preprocessing),
                            opset=opset, about=_about(source, preprocessing))  # fmt: skip
-        parity = parities.compare(aside, source.network, samples, batches=batches, rtol=rtol, atol=atol)
+        parity = parities.compare(aside, source.network, samples, batches=batches, tolerance=tolerance)
         if not parity.failure:
-            parity.unsteady = parities.unsteady(source.network, random, max(batches), rtol=rtol, atol=atol)
+            parity.unsteady = parities.unsteady(source.network, random, max(batches), tolerance)
         quantised = None
         if parity.holds:
             if int8 is not None:
@@ -117,7 +116,7 @@ def export(
     return _answer(source, path, graph, parity, quantised, preprocessing)
 
 
-def _check(path: Path, opset: int, batches: Sequence[int], num_samples: int | None, rtol: float, atol: float) -> None:
+def _check(path: Path, opset: int, batches: Sequence[int], num_samples: int | None, tolerance: Tolerance) -> None:
     """Raise InputError for invalid arguments, before anything is built."""
     if not path.absolute().parent.is_dir() or path.is_dir():
         raise InputError(f"cannot write {path}: its folder does not exist", "name a file in a folder that exists")
@@ -127,8 +126,10 @@ def _check(path: Path, opset: int, batches: Sequence[int], num_samples: int | No
         raise InputError(
             f"batches of {listed([str(one) for one in batches]) or 'no size'}", "write sizes of at least 1"
         )
-    if not (rtol >= 0 and atol >= 0):
-        raise InputError(f"the tolerance is rtol {rtol}, atol {atol}", "write numbers of at least 0")
+    if not (tolerance.rtol >= 0 and tolerance.atol >= 0):
+        raise InputError(
+            f"the tolerance is rtol {tolerance.rtol}, atol {tolerance.atol}", "write numbers of at least 0"
+        )
 
 
 def _input_name(source: ExportSource, preprocessing: Preprocessing | None) -> str:
@@ -208,6 +209,7 @@ def _answer(
     sections = [_parity_section(parity), _file_section(source, path, graph, parity, preprocessing)]
     if quantised is not None:
         sections.insert(1, _int8_section(quantised, graph))
+    tolerance = parity.tolerance
     notes = [] if source.dataset is not None else [f"compared on random inputs only: {source.why_no_data}"]
     if source.weights.startswith("initial"):
         notes.append(
@@ -215,7 +217,7 @@ def _answer(
         )
     return Answer(
         title=f"{source.name} as ONNX",
-        asked=[("weights", source.weights), ("tolerance", f"rtol {parity.rtol:g}, atol {parity.atol:g}")],
+        asked=[("weights", source.weights), ("tolerance", f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}")],
         sections=sections,
         data={
             "file": str(path) if parity.holds else None,
@@ -235,7 +237,7 @@ def _answer(
 
 
 def _parity_section(parity: Parity) -> Section:
-    asked = f"rtol {parity.rtol:g} and atol {parity.atol:g}"
+    asked = f"rtol {parity.tolerance.rtol:g} and atol {parity.tolerance.atol:g}"
     if parity.failure:
         takeaway = f"ONNX Runtime fails on a graph that was exported and checked: {parity.failure}."
     elif parity.holds:
@@ -296,7 +298,7 @@ def _tightest(parity: Parity) -> str:
         return "none"
     if factor == 0:
         return "zero: they are equal"
-    return f"rtol {upwards(factor * parity.rtol)}, atol {upwards(factor * parity.atol)}"
+    return f"rtol {upwards(factor * parity.tolerance.rtol)}, atol {upwards(factor * parity.tolerance.atol)}"
 
 
 def _file_section(

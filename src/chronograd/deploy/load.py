@@ -193,28 +193,52 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> byt
     return b"".join(chunks)
 
 
-def load(url: str, *, model: str | None = None, rates: Sequence[float] = (), connections: Sequence[int] = (),
-         seconds_each: float = 10.0, warmup_s: float = 1.0, rows: int = 1, shapes: Mapping[str, Sequence[int]] | None = None,
-         is_binary: bool = True, token: str | None = None, timeout_s: float = 30.0, seed: int = 0,
-         say: Callable[[str], None] = lambda _: None) -> Answer:  # fmt: skip
+@dataclass(frozen=True)
+class RequestOptions:
+    """Options of all requests.
+
+    Attributes:
+        model: its name; by default the only one of the server.
+        rows: of each request, if the first axis of an input may have any length.
+        shapes: of inputs by name, all axes, if others may have any length, too.
+        is_binary: send tensors as binary data, not as JSON.
+        token: of the server.
+        seed: of the random inputs, and of the arrivals of an open loop.
+    """
+
+    model: str | None = None
+    rows: int = 1
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    is_binary: bool = True
+    token: str | None = None
+    seed: int = 0
+
+
+def load(
+    url: str,
+    options: RequestOptions = RequestOptions(),
+    *,
+    rates: Sequence[float] = (),
+    connections: Sequence[int] = (),
+    seconds_each: float = 10.0,
+    warmup_s: float = 1.0,
+    timeout_s: float = 30.0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Answer:
     """Send requests to a server and time the answers: a record for each rate and each number of connections.
 
     Args:
         url: such as `http://127.0.0.1:8000`.
-        model: its name; by default the only one of the server.
         rates: requests per second of an open loop. `connections`: of a closed loop; one if neither is given.
         seconds_each: of each rate, after `warmup_s` that do not count.
-        rows: of each request, if the first axis of an input may have any length.
-        shapes: of inputs by name, all axes, if others may have any length, too.
-        token: of the server. `timeout_s`: a request fails after this time.
+        timeout_s: a request fails after this time.
 
     Raises: InputError, RunError where the server cannot be reached.
     """
     levels: list[tuple[Loop, float]] = [("open", rate) for rate in rates]
     levels += [("closed", count) for count in connections or ((1,) if not rates else ())]
     with asyncio.Runner(loop_factory=_fine_loop) as runner:
-        sent = _Requests(model, rows, shapes or {}, is_binary, seed)
-        return load_answer(*runner.run(_load(url, token, levels, sent, (warmup_s, seconds_each, timeout_s), say)))
+        return load_answer(*runner.run(_load(url, levels, options, warmup_s, seconds_each, timeout_s, say)))
 
 
 def _fine_loop() -> asyncio.AbstractEventLoop:
@@ -232,32 +256,21 @@ def _fine_loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(Selector())
 
 
-@dataclass(frozen=True)
-class _Requests:
-    """The requests to send: arguments as of `load`."""
-
-    model: str | None
-    rows: int
-    shapes: Mapping[str, Sequence[int]]
-    is_binary: bool
-    seed: int
-
-
 async def _load(
     url: str,
-    token: str | None,
     levels: Sequence[tuple[Loop, float]],
-    sent: _Requests,
-    times_s: tuple[float, float, float],
+    options: RequestOptions,
+    warmup_s: float,
+    seconds_each: float,
+    timeout_s: float,
     say: Callable[[str], None],
 ) -> tuple[Target, list[Measured]]:
-    """Send all requests. `times_s`: of the warm-up, of the measurement, and the time-out of a request."""
-    warmup_s, seconds_each, timeout_s = times_s
-    address, head = _address(url, token)
+    """Send all requests."""
+    address, head = _address(url, options.token)
     connection = Connection(*address)
     try:
         async with asyncio.timeout(timeout_s):
-            target = await _find(url, connection, head, sent)
+            target = await _find(url, connection, head, options)
     except (OSError, EOFError, ValueError) as error:  # TimeoutError is an OSError
         raise RunError(
             f"no answer from {url}: {error or type(error).__name__}",
@@ -272,7 +285,7 @@ async def _load(
         say(f"{target.model}: {one.label}, {seconds(warmup_s + seconds_each)}")
         drive = _open_loop if loop == "open" else _closed_loop
         with without_collection():  # a collection takes tens of milliseconds, in which no answer would be read
-            outcomes = await drive(target, address, level, warmup_s + seconds_each, timeout_s, sent.seed)
+            outcomes = await drive(target, address, level, warmup_s + seconds_each, timeout_s, options.seed)
         measured.append(Measured(loop, level, seconds_each, [o for o in outcomes if o.due >= warmup_s]))
     await asyncio.sleep(0)
     return target, measured
@@ -380,7 +393,7 @@ def _message(method: str, path: str, head: str, headers: Mapping[str, str] | Non
     return f"{method} {path} HTTP/1.1\r\n{head}{lines}\r\n".encode() + body
 
 
-async def _find(url: str, connection: Connection, head: str, sent: _Requests) -> Target:
+async def _find(url: str, connection: Connection, head: str, options: RequestOptions) -> Target:
     """Ask the server for its models, and make requests for one."""
 
     async def ask(method: str, path: str) -> Any:
@@ -395,7 +408,7 @@ async def _find(url: str, connection: Connection, head: str, sent: _Requests) ->
             raise InputError(f"{url}{path} answers with {status}: {str(data)[:200]}", "--model names another model")
         return data
 
-    model = sent.model
+    model = options.model
     if model is None:
         index = await ask("POST", "/v2/repository/index")
         names = sorted({one["name"] for one in index})
@@ -411,10 +424,10 @@ async def _find(url: str, connection: Connection, head: str, sent: _Requests) ->
         version = str((metadata.get("parameters") or {}).get("version") or "")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its metadata of {model} cannot be read: {error!r}") from None
-    random = np.random.default_rng(sent.seed)
+    random = np.random.default_rng(options.seed)
     messages = []
     for _ in range(DISTINCT):
-        headers, body = write_request(_inputs(specs, sent.rows, sent.shapes, random), is_binary=sent.is_binary)
+        headers, body = write_request(_inputs(specs, options.rows, options.shapes, random), is_binary=options.is_binary)
         messages.append(_message("POST", f"{path}/infer", head, headers, body))
     # One answer is read completely before any is timed.
     status, answered, body = await connection.ask(messages[0])
@@ -426,7 +439,7 @@ async def _find(url: str, connection: Connection, head: str, sent: _Requests) ->
     except ProtocolError as error:
         raise ValueError(f"its answer cannot be read: {error}") from None
     name = f"{server.get('name', '')} {server.get('version', '')}".strip()
-    return Target(url, model, version, sent.rows, name, messages, outputs)
+    return Target(url, model, version, options.rows, name, messages, outputs)
 
 
 def _inputs(

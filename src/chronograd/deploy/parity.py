@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ from chronograd.deploy.export import first_line, flat, require_onnx
 from chronograd.errors import ExportError
 
 Array = np.ndarray[Any, Any]
-# Tolerances of PyTorch's tutorial on exporting: docs.pytorch.org, "Export a model to ONNX and run it with ONNX Runtime".
-RTOL, ATOL = 1e-3, 1e-5
 # A single sample, a few, and more than the network was captured with. The remaining samples make a batch of another size.
 BATCHES = (1, 3, 8)
 # Errors of this share of the largest output come from sums in float32 (steps of 1e-7), added up over some layers.
@@ -34,6 +32,21 @@ MIXED = (
     "PyTorch's answer to a sample changes with its batch: the network reads the size of the batch, or computes from its "
     "other samples"
 )
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """A value passes if |ONNX Runtime − PyTorch| is at most `atol + rtol · |PyTorch|`, as in numpy.allclose.
+
+    The default is that of PyTorch's tutorial on exporting: docs.pytorch.org, "Export a model to ONNX and run it with ONNX
+    Runtime".
+    """
+
+    rtol: float = 1e-3
+    atol: float = 1e-5
+
+
+USUAL_TOLERANCE = Tolerance()
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,7 @@ class OutputDifference:
 
     output: str
     kind: str
-    rtol: float
-    atol: float
+    tolerance: Tolerance
     num_values: int = 0
     num_equal: int = 0
     num_beyond: int = 0
@@ -108,11 +120,11 @@ class OutputDifference:
         size = np.abs(wide)
         self.largest_output = max(self.largest_output, float(size.max()))
         self.largest_absolute = max(self.largest_absolute, float(apart.max()))
-        self.needed_atol = max(self.needed_atol, float((apart - self.rtol * size).max()))
+        self.needed_atol = max(self.needed_atol, float((apart - self.tolerance.rtol * size).max()))
         relative = apart[size > 0] / size[size > 0]
         self.largest_relative = max(self.largest_relative, float(relative.max(initial=0.0)))
         self.largest_ulp = max(self.largest_ulp, int(np.abs(_ordered(b) - _ordered(a)).max()))
-        share = _shares(apart, self.atol + self.rtol * size)
+        share = _shares(apart, self.tolerance.atol + self.tolerance.rtol * size)
         self.num_beyond += int((share > 1).sum())
         worst = float(share.max())
         if self.tightest is not None:
@@ -126,8 +138,7 @@ class Parity:
     `unsteady` is DRAWN or MIXED if PyTorch's own answers differ, which no file can reproduce.
     """
 
-    rtol: float
-    atol: float
+    tolerance: Tolerance
     batches: tuple[int, ...]
     differences: list[OutputDifference] = field(default_factory=list)
     num_samples: dict[str, int] = field(default_factory=dict)
@@ -152,22 +163,19 @@ def compare(
     samples: Sequence[Samples],
     *,
     batches: Sequence[int] = BATCHES,
-    rtol: float = RTOL,
-    atol: float = ATOL,
+    tolerance: Tolerance = USUAL_TOLERANCE,
 ) -> Parity:
     """Run all samples through a file and through PyTorch, in batches of each size; the last one is smaller.
-
-    A value passes if |ONNX Runtime − PyTorch| is at most `atol + rtol · |PyTorch|`, as in numpy.allclose.
 
     Args:
         reference: the network, called with the `seen` part of samples, or with the tensors of `Values` as arguments.
     """
-    parity = Parity(rtol, atol, tuple(batches), num_samples={one.kind: len(one.fed) for one in samples})
+    parity = Parity(tolerance, tuple(batches), num_samples={one.kind: len(one.fed) for one in samples})
     try:
         running = session(path)
         ports, names = [one.name for one in running.get_inputs()], [one.name for one in running.get_outputs()]
         for one in samples:
-            own = [OutputDifference(name, one.kind, rtol, atol) for name in names]
+            own = [OutputDifference(name, one.kind, tolerance) for name in names]
             parity.differences += own
             for size in batches:
                 for start in range(0, len(one.fed), size):
@@ -187,9 +195,7 @@ def compare(
     return parity
 
 
-def unsteady(
-    reference: Callable[..., Any], samples: Samples, batch: int, *, rtol: float = RTOL, atol: float = ATOL
-) -> str:
+def unsteady(reference: Callable[..., Any], samples: Samples, batch: int, tolerance: Tolerance) -> str:
     """Return DRAWN or MIXED if PyTorch answers one batch differently the second time or sample by sample; else nothing."""
     seen = samples.seen[:batch]
     with torch.no_grad():
@@ -197,7 +203,7 @@ def unsteady(
         alone = [flat(reference(*_tensors(seen[i : i + 1]))) for i in range(len(seen))]
 
     def close(a: Tensor, b: Tensor) -> bool:
-        return a.shape == b.shape and bool(torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True).all())
+        return a.shape == b.shape and bool(torch.isclose(a, b, **asdict(tolerance), equal_nan=True).all())
 
     if not all(map(close, first, again)):
         return DRAWN
@@ -231,11 +237,10 @@ def data_of(parity: Parity) -> Mapping[str, Any]:
     """Return the differences as plain data; values that are not finite become null."""
     rows = []
     for one in parity.differences:
-        row = {name: value for name, value in vars(one).items() if name not in ("rtol", "atol")}
+        row = {name: value for name, value in vars(one).items() if name != "tolerance"}
         rows.append({**row, "samples": parity.num_samples[one.kind], "holds": one.holds})
     return {
-        "rtol": parity.rtol,
-        "atol": parity.atol,
+        **asdict(parity.tolerance),
         "batches": list(parity.batches),
         "holds": parity.holds,
         "tightest": parity.tightest,

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chronograd.deploy import model as models
-from chronograd.deploy.load import load
+from chronograd.deploy.load import RequestOptions, load
 from chronograd.deploy.repository import find
 from chronograd.errors import InputError, RunError, require
 from chronograd.measure import environment
@@ -144,7 +144,7 @@ def request_times(model: models.OnnxModel, threads: int | None, alone_s: float, 
     with serving(model.path, *options, core=cores and cores.server) as url, bound(cores and cores.client):
 
         def median_s(seconds_each: float, **levels: Any) -> float:
-            answer = load(url, seconds_each=seconds_each, warmup_s=0.3, shapes=shapes, **levels)
+            answer = load(url, RequestOptions(shapes=shapes), seconds_each=seconds_each, warmup_s=0.3, **levels)
             return float(answer.data["load"][0]["latency_p50_s"])
 
         median_s(max(0.3, 2 * MIN_BATCHES * alone_s), connections=[1])  # of warm-up

@@ -29,6 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -57,61 +58,57 @@ WAIT_FOR_RANK_0_S = 60.0
 PARTS = {name.removesuffix("_s"): name for name in OWN_PARTS} | {"communication": "exchange_wait_s"}
 
 
+@dataclass(eq=False, repr=False)
 class LoopRecorder:
     """A context manager around a training loop that writes a run directory and its record, even when the loop raises.
 
     Under torchrun (RANK and WORLD_SIZE are set) every rank records into the same directory, which rank 0 creates; pass `path`.
-    `run` is the run directory, once entered. Raises InputError, RunError when entered.
+
+    Attributes:
+        path: the run directory, which must not contain a run yet; by default a new one in `runs`.
+        batch: samples per step over all ranks, for the throughput; by default the job's.
+        device: device of the network.
+        job: the job, or its file, if there is one.
+        warmup: number of first steps that are written but excluded from the quantities.
+        flops_per_step: matrix FLOPs of one step of one rank; by default counted from the network that the loop calls.
+        what_if: after the loop, time a copy of the network with fewer threads and with a larger batch.
+        quiet: print nothing at the end.
+        rank, world_size: of this process; by default those from torchrun.
+        run: the run directory, once entered.
+
+    Raises: InputError, RunError when entered.
     """
 
-    run: RunDir
-    _loop: LoopInstrumentation
+    path: PathLike | None = None
+    _: KW_ONLY
+    batch: int | None = None
+    device: torch.device | str = "cpu"
+    job: Job | PathLike | None = None
+    title: str = ""
+    warmup: int = WARMUP
+    flops_per_step: float | None = None
+    what_if: bool = True
+    quiet: bool = False
+    rank: int | None = None
+    world_size: int | None = None
+    run: RunDir = field(init=False)
 
-    def __init__(
-        self,
-        path: PathLike | None = None,
-        *,
-        batch: int | None = None,
-        device: torch.device | str = "cpu",
-        job: Job | PathLike | None = None,
-        title: str = "",
-        warmup: int = WARMUP,
-        flops_per_step: float | None = None,
-        what_if: bool = True,
-        quiet: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
-        """Create a recorder.
-
-        Args:
-            path: the run directory, which must not contain a run yet; by default a new one in `runs`.
-            batch: samples per step over all ranks, for the throughput; by default the job's.
-            device: device of the network.
-            job: the job, or its file, if there is one.
-            warmup: number of first steps that are written but excluded from the quantities.
-            flops_per_step: matrix FLOPs of one step of one rank; by default counted from the network that the loop calls.
-            what_if: after the loop, time a copy of the network with fewer threads and with a larger batch.
-            quiet: print nothing at the end.
-            rank, world_size: of this process; by default those from torchrun.
-        """
-        self._job = jobs.load(Path(job)) if isinstance(job, (str, os.PathLike)) else job
-        if batch is None and self._job is not None:
-            batch = self._job.training.batch
-        if batch is not None and batch < 1:
-            raise InputError(f"batch is {batch}; it is the number of samples per step", "give 1 or more")
-        self._path, self._batch, self._device_name = path, batch, str(device)
-        self._title, self._warmup, self._flops, self._has_ablations = title, warmup, flops_per_step, what_if
-        self._is_quiet = quiet
-        values = (rank, os.environ.get("RANK", 0)), (world_size, os.environ.get("WORLD_SIZE", 1))
-        self._rank, self._world_size = (int(of_environment if own is None else own) for own, of_environment in values)
+    def __post_init__(self) -> None:
+        self._job = jobs.load(Path(self.job)) if isinstance(self.job, (str, os.PathLike)) else self.job
+        self._batch = self.batch
+        if self._batch is None and self._job is not None:
+            self._batch = self._job.training.batch
+        if self._batch is not None and self._batch < 1:
+            raise InputError(f"batch is {self._batch}; it is the number of samples per step", "give 1 or more")
+        self._rank = int(os.environ.get("RANK", 0) if self.rank is None else self.rank)
+        self._world_size = int(os.environ.get("WORLD_SIZE", 1) if self.world_size is None else self.world_size)
         self._num_steps = 0
         self._input_s = self._since = 0.0
         self._parts: dict[str, list[Callable[[], float]]] | None = None
         self._open_part = ""
 
     def __enter__(self) -> Self:
-        self._device = torch.device(self._device_name)
+        self._device = torch.device(self.device)
         self._now = clock(self._device)
         self.run = self._make_or_join()
         self._lines = self.run.step_writer(self._rank)
@@ -130,7 +127,7 @@ class LoopRecorder:
         self._lines.write(MemoryLine(step=self._num_steps, memory_peak_bytes=peak, source=source))
         self._lines.write(process.end(self._num_steps))
         self._loop.leave()
-        if self._has_ablations and error is None:
+        if self.what_if and error is None:
             self._loop.write_ablations(self._lines.write)
             if self._device.type == "cpu" and (fault_s := page_fault_s()) is not None:
                 self._lines.write(PageFault(step=self._num_steps, seconds=fault_s))
@@ -138,7 +135,7 @@ class LoopRecorder:
         if self._rank == 0:
             record = self._record("" if error is None else f"{type(error).__name__}: {error}")
             self.run.save_record(record)
-            if not self._is_quiet:
+            if not self.quiet:
                 print(self._summary(record), file=sys.stderr)
 
     @contextmanager
@@ -168,7 +165,7 @@ class LoopRecorder:
             self._loop.end_step()
             self._input_s, self._since = 0.0, time.perf_counter()
         self._num_steps += 1
-        mode = "warmup" if self._num_steps <= self._warmup else "parts"
+        mode = "warmup" if self._num_steps <= self.warmup else "parts"
         self._lines.write(StepLine(step=self._num_steps, mode=mode, step_time_s=input_s + end - start, **parts))
         if self._num_steps == 1:
             self._lines.write(self._loop.look())
@@ -252,11 +249,11 @@ class LoopRecorder:
 
     def _make_or_join(self) -> RunDir:
         if self._rank == 0:
-            return RunDir.create(self._job, environment.environment(), self._path)
-        if self._path is None:
+            return RunDir.create(self._job, environment.environment(), self.path)
+        if self.path is None:
             raise InputError("chronograd.record without a path on several ranks", "give all ranks one path")
         deadline = time.monotonic() + WAIT_FOR_RANK_0_S
-        path = Path(self._path)
+        path = Path(self.path)
         while not _is_new_run(path):
             if time.monotonic() > deadline:
                 raise RunError(
@@ -271,7 +268,7 @@ class LoopRecorder:
         started = logs[0].last(Start)
         made = Record(
             kind="measured",
-            title=self._title or f"own loop, {self.run.path.name}",
+            title=self.title or f"own loop, {self.run.path.name}",
             job=jobs.resolved(self._job) if self._job is not None else {},
             cluster=RecordedCluster(
                 device="local",
@@ -294,12 +291,12 @@ class LoopRecorder:
         for name, measured in {**steps, **stalls.quantities()}.items():
             made.put(name, measured)
         made.notes += stalls.sentences()
-        flops, why_not = (self._flops, "") if self._flops is not None else self._loop.flops_per_step()
+        flops, why_not = (self.flops_per_step, "") if self.flops_per_step is not None else self._loop.flops_per_step()
         put_utilisation(made, made["step_time_s"], flops, started, self._loop.precision, why_not)
         made.put("memory_peak_bytes", result.memory_quantity(logs))
-        if self._num_steps <= self._warmup:
+        if self._num_steps <= self.warmup:
             made.notes.append(
-                f"only {how_many(self._num_steps, 'steps')} done, and the first {self._warmup} are warm-up"
+                f"only {how_many(self._num_steps, 'steps')} done, and the first {self.warmup} are warm-up"
             )
         if raised:
             made.notes.append(f"the loop raised {raised}")

@@ -65,6 +65,7 @@ class Export(Request):
         require("onnx", "onnx", "`chronograd export`")  # before torch, which that extra installs too
         from chronograd.deploy import export_source
         from chronograd.deploy.export_answer import export
+        from chronograd.deploy.parity import Tolerance
         from chronograd.rundir import run_named
 
         short = {"data": self.data, "classes": self.classes, **fields_of_inputs(self.input, self.inputs)}
@@ -73,8 +74,9 @@ class Export(Request):
             source = export_source.of_run(run, [*ask.as_overrides(short), *self.fields])
         else:
             source = export_source.of_job(ask.job_of(self.what, self.fields, short), self.what)
-        return export(source, self.onnx, opset=self.opset, with_preprocessing=self.with_preprocessing, rtol=self.rtol,
-                      batches=list(self.batches), num_samples=self.samples, atol=self.atol, int8=self.int8)  # fmt: skip
+        return export(source, self.onnx, opset=self.opset, with_preprocessing=self.with_preprocessing,
+                      batches=list(self.batches), num_samples=self.samples, tolerance=Tolerance(self.rtol, self.atol),
+                      int8=self.int8)  # fmt: skip
 
 
 REQUESTS = (Export,)

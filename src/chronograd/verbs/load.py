@@ -75,14 +75,15 @@ class LoadServer(Request):
     """Folder for the records, one per rate, for `chronograd compare`."""
 
     def answer(self) -> Answer:
-        from chronograd.deploy.load import load
+        from chronograd.deploy.load import RequestOptions, load
 
         shapes = {name: list(numbers) for name, numbers in self.shape}
         with waiting("sending requests") as stage:
-            answer = load(self.url, model=self.model, rates=list(self.rate), connections=list(self.connections),
-                          seconds_each=self.seconds, warmup_s=self.warmup, rows=self.batch, shapes=shapes,
-                          is_binary=not self.in_json, token=token(self.token_file), timeout_s=self.timeout, seed=self.seed,
-                          say=stage)  # fmt: skip
+            options = RequestOptions(
+                self.model, self.batch, shapes, not self.in_json, token(self.token_file), self.seed
+            )
+            answer = load(self.url, options, rates=self.rate, connections=self.connections, seconds_each=self.seconds,
+                          warmup_s=self.warmup, timeout_s=self.timeout, say=stage)  # fmt: skip
         if self.out is not None:
             self._save(answer, self.out)
         return answer

@@ -115,19 +115,24 @@ def _rows(settings: Settings, own: Row, source: ExportSource, path: Path, is_che
     from chronograd.deploy import parity as parities
     from chronograd.deploy.export import EXAMPLES
     from chronograd.deploy.export_answer import export
+    from chronograd.deploy.parity import Tolerance
 
     count: int = own.get("samples") or settings["samples"]
     # This writes the file whatever the error: its size is the question here.
     file = export(
-        source, path, batches=[max(settings["batches"])], num_samples=1, int8=own.get("int8"), atol=math.inf
+        source,
+        path,
+        batches=[max(settings["batches"])],
+        num_samples=1,
+        int8=own.get("int8"),
+        tolerance=Tolerance(atol=math.inf),
     ).data
     random, real = source.random(count, None), source.real(count, None)
     samples = [random] if real is None else [random, real]
     compared: list[Row] = []
+    tolerance = Tolerance(settings["rtol"], settings["atol"])
     for batch in settings["batches"]:
-        one = parities.compare(
-            path, source.network, samples, batches=[batch], rtol=settings["rtol"], atol=settings["atol"]
-        )
+        one = parities.compare(path, source.network, samples, batches=[batch], tolerance=tolerance)
         compared += [{"batch": batch, **row} for row in parities.data_of(one)["outputs"]]
     about = {"weights": source.weights.partition(" (")[0], "is_trained": not source.weights.startswith("initial"),
              "dummy": [EXAMPLES, *source.card.shape], "holds": all(row["holds"] for row in compared),

@@ -173,7 +173,7 @@ def _measured(
     """Measure each rate of an open loop, and the requests per second of connections that send without pause, with and without
     batches.
     """
-    from chronograd.deploy.load import load
+    from chronograd.deploy.load import RequestOptions, load
     from chronograd.deploy.timing import bound, largest_batch, runs, serving
 
     points: list[Row] = []
@@ -182,7 +182,7 @@ def _measured(
         options = ("--threads", str(settings["threads"]), "--batch", str(most))
         with serving(path, *options, core=cores and cores.server) as url, bound(cores and cores.client):
             largest = largest_batch(url, path.stem)
-            each = {"warmup_s": settings["warmup_s"], "seed": seed}
+            each = {"options": RequestOptions(seed=seed), "warmup_s": settings["warmup_s"]}
             for rate in rates if way == BATCHED else ():
                 before, used = runs(url, path.stem), _Used.now()
                 (one,) = load(url, rates=[rate], seconds_each=settings["seconds"], **each).data["load"]
