@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,11 +18,11 @@ from chronograd.reinforce.replay import (
     ProportionalReplay,
     RankBasedReplay,
     Replay,
-    ShardedReplay,
     Transitions,
     UniformReplay,
 )
-from chronograd.reinforce.replay.prioritised import importance_weights
+from chronograd.reinforce.replay.prioritised import importance_weights, stratified
+from chronograd.reinforce.replay.sharded import split_shares
 from chronograd.reinforce.replay.storage import Frames
 from chronograd.reinforce.replay.sum_tree import SumTree
 
@@ -31,7 +30,6 @@ KINDS: dict[str, Callable[..., Any]] = {
     "uniform": UniformReplay,
     "proportional": ProportionalReplay,
     "rank-based": RankBasedReplay,
-    "sharded": lambda capacity, **more: ShardedReplay([ProportionalReplay(capacity, **more)]),
 }
 # A χ² test of correct frequencies fails with this probability; fixed seeds make it deterministic.
 MIN_P = 1e-3
@@ -146,7 +144,7 @@ def test_zero_capacity_is_refused() -> None:
         UniformReplay(0)
 
 
-@pytest.mark.parametrize("kind", ["proportional", "rank-based", "sharded"])
+@pytest.mark.parametrize("kind", ["proportional", "rank-based"])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
 def test_invalid_priorities(kind: str, wrong: float) -> None:
     replay = KINDS[kind](10)
@@ -392,44 +390,18 @@ def test_frames_saved_and_restored() -> None:
 def test_shards_draw_like_one_replay() -> None:
     """Use three shards with unequal sums and an empty one."""
     rng = np.random.default_rng(4)
-    sharded = ShardedReplay([ProportionalReplay(40, alpha=1.0, beta_start=1.0) for _ in range(4)])
+    shards = [ProportionalReplay(60, alpha=1.0) for _ in range(4)]
     priorities = rng.gamma(2.0, size=90)
-    for writer, numbers in enumerate(np.split(np.arange(90), [15, 50])):
-        sharded.add(numbered(numbers), priorities[numbers], writer=writer)
-    kept = {n: priorities[n] for n in range(90)}
-    assert len(sharded) == 90
-    assert p_value(draw_counts(sharded, 500, 64), kept) > MIN_P
-    sample = sharded.sample(64, rng)
-    numbers = sample.transitions.reward.astype(int)
-    p = priorities[numbers] / sum(kept.values())
-    assert sample.weights == pytest.approx(importance_weights(p, 1.0), rel=1e-5)
-    sharded.update(sample.indices, np.full(64, 1e-9))
-    assert not set(numbers.tolist()) & set(draw_counts(sharded, 20, 32))
-
-
-def test_concurrent_writers() -> None:
-    """Four threads write and one draws: nothing is lost or torn."""
-    sharded = ShardedReplay([ProportionalReplay(4000) for _ in range(4)])
-    sharded.add(numbered([0]), writer=0)
-    errors: list[BaseException] = []
-
-    def write(writer: int) -> None:
-        try:
-            for start in range(0, 1000, 10):
-                sharded.add(numbered(range(1000 * writer + start, 1000 * writer + start + 10)), writer=writer)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
-    for thread in threads:
-        thread.start()
-    rng = np.random.default_rng(0)
-    while any(thread.is_alive() for thread in threads):
-        sample = sharded.sample(32, rng)
-        assert is_whole(sample.transitions)
-        sharded.update(sample.indices, rng.random(32))
-    assert not errors
-    assert len(sharded) == 4001
+    for shard, numbers in zip(shards, np.split(np.arange(90), [15, 50]), strict=False):
+        shard.add(numbered(numbers), priorities[numbers])
+    counts: Counter[int] = Counter()
+    for _ in range(500):
+        for number, shares, of_all in split_shares([shard.total for shard in shards], stratified(64, rng)):
+            places, within = shards[number].draw(shares)
+            numbers = shards[number].read(places).reward.astype(int)
+            counts.update(numbers.tolist())
+            assert of_all * within == pytest.approx(priorities[numbers] / priorities.sum(), rel=1e-5)
+    assert p_value(counts, {n: priorities[n] for n in range(90)}) > MIN_P
 
 
 # -- several steps -----------------------------------------------------------------------------------------
@@ -510,6 +482,5 @@ def test_all_kinds_are_replays() -> None:
         UniformReplay(1),
         ProportionalReplay(1),
         RankBasedReplay(1),
-        ShardedReplay([ProportionalReplay(1)]),
     ]
-    assert [len(replay) for replay in replays] == [0, 0, 0, 0]
+    assert [len(replay) for replay in replays] == [0, 0, 0]

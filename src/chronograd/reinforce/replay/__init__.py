@@ -3,7 +3,6 @@
 from chronograd.reinforce.replay.n_step import NStep
 from chronograd.reinforce.replay.proportional import ProportionalReplay
 from chronograd.reinforce.replay.rank_based import RankBasedReplay
-from chronograd.reinforce.replay.sharded import ShardedReplay
 from chronograd.reinforce.replay.transitions import Minibatch, Replay, Transitions
 from chronograd.reinforce.replay.uniform import UniformReplay
 
@@ -13,7 +12,6 @@ __all__ = [
     "ProportionalReplay",
     "RankBasedReplay",
     "Replay",
-    "ShardedReplay",
     "Transitions",
     "UniformReplay",
 ]
