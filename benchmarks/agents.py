@@ -30,7 +30,7 @@ import numpy as np
 
 from chronograd import job as jobs
 from chronograd.backends.apex.group import ApexGroup, Roles
-from chronograd.backends.apex.keepers import ApexLayout, Drawn, ReplayShard, Report
+from chronograd.backends.apex.keepers import ApexLayout, Drawn, ReplayShard
 from chronograd.backends.apex.roles import Actor, ApexLearner
 from chronograd.backends.gorila.group import GorilaGroup
 from chronograd.backends.plan import RAY_ENVIRONMENT
@@ -41,7 +41,7 @@ from chronograd.reinforce import balance
 from chronograd.reinforce.balance import BalanceSetting
 from chronograd.reinforce.replay import Transitions
 from chronograd.reinforce.replay.transitions import Array
-from chronograd.reinforce.systems import SystemsView
+from chronograd.reinforce.systems import Report, SystemsView
 
 RESULTS = Path(__file__).parent / "results" / "agents.json"
 SECONDS, REPEATS, MAX_ACTORS, SETTLE_S = 4.0, 4, 6, 1.5

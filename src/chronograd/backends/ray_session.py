@@ -136,15 +136,20 @@ def answer(call: Any, who: str, timeout_s: float | None = None) -> Any:
     try:
         return ray.get(call, timeout=timeout_s)
     except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, ChronogradError):
-            raise RunError(f"{who}: {cause.message}", cause.hint) from None
-        print(error, file=sys.stderr, flush=True)
-        raise RunError(f"{who} failed with {type(cause).__name__}: {cause}") from None
+        raise task_error(who, error) from None
     except ray.exceptions.RayActorError:
         raise RunError(f"{who} died") from None
     except ray.exceptions.GetTimeoutError:
         raise RunError(f"{who} hung: it did not answer within {timeout_s:g} s") from None
+
+
+def task_error(who: str, error: Any) -> RunError:
+    """Return the error of an actor that raised. Its traceback goes to standard error, unless it is an error of ours."""
+    cause = error.cause
+    if isinstance(cause, ChronogradError):
+        return RunError(f"{who}: {cause.message}", cause.hint)
+    print(error, file=sys.stderr, flush=True)
+    return RunError(f"{who} failed with {type(cause).__name__}: {cause}")
 
 
 def _start_own(**settings: Any) -> None:

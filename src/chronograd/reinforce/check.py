@@ -41,9 +41,7 @@ def check_agent(job: Job) -> None:
             usual,
             f"applies only to Atari images, not to {job.data.name}",
         )
-    environment = environments.make(job)
-    space = environments.space(environment)
-    environment.close()
+    space = environments.space_of(job)
     if agent.algorithm == "q-learning":
         QTable(job, space)
     else:

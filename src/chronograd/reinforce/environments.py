@@ -140,6 +140,15 @@ def space(environment: Any) -> Space:
     )
 
 
+def space_of(job: Job) -> Space:
+    """Return the observations and actions of a job's environment. Raises as `make`."""
+    environment = make(job)
+    try:
+        return space(environment)
+    finally:
+        environment.close()
+
+
 def picture(environment: Environment) -> np.ndarray:
     """Return an RGB image of the current state, (height, width, 3).
 

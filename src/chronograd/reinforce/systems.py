@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,19 +31,30 @@ _OF_ROLES = {
 }
 
 
-class PartReport(Protocol):
-    """The report of a part. See chronograd.backends.apex.keepers.Report."""
+@dataclass
+class Report:
+    """The work of one part since its last report.
+
+    Attributes:
+        amount: steps of an actor, updates of a learner, calls of a shard.
+        parts: seconds of each part of its work; `idle_s` is from the end of its last work to the start of this.
+        lost: shards that did not answer. `dropped`: transitions for those shards.
+        more: figures of this kind of part. `lines`: one for each gradient, where gradients are sent.
+    """
 
     role: str
     number: int
+    pid: int
     amount: int
     begin_s: float
     end_s: float
     cpu_s: float
     parts: dict[str, float]
-    episodes: list[tuple[float, int]]
-    more: dict[str, float]
-    lines: list[dict[str, Any]]
+    lost: tuple[int, ...] = ()
+    dropped: int = 0
+    episodes: list[tuple[float, int]] = field(default_factory=list)
+    more: dict[str, float] = field(default_factory=dict)
+    lines: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -59,7 +70,7 @@ class Part:
     begin_s: float = float("inf")
     end_s: float = 0.0
 
-    def add(self, report: PartReport, paused_s: float = 0.0) -> None:
+    def add(self, report: Report, paused_s: float = 0.0) -> None:
         """Add a report. Subtract `paused_s`, the seconds that the whole run was paused, from its idle time."""
         self.amount += report.amount
         self.cpu_s += report.cpu_s
@@ -118,7 +129,7 @@ class SystemsView:
     def _paused_s(self, begin_s: float, end_s: float) -> float:
         return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in self._pauses)
 
-    def add(self, reports: Iterable[PartReport]) -> None:
+    def add(self, reports: Iterable[Report]) -> None:
         for report in reports:
             part = self.parts.setdefault((report.role, report.number), Part(report.role, report.number))
             # A shard is idle within the time of its report, other parts before it.

@@ -17,13 +17,14 @@ from typing import Any, Self
 
 import torch
 
-from chronograd.backends.apex.keepers import ApexLayout, Mailbox, ReplayShard, Report
+from chronograd.backends.apex.keepers import ApexLayout, Mailbox, ReplayShard
 from chronograd.backends.apex.roles import Actor, ApexLearner
 from chronograd.backends.parameter_server.group import HANDED_OUT
-from chronograd.backends.ray_session import ray_module
-from chronograd.errors import ChronogradError, RunError
+from chronograd.backends.ray_session import ray_module, task_error
+from chronograd.errors import RunError
 from chronograd.job import Job
 from chronograd.reinforce.exploration import epsilon_ladder
+from chronograd.reinforce.systems import Report
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
 
@@ -258,7 +259,7 @@ class ApexGroup:
             self._replace(role, number)
             return None
         except ray.exceptions.RayTaskError as error:
-            raise _of_task(f"{role} {number}", error) from None
+            raise task_error(f"{role} {number}", error) from None
         self.pids[role, number] = report.pid
         for lost in report.lost:
             self._replace_shard(lost)
@@ -360,7 +361,7 @@ class ApexGroup:
         except ray.exceptions.RayTaskError as error:
             if isinstance(error, ray.exceptions.RayActorError):
                 self._check_servers()
-            raise _of_task(who, error) from None
+            raise task_error(who, error) from None
         except ray.exceptions.RayActorError as error:
             if is_death_told:
                 raise
@@ -388,11 +389,3 @@ def _exit_detail(text: str) -> str:
     told = " ".join(text.split())
     found = re.search(r"exit detail: ([^.]+)", told)
     return found[1] if found else told.partition(". ")[0].rstrip(".")[:200]
-
-
-def _of_task(who: str, error: Any) -> RunError:
-    cause = error.cause
-    if isinstance(cause, ChronogradError):
-        return RunError(f"{who}: {cause.message}", cause.hint)
-    print(error, file=sys.stderr, flush=True)
-    return RunError(f"{who} failed with {type(cause).__name__}: {cause}")

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from chronograd.job import Job
 from chronograd.reinforce import environments
 from chronograd.reinforce.replay import ProportionalReplay, Transitions
 from chronograd.reinforce.replay.transitions import Array, Indices
+from chronograd.reinforce.systems import Report
 
 
 @dataclass(frozen=True)
@@ -43,32 +44,6 @@ class ApexLayout:
     publish_every: int = 10
     prefetch: int = 2
     is_paced: bool = True
-
-
-@dataclass
-class Report:
-    """The work of one part since its last report.
-
-    Attributes:
-        amount: steps of an actor, updates of a learner, calls of a shard.
-        parts: seconds of each part of its work; `idle_s` is from the end of its last work to the start of this.
-        lost: shards that did not answer. `dropped`: transitions for those shards.
-        more: figures of this kind of part. `lines`: one for each gradient, where gradients are sent.
-    """
-
-    role: str
-    number: int
-    pid: int
-    amount: int
-    begin_s: float
-    end_s: float
-    cpu_s: float
-    parts: dict[str, float]
-    lost: tuple[int, ...] = ()
-    dropped: int = 0
-    episodes: list[tuple[float, int]] = field(default_factory=list)
-    more: dict[str, float] = field(default_factory=dict)
-    lines: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Stopwatch:
@@ -133,15 +108,12 @@ class ReplayShard:
         settings = job.reinforcement
         assert settings is not None
         capacity = -(-settings.replay_size // layout.shards)
-        environment = environments.make(job)
-        space = environments.space(environment)
-        environment.close()
         self.number = number
         self.replay = ProportionalReplay(
             capacity,
             0.0 if settings.replay == "uniform" else settings.priority_exponent,
             slack=capacity // 10 + layout.block * layout.num_actors,
-            stores_frames_once=space.dtype == np.uint8,
+            stores_frames_once=environments.space_of(job).dtype == np.uint8,
         )
         self._set_at = np.zeros(self.replay.num_places)
         self._watch = Stopwatch()

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from chronograd.backends.apex.keepers import ApexLayout, Report, Stopwatch
+from chronograd.backends.apex.keepers import ApexLayout, Stopwatch
 from chronograd.backends.ray_session import ray_module
 from chronograd.errors import InputError
 from chronograd.job import Job
@@ -29,6 +29,7 @@ from chronograd.reinforce.replay import Minibatch, NStep, Transitions
 from chronograd.reinforce.replay.prioritised import importance_weights, priorities_of, stratified
 from chronograd.reinforce.replay.sharded import PLACE_BITS, split_shares
 from chronograd.reinforce.replay.transitions import Array, Indices, joined
+from chronograd.reinforce.systems import Report
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
 
@@ -293,15 +294,12 @@ class ApexLearner:
         settings = job.reinforcement
         assert settings is not None
         self._job, self._layout, self._mailbox, self._checkpoints = job, layout, mailbox, checkpoints
-        environment = environments.make(job)
-        space = environments.space(environment)
-        environment.close()
         newest, state = checkpoint_folder.newest_state(checkpoints)
         done = int(state["agent"]["updates"]) if newest is not None else 0
         self._rng = np.random.default_rng((job.training.seed, 2**20, done))  # does not repeat earlier draws
         self._beta = settings.importance_exponent, settings.importance_updates
         self._replay = RemoteReplay(shards, job.training.batch, layout.prefetch, self._beta[0], self._rng)
-        self._agent = DQN(job, space, self._replay, torch.device(device))
+        self._agent = DQN(job, environments.space_of(job), self._replay, torch.device(device))
         if newest is not None:
             self._agent.restore(newest)
             self._agent.updates = done

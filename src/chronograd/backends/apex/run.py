@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from chronograd.backends.apex.group import ApexGroup
-from chronograd.backends.apex.keepers import ApexLayout, Report
+from chronograd.backends.apex.keepers import ApexLayout
 from chronograd.backends.gorila.group import GorilaGroup
 from chronograd.backends.ray_session import cpu_s, ray_session, take_along
 from chronograd.errors import JobError
@@ -30,7 +30,7 @@ from chronograd.reinforce.agent import epsilon_at
 from chronograd.reinforce.balance import BalanceSetting
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.exploration import epsilon_ladder
-from chronograd.reinforce.systems import SystemsView, timeline
+from chronograd.reinforce.systems import Report, SystemsView, timeline
 from chronograd.reinforce.worker import evaluated, line_of_epoch, save_episode, why_stop
 from chronograd.rundir import RunDir, StepLine, steps
 from chronograd.train import checkpoint_folder
@@ -99,13 +99,11 @@ class _Run:
     def __init__(self, run: RunDir, job: Job, group: ApexGroup, lines: steps.StepWriter) -> None:
         assert job.reinforcement is not None
         self._run, self._job, self._group, self._lines, self._settings = run, job, group, lines, job.reinforcement
-        environment = environments.make(job)
-        self._space = environments.space(environment)
-        environment.close()
+        self._space = environments.space_of(job)
         self._agent = DQN(job, self._space, None, torch.device("cpu"))
         self._scored = [environments.make(job, is_evaluation=True) for _ in range(self._settings.evaluation_episodes)]
         self._view = SystemsView(machine.cores(), job.training.batch)
-        self._updates: list[steps.StepLine] = []
+        self._staleness: list[int] = []  # of each gradient that was applied
         self._untold: list[Report] = []  # of the last epoch, done after its last step
         self._dropped: dict[str, int] = {}
         self._num_deaths = self._written_off = 0  # reported so far
@@ -211,7 +209,7 @@ class _Run:
             if line["dropped"]:
                 self._dropped[line["dropped"]] = self._dropped.get(line["dropped"], 0) + 1
             else:
-                self._updates.append(StepLine(**{name: value for name, value in line.items() if name != "dropped"}))
+                self._staleness.append(line["staleness"])
 
     def _epsilon(self, number: int, step: int) -> float:
         """Return the ε of an actor."""
@@ -277,8 +275,7 @@ class _Run:
         record.tables.timeline = timeline(self._view.spans, TIMELINE_S)
         if self._view.of("actor") and self._view.of("learner"):  # in a bundle, nothing waits
             record.tables.verdict = [self._verdict()]  # type: ignore[attr-defined]
-        if self._updates:
-            staleness = [int(line.staleness or 0) for line in self._updates]
+        if staleness := self._staleness:
             record.put(
                 "staleness",
                 Quantity.of_samples(

@@ -11,13 +11,14 @@ import torch
 from safetensors.torch import load_file
 
 from chronograd.backends.apex.group import ApexGroup, Roles
-from chronograd.backends.apex.keepers import ApexLayout, ReplayShard, Report
+from chronograd.backends.apex.keepers import ApexLayout, ReplayShard
 from chronograd.backends.gorila.roles import Bundle, GorilaActor, GorilaLearner, GorilaServer, GradientLimits
-from chronograd.backends.parameter_server.actors import Shard, flattened, shards
+from chronograd.backends.parameter_server.actors import Shard, shards
 from chronograd.backends.ray_session import ray_module
 from chronograd.job import Job
 from chronograd.reinforce import environments
 from chronograd.reinforce.networks import build
+from chronograd.reinforce.systems import Report
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint import save_tensors
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, Progress
@@ -40,10 +41,9 @@ class GorilaGroup(ApexGroup):
         self.updates_before = self.ledger.updates = self.ledger.updates_handed = self._version
 
     def _start_servers(self) -> None:
-        environment = environments.make(self._job)
+        space = environments.space_of(self._job)
         torch.manual_seed(self._job.training.seed)
-        self._network = build(self._job, environments.space(environment))
-        environment.close()
+        self._network = build(self._job, space)
         sums, self._version = self._restored()
         parameters = list(self._network.parameters())
         self._parts: list[Shard] = shards(parameters, self._job.communication.servers)
@@ -51,8 +51,7 @@ class GorilaGroup(ApexGroup):
         self.servers = [server.remote(part, self._job, self._limits, sys.path) for part in self._parts]
         for part, one in zip(self._parts, self.servers, strict=True):
             own = [sums[member] for member in part.members] if sums else None
-            values = flattened([parameters[i] for i in part.members])
-            self._asked(one.start_from.remote(values, own, self._version), "parameter server")
+            self._asked(one.start_from.remote(part.flat(parameters), own, self._version), "parameter server")
 
     def _start(self, role: str, number: int) -> Any:
         life, job, layout = (self._life(role, number), self.steps_before), self._job, self._layout
@@ -127,9 +126,6 @@ class GorilaGroup(ApexGroup):
     def parameters(self) -> dict[str, torch.Tensor]:
         """Return the parameters of all servers."""
         parameters = list(self._network.parameters())
-        with torch.no_grad():
-            for part, server in zip(self._parts, self.servers, strict=True):
-                _, values = self._asked(server.get.remote(), "parameter server")
-                for member, piece in zip(part.members, part.pieces(torch.tensor(values)), strict=True):
-                    parameters[member].copy_(piece)
+        for part, server in zip(self._parts, self.servers, strict=True):
+            part.copy_to(parameters, self._asked(server.get.remote(), "parameter server")[1])
         return dict(self._network.state_dict())

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from chronograd.backends.apex.keepers import ApexLayout, Report, Stopwatch
+from chronograd.backends.apex.keepers import ApexLayout, Stopwatch
 from chronograd.backends.apex.roles import EMPTY_S, Actor, NothingToDraw, RemoteReplay
-from chronograd.backends.parameter_server.actors import Flat, ParameterServer, Shard, flattened
+from chronograd.backends.parameter_server.actors import Flat, ParameterServer, Shard, gradients_of
 from chronograd.backends.ray_session import ray_module
 from chronograd.job import Job, changed
 from chronograd.reinforce import environments
@@ -30,6 +30,7 @@ from chronograd.reinforce.agent import epsilon_at
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.replay import Replay, Transitions, UniformReplay
 from chronograd.reinforce.replay.transitions import Array
+from chronograd.reinforce.systems import Report
 
 # Weight of the newest loss in its running mean and variance.
 NEWEST = 0.01
@@ -56,17 +57,15 @@ class GradientLimits:
 
 @dataclass(frozen=True)
 class Update:
-    """The result of one gradient: fields as in chronograd.rundir.steps.StepLine. `step` is 0 if it was dropped."""
+    """The result of one gradient. `step`: the number of the update, 0 if it was dropped."""
 
     step: int
     learner: int
     staleness: int
     loss: float
-    samples: int
     pull_s: float
     compute_s: float
     push_s: float
-    time_s: float
     dropped: str = ""
 
 
@@ -79,13 +78,12 @@ class GorilaServer(ParameterServer):
         super().__init__(shard, torch.optim.Adagrad, groups, job.training, 1, job.communication.staleness_aware)
         self._limits = limits
 
-    def push_unless_stale(self, gradients: Flat, version: int) -> tuple[int, int, float]:
-        """Return the number of the update (0 if it was dropped), its staleness, and the time after it."""
+    def push_unless_stale(self, gradients: Flat, version: int) -> tuple[int, int]:
+        """Return the number of the update (0 if it was dropped), and its staleness."""
         staleness = self._version - version
         if staleness > self._limits.staleness:
-            return 0, staleness, time.monotonic()
-        applied = self.push(gradients, frozenset(), version)
-        return applied.update, applied.staleness, applied.time_s
+            return 0, staleness
+        return self.push(gradients, frozenset(), version).update, staleness
 
     def start_from(self, values: Flat, sums: Sequence[torch.Tensor] | None, version: int) -> None:
         """Start from parameters after `version` updates, and AdaGrad's sums of squares; None at the beginning."""
@@ -129,18 +127,15 @@ class RemoteParameters:
     def __init__(self, agent: DQN, servers: Sequence[PartServer]) -> None:
         self._shards, self._servers = [shard for shard, _ in servers], [server for _, server in servers]
         self.version = self._bytes = 0
-        parameters = list(agent.network.parameters())
-        self._parameters = [[parameters[i] for i in shard.members] for shard in self._shards]
+        self._parameters = list(agent.network.parameters())
 
-    @torch.no_grad()
     def pull(self) -> list[int]:
         """Pull the newest parameters. Return the version of each server."""
         answers = ray_module().get([server.get.remote() for server in self._servers])
         self._bytes += sum(values.nbytes for _, values in answers)
         self.version = answers[0][0]
-        for shard, own, (_, values) in zip(self._shards, self._parameters, answers, strict=True):
-            for parameter, piece in zip(own, shard.pieces(torch.tensor(values)), strict=True):
-                parameter.copy_(piece)
+        for shard, (_, values) in zip(self._shards, answers, strict=True):
+            shard.copy_to(self._parameters, values)
         return [version for version, _ in answers]
 
     def taken_bytes(self) -> int:
@@ -148,14 +143,13 @@ class RemoteParameters:
         taken, self._bytes = self._bytes, 0
         return taken
 
-    def push(self, versions: Sequence[int]) -> tuple[int, int, float]:
+    def push(self, versions: Sequence[int]) -> tuple[int, int]:
         """Push the current gradients. Return the first server's answer."""
-        gradients = [
-            flattened([p.grad if p.grad is not None else torch.zeros_like(p) for p in own]) for own in self._parameters
-        ]
+        all_gradients = gradients_of(self._parameters)
+        gradients = [shard.flat(all_gradients) for shard in self._shards]
         self._bytes += sum(gradient.nbytes for gradient in gradients)
         sent = zip(self._servers, gradients, versions, strict=True)
-        first: tuple[int, int, float] = ray_module().get([s.push_unless_stale.remote(g, v) for s, g, v in sent])[0]
+        first: tuple[int, int] = ray_module().get([s.push_unless_stale.remote(g, v) for s, g, v in sent])[0]
         return first
 
 
@@ -179,10 +173,7 @@ class GorilaLearner:
         assert job.reinforcement is not None
         self._number, self._job, self._target_every = number, job, job.reinforcement.target_every
         self._rng = np.random.default_rng((job.training.seed, 2**20 + number, *life))
-        environment = environments.make(job)
-        space = environments.space(environment)
-        environment.close()
-        batch = job.training.batch
+        space, batch = environments.space_of(job), job.training.batch
         own = replay
         if isinstance(own, Sequence):
             own = RemoteReplay(own, batch, layout.prefetch, 0.0, self._rng)
@@ -243,18 +234,12 @@ class GorilaLearner:
         loss = float(self.agent.update(sample))
         computed = time.monotonic()
         self._watch.lap("learn_s")
-        times = {"pull_s": pulled - begin, "compute_s": computed - pulled}
-        if self._outliers.is_one(loss):
-            return Update(
-                0, self._number, 0, loss, len(sample.indices), **times, push_s=0.0, time_s=computed, dropped="outlier"
-            )
-        step, staleness, at = self._parameters.push(versions)
-        self._watch.lap("push_s")
-        pushed = time.monotonic() - computed
-        dropped = "" if step else "stale"
-        return Update(
-            step, self._number, staleness, loss, len(sample.indices), **times, push_s=pushed, time_s=at, dropped=dropped
-        )
+        step, staleness, push_s, dropped = 0, 0, 0.0, "outlier"
+        if not self._outliers.is_one(loss):
+            step, staleness = self._parameters.push(versions)
+            self._watch.lap("push_s")
+            push_s, dropped = time.monotonic() - computed, "" if step else "stale"
+        return Update(step, self._number, staleness, loss, pulled - begin, computed - pulled, push_s, dropped)
 
 
 class GorilaActor(Actor):
@@ -322,9 +307,7 @@ class Bundle:
         settings = job.reinforcement
         assert settings is not None
         self._settings = settings
-        space_of = environments.make(job)
-        is_stacked = environments.space(space_of).dtype == np.uint8
-        space_of.close()
+        is_stacked = environments.space_of(job).dtype == np.uint8
         self._replay = UniformReplay(max(1, settings.replay_size // layout.learners), stores_frames_once=is_stacked)
         self._start = max(1, settings.replay_start // layout.learners)
         self._learner = GorilaLearner(number, job, layout, limits, servers, self._replay, life)

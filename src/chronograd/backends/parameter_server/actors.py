@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from chronograd.backends.ray_session import answer
 from chronograd.data import datasets
-from chronograd.errors import InputError, RunError
+from chronograd.errors import InputError
 from chronograd.job import Job, Training
 from chronograd.measure import environment
 from chronograd.measure.memory import PeakMemory, keep_freed_memory
@@ -51,6 +52,17 @@ class Shard:
         """Return views of a flat tensor, one per parameter."""
         parts = torch.split(flat, [shape.numel() for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def flat(self, tensors: Sequence[torch.Tensor]) -> Flat:
+        """Return those of all tensors that belong to this shard, as one array on the CPU."""
+        flat: Flat = torch.cat([tensors[i].detach().reshape(-1) for i in self.members]).cpu().numpy()
+        return flat
+
+    @torch.no_grad()
+    def copy_to(self, tensors: Sequence[torch.Tensor], flat: Flat) -> None:
+        """Copy an array to those of all tensors that belong to this shard."""
+        for member, piece in zip(self.members, self.pieces(torch.tensor(flat)), strict=True):
+            tensors[member].copy_(piece)
 
 
 def shards(parameters: Sequence[torch.Tensor], count: int) -> list[Shard]:
@@ -91,10 +103,9 @@ def group_fields(optimizer: torch.optim.Optimizer, shard: Shard) -> list[dict[st
     return groups
 
 
-def flattened(tensors: Sequence[torch.Tensor]) -> Flat:
-    """Return tensors as one array on the CPU."""
-    flat: Flat = torch.cat([t.detach().reshape(-1) for t in tensors]).cpu().numpy()
-    return flat
+def gradients_of(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradient of each parameter, zeros if it has none."""
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
 
 
 @torch.no_grad()
@@ -197,9 +208,7 @@ class GradientLearner:
         self._step = TrainingStep(job, dataset, place, initial_weights)
         self._step.num_steps = 0  # no step reads ahead, because any learner may take the next minibatch
         self._number, self._shards, self._servers, self._epoch = number, shards, servers, -1
-        parameters = trained_parameters(self._step.optimizer)
-        self._parameters = [[parameters[i] for i in shard.members] for shard in shards]
-        self._landing = [torch.zeros(shard.size) for shard in shards]
+        self._parameters = trained_parameters(self._step.optimizer)
 
     def describe(self) -> Start:
         """Return the place of this learner."""
@@ -229,7 +238,8 @@ class GradientLearner:
         for name, call in self._step.parts(minibatch):
             if name != "update":
                 call()
-        gradients = [flattened([_gradient(p) for p in own]) for own in self._parameters]
+        all_gradients = gradients_of(self._parameters)
+        gradients = [shard.flat(all_gradients) for shard in self._shards]
         loss = self._step.loss.item()
         computed = time.perf_counter()
         applied = self._push(gradients, versions)
@@ -253,32 +263,18 @@ class GradientLearner:
     def _pull(self) -> list[int]:
         """Pull the newest parameters. Return the version of each server."""
         answers = self._answers([server.pull.remote() for server in self._servers])
-        with torch.no_grad():
-            for shard, landing, own, (_, values) in zip(
-                self._shards, self._landing, self._parameters, answers, strict=True
-            ):
-                np.copyto(landing.numpy(), values)
-                for parameter, piece in zip(own, shard.pieces(landing), strict=True):
-                    parameter.copy_(piece)
+        for shard, (_, values) in zip(self._shards, answers, strict=True):
+            shard.copy_to(self._parameters, values)
         return [version for version, _ in answers]
 
     def _push(self, gradients: Sequence[Flat], versions: Sequence[int]) -> list[Applied]:
-        unused = [frozenset(i for i, p in enumerate(own) if p.grad is None) for own in self._parameters]
+        unused = [
+            frozenset(place for place, i in enumerate(shard.members) if self._parameters[i].grad is None)
+            for shard in self._shards
+        ]
         sent = zip(self._servers, gradients, unused, versions, strict=True)
         return self._answers([server.push.remote(*values) for server, *values in sent])
 
     def _answers(self, calls: Sequence[Any]) -> list[Any]:
         """Return the answers to one call of each server. Raises RunError if a server is gone."""
-        import ray
-
-        answers = []
-        for number, call in enumerate(calls):
-            try:
-                answers.append(ray.get(call))
-            except ray.exceptions.RayActorError:
-                raise RunError(f"parameter server {number} died") from None
-        return answers
-
-
-def _gradient(parameter: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        return [answer(call, f"parameter server {number}") for number, call in enumerate(calls)]

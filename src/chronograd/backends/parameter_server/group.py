@@ -9,13 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
 from chronograd.backends.parameter_server.actors import (
     GradientLearner,
     ParameterServer,
     Shard,
-    flattened,
     group_fields,
     load_buffers,
     trained_parameters,
@@ -96,7 +93,7 @@ class ParameterServerGroup:
         state = step.optimizer.state_dict()["state"]
         for number, shard in enumerate(self._shards):
             own = {place: state[member] for place, member in enumerate(shard.members) if member in state}
-            self._of_server(number, "load", flattened([parameters[i] for i in shard.members]), own, version)
+            self._of_server(number, "load", shard.flat(parameters), own, version)
         buffers = {name: buffer.cpu().numpy() for name, buffer in step.network.named_buffers()}
         for number in range(len(self._learners)):
             self._of_learner(number, "load_buffers", buffers)
@@ -110,9 +107,7 @@ class ParameterServerGroup:
             _, values = self._of_server(number, "pull")
             own = self._of_server(number, "optimizer_state")
             state |= {shard.members[place]: tensors for place, tensors in own.items()}
-            with torch.no_grad():
-                for member, piece in zip(shard.members, shard.pieces(torch.tensor(values)), strict=True):
-                    parameters[member].copy_(piece)
+            shard.copy_to(parameters, values)
         groups = step.optimizer.state_dict()["param_groups"]
         step.optimizer.load_state_dict({"state": state, "param_groups": groups})
         load_buffers(step.network, self._of_learner(learner, "buffers"))
