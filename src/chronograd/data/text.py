@@ -6,8 +6,7 @@ word has 1/k of the frequency of the first. They are independent, so a network c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -77,36 +76,10 @@ def check_memory(described: DatasetCard) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows of tokens in memory, on one device: int64 of shape (N, T)."""
-
-    tokens_NT: torch.Tensor
-
-    def __len__(self) -> int:
-        return len(self.tokens_NT)
-
-    def batch(self, samples: np.ndarray[Any, Any]) -> torch.Tensor:
-        import torch
-
-        return self.tokens_NT[torch.from_numpy(samples).to(self.tokens_NT.device)]
-
-    def prefetch(self, samples: np.ndarray[Any, Any]) -> None:
-        """Do nothing: the rows are in memory."""
-
-    def to(self, device: torch.device) -> Rows:
-        return Rows(self.tokens_NT.to(device))
-
-    def inputs(self) -> Rows:
-        """Return all tokens but the last, which is only a target."""
-        return Rows(self.tokens_NT[:, :-1])
-
-    def next_tokens(self) -> torch.Tensor:
-        return self.tokens_NT[:, 1:]
-
-
-def draw(described: DatasetCard, seed: int) -> tuple[Rows, Rows]:
-    """Draw rows for training and test, one token longer than a sample. Raises InputError if they do not fit into memory."""
+def draw(described: DatasetCard, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw rows for training and test, one token longer than a sample: int64 of shape (N, T + 1). Raises InputError if they do
+    not fit into memory.
+    """
     check_memory(described)
     import torch
 
@@ -114,8 +87,8 @@ def draw(described: DatasetCard, seed: int) -> tuple[Rows, Rows]:
     until = np.cumsum(frequencies) / frequencies.sum()
     generator = np.random.default_rng(seed)
 
-    def part(count: int) -> Rows:
+    def part(count: int) -> torch.Tensor:
         drawn = np.searchsorted(until, generator.random((count, described.shape[0] + 1)), side="right")
-        return Rows(torch.from_numpy(np.minimum(drawn, described.num_classes - 1).astype(np.int64)))
+        return torch.from_numpy(np.minimum(drawn, described.num_classes - 1).astype(np.int64))
 
     return part(described.train_size), part(described.test_size)

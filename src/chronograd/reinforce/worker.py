@@ -21,7 +21,6 @@ import torch
 from chronograd.errors import FileFormatError, InputError, JobError, MissingExtraError
 from chronograd.figure import save_gif
 from chronograd.job import Job
-from chronograd.measure import environment as machine
 from chronograd.measure import process
 from chronograd.measure.memory import PeakMemory
 from chronograd.record import INTERVAL
@@ -58,9 +57,7 @@ def _train(run: RunDir, job: Job) -> None:
     with run.step_writer(place.rank) as lines:
         lines.write(steps.Attempt())
         memory = PeakMemory(place.device)
-        is_cuda = place.device.type == "cuda"
-        name = torch.cuda.get_device_name(place.device) if is_cuda else machine.processor_name()
-        lines.write(process.start(str(place.device), name, torch.get_num_threads()))
+        lines.write(place.start_line())
         training = Learning(run, job, place, lines)
         lines.write(steps.WorkLine(params=training.agent.num_params(), steps_per_epoch=training.settings.steps_per_epoch,
                                rank_batch=job.training.batch))  # fmt: skip

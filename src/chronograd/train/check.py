@@ -24,13 +24,7 @@ def check_network(job: Job, card: DatasetCard) -> None:
     Raises InputError if it cannot be built, does not take the samples, has fewer outputs than classes, or lacks the parameters
     that the job assigns to groups. An operator without a meta kernel ends the check early; then the first real step decides.
     """
-    network = registry.build(
-        job.network.name,
-        job.network.options,
-        input_shape=card.shape,
-        num_classes=card.num_classes,
-        device="meta",
-    ).eval()
+    network = _on_meta(job, card).eval()
     if job.training.trainable == "head":
         head_of(network)
     parameter_groups(network, job.training)
@@ -66,6 +60,13 @@ def check_network(job: Job, card: DatasetCard) -> None:
         )
 
 
+def _on_meta(job: Job, card: DatasetCard) -> torch.nn.Module:
+    network = job.network
+    return registry.build(
+        network.name, network.options, input_shape=card.shape, num_classes=card.num_classes, device="meta"
+    )
+
+
 def check_initial_weights(job: Job, card: DatasetCard, path: Path) -> None:
     """Raise InputError unless a safetensors file has the tensors of the job's network, by name and shape. Reads only
     its header.
@@ -79,10 +80,7 @@ def check_initial_weights(job: Job, card: DatasetCard, path: Path) -> None:
             there = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118, as it is no dict
     except SafetensorError as error:
         raise InputError(f"{path} is not a safetensors file: {error}", to_do) from None
-    network = registry.build(
-        job.network.name, job.network.options, input_shape=card.shape, num_classes=card.num_classes, device="meta"
-    )
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in _on_meta(job, card).state_dict().items()}
     if there == wanted:
         return
     wrong = [f"{name} is missing" for name in wanted if name not in there]

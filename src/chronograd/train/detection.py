@@ -26,10 +26,9 @@ from chronograd.detect.metrics import Metric, average_precisions, mean_average_p
 from chronograd.detect.suppression import detections
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd.models import registry
-from chronograd.models.weights import load_pretrained
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir
+from chronograd.train.heads import network_with
 from chronograd.train.inputs import in_chunks
 from chronograd.train.order import rank_slice
 from chronograd.train.rank_context import RankContext
@@ -147,10 +146,7 @@ def detector_of(run: RunDir) -> tuple[torch.nn.Module, tuple[str, ...], int]:
     precisions = [name for name in run.record().quantities if name.startswith(OF_CLASS)] if run.is_finished else []
     names = tuple(name.removeprefix(OF_CLASS) for name in precisions) or datasets.card(job.data).class_names
     side = job.data.image_size or SIDE
-    network = registry.build(job.network.name, job.network.options, input_shape=(3, side, side), num_classes=len(names))
-    load_pretrained(network, str(run.path), job.network.name)
-    has_gpu = torch.cuda.is_available() and job.cluster.device != "cpu"
-    return network.to("cuda" if has_gpu else "cpu").eval(), names, side
+    return network_with(job, str(run.path), (3, side, side), len(names))[0], names, side
 
 
 @torch.no_grad()

@@ -19,10 +19,9 @@ from chronograd.data.detection import is_detection
 from chronograd.detect.metrics import average_precisions, mean_average_precision
 from chronograd.errors import InputError
 from chronograd.job import Data, Job
-from chronograd.models import registry
-from chronograd.models.weights import load_pretrained
 from chronograd.rundir import RunDir
 from chronograd.train.detection import METRIC, OTHER, detector_of, objects_in
+from chronograd.train.heads import network_with
 from chronograd.train.inputs import in_chunks, input_of
 from chronograd.train.methods import teacher
 from chronograd.units import percent
@@ -122,17 +121,13 @@ def _with_weights(job: Job, weights: str, card: DatasetCard) -> tuple[torch.nn.M
     head has others.
     """
     torch.manual_seed(job.training.seed)
-    network = registry.build(
-        job.network.name, job.network.options, input_shape=card.shape, num_classes=card.num_classes
-    )
-    loaded = load_pretrained(network, weights, job.network.name)
+    network, loaded = network_with(job, weights, card.shape, card.num_classes)
     if loaded.fresh:
         raise InputError(
             f"{loaded.source} does not distinguish the {how_many(card.num_classes, 'classes')} of {card.name}: {loaded.fresh[0]} would stay random",
             "name data with its training classes; or train it first, and evaluate the run",
         )
-    has_gpu = torch.cuda.is_available() and job.cluster.device != "cpu"
-    return network.to("cuda" if has_gpu else "cpu").eval(), loaded.source
+    return network, loaded.source
 
 
 # -- detectors --------------------------------------------------------------------------------------

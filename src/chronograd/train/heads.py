@@ -17,13 +17,22 @@ from chronograd.data import datasets
 from chronograd.data.datasets import Dataset
 from chronograd.errors import ChronogradError
 from chronograd.job import Job
-from chronograd.models.weights import Head, head_tensors, load_pretrained
+from chronograd.models import registry
+from chronograd.models.weights import Head, Loaded, head_tensors, load_pretrained
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.train.inputs import input_of
 from chronograd.words import how_many
 
 # Training images that judge an unknown head: enough to distinguish the loss of guessing from that of a trained head.
 JUDGED = 64
+
+
+def network_with(job: Job, weights: str, shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, Loaded]:
+    """Return the job's network with weights, in evaluation mode, on a GPU if possible. Raises as `load_pretrained`."""
+    network = registry.build(job.network.name, job.network.options, input_shape=shape, num_classes=num_classes)
+    loaded = load_pretrained(network, weights, job.network.name)
+    has_gpu = torch.cuda.is_available() and job.cluster.device != "cpu"
+    return network.to("cuda" if has_gpu else "cpu").eval(), loaded
 
 
 def load_start(network: nn.Module, job: Job, dataset: Dataset) -> str:

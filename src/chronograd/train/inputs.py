@@ -16,7 +16,6 @@ from torch import Tensor
 from chronograd.data import augment
 from chronograd.data.datasets import Dataset
 from chronograd.data.images import Images
-from chronograd.data.text import Rows
 from chronograd.job import Augmentation
 from chronograd.train.order import CHUNK
 
@@ -72,46 +71,27 @@ class ImageInput:
         return seen.to(self._dtype).contiguous(memory_format=self._layout)
 
 
-class FeatureInput:
-    """Rows of features that a frozen trunk computed from the images, stored on the device. F features."""
+class RowInput:
+    """Rows on the device, unchanged: tokens, or features that a frozen trunk computed from the images. N rows."""
 
-    def __init__(self, features_NF: Tensor) -> None:
-        self.features_NF = features_NF
-
-    def __len__(self) -> int:
-        return len(self.features_NF)
-
-    def gather(self, samples: np.ndarray) -> Tensor:
-        return self.features_NF[torch.from_numpy(samples).to(self.features_NF.device)]
-
-    def prefetch(self, samples: np.ndarray) -> None:
-        pass
-
-    def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        return raw
-
-
-class TokenInput:
-    """Rows of tokens on the device, unchanged."""
-
-    def __init__(self, rows: Rows, device: torch.device) -> None:
-        self.rows = rows.to(device)
+    def __init__(self, rows_N: Tensor) -> None:
+        self.rows_N = rows_N
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows_N)
 
     def gather(self, samples: np.ndarray) -> Tensor:
-        return self.rows.batch(samples)
+        return self.rows_N[torch.from_numpy(samples).to(self.rows_N.device)]
 
     def prefetch(self, samples: np.ndarray) -> None:
-        pass
+        """Do nothing: the rows are in memory."""
 
     def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         return raw
 
 
 def input_of(
-    split: Images | Rows,
+    split: Images | Tensor,
     dataset: Dataset,
     device: torch.device,
     channels_last: bool = False,
@@ -119,8 +99,8 @@ def input_of(
     dtype: torch.dtype = torch.float32,
 ) -> InputSplit:
     """Return the input of a network from a split of images, in a data type, or of text."""
-    if isinstance(split, Rows):
-        return TokenInput(split, device)
+    if isinstance(split, Tensor):
+        return RowInput(split.to(device))
     return ImageInput(split, dataset, device, channels_last, augmentation, dtype)
 
 

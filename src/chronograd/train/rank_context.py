@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from chronograd.errors import InputError
 from chronograd.job import Cluster, Job
-from chronograd.measure import environment
+from chronograd.measure import environment, process
 from chronograd.measure.memory import keep_freed_memory
+from chronograd.rundir.steps import Start
 from chronograd.words import how_many
 
 if TYPE_CHECKING:
@@ -77,6 +78,14 @@ class RankContext:
     @property
     def is_rank_zero(self) -> bool:
         return self.rank == 0
+
+    def start_line(self) -> Start:
+        """Return the line about the place where this rank runs."""
+        import torch
+
+        is_cuda = self.device.type == "cuda"
+        name = torch.cuda.get_device_name(self.device) if is_cuda else environment.processor_name()
+        return process.start(str(self.device), name, torch.get_num_threads())
 
 
 def threads_per_rank(cluster: Cluster, ranks_on_node: int) -> int:

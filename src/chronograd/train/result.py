@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from chronograd import job as jobs
 from chronograd.data.datasets import DatasetCard
@@ -21,6 +22,9 @@ from chronograd.train.interruptions import Interruptions, interruptions
 from chronograd.train.rank_command import Measuring
 from chronograd.units import seconds
 from chronograd.words import how_many
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CLOCK = "training clock: input to update of every step; without evaluation and checkpoints"
 # If another node continues a run, the clocks of the two may differ by less.
@@ -162,6 +166,13 @@ def settled(lines: Sequence[StepLine]) -> list[StepLine]:
     return kept or list(lines[-1:])
 
 
+def trained_params(network: nn.Module) -> Quantity:
+    """Return the number of parameters that training changes."""
+    counts = [(p.numel(), p.requires_grad) for p in network.parameters()]
+    source = f"trained parameters, out of {sum(n for n, _ in counts):,}"
+    return Quantity(value=sum(n for n, is_trained in counts if is_trained), unit="count", source=source)
+
+
 def wall_time(first: StepLog) -> Quantity:
     wall_s = first.ended - min(first.starts.values(), default=math.nan)
     if not math.isfinite(wall_s):
@@ -217,10 +228,9 @@ def _loss_curve(logs: Mapping[int, StepLog], batch: int) -> Curve:
 
 
 def loss_columns(losses: Mapping[int, float]) -> dict[str, list[float | None]]:
-    """Return losses by step as columns of a curve; None where one is not finite."""
+    """Return losses by step as columns of a curve."""
     steps = sorted(losses)
-    finite = [losses[step] if math.isfinite(losses[step]) else None for step in steps]
-    return {"step": [float(step) for step in steps], "loss": finite}
+    return {"step": [float(step) for step in steps], "loss": [losses[step] for step in steps]}
 
 
 def _notes(first: StepLog, interrupted: Interruptions, stopped: str) -> list[str]:

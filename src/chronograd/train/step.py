@@ -28,7 +28,7 @@ from chronograd.models import registry
 from chronograd.models.weights import head_of, without_head
 from chronograd.predict.checkpointing import blocks_to_checkpoint
 from chronograd.train.heads import load_start
-from chronograd.train.inputs import FeatureInput, InputSplit, in_chunks, input_of
+from chronograd.train.inputs import InputSplit, RowInput, in_chunks, input_of
 from chronograd.train.optimizer import make_optimizer, set_rate
 from chronograd.train.order import CHUNK, SampleOrder, random_seed, rank_slice
 from chronograd.train.rank_context import RankContext
@@ -102,7 +102,7 @@ class TrainingStep:
         self.averaged: AveragedModel | None = None
         self.setup_s = 0.0
         self.noise: StepProbe | None = None
-        self._head = ""
+        self.has_features, self._head = False, ""
         if training.trainable == "head":
             self._head, head = head_of(self.network)
             self.network.requires_grad_(False)
@@ -280,10 +280,6 @@ class TrainingStep:
         return network.get_submodule(self._head) if self.has_features else network
 
     @property
-    def has_features(self) -> bool:
-        return isinstance(self.train_input, FeatureInput)
-
-    @property
     def evaluated(self) -> nn.Module:
         """Return the network to evaluate: its running mean if there is one."""
         return self.part_of(self.network if self.averaged is None else self.averaged.module)
@@ -311,16 +307,17 @@ class TrainingStep:
         trunk, _ = without_head(self.network)
         trunk.eval()
         self.train_input, self.test_input = (self._features(trunk, own) for own in (self.train_input, self.test_input))
+        self.has_features = True
         self.setup_s = time.perf_counter() - start
 
     @torch.no_grad()
-    def _features(self, trunk: nn.Module, images: InputSplit) -> FeatureInput:
+    def _features(self, trunk: nn.Module, images: InputSplit) -> RowInput:
         """Return the features of every image, on the device in the data type of the head's parameters: F numbers per image."""
         rows = []
         for _, seen in in_chunks(images, np.arange(len(images)), self.device):
             with self.arithmetic():
                 rows.append(trunk(seen).to(DTYPES[self.training.param_dtype]))
-        return FeatureInput(torch.cat(rows))
+        return RowInput(torch.cat(rows))
 
     def _loss_of(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy. Networks with auxiliary classifiers return these in addition to their main output."""

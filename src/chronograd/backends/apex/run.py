@@ -77,8 +77,7 @@ def _train(run: RunDir, job: Job) -> None:
     num_gpus = int(place.device.type == "cuda")
     with run.step_writer() as lines:
         lines.write(steps.Attempt())
-        name = torch.cuda.get_device_name(place.device) if num_gpus else machine.processor_name()
-        start = process.start(str(place.device), name, torch.get_num_threads())
+        start = place.start_line()
         start.pid = os.getpid()
         lines.write(start)
         with ray_session(run.path, how_many(num_parts, "parts"), num_cpus=num_parts, num_gpus=num_gpus):

@@ -14,6 +14,7 @@ from chronograd.record import STEP_PARTS, Curve, Quantity, Record
 from chronograd.rundir import RunDir, StepLine, StepLog
 from chronograd.rundir.steps import Start, merged
 from chronograd.train.result import WITHOUT_WARMUP, header, loss_columns, settled, training_record
+from chronograd.words import how_many
 
 PARTS = {
     "pull_s": "a learner's wait for the parameters of all servers",
@@ -24,7 +25,7 @@ STALENESS = "updates by others between a learner's pull and its own update, coun
 LEARNER_PARTS = "an update is made of pull_s, compute_s and push_s of one learner, while the others work on theirs"
 
 
-def of_training(run: RunDir, job: Job, dataset: Dataset, stopped: str, trained_params: int, all_params: int) -> Record:
+def of_training(run: RunDir, job: Job, dataset: Dataset, stopped: str, trained: Quantity) -> Record:
     """Return a record like chronograd.train.result, with the figures of updates."""
     logs = run.logs()
     log = merged(logs.values())
@@ -37,8 +38,7 @@ def of_training(run: RunDir, job: Job, dataset: Dataset, stopped: str, trained_p
     )
     told = f"time between updates, as the driver receives them, {WITHOUT_WARMUP}"
     record.put("step_time_s", Quantity.of_samples([line.needed("step_time_s") for line in later], "s", told))
-    source = f"trained parameters, out of {all_params:,}"
-    record.put("trained_params", Quantity(value=trained_params, unit="count", source=source))
+    record.put("trained_params", trained)
     _put_own(record, logs, job, lines, later)
     record.notes += dataset.notes
     return record
@@ -88,4 +88,4 @@ def _put_own(
 
 def _group(job: Job) -> str:
     learners, servers = job.cluster.count, job.communication.servers
-    return f"{learners} learner{'s' * (learners > 1)} and {servers} parameter server{'s' * (servers > 1)}"
+    return f"{how_many(learners, 'learners')} and {how_many(servers, 'parameter servers')}"

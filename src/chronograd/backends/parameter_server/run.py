@@ -29,6 +29,7 @@ from chronograd.rundir.steps import Attempt
 from chronograd.train.loop import train
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.rank_context import RankContext, rank_context_from_environment
+from chronograd.train.result import trained_params
 from chronograd.train.step import TrainingStep
 
 OF_UPDATE = ("learner", "staleness", "pull_s", "compute_s", "push_s", "time_s")
@@ -50,9 +51,7 @@ def _train(run: RunDir, job: Job) -> None:
             step.group = group
             progress = train(step, dataset, place, run, lines)
             lines.write_each(group.memory(progress.step))
-    trained = sum(p.numel() for p in step.network.parameters() if p.requires_grad)
-    whole = sum(p.numel() for p in step.network.parameters())
-    run.save_record(results.of_training(run, job, dataset, progress.stopped, trained, whole))
+    run.save_record(results.of_training(run, job, dataset, progress.stopped, trained_params(step.network)))
 
 
 def _measure(run: RunDir, job: Job, asked: Measuring) -> None:

@@ -144,20 +144,12 @@ def probabilities_of(
 
 def network_of(run: RunDir) -> torch.nn.Module:
     """Return the network of a run with its newest weights, in evaluation mode, on a GPU if possible."""
-    import torch
-
     from chronograd.data import datasets
-    from chronograd.models import registry
-    from chronograd.models.weights import load_pretrained
+    from chronograd.train.heads import network_with
 
     job = run.job()
     card = datasets.card(job.data)
-    network = registry.build(
-        job.network.name, job.network.options, input_shape=card.shape, num_classes=card.num_classes
-    )
-    load_pretrained(network, str(run.path), job.network.name)
-    has_gpu = torch.cuda.is_available() and job.cluster.device != "cpu"
-    return network.to("cuda" if has_gpu else "cpu").eval()
+    return network_with(job, str(run.path), card.shape, card.num_classes)[0]
 
 
 def softmax_of_run(run: RunDir, dataset: Dataset, split: Literal["train", "test"]) -> Array:
