@@ -20,7 +20,7 @@ from chronograd.figure import Bar, Bars, Figure, Lines, Mark, Picture, PictureRo
 from chronograd.hardware import catalog
 from chronograd.predict import collectives, paleo
 from chronograd.predict.speed import SpeedModel
-from chronograd.reinforce.exploration import epsilon_ladder
+from chronograd.reinforce.agent import epsilon_ladder
 from chronograd.reinforce.replay import ProportionalReplay, Transitions
 from chronograd.reinforce.replay.prioritised import importance_weights
 from chronograd.report import plots

@@ -42,7 +42,6 @@ CONFINED = {
     "accelerate": {"hooks/accelerate.py"},
     "ray": {
         "backends/ray_session.py",
-        "backends/parameter_server/actors.py",
         "launch/ray.py",
     },
     "tensorflow": {f"backends/tensorflow/{name}.py" for name in ("layers", "step", "strategies", "update", "worker")},

@@ -19,12 +19,10 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -79,11 +77,12 @@ class Network(_Section):
     weights: str | None = None
     """Initial weights: a run directory, a safetensors or PyTorch file, or `torchvision` or `timm` for their published weights.
     """
-    inputs: tuple[str, ...] = ()
+    # Fields that are not set are left out, so that jobs from older versions stay the same.
+    inputs: tuple[str, ...] = Field((), exclude_if=lambda given: not given)
     """Inputs of the network if it does not take one tensor per sample: NAME:SHAPE:DTYPE for each, or one
     FILE.py:example_inputs.
     """
-    head: Literal["new", "kept"] | None = None
+    head: Literal["new", "kept"] | None = Field(None, exclude_if=lambda given: given is None)
     """The last layer of these weights: `new` gives it random values, `kept` trains it further. By default it is new if the
     weights were trained on other classes.
     """
@@ -102,12 +101,6 @@ class Network(_Section):
         if self.head is not None and self.weights is None:
             raise ValueError(f"head is {self.head} without weights: name them in network.weights, or leave head out")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_unset(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out fields that are not set, so that jobs from older versions stay the same."""
-        data: dict[str, Any] = dump(self)
-        return {key: value for key, value in data.items() if key not in ("inputs", "head") or value}
 
 
 class Data(_Section):
@@ -478,7 +471,7 @@ class Job(_Model):
     communication: GradientExchange = Field(default_factory=lambda: GradientExchange())
     backend: BackendName = "single"
     """Library and method by which ranks work together."""
-    reinforcement: Reinforcement | None = None
+    reinforcement: Reinforcement | None = Field(None, exclude_if=lambda agent: agent is None)
     """Settings of an agent; only for task reinforcement, which always has them."""
 
     @property
@@ -520,11 +513,6 @@ class Job(_Model):
                 "only task reinforcement has the section reinforcement: write task: reinforcement, or leave the section out"
             )
         return given
-
-    @model_serializer(mode="wrap")
-    def _without_agent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = dump(self)
-        return {key: value for key, value in data.items() if key != "reinforcement" or value is not None}
 
     @model_validator(mode="after")
     def _only_forward(self) -> Self:

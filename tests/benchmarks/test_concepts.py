@@ -33,7 +33,7 @@ from chronograd.hardware import catalog
 from chronograd.predict import collectives
 from chronograd.predict.speed import SpeedModel
 from chronograd.reinforce import dqn
-from chronograd.reinforce.exploration import epsilon_ladder
+from chronograd.reinforce.agent import epsilon_ladder
 from chronograd.report import plots
 from chronograd.simulate.staleness import of_pushes
 from chronograd_lab.common.results import Results

@@ -49,14 +49,14 @@ def sample(name: str, batch: int = 2, device: str = "meta") -> torch.Tensor:
 
 @pytest.mark.parametrize("name", sorted(names.zoo()))
 class TestContract:
-    def test_params_are_the_published_ones(self, name: str) -> None:
+    def test_params_match_the_publication(self, name: str) -> None:
         entry = spec(name)
         assert entry.params or entry.macs, "a network of the zoo states at least one figure"
         if entry.params is not None:
             assert params(on_meta_device(name)) == entry.params
         assert entry.paper
 
-    def test_macs_are_the_published_ones(self, name: str) -> None:
+    def test_macs_match_the_publication(self, name: str) -> None:
         macs = spec(name).macs
         if macs is None:
             pytest.skip("nobody has printed them")

@@ -159,6 +159,14 @@ def test_events_wait_for_all_ranks(run):
         assert [(step, value) for step, value, _ in scalars(folder)["loss/test"]] == [(2, 4.0)]
 
 
+def test_events_of_an_agent_with_many_steps_per_line(run):
+    with run.step_writer(0) as lines, closing(RunEvents(run)) as events:
+        for step in (10, 20, 30):
+            lines.write(StepLine(step=step, num_steps=10, seconds=step / 10, step_time_s=0.1, loss=1.0))
+            events.poll()
+    assert [step for step, _, _ in scalars(run.path / "tensorboard")["loss/train"]] == [10, 20, 30]
+
+
 def test_late_follower_gets_all_events_and_restarts(run):
     folder = run.path / "tensorboard"
     write_steps(run)

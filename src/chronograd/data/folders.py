@@ -96,22 +96,20 @@ def notes(root: Path, headers: Iterable[Header], unreadable: Sequence[FileFormat
         width, height = (sorted(size[i] for size in sizes) for i in (0, 1))
         span = f"{_span(width)} wide, {_span(height)} high"
         kinds = "one size" if len(sizes) == 1 else how_many(len(sizes), "sizes")
-        said.append(f"{_pictures(len(headers))} of {kinds} ({span}) {_were(len(headers))} brought to {side}x{side}")
+        said.append(
+            f"{how_many(len(headers), 'pictures')} of {kinds} ({span}) {_were(len(headers))} brought to {side}x{side}"
+        )
     modes = Counter(h.mode for h in headers if h.mode != "RGB")
     if modes:
         kinds = ", ".join(f"{count:,} {mode}" for mode, count in sorted(modes.items()))
         count = sum(modes.values())
-        said.append(f"{_pictures(count)} {_were(count)} not RGB and {_were(count)} brought to it: {kinds}")
+        said.append(f"{how_many(count, 'pictures')} {_were(count)} not RGB and {_were(count)} brought to it: {kinds}")
     turned = sum(h.is_turned for h in headers)
     if turned:
         said.append(
-            f"{_pictures(turned)} {_were(turned)} turned upright by {'its' if turned == 1 else 'their'} EXIF orientation"
+            f"{how_many(turned, 'pictures')} {_were(turned)} turned upright by {'its' if turned == 1 else 'their'} EXIF orientation"
         )
     return said
-
-
-def _pictures(count: int) -> str:
-    return f"{count:,} picture{'s' * (count != 1)}"
 
 
 def _were(count: int) -> str:

@@ -146,13 +146,16 @@ def with_noise(labels_N: Array, probability: float, seed: int) -> tuple[Array, A
 
 
 def zipf_counts(total: int, num_classes: int, exponent: float) -> list[int]:
-    """Return images per class, in proportion to rank ** -exponent, that sum to `total`; largest remainders are rounded
-    up.
+    """Return images per class, in proportion to rank ** -exponent, that sum to `total`.
 
     >>> zipf_counts(110, 3, 1.0), zipf_counts(10, 4, 0.0)
     ([60, 30, 20], [3, 3, 2, 2])
     """
-    weights = np.arange(1, num_classes + 1, dtype=float) ** -exponent
+    return apportioned(total, np.arange(1, num_classes + 1, dtype=float) ** -exponent)
+
+
+def apportioned(total: int, weights: Array) -> list[int]:
+    """Return whole numbers in proportion to weights that sum to `total`; largest remainders are rounded up."""
     exact = total * weights / weights.sum()
     counts = np.floor(exact + 1e-9).astype(int)  # 1e-9 makes 60 of a rounded 59.999…
     counts[np.argsort(counts - exact, kind="stable")[: total - counts.sum()]] += 1

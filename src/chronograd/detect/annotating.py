@@ -17,7 +17,7 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.detect import pictures
 from chronograd.detect.pictures import Box, Colour, LabelledBox, Pixels
 from chronograd.errors import InputError
-from chronograd.words import listed
+from chronograd.words import how_many, listed
 
 # Minimum score of objects that are drawn and listed by default: scores of SSD are probabilities.
 MIN_DRAWN_SCORE = 0.5
@@ -88,10 +88,9 @@ def _answer(model: Path, rows: Sequence[dict[str, Any]], out: Path, least_score:
     counts = Counter(one["class"] for row in rows for one in row["objects"])
     total = sum(counts.values())
     of = listed([f"{count:,} {name}" for name, count in counts.most_common()])
-    images = f"{len(rows):,} picture{'s' * (len(rows) != 1)}"
     section = Section(
         title="Objects",
-        takeaway=f"{total:,} object{'s' * (total != 1)} in {images}{f': {of}' if of else ''}; drawn in {out}.",
+        takeaway=f"{how_many(total, 'objects')} in {how_many(len(rows), 'pictures')}{f': {of}' if of else ''}; drawn in {out}.",
         table=Table(
             ("picture", "class", "score", "left", "top", "right", "bottom"),
             [

@@ -15,17 +15,17 @@ from chronograd.detect.matching import BACKGROUND
 NEGATIVES_PER_POSITIVE = 3
 
 
-def hard_negatives(logits_NPC: Tensor, labels_NP: Tensor, ratio: int = NEGATIVES_PER_POSITIVE) -> Tensor:
+def hard_negatives(logits_NPC: Tensor, labels_NP: Tensor) -> Tensor:
     """Select the background priors to train on: bool of shape (N, P).
 
-    In each image, select up to `ratio` times the number of its object priors. Those with the lowest background
-    probability come first.
+    In each image, select up to three times the number of its object priors. Those with the lowest background probability
+    come first.
     """
     is_positive_NP = labels_NP != BACKGROUND
     surprise_NP = -functional.log_softmax(logits_NPC.detach().float(), dim=2)[..., BACKGROUND]
     surprise_NP = surprise_NP.masked_fill(is_positive_NP, -torch.inf)
     rank_NP = surprise_NP.argsort(dim=1, descending=True).argsort(dim=1)
-    return (rank_NP < ratio * is_positive_NP.sum(dim=1, keepdim=True)) & ~is_positive_NP
+    return (rank_NP < NEGATIVES_PER_POSITIVE * is_positive_NP.sum(dim=1, keepdim=True)) & ~is_positive_NP
 
 
 def detection_loss(

@@ -15,10 +15,10 @@ BACKGROUND = 0
 MIN_MATCH_OVERLAP = 0.5
 
 
-def match(priors_P4: Tensor, boxes_G4: Tensor, threshold: float = MIN_MATCH_OVERLAP) -> Tensor:
+def match(priors_P4: Tensor, boxes_G4: Tensor) -> Tensor:
     """Return the number of the object of each prior, -1 for the background: int64 of shape (P,).
 
-    Each prior takes the object with the largest overlap, if it reaches the threshold. Before that, each object takes
+    Each prior takes the object with the largest overlap, if it reaches MIN_MATCH_OVERLAP. Before that, each object takes
     the prior with the largest overlap, even a small one, so that every object has a prior. If two objects want the same
     prior, the later one gets it.
 
@@ -29,7 +29,7 @@ def match(priors_P4: Tensor, boxes_G4: Tensor, threshold: float = MIN_MATCH_OVER
         return torch.full((len(priors_P4),), -1, dtype=torch.int64, device=priors_P4.device)
     overlaps_PG = iou(priors_P4, boxes_G4)
     best_P, object_P = overlaps_PG.max(dim=1)
-    object_P = torch.where(best_P < threshold, -1, object_P)
+    object_P = torch.where(best_P < MIN_MATCH_OVERLAP, -1, object_P)
     for number, prior in enumerate(overlaps_PG.argmax(dim=0).tolist()):
         object_P[prior] = number
     return object_P

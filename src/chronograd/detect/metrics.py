@@ -21,23 +21,17 @@ Array = np.ndarray[Any, Any]
 
 
 def average_precisions(
-    detections: Sequence[Detections],
-    truths: Sequence[Objects],
-    num_classes: int,
-    metric: Metric,
-    least_overlap: float = MIN_HIT_OVERLAP,
+    detections: Sequence[Detections], truths: Sequence[Objects], num_classes: int, metric: Metric
 ) -> list[float | None]:
     """Return the average precision of class 1, 2, … `num_classes` over all images; None for a class without objects that count.
 
     Detections of a class are taken in order of their score. One is right if it overlaps an object of its class by more than
-    `least_overlap` and no earlier detection did. A second detection of the same object is wrong. A detection of a difficult
+    MIN_HIT_OVERLAP and no earlier detection did. A second detection of the same object is wrong. A detection of a difficult
     object does not count.
     """
     if len(detections) != len(truths):
         raise InputError(f"{len(detections):,} images have detections, and {len(truths):,} have objects")
-    return [
-        _average_precision(*_outcomes(detections, truths, k, least_overlap), metric) for k in range(1, num_classes + 1)
-    ]
+    return [_average_precision(*_outcomes(detections, truths, k), metric) for k in range(1, num_classes + 1)]
 
 
 def mean_average_precision(precisions: Sequence[float | None]) -> float | None:
@@ -50,9 +44,7 @@ def mean_average_precision(precisions: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _outcomes(
-    detections: Sequence[Detections], truths: Sequence[Objects], label: int, least_overlap: float
-) -> tuple[Array, int]:
+def _outcomes(detections: Sequence[Detections], truths: Sequence[Objects], label: int) -> tuple[Array, int]:
     """Return whether each detection of a class is right, highest score first, and the number of objects that are not difficult."""
     scores: list[float] = []
     is_right: list[bool] = []
@@ -67,7 +59,7 @@ def _outcomes(
         is_taken = [False] * len(is_difficult)
         for overlaps_G, score in zip(overlaps_DG, seen.scores_D[mine].tolist(), strict=True):
             best = int(overlaps_G.argmax()) if is_taken else -1
-            is_hit = best >= 0 and overlaps_G[best] > least_overlap
+            is_hit = best >= 0 and overlaps_G[best] > MIN_HIT_OVERLAP
             if is_hit and is_difficult[best]:
                 continue
             scores.append(score)

@@ -11,7 +11,6 @@ import numpy as np
 
 from chronograd.job import Reinforcement
 from chronograd.reinforce.environments import Environment, picture
-from chronograd.reinforce.exploration import epsilon_ladder
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +68,17 @@ def epsilon_at(settings: Reinforcement, step: int, episode: int) -> float:
         return epsilon_ladder(settings.ladder)[episode % settings.ladder]
     left = max(0.0, 1 - step / settings.epsilon_steps) if settings.exploration == "annealed" else 0.0
     return settings.epsilon_end + left * (settings.epsilon_start - settings.epsilon_end)
+
+
+def epsilon_ladder(num_actors: int) -> list[float]:
+    """Return the constant ε of each Ape-X actor: ε_i = 0.4^(1 + 7 · i / (N − 1)). A single actor uses 0.4.
+
+    Source: Horgan et al., Distributed prioritized experience replay, arXiv 1803.00933, section 4.
+
+    >>> [round(e, 8) for e in epsilon_ladder(8)]
+    [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]
+    """
+    return [0.4 ** (1 + 7.0 * actor / max(1, num_actors - 1)) for actor in range(num_actors)]
 
 
 def greedy(values_NA: np.ndarray) -> np.ndarray:

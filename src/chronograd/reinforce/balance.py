@@ -25,6 +25,7 @@ from chronograd.errors import InputError
 
 # `best_of` picks the fewest actors within this share of the highest rate; the last few percent are not worth more memory.
 WORTH = 0.05
+MAX_ACTORS = 10_000  # of a job
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,6 @@ class Balance:
     def batches_per_s(self) -> float:
         return min(self.rates.values())
 
-    @property
-    def transitions_per_s(self) -> float:
-        """Return the transitions that enter replay per second."""
-        return self.batches_per_s * self.setting.batch / self.setting.draws
-
     def idle(self, part: str) -> float:
         """Return the share of time in which a part is idle."""
         return 1 - self.batches_per_s / self.rates[part]
@@ -130,11 +126,11 @@ def _per_s(amount: float, each: float) -> float:
     return amount / each if each > 0 else math.inf
 
 
-def enough_actors(parts: Components, setting: BalanceSetting, most: int = 10_000) -> int:
-    """Return the smallest number of actors that do not limit the run, at most `most`. More actors would only wait."""
+def enough_actors(parts: Components, setting: BalanceSetting) -> int:
+    """Return the smallest number of actors that do not limit the run, at most MAX_ACTORS. More actors would only wait."""
     one = balance(parts, replace(setting, num_actors=1))
     others = min(rate for part, rate in one.rates.items() if part != "actors")
-    return max(1, min(most, math.ceil(others / one.rates["actors"] - 1e-9)))
+    return max(1, min(MAX_ACTORS, math.ceil(others / one.rates["actors"] - 1e-9)))
 
 
 def best_of(rates: Mapping[int, float]) -> int:

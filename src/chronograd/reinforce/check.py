@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+
+from pydantic import BaseModel
 
 from chronograd.errors import JobError, require
 from chronograd.job import Data, Job, Reinforcement, Training
@@ -34,13 +36,8 @@ def check_agent(job: Job) -> None:
                        "write backend=single and cluster.count=1")  # fmt: skip
     _refuse_what_is_left_out(job, agent)
     if environments.split(job.data.name)[0] != "atari":
-        usual = Reinforcement(algorithm=agent.algorithm).frame_stack
-        _refuse(
-            "reinforcement.frame_stack",
-            agent.frame_stack,
-            usual,
-            f"applies only to Atari images, not to {job.data.name}",
-        )
+        usual = Reinforcement(algorithm=agent.algorithm)
+        _refuse("reinforcement", agent, usual, ["frame_stack"], f"applies only to Atari images, not to {job.data.name}")
     space = environments.space_of(job)
     if agent.algorithm == "q-learning":
         QTable(job, space)
@@ -50,21 +47,15 @@ def check_agent(job: Job) -> None:
 
 def _refuse_what_is_left_out(job: Job, agent: Reinforcement) -> None:
     """Raise JobError if the job sets fields that would have no effect."""
-    usual = Training(recipe="sgd")  # constant, nothing augmented
     of_images = () if job.network.name in (MLP, TABLE) else ("channels_last",)
-    for name in Training.model_fields.keys() - {*_TRAINING, *of_images}:
-        _refuse(f"training.{name}", getattr(job.training, name), getattr(usual, name), "has no effect on agents")
-    for name in Data.model_fields.keys() - {"name"}:
-        _refuse(
-            f"data.{name}",
-            getattr(job.data, name),
-            getattr(Data(name=job.data.name), name),
-            "has no effect on environments",
-        )
+    unused = Training.model_fields.keys() - {*_TRAINING, *of_images}
+    constant = Training(recipe="sgd")  # nothing augmented
+    _refuse("training", job.training, constant, unused, "has no effect on agents")
+    unused = Data.model_fields.keys() - {"name"}
+    _refuse("data", job.data, Data(name=job.data.name), unused, "has no effect on environments")
     if agent.algorithm == "q-learning":
-        own = Reinforcement(algorithm=agent.algorithm)
-        for name in _OF_NETWORKS:
-            _refuse(f"reinforcement.{name}", getattr(agent, name), getattr(own, name), "has no effect on a table")
+        usual = Reinforcement(algorithm=agent.algorithm)
+        _refuse("reinforcement", agent, usual, _OF_NETWORKS, "has no effect on a table")
     elif agent.replay_size and agent.replay_start > agent.replay_size:
         raise JobError(f"reinforcement.replay_start is {agent.replay_start:,}, which is more than replay_size = {agent.replay_size:,}",
                        "learning would never start: set a smaller replay_start")  # fmt: skip
@@ -83,21 +74,13 @@ def _check_parts(job: Job, agent: Reinforcement) -> None:
     """Check the distributed fields: their values for Gorila and Ape-X, and that other algorithms set none of them."""
     usual = Reinforcement(algorithm=agent.algorithm)
     if agent.algorithm not in DISTRIBUTED:
-        for name in _OF_SEVERAL:
-            _refuse(
-                f"reinforcement.{name}",
-                getattr(agent, name),
-                getattr(usual, name),
-                f"has no effect on {agent.algorithm}",
-            )
+        _refuse("reinforcement", agent, usual, _OF_SEVERAL, f"has no effect on {agent.algorithm}")
         return
     require("ray", "ray", f"reinforcement.algorithm={agent.algorithm}")
     if agent.algorithm == "apex":
-        _refuse("reinforcement.learners", agent.learners, 1, "Ape-X does not support: it has one learner")
-        _refuse("reinforcement.bundled", agent.bundled, False, "Ape-X does not support")
-        _refuse(
-            "reinforcement.exploration", agent.exploration, "ladder", "Ape-X does not support: its actors use a ladder"
-        )
+        _refuse("reinforcement", agent, usual, ["learners"], "Ape-X does not support: it has one learner")
+        _refuse("reinforcement", agent, usual, ["bundled"], "Ape-X does not support")
+        _refuse("reinforcement", agent, usual, ["exploration"], "Ape-X does not support: its actors use a ladder")
     elif agent.replay != "uniform":
         raise JobError(f"reinforcement.replay is {agent.replay}, but Gorila draws uniformly", "set replay: uniform, or algorithm: apex")  # fmt: skip
     if agent.replay == "rank":
@@ -106,6 +89,8 @@ def _check_parts(job: Job, agent: Reinforcement) -> None:
         raise JobError("reinforcement.replay_size is 0, but learners draw from replay", "set a replay_size above 0")
 
 
-def _refuse(name: str, value: Any, usual: Any, why: str) -> None:
-    if value != usual:
-        raise JobError(f"{name} is {value}, which {why}", "leave it out")
+def _refuse(section: str, given: BaseModel, usual: BaseModel, names: Iterable[str], why: str) -> None:
+    """Raise JobError if one of these fields differs from its usual value."""
+    for name in names:
+        if (value := getattr(given, name)) != getattr(usual, name):
+            raise JobError(f"{section}.{name} is {value}, which {why}", "leave it out")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from chronograd.errors import FileFormatError, InputError, JobError, MissingExtraError
+from chronograd.errors import FileFormatError, InputError, MissingExtraError
 from chronograd.figure import save_gif
 from chronograd.job import Job
 from chronograd.measure import process
@@ -34,7 +34,7 @@ from chronograd.reinforce.networks import dead_relus
 from chronograd.rundir import EPISODE, RunDir, StepLine, StepWriter, steps
 from chronograd.train import checkpoint_folder, order
 from chronograd.train.checkpoint_folder import Progress
-from chronograd.train.rank_command import Measuring, run_rank
+from chronograd.train.rank_command import run_rank
 from chronograd.train.rank_context import RankContext, rank_context_from_environment
 
 # Step lines: a hundred an epoch, each covering at most this number of steps.
@@ -45,11 +45,7 @@ MAX_PICTURES, PICTURE_WIDTH, SECONDS_EACH = 100, 240, 0.05
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent. Return the exit status."""
-    return run_rank(argv, _train, _measure)
-
-
-def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
-    raise JobError("a reinforcement learning job cannot be measured", "train it: its record has frames per second")
+    return run_rank(argv, _train)
 
 
 def _train(run: RunDir, job: Job) -> None:

@@ -196,7 +196,7 @@ def _counted(rows: Sequence[RunSummary]) -> str:
     finished = [summary for summary in rows if summary.record is not None]
     newest = max(finished, key=lambda summary: summary.record.created if summary.record else "", default=None)
     newest_text = f"; the newest is {newest.path.name}" if newest is not None and len(rows) > 1 else ""
-    return f"{len(rows)} record{'s' * (len(rows) != 1)}: {', '.join(counts)}{newest_text}."
+    return f"{how_many(len(rows), 'records')}: {', '.join(counts)}{newest_text}."
 
 
 def _row(summary: RunSummary) -> list[str]:

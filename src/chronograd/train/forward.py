@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from chronograd.data.datasets import Dataset
@@ -58,8 +57,8 @@ class ForwardStep:
 
     def gather(self, index: int) -> None:
         part = rank_slice(self.training.batch, self.place.rank, self.place.world_size)
-        self._raw = self.input.gather(self._samples(index)[part])
-        self.input.prefetch(self._samples(index + 1)[part])
+        self._raw = self.input.gather(self.order.samples(index)[part])
+        self.input.prefetch(self.order.samples(index + 1)[part])
 
     def transfer(self) -> None:
         if self.device.type == "cuda" and self._raw.device.type == "cpu":
@@ -78,6 +77,3 @@ class ForwardStep:
         self.outputs = None
         for _, call in self.parts(index):
             call()
-
-    def _samples(self, index: int) -> np.ndarray:
-        return self.order.samples(index)

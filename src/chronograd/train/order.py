@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from chronograd.data.labels import apportioned
 from chronograd.job import steps_per_epoch
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -56,7 +57,7 @@ class SampleOrder:
 
 
 def class_shares(counts: np.ndarray[Any, Any], resampling: Resampling) -> list[int]:
-    """Return the samples of each class in an epoch of the whole set's size; largest remainders are rounded up.
+    """Return the samples of each class in an epoch of the whole set's size.
 
     >>> class_shares(np.array([90, 10]), "square_root"), class_shares(np.array([90, 10]), "uniform")
     ([75, 25], [50, 50])
@@ -64,11 +65,7 @@ def class_shares(counts: np.ndarray[Any, Any], resampling: Resampling) -> list[i
     weights = counts.astype(float)
     if resampling != "natural":
         weights = np.sqrt(weights) if resampling == "square_root" else (weights > 0).astype(float)
-    exact = counts.sum() * weights / weights.sum()
-    shares = np.floor(exact).astype(int)
-    left = np.argsort(shares - exact, kind="stable")[: int(counts.sum() - shares.sum())]
-    shares[left] += 1
-    return [int(n) for n in shares]
+    return apportioned(int(counts.sum()), weights)
 
 
 def _met(members: Indices, count: int, random: np.random.RandomState) -> Indices:

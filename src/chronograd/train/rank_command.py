@@ -35,19 +35,19 @@ class Measuring:
 def run_rank(
     argv: Sequence[str] | None,
     train: Callable[[RunDir, Job], None],
-    measure: Callable[[RunDir, Job, Measuring], None],
+    measure: Callable[[RunDir, Job, Measuring], None] | None = None,
     at_end: Callable[[], None] = lambda: None,
 ) -> int:
     """Run one rank. Return its exit status. Errors of the user's input print one message, no traceback.
 
     `at_end` is called if the parent process is gone; see `exit_with_parent`.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(["train", "measure"] if measure is not None else ["train"]).parse_args(argv)
     exit_with_parent(at_end)
     try:
         run = RunDir.open(arguments.run)
         job = run.job()
-        if arguments.verb == "train":
+        if measure is None or arguments.verb == "train":
             train(run, job)
         else:
             timing = Timing(arguments.warmup, arguments.steps, arguments.seconds)
@@ -81,10 +81,10 @@ def exit_with_parent(at_end: Callable[[], None] = lambda: None) -> None:
         threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run one rank of a job.")
     parser.add_argument("run", help="run directory with a job.yaml")
-    parser.add_argument("verb", choices=("train", "measure"))
+    parser.add_argument("verb", choices=verbs)
     parser.add_argument("--warmup", type=int, default=Timing.warmup, help="steps before the clock starts")
     parser.add_argument("--steps", type=int, default=Timing.num_steps, help="steps to time, at most")
     parser.add_argument("--seconds", type=float, default=Timing.seconds, help="seconds to time, at most")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -43,23 +43,6 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Part = tuple[str, Callable[[], None]]
 
 
-class StepProbe(Protocol):
-    """A measurement in some steps, around their passes, such as `noise_scale`."""
-
-    @property
-    def found(self) -> dict[str, float]:
-        """Return what the last measuring step adds to its line."""
-
-    def is_due(self, index: int) -> bool:
-        """Return whether step `index`, counted from 0, measures."""
-
-    def begin(self) -> None:
-        """Begin, when the batch is ready and before the passes over it."""
-
-    def end(self) -> None:
-        """End, when the gradients of all ranks are averaged and before the update."""
-
-
 class TrainingStep:
     """Network, optimizer and data of one rank, and the parts of a step.
 
@@ -71,7 +54,7 @@ class TrainingStep:
         network: the whole network. `trained` is the part that a step runs (the head alone if features of a frozen trunk are
             stored); `averaged` is the running mean of all weights, or None.
         setup_s: seconds that a frozen trunk took to compute its features, which belong to training.
-        noise: measures the gradient noise scale in some steps, if the loop sets it.
+        noise: the GradientNoise of chronograd.train.noise_scale, if the loop sets it; it measures in some steps.
 
     Left out: gradient clipping. Pixel dropout draws per rank, so it alone depends on the number of ranks.
     """
@@ -101,7 +84,7 @@ class TrainingStep:
         self.chunk = job.images_per_rank if job.is_text else CHUNK
         self.averaged: AveragedModel | None = None
         self.setup_s = 0.0
-        self.noise: StepProbe | None = None
+        self.noise: Any = None
         self.has_features, self._head = False, ""
         if training.trainable == "head":
             self._head, head = head_of(self.network)

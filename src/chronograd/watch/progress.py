@@ -103,18 +103,22 @@ class RunFigures:
 
 
 class RunLines:
-    """An iterator over the lines of all ranks with their rank, each once, from the first."""
+    """An iterator over the lines of all ranks with their rank, each once: all of them, or those written from now on."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, is_from_start: bool = True) -> None:
         self._run = run
-        self._followers: dict[int, StepFollower] = {}
+        self._followers = {rank: StepFollower(run.steps_path(rank), is_from_start) for rank in run.ranks()}
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self._followers)
 
     def new(self) -> Iterator[tuple[int, Line]]:
         for rank in self._run.ranks():
             if rank not in self._followers:
                 self._followers[rank] = StepFollower(self._run.steps_path(rank), is_from_start=True)
-            for line in self._followers[rank].new_lines():
-                yield rank, line
+        for rank, follower in self._followers.items():
+            yield from ((rank, line) for line in follower.new_lines())
 
 
 class LiveRun:

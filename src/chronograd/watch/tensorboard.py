@@ -21,9 +21,9 @@ from datetime import datetime
 from pathlib import Path
 
 from chronograd.errors import MissingExtraError, RunError
-from chronograd.rundir import Line, RunDir, StepFollower, StepLine, StepLog
+from chronograd.rundir import Line, RunDir, StepLine, StepLog
 from chronograd.rundir.steps import Epoch
-from chronograd.watch.progress import PARTS_OF_UPDATE, seconds_of
+from chronograd.watch.progress import PARTS_OF_UPDATE, RunLines, seconds_of
 
 try:
     # Its EventFileWriter would import TensorFlow if installed, and write from a thread; these parts do neither.
@@ -122,7 +122,6 @@ class RunEvents:
         self.run = run
         self.folder = run.path / "tensorboard" if folder is None else folder
         self._started = _started(run)
-        self._followers: dict[int, StepFollower] = {}
         self._of_rank: dict[int, Events] = {}
         self._done: dict[int, tuple[int, int]] = {}  # by rank, attempt and step of the last line written
         self._waiting: dict[int, dict[int, StepLine]] = {}  # by step and rank, until all ranks have done a step
@@ -130,7 +129,7 @@ class RunEvents:
         self._attempt = self._step = 0
         old = list(_files(self.folder))
         self._of_run = Events(self.folder, self._started)
-        self._follow_new_ranks(is_from_start=False)
+        self._lines = RunLines(run, is_from_start=False)
         logs = self.run.logs()
         for line in _lines(logs):
             self._of_run(line)
@@ -151,30 +150,32 @@ class RunEvents:
 
     def poll(self) -> None:
         """Write new lines: those of a rank at once, those of the run when all ranks have done a step."""
-        self._follow_new_ranks(is_from_start=True)
-        for rank, follower in self._followers.items():
-            for line in follower.new_lines():
-                if line.attempt > self._attempt:
-                    self._attempt, self._step = line.attempt, 0
-                    self._waiting.clear()
-                    self._ends.clear()
-                if isinstance(line, Epoch):
-                    self._ends.append(line)
-                elif isinstance(line, StepLine) and (line.attempt, line.step) > self._done.get(rank, (0, 0)):
-                    self._write_of_rank(rank, line)
-                    if line.attempt == self._attempt:
-                        self._waiting.setdefault(line.step, {})[rank] = line
+        for rank, line in self._lines.new():
+            if line.attempt > self._attempt:
+                self._attempt, self._step = line.attempt, 0
+                self._waiting.clear()
+                self._ends.clear()
+            if isinstance(line, Epoch):
+                self._ends.append(line)
+            elif isinstance(line, StepLine) and (line.attempt, line.step) > self._done.get(rank, (0, 0)):
+                self._write_of_rank(rank, line)
+                if line.attempt == self._attempt and line.step > self._step:
+                    self._waiting.setdefault(line.step, {})[rank] = line
         self._write_of_run()
 
     def _write_of_run(self) -> None:
-        """Write steps without a gap, each followed by the end of its epoch. An attempt may start at any step."""
+        """Write steps without a gap, each followed by the end of its epoch. An attempt may start at any step, and a line of an
+        agent has many.
+        """
         while self._waiting:
-            step = self._step + 1 if self._step else min(self._waiting)
-            own = self._waiting.get(step, {})
-            if len(own) < len(self._followers) and not any(line.staleness is not None for line in own.values()):
+            step = min(self._waiting)
+            own = list(self._waiting[step].values())
+            is_next = not self._step or step - (own[0].num_steps or 1) == self._step
+            if not is_next or (len(own) < self._lines.num_ranks and all(line.staleness is None for line in own)):
                 break
-            self._of_run(_of_all(list(self._waiting.pop(step).values())))
+            self._of_run(_of_all(own))
             self._step = step
+            del self._waiting[step]
             while self._ends and self._ends[0].step <= step:
                 self._of_run(self._ends.pop(0))
         while self._ends and self._ends[0].step <= self._step:
@@ -185,11 +186,6 @@ class RunEvents:
             self._of_rank[rank] = Events(self.folder / f"rank-{rank}", self._started, scalars_of_rank)
         self._of_rank[rank](line)
         self._done[rank] = line.attempt, line.step
-
-    def _follow_new_ranks(self, is_from_start: bool) -> None:
-        for rank in self.run.ranks():
-            if rank not in self._followers:
-                self._followers[rank] = StepFollower(self.run.steps_path(rank), is_from_start)
 
 
 class LiveEvents:

@@ -23,7 +23,7 @@ from chronograd.backends.parameter_server.group import HANDED_OUT
 from chronograd.backends.ray_session import ray_module, task_error
 from chronograd.errors import RunError
 from chronograd.job import Job
-from chronograd.reinforce.exploration import epsilon_ladder
+from chronograd.reinforce.agent import epsilon_ladder
 from chronograd.reinforce.systems import Report
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress

@@ -20,22 +20,20 @@ from chronograd.backends.apex.group import ApexGroup
 from chronograd.backends.apex.keepers import ApexLayout
 from chronograd.backends.gorila.group import GorilaGroup
 from chronograd.backends.ray_session import cpu_s, ray_session, take_along
-from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.measure import environment as machine
 from chronograd.measure import process
 from chronograd.record import Quantity, Record
 from chronograd.reinforce import environments, result
-from chronograd.reinforce.agent import epsilon_at
+from chronograd.reinforce.agent import epsilon_at, epsilon_ladder
 from chronograd.reinforce.balance import BalanceSetting
 from chronograd.reinforce.dqn import DQN
-from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.reinforce.systems import Report, SystemsView, timeline
 from chronograd.reinforce.worker import evaluated, line_of_epoch, save_episode, why_stop
 from chronograd.rundir import RunDir, StepLine, steps
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
-from chronograd.train.rank_command import Measuring, run_rank
+from chronograd.train.rank_command import run_rank
 from chronograd.train.rank_context import rank_context_from_environment, threads_per_rank
 from chronograd.words import how_many
 
@@ -47,11 +45,7 @@ TIMELINE_S = 5.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the driver. Return its exit status."""
-    return run_rank(argv, _train, _measure, at_end=take_along)
-
-
-def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
-    raise JobError("a job of reinforcement cannot be measured", "train it: its record has frames per second")
+    return run_rank(argv, _train, at_end=take_along)
 
 
 def layout_of(job: Job) -> ApexLayout:

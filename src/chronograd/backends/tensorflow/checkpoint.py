@@ -40,7 +40,7 @@ def restore(path: Path, step: TensorFlowStep) -> tuple[Progress, list[str]]:
         slots = load_file(path / OPTIMIZER)
         for tensor in step.network.trained:
             for name in _own_slots(step, tensor.name):
-                tensor.assign_to(step.slots[name], slots[name])
+                tensor.assign(slots[name], step.slots[name])
         notes = checkpoint_folder.differences(state["place"], _place(step))
         progress = Progress(**state["progress"])
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from chronograd.backends.plan import installed
+from chronograd.backends.plan import RankPlan, installed
 from chronograd.backends.tensorflow.ports import PORTS
 from chronograd.errors import JobError
 from chronograd.job import GradientExchange, Job, Training
@@ -26,12 +26,19 @@ def is_there() -> tuple[bool, str]:
     return installed(NEEDED, "tensorflow")
 
 
-def check(job: Job, all_reduce: Mapping[str, bool]) -> None:
-    """Refuse jobs that these backends cannot run. Raises JobError.
+def plan(job: Job, run: Path, arguments: Sequence[str], all_reduce: Mapping[str, bool], world_size: int) -> RankPlan:
+    """Return the ranks of a job. Raises JobError for jobs that these backends cannot run.
 
     Args:
         all_reduce: values of `communication.all_reduce` that the backend supports, and whether each needs GPUs.
     """
+    _check(job, all_reduce)
+    command = (sys.executable, "-m", "chronograd.backends.tensorflow.worker", str(run.absolute()), *arguments)
+    # Keras must not choose another library; TensorFlow's log is for errors.
+    return RankPlan(command, world_size, {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"})
+
+
+def _check(job: Job, all_reduce: Mapping[str, bool]) -> None:
     _check_network(job)
     _check_training(job)
     chosen, communication = job.communication.all_reduce, job.communication
@@ -72,13 +79,6 @@ def check(job: Job, all_reduce: Mapping[str, bool]) -> None:
 def on_gpus(job: Job) -> bool:
     """Return whether the ranks of a job on this machine use GPUs."""
     return job.cluster.device != "cpu" and bool(environment.gpus())
-
-
-def worker(run: Path, arguments: Sequence[str], world_size: int) -> tuple[tuple[str, ...], int, dict[str, str]]:
-    """Return command, number and environment of the ranks."""
-    command = (sys.executable, "-m", "chronograd.backends.tensorflow.worker", str(run.absolute()), *arguments)
-    # Keras must not choose another library; TensorFlow's log is for errors.
-    return command, world_size, {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def _check_network(job: Job) -> None:

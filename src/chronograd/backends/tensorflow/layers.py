@@ -32,12 +32,9 @@ class PortedTensor:
     variable: Any
     axes: tuple[int, ...]
 
-    def assign(self, value: Array) -> None:
-        self.assign_to(self.variable, value)
-
-    def assign_to(self, variable: Any, value: Array) -> None:
-        """Assign `value`, in torch's layout, to a variable of the same shape."""
-        variable.assign(np.transpose(value, self.axes))
+    def assign(self, value: Array, variable: Any = None) -> None:
+        """Assign a value in torch's layout; to another variable of the same shape if given."""
+        (self.variable if variable is None else variable).assign(np.transpose(value, self.axes))
 
     def value(self, variable: Any = None) -> Array:
         """Return the value in torch's layout; that of another variable of the same shape if given."""

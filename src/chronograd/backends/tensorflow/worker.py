@@ -26,6 +26,7 @@ from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.result import measured_record, training_record
 from chronograd.train.watchdog import WATCHDOG
+from chronograd.words import how_many
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +49,8 @@ def _joined(run: RunDir, job: Job, lines: StepWriter, asked: Measuring | None) -
     prepared = prepared_data.read(run)
     ranks = join(job)
     resident = PeakResident()
-    step = _start(job, prepared, ranks, lines)
+    lines.write(process.start(ranks.device, ranks.device_name, ranks.threads))
+    step = TensorFlowStep(job, prepared, ranks)
     progress = Progress()
     if asked is None:
         progress = train(step, prepared, run, lines)
@@ -59,39 +61,26 @@ def _joined(run: RunDir, job: Job, lines: StepWriter, asked: Measuring | None) -
     lines.sync()
     ranks.wait()
     if ranks.is_rank_zero:
-        record = (
-            _trained_record(run, job, prepared, step, progress)
-            if asked is None
-            else _measured_record(run, job, ranks, asked)
-        )
+        record = _record(run, job, prepared, step, progress, asked)
         prepared_data.remove(run)
-        run.save_record(_with_tensorflow(record, ranks))
+        run.save_record(record)
 
 
-def _trained_record(run: RunDir, job: Job, prepared: Prepared, step: TensorFlowStep, progress: Progress) -> Record:
-    record = training_record(run, job, prepared.card, progress.stopped)
-    count = sum(tensor.value().size for tensor in step.network.trained)
-    record.put("trained_params", Quantity(value=count, unit="count", source="trained parameters"))
-    record.notes += prepared.notes
-    return record
-
-
-def _measured_record(run: RunDir, job: Job, ranks: Ranks, asked: Measuring) -> Record:
-    method = result.Method("host clock, from gathering the batch to reading the loss", METHOD)
-    replicas = "1 replica" if ranks.num_replicas == 1 else f"{ranks.num_replicas} replicas"
-    return measured_record(run, job, replicas, method, asked)
-
-
-def _start(job: Job, prepared: Prepared, ranks: Ranks, lines: StepWriter) -> TensorFlowStep:
-    """Return the step of this process, and write a line about its place."""
-    lines.write(process.start(ranks.device, ranks.device_name, ranks.threads))
-    return TensorFlowStep(job, prepared, ranks)
-
-
-def _with_tensorflow(record: Record, ranks: Ranks) -> Record:
+def _record(
+    run: RunDir, job: Job, prepared: Prepared, step: TensorFlowStep, progress: Progress, asked: Measuring | None
+) -> Record:
     import keras
     import tensorflow as tf
 
+    ranks = step.ranks
+    if asked is None:
+        record = training_record(run, job, prepared.card, progress.stopped)
+        count = sum(tensor.value().size for tensor in step.network.trained)
+        record.put("trained_params", Quantity(value=count, unit="count", source="trained parameters"))
+        record.notes += prepared.notes
+    else:
+        method = result.Method("host clock, from gathering the batch to reading the loss", METHOD)
+        record = measured_record(run, job, how_many(ranks.num_replicas, "replicas"), method, asked)
     record.versions |= {"tensorflow": tf.__version__, "keras": keras.__version__}
     record.provenance.all_reduce, record.provenance.processes = ranks.all_reduce, ranks.world_size
     return record

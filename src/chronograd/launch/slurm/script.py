@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,9 +69,9 @@ def for_nodes(job: Job, options: Options) -> Job:
     return changed(job, [f"cluster.threads={options.cpus_per_task or job.cluster.threads or 1}"])
 
 
-def plan_of(job: Job, run: Path, arguments: Sequence[str] = ("train",)) -> RankPlan:
+def plan_of(job: Job, run: Path) -> RankPlan:
     """Return the ranks of a job. That of a parameter server has one rank a node, in which Ray starts servers and learners."""
-    plan = registry.load(job.backend).plan(job, run, arguments)
+    plan = registry.load(job.backend).plan(job, run, ["train"])
     if job.backend != "parameter_server":
         return plan
     nodes = -(-job.cluster.count // _per_node(job, job.cluster.count))
@@ -176,8 +175,7 @@ def _one_line(text: str) -> str:
 
 
 def _what(job: Job, shape: Shape) -> str:
-    ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
-    nodes = f"{shape.nodes} node" + ("s" if shape.nodes > 1 else "")
+    ranks, nodes = how_many(shape.ranks, "ranks"), how_many(shape.nodes, "nodes")
     if job.backend == "parameter_server":
         ranks = f"{how_many(job.cluster.count, 'learners')} and {how_many(job.communication.servers, 'servers')}"
     return f"{job.network.name} on {job.data.name}: {ranks} of backend {job.backend} on {nodes}"
