@@ -62,7 +62,7 @@ def _network() -> torch.nn.Module:
 
 
 def _checkpoint(folder: Path) -> None:
-    newest, _ = checkpoint_folder.newest_sound(folder)
+    newest, *_ = checkpoint_folder.newest_sound(folder)
     if newest is not None:
         progress, _ = checkpoint.restore(newest, _step())
         json.dumps([progress.step + progress.epoch, float(progress.training_time_s), progress.stopped.strip()])

@@ -714,11 +714,6 @@ def to_yaml(job: Job, is_whole: bool = True) -> str:
     return files.dump_yaml(resolved(job) if is_whole else stated(job))
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of job files."""
-    return Job.model_json_schema()
-
-
 def precision_name(precision: str, param_dtype: str) -> str:
     """Return a precision in words: bf16 means autocast; pure bf16 has no fp32 parameters.
 

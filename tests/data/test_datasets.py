@@ -332,7 +332,7 @@ def available(name: str) -> None:
 
 def test_real_pictures_if_available() -> None:
     """Ants and bees: two classes of photographs of many sizes. Streamed and resident pixels are equal."""
-    if not (datasets.data_folder() / "hymenoptera-160").is_dir():
+    if not (published.data_folder() / "hymenoptera-160").is_dir():
         pytest.skip("not at hand; CHRONOGRAD_DATA names the folder")
     resident, streamed = (
         load(name="folder:hymenoptera-160", image_size=48, loading=how) for how in ("resident", "streaming")

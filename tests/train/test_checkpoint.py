@@ -120,7 +120,7 @@ def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path: Path, name:
     older = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
     newer = checkpoint.save(tmp_path, step, Progress(step=8, epoch=2))
     damage(newer / name, harm)
-    chosen, notes = checkpoint_folder.newest_sound(tmp_path)
+    chosen, _, notes = checkpoint_folder.newest_sound(tmp_path)
     assert chosen == older
     assert len(notes) == 1
     assert str(newer) in notes[0]
@@ -130,11 +130,11 @@ def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path: Path, name:
 
 
 def test_newest_valid_state(tmp_path: Path) -> None:
-    assert checkpoint_folder.newest_state(tmp_path) == checkpoint_folder.newest_state(None) == (None, {})
+    assert checkpoint_folder.newest_sound(tmp_path) == checkpoint_folder.newest_sound(None) == (None, {}, [])
     step = make_step(make_job())
     older = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
     damage(checkpoint.save(tmp_path, step, Progress(step=8, epoch=2)) / "state.json", "remove")
-    newest, state = checkpoint_folder.newest_state(tmp_path)
+    newest, state, _ = checkpoint_folder.newest_sound(tmp_path)
     assert (newest, state["progress"]["step"]) == (older, 4)
 
 
@@ -146,14 +146,14 @@ def test_replaced_checkpoint_is_never_partial(tmp_path: Path, monkeypatch: pytes
 
     def watched(path: Path, **options: bool) -> None:
         removed.append(path.name)
-        assert checkpoint_folder.newest_state(tmp_path)[0] == tmp_path / "step-00000004"
+        assert checkpoint_folder.newest_sound(tmp_path)[0] == tmp_path / "step-00000004"
         remove(path, **options)
 
     monkeypatch.setattr(checkpoint_folder.shutil, "rmtree", watched)
     checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
     assert removed
     assert all(name.startswith(".") for name in removed)
-    assert checkpoint_folder.newest_state(tmp_path)[1]["progress"]["epoch"] == 1
+    assert checkpoint_folder.newest_sound(tmp_path)[1]["progress"]["epoch"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000004"]
 
 

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chronograd.backends.plan import RankPlan
-from chronograd.backends.tensorflow import checks
-from chronograd.backends.tensorflow.checks import NEEDED
-from chronograd.backends.tensorflow.prepared import prepare
+from chronograd.backends.tensorflow import checks, prepared
 from chronograd.job import Job
 
-__all__ = ["NEEDED", "available", "plan", "prepare"]
-
+NEEDED = checks.NEEDED
+prepare = prepared.prepare
 available = checks.is_there
 # Values of a job's `communication.all_reduce`, and whether each needs GPUs.
 ALL_REDUCE = {"auto": False, "hierarchical_copy": False, "reduction_to_one_device": False, "nccl": True}

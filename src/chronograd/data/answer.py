@@ -43,7 +43,7 @@ def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
         is_page: add sample images, which need Pillow, and list all classes.
     """
     if dataset.annotated is not None:
-        return _describe_boxes(data, dataset)
+        return _describe_boxes(dataset)
     card = dataset.card
     train, test = images_per_class(dataset)
     samples = sample_images(dataset)
@@ -85,7 +85,7 @@ def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
     )
 
 
-def _describe_boxes(data: Data, dataset: Dataset) -> Answer:
+def _describe_boxes(dataset: Dataset) -> Answer:
     """Describe pictures with boxes: the objects of each class and their usual size."""
     import torch
 

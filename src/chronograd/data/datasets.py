@@ -26,7 +26,7 @@ import numpy as np
 
 from chronograd.data import catalogue, detection, labels, layouts, published, synthetic, text
 from chronograd.data.normalisation import scale_shift
-from chronograd.data.published import FOLDER_VARIABLE, DatasetCard, data_folder
+from chronograd.data.published import DatasetCard
 from chronograd.errors import InputError, MissingExtraError, NotFoundError
 from chronograd.job import INPUTS, TOKENS, Data, Job
 from chronograd.words import how_many
@@ -39,20 +39,6 @@ if TYPE_CHECKING:
 
 # Tasks that can be counted, measured and trained.
 TASKS = ("classification", "detection", "language")
-__all__ = [
-    "FOLDER_VARIABLE",
-    "TASKS",
-    "Dataset",
-    "DatasetCard",
-    "card",
-    "check_task",
-    "data_folder",
-    "fetch",
-    "load",
-    "names",
-    "samples_of",
-    "training_bytes",
-]
 
 Array = np.ndarray[Any, Any]
 

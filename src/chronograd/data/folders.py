@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,8 @@ class Header:
 
 def header(path: Path) -> Header:
     """Read the header of a file without its pixels, so a truncated file passes. Raises FileFormatError."""
-    try:
-        with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
-            return _header(image)
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise _unreadable(path, error) from None
+    with _opened(path) as image:
+        return _header(image)
 
 
 def decode(path: Path, side: int) -> tuple[Pixels, Header]:
@@ -52,15 +48,11 @@ def decode(path: Path, side: int) -> tuple[Pixels, Header]:
 
     Transparency is dropped, not blended. Raises FileFormatError that names the file for anything that is not a whole picture.
     """
-    try:
-        with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
-            if image.format == "PNG":
-                _check_sums(path)
-            return pixels_of(image, side), _header(image)
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise _unreadable(path, error) from None
+    with _opened(path) as image:
+        if image.format == "PNG":
+            with _opened(path) as again:
+                again.verify()  # the checksums of chunks, which decoding ignores; JPEG has none
+        return pixels_of(image, side), _header(image)
 
 
 def pixels_of(image: Image.Image, side: int, channels: int = 3) -> Pixels:
@@ -125,10 +117,15 @@ def _span(lengths: Sequence[int]) -> str:
     return f"{lengths[0]}" if lengths[0] == lengths[-1] else f"{lengths[0]} to {lengths[-1]}"
 
 
-def _check_sums(path: Path) -> None:
-    """Check the checksums of a PNG's chunks, which decoding ignores. JPEG has none: a changed byte may go unseen."""
-    with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
-        image.verify()
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    try:
+        with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
+            yield image
+    except (MemoryError, FileFormatError):
+        raise
+    except Exception as error:  # a decoder can raise anything
+        raise _unreadable(path, error) from None
 
 
 def _header(image: Image.Image) -> Header:

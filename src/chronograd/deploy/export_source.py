@@ -15,8 +15,9 @@ from chronograd.count.calls import Called
 from chronograd.count.network import call_of
 from chronograd.data import catalogue, datasets
 from chronograd.data.augment import normalise
-from chronograd.data.datasets import Dataset, DatasetCard
+from chronograd.data.datasets import Dataset
 from chronograd.data.normalisation import scale_shift
+from chronograd.data.published import DatasetCard
 from chronograd.data.text import is_drawn
 from chronograd.deploy.parity import BOXES, Samples
 from chronograd.errors import InputError, JobError, RunError

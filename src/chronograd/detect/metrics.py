@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from chronograd.detect.boxes import Detections, Objects, iou
-from chronograd.errors import InputError
 
 Metric = Literal["11-point", "area"]
 MIN_HIT_OVERLAP = 0.5
@@ -29,8 +28,6 @@ def average_precisions(
     MIN_HIT_OVERLAP and no earlier detection did. A second detection of the same object is wrong. A detection of a difficult
     object does not count.
     """
-    if len(detections) != len(truths):
-        raise InputError(f"{len(detections):,} images have detections, and {len(truths):,} have objects")
     return [_average_precision(*_outcomes(detections, truths, k), metric) for k in range(1, num_classes + 1)]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +27,8 @@ MIN_TEXT, TEXT_SHARE = 10, 0.03
 
 def size_of(path: Path) -> tuple[int, int]:
     """Return width and height of a picture file after it is turned upright. Raises FileFormatError."""
-    try:
-        with _opened(path) as image:
-            return upright_size(image)
-    except MissingExtraError:
-        raise
-    except Exception as error:  # a decoder can raise anything
-        raise _unreadable(path, error) from None
+    with _opened(path) as image:
+        return upright_size(image)
 
 
 def read(path: Path, annotated: tuple[int, int] | None = None) -> Tensor:
@@ -42,14 +38,9 @@ def read(path: Path, annotated: tuple[int, int] | None = None) -> Tensor:
         annotated: width and height in the picture's annotation. Some tools annotate the pixels as stored. A picture that has
             this size only before it is turned is not turned.
     """
-    try:
-        with _opened(path) as image:
-            is_stored = annotated is not None and annotated == image.size != upright_size(image)
-            pixels = np.array(upright(image.convert("RGB"), 1 if is_stored else turn_of(image)))
-    except MissingExtraError:
-        raise
-    except Exception as error:  # a decoder can raise anything
-        raise _unreadable(path, error) from None
+    with _opened(path) as image:
+        is_stored = annotated is not None and annotated == image.size != upright_size(image)
+        pixels = np.array(upright(image.convert("RGB"), 1 if is_stored else turn_of(image)))
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
@@ -142,8 +133,14 @@ def _pillow() -> Any:
     return Image
 
 
-def _opened(path: Path) -> Any:
-    return _pillow().open(path, formats=FORMATS)
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    opener = _pillow()
+    try:
+        with opener.open(path, formats=FORMATS) as image:
+            yield image
+    except Exception as error:  # a decoder can raise anything
+        raise _unreadable(path, error) from None
 
 
 def _unreadable(path: Path, error: Exception) -> FileFormatError:

@@ -66,11 +66,6 @@ class DetectionSet:
     images: tuple[AnnotatedImage, ...]
     notes: tuple[str, ...] = ()
 
-    @property
-    def truths(self) -> list[Objects]:
-        """Return the objects of each image."""
-        return [image.objects for image in self.images]
-
 
 # -- PASCAL VOC -------------------------------------------------------------------------------------
 

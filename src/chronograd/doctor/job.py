@@ -181,8 +181,8 @@ def _data(job: Job) -> Finding:
     size = f"{how_many(card.train_size, 'training images')}, {si(num_bytes, 'B')} in memory"
     if layouts.is_layout(name) or name == "synthetic" or published.SETS[name].is_on_disk():
         return Finding("job", what, f"there: {size}", numbers=numbers)
-    to_do = f"the run downloads it if the machine has internet access; to download it now: chronograd data {name}; or name its folder in {datasets.FOLDER_VARIABLE}"
-    return Finding("job", what, f"not in {datasets.data_folder()}: {size}", "warning", to_do, numbers)
+    to_do = f"the run downloads it if the machine has internet access; to download it now: chronograd data {name}; or name its folder in {published.FOLDER_VARIABLE}"
+    return Finding("job", what, f"not in {published.data_folder()}: {size}", "warning", to_do, numbers)
 
 
 def _weights(source: str, reference: str) -> Finding:

@@ -63,14 +63,14 @@ def _refuse_what_is_left_out(job: Job, agent: Reinforcement) -> None:
     if agent.replay_size and agent.replay_start > steps:
         raise JobError(f"reinforcement.replay_start is {agent.replay_start:,}, but the job has only {steps:,} steps",
                        "learning would never start: set a smaller replay_start or more training.epochs")  # fmt: skip
-    _check_parts(job, agent)
+    _check_parts(agent)
     is_table = job.network.name == TABLE
     if is_table != (agent.algorithm == "q-learning"):
         raise JobError(f"reinforcement.algorithm is {agent.algorithm}, which does not work with network.name={job.network.name}",
                        f"set network.name={'mlp or dqn-2015' if is_table else TABLE}")  # fmt: skip
 
 
-def _check_parts(job: Job, agent: Reinforcement) -> None:
+def _check_parts(agent: Reinforcement) -> None:
     """Check the distributed fields: their values for Gorila and Ape-X, and that other algorithms set none of them."""
     usual = Reinforcement(algorithm=agent.algorithm)
     if agent.algorithm not in DISTRIBUTED:

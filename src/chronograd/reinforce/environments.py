@@ -45,7 +45,6 @@ class Space:
         num_actions: actions are numbered from 0.
         num_states: number of states if observations are state numbers; otherwise None.
         frames_per_step: frames of the game or simulation per action.
-        solved_at: mean return at which its authors consider it solved; None if they define none.
         has_limit: whether the environment limits the steps of an episode; otherwise evaluation episodes end after MAX_STEPS.
     """
 
@@ -54,7 +53,6 @@ class Space:
     num_actions: int
     num_states: int | None = None
     frames_per_step: int = 1
-    solved_at: float | None = None
     has_limit: bool = True
 
 
@@ -135,7 +133,6 @@ def space(environment: Any) -> Space:
         num_actions=int(environment.action_space.n),
         num_states=int(seen.n) if hasattr(seen, "n") else None,
         frames_per_step=getattr(environment.unwrapped, "frames_per_step", 1),
-        solved_at=None if spec is None else spec.reward_threshold,
         has_limit=spec is None or spec.max_episode_steps is not None,  # Atari games have a limit but no spec
     )
 

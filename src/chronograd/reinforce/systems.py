@@ -38,7 +38,7 @@ class Report:
     Attributes:
         amount: steps of an actor, updates of a learner, calls of a shard.
         parts: seconds of each part of its work; `idle_s` is from the end of its last work to the start of this.
-        lost: shards that did not answer. `dropped`: transitions for those shards.
+        lost: shards that did not answer.
         more: figures of this kind of part. `lines`: one for each gradient, where gradients are sent.
     """
 
@@ -51,7 +51,6 @@ class Report:
     cpu_s: float
     parts: dict[str, float]
     lost: tuple[int, ...] = ()
-    dropped: int = 0
     episodes: list[tuple[float, int]] = field(default_factory=list)
     more: dict[str, float] = field(default_factory=dict)
     lines: list[dict[str, Any]] = field(default_factory=list)

@@ -94,10 +94,9 @@ class Learning:
 
     def resume(self) -> None:
         """Resume from the newest valid checkpoint, if one exists."""
-        newest, notes = checkpoint_folder.newest_sound(self.run.checkpoints)
+        newest, state, notes = checkpoint_folder.newest_sound(self.run.checkpoints)
         if newest is None:
             return
-        state = checkpoint_folder.read_state(newest)
         now = {"threads": self.place.threads, "device": self.place.device.type}
         try:
             self.progress = Progress.read(state["progress"])

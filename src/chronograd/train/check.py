@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from chronograd import door
-from chronograd.data.datasets import DatasetCard
+from chronograd.data.published import DatasetCard
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.models import registry

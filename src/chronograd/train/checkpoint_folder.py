@@ -125,26 +125,13 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", p.name) and p.is_dir())
 
 
-def newest_sound(folder: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest sound checkpoint, and a note for each newer, damaged one.
+def newest_sound(folder: Path | None) -> tuple[Path | None, dict[str, Any], list[str]]:
+    """Return the newest sound checkpoint, its state, and a note for each newer, damaged one.
 
-    Returns None if there is no checkpoint. Raises FileFormatError if all checkpoints are damaged.
+    Returns None and an empty state if there is no checkpoint or no folder. Raises FileFormatError if all are damaged.
     """
-    newest, _, notes = _newest(folder)
-    return newest, notes
-
-
-def newest_state(folder: Path | None) -> tuple[Path | None, dict[str, Any]]:
-    """Return the newest sound checkpoint and its state; None and an empty state if there is no checkpoint or no folder.
-
-    Raises: as `newest_sound`.
-    """
-    return (None, {}) if folder is None else _newest(folder)[:2]
-
-
-def _newest(folder: Path) -> tuple[Path | None, dict[str, Any], list[str]]:
     notes: list[str] = []
-    for path in reversed(list_checkpoints(folder)):
+    for path in reversed(list_checkpoints(folder) if folder is not None else ()):
         try:
             return path, read_state(path), notes
         except FileFormatError as error:

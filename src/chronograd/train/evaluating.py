@@ -14,8 +14,8 @@ from scipy import stats
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data import datasets
-from chronograd.data.datasets import DatasetCard
 from chronograd.data.detection import is_detection
+from chronograd.data.published import DatasetCard
 from chronograd.detect.metrics import average_precisions, mean_average_precision
 from chronograd.errors import InputError
 from chronograd.job import Data, Job

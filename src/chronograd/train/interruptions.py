@@ -31,21 +31,16 @@ class Interruptions:
         return f"started {self.starts} times; {self.redone_steps} steps were repeated and count once"
 
     def quantities(self) -> dict[str, Quantity]:
-        lost = {
-            "redone_s": (self.redone_s, "time of steps that were lost; wall_time_s includes it, other figures do not"),
-            "lost_s": (
+        source = "steps that were lost and repeated; other figures count them once"
+        found = {"redone_steps": Quantity(value=self.redone_steps, unit="count", source=source)}
+        for name, seconds, source in (
+            ("redone_s", self.redone_s, "time of steps that were lost; wall_time_s includes it, other figures do not"),
+            (
+                "lost_s",
                 self.lost_s,
                 "wall time from a checkpoint until the run continued from there; includes redone_s",
             ),
-        }
-        found = {
-            "redone_steps": Quantity(
-                value=self.redone_steps,
-                unit="count",
-                source="steps that were lost and repeated; other figures count them once",
-            )
-        }
-        for name, (seconds, source) in lost.items():
+        ):
             found[name] = (
                 Quantity.missing("s", "the lines of the steps files have no times")
                 if not math.isfinite(seconds)

@@ -1,6 +1,6 @@
 """The largest batch that really runs here: one probe for each batch, in a separate process.
 
-    python -m chronograd.train.largest_batch JOB.json BATCH LIMIT_BYTES
+    python -m chronograd.train.largest_batch JOB.json LIMIT_BYTES
 
 A probe takes two steps of the job with one batch of synthetic samples under a memory limit, and prints one line of
 JSON. If it runs out of memory, only the probe ends: the parent reads its answer, or sees that it died, and continues.
@@ -52,14 +52,7 @@ def probe(job: Job, batch: int, limit_bytes: int | None = None) -> Probe:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.json"
         path.write_text(json.dumps(resolved(_one_batch(job, batch))))
-        command = [
-            sys.executable,
-            "-m",
-            "chronograd.train.largest_batch",
-            str(path),
-            str(batch),
-            str(limit_bytes or 0),
-        ]
+        command = [sys.executable, "-m", "chronograd.train.largest_batch", str(path), str(limit_bytes or 0)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:
@@ -117,7 +110,7 @@ def main(argv: list[str]) -> int:
     """Run two steps under a limit. Print a line of JSON and return 0, whether memory sufficed or not."""
     job = from_dict(json.loads(Path(argv[0]).read_text()))
     place = rank_context_from_environment(job)
-    limit = int(argv[2])
+    limit = int(argv[1])
     # The first step loads libraries, some 150 MB, which do not belong to the network.
     small = _one_batch(job, 2)
     TrainingStep(small, datasets.load(small.data), place).run(0)

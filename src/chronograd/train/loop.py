@@ -77,7 +77,7 @@ def train(
 
 def _resume(step: TrainingStep, place: RankContext, run: RunDir, lines: StepWriter) -> Progress:
     """Restore the checkpoint that rank 0 chooses, on all ranks. Only the notes of rank 0 are stored."""
-    newest, notes = checkpoint_folder.newest_sound(run.checkpoints) if place.is_rank_zero else (None, [])
+    newest, _, notes = checkpoint_folder.newest_sound(run.checkpoints if place.is_rank_zero else None)
     number = int(newest.name.removeprefix("step-")) if newest is not None else 0
     number = rank0_number(number, place)
     if number == 0:

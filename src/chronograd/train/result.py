@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from chronograd import job as jobs
-from chronograd.data.datasets import DatasetCard
+from chronograd.data.published import DatasetCard
 from chronograd.errors import RunError
 from chronograd.fit.noise_scale import NoiseLog
 from chronograd.job import Job

@@ -56,7 +56,7 @@ class RunLoop(Request):
         from chronograd.errors import printable
 
         if self.schema:
-            click.echo(json.dumps(jobs.json_schema(), indent=1))
+            click.echo(json.dumps(jobs.Job.model_json_schema(), indent=1))
             raise click.exceptions.Exit(0)
         job = jobs.from_dict(_default()) if self.job is None else ask.job_of(self.job, self.overrides)
         if self.print_config:

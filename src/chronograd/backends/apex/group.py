@@ -101,7 +101,7 @@ class ApexGroup:
             "learner": ray.remote(num_cpus=0, num_gpus=int(device == "cuda"))(roles.learner),
         }
         self.ledger = Ledger()
-        newest, state = checkpoint_folder.newest_state(checkpoints)
+        newest, state, _ = checkpoint_folder.newest_sound(checkpoints)
         self.steps_before = Progress.read(state["progress"]).step if newest is not None else 0
         self.active = layout.num_actors
         self.pids: dict[tuple[str, int], int] = {}

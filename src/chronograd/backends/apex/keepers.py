@@ -96,7 +96,6 @@ class Drawn:
     places: Indices
     within: Array
     total: float
-    size: int
     age_s: float
 
 
@@ -144,7 +143,7 @@ class ReplayShard:
         age_s = time.monotonic() - float(self._set_at[places].mean())
         self._age_s += age_s * len(places)
         self._drawn += len(places)
-        drawn = Drawn(self.replay.read(places), places, within, self.replay.total, len(self.replay), age_s)
+        drawn = Drawn(self.replay.read(places), places, within, self.replay.total, age_s)
         self._watch.lap("draw_s")
         return drawn
 

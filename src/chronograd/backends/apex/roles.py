@@ -191,7 +191,7 @@ class Actor:
         watch = self._watch
         watch.begin()
         episodes: list[tuple[float, int]] = []
-        rounds, dropped = -(-num_steps // self._layout.environments), 0
+        rounds = -(-num_steps // self._layout.environments)
         for _ in range(rounds):
             self._since_refresh += self._layout.environments
             if self._since_refresh >= self._layout.refresh_every:
@@ -202,14 +202,14 @@ class Actor:
             self._step(actions, episodes)
             watch.lap("environment_s")
             if sum(map(len, self._waiting)) >= self._layout.block:
-                dropped += self._send()
+                self._send()
         more = {
             "version": float(self._version), "age_s": time.monotonic() - self._published_s, "bytes": float(self._bytes),
         }  # fmt: skip
         self._bytes = 0
         lost = (self._shard_number,) if self._is_lost else ()
         return watch.report(
-            "actor", self._number, rounds * self._layout.environments, lost=lost, dropped=dropped, episodes=episodes, more=more
+            "actor", self._number, rounds * self._layout.environments, lost=lost, episodes=episodes, more=more
         )  # fmt: skip
 
     def _refresh(self) -> None:
@@ -247,8 +247,8 @@ class Actor:
                 self._returns[i], self._lengths[i] = 0.0, 0
                 self._seen[i], _ = environment.reset()
 
-    def _send(self) -> int:
-        """Send the waiting transitions with their priorities. Return the number dropped because their shard is gone."""
+    def _send(self) -> None:
+        """Send the waiting transitions with their priorities. They are dropped if their shard is gone."""
         transitions = joined(self._waiting)
         self._waiting.clear()
         priorities = self._priorities(transitions)
@@ -259,7 +259,6 @@ class Actor:
         if not self._is_lost:
             self._under_way.append(self._hand_over(transitions, priorities))
         self._watch.lap("send_s")
-        return len(transitions) if self._is_lost else 0
 
     def _hand_over(self, transitions: Transitions, priorities: Array) -> Any:
         return self._shard.add.remote(transitions, priorities, time.monotonic())
@@ -294,7 +293,7 @@ class ApexLearner:
         settings = job.reinforcement
         assert settings is not None
         self._job, self._layout, self._mailbox, self._checkpoints = job, layout, mailbox, checkpoints
-        newest, state = checkpoint_folder.newest_state(checkpoints)
+        newest, state, _ = checkpoint_folder.newest_sound(checkpoints)
         done = int(state["agent"]["updates"]) if newest is not None else 0
         self._rng = np.random.default_rng((job.training.seed, 2**20, done))  # does not repeat earlier draws
         self._beta = settings.importance_exponent, settings.importance_updates

@@ -105,9 +105,9 @@ class _Run:
         self._paused_at: tuple[float, float] | None = None  # the time, and processor seconds of this process
         self._pause_cpu_s = 0.0
         self.progress = Progress()
-        newest, notes = checkpoint_folder.newest_sound(run.checkpoints)
+        newest, state, notes = checkpoint_folder.newest_sound(run.checkpoints)
         if newest is not None:
-            self.progress = Progress.read(checkpoint_folder.read_state(newest)["progress"])
+            self.progress = Progress.read(state["progress"])
             if extended := self.progress.go_on(job.training.epochs):
                 notes.append(extended)
         work = steps.WorkLine(

@@ -116,7 +116,7 @@ class GorilaGroup(ApexGroup):
 
     def _restored(self) -> tuple[dict[int, torch.Tensor], int]:
         """Load the weights of the newest checkpoint. Return AdaGrad's sums by parameter, and the updates."""
-        newest, state = checkpoint_folder.newest_state(self._checkpoints)
+        newest, state, _ = checkpoint_folder.newest_sound(self._checkpoints)
         if newest is None:
             return {}, 0
         self._network.load_state_dict(load_file(newest / MODEL))

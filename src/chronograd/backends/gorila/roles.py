@@ -273,12 +273,11 @@ class GorilaActor(Actor):
 class _OwnActor(Actor):
     """The actor of a bundle: it uses its learner's network, and fills its learner's replay."""
 
-    def __init__(self, number: int, job: Job, layout: ApexLayout, life: tuple[int, int], replay: Replay) -> None:
+    def __init__(
+        self, number: int, job: Job, layout: ApexLayout, life: tuple[int, int], agent: DQN, replay: Replay
+    ) -> None:
         super().__init__(number, job, layout, 1.0, [None], None, life)
-        self._replay = replay
-
-    def share(self, learner: GorilaLearner) -> None:
-        self._agent = learner.agent
+        self._agent, self._replay = agent, replay
 
     def explore(self, epsilon: float) -> None:
         self._epsilon = epsilon
@@ -311,8 +310,7 @@ class Bundle:
         self._replay = UniformReplay(max(1, settings.replay_size // layout.learners), stores_frames_once=is_stacked)
         self._start = max(1, settings.replay_start // layout.learners)
         self._learner = GorilaLearner(number, job, layout, limits, servers, self._replay, life)
-        self._actor = _OwnActor(number, job, layout, life, self._replay)
-        self._actor.share(self._learner)
+        self._actor = _OwnActor(number, job, layout, life, self._learner.agent, self._replay)
         self._watch = Stopwatch()
 
     def describe(self) -> tuple[int, int, int]:

@@ -82,7 +82,7 @@ def build() -> Path:
         raise RunError("Horovod is built against PyTorch, which is not installed", install_command("torch")) from None
     if not is_built():
         _make_environment(folder)
-        _pip("install", "--no-deps", str(_wheel() or _build_wheel()))
+        _pip("install", "--no-deps", str(next(_wheels().glob("horovod-*.whl"), None) or _build_wheel()))
     _say("checking: import horovod.torch")
     _run("import", [python(), "-c", "import horovod.torch, chronograd; assert horovod.torch.gloo_built()"])
     (folder / READY).write_text(seen_packages())
@@ -150,10 +150,6 @@ def _environment() -> Path:
 
 def _wheels() -> Path:
     return _cache() / "wheels" / _key()
-
-
-def _wheel() -> Path | None:
-    return next(_wheels().glob("horovod-*.whl"), None)
 
 
 def seen_packages() -> str:

@@ -15,6 +15,7 @@ from chronograd.backends.parameter_server.actors import (
     Shard,
     group_fields,
     load_buffers,
+    shards,
     trained_parameters,
 )
 from chronograd.backends.ray_session import answer, ray_module, ray_session
@@ -175,14 +176,22 @@ class ParameterServerGroup:
 
 
 @contextlib.contextmanager
-def session(job: Job, place: RankContext, parts: Sequence[Shard], run: RunDir) -> Iterator[None]:
-    """Return the Ray session of a job: see `ray_session`."""
+def running_group(run: RunDir, job: Job, place: RankContext, step: TrainingStep) -> Iterator[ParameterServerGroup]:
+    """Start a Ray for a job, with its servers and learners; end all with the context. See `ray_session`."""
+    parts = shards(trained_parameters(step.optimizer), job.communication.servers)
     learners, servers = job.cluster.count, job.communication.servers
-    with ray_session(
-        run.path,
-        f"{how_many(learners, 'learners')} and {servers} parameter servers",
-        num_cpus=learners * threads_per_rank(job.cluster, learners) + servers,
-        num_gpus=learners if place.device.type == "cuda" else 0,
-        store_bytes=COPIES_PER_LEARNER * learners * sum(4 * part.size for part in parts),
+    with (
+        ray_session(
+            run.path,
+            f"{how_many(learners, 'learners')} and {servers} parameter servers",
+            num_cpus=learners * threads_per_rank(job.cluster, learners) + servers,
+            num_gpus=learners if place.device.type == "cuda" else 0,
+            store_bytes=COPIES_PER_LEARNER * learners * sum(4 * part.size for part in parts),
+        ),
+        ParameterServerGroup(job, place, step, parts, weights_of(run)) as group,
     ):
-        yield
+        yield group
+
+
+def weights_of(run: RunDir) -> Path | None:
+    return run.initial_weights if run.initial_weights.exists() else None

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from chronograd.backends.parameter_server import record as results
-from chronograd.backends.parameter_server.actors import shards, trained_parameters
-from chronograd.backends.parameter_server.group import ParameterServerGroup, session
+from chronograd.backends.parameter_server.group import ParameterServerGroup, running_group, weights_of
 from chronograd.backends.ray_session import take_along
 from chronograd.data import datasets
 from chronograd.data.datasets import Dataset
@@ -44,9 +43,8 @@ def _train(run: RunDir, job: Job) -> None:
     place = rank_context_from_environment(job)
     with LearnerLines(run, job.cluster.count) as lines:
         dataset = datasets.load(job.data, job.training.seed)
-        step = AsynchronousStep(job, dataset, place, _weights(run))
-        parts = shards(trained_parameters(step.optimizer), job.communication.servers)
-        with session(job, place, parts, run), ParameterServerGroup(job, place, step, parts, _weights(run)) as group:
+        step = AsynchronousStep(job, dataset, place, weights_of(run))
+        with running_group(run, job, place, step) as group:
             lines.write_each(group.starts)
             step.group = group
             progress = train(step, dataset, place, run, lines)
@@ -61,9 +59,8 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
     timing, place = asked.timing, rank_context_from_environment(job)
     with LearnerLines(run, job.cluster.count) as lines:
         dataset = datasets.load(job.data, job.training.seed)
-        step = TrainingStep(job, dataset, place, _weights(run))
-        parts = shards(trained_parameters(step.optimizer), job.communication.servers)
-        with session(job, place, parts, run), ParameterServerGroup(job, place, step, parts, _weights(run)) as group:
+        step = TrainingStep(job, dataset, place, weights_of(run))
+        with running_group(run, job, place, step) as group:
             lines.write_each(group.starts)
             group.load(step, 0)
             updates = group.updates(itertools.count())
@@ -79,10 +76,6 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
                     break
             lines.write_each(group.memory(0))
     run.save_record(results.of_measurement(run, job, timing, asked.flops_per_step))
-
-
-def _weights(run: RunDir) -> Path | None:
-    return run.initial_weights if run.initial_weights.exists() else None
 
 
 class LearnerLines(StepWriter):

@@ -74,7 +74,7 @@ def prepare(job: Job, run: RunDir) -> None:
 
     Raises RunError where it cannot be written; as datasets.load, models.registry.build and newest_sound.
     """
-    newest, notes = checkpoint_folder.newest_sound(run.checkpoints)
+    newest, _, notes = checkpoint_folder.newest_sound(run.checkpoints)
     target = folder(run)
     try:
         if not (target / START).exists():  # written last: without it the rest may be incomplete

@@ -5,7 +5,6 @@ Its options and results are those of chronograd.train.worker. Never imports torc
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +23,7 @@ from chronograd.rundir import RunDir, StepWriter
 from chronograd.rundir.steps import Attempt, MemoryLine
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
+from chronograd.train.rank_context import rank_numbers
 from chronograd.train.result import measured_record, training_record
 from chronograd.train.watchdog import WATCHDOG
 from chronograd.words import how_many
@@ -38,7 +38,7 @@ def _work(run: RunDir, job: Job, asked: Measuring | None = None) -> None:
     """Train, or measure as asked."""
     if asked is not None and asked.with_epochs:
         raise JobError(f"backend {job.backend} times steps, not epochs without input", "leave out --epochs")
-    rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    rank, world_size, _ = rank_numbers()
     with run.step_writer(rank) as lines:  # it also writes the error of a rank that fails
         lines.write(Attempt())
         with WATCHDOG.watch(run, rank, world_size, job.cluster.timeout_s, lines):

@@ -294,7 +294,7 @@ def collect(run: RunDir) -> RunDir:
     what, hint = _WHY.get(status.state, (f"ended as {status.state}", "look at the output"))
     reason = f" ({status.reason})" if status.reason and status.reason != "None" else ""
     again = f"; then `chronograd launch resume {run.path}` goes on from step {_checkpointed(run)}"
-    raise RunError(f"job {status.job_id} {what}{reason}; {_evidence(run, status)}", hint + again)
+    raise RunError(f"job {status.job_id} {what}{reason}; {_evidence(run)}", hint + again)
 
 
 def usage(run: RunDir) -> list[dict[str, float]]:
@@ -332,7 +332,7 @@ _WHY = {
 }
 
 
-def _evidence(run: RunDir, status: Status) -> str:
+def _evidence(run: RunDir) -> str:
     """Return the errors and output that the ranks and the script left."""
     rank, error = run.first_error(submission(run).attempts) or (0, "")
     paths = [run.output_path(rank), run.output_path("slurm")]

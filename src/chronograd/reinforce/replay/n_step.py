@@ -11,17 +11,13 @@ from collections import deque
 
 import numpy as np
 
-from chronograd.errors import InputError
 from chronograd.reinforce.replay.transitions import Array, Transitions, joined
-from chronograd.words import how_many
 
 
 class NStep:
     """Pending steps of `num_envs` environments that step together."""
 
     def __init__(self, n: int, gamma: float, num_envs: int = 1) -> None:
-        if n < 1 or not 0 <= gamma <= 1 or num_envs < 1:
-            raise InputError(f"{how_many(n, 'steps')} with γ = {gamma}", "give 1 step or more, and γ from 0 to 1")
         self._n, self._gamma = n, gamma
         self._steps: deque[tuple[Array, Array, Array]] = deque(maxlen=n)
         self._age = np.zeros(num_envs, np.int64)  # pending steps of the current episode

@@ -43,8 +43,6 @@ class PrioritisedReplay(UniformReplay):
         self, capacity: int, alpha: float, beta_start: float, beta_draws: int | None, slack: int, stores_frames_once: bool
     ) -> None:  # fmt: skip
         super().__init__(capacity, slack, stores_frames_once)
-        if alpha < 0 or not 0 <= beta_start <= 1:
-            raise InputError(f"α = {alpha}, β = {beta_start}", "give α from 0, and β from 0 to 1")
         self.alpha, self.beta_start, self.beta_draws = alpha, beta_start, beta_draws
         self.max_priority = 1.0
         self.num_drawn = 0  # minibatches

@@ -17,7 +17,7 @@ class ProportionalReplay(PrioritisedReplay):
         stores_frames_once: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(capacity, alpha, beta_start, beta_draws, slack, stores_frames_once)
-        self._tree = SumTree(self._places)
+        self._tree = SumTree(self.num_places)
         self._kept = self._tree.leaves
 
     @property

@@ -25,10 +25,10 @@ class RankBasedReplay(PrioritisedReplay):
     ) -> None:  # fmt: skip
         super().__init__(capacity, alpha, beta_start, beta_draws, slack, stores_frames_once)
         self._resort_every = resort_every or max(1, capacity // SORTS_PER_CAPACITY)
-        self._kept = np.zeros(self._places)
+        self._kept = np.zeros(self.num_places)
         self._order = np.zeros(0, np.int64)
         self._changes = 0
-        self._of_rank: Values = np.arange(1.0, self._places + 1.0, dtype=np.float64) ** -alpha
+        self._of_rank: Values = np.arange(1.0, self.num_places + 1.0, dtype=np.float64) ** -alpha
         self._running = self._of_rank.cumsum()
 
     def draw(self, shares: Values) -> tuple[Indices, Values]:

@@ -44,10 +44,6 @@ class Columns:
         """Yield the transitions from `saved` in parts, to be written again."""
         yield Transitions(*(state[name] for name in FIELDS))
 
-    @property
-    def nbytes(self) -> int:
-        return sum(column.nbytes for column in self._columns)
-
     def _allocate(self, transitions: Transitions) -> tuple[Array, ...]:
         first = [np.asarray(getattr(transitions, name)) for name in FIELDS]
         self._columns = tuple(np.zeros((self._capacity, *one.shape[1:]), one.dtype) for one in first)
@@ -106,14 +102,6 @@ class Frames:
             numbers = Transitions(*(state[name][start : start + _AT_ONCE] for name in FIELDS))
             first, second = frames[numbers.observation], frames[numbers.next_observation]
             yield Transitions(first, numbers.action, numbers.reward, second, numbers.discount)
-
-    @property
-    def num_stored(self) -> int:
-        return self._num_frames - len(self._free)
-
-    @property
-    def nbytes(self) -> int:
-        return self._rest.nbytes + (0 if self._frames is None else self._frames.nbytes)
 
     def _place(self, stacks: Array) -> Indices:
         """Return the number of each frame, counted from 1, shape (n, stack). Store new frames."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Table
-from chronograd.data import datasets
+from chronograd.data import datasets, published
 from chronograd.errors import InputError
 from chronograd.figure import Bar, Bars, Figure, Lines
 from chronograd.job import Job
@@ -37,7 +37,7 @@ COLORS = {ALL: "grey", TUNED: "accent", ALONE: "vermilion", FURTHER: "green"}
 DISCS = "discs"
 PUBLISHED_AT = {
     "voc:bccd": "put Annotations, JPEGImages and ImageSets of github.com/Shenggan/BCCD_Dataset as bccd in the folder that "
-    f"{datasets.FOLDER_VARIABLE} names"
+    f"{published.FOLDER_VARIABLE} names"
 }
 # Average precision by the 11-point metric, as published for mobilenet-v1-ssd-mp-0_675.pth.
 PUBLISHED = {

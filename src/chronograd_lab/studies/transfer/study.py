@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.answer import Table
-from chronograd.data import datasets
+from chronograd.data import datasets, published
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Mark, png_base64
 from chronograd.job import Data, Job
@@ -39,7 +39,7 @@ NUM_SAMPLES = 4
 PUBLISHED_AT = {
     "folder:hymenoptera-160": "unpack hymenoptera_data.zip of the PyTorch tutorial on transfer learning "
     "(download.pytorch.org/tutorial/hymenoptera_data.zip) as hymenoptera-160 in the folder that "
-    f"{datasets.FOLDER_VARIABLE} names, so that hymenoptera-160/train and hymenoptera-160/val are there"
+    f"{published.FOLDER_VARIABLE} names, so that hymenoptera-160/train and hymenoptera-160/val are there"
 }
 
 
