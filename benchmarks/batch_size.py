@@ -92,7 +92,7 @@ def make_job(network: str, batch: int, rate: float, seed: int, test_samples: int
 def train(job: Job, dataset: Dataset, target_loss: float, most_steps: float) -> Trained:
     """Train until the target loss or `most_steps`."""
     training, start = job.training, time.perf_counter()
-    place = RankContext(0, 1, 0, torch.device("cpu"), 1)
+    place = RankContext(0, 1, torch.device("cpu"), 1)
     step = TrainingStep(job, dataset, place)
     seed_everything(training.seed)
     step.noise = GradientNoise(step)

@@ -289,7 +289,7 @@ class Share:
 def share(network: str, num_steps: int, data: dict[str, Any], dataset: Dataset, threads: int) -> Share:
     """Return the share for the steps of a network at batch 128 with the augmentation above, one copy."""
     job = job_of(network, 1, SHARE_BATCH, threads, data)
-    step = TrainingStep(job, dataset, RankContext(0, 1, 0, torch.device("cpu"), threads))
+    step = TrainingStep(job, dataset, RankContext(0, 1, torch.device("cpu"), threads))
     lines: list[Line] = []
     time_steps(step, Timing(SHARE_WARMUP, num_steps, seconds=600.0), lines.append)
     return Share.of_lines(lines)

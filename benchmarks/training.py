@@ -178,7 +178,7 @@ Contender = Callable[[Workload, Losses], list[float]]
 
 def with_chronograd(work: Workload, losses: Losses) -> list[float]:
     """Train with our loop and its log on disk; evaluation and checkpoint come after the last step."""
-    place = RankContext(0, 1, 0, torch.device("cpu"), work.threads)
+    place = RankContext(0, 1, torch.device("cpu"), work.threads)
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir.create(work.job, out=Path(folder) / "run")
         step = TrainingStep(work.job, work.dataset, place)

@@ -49,7 +49,7 @@ def _step() -> TrainingStep:
             "training": {"recipe": "sgd-momentum", "batch": 2},
         }
     )
-    place = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+    place = RankContext(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
     return TrainingStep(job, datasets.load(job.data, 0), place)
 
 

@@ -41,7 +41,7 @@ def train(out: Path) -> Path:
     training = {"recipe": "sgd-one-cycle", "learning_rate": 0.1, "batch": 20, "epochs": 5}
     data = {"name": "digits", "samples": 300}
     job = jobs.from_dict({"network": {"name": "tiny_networks:plain"}, "data": data, "training": training})
-    place = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+    place = RankContext(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
     step = TrainingStep(job, datasets.load(job.data), place)
     for index in range(step.num_steps):
         step.run(index)

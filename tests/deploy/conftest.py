@@ -24,7 +24,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of a small network with batch norm that has learned digits; tests only read it."""
     training = {"recipe": "sgd-one-cycle", "learning_rate": 0.1, "batch": 32, "epochs": 4}
     job = jobs.from_dict({"network": {"name": NETWORK}, "data": {"name": "digits"}, "training": training})
-    place = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+    place = RankContext(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
     step = TrainingStep(job, datasets.load(job.data), place)
     for index in range(step.num_steps):
         step.run(index)

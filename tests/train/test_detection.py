@@ -24,7 +24,7 @@ from chronograd.rundir import RunDir
 from chronograd.train.detection import DetectionStep, evaluate
 from chronograd.train.rank_context import RankContext
 
-PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+PLACE = RankContext(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
 WIDTH, HEIGHT = 96, 72
 COLOURS = {"dark": (20, 20, 60), "light": (250, 240, 200)}
 

@@ -22,8 +22,8 @@ from chronograd.train.heads import load_start
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
-PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
-# Ten classes each, with different names.
+PLACE = RankContext(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
+# Ten classes each, none of the same name.
 OTHERS = "data={name: synthetic, shape: [1, 8, 8], classes: 10, samples: 64}"
 CHANCE = math.log(10)
 

@@ -29,7 +29,7 @@ from chronograd.train.rank_context import RankContext
 from chronograd.train.result import training_record
 from chronograd.train.step import TrainingStep
 
-PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+PLACE = RankContext(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
 FIELDS = {"grad_sq_small", "grad_sq_big", "batch_small", "batch_big", "noise_scale_s"}
 
 

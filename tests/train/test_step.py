@@ -19,7 +19,7 @@ from chronograd.train.loop import evaluate
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import AUXILIARY_WEIGHT, TrainingStep
 
-PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+PLACE = RankContext(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
 Array = np.ndarray[Any, Any]
-PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+PLACE = RankContext(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
 NUM_TRAINED = 300
 
 

@@ -58,7 +58,6 @@ class DQN:
     # -- acting ----------------------------------------------------------------------------------------
 
     def live(self, environment: Environment, num_steps: int, seed: int) -> Iterator[Moment]:
-        """Act and learn for `num_steps` steps, starting a new episode. The same seed gives the same steps."""
         random = np.random.default_rng(seed)
         settings, end = self.settings, self.steps + num_steps
         waiting = NStep(settings.n_step, settings.discount)
@@ -92,7 +91,6 @@ class DQN:
 
     @torch.inference_mode()
     def values(self, observations: np.ndarray) -> np.ndarray:
-        """Return Q of every action: (N, actions)."""
         values: np.ndarray = self.network(as_input(observations, self.device)).cpu().numpy()
         return values
 
@@ -162,7 +160,6 @@ class DQN:
         return sum(p.numel() for p in self.network.parameters())
 
     def save(self) -> dict[str, Callable[[Path], None]]:
-        """Return the files of a checkpoint, each with the function that writes it."""
         tensors, numbers = optimizer_state(self.optimizer)
         assert not numbers, "the state of this optimizer is not all tensors"
         files: dict[str, Callable[[Path], None]] = {

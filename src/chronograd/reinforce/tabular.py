@@ -45,7 +45,6 @@ class QTable:
         self.steps = self.episodes = self.updates = 0
 
     def live(self, environment: Environment, num_steps: int, seed: int) -> Iterator[Moment]:
-        """Act and learn for `num_steps` steps, starting a new episode. The same seed gives the same steps."""
         random = np.random.default_rng(seed)
         settings, end = self.settings, self.steps + num_steps
         seen, _ = environment.reset(seed=seed)

@@ -125,6 +125,11 @@ class RunDir:
     def initial_weights(self) -> Path:
         return self.path / "initial.safetensors"
 
+    @property
+    def given_weights(self) -> Path | None:
+        """Return the weights to start from if the run has them."""
+        return self.initial_weights if self.initial_weights.exists() else None
+
     def output_path(self, name: str | int) -> Path:
         """Return the file with the printed output of a rank or a launcher."""
         return self.path / f"output.{name}.txt"

@@ -30,7 +30,6 @@ from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir
 from chronograd.train.heads import network_with
 from chronograd.train.inputs import in_chunks
-from chronograd.train.order import rank_slice
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 from chronograd.words import how_many
@@ -71,9 +70,7 @@ class DetectionStep(TrainingStep):
         self._wanted = torch.empty(0)
 
     def gather(self, index: int) -> None:
-        part = rank_slice(self.training.batch, self.place.rank, self.place.world_size)
-        self._mine = self.order.samples(index)[part]
-        self._share = len(self._mine) * self.place.world_size / self.training.batch
+        self._choose(index)
         made = list(self._pool.map(partial(self._sample, index), self._mine.tolist()))
         self._raw = torch.stack([seen for seen, _ in made])
         self._wanted = torch.stack([wanted for _, wanted in made])

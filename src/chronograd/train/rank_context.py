@@ -70,7 +70,6 @@ class RankContext:
 
     rank: int
     world_size: int
-    local_rank: int
     device: torch.device
     threads: int
     exchange: Communicator = field(default_factory=lambda: Communicator())
@@ -139,10 +138,10 @@ def rank_context_from_environment(
     torch.set_num_threads(threads)
     if job.cluster.device == "cpu" or not has_cuda:
         keep_freed_memory()
-        return RankContext(rank, world_size, local_rank, torch.device("cpu"), threads, exchange)
+        return RankContext(rank, world_size, torch.device("cpu"), threads, exchange)
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
-    return RankContext(rank, world_size, local_rank, device, threads, exchange)
+    return RankContext(rank, world_size, device, threads, exchange)
 
 
 def rank_numbers() -> tuple[int, int, int]:

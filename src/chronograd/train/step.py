@@ -138,16 +138,21 @@ class TrainingStep:
 
     def gather(self, index: int) -> None:
         """Get this rank's samples of step `index`, from the device or from files that are read in the background."""
-        training, place = self.training, self.place
-        part = rank_slice(training.batch, place.rank, place.world_size)
-        self._mine = self.order.samples(index)[part]
-        self._share = len(self._mine) * place.world_size / training.batch
+        training, part = self.training, self._choose(index)
         self._raw = self.train_input.gather(self._mine)
         if index + 1 < self.num_steps:
             self.train_input.prefetch(self.order.samples(index + 1)[part])
         if not training.augmentation.is_none:
             draws = augment.draw(training.augmentation, training.seed, index, training.batch)
             self._draws = torch.from_numpy(np.ascontiguousarray(draws[:, part]))
+
+    def _choose(self, index: int) -> slice:
+        """Set this rank's samples of a step, and its share of the batch. Return their places in the batch."""
+        batch, place = self.training.batch, self.place
+        part = rank_slice(batch, place.rank, place.world_size)
+        self._mine = self.order.samples(index)[part]
+        self._share = len(self._mine) * place.world_size / batch
+        return part
 
     def transfer(self) -> None:
         """Copy to the device what is not there yet; on the CPU, nothing."""

@@ -105,9 +105,8 @@ def _start(
 ) -> TrainingStep | ForwardStep:
     """Return the step of this rank, and write lines about its place and its work."""
     lines.write(place.start_line())
-    weights = run.initial_weights if run.initial_weights.exists() else None
     of_task = detection.DetectionStep if job.task == "detection" else TrainingStep
-    step = (ForwardStep if job.mode == "inference" else of_task)(job, dataset, place, weights)
+    step = (ForwardStep if job.mode == "inference" else of_task)(job, dataset, place, run.given_weights)
     seed_everything(order.random_seed(job.training.seed, 0, place.rank))
     params, gradient_bytes = parameter_bytes(step.network)
     lines.write(

@@ -19,6 +19,7 @@ import torch
 from chronograd.backends.apex.group import ApexGroup
 from chronograd.backends.apex.keepers import ApexLayout
 from chronograd.backends.gorila.group import GorilaGroup
+from chronograd.backends.parameter_server.record import staleness_rows
 from chronograd.backends.ray_session import cpu_s, ray_session, take_along
 from chronograd.job import Job
 from chronograd.measure import environment as machine
@@ -269,18 +270,9 @@ class _Run:
         if self._view.of("actor") and self._view.of("learner"):  # in a bundle, nothing waits
             record.tables.verdict = [self._verdict()]  # type: ignore[attr-defined]
         if staleness := self._staleness:
-            record.put(
-                "staleness",
-                Quantity.of_samples(
-                    staleness, "update", "updates by others between pull and update, counted by server 0"
-                ),
-            )
-            counts = np.bincount(staleness)
-            record.tables.staleness = [
-                {"staleness": value, "updates": int(n), "share": n / len(staleness)}
-                for value, n in enumerate(counts)
-                if n
-            ]
+            source = "updates by others between pull and update, counted by server 0"
+            record.put("staleness", Quantity.of_samples(staleness, "update", source))
+            record.tables.staleness = staleness_rows(staleness)
             dropped = ", ".join(f"{n:,} {why}" for why, n in sorted(self._dropped.items())) or "none"
             record.notes.append(f"gradients dropped: {dropped}; applied: {len(staleness):,}")
         return record

@@ -202,7 +202,7 @@ class GradientLearner:
         torch.set_num_threads(threads)
         if device == "cpu":
             keep_freed_memory()
-        place = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device(device), threads=threads)
+        place = RankContext(rank=0, world_size=1, device=torch.device(device), threads=threads)
         dataset = datasets.load(job.data, job.training.seed)
         self._memory = PeakMemory(place.device)
         self._step = TrainingStep(job, dataset, place, initial_weights)

@@ -188,10 +188,6 @@ def running_group(run: RunDir, job: Job, place: RankContext, step: TrainingStep)
             num_gpus=learners if place.device.type == "cuda" else 0,
             store_bytes=COPIES_PER_LEARNER * learners * sum(4 * part.size for part in parts),
         ),
-        ParameterServerGroup(job, place, step, parts, weights_of(run)) as group,
+        ParameterServerGroup(job, place, step, parts, run.given_weights) as group,
     ):
         yield group
-
-
-def weights_of(run: RunDir) -> Path | None:
-    return run.initial_weights if run.initial_weights.exists() else None

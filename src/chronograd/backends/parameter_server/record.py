@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from chronograd.data.datasets import Dataset
 from chronograd.job import Job
@@ -73,17 +74,19 @@ def _put_own(
     record.put("staleness", Quantity.of_samples(staleness, "update", STALENESS))
     for name, what in PARTS.items():
         record.put(name, Quantity.of_samples([line.needed(name) for line in settled], "s", what))
-    counts = Counter(staleness)
-    record.tables.staleness = [
-        {"staleness": value, "updates": counts[value], "share": counts[value] / len(staleness)}
-        for value in sorted(counts)
-    ]
+    record.tables.staleness = staleness_rows(staleness)
     record.cluster.servers = job.communication.servers
     record.notes.append(f"{_group(job)}; a step is one update by one learner, of a minibatch of {job.training.batch}")
     cores, threads = environment.cores(), record.cluster.threads or 1
     start = logs[0].last(Start)
     if start is not None and start.device == "cpu" and job.cluster.count * threads > cores:
         record.notes.append(f"{job.cluster.count} learners of {threads} threads share {cores} cores with the servers")
+
+
+def staleness_rows(staleness: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the number of updates of each staleness."""
+    counts = sorted(Counter(staleness).items())
+    return [{"staleness": value, "updates": n, "share": n / len(staleness)} for value, n in counts]
 
 
 def _group(job: Job) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from chronograd.backends.parameter_server import record as results
-from chronograd.backends.parameter_server.group import ParameterServerGroup, running_group, weights_of
+from chronograd.backends.parameter_server.group import ParameterServerGroup, running_group
 from chronograd.backends.ray_session import take_along
 from chronograd.data import datasets
 from chronograd.data.datasets import Dataset
@@ -43,7 +43,7 @@ def _train(run: RunDir, job: Job) -> None:
     place = rank_context_from_environment(job)
     with LearnerLines(run, job.cluster.count) as lines:
         dataset = datasets.load(job.data, job.training.seed)
-        step = AsynchronousStep(job, dataset, place, weights_of(run))
+        step = AsynchronousStep(job, dataset, place, run.given_weights)
         with running_group(run, job, place, step) as group:
             lines.write_each(group.starts)
             step.group = group
@@ -59,7 +59,7 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
     timing, place = asked.timing, rank_context_from_environment(job)
     with LearnerLines(run, job.cluster.count) as lines:
         dataset = datasets.load(job.data, job.training.seed)
-        step = TrainingStep(job, dataset, place, weights_of(run))
+        step = TrainingStep(job, dataset, place, run.given_weights)
         with running_group(run, job, place, step) as group:
             lines.write_each(group.starts)
             group.load(step, 0)

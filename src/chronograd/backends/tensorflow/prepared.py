@@ -146,10 +146,8 @@ def _write_weights(job: Job, run: RunDir, dataset: Dataset, path: Path) -> str:
     from chronograd.train.rank_context import RankContext
     from chronograd.train.step import initial_network
 
-    place = RankContext(0, 1, 0, torch.device("cpu"), 1)
-    network, loaded = initial_network(
-        job, dataset, place, run.initial_weights if run.initial_weights.exists() else None
-    )
+    place = RankContext(0, 1, torch.device("cpu"), 1)
+    network, loaded = initial_network(job, dataset, place, run.given_weights)
     state = network.state_dict()
     save_file({n: t.detach().contiguous(memory_format=torch.contiguous_format) for n, t in state.items()}, path)
     return loaded
