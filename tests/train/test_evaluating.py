@@ -18,7 +18,6 @@ from chronograd.cli.main import main
 from chronograd.data import datasets
 from chronograd.detect.annotating import annotate, colour_of
 from chronograd.detect.boxes import Detections
-from chronograd.detect.drawn import write_discs
 from chronograd.errors import FileFormatError, InputError
 from chronograd.rundir import RunDir
 from chronograd.train import annotating, checkpoint
@@ -28,6 +27,7 @@ from chronograd.train.evaluating import evaluate, evaluate_job
 from chronograd.train.methods import teacher
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
+from chronograd_lab.studies.detection_transfer.drawn import write_discs
 
 PLACE = RankContext(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
 NETWORKS = Path(__file__).parent

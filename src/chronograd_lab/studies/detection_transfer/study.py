@@ -102,7 +102,7 @@ def _data(runner: StudyRunner, settings: Settings) -> str:
     """Return the name of the set. Raises InputError with its source before anything runs."""
     name = str(settings["data"])
     if name == DISCS:
-        from chronograd.detect.drawn import write_discs
+        from chronograd_lab.studies.detection_transfer.drawn import write_discs
 
         folder = runner.folder.resolve() / DISCS
         write_discs(folder, train=4 * settings["half"], test=settings["drawn_test"])
