@@ -45,6 +45,8 @@ from chronograd.reinforce.systems import Report, SystemsView
 
 RESULTS = Path(__file__).parent / "results" / "agents.json"
 SECONDS, REPEATS, MAX_ACTORS, SETTLE_S = 4.0, 4, 6, 1.5
+# The best number is the fewest actors within this share of the highest rate; the last few percent are not worth more memory.
+WORTH = 0.05
 # Wait before the first observation, until all Ray processes have started.
 WARM_UP_S = 6.0
 # Planted slowdowns, and the cause that the verdict must name.
@@ -220,8 +222,8 @@ def _foretold(name: str, what: dict[str, float], views: dict[int, list[SystemsVi
         "foretold_bottleneck": {n: one.bottleneck for n, one in foretold.items()},
         "rates": {n: [view.rates() for view in of_number] for n, of_number in views.items()},
         "named_bottleneck": {n: [view.verdict().bottleneck for view in of_number] for n, of_number in views.items()},
-        "best_measured": best_measured(rounds),
-        "best_foretold": balance.best_of({n: one.batches_per_s for n, one in foretold.items()}),
+        "best_measured": best_number(rounds),
+        "best_foretold": best_number({n: [one.batches_per_s] for n, one in foretold.items()}),
         "gain_of_second_learner": balance.gain(parts, replace(setting, num_actors=max(views))),
     }
     print(f"{name}: best {row['best_measured']} actors measured, {row['best_foretold']} predicted; "
@@ -229,13 +231,13 @@ def _foretold(name: str, what: dict[str, float], views: dict[int, list[SystemsVi
     return row
 
 
-def best_measured(rounds: dict[int, list[float]]) -> int:
-    """Return the smallest number of actors whose rate is not significantly below `balance.WORTH` of the highest median.
+def best_number(rounds: dict[int, list[float]]) -> int:
+    """Return the smallest number of actors whose rate is not significantly below WORTH of the highest median.
 
     A rate is not significantly below if the mean of the rounds' ratios to the highest, plus its standard error, reaches that
     share.
 
-    >>> best_measured({1: [10.0, 10.2], 2: [18.4, 19.6], 3: [20.0, 19.9]})
+    >>> best_number({1: [10.0, 10.2], 2: [18.4, 19.6], 3: [20.0, 19.9]})
     2
     """
     highest = rounds[max(rounds, key=lambda n: statistics.median(rounds[n]))]
@@ -244,7 +246,7 @@ def best_measured(rounds: dict[int, list[float]]) -> int:
         ratios = np.array(rounds[n]) / np.array(highest)
         return float(ratios.mean() + (ratios.std(ddof=1) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0))
 
-    return min(n for n in rounds if reached(n) >= 1 - balance.WORTH)
+    return min(n for n in rounds if reached(n) >= 1 - WORTH)
 
 
 def _pace(view: SystemsView) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chronograd.errors import InputError
-from chronograd.reinforce.balance import BalanceSetting, Components, balance, best_of, enough_actors, gain
+from chronograd.reinforce.balance import BalanceSetting, Components, balance, enough_actors, gain
 from chronograd.reinforce.systems import SystemsView
 
 # Horgan et al. 2018, section 4: 139 frames/s per actor, 4 frames per transition, 19 minibatches of 512 per second.
@@ -55,12 +55,7 @@ def test_gain_of_a_second_learner() -> None:
     assert gain(parts, replace(setting, num_actors=2)) == pytest.approx(1.0)
 
 
-def test_best_count_is_the_smallest_near_the_maximum() -> None:
-    assert best_of({1: 5.0, 2: 9.6, 3: 10.0, 4: 9.9}) == 2
-    assert best_of({1: 5.0, 2: 9.4, 3: 10.0}) == 3
-
-
-def test_invalid_times() -> None:
+def test_times_that_are_none() -> None:
     with pytest.raises(InputError, match="an actor takes 0"):
         Components(actor_s=0.0, learner_s=1.0)
     with pytest.raises(InputError, match="a value below its minimum"):

@@ -23,8 +23,6 @@ from dataclasses import dataclass, replace
 
 from chronograd.errors import InputError
 
-# `best_of` picks the fewest actors within this share of the highest rate; the last few percent are not worth more memory.
-WORTH = 0.05
 MAX_ACTORS = 10_000  # of a job
 
 
@@ -131,15 +129,6 @@ def enough_actors(parts: Components, setting: BalanceSetting) -> int:
     one = balance(parts, replace(setting, num_actors=1))
     others = min(rate for part, rate in one.rates.items() if part != "actors")
     return max(1, min(MAX_ACTORS, math.ceil(others / one.rates["actors"] - 1e-9)))
-
-
-def best_of(rates: Mapping[int, float]) -> int:
-    """Return the smallest number of actors whose rate is within WORTH of the highest.
-
-    >>> best_of({1: 10.0, 2: 19.0, 3: 19.5, 4: 19.2})
-    2
-    """
-    return min(number for number, rate in rates.items() if rate >= (1 - WORTH) * max(rates.values()))
 
 
 def gain(parts: Components, setting: BalanceSetting) -> float:
