@@ -165,7 +165,7 @@ def test_cached_features_give_the_same_losses() -> None:
     """A head without dropout and augmentation learns the same from cached features as after its trunk."""
     kept, dataset = make_step("training.trainable=head")
     behind, _ = make_step("training.trainable=head", "training.augmentation.crop=1")
-    behind.train_input.augmentation = None  # the trunk runs, on unchanged images
+    behind.train_input.augmentation = None  # type: ignore[union-attr]  # the trunk runs, on plain images
     assert kept.has_features
     assert not behind.has_features
     for index in range(4):

@@ -12,6 +12,7 @@ import numpy as np
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data import catalogue, datasets, published
 from chronograd.data.datasets import Dataset
+from chronograd.data.published import DatasetCard
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
 from chronograd.job import Data
@@ -63,12 +64,7 @@ def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
             _pixels_section(data, dataset),
         ],
         data={
-            "name": card.name,
-            "source": card.source,
-            "shape": list(card.shape),
-            "num_classes": card.num_classes,
-            "train_size": card.train_size,
-            "test_size": card.test_size,
+            **_facts(card),
             "classes": [
                 {"name": name, "train_images": in_train, "test_images": in_test}
                 for name, in_train, in_test in zip(card.class_names, train, test, strict=True)
@@ -122,12 +118,14 @@ def _describe_boxes(dataset: Dataset) -> Answer:
         title=f"Data set {card.name}",
         subtitle=card.source,
         sections=[section],
-        data={
-            "name": card.name, "source": card.source, "shape": list(card.shape), "num_classes": card.num_classes,
-            "train_size": card.train_size, "test_size": card.test_size, "classes": rows, "notes": list(dataset.notes),
-        },
+        data={**_facts(card), "classes": rows, "notes": list(dataset.notes)},
         notes=dataset.notes,
     )  # fmt: skip
+
+
+def _facts(card: DatasetCard) -> dict[str, Any]:
+    names = ("name", "source", "shape", "num_classes", "train_size", "test_size")
+    return {name: getattr(card, name) for name in names} | {"shape": list(card.shape)}
 
 
 _BOX_COUNTS = ("train_objects", "train_images", "test_objects", "test_images")

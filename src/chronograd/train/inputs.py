@@ -7,7 +7,6 @@ All have the same three stages: `gather` (on the CPU, or on the device of the im
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,23 +19,8 @@ from chronograd.job import Augmentation
 from chronograd.train.order import CHUNK
 
 
-class InputSplit(Protocol):
-    """One split of a data set as input of a network. N samples."""
-
-    def __len__(self) -> int: ...
-
-    def gather(self, samples: np.ndarray) -> Tensor:
-        """Return the raw samples. If they are files, wait for those that are still being read."""
-
-    def prefetch(self, samples: np.ndarray) -> None:
-        """Announce samples that will be needed soon."""
-
-    def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """Return the network's input from raw samples on the device, augmented by `draws` if given."""
-
-
 class ImageInput:
-    """Images, normalised on the device, and augmented there in training."""
+    """Images of one split, normalised on the device, and augmented there in training."""
 
     def __init__(
         self,
@@ -58,12 +42,15 @@ class ImageInput:
         return len(self.images)
 
     def gather(self, samples: np.ndarray) -> Tensor:
+        """Return the raw samples. If they are files, wait for those that are still being read."""
         return self.images.batch(samples)
 
     def prefetch(self, samples: np.ndarray) -> None:
+        """Announce samples that will be needed soon."""
         self.images.prefetch(samples)
 
     def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """Return the network's input from raw samples on the device, augmented by `draws` if given."""
         if draws is None or self.augmentation is None:
             seen = augment.normalise(raw, self._scale_C, self._shift_C)
         else:
@@ -88,6 +75,9 @@ class RowInput:
 
     def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         return raw
+
+
+InputSplit = ImageInput | RowInput
 
 
 def input_of(

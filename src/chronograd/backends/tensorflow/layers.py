@@ -5,14 +5,12 @@ Torch stores images as NCHW, kernels as OIHW and OI; Keras as NHWC, HWIO and IO.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
-
-from chronograd.backends.tensorflow.ports import Port
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -74,7 +72,7 @@ class PortedNetwork:
         return {**{t.name: t.value() for t in (*self.trained, *self.running)}, **self.counted}
 
 
-def build(port: Port, shape: Sequence[int], weights: Weights) -> PortedNetwork:
+def build(port: Callable[..., Any], shape: Sequence[int], weights: Weights) -> PortedNetwork:
     """Build a port for images of `shape` (channels, height, width). Call it within the strategy's scope.
 
     Unused weights, and layers without weights, are errors of the port.
@@ -82,7 +80,7 @@ def build(port: Port, shape: Sequence[int], weights: Weights) -> PortedNetwork:
     import keras
 
     channels, height, width = shape
-    layers = _KerasLayers(weights)
+    layers = KerasLayers(weights)
     images = keras.Input((height, width, channels), dtype="float32")
     logits = port(layers, images)
     network = PortedNetwork(keras.Model(images, [logits, *layers.statistics]), layers.trained, layers.running)
@@ -129,8 +127,8 @@ def _batch_norm() -> Any:
     return BatchNorm
 
 
-class _KerasLayers:
-    """Keras layers with the interface `ports.Layers`."""
+class KerasLayers:
+    """Keras layers under the names of the torch network's modules, with their weights."""
 
     def __init__(self, weights: Weights) -> None:
         import keras
@@ -178,16 +176,20 @@ class _KerasLayers:
         return x + y
 
     def max_pool(self, x: Any, size: int, stride: int, padding: int = 0) -> Any:
+        """Pool with zero padding, so only for the output of a ReLU."""
         x = self._keras.layers.ZeroPadding2D(padding)(x) if padding else x
         return self._keras.layers.MaxPooling2D(size, stride)(x)
 
     def mean_pool(self, x: Any) -> Any:
+        """Average over all pixels, to one row of channels per image."""
         return self._keras.layers.GlobalAveragePooling2D()(x)
 
     def flatten(self, x: Any) -> Any:
+        """Flatten in torch's order: channels, rows, columns."""
         return self._keras.layers.Flatten()(self._keras.layers.Permute((3, 1, 2))(x))
 
     def subsample(self, x: Any, channels: int, stride: int) -> Any:
+        """Take every `stride`-th pixel, with channels of zeros on both sides up to `channels`."""
         more = channels - x.shape[-1]
         sides = (more // 2, more - more // 2)
         return self._keras.ops.pad(x[:, ::stride, ::stride, :], [(0, 0), (0, 0), (0, 0), sides])

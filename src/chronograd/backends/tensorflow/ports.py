@@ -1,6 +1,6 @@
 """Keras ports: the architectures of some of our networks, written again layer by layer.
 
-A port calls the methods of `Layers` with the names of the torch network's state dict; channels, kernels and biases
+A port calls the methods of `KerasLayers` with the names of the torch network's state dict; channels, kernels and biases
 follow from the weights. Imports neither TensorFlow nor torch: a job is checked against the names in `PORTS`.
 
 LeNet-5 and small-cnn: see chronograd.models. CIFAR ResNets with parameter-free shortcuts, and ResNet-50: He et al.
@@ -10,47 +10,22 @@ LeNet-5 and small-cnn: see chronograd.models. CIFAR ResNets with parameter-free 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chronograd.backends.tensorflow.layers import KerasLayers
 
 X = Any  # a symbolic tensor of images or features, channels last
+Port = Callable[["KerasLayers", X], X]
 
 
-class Layers(Protocol):
-    """Layers under the names of the torch network's modules, with their weights."""
-
-    def conv(self, name: str, x: X, stride: int = 1, padding: int = 0) -> X: ...
-
-    def batch_norm(self, name: str, x: X) -> X: ...
-
-    def linear(self, name: str, x: X) -> X: ...
-
-    def relu(self, x: X) -> X: ...
-
-    def add(self, x: X, y: X) -> X: ...
-
-    def max_pool(self, x: X, size: int, stride: int, padding: int = 0) -> X:
-        """Pool with zero padding, so only for the output of a ReLU."""
-
-    def mean_pool(self, x: X) -> X:
-        """Average over all pixels, to one row of channels per image."""
-
-    def flatten(self, x: X) -> X:
-        """Flatten in torch's order: channels, rows, columns."""
-
-    def subsample(self, x: X, channels: int, stride: int) -> X:
-        """Take every `stride`-th pixel, with channels of zeros on both sides up to `channels`."""
-
-
-Port = Callable[[Layers, X], X]
-
-
-def lenet5(net: Layers, x: X) -> X:
+def lenet5(net: KerasLayers, x: X) -> X:
     x = net.max_pool(net.relu(net.conv("0", x, padding=2)), 2, 2)
     x = net.flatten(net.max_pool(net.relu(net.conv("3", x)), 2, 2))
     return net.linear("11", net.relu(net.linear("9", net.relu(net.linear("7", x)))))
 
 
-def small_cnn(net: Layers, x: X) -> X:
+def small_cnn(net: KerasLayers, x: X) -> X:
     x = net.relu(net.conv("2", net.relu(net.conv("0", x))))
     x = net.flatten(net.max_pool(x, 2, 2))
     return net.linear("8", net.relu(net.linear("6", x)))
@@ -59,7 +34,7 @@ def small_cnn(net: Layers, x: X) -> X:
 def cifar_resnet(depth: int) -> Port:
     """Return a ResNet of 6n + 2 layers, widths 16, 32, 64."""
 
-    def port(net: Layers, x: X) -> X:
+    def port(net: KerasLayers, x: X) -> X:
         x = net.relu(net.batch_norm("bn1", net.conv("conv1", x, padding=1)))
         for stage, width in enumerate((16, 32, 64), start=1):
             for block in range((depth - 2) // 6):
@@ -71,7 +46,7 @@ def cifar_resnet(depth: int) -> Port:
     return port
 
 
-def resnet18_cifar(net: Layers, x: X) -> X:
+def resnet18_cifar(net: KerasLayers, x: X) -> X:
     x = net.relu(net.batch_norm("bn1", net.conv("conv1", x, padding=1)))
     for stage in (1, 2, 3, 4):
         for block in (0, 1):
@@ -82,7 +57,7 @@ def resnet18_cifar(net: Layers, x: X) -> X:
 
 
 def resnet50(shortcut_name: str, is_stride_in_3x3: bool) -> Port:
-    def port(net: Layers, x: X) -> X:
+    def port(net: KerasLayers, x: X) -> X:
         x = net.relu(net.batch_norm("bn1", net.conv("conv1", x, stride=2, padding=3)))
         x = net.max_pool(x, 3, 2, padding=1)
         for stage, depth in enumerate((3, 4, 6, 3), start=1):
@@ -99,12 +74,12 @@ def resnet50(shortcut_name: str, is_stride_in_3x3: bool) -> Port:
     return port
 
 
-def _two_convs(net: Layers, name: str, x: X, stride: int) -> X:
+def _two_convs(net: KerasLayers, name: str, x: X, stride: int) -> X:
     x = net.relu(net.batch_norm(f"{name}.bn1", net.conv(f"{name}.conv1", x, stride, padding=1)))
     return net.batch_norm(f"{name}.bn2", net.conv(f"{name}.conv2", x, padding=1))
 
 
-def _projection(net: Layers, name: str, x: X, stride: int) -> X:
+def _projection(net: KerasLayers, name: str, x: X, stride: int) -> X:
     return net.batch_norm(f"{name}.1", net.conv(f"{name}.0", x, stride))
 
 
