@@ -144,7 +144,7 @@ def answer(call: Any, who: str, timeout_s: float | None = None) -> Any:
 
 
 def task_error(who: str, error: Any) -> RunError:
-    """Return the error of an actor that raised. Its traceback goes to standard error, unless it is an error of ours."""
+    """Return the error of an actor that raised. The traceback of any error but a ChronogradError goes to standard error."""
     cause = error.cause
     if isinstance(cause, ChronogradError):
         return RunError(f"{who}: {cause.message}", cause.hint)

@@ -60,7 +60,7 @@ class Fetched:
     notes: tuple[str, ...] = ()
 
 
-def download(data: Data, most: int | None = None, say: Say = lambda text: None) -> Fetched:
+def download(data: Data, most: int | None, say: Say) -> Fetched:
     """Download a set with boxes into the folder of its name. A relative folder lies in the data folder.
 
     Args:

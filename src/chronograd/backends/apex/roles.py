@@ -305,10 +305,6 @@ class ApexLearner:
         ray_module().get(self._publish())  # from now on the mailbox has parameters
         self._watch = Stopwatch()
 
-    @property
-    def updates(self) -> int:
-        return self._agent.updates
-
     def describe(self) -> tuple[int, int, int]:
         """Return its process, its updates so far, and its parameters."""
         return os.getpid(), self._agent.updates, self._agent.num_params()
@@ -339,10 +335,7 @@ class ApexLearner:
             if self._agent.updates % self._layout.publish_every == 0:
                 self._publish()
                 watch.lap("publish_s")
-        more = {
-            "updates": float(self._agent.updates),
-            "bytes": float(num_bytes),
-        }
+        more = {"updates": float(self._agent.updates), "bytes": float(num_bytes)}
         if losses:
             more |= {"loss": float(torch.stack(losses).mean()), "priority_age_s": float(np.mean(ages))}
         return watch.report("learner", 0, len(losses), lost=tuple(sorted(self._replay.lost)), more=more)
