@@ -354,9 +354,13 @@ def test_unknown_cpu_has_no_data_sheet(tmp_path: Path) -> None:
     ("NVIDIA L40S", "l40s"),
     ("NVIDIA GeForce RTX 3090", "rtx3090"),
     ("Tesla V100-PCIE-16GB", "v100-pcie"),
+    ("Tesla K80", "k80-gk210"),
+    ("NVIDIA GeForce GTX 1080 Ti", "gtx1080ti"),
+    ("NVIDIA GeForce RTX 3090 Ti", None),
+    ("NVIDIA H200 NVL", None),
 ])  # fmt: skip
 def test_driver_names_map_to_devices(driver_name: str, device: str | None) -> None:
-    found = doctor_devices._data_sheet(driver_name)
+    found = catalog.of_driver_name(driver_name)
     assert (found.name if found else None) == device
 
 

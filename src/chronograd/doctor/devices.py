@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from chronograd.calibrate import processor
 from chronograd.doctor.finding import Finding
-from chronograd.errors import ChronogradError, NotFoundError
+from chronograd.errors import ChronogradError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.measure import environment
@@ -118,7 +117,7 @@ def _gpu(row: Mapping[str, Any], driver: list[dict[str, str]]) -> Finding:
     what = f"GPU {row['index']} {row.get('name', '')}".strip()
     if "error" in row:
         return _unmeasured(what, row)
-    sheet = _data_sheet(row["name"])
+    sheet = catalog.of_driver_name(row["name"])
     reached = f"{si(row['flops_per_s'], 'FLOP/s')} in {row['precision']}"
     copied = f"copies at {si(row['bytes_per_s'], 'B/s')}"
     if sheet is None:
@@ -152,21 +151,6 @@ def _likely(driver: list[dict[str, str]], sheet: Device) -> str:
         if (_number(row.get("temperature.gpu")) or 0) > 83:
             causes.append(f"it is at {row['temperature.gpu']} °C and slows down: check its cooling")
     return "; ".join(causes) or "see `nvidia-smi -q -d PERFORMANCE,CLOCK` for throttling and other processes"
-
-
-def _data_sheet(name: str) -> Device | None:
-    """Return the catalogue's device for a driver's name, such as `NVIDIA A100-SXM4-80GB`; None if it has none."""
-    try:
-        return catalog.device(name)
-    except NotFoundError:
-        pass
-    words = re.split(r"[\s-]+", name.lower())
-    parts = {*words, *(a + b for a, b in pairwise(words)), *(word.removesuffix("gb") for word in words)}
-    fits = [d for d in catalog.devices() if d.kind == "gpu" and set(d.name.split("-")) <= parts]
-    of_form = [
-        d for d in fits if {"pcie", "nvl"} & parts <= set(d.name.split("-"))
-    ]  # these cards are slower than the module
-    return max(of_form, key=lambda d: len(d.name), default=None)
 
 
 def _unmeasured(what: str, row: Mapping[str, Any]) -> Finding:

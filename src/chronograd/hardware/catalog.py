@@ -291,12 +291,15 @@ def devices() -> list[Device]:
 def of_driver_name(name: str) -> Device | None:
     """Return the GPU of a driver's name, such as `NVIDIA A100-SXM4-80GB`; None for another variant of one.
 
-    The name has to contain all parts of the device's name; the device with most parts wins. A name with PCIe means a
-    device with PCIe in its name, if the catalogue has it in another form.
+    It is a name or alias of the catalogue, or contains all parts of the device's name; the device with most parts wins.
+    A name with PCIe or NVL means a device with that in its name, if the catalogue has it in another form.
 
     >>> of_driver_name("NVIDIA A100 80GB PCIe").name, of_driver_name("NVIDIA GeForce RTX 4090 Ti")
     ('a100-80-pcie', None)
     """
+    own = _devices().get(_device_names().get(_normal(name), ""))
+    if own is not None and own.kind == "gpu":
+        return own
     words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()
     known = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, min(i + 4, len(words) + 1))}
     known |= {word.removesuffix("gb") for word in words}
@@ -304,8 +307,8 @@ def of_driver_name(name: str) -> Device | None:
     found = max(fitting, key=lambda d: (d.name.count("-"), "pcie" in d.name), default=None)
     if found is None or any(word in words and not found.name.endswith(word) for word in ("ti", "super")):
         return None
-    is_other_form = "pcie" in words and "pcie" not in found.name and "sxm" in found.title.lower()
-    return None if is_other_form else found
+    is_other_form = any(form in words and form not in found.name for form in ("pcie", "nvl"))
+    return None if is_other_form and "sxm" in found.title.lower() else found
 
 
 def user_device_path(name: str) -> Path:
