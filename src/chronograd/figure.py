@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from chronograd.errors import MissingExtraError
 from chronograd.record import Number
@@ -253,14 +253,6 @@ class Figure:
     def rows(self) -> list[dict[str, Any]]:
         """Return the plotted values, one row per point or segment."""
         return [row for panel in self.panels for row in panel.data()]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Figure:
-        """Read a figure from its data. Raises ValueError for other data."""
-        return TypeAdapter(cls).validate_python(data)
 
 
 # Every PNG begins with these bytes, which are whole groups of base64.

@@ -60,22 +60,22 @@ class TimedCollective:
     busbw: float
 
 
-def measure_ranks(world: int = 2, seconds: float = 8.0) -> tuple[float, float]:
-    """Measure how the same work varies between ranks that start together, and how much longer it takes after a wait.
+def measure_ranks(seconds: float) -> tuple[float, float]:
+    """Measure how the same work varies between two ranks that start together, and how much longer it takes after a wait.
 
     Returns: first, the standard deviation of the log of its time, derived from the slowest rank. The largest of n normals has
         its median at z = Φ⁻¹(½^(1/n)), so σ = log(median of the largest / median of all) / z. Second, its median after the
         ranks waited for each other over that without a wait, at least 1. An idle core starts late and slowly, most of all if
         the host of a virtual machine had given it to other guests.
     """
-    results = _run(world, ("nothing", "nothing_waited_for"), [4 * world], seconds / 2)
+    results = _run(2, ("nothing", "nothing_waited_for"), [8], seconds / 2)
     waited_RN, straight_RN = (np.array([result["rows"][i]["seconds"] for result in results]) for i in range(2))
     excess = float(np.median(waited_RN.max(axis=0)) / np.median(waited_RN))
-    sigma_log = math.log(excess) / float(ndtri(0.5 ** (1 / world)))
+    sigma_log = math.log(excess) / float(ndtri(0.5 ** (1 / 2)))
     return max(0.0, sigma_log), max(1.0, float(np.median(waited_RN) / np.median(straight_RN)))
 
 
-def measure_exchange(link: Link, world: int = 2, seconds: float = 2.0) -> tuple[float, float]:
+def measure_exchange(link: Link) -> tuple[float, float]:
     """Measure the seconds that an exchange of DistributedDataParallel costs in addition to the transfer.
 
     Returns: first, seconds per gradient and per buffer, which are copied to messages and back. They come from steps of many small layers
@@ -83,9 +83,9 @@ def measure_exchange(link: Link, world: int = 2, seconds: float = 2.0) -> tuple[
         the broadcast of buffers): from steps of layers that compute, minus the former cost. Ranks arrive at different times,
         and a rank that waits for a message wakes up late; back-to-back collectives do not show this.
     """
-    results = _run(world, ("module", "module_apart", "working", "working_apart"), [4 * world], seconds / 2)
+    results = _run(2, ("module", "module_apart", "working", "working_apart"), [8], 1.0)
     slowest = [float(np.median(np.max([r["rows"][i]["seconds"] for r in results], axis=0))) for i in range(4)]
-    return exchange_costs(slowest, Topology(world, world, link, link))
+    return exchange_costs(slowest, Topology(2, 2, link, link))
 
 
 def exchange_costs(seconds: Sequence[float], topology: Topology) -> tuple[float, float]:

@@ -80,7 +80,7 @@ def table_of(rows: Sequence[Row], with_communication: bool = True) -> Table:
     return _table(rows, (*_STEP, *_SPLIT, "bandwidth"), [EFFICIENCY, GROWTH, UTILISATION, *missing])
 
 
-def throughput_section(title: str, rows: Sequence[Row], intro: str = "", with_communication: bool = False) -> Section:
+def throughput_section(title: str, rows: Sequence[Row], with_communication: bool = False) -> Section:
     """Plot throughput and step time against ranks: predictions as lines, measurements as points, the ideal dashed.
 
     With communication the table has every column, for pages without a `communication_section`.
@@ -95,14 +95,13 @@ def throughput_section(title: str, rows: Sequence[Row], intro: str = "", with_co
     return Section(
         title,
         _throughput_takeaway(known),
-        intro,
         figure=Figure(panels) if known else None,
         caption="Lines: predicted, with the 80 % interval. Points: measured, with the 80 % interval of steps. Dashed: ideal.",
         table=table_of(rows, with_communication),
     )
 
 
-def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> Section:
+def communication_section(title: str, rows: Sequence[Row]) -> Section:
     """Return a section on computation and communication of a step, by two methods."""
     many = [row for row in rows if row["world"] > 1 and row["step_time_s"] is not None]
     split = [row for row in many if row["compute_s"] is not None and row["communication_exposed_s"] is not None]
@@ -122,8 +121,7 @@ def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> S
     return Section(
         title,
         _communication_takeaway(many),
-        intro
-        or "Computation is the step of one rank alone with the same batch per rank, without waiting for input. "
+        "Computation is the step of one rank alone with the same batch per rank, without waiting for input. "
         "We report communication in two ways: the difference from that step, and the exposed time, from steps with and without exchange.",
         figure=Figure([Bars(f"time per step, {unit}", "ranks", bars, colors)]) if bars else None,
         caption="Solid bars are measured, light ones predicted; the label shows the whole step.",
@@ -139,10 +137,6 @@ def _groups(rows: Sequence[Row]) -> list[tuple[Role, str]]:
     return list(dict.fromkeys((row["kind"], row.get("series", "")) for row in rows if row["kind"] != "missing"))
 
 
-def _labelled(series: str, role: str, text: str = "") -> str:
-    return ", ".join(part for part in (series, text, role) if part)
-
-
 def _panel(
     rows: Sequence[Row], name: str, label: str, length: float, worlds: list[int], with_ideal: bool = False
 ) -> Lines:
@@ -152,7 +146,9 @@ def _panel(
     for role, text in groups:
         own = [row for row in rows if (row["kind"], row.get("series", "")) == (role, text)]
         color = _COLORS[names.index(text) % len(_COLORS)] if len(names) > 1 else ""
-        series.append(_series(own, name, length, _labelled(text, role), role, color, has_band=name == "step_time_s"))
+        series.append(
+            _series(own, name, length, f"{text}, {role}" if text else role, role, color, has_band=name == "step_time_s")
+        )
     first = next((row for row in rows if row["world"] == 1 and row[name]), None)
     if with_ideal and first is not None and len(names) == 1:
         series.append(Series("ideal", "reference", worlds, [n * first[name] for n in worlds]))
@@ -161,7 +157,7 @@ def _panel(
 
 
 def _series(
-    rows: Sequence[Row], name: str, length: float, label: str, role: Role, color: str = "", has_band: bool = False
+    rows: Sequence[Row], name: str, length: float, label: str, role: Role, color: str, has_band: bool
 ) -> Series:
     def scaled(key: str) -> list[float | None]:
         return [None if row[key] is None else float(f"{row[key] / length:.6g}") for row in rows]

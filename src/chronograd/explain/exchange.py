@@ -40,13 +40,12 @@ class Exchange:
     bucket_bytes: int | None
     link: Link
 
-    def exposed_s(self, link: Link | None = None, sent_share: float = 1.0, longer: float = 1.0) -> float:
-        """Return the exposed exchange time over a link, for a share of the bytes and a backward pass `longer` times as long."""
+    def exposed_s(self, link: Link | None = None, sent_share: float = 1.0) -> float:
+        """Return the exposed exchange time over a link, for a share of the bytes."""
         used = link or self.link
         topology = Topology(self.world, 1, used, used)
-        behind_s = longer * self.backward_s
         packing = Packing(self.bucket_bytes, sent_share)
-        return float(exchange(self.trace, self.times, behind_s, topology, "ring", 1.0, packing).exposed_s)
+        return float(exchange(self.trace, self.times, self.backward_s, topology, "ring", 1.0, packing).exposed_s)
 
 
 def exchange_of(run: Evidence) -> Exchange | None:

@@ -175,7 +175,7 @@ class PlanResult:
         hours, dollars, probability = (self.columns[name][rows] for name in ("hours", "dollars", "probability"))
         return int(rows[np.lexsort((dollars, hours, -probability))[0]]) if len(rows) else None
 
-    def keepers(self, among: np.ndarray | None = None) -> np.ndarray:
+    def _keepers(self, among: np.ndarray | None = None) -> np.ndarray:
         """Return the candidates that meet the goal with its confidence. `among` selects rows."""
         is_kept = self.is_candidate & (self.columns["probability"] >= self.goal.confidence)
         return np.flatnonzero(is_kept if among is None else is_kept & among)
@@ -185,32 +185,33 @@ class PlanResult:
 
         Options tie if each time lies in the other's 80 % interval; the cheapest of them wins.
         """
-        rows = self.keepers(among)
+        rows = self._keepers(among)
         if not len(rows):
             return None
         hours = self.columns["hours"][rows]
         first = int(np.argmin(hours))
         low, high = self.at("hours", -Z80)[rows], self.at("hours", Z80)[rows]
-        return self._least(rows[(hours <= high[first]) & (low <= hours[first])], "dollars", "hours")
+        return self._least(rows[(hours <= high[first]) & (low <= hours[first])])
 
     def cheapest(self, among: np.ndarray | None = None) -> int | None:
         """Return the cheapest option that meets the goal, or None."""
-        return self._least(self.keepers(among), "dollars", "hours")
+        return self._least(self._keepers(among))
 
-    def balanced(self, among: np.ndarray | None = None) -> int | None:
+    def balanced(self) -> int | None:
         """Return the option with the least product of hours and dollars, among those that meet the goal and cost at most as
         much as `fastest`.
         """
-        rows, first = self.keepers(among), self.fastest(among)
+        rows, first = self._keepers(), self.fastest()
         if first is not None:
             rows = rows[self.columns["dollars"][rows] <= self.columns["dollars"][first]]
         product = self.columns["hours"][rows] * self.columns["dollars"][rows]
         return int(rows[np.argmin(product)]) if len(rows) else None
 
-    def _least(self, rows: np.ndarray, first: str, second: str) -> int | None:
+    def _least(self, rows: np.ndarray) -> int | None:
+        """Return the cheapest of some rows; on a tie the fastest."""
         with np.errstate(divide="ignore"):
-            alike = np.round(np.log(self.columns[first][rows]), 9)  # ignore differences from rounding
-        return int(rows[np.lexsort((self.columns[second][rows], alike))[0]]) if len(rows) else None
+            alike = np.round(np.log(self.columns["dollars"][rows]), 9)  # ignore differences from rounding
+        return int(rows[np.lexsort((self.columns["hours"][rows], alike))[0]]) if len(rows) else None
 
     def best(self, among: np.ndarray | None = None) -> int | None:
         """Return the row to recommend: the cheapest that meets the goal, or the fastest if there is only a budget. `among`

@@ -44,9 +44,9 @@ class Roofline:
     layers: tuple[Layer, ...]
     ppp: float
 
-    def most_to_win(self, count: int = 3) -> list[Layer]:
-        """Return the layers furthest above their ceilings, in seconds."""
-        return sorted(self.layers, key=lambda layer: -layer.time_to_win_s)[:count]
+    def most_to_win(self) -> list[Layer]:
+        """Return the three layers furthest above their ceilings, in seconds."""
+        return sorted(self.layers, key=lambda layer: -layer.time_to_win_s)[:3]
 
 
 def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | None = None) -> Roofline:

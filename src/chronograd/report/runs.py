@@ -18,7 +18,6 @@ from chronograd.explain import explanation
 from chronograd.explain.agents import sections_of
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, gif_moments
 from chronograd.files import format_of
-from chronograd.forecast.forecasting import Forecast
 from chronograd.forecast.learning import training_section, what_was_reached, what_was_returned
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.layers import roofline_section
@@ -151,13 +150,13 @@ def _episodes(runs: Sequence[tuple[str, Path]]) -> list[Section]:
     return sections
 
 
-def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast] | None = None) -> Answer:
-    """Return a page of every section that these records can fill. `forecasts` are of training runs, by record name."""
+def generic_page(records: Mapping[str, Record]) -> Answer:
+    """Return a page of every section that these records can fill."""
     sections: list[Section] = []
     groups = _groups(records)
     left_out = []
     for title, group in groups.items():
-        added = _sections(group, forecasts or {})
+        added = _sections(group)
         if len(groups) > 1:
             added = under(title, added)
         sections += added
@@ -343,7 +342,7 @@ def _place(
     names[key] = name
 
 
-def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]:
+def _sections(group: _Group) -> list[Section]:
     sections: list[Section] = []
     agents = {name: found for name, record in group.trained if (found := sections_of(record))}
     for name, record in group.trained:
@@ -370,7 +369,7 @@ def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]
         sections.append(communication_section("Computation and communication", rows))
     for name, record in group.trained:
         if name not in agents:
-            sections.append(training_section(record, forecasts.get(name)))
+            sections.append(training_section(record))
     if _is_plan(group):
         sections.append(plan_section(group.planned))
     return sections

@@ -53,17 +53,17 @@ def batch_sizes(most_rows: int) -> list[int]:
     return [*sizes, most_rows] if most_rows > 1 else sizes
 
 
-def best_rows(times: Mapping[int, float], gain: float = GAIN) -> int:
-    """Return the smallest batch that takes at most `gain` more time per row than the best; 1 if none saves that much.
+def best_rows(times: Mapping[int, float]) -> int:
+    """Return the smallest batch that takes at most GAIN more time per row than the best; 1 if none saves that much.
 
     >>> best_rows({1: 1.0, 2: 1.2, 4: 2.0, 8: 3.9}), best_rows({1: 1.0, 2: 2.0, 4: 3.9})
     (4, 1)
     """
     per_row = {rows: seconds / rows for rows, seconds in times.items()}
     least = min(per_row.values())
-    if least > (1 - gain) * per_row[1]:
+    if least > (1 - GAIN) * per_row[1]:
         return 1
-    return min(rows for rows, seconds in per_row.items() if seconds <= (1 + gain) * least)
+    return min(rows for rows, seconds in per_row.items() if seconds <= (1 + GAIN) * least)
 
 
 @dataclass(frozen=True)
@@ -161,15 +161,15 @@ class Latencies:
     def refused_share(self) -> float:
         return self.refused / (self.refused + len(self.seconds))
 
-    def holds(self, bound_s: float, share: float = SHARE) -> bool:
-        """Return whether this share of all requests, including refused ones, is answered within the bound."""
+    def holds(self, bound_s: float) -> bool:
+        """Return whether 99 % of all requests, including refused ones, is answered within the bound."""
         answered = np.searchsorted(self.seconds, bound_s, side="right")
-        return bool(answered >= share * (self.refused + len(self.seconds)))
+        return bool(answered >= SHARE * (self.refused + len(self.seconds)))
 
 
-def at_rate(server: Server, rate: float, requests: int = REQUESTS, seed: int = 0) -> Latencies:
+def at_rate(server: Server, rate: float, requests: int = REQUESTS) -> Latencies:
     """Return the latencies at a number of requests per second."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     arrivals = np.cumsum(random.exponential(1.0, requests)) / rate
     factors = (
         random.choice(server.factors, requests) if len(server.factors) > 1 else np.full(requests, server.factors[0])
@@ -288,9 +288,9 @@ def knee(server: Server) -> float:
     return _highest(server, lambda latencies: latencies.mean_s <= limit_s)
 
 
-def most_within(server: Server, bound_s: float, share: float = SHARE) -> float:
-    """Return the highest rate at which this share of requests is answered within the bound; 0 if a lone one is not."""
-    return _highest(server, lambda latencies: latencies.holds(bound_s, share))
+def most_within(server: Server, bound_s: float) -> float:
+    """Return the highest rate at which 99 % of requests is answered within the bound; 0 if a lone one is not."""
+    return _highest(server, lambda latencies: latencies.holds(bound_s))
 
 
 def _highest(server: Server, is_kept: Callable[[Latencies], bool]) -> float:
