@@ -27,7 +27,7 @@ from chronograd import job as jobs
 from chronograd.count.network import trace_network
 from chronograd.hardware import catalog
 from chronograd.plan.goal import Goal, SamplesToTarget, choose
-from chronograd.plan.renting import PHOTOGRAPHS, rent
+from chronograd.plan.renting import PHOTOGRAPHS, RentalTerms, rent
 from chronograd.plan.search import SearchSpace, search
 
 SAMPLES, TARGET = 1_281_167, 75.0
@@ -81,7 +81,7 @@ def predicted(entry: Entry, epochs: float) -> dict[str, float]:
     trace = trace_network("torchvision:resnet50")
     found = search(trace, job, SearchSpace(devices, [entry.count], BATCHES, ("ring", "hierarchical")))
     effort = SamplesToTarget(epochs * SAMPLES, 256, noise_scale=ENDLESS)
-    choices = choose(rent(found.columns, devices, job, ("on-demand",), PHOTOGRAPHS), effort, Goal())
+    choices = choose(rent(found.columns, devices, job, RentalTerms(("on-demand",), PHOTOGRAPHS)), effort, Goal())
     (offer,) = (i for i, one in enumerate(choices.offers) if one.instance == INSTANCE)
     able = choices.is_candidate & (choices.columns["offer"] == offer)
     fastest = int(np.nanargmin(np.where(able, choices.columns["hours"], np.nan)))

@@ -14,7 +14,7 @@ from chronograd.hardware import billing, catalog, market
 from chronograd.hardware.catalog import Price
 from chronograd.job import Job, from_dict
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, changes, choose, missing
-from chronograd.plan.renting import KINDS, Spot, rent
+from chronograd.plan.renting import KINDS, RentalTerms, Spot, rent
 
 EXACT = 0.0
 V100 = catalog.device("v100")
@@ -37,7 +37,7 @@ def table(counts: list[int], step_s: list[float], batch: int = 100, sigma: float
 
 
 def plan_for(rows: dict[str, np.ndarray], effort: SamplesToTarget, goal: Goal, price: float = 3.0) -> PlanResult:
-    return choose(rent(rows, [V100], job(price), ("on-demand",)), effort, goal)
+    return choose(rent(rows, [V100], job(price), RentalTerms(("on-demand",))), effort, goal)
 
 
 def offer(kind: str, usd_per_hour: float, vendor: str = "AWS") -> Price:

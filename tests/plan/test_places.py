@@ -20,7 +20,7 @@ from chronograd.plan import rows as shown
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, choose
 from chronograd.plan.place_advice import _nodes, beside, place_rows
 from chronograd.plan.places import Places
-from chronograd.plan.renting import KINDS, Spot, rent
+from chronograd.plan.renting import KINDS, RentalTerms, Spot, rent
 from chronograd.plan.rows import OfferedPrice, RunOption
 
 V100, T4, A100 = (catalog.device(name) for name in ("v100", "t4", "a100-40"))
@@ -52,7 +52,7 @@ def table(steps_s: tuple[float, ...] = (1.0, 1.5, 0.4)) -> dict[str, np.ndarray]
 
 
 def planned(places: Places, goal: Goal = ANY, spot: Spot = USUAL) -> PlanResult:
-    return choose(rent(table(), DEVICES, job(), places=places), EFFORT, goal, spot)
+    return choose(rent(table(), DEVICES, job(), RentalTerms(places=places)), EFFORT, goal, spot)
 
 
 def least(choices: PlanResult) -> float:

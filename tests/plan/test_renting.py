@@ -8,7 +8,7 @@ import pytest
 from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Price
 from chronograd.job import Job, from_dict
-from chronograd.plan.renting import VCPUS_PER_DEVICE, Decoding, Rented, rent
+from chronograd.plan.renting import VCPUS_PER_DEVICE, Decoding, RentalTerms, Rented, rent
 
 V100 = catalog.device("v100")
 EXACT = Decoding(100.0, 100.0, 100.0)
@@ -36,7 +36,7 @@ def rented(
         "step_time_s": np.full(n, 0.05), "sigma_log": np.full(n, 0.2), "throughput_samples_per_s": np.array(counts) * 100 / 0.05,
         "fits": np.full(n, True),
     }  # fmt: skip
-    return rent(table, [V100], job(), decoding=decoding)
+    return rent(table, [V100], job(), RentalTerms(decoding=decoding))
 
 
 def by_offer(found: Rented, column: str) -> dict[str, list[float]]:
@@ -62,7 +62,7 @@ def test_price_without_host_is_no_offer(monkeypatch: pytest.MonkeyPatch) -> None
 def test_price_in_the_job_is_on_demand() -> None:
     table = {"device": np.zeros(1, dtype=int), "count": np.array([16]), "batch_per_rank": np.array([8]), "step_time_s": np.ones(1),
              "sigma_log": np.zeros(1), "throughput_samples_per_s": np.ones(1), "fits": np.array([True])}  # fmt: skip
-    found = rent(table, [V100], job(price_usd_per_hour=2.0), kinds=("on-demand",))
+    found = rent(table, [V100], job(price_usd_per_hour=2.0), RentalTerms(("on-demand",)))
     assert (found.columns["price_usd_per_hour"].tolist(), found.columns["sigma_price"].tolist()) == ([32.0], [0.0])
     assert [o.vendor for o in found.offers] == ["the job"]
 

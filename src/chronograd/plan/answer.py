@@ -56,7 +56,7 @@ def list_settings(
         most: maximum number of settings in the list.
     """
     searched, num_too_large = _searched(traces, job, space)
-    rented = rent(searched.columns, space.devices, job, terms.kinds, terms.decoding)
+    rented = rent(searched.columns, space.devices, job, terms)
     columns = rented.columns
     per_sample = columns["price_usd_per_hour"] / 3600 / columns["throughput_samples_per_s"]
     # If several settings wait for the same input, prefer the one with the fastest step. Ignore differences from rounding.
@@ -168,7 +168,7 @@ def reach_goal(
     """
     places = terms.places
     searched, num_too_large = _searched(traces, job, space)
-    rented = rent(searched.columns, space.devices, job, terms.kinds, terms.decoding, places)
+    rented = rent(searched.columns, space.devices, job, terms)
     limits = Goal(confidence=goal.confidence) if isinstance(effort, Unknown) else goal
     choices = choose(rented, ranked_by(effort) if isinstance(effort, Unknown) else effort, limits, terms.spot)
     row: Callable[[int], Any] = partial(_goal_row, searched, choices, places, effort)

@@ -141,27 +141,21 @@ def rent(
     table: Mapping[str, np.ndarray],
     devices: Sequence[Device],
     job: Job,
-    kinds: Sequence[Kind] = KINDS,
-    decoding: Decoding | None = None,
-    places: Places | None = None,
+    terms: RentalTerms = ANY_TERMS,
 ) -> Rented:
     """Return the settings of `settings.evaluate` with their offers.
 
     Offers include the host. Settings with more devices than one machine use several machines if these are as large as the
-    device's usual node; the network between smaller machines is unknown.
-
-    Args:
-        kinds: kinds of prices.
-        decoding: decoding speed of the host; None if training decodes nothing.
-        places: clouds to rent from, by whole and fully used nodes; None for every vendor.
+    device's usual node; the network between smaller machines is unknown. Clouds rent whole and fully used nodes.
     """
+    places = terms.places
     offers: list[Price] = []
     low: list[bool] = []
     rows, numbers, without_host = [], [], []
     for index, device in enumerate(devices):
         own = np.flatnonzero(table["device"] == index)
         known = places.offers(device) if places else _offers(job, device)
-        whole = [offer for offer in known if offer.includes_host and offer.kind in kinds]
+        whole = [offer for offer in known if offer.includes_host and offer.kind in terms.kinds]
         if known and not any(offer.includes_host for offer in known):
             without_host.append(device.name)
         for offer in whole:
@@ -181,7 +175,7 @@ def rent(
     moving = np.array([places.moving_usd(offer) if places else 0.0 for offer in offers] + [0.0])
     columns["moving_usd"] = moving[number]
     columns["is_outlier"] = np.array([*low, False])[number]
-    return Rented(_priced(columns, offers, decoding), offers, without_host)
+    return Rented(_priced(columns, offers, terms.decoding), offers, without_host)
 
 
 def _offers(job: Job, device: Device) -> list[Price]:

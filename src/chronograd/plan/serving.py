@@ -19,7 +19,7 @@ from chronograd.hardware.market import Kind
 from chronograd.job import Job
 from chronograd.plan import rows as shown
 from chronograd.plan.goal import MAX_PROBABLE
-from chronograd.plan.renting import Rented, rent
+from chronograd.plan.renting import RentalTerms, Rented, rent
 from chronograd.plan.rows import PlannedSetting, setting_row
 from chronograd.plan.search import Search, SearchSpace, search
 from chronograd.predict.notes import only_layout
@@ -82,7 +82,7 @@ def serve(
         most: maximum number of settings in the list.
     """
     searched = search(traces, job, replace(space, algorithms=("ring",)))
-    rented = rent(searched.columns, space.devices, job, kinds)
+    rented = rent(searched.columns, space.devices, job, RentalTerms(kinds))
     columns = rented.columns
     step_s, rate, price = (columns[n] for n in ("step_time_s", "throughput_samples_per_s", "price_usd_per_hour"))
     bound = math.inf if latency_s is None else latency_s
