@@ -16,7 +16,7 @@ from chronograd.errors import InputError, NotFoundError
 from chronograd.forecast.curves import FAMILIES, replace_outliers
 from chronograd.forecast.forecasting import forecast
 from chronograd.forecast.learning_curves import LearningCurve
-from chronograd.forecast.loss import best_family, fit_loss
+from chronograd.forecast.loss import best_of, family_errors, fit_loss
 
 STEPS = np.arange(1, 31, dtype=float)
 
@@ -67,11 +67,11 @@ class TestExactCurves:
     @pytest.mark.parametrize("family", list(FAMILIES))
     def test_best_family_matches_the_curve(self, family: str) -> None:
         losses = FAMILIES[family].curve(STEPS, np.array([0.8, 0.4, 0.2]))
-        assert best_family(STEPS, losses) == family
+        assert best_of(family_errors(STEPS, losses)) == family
 
     def test_last_value_is_best_on_a_step_curve(self) -> None:
-        losses = np.concatenate([np.full(20, 2.0), np.full(10, 1.0)])  # a drop of the learning rate
-        assert best_family(STEPS, losses) == "last"
+        losses = np.concatenate([np.full(20, 2.0), np.full(10, 1.0)])  # a learning rate was lowered
+        assert best_of(family_errors(STEPS, losses)) == "last"
 
 
 class TestStepsTo:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from chronograd.answer import Section, Table
@@ -51,18 +53,12 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
     if epochs is not None and any(v is not None for v in epochs.columns.get("test_accuracy", [])):
         panels.append(_accuracy_panel(epochs, target))
         caption.append("Points: accuracy on the test split after each epoch.")
-    rows = [_row(train_record, name) for name in _SHOWN if name in train_record.quantities]
     return Section(
         title="Training",
         intro=f"Trained on {device(train_record)}, backend {train_record.backend or 'not stated'}.",
         figure=Figure(panels) if panels else None,
         caption=" ".join(caption),
-        table=Table(
-            ("quantity", "value", "80 % interval", "n", "source"),
-            rows,
-            {1, 2, 3},
-            reasons([("training", train_record)], [n for n in _SHOWN if n in train_record.quantities]),
-        ).without_empty_columns(),
+        table=_quantities(train_record, _SHOWN),
         takeaway=f"{what_was_reached(train_record)}; {held_against(forecast)}.",
     )
 
@@ -82,18 +78,12 @@ def returns_section(record: Record) -> Section:
     if losses is not None and losses.columns["step"]:
         panels.append(_loss_panel(record, losses, None)[0])
         caption.append("Dots: loss.")
-    names = [name for name in _SHOWN_OF_AGENTS if name in record.quantities]
     return Section(
         title="Returns",
         intro=f"Learned on {device(record)}.",
         figure=Figure(panels) if panels else None,
         caption=" ".join(caption),
-        table=Table(
-            ("quantity", "value", "80 % interval", "n", "source"),
-            [_row(record, name, quantity_name(name)) for name in names],
-            {1, 2, 3},
-            reasons([("training", record)], names),
-        ).without_empty_columns(),
+        table=_quantities(record, {name: quantity_name(name) for name in _SHOWN_OF_AGENTS}),
         takeaway=what_was_returned(record) + ".",
     )
 
@@ -123,9 +113,16 @@ def what_was_returned(record: Record) -> str:
     return f"The agent reached its target return of {target:g} after {first:,.0f} frames; it ended at a {reached}"
 
 
-def _row(record: Record, name: str, label: str = "") -> list[str]:
-    q = record[name]
-    return [label or _SHOWN[name], quantity(q.value, q.unit), interval(q), "" if q.n is None else str(q.n), q.source]
+def _quantities(record: Record, labels: Mapping[str, str]) -> Table:
+    """Return the quantities that a record has, with their labels."""
+    shown = {name: record.quantities[name] for name in labels if name in record.quantities}
+    rows = [
+        [labels[name], quantity(q.value, q.unit), interval(q), "" if q.n is None else str(q.n), q.source]
+        for name, q in shown.items()
+    ]
+    notes = reasons([("training", record)], list(shown))
+    columns = ("quantity", "value", "80 % interval", "n", "source")
+    return Table(columns, rows, {1, 2, 3}, notes).without_empty_columns()
 
 
 def _loss_panel(record: Record, curve: Curve, forecast: Forecast | None) -> tuple[Lines, int]:

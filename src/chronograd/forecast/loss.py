@@ -153,14 +153,6 @@ def fit_loss(
     return LossModel(family, first, largest, thirds, len(k), p, np.array(refits), noise, drift)
 
 
-def best_family(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> str:
-    """Return the family that forecasts the last quarter of the points best from the points before, by mean absolute error.
-
-    Pass only the points that the forecast may use. The result is `inverse` if there are too few points to hold some out.
-    """
-    return best_of(family_errors(steps, losses))
-
-
 def best_of(errors: Mapping[str, float]) -> str:
     """Return the family with the smallest of `family_errors`; `inverse` if there are none."""
     return min(errors, key=lambda family: errors[family]) if errors else "inverse"

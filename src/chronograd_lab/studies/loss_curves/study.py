@@ -21,7 +21,7 @@ from chronograd.forecast.convergence import CONVERGED, converged_at, forecast_co
 from chronograd.forecast.curves import LAST
 from chronograd.forecast.forecasting import forecast
 from chronograd.forecast.learning_curves import LearningCurve, Metric, read_curve
-from chronograd.forecast.loss import MIN_POINTS, best_family, fit_loss
+from chronograd.forecast.loss import MIN_POINTS, best_of, family_errors, fit_loss
 from chronograd.forecast.published_curves import PublishedCurves, published, weighted_quantiles
 from chronograd.forecast.schedule import Schedule
 from chronograd.job import Job
@@ -130,7 +130,8 @@ def forecasts(one: PublishedCurve, known: PublishedCurves | None = None) -> Iter
         now, known_of = float(early.steps[-1]), {"source": one.source, "curve": curve.name, "fraction": fraction}
         ours = forecast_convergence(early, known)
         plain = fit_loss(early.steps, early.values, draws=0)
-        best = fit_loss(early.steps, early.values, best_family(early.steps, early.values), draws=0)
+        errors = family_errors(early.steps, early.values)  # only from the points that the forecast may use
+        best = fit_loss(early.steps, early.values, best_of(errors), draws=0)
         first = float(early.values[0])
         steps: dict[str, float | None] = {
             OURS: ours.step,
