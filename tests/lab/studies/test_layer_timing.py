@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from chronograd.errors import FileFormatError
-from chronograd.explain.queue import queue_of
 from chronograd.figure import Bars
 from chronograd.measure.layer_times import LayerTime, LayerTimes, LayerTiming, Product
 from chronograd.report.html import render_html
@@ -18,6 +17,7 @@ from chronograd_lab.common.results import Results
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.written import ClaimError
 from chronograd_lab.studies.layer_timing import study
+from chronograd_lab.studies.layer_timing.queue import queue_of
 from chronograd_lab.studies.layer_timing.study import NOT_MEASURED, STUDY
 
 PAGE = Path(__file__).parents[3] / "docs" / "studies" / "layer-timing" / "results.json"

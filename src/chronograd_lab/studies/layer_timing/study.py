@@ -18,7 +18,6 @@ import numpy as np
 
 from chronograd.answer import Table
 from chronograd.errors import ChronogradError, FileFormatError
-from chronograd.explain.queue import queue_of
 from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
 from chronograd.hardware import catalog
 from chronograd.measure import layer_times
@@ -34,6 +33,7 @@ from chronograd_lab.common.rows import grouped, matching, shown
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block, key
+from chronograd_lab.studies.layer_timing.queue import queue_of
 
 COLORS = ("accent", "vermilion", "green", "purple", "orange", "teal", "rose", "brown")
 SUMS = {
