@@ -349,7 +349,7 @@ def _small_batch(run: Evidence, split: Split) -> Result | str:
     large_s = float(np.median([p.larger_seconds for p in tried]))
     times = tried[0].times
     fixed = max(0.0, small_s - (large_s - small_s) / max(1, times - 1)) / max(small_s, 1e-9)
-    update_s = float(np.median(run.first.parts.get("update_s", np.zeros(1))))
+    update_s = run.update_s
     exchange_s = 0.0
     if run.world > 1 and run.knows_waits:
         exchange_s = min(usual_exchange_s(run), float(np.median(run.exposed_K)))
@@ -408,7 +408,11 @@ CAUSES: dict[str, Cause] = {
         _no_accelerator,
         "the run used the requested device",
         "run it where `chronograd doctor` sees the accelerator; if the step time stays the same, this was not the cause",
-        remedies.no_accelerator,
+        remedies.saves(
+            "use the accelerator (lower bound of the gain)",
+            "model.to('cuda')",
+            "run it where `chronograd doctor` sees the GPU",
+        ),
     ),
     "stall": Cause(
         _stall,
@@ -421,7 +425,7 @@ CAUSES: dict[str, Cause] = {
         "the data set is divided among the ranks",
         "give the loader a DistributedSampler (or each rank every world-th sample): if an epoch of a rank keeps its "
         "number of steps, this was not the cause",
-        remedies.no_sharding,
+        remedies.saves("divide the samples among the ranks", "DataLoader(sampler=DistributedSampler(dataset))"),
     ),
     "slow_link": Cause(
         _slow_link,
@@ -455,14 +459,15 @@ CAUSES: dict[str, Cause] = {
         "no other process uses the cores of the run",
         "run it again while nothing else runs (`uptime` shows the load): if the step time stays the same, other processes are not the "
         "cause",
-        remedies.busy_host,
+        remedies.saves("run it while nothing else runs", "see `uptime` and `top`"),
     ),
     "returned_memory": Cause(
         _returned_memory,
         "the process keeps freed memory",
         "set MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 before Python starts (glibc): if the step time stays the same, page "
         "faults are not the cause",
-        remedies.returned_memory,
+        # At most the page faults, because memory that stays may suit the caches less well.
+        remedies.saves("keep freed memory (upper bound)", "chronograd.keep_freed_memory() before the loop"),
         lambda run: run.kind == "own loop" and not (run.first.start.device or "").startswith("cuda"),
     ),
     "small_batch": Cause(
@@ -513,7 +518,7 @@ def _steady(
 
 def _computing_s(run: Evidence, split: Split) -> float:
     """Return the time of forward and backward in a step, averaged over ranks."""
-    return (split.computation_s.value or 0.0) - float(np.median(run.first.parts.get("update_s", np.zeros(1))))
+    return (split.computation_s.value or 0.0) - run.update_s
 
 
 def _own(rank: Rank, knows_waits: bool) -> np.ndarray:

@@ -111,6 +111,11 @@ class Evidence:
         return self.label or self.name
 
     @property
+    def update_s(self) -> float:
+        """Return the median time of the update on the first rank; 0 if unknown."""
+        return float(np.median(self.first.parts.get("update_s", np.zeros(1))))
+
+    @property
     def captures_graph(self) -> bool:
         return any(rank.captures_graph for rank in self.ranks.values())
 
@@ -242,7 +247,8 @@ def of_record(record: Record, name: str) -> Evidence:
     exposed_s, backward_s = mean("communication_exposed_s"), mean("backward_s")
     parts = {part: mean(part) for part in OWN_PARTS} | {"backward_s": backward_s + np.nan_to_num(exposed_s)}
     rank = Rank(np.array([step_s]), mean("input_s") + np.nan_to_num(mean("transfer_s")), exposed_s, parts, start=start)
-    world = record.world
+    world, lost = record.world, record["stall_s"]
+    stalled = [f"{seconds(lost.value)} were lost in stalls, {lost.source}"] if lost.value else []
     return Evidence(
         name=name,
         kind="record",
@@ -251,13 +257,8 @@ def of_record(record: Record, name: str) -> Evidence:
         job=record.job,
         environment=environment,
         batch=float(record.global_batch) if record.global_batch else None,
-        notes=("a record has means only: ranks are not distinguished", *_stalls_of_record(record)),
+        notes=("a record has means only: ranks are not distinguished", *stalled),
     )
-
-
-def _stalls_of_record(record: Record) -> list[str]:
-    lost = record["stall_s"]
-    return [] if not lost.value else [f"{seconds(lost.value)} were lost in stalls, {lost.source}"]
 
 
 def _job(run: RunDir) -> tuple[JobHeader, list[str]]:

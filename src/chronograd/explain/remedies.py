@@ -1,12 +1,12 @@
 """Remedies for a cause and their gains, from the seconds of the run and its predicted exchange.
 
-Times are for the samples of one current step, so that remedies with larger steps can be compared. There is one function for
-each cause; causes.py names them.
+Times are for the samples of one current step, so that remedies with larger steps can be compared. causes.py names
+the remedies of each cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,7 +73,7 @@ def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     if devices and not any(device.exchanges_gradients for device in devices):
         hidden = "overlap communication with computation (upper bound)"
         return _saves(hidden, "start it early, asynchronously, and wait where its result is needed", run, cost)
-    update_s, size = _update_s(run), run.first.work.gradient_bytes
+    update_s, size = run.update_s, run.first.work.gradient_bytes
     model = exchange_of(run)
     found = [
         Remedy(
@@ -133,9 +133,9 @@ def _larger_batch(run: Evidence, split: Split, exposed_s: float) -> list[Remedy]
         return []
     times = tried[0].times
     small_s, large_s = (float(np.median([getattr(p, name) for p in tried])) for name in ("seconds", "larger_seconds"))
-    computing_s = max(0.0, (split.computation_s.value or 0.0) - _update_s(run))
+    computing_s = max(0.0, (split.computation_s.value or 0.0) - run.update_s)
     saved_s = computing_s * (1 - min(1.0, large_s / times / max(small_s, 1e-9)))
-    saved_s += (1 - 1 / times) * (exposed_s + _update_s(run))
+    saved_s += (1 - 1 / times) * (exposed_s + run.update_s)
     return [Remedy(*_larger(run, times), run.step_time_s, run.step_time_s - saved_s)]
 
 
@@ -186,22 +186,6 @@ def too_many_threads(run: Evidence, split: Split, cost: float | None) -> list[Re
     return _saves(f"{fair} thread{'s' * (fair > 1)} for each rank", how, run, cost)
 
 
-def no_sharding(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """Return sharding: each sample once in an epoch, over all ranks."""
-    return _saves("divide the samples among the ranks", "DataLoader(sampler=DistributedSampler(dataset))", run, cost)
-
-
-def no_accelerator(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """Return the minimum gain from an accelerator."""
-    how = _either(run, "run it where `chronograd doctor` sees the GPU", "model.to('cuda')")
-    return _saves("use the accelerator (lower bound of the gain)", how, run, cost)
-
-
-def busy_host(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """Return a quiet host, which saves the time in which no rank had a core."""
-    return _saves("run it while nothing else runs", "see `uptime` and `top`", run, cost)
-
-
 def stall(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     """Return how to avoid the longest stall."""
     found = run.stalls.found
@@ -223,11 +207,6 @@ def stall(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     return [Remedy(what, how, run.wall_s, max(0.0, run.wall_s - run.stalls.seconds), "run")]
 
 
-def returned_memory(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
-    """Return a setting that saves at most the page faults, because memory that stays may suit the caches less well."""
-    return _saves("keep freed memory (upper bound)", "chronograd.keep_freed_memory() before the loop", run, cost)
-
-
 def start_up(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     """Return one start for several runs."""
     startup_s, wall_s = split.startup_s.value, run.wall_s
@@ -238,13 +217,14 @@ def start_up(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
                    wall_s + startup_s / SHARED_STARTS, "run")]  # fmt: skip
 
 
+def saves(what: str, of_loop: str, of_job: str = "") -> Callable[[Evidence, Split, float | None], list[Remedy]]:
+    """Return the remedies of a cause that have the same words in every run and save its full cost."""
+    return lambda run, split, cost: _saves(what, _either(run, of_job or of_loop, of_loop), run, cost)
+
+
 def _saves(what: str, how: str, run: Evidence, cost: float | None) -> list[Remedy]:
     """Return a remedy that saves the full cost of its cause."""
     return [] if cost is None else [Remedy(what, how, run.step_time_s, run.step_time_s * (1 - cost))]
-
-
-def _update_s(run: Evidence) -> float:
-    return float(np.median(run.first.parts.get("update_s", np.zeros(1))))
 
 
 def _either(run: Evidence, of_job: str, of_loop: str) -> str:
