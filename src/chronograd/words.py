@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from chronograd.record import QUANTITIES, Quantity, Record
 from chronograd.units import number, quantity
@@ -169,6 +169,19 @@ def named(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
             own, number = f"{name} ({number})", number + 1
         values[own] = value
     return values
+
+
+def dotted(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the full names of nested fields, and their values.
+
+    >>> list(dotted({"data": {"name": "digits"}, "mode": None}))
+    [('data.name', 'digits'), ('mode', None)]
+    """
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def quantity_name(name: str) -> str:

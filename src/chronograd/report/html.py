@@ -14,7 +14,7 @@ from chronograd.figure import PALETTE
 from chronograd.files import write_aside
 from chronograd.record import Record
 from chronograd.units import quantity
-from chronograd.words import first_sentence, tight
+from chronograd.words import dotted, first_sentence, tight
 
 try:
     import jinja2
@@ -94,8 +94,11 @@ def _record(name: str, record: Record) -> dict[str, Any]:
         "name": name,
         "title": record.title,
         "header": [
-            *_flat("cluster", record.cluster.model_dump()),
-            *_flat("provenance", record.provenance.model_dump()),
+            (n, text if len(text) <= 200 else text[:199] + "…")
+            for n, value in dotted(
+                {"cluster": record.cluster.model_dump(), "provenance": record.provenance.model_dump()}
+            )
+            for text in [f"{value:.6g}" if isinstance(value, float) else str(value)]
         ],
         "notes": record.notes,
         "missing": [(n, q.reason) for n, q in record.quantities.items() if q.value is None],
@@ -122,19 +125,6 @@ def _groups(records: Mapping[str, Record]) -> list[list[str]]:
         names = [name for name, _ in members]
         named = "\n".join(names) if len(names) <= 2 else f"{names[0]} …\n{names[-1]}"
         rows.append([named, kind, f"{counts} × {device}", backend, versions, date])
-    return rows
-
-
-def _flat(prefix: str, data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Flatten nested data to dotted names and short text."""
-    rows: list[tuple[str, str]] = []
-    for key, value in data.items():
-        name = f"{prefix}.{key}"
-        if isinstance(value, Mapping):
-            rows += _flat(name, value)
-        else:
-            text = f"{value:.6g}" if isinstance(value, float) else str(value)
-            rows.append((name, text if len(text) <= 200 else text[:199] + "…"))
     return rows
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from chronograd.answer import FORMAT, Answer, Highlight, Section, join, under
 from chronograd.compare.agreement import accuracy_of_prediction_section
@@ -26,7 +25,7 @@ from chronograd.quantities import FIRST
 from chronograd.record import JobHeader, Record
 from chronograd.rundir import EPISODE, listing
 from chronograd.units import quantity
-from chronograd.words import device, first_sentence, how_many, interval, listed, named, quantity_name
+from chronograd.words import device, dotted, first_sentence, how_many, interval, listed, named, quantity_name
 
 NUM_MOMENTS = 6
 # Fields that distinguish jobs of one network and data set: these first, up to this number.
@@ -255,7 +254,13 @@ def _groups(records: Mapping[str, Record]) -> dict[str, _Group]:
 def _distinct_titles(records: Sequence[Record]) -> list[str]:
     """Return a title for each record; titles of one network and data set include the fields in which their jobs differ."""
     titles = [_title(record) for record in records]
-    fields = [_fields(record.job.model_dump(mode="json", exclude={"cluster", "backend"})) for record in records]
+    fields = [
+        {
+            name: json.dumps(value, sort_keys=True, default=str)
+            for name, value in dotted(record.job.model_dump(mode="json", exclude={"cluster", "backend"}))
+        }
+        for record in records
+    ]
     distinct = []
     for title, own in zip(titles, fields, strict=True):
         alike = [others for other, others in zip(titles, fields, strict=True) if other == title]
@@ -265,17 +270,6 @@ def _distinct_titles(records: Sequence[Record]) -> list[str]:
         words = [_in_words(name, own.get(name, "null")) for name in chosen]
         distinct.append(f"{title}, {', '.join(words)}" if words else title)
     return distinct
-
-
-def _fields(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return values of a job as JSON, by the full names of their fields."""
-    found: dict[str, str] = {}
-    for name, value in data.items():
-        if isinstance(value, Mapping):
-            found |= _fields(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = json.dumps(value, sort_keys=True, default=str)
-    return found
 
 
 def _in_words(name: str, value: str) -> str:
