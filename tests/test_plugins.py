@@ -52,7 +52,7 @@ STUDY = Study(
     conduct=conduct,
 )
 """
-VERBS = 'VERBS = {"greet": "Say hello."}\n'
+VERBS = 'VERBS = {"greet": "Say hello.", "add-up": "Add numbers."}\n'
 GREET = '''
 import click
 
@@ -61,6 +61,28 @@ import click
 def command():
     """Say hello."""
     click.echo("hello from elsewhere")
+'''
+ADD = '''
+from dataclasses import dataclass
+from typing import Annotated
+
+from chronograd.answer import Answer, Section
+from chronograd.verbs.request import Request, Spelling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add(Request):
+    """Add numbers."""
+
+    verb = "add-up"
+
+    numbers: Annotated[tuple[int, ...], Spelling(is_argument=True)] = ()
+
+    def answer(self) -> Answer:
+        return Answer("Sum", sections=[Section("Sum", f"It is {sum(self.numbers)}.")], data=sum(self.numbers))
+
+
+REQUESTS = (Add,)
 '''
 
 
@@ -72,6 +94,7 @@ def packages(tmp_path: Path) -> Path:
         "my_study.py": STUDY,
         "my_verbs/__init__.py": VERBS,
         "my_verbs/greet.py": GREET,
+        "my_verbs/add_up.py": ADD,
         "my_devices/__init__.py": "",
         "my_devices/toy-gpu.toml": catalog.device("t4").model_copy(update={"name": "toy-gpu", "title": "Toy GPU", "aliases": ()}).to_toml(),
         "my_devices/t4.toml": catalog.device("t4").model_copy(update={"title": "Another T4"}).to_toml(),
@@ -90,9 +113,13 @@ def packages(tmp_path: Path) -> Path:
 
 
 def chronograd(packages: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return python(packages, "-m", "chronograd", *words)
+
+
+def python(packages: Path, *words: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
-        [sys.executable, "-m", "chronograd", *words],
+        [sys.executable, *words],
         env={**os.environ, "PYTHONPATH": path, "XDG_DATA_HOME": str(packages / "data")},
         cwd=packages,
         capture_output=True,
@@ -110,6 +137,18 @@ def output(packages: Path, *words: str) -> str:
 def test_verb_of_another_package(packages: Path) -> None:
     assert "Say hello." in output(packages, "--help")
     assert output(packages, "greet") == "hello from elsewhere\n"
+
+
+def test_declared_verb_of_another_package(packages: Path) -> None:
+    assert json.loads(output(packages, "add-up", "2", "3", "--json")) == 5
+    code = "import chronograd; print(chronograd.add_up(2, 3).data, 'add_up' in dir(chronograd))"
+    assert python(packages, "-c", code).stdout == "5 True\n"
+
+
+def test_broken_package_is_named(packages: Path) -> None:
+    (packages / "my_verbs" / "__init__.py").write_text("import nothing_of_that_name")
+    for words in (["-m", "chronograd", "--help"], ["-c", "import chronograd; chronograd.add_up"]):
+        assert "mine adds 'mine' to chronograd.verbs, and it cannot be loaded" in python(packages, *words).stderr
 
 
 def test_device_of_another_package(packages: Path) -> None:

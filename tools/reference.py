@@ -40,7 +40,7 @@ def _section(request: type[Request], group: str) -> str:
         param.make_metavar(_context(request.verb)) for param in params.values() if isinstance(param, click.Argument)
     ]
     lines = [f"## {request.verb}", "", inspect.cleandoc(request.__doc__ or ""), "", "```console"]
-    lines += [f"chronograd {' '.join([request.verb, *words])} [OPTIONS]", "```", ""]
+    lines += [f"chronograd {' '.join(filter(None, [request.verb, *words]))} [OPTIONS]", "```", ""]
     options = [param for param in params.values() if isinstance(param, click.Option) and not param.hidden]
     if options:
         lines += ["| option | value | default | |", "|---|---|---|---|", *map(_row, options), ""]

@@ -1,7 +1,8 @@
 """Chronograd: a performance lab for deep learning.
 
 The verbs of the command line are functions of this package; `chronograd.api` documents them. A verb that shares its name with a
-room, such as `chronograd.predict`, is that room, made callable. Importing this package imports no torch.
+room, such as `chronograd.predict`, is that room, made callable. Verbs of other packages are functions, too: the lab's
+`chronograd.study_run`. Importing this package imports no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ __version__ = "0.1.0"  # the build reads it from here
 
 # The verbs, as declared in `chronograd.verbs`: `plan inference` is the function plan_inference; fit has several.
 _WORDS = re.compile(r'^    verb = "(.+)"$', re.MULTILINE)
-_FILES = (Path(__file__).parent / "verbs").glob("*.py")
+_FOLDER = Path(__file__).parent
+_FILES = (_FOLDER / "verbs").glob("*.py")
 _VERBS = {verb for file in _FILES for verb in _WORDS.findall(file.read_text(encoding="utf-8"))}
 __all__ = sorted(
     {
@@ -42,7 +44,7 @@ class _Room(ModuleType):
         return self._verb()(*args, **kwargs)
 
     def _verb(self) -> Any:
-        return getattr(importlib.import_module("chronograd.api"), self.__name__.rpartition(".")[2])
+        return getattr(_api(), self.__name__.rpartition(".")[2])
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
@@ -65,18 +67,21 @@ class _Package(ModuleType):
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    is_room = (_FOLDER / name).is_dir() or (_FOLDER / f"{name}.py").is_file()
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}") if is_room else getattr(_api(), name)
+    added = {} if is_room or name.startswith("_") else _api().added()  # `from chronograd import units` asks here first
+    if name not in added:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{__name__}.{name}":
-            raise
-    return getattr(importlib.import_module("chronograd.api"), name)
+    return added[name]
+
+
+def _api() -> Any:
+    return importlib.import_module("chronograd.api")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_api().added()})
 
 
 sys.modules[__name__].__class__ = _Package

@@ -15,14 +15,14 @@ import functools
 import importlib
 import os
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from chronograd import verbs
 from chronograd.answer import Answer
 from chronograd.errors import InputError
-from chronograd.verbs.request import Request, function_of
+from chronograd.verbs.request import Request, function_name, function_of
 from chronograd.words import listed
 
 if TYPE_CHECKING:
@@ -56,22 +56,38 @@ def _modules() -> list[ModuleType]:
     return [importlib.import_module(f"{verbs.__name__}.{one.name}") for one in pkgutil.iter_modules(verbs.__path__)]
 
 
+def _added_modules() -> list[ModuleType]:
+    packages = verbs.added().values()
+    return [importlib.import_module(verbs.module_in(package, verb)) for package in packages for verb in package.VERBS]
+
+
 def requests() -> dict[str, type[Request]]:
-    """Return the requests of the verbs in `chronograd.verbs`, by the name of their function: `plan`, `plan_batch`."""
-    found = (request for module in _modules() for request in getattr(module, "REQUESTS", ()))
-    return {request.verb.replace(" ", "_"): request for request in found}
+    """Return the requests of all verbs, by the name of their function: `plan`, `plan_batch`, and the lab's `study_run`."""
+    modules = [*_modules(), *_added_modules()]
+    found = (request for module in modules for request in getattr(module, "REQUESTS", ()))
+    return {function_name(request.verb): request for request in found}
 
 
 @functools.cache
 def declared() -> dict[str, Callable[..., Answer]]:
     """Return the functions of the verbs in `chronograd.verbs`, by name."""
+    return _functions(_modules())
+
+
+@functools.cache
+def added() -> dict[str, Callable[..., Answer]]:
+    """Return the functions of the verbs that other packages add, by name."""
+    return _functions(_added_modules())
+
+
+def _functions(modules: Iterable[ModuleType]) -> dict[str, Callable[..., Answer]]:
     functions: dict[str, Callable[..., Answer]] = {}
-    for module in _modules():
+    for module in modules:
         requests = {request.verb: request for request in getattr(module, "REQUESTS", ())}
         for verb, request in requests.items():
             old = {} if " " in verb else getattr(module, "OLD", {})
             instead = {word: requests[f"{verb} {name}"] for word, name in old.items()}
-            functions[verb.replace(" ", "_")] = function_of(request, instead)
+            functions[function_name(verb)] = function_of(request, instead)
         first = next(iter(requests), "").partition(" ")
         if first[1]:
             functions[first[0]] = _one_of(first[0], functions, module.HELP)
@@ -92,6 +108,7 @@ def _one_of(verb: str, functions: Mapping[str, Callable[..., Answer]], text: str
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") or name not in declared():
+    function = None if name.startswith("_") else declared().get(name) or added().get(name)
+    if function is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return declared()[name]
+    return function

@@ -54,6 +54,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "launch_slurm", {"job": "job.yaml", "overrides": ["cluster.count=2", "backend=ddp"], "sweep": "training.batch=32,64",
                          "python": "python3", "dry_run": True}),
     "launch collect measured-1 measured-2": ("launch_collect", {"runs": ["measured-1", "measured-2"]}),
+    "study list": ("study_list", {}),
 }  # fmt: skip
 
 

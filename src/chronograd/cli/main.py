@@ -59,8 +59,6 @@ GROUPS = {
         "calibrate": "Measure this machine, so that `local` is a device.",
     },
 }
-# Other packages add verbs: their entry point names a module like this folder, whose VERBS has one line of help for each.
-ENTRY_POINTS = "chronograd.verbs"
 EPILOG = """\b
 Exit status: 0 done; 1 failed; 2 the input is wrong; 3 an optional part is
 not installed; 130 interrupted. Every verb takes --json, and --full where it
@@ -75,15 +73,7 @@ Completion of verbs, options, devices and networks, in bash (zsh, fish alike):
 @functools.cache
 def groups() -> dict[str, dict[str, str]]:
     """Return the verbs by group, with a line of help each: those of `GROUPS`, and those of other installed packages."""
-    return {**GROUPS, **{name.title(): dict(module.VERBS) for name, module in _others().items()}}
-
-
-@functools.cache
-def _others() -> dict[str, ModuleType]:
-    """Return the packages that other wheels add, by the name of their group."""
-    from importlib.metadata import entry_points  # 20 ms, which the help of a verb does not need
-
-    return {point.name: point.load() for point in entry_points(group=ENTRY_POINTS)}
+    return {**GROUPS, **{name.title(): dict(package.VERBS) for name, package in verbs_room.added().items()}}
 
 
 def verbs() -> dict[str, str]:
@@ -96,7 +86,8 @@ def module_of(verb: str) -> str | None:
     name = verb.replace("-", "_")
     if any(verb in group for group in GROUPS.values()):
         return f"chronograd.verbs.{name}"
-    return next((f"{other.__name__}.{name}" for other in _others().values() if verb in other.VERBS), None)
+    added = (package for package in verbs_room.added().values() if verb in package.VERBS)
+    return next((verbs_room.module_in(package, verb) for package in added), None)
 
 
 def command_in(module: ModuleType) -> click.Command:

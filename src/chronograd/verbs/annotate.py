@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from chronograd.verbs.request import FILE, Request, Spelling
+from chronograd.verbs.request import FILE, FOLDER, Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -30,7 +30,7 @@ class Annotate(Request):
     """A run of task=detection, or FILE.onnx."""
     least: Annotated[float, click.FloatRange(0, 1)] = 0.5
     """Minimum score of the boxes to draw."""
-    out: Annotated[Path, click.Path(file_okay=False, path_type=Path)] = Path("annotated")
+    out: Annotated[Path, FOLDER] = Path("annotated")
     """Folder for the copies with boxes."""
 
     def answer(self) -> Answer:

@@ -11,7 +11,7 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.kinds import ABOVE_0, COUNTS, RATES, ValueKind, parse_whole_numbers
-from chronograd.verbs.request import FILE, Request, Spelling
+from chronograd.verbs.request import FILE, FOLDER, Request, Spelling
 from chronograd.verbs.screen import say, waiting
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class LoadServer(Request):
     """Seconds until an unanswered request counts as failed."""
     seed: Annotated[int, click.IntRange(0)] = 0
     """Seed of the random inputs and arrival times."""
-    out: Annotated[Path | None, click.Path(file_okay=False, path_type=Path)] = None
+    out: Annotated[Path | None, FOLDER] = None
     """Folder for the records, one per rate, for `chronograd compare`."""
 
     def answer(self) -> Answer:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from chronograd.answer import Answer
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 _EMPTY: Any = inspect.Parameter.empty
 _KINDS = {
     "word": inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -191,6 +192,15 @@ AS_IT_IS = _AsItIs()
 # -- from Python --------------------------------------------------------------------------------------------
 
 
+def function_name(verb: str) -> str:
+    """Return the name of a verb's Python function.
+
+    >>> function_name("plan batch"), function_name("hand-in")
+    ('plan_batch', 'hand_in')
+    """
+    return verb.replace(" ", "_").replace("-", "_")
+
+
 def made(request: type[Request], words: Sequence[Any], options: Mapping[str, Any]) -> Request:
     """Return a request from Python's arguments, checked by the types of its parameters. Raises InputError, TypeError."""
     params, given = params_of(request), dict(options)
@@ -204,7 +214,7 @@ def made(request: type[Request], words: Sequence[Any], options: Mapping[str, Any
             given[name], rest = (*rest, *given.get(name, ())), []
         elif rest:
             given[name] = rest.pop(0)
-    function = request.verb.replace(" ", "_")
+    function = function_name(request.verb)
     if rest:
         raise TypeError(f"{function}() takes no further argument {rest[0]!r}")
     context = click.Context(click.Command(request.verb))
@@ -268,7 +278,7 @@ def function_of(request: type[Request], old: Mapping[str, type[Request]] | None 
         with trust.only(named):
             return made(request, words, options).answer()
 
-    verb.__name__ = verb.__qualname__ = request.verb.replace(" ", "_").replace("-", "_")
+    verb.__name__ = verb.__qualname__ = function_name(request.verb)
     verb.__doc__ = _documentation(request)
     verb.__signature__ = _signature(request)  # type: ignore[attr-defined]
     return verb

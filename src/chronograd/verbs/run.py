@@ -14,7 +14,7 @@ import click
 
 from chronograd.verbs.kinds import complete_jobs
 from chronograd.verbs.plan import Plan
-from chronograd.verbs.request import FILE, Request, Spelling
+from chronograd.verbs.request import FILE, FOLDER, Request, Spelling
 from chronograd.verbs.screen import progress, say
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class RunLoop(Request):
     """Print the JSON Schema of job files and stop."""
     out: Annotated[Path, FILE] = Path("report.html")
     """Page to write."""
-    runs: Annotated[Path, click.Path(file_okay=False, path_type=Path)] = Path("runs")
+    runs: Annotated[Path, FOLDER] = Path("runs")
     """Folder for run directories."""
     notebook: Annotated[bool, Spelling(("--notebook/--no-notebook",))] = True
     """Also save an executed notebook next to the page."""

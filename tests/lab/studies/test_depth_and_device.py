@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+import chronograd
+from chronograd.cli.main import main
 from chronograd.errors import InputError
 from chronograd.report.html import render_html
 from chronograd_lab.common.curve_regression import Run
@@ -48,7 +49,6 @@ from chronograd_lab.common.rows import Spread, difference, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.written import ClaimError
 from chronograd_lab.studies.depth_and_device.study import STUDY, values
-from chronograd_lab.verbs.study import command
 
 ACCURACIES = [0.9, 0.92, 0.95, 0.99]
 PAGE = Path(__file__).parents[3] / "docs" / "studies" / "depth-and-device" / "results.json"
@@ -115,16 +115,17 @@ class TestLogs:
 
 class TestPublished:
     @pytest.mark.slow
-    def test_depth_law_is_recovered_and_scored(self, measured: Path, tmp_path: Path) -> None:
+    def test_depth_law_is_recovered_and_scored(
+        self, measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """Score a new depth, and a known depth with ten times larger losses, which its own runs must not predict."""
         files = [*write_logs(tmp_path, [44]), write_logs(tmp_path, [20])[0]]
         told = json.loads(files[-1].read_text())
         files[-1].write_text(json.dumps({**told, "loss": [10 * loss for loss in told["loss"]]}))
         out = tmp_path / "out"
-        arguments = ["run", "depth-and-device", "--size", "paper", "--out", str(out), "--truth", *map(str, files)]
-        found = CliRunner().invoke(command, arguments, catch_exceptions=False)
-        assert found.exit_code == 0
-        assert "Scored on further runs" in found.output
+        arguments = ["depth-and-device", "--size", "paper", "--out", str(out), "--truth", *map(str, files)]
+        assert main(["study", "run", *arguments]) == 0
+        assert "Scored on further runs" in capsys.readouterr().out
         assert "| resnet44 | exponential |" in (out / "README.md").read_text()
 
         results = Results.load(out / "results.json")
@@ -157,15 +158,13 @@ class TestPublished:
 
 
 def test_unused_truth_is_refused(tmp_path: Path) -> None:
-    file = str(write_logs(tmp_path, [44])[0])
+    file = write_logs(tmp_path, [44])[0]
     with pytest.raises(InputError, match="makes no predictions"):
-        CliRunner().invoke(command, ["run", "cutout", "--truth", file], catch_exceptions=False)
-    again = ["run", "depth-and-device", "--report-only", "--truth", file]
+        chronograd.study_run("cutout", truth=file)
     with pytest.raises(InputError, match="report-only"):
-        CliRunner().invoke(command, again, catch_exceptions=False)
-    found = CliRunner().invoke(command, ["run", "cutout", file])
-    assert found.exit_code == 2
-    assert "belongs to no option" in found.output
+        chronograd.study_run("depth-and-device", report_only=True, truth=file)
+    with pytest.raises(InputError, match="belongs to no option"):
+        chronograd.study_run("cutout", file)
 
 
 @pytest.mark.published
