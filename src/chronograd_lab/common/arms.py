@@ -13,7 +13,7 @@ from chronograd.figure import Series
 from chronograd.job import Job, changed, from_dict
 from chronograd.rundir import RunDir
 from chronograd_lab.common.results import Row, Settings
-from chronograd_lab.common.rows import Spread, grouped, spread
+from chronograd_lab.common.rows import Spread, grouped, six_digits, spread
 from chronograd_lab.common.runner import StudyRunner, curve, outcome
 from chronograd_lab.common.study import listed
 
@@ -120,20 +120,21 @@ def accuracy_table(
     return listed([*keys, "test accuracy", "seeds", *more], body, len(keys))
 
 
-def mean_curve(curves: Curves, experiment: str, x: str, label: str = "", color: str = "") -> Series:
-    """Return the mean test accuracy over seeds in percent with ± one standard deviation, against a column of the curves."""
+def mean_curve(
+    curves: Curves, experiment: str, x: str, label: str = "", color: str = "", y: str = "test_accuracy", scale: float = 100.0
+) -> Series:  # fmt: skip
+    """Return the mean of a column over seeds, of accuracies in percent, with ± one standard deviation, against another column."""
     own = of_arm(curves, experiment)
     shortest = min(len(columns[x]) for columns in own)  # a seed that diverged ended early
     xs = np.mean([[float(v or 0) for v in columns[x][:shortest]] for columns in own], axis=0)
-    accuracies = [[np.nan if v is None else v for v in columns["test_accuracy"][:shortest]] for columns in own]
-    ys = 100.0 * np.array(accuracies, dtype=float)
+    ys = scale * np.array([[np.nan if v is None else v for v in columns[y][:shortest]] for columns in own], dtype=float)
     mean, std = ys.mean(axis=0), ys.std(axis=0, ddof=1) if len(own) > 1 else None
     low, high = ((), ()) if std is None else (_plain(mean - std), _plain(mean + std))
     return Series(label or experiment, "measured", xs.tolist(), _plain(mean), low, high, color, is_joined=True)
 
 
 def _plain(values: np.ndarray) -> list[float | None]:
-    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
+    return [six_digits(v) if np.isfinite(v) else None for v in values]
 
 
 def points(

@@ -9,7 +9,7 @@ depths of the form 6n + 2 are the CIFAR networks of He et al. 2015. Source: gith
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from chronograd_lab.common.curve_regression import (
 )
 from chronograd_lab.common.published_runs import CIFAR_RESNETS, measured_folder
 from chronograd_lab.common.results import Row
-from chronograd_lab.common.rows import grouped, mean
+from chronograd_lab.common.rows import grouped, mean, six_digits
 
 TORCHVISION_DEPTHS = (18, 34, 50, 101, 152)
 CIFAR, IMAGENET = "6n+2", "ImageNet-style"
@@ -211,7 +211,7 @@ def coefficient_rows(logs: Logs, forms: Sequence[str]) -> list[Row]:
     for form in forms:
         for run, own in zip(logs.runs, _described(logs, form), strict=True):
             fitted = vars(score(curve(form, own, len(run.losses)), run.losses))
-            rows.append({**_named(logs, run), "form": form, "coefficients": _plain(own), **rounded(fitted)})
+            rows.append({**_named(logs, run), "form": form, "coefficients": plain(own), **rounded(fitted)})
     return rows
 
 
@@ -342,7 +342,7 @@ def curve_columns(known: Logs, truth: Logs, form: str, features: str, beside: st
         columns = {"predicted": ours.values, "low": ours.low, "high": ours.high}
         columns[beside] = curve_prediction(known, runs[0], form, beside).values
         columns |= {_replicate(run): run.losses for run in runs if len(run.losses)}
-        drawn = {name: _plain(values[epochs - 1]) for name, values in columns.items()}
+        drawn = {name: plain(values[epochs - 1]) for name, values in columns.items()}
         yield f"{truth.name}: {network}", {"epoch": epochs.tolist(), **drawn}
 
 
@@ -390,14 +390,10 @@ def _named(logs: Logs, run: Run) -> Row:
     return {"set": logs.name, "network": run.network, "depth": int(run.numbers["depth"]), "run": _replicate(run)}
 
 
-def _digits(value: float) -> float:
-    return float(f"{value:.6g}")
-
-
 def rounded(values: Mapping[str, float | None]) -> Row:
     """Round values to six digits."""
-    return {key: None if value is None else _digits(value) for key, value in values.items()}
+    return {key: None if value is None else six_digits(value) for key, value in values.items()}
 
 
-def _plain(values: Array) -> list[float]:
-    return [_digits(value) for value in values]
+def plain(values: Iterable[float]) -> list[float]:
+    return [six_digits(value) for value in values]

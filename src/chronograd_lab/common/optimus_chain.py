@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import OptimizeWarning, curve_fit
@@ -32,6 +33,7 @@ from chronograd_lab.common.depth_runs import (
     Logs,
     curve_prediction,
     epochs_prediction,
+    plain,
     rounded,
 )
 from chronograd_lab.common.results import Row
@@ -103,7 +105,7 @@ def triple_rows(logs: Logs) -> list[Row]:
                     "is_lost_without_bounds": is_lost_without_bounds(run.losses)}  # fmt: skip
         for name, fit in (("plain", plain_fit), ("weighted", weighted_fit)):
             b = fit(run.losses)
-            row[name] = [float(f"{value:.6g}") for value in b]
+            row[name] = plain(b)
             row[f"{name}_error"] = float(np.mean(np.abs(evaluate(OPTIMUS, epochs, b) - relative)))
             row[f"{name}_first"] = float(evaluate(OPTIMUS, epochs[:1], b)[0] / relative[0])
         rows.append(row)
@@ -344,7 +346,7 @@ def score_rows(known: Logs, held: Logs) -> list[Row]:
     return rows
 
 
-def curve_columns(known: Logs, new: Run, held: Logs | None) -> Iterator[tuple[str, dict[str, list[float | None]]]]:
+def curve_columns(known: Logs, new: Run, held: Logs | None) -> Iterator[tuple[str, Any]]:
     """Yield by rule, for a figure: epochs with equal steps of their logarithm, the predicted loss with its bounds, and that of
     each run.
     """
@@ -354,9 +356,7 @@ def curve_columns(known: Logs, new: Run, held: Logs | None) -> Iterator[tuple[st
     name = new.network.rpartition(":")[2].replace("resnet", "ResNet-")
     for rule, (values, low, high) in curves_of(known, new, length).items():
         columns = {"predicted": values, "low": low, "high": high, **{run.labels["device"]: run.losses for run in runs}}
-        drawn: dict[str, list[float | None]] = {
-            key: [float(f"{value:.6g}") for value in of[epochs - 1]] for key, of in columns.items()
-        }
+        drawn = {key: plain(of[epochs - 1]) for key, of in columns.items()}
         yield f"{name}: {rule}", {"epoch": epochs.tolist(), **drawn}
 
 

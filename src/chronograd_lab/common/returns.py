@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -13,7 +14,7 @@ from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job, from_dict
 from chronograd.record import Record
 from chronograd.rundir.steps import End
-from chronograd_lab.common.arms import Arm, Curves, Trained, of_arm, train_arms
+from chronograd_lab.common.arms import Arm, Curves, Trained, mean_curve, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import grouped, spread
 from chronograd_lab.common.runner import StudyRunner
@@ -126,17 +127,11 @@ def _time(rows: Sequence[Row]) -> str:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return for each agent its return at the end and its time; and the number of pairs of agents with significantly different
-    returns.
-    """
+    """Return the return of each agent at the end, and its time."""
     agents = grouped(results.rows["runs"], "agent")
     ends = {name: spread(rows, "last_return") for name, rows in agents.items()}
     times = {name: spread(rows, _time(rows)) for name, rows in agents.items()}
-    differ = [one for one, other in combinations(ends.values(), 2) if (one - other).is_seen]
-    return {
-        **{key(name): {"end": ends[name], "time": times[name]} for name in agents},
-        "pairs_that_differ": len(differ),
-    }
+    return {key(name): {"end": ends[name], "time": times[name]} for name in agents}
 
 
 def pairs_table(rows: Sequence[Row]) -> Table:
@@ -146,27 +141,26 @@ def pairs_table(rows: Sequence[Row]) -> Table:
     return listed(["one", "other", "return at the end, one less other"], pairs, text=2)
 
 
+def paired_blocks(colors: Mapping[str, str]) -> Callable[[Results], dict[str, Block]]:
+    """Return the sections of a study of agents that it compares in pairs."""
+    return lambda results: {
+        "Here": returns_block(results, colors),
+        "Pairwise differences": Block(pairs_table(results.rows["runs"])),
+    }
+
+
 def returns_block(results: Results, colors: Mapping[str, str]) -> Block:
-    return Block(returns_table(results.rows["runs"]), curves_figure(results, colors))
-
-
-def curves_figure(results: Results, colors: Mapping[str, str]) -> Figure:
-    """Return the figure of returns against frames, a band for each agent."""
-    bands = [band(results.curves, name, color) for name, color in colors.items()]
-    return Figure([Lines("frames", "mean return", bands, solved_mark(results.settings), from_zero=True)])
+    """Return the table of agents, and their returns against frames."""
+    bands, solved = (
+        [band(results.curves, name, color) for name, color in colors.items()],
+        results.settings.get("solved_at"),
+    )
+    marks = [] if solved is None else [Mark("y", solved, "solved")]
+    panel = Lines("frames", "mean return", bands, marks, from_zero=True)
+    return Block(returns_table(results.rows["runs"]), Figure([panel]))
 
 
 def band(curves: Curves, name: str, color: str = "") -> Series:
-    """Return the mean return over seeds against frames, with ± one standard deviation."""
-    own = of_arm(curves, name)
-    shortest = min(len(columns["frames"]) for columns in own)
-    returns = np.array([[float(v or 0) for v in columns["mean_return"][:shortest]] for columns in own])
-    frames = [float(v or 0) for v in own[0]["frames"][:shortest]]
-    mean, std = returns.mean(axis=0), returns.std(axis=0, ddof=1) if len(own) > 1 else np.zeros(shortest)
-    low, high = ([float(f"{v:.6g}") for v in side] for side in (mean - std, mean + std))
-    return Series(name, "predicted", frames, [float(f"{v:.6g}") for v in mean], low, high, color)
-
-
-def solved_mark(settings: Settings) -> list[Mark]:
-    solved = settings.get("solved_at")
-    return [] if solved is None else [Mark("y", solved, "solved")]
+    """Return the mean return over seeds against frames, with ± one standard deviation as a band."""
+    line = mean_curve(curves, name, "frames", color=color, y="mean_return", scale=1.0)
+    return replace(line, role="predicted", is_joined=False)

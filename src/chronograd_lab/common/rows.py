@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,7 +144,7 @@ class Difference:
 
     def points(self) -> str:
         """Return the difference of accuracies in words: percentage points, their interval, and whether it is significant."""
-        return self.words(lambda value: _signed(100 * value), " percentage points")
+        return self.words(lambda value: minus(f"{100 * value:+.1f}"), " percentage points")
 
     def words(self, form: Callable[[float], str], unit: str = "") -> str:
         """Return the difference with its interval, or state that there is none. `form` writes a number with its sign."""
@@ -200,10 +200,6 @@ def unresolved(accuracy: float, test_images: int) -> float:
     return float(1.96 * (2 * accuracy * (1 - accuracy) / test_images) ** 0.5)
 
 
-def _signed(points: float) -> str:
-    return f"{'+' if points >= 0 else '−'}{abs(points):.1f}"
-
-
 def shown(value: float | None, form: Callable[[float], str], otherwise: str = "–") -> str:
     """Return a value as printed, or a replacement for an unknown one.
 
@@ -233,6 +229,21 @@ def plural(n: int, word: str) -> str:
 
 def seeds(n: int) -> str:
     return plural(n, "seed") if n > 1 else "one seed"
+
+
+def ends(values: Iterable[float]) -> dict[str, float]:
+    """Return the smallest and the largest value, for a page.
+
+    >>> ends([3, 1, 2])
+    {'least': 1, 'most': 3}
+    """
+    known = list(values)
+    return {"least": min(known), "most": max(known)}
+
+
+def six_digits(value: float) -> float:
+    """Return a value rounded to six digits, as results and figures store it."""
+    return float(f"{value:.6g}")
 
 
 def upper(text: str) -> str:

@@ -27,7 +27,7 @@ from chronograd.units import percent, quantity, seconds
 from chronograd.words import signed_percent
 from chronograd_lab.common.published_throughputs import base_row, correction, factor_shown, published
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Difference, Spread, grouped, matching, mean, plural, shown, spread
+from chronograd_lab.common.rows import Difference, Spread, grouped, matching, mean, plural, shown, six_digits, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Column, table
 
@@ -326,4 +326,4 @@ def against_ranks(
 
 
 def _short(value: float | None, unit: float = 1.0) -> float | None:
-    return None if value is None else float(f"{value / unit:.6g}")
+    return None if value is None else six_digits(value / unit)

@@ -16,8 +16,7 @@ from chronograd.errors import InputError
 from chronograd.files import as_asked, replacing
 from chronograd.report.markdown import heading, markdown, settings
 from chronograd.report.notebook import code_cell, execute, save_beside, section_cells, text_cell
-from chronograd_lab.exercises.index import rests_on
-from chronograd_lab.exercises.pages import SOURCES, Concept, Library, without_links
+from chronograd_lab.exercises.pages import SOURCES, Concept, Library, rests_on, without_links
 from chronograd_lab.exercises.questions import AnsweringSection, Exercise, Question, catalogue, label
 
 _READ = """\

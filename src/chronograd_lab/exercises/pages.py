@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,11 +13,19 @@ from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.report.markdown import markdown
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.study import SIZES
-from chronograd_lab.exercises.questions import AnsweringSection, Question
+from chronograd_lab.exercises.questions import AnsweringSection, Question, Rests
 from chronograd_lab.studies import find
 
 # In an installed package the pages lie next to this file, in a checkout in docs.
 _CONCEPTS = (Path(__file__).parent / "concepts", Path(__file__).parents[3] / "docs" / "concepts")
+RESTS: dict[Rests, str] = {
+    "measured": "measured here",
+    "published": "published figures",
+    "predicted": "prediction",
+    "arithmetic": "arithmetic",
+    "papers": "papers",
+}
+_NO_NUMBERS = "no valid numbers yet"
 SOURCES = "Sources"  # the last section of a concept page
 STUDIES = (Path("docs/studies"), Path("studies"))
 _SENTENCE_END = re.compile(r"(?<=[\w%)`²])(?<!et al)[.?] (?=[A-Z0-9`])")
@@ -144,6 +153,15 @@ class Library:
             return markdown(first_sentences(self.study(source.study).section(source.section).takeaway, count))
         text = without_links(self.concept(source.concept).section(source.section))
         return first_sentences(" ".join(text.partition("\n\n")[0].split()), count)
+
+
+def rests_on(answers: Iterable[AnsweringSection], library: Library) -> str:
+    """Return the kinds of evidence behind answers, in words. A section of a study that declines to show numbers rests on none."""
+    return ", ".join(
+        dict.fromkeys(
+            _NO_NUMBERS if library.declines(source) else RESTS[kind] for source in answers for kind in source.rests
+        )
+    )
 
 
 def first_sentences(text: str, count: int = 1) -> str:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.exercises import exercises_page
 
 from chronograd.errors import FileFormatError, InputError, NotFoundError
-from chronograd_lab.exercises.index import exercises_page
 from chronograd_lab.exercises.pages import Concept, Library, anchor
 from chronograd_lab.exercises.questions import AnsweringSection, Question, catalogue
 

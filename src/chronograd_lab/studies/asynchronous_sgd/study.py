@@ -61,9 +61,7 @@ def _name(method: str, ranks: int, rate: float) -> str:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    runner.parallel = runner.threads = (
-        1  # runs are timed, so each has the machine to itself, and each rank has one core
-    )
+    runner.parallel = runner.threads = 1  # runs are timed, so each has the machine, and each rank a core
     trained = train_arms(runner, [*experiments(settings).values()])
     rows, stale = [], []
     for one in trained:
@@ -78,9 +76,6 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return accuracies by learning rate and arm, such as `rate_0_1.asynchronous_4`, and the throughput over one process and
-    the time by arm.
-    """
     rows = results.rows["runs"]
     arms = {(row["rate"], row["method"], row["ranks"]): row["experiment"] for row in rows}
     accuracies: dict[str, dict[str, Spread]] = {}

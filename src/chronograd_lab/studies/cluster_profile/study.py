@@ -22,7 +22,7 @@ from chronograd.data import datasets
 from chronograd.data.trace_job import trace_job
 from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
 from chronograd.hardware import catalog
-from chronograd.job import Job, changed, from_dict, scaled
+from chronograd.job import Job, changed, scaled
 from chronograd.launch import jobs, slurm
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.launch.slurm.script import Options
@@ -34,9 +34,9 @@ from chronograd.rundir import RunDir, is_run_dir
 from chronograd.units import dollars, percent, seconds, si
 from chronograd.words import how_many
 from chronograd_lab.common.arms import job_of
-from chronograd_lab.common.published_throughputs import base_row
+from chronograd_lab.common.published_throughputs import base_row, factor_shown
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import distinct, grouped, matching, plural
+from chronograd_lab.common.rows import distinct, ends, grouped, matching, plural
 from chronograd_lab.common.runner import StudyRunner, outcome
 from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block, key
@@ -178,21 +178,8 @@ def gpu_checks(settings: Settings) -> list[Row]:
         row = base_row(device, PUBLISHED_NETWORK)
         if row is not None and device in PUBLISHERS:
             batch, rate, source = row["batch_per_gpu"], row["images_per_s"], PUBLISHERS[device]
-            own = from_dict({
-                "network": {"name": PUBLISHED_NETWORK}, "training": {"recipe": "sgd-momentum", "batch": batch},
-                "data": {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000}, "cluster": {"device": device},
-            })  # fmt: skip
-            predicted_s = predict(trace_job(own), own).value("step_time_s")
-            rows.append(
-                {
-                    "device": device,
-                    "batch": batch,
-                    "images_per_s": rate,
-                    "published_s": batch / rate,
-                    "predicted_s": predicted_s,
-                    "source": source,
-                }
-            )
+            times = {"published_s": batch / rate, "predicted_s": batch / rate / factor_shown(row)}
+            rows.append({"device": device, "batch": batch, "images_per_s": rate, **times, "source": source})
     return rows
 
 
@@ -218,9 +205,6 @@ def predictions(settings: Settings) -> list[Row]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return times and images per second of 3 nodes over 1: published, here, and predicted by link and GPU; and the busy
-    cores.
-    """
     rows, most = results.rows["runs"], max(results.settings["nodes"])
     cores, threads = results.rows["machine"][0]["cores"], results.settings["threads"]
     busy = [row["user_s"] / row["real_s"] for row in rows]
@@ -232,14 +216,14 @@ def values(results: Results) -> dict[str, Any]:
         },
         "published_busy": PUBLISHED_USER_OVER_REAL,
         "busy": {
-            "least": min(busy), "most": max(busy), "cores": cores, "threads": most * threads,
+            **ends(busy), "cores": cores, "threads": most * threads,
             "of_rank": max(row["user_s"] / row["real_s"] / most for row in matching(rows, nodes=most)),
         },
         "here": {
             key(name): {"time": 1 / _gain(own, "real_s"), "epochs": _gain(own, "epochs"), "rate": _gain(own, "images_per_s")}
             for name, own in grouped(rows, "network").items()
         },
-        "outside": {"least": min(outside), "most": max(outside)},
+        "outside": ends(outside),
         "longest": max(rows, key=lambda row: row["real_s"]),
         "gpu": {
             key(device): {**own[0], "gain": _gain(own, "images_per_s")}

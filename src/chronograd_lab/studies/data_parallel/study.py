@@ -29,7 +29,7 @@ from chronograd.units import percent, seconds
 from chronograd.words import how_many, signed_percent
 from chronograd_lab.common.published_throughputs import one_gpu_steps
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import grouped, matching
+from chronograd_lab.common.rows import ends, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.scaling import (
     COLORS,
@@ -168,8 +168,8 @@ def values(results: Results) -> dict[str, Any]:
     return {
         "weak": _by_batch(weak), "strong": _by_batch(strong), "ddp": _by_batch(ddp), "here": _by_batch(here),
         "strong_worse": sum(is_worse), "pairs": len(is_worse),
-        "best": max(several, key=lambda row: row["speed_up"]), "fed": _ends(of_most, "fed"),
-        "quickest_s": min(row["epoch_s"] for row in weak), "rate": _ends(several, "rate"), "ring": _ends(several, "ring"),
+        "best": max(several, key=lambda row: row["speed_up"]), "fed": ends(row["fed"] for row in of_most),
+        "quickest_s": min(row["epoch_s"] for row in weak), "rate": ends(row["rate"] for row in several), "ring": ends(row["ring"] for row in several),
         "loading": {**results.rows["loading"][0], "epoch_s": _loading_s(results)},
         "memory": {f"b{row['batch']}": row for row in results.rows["memory"]},
         "one_gpu": {name: {f"b{row['batch']:.0f}": row for row in own} for name, own in grouped(timed, "precision").items()},
@@ -183,11 +183,6 @@ def values(results: Results) -> dict[str, Any]:
 def _by_batch(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
     """Return rows by batch of a GPU and number of GPUs: b32.n4."""
     return {f"b{batch}": by_world(own) for batch, own in grouped(rows, "batch_asked").items()}
-
-
-def _ends(rows: Sequence[Row], column: str) -> dict[str, float]:
-    numbers = [row[column] for row in rows]
-    return {"least": min(numbers), "most": max(numbers)}
 
 
 def _rows(results: Results, scaling: str, backend: str = DP) -> list[Row]:

@@ -26,7 +26,7 @@ from chronograd_lab.common.depth_runs import AT_BOUND, CIFAR, FULL, IMAGENET, OP
 from chronograd_lab.common.optimus_chain import AFTER, BEFORE, CHAIN, FORECAST, TARGET
 from chronograd_lab.common.published_runs import HELD_BACK, MEASURED_VARIABLE
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import distinct, grouped, matching, mean
+from chronograd_lab.common.rows import distinct, ends, grouped, matching, mean
 from chronograd_lab.common.runner import StudyRunner, curve
 from chronograd_lab.common.study import Study
 from chronograd_lab.common.written import key
@@ -205,7 +205,7 @@ def values(results: Results) -> dict[str, Any]:
         "seen": {row["run"]: row["seen"] for row in matching(held, **at_target)},
         "off": {"ours": mean(matching(held, **at_target), "error"), "mean": mean(held, "error", rule=AFTER, target=TARGET),
                 "before": mean(said, "error")},
-        "real": {_at(target): _ends([row["seen"] for row in own]) for target, own in grouped(held, "target").items()},
+        "real": {_at(target): ends([row["seen"] for row in own]) for target, own in grouped(held, "target").items()},
         "held": {"before": held_counts(said), "ours": held_counts(matching(held, rule=CHAIN)), "mean": held_counts(matching(held, rule=AFTER))},
         "best_test": max(row["best_test_accuracy"] for row in rows["held_runs"]),
         "devices": {"pairs": len(pairs), "seen": sum(row["is_seen"] for row in pairs), "permutations": rows["devices"][0]["num_permutations"],
@@ -232,10 +232,6 @@ def _at(target: str) -> str:
     return f"at_{target.split()[1]}"
 
 
-def _ends(values: Sequence[float]) -> dict[str, float]:
-    return {"least": min(values), "most": max(values)}
-
-
 def _kinds(rows: Mapping[str, list[Row]]) -> dict[str, Any]:
     """Return factors between kinds, the epochs of the network ahead over the mean, and the error of each rule."""
     ratios = [row["ratio"] for row in matching(rows["kinds"], rule=AFTER, target=TARGET)]
@@ -245,7 +241,7 @@ def _kinds(rows: Mapping[str, list[Row]]) -> dict[str, Any]:
         for name, rule in (("before", BEFORE), ("ours", CHAIN), ("mean", AFTER))
     }
     times = [row["seen"] / row["epochs"] for row in matching(rows["held"], rule=AFTER, target=TARGET)]
-    return {"factor": _ends([max(ratio, 1 / ratio) for ratio in ratios]), "times": _ends(times), "off": off}
+    return {"factor": ends([max(ratio, 1 / ratio) for ratio in ratios]), "times": ends(times), "off": off}
 
 
 def _of_set(rows: Mapping[str, list[Row]], of_set: str) -> dict[str, Any]:

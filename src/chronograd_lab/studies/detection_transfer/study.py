@@ -23,7 +23,7 @@ from chronograd.figure import Bar, Bars, Figure, Lines
 from chronograd.job import Job
 from chronograd_lab.common.arms import Arm, Trained, curves_of, job_of, mean_curve, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, distinct, grouped, matching, spread
+from chronograd_lab.common.rows import Spread, distinct, ends, grouped, matching, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed, pictures_shown
 from chronograd_lab.common.weights import weights_file
@@ -189,9 +189,6 @@ KEYS = {ALL: "before", TUNED: "after", ALONE: "from_trunk", FURTHER: "further"}
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return by stage: precision of each class, of the mean of the related ones and of all. `boxes`: detections by stage and
-    class.
-    """
     runs, classes = results.rows["runs"], results.rows["classes"]
     stages = {
         KEYS[stage]: {
@@ -208,7 +205,7 @@ def values(results: Results) -> dict[str, Any]:
         if stage in KEYS
     }
     published = {"mean": statistics.fmean(PUBLISHED.values()), "bottle": PUBLISHED["bottle"], "cat": PUBLISHED["cat"]}
-    published |= {"least": min(PUBLISHED.values()), "most": max(PUBLISHED.values())}
+    published |= ends(PUBLISHED.values())
     return {**stages, "boxes": boxes, "published": published, "test_images": runs[0]["test_images"]}
 
 

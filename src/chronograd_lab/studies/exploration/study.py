@@ -11,7 +11,6 @@ from chronograd_lab.common import returns
 from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study
-from chronograd_lab.common.written import Block
 
 ANNEALED, LADDER = "annealed, 1 to 0.05", "ladder of 8"
 LOW, HIGH = "fixed, 0.05", "fixed, 0.4"
@@ -28,13 +27,6 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     return returns.conduct(runner, settings, ARMS)
 
 
-def blocks(results: Results) -> dict[str, Block]:
-    return {
-        "Here": returns.returns_block(results, COLORS),
-        "Pairwise differences": Block(returns.pairs_table(results.rows["runs"])),
-    }
-
-
 STUDY = Study(
     name="exploration",
     question="What share of random actions does an agent learn most with: a fixed one, a falling one, or Ape-X's ladder?",
@@ -43,5 +35,5 @@ STUDY = Study(
     sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
     conduct=conduct,
     values=returns.values,
-    blocks=blocks,
+    blocks=returns.paired_blocks(COLORS),
 )

@@ -240,9 +240,6 @@ def _batch_rows(path: Path) -> list[Row]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return ceilings of a K80 board by network, shares of peak and largest losses by device and batch, and published
-    measurements.
-    """
     rows = results.rows
     board = matching(rows["ceilings"], what="board", clock="boost", per_mac=FLOPS_PER_MAC)
     timm, parts = rows["timm"], quarters(rows["timm"])

@@ -29,7 +29,7 @@ from chronograd.words import kind_name, time_unit
 from chronograd.words import listed as in_words
 from chronograd_lab.common.counted import counted
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import grouped, matching, shown
+from chronograd_lab.common.rows import ends, grouped, matching, shown
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block, key
@@ -165,7 +165,6 @@ def _predicted(network: str, device: str, batch: int) -> Row:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return sums of layers over whole passes by place, the time that queues hide, and errors of products and predictions."""
     rows = results.rows
     passes, on_gpu = rows["passes"], matching(rows["passes"], device="cuda")
     between = [{**row, "share": row["unsynchronised_s"] / row["whole_s"]} for row in on_gpu]
@@ -174,7 +173,7 @@ def values(results: Results) -> dict[str, Any]:
     return {
         "sums": {
             key(_short_place(place)): {
-                **_range([row["synchronised_s"] / row["whole_s"] for row in own]), "where": place,
+                **ends([row["synchronised_s"] / row["whole_s"] for row in own]), "where": place,
                 "last": own[-1]["synchronised_s"] / own[-1]["whole_s"],
             }
             for place, own in grouped(passes, "place").items()
@@ -184,16 +183,12 @@ def values(results: Results) -> dict[str, Any]:
         "queue": {**queue, "name": _short(queue["trace"]), "share": queue["one_by_one_s"] / queue["together_s"]},
         "host": {"longer": sum(row["host_s"] > row["layers_s"] for row in rows["predicted"]), "of": len(rows["predicted"])},
         "gpu": rows["predicted"][0],
-        "products": _range([row["products_s"] / row["with_product_s"] for row in passes]),
+        "products": ends([row["products_s"] / row["with_product_s"] for row in passes]),
         "predicted": {
             "of": len(known), "median": statistics.median(abs(row["predicted_s"] / row["whole_s"] - 1) for row in known),
-            "layer": _range([_factor(rows["layers"], row) for row in known]),
+            "layer": ends([_factor(rows["layers"], row) for row in known]),
         },
     }  # fmt: skip
-
-
-def _range(values: Sequence[float]) -> dict[str, float]:
-    return {"least": min(values), "most": max(values)}
 
 
 def _predicted_layers(layers: Sequence[Row]) -> list[Row]:

@@ -30,7 +30,7 @@ from chronograd.units import percent
 from chronograd_lab.common.arms import Arm, job_of, split_seed, train_arms
 from chronograd_lab.common.published_runs import HELD_BACK, PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import distinct, grouped, matching
+from chronograd_lab.common.rows import distinct, ends, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed
 from chronograd_lab.common.written import Block, key
@@ -215,7 +215,7 @@ def _half_way(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the median error by method, the number of curves, and the medians of the sources by our method."""
     medians = {key(method): _median(rows, 0.5, method) for method in distinct(rows, "method")}
     sources = [_median(own, 0.5, OURS) for own in grouped(rows, "source").values()]
-    return {**medians, "n": len(_errors(rows, 0.5, OURS)), "least": min(sources), "most": max(sources)}
+    return {**medians, "n": len(_errors(rows, 0.5, OURS)), **ends(sources)}
 
 
 def _errors(rows: Sequence[Row], fraction: float, method: str) -> list[float]:

@@ -308,9 +308,6 @@ def _objects(source: ExportSource, path: Path) -> Row:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return matching networks and their errors, the times of ONNX Runtime, errors against float64, objects, and eight-bit
-    results.
-    """
     rows, settings = results.rows, results.settings
     own, faults = rows["parity"], [row for row in rows["checks"] if row["fault"] != SOUND]
     worst = max(own, key=lambda row: math.inf if row["tightest"] is None else row["tightest"])

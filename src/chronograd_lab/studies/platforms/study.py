@@ -9,7 +9,7 @@ from chronograd.answer import Table
 from chronograd.clouds import comparing, field_map
 from chronograd.clouds.comparing import VENDORS, is_found, offered
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import grouped, matching
+from chronograd_lab.common.rows import ends, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block
@@ -28,7 +28,6 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return the criteria and words that are met, the lengths of files, and the changes of a move between vendors."""
     rows = results.rows
     own = [row for row in rows["offers"] if row["platform"] in VENDORS]
     fielded = {
@@ -54,7 +53,7 @@ def values(results: Results) -> dict[str, Any]:
         },
         "shortest": min(lengths, key=lengths.__getitem__), "longest": max(lengths, key=lengths.__getitem__),
         "least": min(lengths.values()), "most": max(lengths.values()),
-        "move": {"least": min(shares), "most": max(shares), "fewest": min(options), "options": max(options)},
+        "move": {**ends(shares), "fewest": min(options), "options": max(options)},
         "kinds": {"of": max(kinds, key=kinds.__getitem__), "most": max(kinds.values())},
     }  # fmt: skip
 

@@ -11,7 +11,6 @@ from chronograd_lab.common import returns
 from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study
-from chronograd_lab.common.written import Block
 
 UNIFORM, PROPORTIONAL, RANK, UNWEIGHTED = "uniform", "proportional", "rank-based", "proportional, no weights"
 # The exponents are those of the paper, which are the defaults of jobs. β rises to 1 over the run in the two arms with weights.
@@ -36,13 +35,6 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     return returns.conduct(runner, settings, arms(settings))
 
 
-def blocks(results: Results) -> dict[str, Block]:
-    return {
-        "Here": returns.returns_block(results, COLORS),
-        "Pairwise differences": Block(returns.pairs_table(results.rows["runs"])),
-    }
-
-
 STUDY = Study(
     name="prioritised-replay",
     question="Does an agent learn more when it draws what it was most wrong about more often?",
@@ -51,5 +43,5 @@ STUDY = Study(
     sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
     conduct=conduct,
     values=returns.values,
-    blocks=blocks,
+    blocks=returns.paired_blocks(COLORS),
 )

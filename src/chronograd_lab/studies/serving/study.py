@@ -269,9 +269,6 @@ def _kept_awake() -> Iterator[None]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return by network the knee, requests per second with and without batches, and HTTP's share of a lone request; and the
-    errors.
-    """
     rows = results.rows
     asleep = _asleep(results)
     return {

@@ -262,9 +262,6 @@ class Found:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return `heads`: accuracies by setting, such as `imagenet_stored_128_1`; `networks`: by stage; and counts of settings at
-    chance.
-    """
     found = Found.of(results)
     heads = {setting: found.accuracy(setting) for setting in found.settings()}
     mixed = [setting for setting in heads if setting.norm == "batch" and setting.is_pretrained]

@@ -57,9 +57,7 @@ def job(settings: Settings, learners: int, servers: int) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    runner.parallel = runner.threads = (
-        1  # runs are timed, so each has the machine to itself, and each learner has one core
-    )
+    runner.parallel = runner.threads = 1  # runs are timed, so each has the machine, and each learner a core
     rows: dict[str, list[Row]] = {"alike": _alike(settings), "softsync": _softsync(settings), "slow": _slow(settings)}
     curves = {"exercise": _columns(of_pushes(EXERCISE))}
     notes = []

@@ -275,9 +275,6 @@ def composition(kept: Selection, num_classes: int, truth: Array | None) -> Row:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return accuracies of the four steps, against K and P, with a step left out and with weak labels; and the composition of
-    the sets.
-    """
     settings, sets = results.settings, {row["set"]: row for row in results.rows["sets"]}
     tuned = _of(results, own(settings), TUNED)
     classes = set_name(settings["K_of_P_tried"], 1)

@@ -22,7 +22,7 @@ from chronograd.words import how_many
 from chronograd_lab.common.arms import job_of
 from chronograd_lab.common.optimus_chain import RESNET50_EPOCHS_TO_92, RESNET50_REAL_EPOCHS_TO_92
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import distinct, grouped, matching, plural, shown
+from chronograd_lab.common.rows import distinct, ends, grouped, matching, plural, shown, six_digits
 from chronograd_lab.common.runner import StudyRunner, curve
 from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.time_forecasts import (
@@ -75,9 +75,7 @@ def experiments(settings: Settings) -> dict[str, Job]:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    runner.parallel = runner.threads = (
-        1  # runs are timed, so each has the machine to itself, and each rank has one core
-    )
+    runner.parallel = runner.threads = 1  # runs are timed, so each has the machine, and each rank a core
     is_there, why_not = parameter_server.available()
     jobs = {n: one for n, one in experiments(settings).items() if is_there or one.backend != BACKENDS[ASYNCHRONOUS]}
     notes = [] if is_there else [f"Nothing ran on parameter servers: {why_not}."]
@@ -117,7 +115,7 @@ def values(results: Results) -> dict[str, Any]:
     return {
         "epochs": {"predicted": epochs, "low": low, "high": high, "either_way": high / epochs, "real": real, "later": real / epochs},
         "best": {f"at_{batch}": _best(rows, batch) for batch in asked["batches"]},
-        "lost": _ends([at["lost"] for b in asked["batches"] for at in _best(rows, b).values() if at["series"] != ALL_REDUCE]),
+        "lost": ends([at["lost"] for b in asked["batches"] for at in _best(rows, b).values() if at["series"] != ALL_REDUCE]),
         "fit": {"pairs": len(rows["points"]), **{of: float(np.mean([abs(r[of]) for r in rows["points"] if r[of] is not None]))
                                                  for of in ("error", "left_out")}},
         "coefficients": {row["name"]: {end: 1e3 * row[end] for end in ("value", "low", "high")} for row in rows["coefficients"]},
@@ -125,7 +123,7 @@ def values(results: Results) -> dict[str, Any]:
         "first": _fastest(_alike(trained)),
         "alone": alone,
         "last": last | {"times": last["epochs"] / _epochs_of_seed_0(rows["runs"])},
-        "runs": {"inside": sum(inside), "of": len(inside), "own_off": float(np.mean(np.abs(own))), **_ends(ratios)},
+        "runs": {"inside": sum(inside), "of": len(inside), "own_off": float(np.mean(np.abs(own))), **ends(ratios)},
         "shared": {f"with_{row['workers']}": _predicted(rows, row)["steps_per_s"] / row["steps_per_s"]
                    for row in matching(rows["runs"], method=ALL_REDUCE)},
         "ahead": {key(f"on {name}"): _fastest(own) for name, own in grouped(rows["here"], "series").items()},
@@ -133,10 +131,6 @@ def values(results: Results) -> dict[str, Any]:
         "device": {row["scaling"]: row | {"times": one["time_s"] / row["time_s"]}
                    for own in grouped(rows["device"], "scaling").values() for one, row in [(own[0], _fastest(own))]},
     }  # fmt: skip
-
-
-def _ends(values: Sequence[float]) -> dict[str, float]:
-    return {"least": min(values), "most": max(values)}
 
 
 def _best(rows: Mapping[str, list[Row]], batch: int) -> dict[str, Row]:
@@ -191,7 +185,7 @@ def _with_interval(row: Row, form: Callable[[float], str] = seconds) -> str:
 
 def _band(label: str, rows: Sequence[Row], scale: float = 1.0, keys: Sequence[str] = ("time_s", "low", "high"),
           color: str = "") -> Series:  # fmt: skip
-    y, *ends = ([float(f"{row[name] / scale:.6g}") for row in rows] for name in keys)
+    y, *ends = ([six_digits(row[name] / scale) for row in rows] for name in keys)
     low, high = ends or ([], [])
     return Series(label, "predicted", [row["workers"] for row in rows], y, low, high, color or COLORS.get(label, ""))
 

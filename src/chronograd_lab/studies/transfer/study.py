@@ -192,9 +192,6 @@ def cases(results: Results) -> list[Row]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return the only case of the published results, accuracies that its test images cannot resolve, and all layers at the
-    lowest rate.
-    """
     (case,) = cases(results)
     accuracy = case["fine"]["accuracy"].mean
     lowest = _at_lowest_rate(results, case)

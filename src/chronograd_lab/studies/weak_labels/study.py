@@ -135,9 +135,6 @@ def tail_set(settings: Settings) -> list[Row]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return accuracies by stage and arm, on all and on rare classes, and the frequency of the first class over that of the
-    last.
-    """
     tail, resamplings = results.rows["tail"], results.settings["resamplings"]
     arms = {f"noise_{100 * share:g}": noise_name(share) for share in results.settings["noise"]}
     arms |= {resampling: resampling for resampling in resamplings}
