@@ -118,9 +118,7 @@ def test_sweep_skips_finished_runs_and_resumes_others(address: str, tmp_path: Pa
     assert runs["rates/a"].job().cluster.threads == 1
 
 
-def test_verb_trains_each_point_of_a_sweep(
-    address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verb_trains_each_point_of_a_sweep(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.yaml").write_text(jobs.to_yaml(make_job()))
     words = [str(tmp_path / "job.yaml"), "--sweep", "training.learning_rate=0.1,0.2", "--out", str(tmp_path / "rates")]
     assert main(["launch", *words, "--on", "ray", "--address", address, "--json"]) == 0

@@ -16,6 +16,7 @@ from types import ModuleType
 import click
 
 from chronograd import __version__, trust
+from chronograd import verbs as verbs_room
 from chronograd.errors import ChronogradError, InputError, RunError, missing_extra, near_names, printable
 
 # Occasion → verb → one line of help. The file of a verb is `chronograd.verbs.VERB`.

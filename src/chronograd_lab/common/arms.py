@@ -63,7 +63,7 @@ def job_of(
 ) -> Job:  # fmt: skip
     """Return a job with the data and training of a study's settings; `data` and `training` override these.
 
-    The job writes a checkpoint only at the end. `parts`: further parts of the job, such as cluster and backend.
+    The job writes a checkpoint at each evaluation. `parts`: further parts of the job, such as cluster and backend.
     """
     own = {field: settings[key] for field, key in _DATA.items() if settings.get(key) is not None}
     asked = {key: settings[key] for key in _TRAINING if key in settings} | training
@@ -71,7 +71,7 @@ def job_of(
         {
             "network": {"name": network, "weights": weights},
             "data": {**own, **(data or {})},
-            "training": {"checkpoint_every": asked["epochs"], **asked},
+            "training": {"checkpoint_every": asked.get("evaluate_every", asked["epochs"]), **asked},
             **(parts or {}),
         }
     )

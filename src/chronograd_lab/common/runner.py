@@ -26,20 +26,20 @@ Say = Callable[[str], None]
 
 
 class StudyRunner:
-    """A folder for the runs of one study, and the number that run at a time. Every run has `threads` threads.
+    """A folder for the runs of one study, and the number that run at a time.
 
     `truth` are files of real results, for a study that scores its predictions. `changes` are overrides of every job that it
-    trains, such as training.precision=bf16 on a GPU.
+    trains, such as training.precision=bf16 on a GPU. `threads` are those of each run; by default, runs share all cores.
     """
 
     def __init__(
         self, folder: Path, study: str, size: str, say: Say, parallel: int | None = None, truth: Sequence[Path] = (),
-        changes: Sequence[str] = (),
+        changes: Sequence[str] = (), threads: int | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.study, self.size, self.truth = folder, study, size, tuple(truth)
         self.changes = list(changes)
         self.parallel = parallel or environment.cores()
-        self.threads = max(1, environment.cores() // self.parallel)
+        self.threads = threads or max(1, environment.cores() // self.parallel)
         self.say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()
 
     def train(self, experiments: Mapping[str, Job]) -> dict[str, RunDir]:

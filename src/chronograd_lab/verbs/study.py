@@ -62,6 +62,8 @@ class RunStudy(Request):
     """Folder to write; studies/NAME-SIZE by default."""
     parallel: Annotated[int | None, click.IntRange(1)] = None
     """Number of runs at a time; one per core by default."""
+    threads: Annotated[int | None, click.IntRange(1)] = None
+    """Threads of each run; by default, the runs share all cores."""
     changes: Annotated[tuple[str, ...], Spelling(("--set",), metavar="KEY=VALUE")] = ()
     """Change a field of every job that the study trains, such as training.precision=bf16."""
     notebook: bool = False
@@ -88,7 +90,7 @@ class RunStudy(Request):
         else:
             folder.mkdir(parents=True, exist_ok=True)
             logs = (*self.truth, *self.files)
-            runner = StudyRunner(folder, self.name, self.size, say, self.parallel, logs, self.changes)
+            runner = StudyRunner(folder, self.name, self.size, say, self.parallel, logs, self.changes, self.threads)
             results = study.conduct(runner, settings)
             results.save(folder / "results.json")
         page = study.page(results) if self.report_only else study.page_or_plain(results)

@@ -292,11 +292,12 @@ _EVENING: Mapping[str, Any] = {
     **_LAPTOP, "image_size": 300,
     "first": {"epochs": 60, "learning_rate": 0.002, "evaluate_every": 10},
     "second": {"epochs": 30, "learning_rate": 0.001, "evaluate_every": 5}, "controls": [ALONE, FURTHER],
+    "seeds": 2,
 }  # fmt: skip
 _PAPER: Mapping[str, Any] = {
     **_EVENING, "options": {}, "expand": 4.0, "batch": 24, "trunk": None,
     "first": {"epochs": 200, "learning_rate": 0.001, "evaluate_every": 20},
-    "second": {"epochs": 100, "learning_rate": 0.001, "evaluate_every": 20},
+    "second": {"epochs": 100, "learning_rate": 0.001, "evaluate_every": 20}, "seeds": 3,
 }  # fmt: skip
 
 STUDY = Study(
