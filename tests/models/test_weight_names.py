@@ -25,6 +25,29 @@ def seeded(seed: int) -> nn.Module:
     return build("resnet8")
 
 
+def in_other_words(name: str) -> str:
+    """Return the name of a tensor with other names of all layers, but not of the parameter."""
+    layer, _, parameter = name.rpartition(".")
+    return f"_{layer.replace('.', '_')}.{parameter}"
+
+
+def test_tensors_without_a_known_name_are_taken_in_order(tmp_path: Path) -> None:
+    """From another implementation of the same network, here with 7 classes and colour images. Another order is refused."""
+    torch.manual_seed(1)
+    source = build("resnet8", num_classes=7)
+    content = {in_other_words(name): tensor for name, tensor in source.state_dict().items()}
+    torch.save(content, tmp_path / "other.pth")
+    network = seeded(2)
+    loaded = load_pretrained(network, str(tmp_path / "other.pth"), "resnet8")
+    assert "taken in order: _conv1.weight as conv1.weight" in loaded.source
+    assert all(name.startswith(loaded.fresh[0].partition(".")[0]) for name in loaded.fresh)
+    own = network.state_dict()
+    assert all(torch.equal(own[name], value) for name, value in source.state_dict().items() if name not in loaded.fresh)
+    torch.save(dict(reversed(content.items())), tmp_path / "reversed.pth")
+    with pytest.raises(FileFormatError, match="not the weights of this network"):
+        load_pretrained(seeded(2), str(tmp_path / "reversed.pth"), "resnet8")
+
+
 def before(prefix: str, tensors: Tensors) -> Tensors:
     return {prefix + name: tensor for name, tensor in tensors.items()}
 

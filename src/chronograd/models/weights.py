@@ -231,6 +231,7 @@ def _load(network: nn.Module, given: Tensors, description: str, head: Head | Non
     own: Mapping[str, Tensor] = network.state_dict()
     own_name = getattr(network, "own_name", None)
     given, changes = weight_names.for_network(given, own, own_name if callable(own_name) else str)
+    given, changes = _in_order(network, given, own, changes)
     given, description = _in_grey(given, own, "; ".join([description, *changes]))
     given, fresh = _trunk_alone(network, given, own)
     missing = [name for name in own if name not in (*given, *fresh) and not name.endswith("num_batches_tracked")]
@@ -260,6 +261,28 @@ def _load(network: nn.Module, given: Tensors, description: str, head: Head | Non
     chosen = {name: tensor for name, tensor in given.items() if name in own and name not in fresh}
     network.load_state_dict(chosen, strict=False)
     return Loaded(description, len(chosen), tuple(fresh))
+
+
+def _in_order(
+    network: nn.Module, given: Tensors, own: Mapping[str, Tensor], changes: list[str]
+) -> tuple[Tensors, list[str]]:
+    """Rename tensors by their order if no name matches, and every tensor matches in kind and shape.
+
+    Other implementations of a network often define the same layers in the same order. The head and the channels of the first
+    layer may differ, as in `_load`.
+    """
+    if len(given) != len(own) or any(name in own for name in given):
+        return given, changes
+    free = {*head_tensors(network), next((name for name, tensor in own.items() if tensor.ndim == 4), "")}
+    for (name, tensor), (mine, wanted) in zip(given.items(), own.items(), strict=True):
+        is_same_kind = name.rpartition(".")[2] == mine.rpartition(".")[2] and tensor.ndim == wanted.ndim
+        if not is_same_kind or (mine not in free and tensor.shape != wanted.shape):
+            return given, changes
+    first = f"{next(iter(given))} as {next(iter(own))}"
+    return dict(zip(own, given.values(), strict=True)), [
+        *changes,
+        f"no name matches, so tensors are taken in order: {first} …",
+    ]
 
 
 def head_tensors(network: nn.Module) -> list[str]:
