@@ -34,6 +34,8 @@ def test_scale_and_shift_by_hand() -> None:
     assert seen("own", 0, 16) == pytest.approx(-0.25 / 0.5)
     assert seen("unit", 16, 16) == pytest.approx(1)
     assert seen("unit", 51, 255) == pytest.approx(0.2)
+    assert seen("signed", 16, 16) == pytest.approx(1)
+    assert seen("signed", 0, 255) == pytest.approx(-1)
     assert seen("raw", 16, 16) == pytest.approx(255)
     assert seen("raw", 200, 255) == pytest.approx(200)
     assert seen("imagenet", 255, 255) == pytest.approx((1 - 0.449) / 0.226)  # grey: means of the three

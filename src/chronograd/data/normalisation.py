@@ -14,7 +14,7 @@ from chronograd.words import how_many
 
 Array = np.ndarray[Any, Any]
 Channels = tuple[float, ...]
-Normalisation = Literal["own", "imagenet", "unit", "raw"]
+Normalisation = Literal["own", "imagenet", "signed", "unit", "raw"]
 
 # Mean and deviation of ImageNet's training images, as the pretrained networks of torchvision and timm expect them.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -48,6 +48,8 @@ def scale_shift(kind: Normalisation, mean_C: Channels, std_C: Channels, top: int
 
     imagenet  the same with ImageNet's
 
+    signed    2 x / top - 1
+
     unit      x / top
 
     raw       x * 255 / top
@@ -57,6 +59,8 @@ def scale_shift(kind: Normalisation, mean_C: Channels, std_C: Channels, top: int
     channels = len(mean_C)
     if kind == "imagenet":
         mean_C, std_C = _imagenet(channels)
+    elif kind == "signed":
+        mean_C, std_C = (0.5,) * channels, (0.5,) * channels
     elif kind != "own":
         largest = 1.0 if kind == "unit" else 255.0
         return (largest / top,) * channels, (0.0,) * channels

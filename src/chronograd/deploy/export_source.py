@@ -88,7 +88,7 @@ class ExportSource:
         if both is None:
             raise InputError(
                 f"images of {self.job.data.name} are normalised by their own mean and deviation, and {self.why_no_data}",
-                "write data.normalisation=imagenet, or unit or raw, as the weights need it; or leave preprocessing out",
+                "write data.normalisation=imagenet, signed, unit or raw, as the weights need it; or leave preprocessing out",
             )
         return Preprocessing(*both)
 

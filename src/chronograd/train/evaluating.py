@@ -104,6 +104,7 @@ _PIXELS = {
     "boxes": "less 127, over 128",
     "own": "minus the mean of the training images, divided by their deviation (data.normalisation=own)",
     "imagenet": "minus the mean of ImageNet, divided by its deviation (data.normalisation=imagenet)",
+    "signed": "−1 to 1 (data.normalisation=signed)",
     "unit": "0 to 1 (data.normalisation=unit)",
     "raw": "0 to 255 (data.normalisation=raw)",
 }
