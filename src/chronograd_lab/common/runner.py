@@ -1,6 +1,7 @@
 """A runner for the jobs of a study: each in its own directory, several at a time, none twice.
 
-An interrupted study continues: finished runs stay, an unfinished one is resumed.
+An interrupted study continues: finished runs stay, an unfinished one is resumed. On another machine, it continues from the files
+of `chronograd_lab.common.finished`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from chronograd.launch import jobs
 from chronograd.measure import environment
 from chronograd.record import Record
 from chronograd.rundir import Line, RunDir, is_run_dir
+from chronograd.words import how_many
+from chronograd_lab.common import finished
 from chronograd_lab.common.results import Results, Row, Settings
 
 Say = Callable[[str], None]
@@ -41,6 +44,8 @@ class StudyRunner:
         self.parallel = parallel or environment.cores()
         self.threads = threads or max(1, environment.cores() // self.parallel)
         self.say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()
+        self._parents = threading.Lock()
+        self._elsewhere: dict[Path, str] = {}  # the processor of each run that another machine trained
 
     def train(self, experiments: Mapping[str, Job]) -> dict[str, RunDir]:
         """Run jobs, by name, to their end. Return their run directories.
@@ -64,12 +69,17 @@ class StudyRunner:
         path = self.path(name)
         job = changed(job, [*self.changes, f"cluster.threads={self.threads}"])
         start = time.monotonic()
-        run = RunDir.open(path) if is_run_dir(path) else jobs.create(job, out=path)
+        stored = self._stored(path)
+        is_stored = not is_run_dir(path) and stored.exists()
+        run = finished.restore(stored, job, path) if is_stored else self._made(path, job)
+        if processor := finished.processor_elsewhere(run):
+            self._elsewhere[path] = processor
         was_finished = run.is_finished
         try:
             jobs.resume(run, job, on_line=self._watch)
         except RunError as error:
             raise RunError(f"experiment {name}: {error.message}", error.hint) from None
+        self.store(run)
         if not was_finished:
             record = run.record()
             accuracy, returned = record["test_accuracy"].value, record["mean_return"].value
@@ -79,6 +89,41 @@ class StudyRunner:
             with self._lock:
                 self.say(f"{name:<40} {shown:>9}  {time.monotonic() - start:6.1f} s")
         return run
+
+    def _made(self, path: Path, job: Job) -> RunDir:
+        """Return the run directory of a job, made if it does not exist.
+
+        If the job starts from a run of this study that was restored without weights, that run is trained again.
+        """
+        if is_run_dir(path):
+            return RunDir.open(path)
+        start = Path(job.network.weights or "")
+        with self._parents:  # several jobs may start from one run
+            if start.is_relative_to(self._runs) and is_run_dir(start) and RunDir.open(start).is_finished:
+                self._train_for_weights(RunDir.open(start))
+        return jobs.create(job, out=path)
+
+    def _train_for_weights(self, parent: RunDir) -> None:
+        if finished.has_weights(parent):
+            return
+        job, path = parent.job(), parent.path
+        self.say(f"{path.relative_to(self._runs)} is trained again: another run starts from its weights")
+        shutil.rmtree(path)
+        jobs.resume(jobs.create(job, out=path), job, on_line=self._watch)
+
+    def derived(self, run: RunDir, name: str, compute: Callable[[], Any]) -> Any:
+        """Return a value that needs the weights of a run, as plain data: computed once, and stored with the finished run."""
+        value = finished.derived(run, name, compute)
+        self.store(run)
+        return value
+
+    def store(self, run: RunDir) -> None:
+        """Write the file of a finished run, from which the study continues on another machine."""
+        if run.job().task != "reinforcement":  # its results also need the lines of its steps
+            finished.store(run, self._stored(run.path))
+
+    def _stored(self, path: Path) -> Path:
+        return self.folder / "finished" / self.size / f"{path.relative_to(self._runs)}.json"
 
     def _watch(self, line: Line) -> None:
         """Receive every step of a run: an error here ends its processes."""
@@ -101,7 +146,11 @@ class StudyRunner:
 
     def path(self, name: str) -> Path:
         """Return the run directory of an experiment, done or not."""
-        return self.folder.resolve() / "runs" / re.sub(r"[^A-Za-z0-9./=-]+", "-", name).strip("-")
+        return self._runs / re.sub(r"[^A-Za-z0-9./=-]+", "-", name).strip("-")
+
+    @property
+    def _runs(self) -> Path:
+        return self.folder.resolve() / "runs"
 
     def results(self, settings: Settings, **found: Any) -> Results:
         """Return results with their header filled in."""
@@ -112,7 +161,15 @@ class StudyRunner:
         }  # fmt: skip
         if self.changes:
             how["changes"] = self.changes
-        return Results(self.study, self.size, dict(settings), environment=kept | how, **found)
+        notes = [*found.pop("notes", []), *self._note_elsewhere()]
+        return Results(self.study, self.size, dict(settings), environment=kept | how, notes=notes, **found)
+
+    def _note_elsewhere(self) -> list[str]:
+        """Return a note on the runs that another machine trained, with its processor."""
+        processors = sorted(set(self._elsewhere.values()))
+        return [f"Another machine trained {how_many(len(self._elsewhere), 'runs')}: {', '.join(processors)}."] * bool(
+            processors
+        )
 
 
 def outcome(run: RunDir) -> Row:

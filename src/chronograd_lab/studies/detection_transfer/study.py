@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chronograd.answer import Table
 from chronograd.data import datasets, published
 from chronograd.errors import InputError
 from chronograd.figure import Bar, Bars, Figure, Lines
 from chronograd.job import Job
+from chronograd.rundir import RunDir
 from chronograd_lab.common.arms import Arm, Trained, curves_of, job_of, mean_curve, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import Spread, distinct, ends, grouped, matching, spread
@@ -28,6 +30,9 @@ from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed, pictures_shown
 from chronograd_lab.common.weights import weights_file
 from chronograd_lab.common.written import Block
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ALL, TUNED = "all classes", "fine-tuned on the two"
 ALONE, FURTHER = "the two, from the trunk alone", "all classes, further"
@@ -92,8 +97,8 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         for one in first
     ]
     trained = first + train_arms(runner, second)
-    runs, classes = _rows(trained, settings["related"])
-    pictures, pictured = _pictures(trained, settings["related"])
+    runs, classes = _rows(runner, trained, settings["related"])
+    pictures, pictured = _pictures(runner, trained, settings["related"])
     rows = {"runs": runs, "classes": classes, "pictured": pictured}
     return runner.results(settings, rows=rows, curves=curves_of(trained), pictures=pictures)
 
@@ -114,13 +119,11 @@ def _data(runner: StudyRunner, settings: Settings) -> str:
     return name
 
 
-def _rows(trained: Sequence[Trained], related: Sequence[str]) -> tuple[list[Row], list[Row]]:
+def _rows(runner: StudyRunner, trained: Sequence[Trained], related: Sequence[str]) -> tuple[list[Row], list[Row]]:
     """Return a row of each run, and one of each of its classes, evaluated by both metrics."""
-    from chronograd.train.evaluating import evaluate
-
     runs, classes = [], []
     for one in trained:
-        values = evaluate(one.run, one.run.job().data).data
+        values = runner.derived(one.run, "evaluation", partial(_evaluated, one.run))
         known = {**one.arm.known, "seed": one.seed}
         means = {f"mean_{key}": value for key, value in values["mean_average_precision"].items()}
         of_related = [own["average_precision_11_point"] for own in values["classes"] if own["name"] in related]
@@ -133,19 +136,28 @@ def _rows(trained: Sequence[Trained], related: Sequence[str]) -> tuple[list[Row]
     return runs, classes
 
 
-def _pictures(trained: Sequence[Trained], related: Sequence[str]) -> tuple[dict[str, str], list[Row]]:
+def _evaluated(run: RunDir) -> dict[str, Any]:
+    """Return the precision of a run's network on the test pictures."""
+    from chronograd.train.evaluating import evaluate
+
+    values: dict[str, Any] = evaluate(run, run.job().data).data
+    return values
+
+
+def _pictures(
+    runner: StudyRunner, trained: Sequence[Trained], related: Sequence[str]
+) -> tuple[dict[str, str], list[Row]]:
     """Return a test picture for each related class: true boxes, and the detections of the networks of the first seed before and
     after.
 
     Returns: the pictures, and rows with the number of boxes of each related class in a picture.
     """
-    from chronograd.detect.annotating import drawn
+    from chronograd.detect.annotating import DetectedObject, drawn
     from chronograd.detect.pictures import resized
     from chronograd.figure import png_base64
     from chronograd.train import annotating
-    from chronograd.train.detection import detector_of
 
-    networks = {one.arm.known["stage"]: detector_of(one.run) for one in trained if one.seed == 0}
+    runs = {one.arm.known["stage"]: one.run for one in trained if one.seed == 0}
     data = next(one.run.job().data for one in trained if one.arm.known["stage"] == TUNED)
     annotated = datasets.load(data).annotated
     assert annotated is not None
@@ -161,12 +173,23 @@ def _pictures(trained: Sequence[Trained], related: Sequence[str]) -> tuple[dict[
         truth = annotating.in_pixels(small, annotating.true_boxes(image.objects), related)
         shown[f"{name}/as annotated"] = png_base64(drawn(small, truth, with_scores=False))
         for stage in (ALL, TUNED):
-            network, names, side = networks[stage]
-            found = annotating.in_pixels(small, annotating.find(network, picture, side), names)
+            detected = runner.derived(
+                runs[stage], f"objects in a picture of {name}", partial(_detected, runs[stage], picture, small)
+            )
+            found = [DetectedObject(of, score, tuple(box)) for of, score, box in detected]
             shown[f"{name}/{stage}"] = png_base64(drawn(small, found))
             labels = [one.name for one in found]
             rows += [{"picture": name, "stage": stage, "name": of, "boxes": labels.count(of)} for of in related]
     return shown, rows
+
+
+def _detected(run: RunDir, picture_CHW: Tensor, shown_CHW: Tensor) -> list[list[Any]]:
+    """Return the objects that a run's network detects in a picture: name, score, and box in pixels of the shown picture."""
+    from chronograd.train import annotating
+    from chronograd.train.detection import detector_of
+
+    network, names, side = detector_of(run)
+    return [list(one) for one in annotating.in_pixels(shown_CHW, annotating.find(network, picture_CHW, side), names)]
 
 
 # -- results ------------------------------------------------------------------------------------------

@@ -1,0 +1,116 @@
+"""Finished runs of a study as small files, one for each, which can be committed.
+
+    finished/SIZE/ARM/seed-0.json     the job, the record, and the values that were computed from the weights
+
+A study continues from these files on another machine: their runs are restored without their weights, and not trained again.
+Nothing in a file names a folder of the machine: an absolute path is reduced to its last part.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chronograd.errors import FileFormatError, JobError
+from chronograd.files import write_json
+from chronograd.job import Job, resolved
+from chronograd.record import Record
+from chronograd.rundir import RunDir
+from chronograd.train.checkpoint_folder import list_checkpoints
+
+FORMAT, VERSION = "chronograd-finished-run", 1
+DERIVED = "derived.json"
+RESTORED = "restored_from"  # a key of the run's environment
+_FOLDERS = re.compile(r"(?<![\w.~-])/(?:[^\s:/]+/)+")
+
+
+def store(run: RunDir, path: Path) -> None:
+    """Write a finished run to a file."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "job": _of_work(run.job()),
+        "record": run.record().model_dump(mode="json"),
+        "derived": _read(run.path / DERIVED) if (run.path / DERIVED).exists() else {},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, portable(content))
+
+
+def restore(stored: Path, job: Job, path: Path) -> RunDir:
+    """Create the directory of a finished run from its file, without weights.
+
+    Raises: JobError if the file belongs to another job; the cluster may differ. FileFormatError if it is damaged.
+    """
+    content = _read(stored)
+    try:
+        if (content["format"], content["version"]) != (FORMAT, VERSION):
+            raise ValueError("another format or version")
+        own, record, derived = content["job"], Record.model_validate(content["record"]), dict(content["derived"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileFormatError(f"{stored} holds no finished run: {error}") from None
+    asked = portable(_of_work(job))
+    if own != asked:
+        different = ", ".join(key for key in sorted({*own, *asked}) if own.get(key) != asked.get(key))
+        raise JobError(
+            f"{stored} is of another job; these sections differ: {different}",
+            "remove the file to train this run again, or ask for the job that it states",
+        )
+    run = RunDir.create(job, {**record.provenance.environment, RESTORED: stored.name}, path)
+    write_json(path / DERIVED, derived)
+    run.save_record(record)
+    return run
+
+
+def has_weights(run: RunDir) -> bool:
+    return bool(list_checkpoints(run.checkpoints))
+
+
+def processor_elsewhere(run: RunDir) -> str:
+    """Return the processor of the machine that trained a restored run; nothing for a run of this machine."""
+    known = run.environment()
+    return str(known.get("processor", "unknown processor")) if RESTORED in known else ""
+
+
+def derived(run: RunDir, name: str, compute: Callable[[], Any]) -> Any:
+    """Return a value that needs the weights of a run, as plain data: computed once, then read from its directory."""
+    path = run.path / DERIVED
+    known = _read(path) if path.exists() else {}
+    if name not in known:
+        known[name] = compute()
+        write_json(path, known)
+    return known[name]
+
+
+def portable(value: Any) -> Any:
+    """Return plain data in which absolute paths are reduced to their last part.
+
+    >>> portable({"weights": "/home/me/weights/resnet20.th", "name": "voc:/tmp/discs", "per": "images/s", "rate": 0.1})
+    {'weights': 'resnet20.th', 'name': 'voc:discs', 'per': 'images/s', 'rate': 0.1}
+    """
+    match value:
+        case str():
+            return _FOLDERS.sub("", value)
+        case dict():
+            return {key: portable(one) for key, one in value.items()}
+        case list():
+            return [portable(one) for one in value]
+    return value
+
+
+def _of_work(job: Job) -> dict[str, Any]:
+    """Return the job as plain data without its cluster, which may differ between machines."""
+    return {key: value for key, value in resolved(job).items() if key != "cluster"}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"cannot read {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path} holds no mapping")
+    return content
