@@ -145,7 +145,7 @@ def test_declared_verb_of_another_package(packages: Path) -> None:
     assert python(packages, "-c", code).stdout == "5 True\n"
 
 
-def test_broken_package_is_named(packages: Path) -> None:
+def test_broken_package_is_reported(packages: Path) -> None:
     (packages / "my_verbs" / "__init__.py").write_text("import nothing_of_that_name")
     for words in (["-m", "chronograd", "--help"], ["-c", "import chronograd; chronograd.add_up"]):
         assert "mine adds 'mine' to chronograd.verbs, and it cannot be loaded" in python(packages, *words).stderr

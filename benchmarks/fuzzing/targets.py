@@ -38,6 +38,7 @@ from chronograd.predict.compute import Work
 from chronograd.predict.prediction import predict
 from chronograd.predict.speed import OPTIMUS_RESNET50
 from chronograd.predict.timeline import timeline_of_run
+from chronograd.quantities import record_answer
 from chronograd.record import Quantity, Record, subtract
 from chronograd.rundir import RunDir, StepFollower, list_runs, listing
 from chronograd.rundir.steps import StepLine
@@ -259,7 +260,7 @@ def use_record(record: Record) -> None:
     json.dumps(record.model_dump(mode="json"), allow_nan=False)
     assert Record.model_validate_json(text) == record
     [d.error for d in subtract(record, record)]
-    common.print_record(record)
+    common.show(record_answer(record), as_json=False)
 
 
 def use_summary(summary: Any) -> None:

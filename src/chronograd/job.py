@@ -128,8 +128,8 @@ class Data(_Section):
     sets.
     """
     normalisation: Literal["own", "imagenet", "signed", "unit", "raw"] = "own"
-    """Normalisation of pixels: `own` and `imagenet` subtract a mean and divide by a deviation, `signed` is −1…1, as many networks
-    trained by TensorFlow expect, `unit` is 0…1, `raw` 0…255.
+    """Normalisation of pixels: `own` and `imagenet` subtract a mean and divide by a deviation. `signed` is −1…1, which networks
+    trained by TensorFlow often expect; `unit` is 0…1, `raw` 0…255.
     """
     label_noise: float = Field(0.0, ge=0, le=1)
     """Fraction of training labels replaced by random labels, drawn from the distribution of all training labels."""

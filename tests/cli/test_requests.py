@@ -140,7 +140,7 @@ def test_a_launched_job_may_be_one_of_python() -> None:
         chronograd.launch("kubernetes", job, env=["A"])
 
 
-def test_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_argument_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     for line in ("plan", "plan batch", "launch slurm", "compare a", "launch status"):
         assert main(line.split()) == 2
         assert "Missing argument" in capsys.readouterr().err, line
