@@ -605,9 +605,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
-    """Read a job file as `load` does, but without running the code of its network: the file may come from anyone, such as that
-    of a run.
-    """
+    """Read a job file as `load` does, without running the code of its network: the file may come from anyone."""
     path = Path(path)
     if os.path.isdir(path):
         is_run = (path / "job.yaml").is_file()

@@ -44,9 +44,7 @@ class RankPlan:
 
 
 class Backend(Protocol):
-    """The interface of a file of this folder. `NEEDED` are the packages that it needs; the extra of the first installs
-    them all.
-    """
+    """The interface of a file of this folder. `NEEDED`: the packages that it needs; the extra of the first has all."""
 
     NEEDED: tuple[str, ...]
 

@@ -216,9 +216,7 @@ def images_per_class(dataset: Dataset) -> tuple[list[float], list[int]]:
 
 
 def sample_images(dataset: Dataset) -> list[SampleImages]:
-    """Return the first training images of the first two classes that have any. If labels are probabilities, the largest
-    decides.
-    """
+    """Return the first training images of two classes. If labels are probabilities, the largest one decides."""
     import torch
 
     labels_N = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels.argmax(dim=1)

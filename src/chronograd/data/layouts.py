@@ -333,9 +333,7 @@ def _kaggle_truth(path: Path) -> dict[str, str]:
 
 
 def _devkit_truth(folder: Path) -> dict[str, str]:
-    """Read the development kit: line i of the ground truth is the ILSVRC2012_ID of image i; meta.mat has the WordNet id
-    of each.
-    """
+    """Read the development kit: a line of the ground truth is a class number; meta.mat has its WordNet id."""
     from scipy.io import loadmat
 
     try:

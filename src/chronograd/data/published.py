@@ -1,6 +1,4 @@
-"""Published sets of small images: digits inside scikit-learn, and sets that torchvision downloads. Also the card of any
-data set and the folder of all data.
-"""
+"""Published sets of small images, inside scikit-learn or from torchvision; the card of any set; the data folder."""
 
 from __future__ import annotations
 
@@ -150,9 +148,7 @@ def _read_torchvision(name: str) -> Arrays:
 
 
 def _channels_first(images: Any) -> Integers:
-    """Put channels first: torchvision's grey images are a tensor without a channel axis, its colour images an array
-    with it last.
-    """
+    """Put channels first. torchvision's grey images have no channel axis; its colour images have it last."""
     pixels = np.asarray(images)
     return pixels[:, None] if pixels.ndim == 3 else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 

@@ -165,9 +165,7 @@ def save_episode(run: RunDir, job: Job, agent: Agent, lines: StepWriter) -> None
 def evaluated(
     agent: Agent, scored: list[Environment], job: Job, lines: StepWriter, step: int, blind: set[str]
 ) -> list[float]:
-    """Return the returns of an evaluation. Write a note about layers whose ReLUs were all 0, unless they are already in
-    `blind`.
-    """
+    """Return the returns of an evaluation. Write a note about dead ReLU layers that are not in `blind` yet."""
     assert job.reinforcement is not None
     with dead_relus(agent.network) if isinstance(agent, DQN) else nullcontext(set[str]()) as dead:
         returns = evaluate(agent, scored, job.reinforcement, job.training.seed)

@@ -140,9 +140,7 @@ def find(lines: Mapping[int, Sequence[StepLine]], events: Mapping[int, Sequence[
 
 
 def _time_s(lines: Sequence[StepLine], is_first: bool) -> float:
-    """Return the time of a step on its slowest rank. In the first step of an epoch the others wait for the rank that evaluated
-    and saved.
-    """
+    """Return the time of a step on its slowest rank. In an epoch's first step the others wait for rank 0's evaluation."""
     times = [_own_time_s(line) for line in lines]
     return min(times) if is_first else max(times)
 

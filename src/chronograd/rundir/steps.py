@@ -327,9 +327,7 @@ _EVENTS: tuple[type[Line], ...] = (
 
 
 class _Field(NamedTuple):
-    """The valid values of a field: values of these types, numbers from `least` to below `most`. `null`: the value that null is
-    read as.
-    """
+    """The valid values of a field: types, and numbers from `least` to below `most`. Null is read as `null`."""
 
     types: tuple[type, ...]
     least: float
@@ -639,9 +637,7 @@ def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: in
 
 
 def _ends_of_attempts(lines: Sequence[Line]) -> dict[int, int]:
-    """Return, for each attempt of an agent, the step from which a later one continued. Empty for other runs; omits the last
-    attempt.
-    """
+    """Return for each attempt of an agent but the last the step from which a later one continued; else nothing."""
     if not any(isinstance(line, StepLine) and line.num_steps is not None for line in lines):
         return {}
     ends: dict[int, int] = {}
@@ -704,9 +700,7 @@ def _parse(path: Path) -> tuple[list[Line], int]:
 
 
 class StepFollower:
-    """A reader of a steps file that is still being written. It returns each complete new line once; earlier lines only on
-    request.
-    """
+    """A reader of a steps file that is still written: each new line once; earlier lines only on request."""
 
     def __init__(self, path: Path, is_from_start: bool = False) -> None:
         self._path = path

@@ -68,9 +68,7 @@ def _on_meta(job: Job, card: DatasetCard) -> torch.nn.Module:
 
 
 def check_initial_weights(job: Job, card: DatasetCard, path: Path) -> None:
-    """Raise InputError unless a safetensors file has the tensors of the job's network, by name and shape. Reads only
-    its header.
-    """
+    """Raise InputError unless a safetensors file has the tensors of the job's network. Reads only its header."""
     from safetensors import SafetensorError, safe_open
 
     door.check(path, "a safetensors file of initial weights")

@@ -59,9 +59,7 @@ def _place(step: TrainingStep) -> dict[str, Any]:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the optimizer's state as flat tensors, and its values that are not tensors. Groups are left out: they
-    follow from the job.
-    """
+    """Return an optimizer's state: flat tensors, and other values. Groups are left out: they follow from the job."""
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, Any] = {}
     for index, values in optimizer.state_dict()["state"].items():

@@ -118,9 +118,7 @@ def _check_images(job: Job, whose: str, hint: str) -> None:
 
 
 def _with_weights(job: Job, weights: str, card: DatasetCard) -> tuple[torch.nn.Module, str]:
-    """Return a network in evaluation mode with exactly these weights, and their description. Raises InputError if its
-    head has others.
-    """
+    """Return a network in evaluation mode with these weights, and their source. Raises InputError for another head."""
     torch.manual_seed(job.training.seed)
     network, loaded = network_with(job, weights, card.shape, card.num_classes)
     if loaded.fresh:

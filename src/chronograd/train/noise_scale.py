@@ -69,9 +69,7 @@ class GradientNoise:
         self.found["noise_scale_s"] = self._seconds
 
     def _note(self, parameter: torch.Tensor) -> None:
-        """Take the norm of a gradient of this rank before it is sent. With accumulation, the last call has the sum of
-        all parts.
-        """
+        """Take the norm of a gradient before it is sent. With accumulation, the last call has the sum of all parts."""
         start = time.perf_counter()
         assert parameter.grad is not None
         self._own[id(parameter)] = _square(parameter.grad)

@@ -105,9 +105,7 @@ def _put_tokens(record: Record, job: Job) -> None:
 
 
 def header(run: RunDir, job: Job, first: StepLog, title: str) -> Record:
-    """Return a measured record without quantities: the job, its hardware and software as rank 0 and the environment
-    report them.
-    """
+    """Return a measured record without quantities: the job, and what rank 0 and the environment report."""
     environment = run.environment()
     start = first.last(Start)
     return Record(

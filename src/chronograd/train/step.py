@@ -236,9 +236,7 @@ class TrainingStep:
             self._seen, self._targets = seen, targets
 
     def loss_on(self, samples: slice) -> torch.Tensor:
-        """Return the mean loss on some of this rank's samples, with all their copies. Runs the plain network: not
-        compiled, no averaging.
-        """
+        """Return the mean loss on some of this rank's samples, with all copies, by the plain network: no averaging."""
         copies = self.training.augmentation.copies
         seen, targets = (
             t.view(copies, -1, *t.shape[1:])[:, samples].flatten(0, 1) if copies > 1 else t[samples]
@@ -344,9 +342,7 @@ def autocast(training: Training, device: torch.device) -> AbstractContextManager
 
 
 def classes_of(labels: torch.Tensor) -> torch.Tensor:
-    """Return the class of each sample: the likeliest if labels are probabilities. Text has no classes and is drawn as
-    one class.
-    """
+    """Return the class of each sample, the likeliest if labels are probabilities. Text counts as one class."""
     if labels.ndim == 1:
         return labels
     return labels.argmax(1) if labels.is_floating_point() else torch.zeros(len(labels), dtype=torch.int64)

@@ -122,9 +122,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def waiting(self, collective: str, is_counted: bool = True) -> Iterator[None]:
-        """Record that this rank waits for the others within this context. Collectives that ranks do not enter equally
-        often are not counted.
-        """
+        """Record that this rank waits for the others. Do not count collectives that ranks enter unequally often."""
         if self._memory is None:
             yield
             return

@@ -122,9 +122,7 @@ def _start(
 
 
 def _write_what_if(step: TrainingStep, place: RankContext, lines: StepWriter) -> None:
-    """Time steps without averaging, after all steps are done and saved. Left out: communicators that count backward
-    passes, and a run with nothing left to do.
-    """
+    """Time steps without averaging, after all are done and saved, if the communicator can repeat a backward pass."""
     if not place.exchange.is_repeatable or not step.rank_samples:
         return
     place.exchange.wait(place)

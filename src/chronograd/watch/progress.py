@@ -122,9 +122,7 @@ class RunLines:
 
 
 class LiveRun:
-    """A follower of a run. `poll` reads new lines, `figures` returns the current figures; `notes` are those from the last
-    `poll`.
-    """
+    """A follower of a run. `poll` reads new lines and sets `notes`; `figures` returns the current figures."""
 
     def __init__(self, run: RunDir, clock: Callable[[], float] = time.monotonic) -> None:
         self.run = run

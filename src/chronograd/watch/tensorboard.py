@@ -164,9 +164,7 @@ class RunEvents:
         self._write_of_run()
 
     def _write_of_run(self) -> None:
-        """Write steps without a gap, each followed by the end of its epoch. An attempt may start at any step, and a line of an
-        agent has many.
-        """
+        """Write steps without a gap, each with the end of its epoch. An attempt may start at any step."""
         while self._waiting:
             step = min(self._waiting)
             own = list(self._waiting[step].values())
@@ -238,9 +236,7 @@ def _retire(path: Path) -> None:
 
 
 def _later(folder: Path) -> float:
-    """Return a time that is now, but later than the names there: TensorBoard reads them in order, and clocks may be set
-    back.
-    """
+    """Return a time that is now, but later than the names there: TensorBoard reads in order; clocks may be set back."""
     named = [".".join(path.name.split(".")[3:5]) for path in folder.glob(f"events.out.tfevents.*{_SUFFIX}")]
     return max([time.time(), *(float(name) + 1e-6 for name in named)])
 

@@ -93,9 +93,7 @@ class Screen:
 
 
 def follow(whole: RunDir, console: Console) -> None:
-    """Show a run, or its current seed, until it has a record. Raises RunError if a rank failed and none was restarted for a
-    while.
-    """
+    """Show a run, or its current seed, until it has a record. Raises RunError if a failed rank is not restarted."""
     failed_at: float | None = None
     with Screen(console, SAY_EVERY_S) as screen:
         while not whole.is_finished:

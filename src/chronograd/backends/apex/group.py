@@ -171,9 +171,7 @@ class ApexGroup:
         self._saving = self.learners[0].save.remote(progress), progress
 
     def wait_for_checkpoint(self) -> None:
-        """Wait until the last checkpoint is written, by another learner if that one died. Raises RunError if it could
-        not be written.
-        """
+        """Wait until the last checkpoint is written, by another learner if that one died. Raises RunError."""
         ray = ray_module()
         while self._saving is not None:
             call, progress = self._saving
@@ -224,9 +222,7 @@ class ApexGroup:
         return due - ledger.written_off - ledger.updates_handed
 
     def _found_nothing(self, until_steps: int) -> None:
-        """Handle an empty draw of a learner: let actors continue though it is behind. If all have made their steps, do
-        not wait for it.
-        """
+        """Handle a learner's empty draw: let actors go on although it is behind; if all steps are made, do not wait for it."""
         if self.ledger.steps_handed < until_steps:
             ahead = self.ledger.steps_handed + self.active * self._layout.block
             self._refill_until = max(self._refill_until, ahead)

@@ -212,9 +212,7 @@ class _Run:
         return epsilon_at(self._settings, step, 0)
 
     def _write_line(self, reports: Sequence[Report], seconds: float, since: float) -> bool:
-        """Write one line for all work since the last one. Lines are about steps, so return False and write none if
-        nobody acted.
-        """
+        """Write one line for all work since the last one. Lines are about steps: return False if nobody acted."""
         acted = sum(int(r.more.get("steps", r.amount if r.role == "actor" else 0)) for r in reports)
         learned = [r for r in reports if r.role == "learner" and "loss" in r.more]
         if not acted:

@@ -107,9 +107,7 @@ class Outliers:
         self._count = 0
 
     def is_one(self, loss: float) -> bool:
-        """Return whether a loss is an outlier. Every finite loss updates the running mean and variance, so that they
-        can follow a rise.
-        """
+        """Return whether a loss is an outlier. Every finite loss updates mean and variance, which can follow a rise."""
         if not np.isfinite(loss):
             return True
         apart = loss - self._mean

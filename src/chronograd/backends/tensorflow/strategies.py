@@ -111,9 +111,7 @@ def join(job: Job) -> Ranks:
 
 
 def _set_threads(threads: int, replicas: int) -> None:
-    """Set the threads. Logical devices of a process share one pool; with one thread an operator runs in the thread that
-    starts it.
-    """
+    """Set the threads. Devices share one pool; with one thread an operator runs in the thread that starts it."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads if threads == 1 else threads * replicas)

@@ -42,9 +42,7 @@ def time_steps(step: TensorFlowStep, timing: Timing, write: Callable[[Line], Non
 
 
 def _round(step: TensorFlowStep, index: int) -> tuple[float, dict[str, Any], dict[str, Any] | None]:
-    """Return the step time; seconds by part; and, with several replicas, the same for forward and backward without
-    communication.
-    """
+    """Return the step time, seconds by part, and with several replicas the parts without communication."""
     step.ranks.wait()  # as after a joint step, because the following parts run on each rank alone
     input_s, arrays = _timed(lambda: step.gather(index))
     transfer_s, batch = _timed(lambda: step.transfer(arrays))
