@@ -575,10 +575,7 @@ def check_backend(job: Job) -> None:
 
 
 def from_dict(data: Any, where: str = "job") -> Job:
-    """Return a validated job.
-
-    Raises: JobError that lists each wrong field with its value and similar names.
-    """
+    """Return a validated job. Raises JobError that lists each wrong field with its value and similar names."""
     if not isinstance(data, dict):
         raise JobError(f"{where} must be a mapping of keys to values, got {shown(data)}", _EXAMPLE)
     try:

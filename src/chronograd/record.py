@@ -517,10 +517,7 @@ class Record(BaseModel):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:
-        """Read a record file, or `record.json` of a run directory.
-
-        Raises: FileFormatError with the first error.
-        """
+        """Read a record file, or `record.json` of a run directory. Raises FileFormatError with the first error."""
         path = Path(path)
         if os.path.isdir(path):
             path = path / "record.json"

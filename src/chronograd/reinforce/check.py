@@ -25,10 +25,7 @@ _TRAINING = ("recipe", "epochs", "batch", "seed", "optimizer", "learning_rate", 
 
 
 def check_agent(job: Job) -> None:
-    """Build the environment and, without allocating memory, the network.
-
-    Raises: InputError, MissingExtraError.
-    """
+    """Build the environment and, without allocating memory, the network. Raises InputError, MissingExtraError."""
     agent = job.reinforcement
     assert agent is not None
     if job.backend != "single" or job.cluster.count != 1:

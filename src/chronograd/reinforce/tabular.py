@@ -94,10 +94,7 @@ class QTable:
 
 
 def edges(options: dict[str, Any], space: Space) -> list[np.ndarray]:
-    """Return the inner edges of the bins of each number.
-
-    Raises: InputError for options that do not fit the environment.
-    """
+    """Return the inner edges of the bins of each number. Raises InputError for options that do not fit the environment."""
     count = int(np.prod(space.shape))
     unknown = options.keys() - {"bins", "low", "high"}
     given = {name: options.get(name) for name in ("bins", "low", "high")}

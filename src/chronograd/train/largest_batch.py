@@ -45,10 +45,7 @@ _OUT_OF_MEMORY = (
 
 
 def probe(job: Job, batch: int, limit_bytes: int | None = None) -> Probe:
-    """Run two steps with `batch` samples in a separate process.
-
-    Raises: RunError if it fails for another reason than memory.
-    """
+    """Run two steps with `batch` samples in a separate process. Raises RunError if it fails for another reason than memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.json"
         path.write_text(json.dumps(resolved(_one_batch(job, batch))))

@@ -38,10 +38,7 @@ from chronograd.words import how_many
 def main(
     argv: Sequence[str] | None = None, communicator_of: Callable[[Job, int], Communicator] = communicator_of
 ) -> int:
-    """Run one rank. Return its exit status.
-
-    `communicator_of` returns the communicator that averages a job's gradients.
-    """
+    """Run one rank. Return its exit status. `communicator_of` returns the communicator that averages a job's gradients."""
 
     def process_group(work: Callable[..., None], run: RunDir, job: Job, *asked: Measuring) -> None:
         place = rank_context_from_environment(job, communicator_of)

@@ -72,10 +72,7 @@ class Replay(Protocol):
         """Store transitions. Those without priorities are drawn first."""
 
     def sample(self, batch: int, rng: np.random.Generator) -> Minibatch:
-        """Draw with replacement.
-
-        Raises: InputError if the replay is empty.
-        """
+        """Draw with replacement. Raises InputError if the replay is empty."""
 
     def update(self, indices: Indices, priorities: Array) -> None:
         """Set new priorities of drawn transitions."""
