@@ -8,7 +8,7 @@ report their exposed communication, to check it. `chronograd.bench.scaling` runs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from chronograd.answer import Answer
@@ -22,6 +22,7 @@ from chronograd.predict.setting import setting_of
 from chronograd.record import Record, ScalingRow
 from chronograd.trace import Trace
 from chronograd.units import seconds
+from chronograd.words import listed
 
 Scaling = Literal["strong", "weak"]
 SCALINGS: tuple[Scaling, ...] = ("strong", "weak")
@@ -248,15 +249,40 @@ def predict_scaling(
     Raises: InputError for another scaling or no counts; JobError if a rank would have no sample.
     """
     check_scaling(worlds, [scaling])
-    sections, tables = [], []
+    sections, tables, notes = [], [], list[str]()
     for job in jobs:
         ladder = Ladder(job, trace, samples)
-        points = ladder.predicted(worlds, scaling, model=model)
+        waits: dict[tuple[int, int], str] = {}
+        points = ladder.predicted(worlds, scaling, model=_noting(model, waits))
         title = f"{scaling.capitalize()} scaling of {trace.network} on {job.cluster.device}"
         rows = [_predicted_row(ladder.at(point.world, scaling), point) for point in points]
         sections.append(throughput_section(title, [point.model_dump() for point in points], with_communication=True))
-        tables.append(PredictedScaling(trace.network, job.cluster.device, scaling, rows))
-    return Answer(f"{scaling} scaling", sections=sections, result=tables if len(tables) > 1 else tables[0])
+        keys = [(there.cluster.count, there.training.batch) for there in (ladder.at(n, scaling) for n in worlds)]
+        limited = [
+            f"{listed([str(key[0]) for key in keys if waits.get(key) == note])} × {job.cluster.device}: {note}"
+            for note in dict.fromkeys(waits[key] for key in keys if key in waits)
+        ]
+        notes += limited
+        tables.append(PredictedScaling(trace.network, job.cluster.device, scaling, rows, limited))
+    if any("limited by its input" in note for note in notes):
+        notes.append("computation is the whole step of one device, including the wait for its host")
+    result = tables if len(tables) > 1 else tables[0]
+    return Answer(f"{scaling} scaling", sections=sections, notes=notes, result=result)
+
+
+def _noting(model: StepModel, waits: dict[tuple[int, int], str]) -> StepModel:
+    """Return the model with an input speed that also stores its notes, by number of ranks and global batch."""
+    pace = model.paced
+    if pace is None:
+        return model
+
+    def paced(job: Job, step_s: float) -> tuple[Job, str] | None:
+        limited = pace(job, step_s)
+        if limited is not None:
+            waits[job.cluster.count, job.training.batch] = limited[1]
+        return limited
+
+    return replace(model, paced=paced)
 
 
 def _predicted_row(job: Job, point: ScalingRow) -> PredictedRanks:

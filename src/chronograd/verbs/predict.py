@@ -18,7 +18,7 @@ from chronograd.verbs.screen import waiting
 if TYPE_CHECKING:
     from chronograd.answer import Answer
     from chronograd.ask import Asked
-    from chronograd.compare.scaling import PredictedScaling, Scaling
+    from chronograd.compare.scaling import PredictedScaling
     from chronograd.job import Job
     from chronograd.predict.carrying import Shown
     from chronograd.predict.prediction import Pace, StepModel
@@ -230,47 +230,18 @@ class PredictScaling(_OnDevices):
     """Numbers of devices."""
 
     def answer(self) -> Answer[PredictedScaling | list[PredictedScaling]]:
+        from chronograd.compare.scaling import predict_scaling
+        from chronograd.data.decoding import counted_input
+
         asked = self.asked(can_download=True)
         if asked.job.mode == "inference":
             raise InputError("in inference each device works by itself", "use `predict` without scaling")
         jobs = self.jobs(asked.job)
         with waiting("counting the work of the network"):
             trace = self.traced(jobs[0])
-        return scaled(trace, jobs, self.counts, self.kind, self.samples(asked, jobs[0]), self.step_model)
-
-
-def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Scaling, samples: int | None,
-           step_model: Callable[[Pace], StepModel]) -> Answer[PredictedScaling | list[PredictedScaling]]:  # fmt: skip
-    """Return the points of a scaling table, each with the input speed of its machines, and a note on each that waits for input."""
-    from chronograd.compare.scaling import Ladder, predict_scaling
-    from chronograd.data.decoding import counted_input
-    from chronograd.words import listed
-
-    waits: dict[tuple[str, int, int], str] = {}
-
-    def paced(job: Job, step_s: float) -> tuple[Job, str] | None:
-        limited = counted_input(job, step_s)
-        if limited is not None:
-            waits[job.cluster.device, job.cluster.count, job.training.batch] = limited[1]
-        return limited
-
-    answer = predict_scaling(trace, jobs, counts, scaling, samples, step_model(paced))
-    tables = answer.result if isinstance(answer.result, list) else [answer.result]
-    for i, job in enumerate(jobs):
-        settings = [Ladder(job).at(count, scaling) for count in counts]
-        keys = [(there.cluster.device, there.cluster.count, there.training.batch) for there in settings]
-        notes = dict.fromkeys(waits[key] for key in keys if key in waits)
-        tables[i] = replace(
-            tables[i],
-            notes=[
-                f"{listed([str(key[1]) for key in keys if waits.get(key) == note])} × {job.cluster.device}: {note}"
-                for note in notes
-            ],
+        return predict_scaling(
+            trace, jobs, self.counts, self.kind, self.samples(asked, jobs[0]), self.step_model(counted_input)
         )
-    notes_of_all = [note for table in tables for note in table.notes]
-    if any("limited by its input" in note for note in notes_of_all):
-        notes_of_all.append("computation is the whole step of one device, including the wait for its host")
-    return replace(answer, notes=notes_of_all, data=None, result=tables if len(tables) > 1 else tables[0])
 
 
 @dataclass(frozen=True, kw_only=True)
