@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import nn
 
 from chronograd.answer import Answer, Column, Section, Table
 from chronograd.count.layers import layers as counted_layers
@@ -23,7 +22,7 @@ from chronograd.measure.layer_clock import Key, PassTimes, product_seconds, time
 from chronograd.measure.layer_times import OUTSIDE, LayerTime, LayerTimes, Product
 from chronograd.models import registry
 from chronograd.predict.calibration import Calibration
-from chronograd.predict.compute import Work, operator_seconds, phase_seconds
+from chronograd.predict.compute import operator_seconds, phase_seconds
 from chronograd.predict.relatives import calibration_for
 from chronograd.trace import CONV_KINDS, Operator, Trace
 from chronograd.train.rank_context import RankContext, rank_context_from_environment
@@ -71,7 +70,11 @@ def _timed(
     times = _passes(job, operators, device, repeats, warmup)
     say("timing matrix products separately")
     products = _products_s(trace, operators, training.batch, device, AUTOCAST.get(training.precision, torch.float32))
-    predicted = {} if calibration is None else _predicted_s(trace, operators, training.batch, calibration)
+    predicted, pass_s = {}, None
+    if calibration is not None:
+        predicted = _predicted_s(trace, operators, training.batch, calibration)
+        seconds_each = operator_seconds(trace, training.batch, calibration)
+        pass_s = phase_seconds(trace, seconds_each, calibration)["forward"]
     described = {(row.name, row.call): row for row in counted_layers(trace, training.batch)}
     rows = []
     for key, synchronised_s in times.synchronised_s.items():
@@ -107,7 +110,7 @@ def _timed(
         synchronised=times.synchronised,
         unsynchronised=times.unsynchronised,
         layers=rows,
-        predicted_s=None if calibration is None else _pass_s(trace, training.batch, calibration),
+        predicted_s=pass_s,
         predicted_on=predicted_on,
         why_not=why_not,
         versions=environment.versions(),
@@ -138,7 +141,10 @@ def _passes(
         with torch.inference_mode(), autocast(training, device):
             network(inputs)
 
-    return time_passes(forward, _modules(network, operators), device, repeats, warmup)
+    # Modules that run operators themselves. Operators of the network itself belong to no layer.
+    modules = dict(network.named_modules(remove_duplicate=False))
+    own = {name: modules[name] for name, _ in operators if name and name in modules}
+    return time_passes(forward, own, device, repeats, warmup)
 
 
 def _launched(trace: Trace) -> dict[Key, list[int]]:
@@ -148,12 +154,6 @@ def _launched(trace: Trace) -> dict[Key, list[int]]:
         if op.phase == "forward" and op.kind != "view":
             operators[(op.module, op.call)].append(index)
     return dict(operators)
-
-
-def _modules(network: nn.Module, operators: Mapping[Key, Sequence[int]]) -> dict[str, nn.Module]:
-    """Return modules that run operators themselves. Operators of the network itself belong to no layer."""
-    modules = dict(network.named_modules(remove_duplicate=False))
-    return {name: modules[name] for name, _ in operators if name and name in modules}
 
 
 def product_of(op: Operator, trace: Trace, batch: int) -> Product | None:
@@ -232,11 +232,6 @@ def _predicted_s(
     for key, indices in operators.items():
         by_layer[key if key[0] else (OUTSIDE, 0)] += float(times[list(indices)].sum())
     return dict(by_layer)
-
-
-def _pass_s(trace: Trace, batch: int, calibration: Calibration) -> float:
-    """Return seconds of the whole forward pass: the device's work, or its launch by the host."""
-    return phase_seconds(trace, Work.on(trace, batch, calibration).seconds(calibration), calibration)["forward"]
 
 
 # -- the answer ------------------------------------------------------------------------------------

@@ -61,8 +61,13 @@ def measure_rounds(
             path = folder / side / f"round-{number}"
             if not is_run_dir(path):
                 say(f"round {number} of {rounds}: job {side.upper()}")
-                run = launched.measure(both[side], out=_aside(path), timing=timing)
-                _keep(run.path, path)
+                aside = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # until the run is finished
+                run = launched.measure(both[side], out=aside, timing=timing)
+                try:
+                    run.path.rename(path)
+                except OSError as error:  # another process did so first
+                    what = f"cannot rename {run.path} to {path}: {error.strerror}"
+                    raise RunError(what, "let only one command measure in this folder") from None
             records[side].append(RunDir.open(path).record())
     return Rounds(folder, records["a"], records["b"])
 
@@ -88,18 +93,3 @@ def _folder(out: PathLike | None, plan: Mapping[str, Any]) -> Path:
         what = " and ".join("the timing" if name == "timing" else f"job {name.upper()}" for name in different)
         raise JobError(f"{folder} has rounds with another {what}", "name another folder with --out")
     return folder
-
-
-def _aside(path: Path) -> Path:
-    """Return the folder of a run in progress: a new hidden folder next to its final place."""
-    return path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-
-
-def _keep(measured: Path, path: Path) -> None:
-    """Give a finished run its name. Raises RunError if another process did so first."""
-    try:
-        measured.rename(path)
-    except OSError as error:
-        raise RunError(
-            f"cannot rename {measured} to {path}: {error.strerror}", "let only one command measure in this folder"
-        ) from None

@@ -7,7 +7,6 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -32,19 +31,15 @@ def build() -> dict[str, Any]:
     """Return the build of this PyTorch without touching a GPU: a fork of a process that did cannot use CUDA."""
     settings = torch.__config__.show()
     blas = re.search(r"BLAS_INFO=(\w+)", settings)
+    of_numpy: Any = np.show_config(mode="dicts")
     return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda,
         "blas": blas[1] if blas else "",
         "vectors": torch.backends.cpu.get_cpu_capability(),
-        "numpy_blas": _numpy_blas(),
+        "numpy_blas": str(of_numpy.get("Build Dependencies", {}).get("blas", {}).get("name", "")),
         "openmp": _openmp(),
     }
-
-
-def _numpy_blas() -> str:
-    found: Any = np.show_config(mode="dicts")
-    return str(found.get("Build Dependencies", {}).get("blas", {}).get("name", ""))
 
 
 def _openmp() -> list[str]:
@@ -147,8 +142,7 @@ def all_reduce(rank: int, world: int, meeting: str, seconds: float = 0.5) -> dic
 
 def _timed(num_bytes: int) -> float:
     message = torch.ones(num_bytes // 4)
-    call: Callable[[], Any] = partial(dist.all_reduce, message)
     dist.barrier()
     start = time.perf_counter()
-    call()
+    dist.all_reduce(message)
     return time.perf_counter() - start

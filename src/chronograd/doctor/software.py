@@ -6,10 +6,9 @@ import importlib.metadata
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from chronograd.backends import registry
 from chronograd.backends.horovod import build as horovod_build
@@ -17,9 +16,6 @@ from chronograd.doctor.finding import Finding, judged
 from chronograd.errors import install_command
 from chronograd.measure import environment
 from chronograd.measure.environment import version_of
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 PACKAGE = "chronograd"
 
@@ -73,14 +69,11 @@ def conflicts(names: Sequence[str]) -> tuple[list[Conflict], int]:
         for requirement in needed:
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 waiting.append(requirement.name)
-                found += _broken(name, owner.version, requirement)
+                installed = version_of(requirement.name)
+                if not installed or not requirement.specifier.contains(installed, prereleases=True):
+                    needs = f"{requirement.name}{requirement.specifier}"
+                    found.append(Conflict(name, owner.version, needs, installed))
     return found, len(seen)
-
-
-def _broken(owner: str, owner_version: str, requirement: Requirement) -> Iterable[Conflict]:
-    installed = version_of(requirement.name)
-    if not installed or not requirement.specifier.contains(installed, prereleases=True):
-        yield Conflict(owner, owner_version, f"{requirement.name}{requirement.specifier}", installed)
 
 
 def versions() -> list[Finding]:

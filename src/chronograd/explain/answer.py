@@ -47,7 +47,9 @@ def explain(paths: Sequence[Path]) -> Answer[Explanation | list[Account]]:
         return Answer("Why it is not faster", sections=sections, result=accounts)
     of_agents = [answer for path in paths if (answer := agents.answer_of(path)) is not None]
     if of_agents and len(of_agents) == len(paths):
-        return of_agents[0] if len(paths) == 1 else _joined(paths, of_agents)
+        named = zip(paths, of_agents, strict=True)
+        joined = [replace(answer, sections=under(path.name, answer.sections)) for path, answer in named]
+        return of_agents[0] if len(paths) == 1 else join("Why they are not faster", joined)
     explained = explanation.explain(paths)
     sections = [_causes(explained.runs[-1], _legend(explained.runs))]
     if explained.compared:
@@ -64,15 +66,6 @@ def explain(paths: Sequence[Path]) -> Answer[Explanation | list[Account]]:
     ]
     sections += [_split(explained.runs), *_others(explained.runs[-1])]
     return Answer("Why it is not faster", sections=sections, notes=notes, result=explained)
-
-
-def _joined(paths: Sequence[Path], answers: Sequence[Answer]) -> Answer:
-    """Join the answers of several agents, each section with the name of its run."""
-    named = zip(paths, answers, strict=True)
-    return join(
-        "Why they are not faster",
-        [replace(answer, sections=under(path.name, answer.sections)) for path, answer in named],
-    )
 
 
 def disturbances(path: Path) -> str:

@@ -29,7 +29,7 @@ import numpy as np
 
 from chronograd.errors import ChronogradError, FileFormatError
 from chronograd.explain import trace_file
-from chronograd.explain.device_time import MAX_KERNELS, Activity, DeviceTime, device_time, is_communication, is_waiting
+from chronograd.explain.device_time import MAX_KERNELS, Activity, device_time, is_communication, is_waiting
 from chronograd.explain.evidence import Evidence, Rank
 from chronograd.explain.intervals import Intervals
 from chronograd.files import without_collection
@@ -274,22 +274,19 @@ def _of_device(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) 
     edges = _edges(events.calls, computing or kernels, steps, activity.span) if kernels else np.array(activity.span)
     lows, highs = edges[:-1], edges[1:]
     parts_K = {name: np.maximum(0.0, value) / 1e6 for name, value in activity.parts(lows, highs).items()}
-    summary = device_time(_device_name(trace, device), activity, [(e.name, e.end - e.start) for e in kernels])
+    name = _device_name(trace, device)
+    busiest = f"{name}, the busiest of {len(by_device)} in the trace".lstrip(", ") if len(by_device) > 1 else name
+    summary = device_time(busiest, activity, [(e.name, e.end - e.start) for e in kernels])
     return Rank(
         (highs - lows) / 1e6,
         parts_K["input"],
         parts_K["exposed"],
         _parts(events, main, lows, highs),
-        start=_start(trace, "cuda", summary.name),
+        start=_start(trace, "cuda", name),
         launch_s=parts_K["launching"] + parts_K["synchronizing"],
         copies_s=parts_K["copies"],
-        device=_of_several(summary, len(by_device)),
+        device=summary,
     )
-
-
-def _of_several(summary: DeviceTime, num_devices: int) -> DeviceTime:
-    busiest = f"{summary.name}, the busiest of {num_devices} in the trace".lstrip(", ")
-    return replace(summary, name=busiest) if num_devices > 1 else summary
 
 
 def _edges(

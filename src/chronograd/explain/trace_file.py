@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -172,7 +173,7 @@ def distinguished(names: Sequence[str], width: int = 60) -> list[str]:
 def _cut(name: str, others: Sequence[str], width: int) -> str:
     if len(name) <= width:
         return name
-    alike = max((_common_prefix_length(name, other) for other in others), default=0)
+    alike = max((len(os.path.commonprefix([name, other])) for other in others), default=0)  # noqa: RUF071
     if alike < width - 1:
         return f"{name[: width - 1]}…"
     head = 2 * width // 5
@@ -180,9 +181,3 @@ def _cut(name: str, others: Sequence[str], width: int) -> str:
     rest = name[at:]
     room = width - head - 2
     return f"{name[:head]}…{rest if len(rest) <= room + 1 else rest[:room] + '…'}"
-
-
-def _common_prefix_length(one: str, other: str) -> int:
-    """Return the number of letters before two names differ."""
-    differs = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differs, min(len(one), len(other)))

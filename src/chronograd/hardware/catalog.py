@@ -379,16 +379,14 @@ def _priced_device(name: str) -> Device | None:
 @functools.cache
 def _devices() -> dict[str, Device]:
     fitted = {path.name: path for path in _files("calibrations", ".toml")}
-    return {
-        path.name.removesuffix(".toml"): _with_calibration(_read_device(path), fitted.get(path.name))
-        for path in _files("devices", ".toml")
-    }
-
-
-def _with_calibration(device: Device, path: Traversable | None) -> Device:
-    if path is None:
-        return device
-    return device.model_copy(update={"calibration": tomllib.loads(path.read_text(encoding="utf-8"))})
+    found = {}
+    for path in _files("devices", ".toml"):
+        own = _read_device(path)
+        if path.name in fitted:
+            calibration = tomllib.loads(fitted[path.name].read_text(encoding="utf-8"))
+            own = own.model_copy(update={"calibration": calibration})
+        found[path.name.removesuffix(".toml")] = own
+    return found
 
 
 @functools.cache

@@ -132,8 +132,11 @@ class Near:
         compiled = _toggled(bool(self.job.training.compile), "compile", "compiled", "not compiled")
         own = self.job.images_per_rank
         smaller = [2**k for k in range(11) if own <= SMALLER_BATCH * 2**k < SMALLER_BATCH * own] if with_batches else []
+        cards = [
+            ([card.name], [f"cluster.device={card.name}"]) for card in catalog.variants(self.job.cluster.device)[1:]
+        ]
         options = [
-            *self._options([*self.precisions(), layout, compiled, *self._cards()]),
+            *self._options([*self.precisions(), layout, compiled, *cards]),
             *_nearest(rate, list(self._options([self._batch(size) for size in smaller]))),
             *self._options([([*a, *b], [*c, *d]) for a, c in self.precisions() for b, d in (layout, compiled)]),
         ]
@@ -159,11 +162,6 @@ class Near:
             return worth, None
         words = [word for option in together for word in option.words]
         return worth, next(self._options([(words, [change for one in together for change in one.changes])]), None)
-
-    def _cards(self) -> list[tuple[list[str], list[str]]]:
-        """Return the other cards that the device's name may mean."""
-        others = catalog.variants(self.job.cluster.device)[1:]
-        return [([card.name], [f"cluster.device={card.name}"]) for card in others]
 
     def _batches(self) -> list[tuple[list[str], list[str]]]:
         own = self.job.images_per_rank

@@ -153,7 +153,8 @@ def advice_lines(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequen
         f"{seconds(3600 * chosen.hours)} ({limits_of(chosen.hours_interval, seconds, 3600)}) and "
         f"{dollars(chosen.dollars)} ({limits_of(chosen.dollars_interval, dollars)})"
     )
-    how = f"{_name(chosen)}, at batch {chosen.batch_per_device} each in {shown.way(chosen)}{_reduced(chosen)}"
+    reduced = "" if chosen.algorithm == "ring" else f" with {chosen.algorithm.replace('_', ' ')} all-reduce"
+    how = f"{_name(chosen)}, at batch {chosen.batch_per_device} each in {shown.way(chosen)}{reduced}"
     probability = f"{chance(chosen.probability)} probability" if has_limits(choices) else ""
     if choices.effort.reached is None:
         first = [
@@ -196,10 +197,6 @@ def _missed(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequence[st
     limits += [f"budget of {dollars(budget)}"] if budget is not None else []
     lines += [f"a {limit} would be enough, with the other limit unchanged" for limit in limits]
     return [*lines, assumed_line(choices, plan, best, assumed), *grounds(choices, plan, best)]
-
-
-def _reduced(row: RunOption) -> str:
-    return "" if row.algorithm == "ring" else f" with {row.algorithm.replace('_', ' ')} all-reduce"
 
 
 def options_line(options: PlanOptions[RunOption]) -> str:

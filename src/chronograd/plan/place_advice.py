@@ -60,7 +60,7 @@ def place_sections(
     table = Table.of(
         rows,
         (
-            Column("at", _at),
+            Column("at", lambda r: f"{r.cloud} {r.region or ''}".rstrip()),
             Column("rent", lambda r: f"{_nodes(r)}{' spot' * (r.prices == 'spot')}"),
             Column("devices", shown.devices),
             Column("time", "hours", format=short_time),
@@ -150,10 +150,6 @@ def beside(chosen: RunOption, others: Sequence[RunOption]) -> str:
         f"the {'cheapest in the table' if is_cheaper else 'next best'}, {_where(other)}, takes {short_time(other.hours)} and "
         f"costs {dollars(other.dollars)}, {more}"
     )
-
-
-def _at(row: RunOption) -> str:
-    return f"{row.cloud} {row.region or ''}".rstrip()
 
 
 def _where(row: RunOption) -> str:

@@ -80,7 +80,12 @@ def shown_of(
         shown, own = shown_by(trace, measured, traced), _job_of(measured)
 
         def of_record(job: Job) -> Shown:
-            _check_same_network(job, own)
+            if job.network.options != own.network.options:  # another network, with other prediction errors
+                raise InputError(
+                    f"the record is of {own.network.name} with network.options {own.network.options}, and the job has "
+                    f"{job.network.options}",
+                    "give a record of the same network",
+                )
             return shown
 
         return of_record
@@ -181,13 +186,3 @@ def shown_by(trace: Trace, record: Record, traced: Callable[[Job], Trace] | None
 
 def _job_of(record: Record) -> Job:
     return from_dict(record.job.model_dump(), record.title)
-
-
-def _check_same_network(job: Job, measured: Job) -> None:
-    """Raise InputError if the options differ: they make another network, with other prediction errors."""
-    own, asked = measured.network.options, job.network.options
-    if own != asked:
-        raise InputError(
-            f"the record is of {measured.network.name} with network.options {own}, and the job has {asked}",
-            "give a record of the same network",
-        )

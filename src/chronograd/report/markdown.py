@@ -88,12 +88,8 @@ def below(section: Section) -> list[str]:
 
 def table(data: Table) -> str:
     rule = ["---:" if i in data.right else "---" for i in range(len(data.columns))]
-    rows = [[_cell(cell) for cell in row] for row in (data.columns, *data.rows)]
+    rows = [[markdown(cell).replace("\n", "<br>") for cell in row] for row in (data.columns, *data.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
-
-
-def _cell(text: str) -> str:
-    return markdown(text).replace("\n", "<br>")
 
 
 def heading(text: str) -> str:

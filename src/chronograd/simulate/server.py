@@ -225,7 +225,8 @@ def _record(served: Served, level: _Level, at_knee: float, most: float | None, a
         low, high = (of(bound) for bound in level.bounds) if level.bounds else (None, None)
         record.put(name, Quantity(value=of(level.likely), unit=unit, low=low, high=high, source=source))
 
-    if _is_behind(served, level):
+    # More requests come than one thread can read: they are not refused, and wait longer and longer.
+    if level.rate / level.replicas * served.server.loop_s >= 1:
         reason = "more requests come than the server reads: latency grows without limit"
         record.quantities |= {name: Quantity.missing("s", reason) for name in ("latency_mean_s", *PERCENTILES)}
     else:
@@ -249,11 +250,6 @@ def _record(served: Served, level: _Level, at_knee: float, most: float | None, a
     )
     record.put("cost_usd_per_million_requests", cost)
     return record
-
-
-def _is_behind(served: Served, level: _Level) -> bool:
-    """Return whether more requests come than one thread can read: they are not refused, and wait longer and longer."""
-    return level.rate / level.replicas * served.server.loop_s >= 1
 
 
 def _rates_section(served: Served, levels: Sequence[_Level], records: Sequence[Record], asked: ServerDemand, most: float | None) -> Section:  # fmt: skip
