@@ -32,7 +32,7 @@ def in_other_words(name: str) -> str:
 
 
 def test_tensors_without_a_known_name_are_taken_in_order(tmp_path: Path) -> None:
-    """From another implementation of the same network, here with 7 classes and colour images. Another order is refused."""
+    """Weights of another implementation of the network, with 7 classes and colour images; another order is refused."""
     torch.manual_seed(1)
     source = build("resnet8", num_classes=7)
     content = {in_other_words(name): tensor for name, tensor in source.state_dict().items()}

@@ -27,7 +27,7 @@ def machine_that_holds(largest: int, tried: list[int]) -> object:
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 50, 96, 97, 100, 113, 500, 10_000])
 @pytest.mark.parametrize("start", [1, 100, 4000])
-def test_limit_is_found_from_any_prediction(largest: int, start: int) -> None:
+def test_limit_does_not_depend_on_the_prediction(largest: int, start: int) -> None:
     tried: list[int] = []
     edge = find_edge(machine_that_holds(largest, tried), start, max_probes=40)  # type: ignore[arg-type]
     assert edge.largest_ran is not None
