@@ -237,10 +237,11 @@ def _work(trace: Trace, batch: int, layer: CountedLayer, op: Operator, params: d
         per_group = a["in_channels"] // a["groups"]
         size = " × ".join(str(d) for d in layer.output_shape)
         lines.append(f"MACs = output {size} × in channels per group {per_group} × kernel {kernel} = {layer.macs:,}")
-    elif op.macs.at(batch):
+    elif macs := op.macs.at(batch):
         shapes = [list(trace.tensors[i].shape_at(batch)) for i in op.inputs]
         listed = ", ".join("×".join(str(d) for d in s) for s in shapes)
-        lines.append(f"MACs of {op.kind} of {listed} = {op.macs.at(batch):,}" + _others(op, layer, batch))
+        others = "" if layer.macs == macs else f"; with the layer's other products {layer.macs:,}"
+        lines.append(f"MACs of {op.kind} of {listed} = {macs:,}{others}")
     if layer.macs:
         lines.append(f"FLOPs = 2 × MACs = {layer.flops:,}")
     if params:
@@ -264,11 +265,6 @@ def _work(trace: Trace, batch: int, layer: CountedLayer, op: Operator, params: d
     return lines
 
 
-def _others(op: Operator, layer: CountedLayer, batch: int) -> str:
-    rest = layer.macs - op.macs.at(batch)
-    return f"; with the layer's other products {layer.macs:,}" if rest else ""
-
-
 def total_activations(trace: Trace, batch: int = 1) -> int:
     """Return the elements of the input and of the outputs of convolutions, linear layers, attention and pooling."""
     inputs = sum(trace.tensors[i].numel_at(batch) for i in trace.inputs)
@@ -288,32 +284,23 @@ def _is_global_pool(trace: Trace, op: Operator) -> bool:
     return op.kind == "reduction" and "Pool" in trace.modules.get(op.module, "")
 
 
-def _has_complex(trace: Trace) -> bool:
-    return any(t.dtype.startswith("complex") for t in trace.tensors)
-
-
 def keras_parts(trace: Trace) -> dict[str, int]:
-    """Return the parts that Keras's `count_params` adds up for the same network; it includes non-trainable statistics."""
+    """Return the parts that Keras's `count_params` adds up for the same network; it includes non-trainable statistics.
+
+    If Keras builds the network with other layers (biases before batch norm, input normalisation), `keras_extra` of that network
+    is the difference.
+    """
     statistics = sum(
         t.numel_at(1) for n, t in trace.buffers().items() if n.rpartition(".")[2] in ("running_mean", "running_var")
     )
     return {"parameters": trace.params, "batch-norm statistics": statistics, **trace.keras_extra}
 
 
-def params_keras(trace: Trace) -> int:
-    """Return the number of parameters that Keras prints for the same network.
-
-    If Keras builds the network with other layers (biases before batch norm, input normalisation), `keras_extra` of that network
-    is the difference. For other networks it is the layers' own count.
-    """
-    return sum(keras_parts(trace).values())
-
-
 def summary(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum") -> Counted:
     """Count a step of a trace at a batch."""
     macs = trace.macs(batch)
     conv = sum(op.macs.at(batch) for op in trace.select("forward", CONV_KINDS))
-    memory = peak_memory(trace, batch, optimizer)
+    memory, keras = peak_memory(trace, batch, optimizer), keras_parts(trace)
     kinds: dict[str, list[Operator]] = {}
     for op in trace.operators:
         kinds.setdefault(op.kind, []).append(op)
@@ -324,12 +311,12 @@ def summary(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum") -> Co
         loss=trace.loss,
         input_shapes=[[d.at(batch) for d in s] for s in trace.input_shapes],
         convention="1 MAC = 2 FLOPs; MACs of convolutions, GEMMs and attention; biases not counted"
-        + ("; a complex MAC counts as four" if _has_complex(trace) else ""),
+        + ("; a complex MAC counts as four" if any(t.dtype.startswith("complex") for t in trace.tensors) else ""),
         params=trace.params,
         trained_params=trace.trained_params,
         weights=sum(t.numel_at(1) for n, t in trace.parameters().items() if not _is_bias(n)),
-        params_keras=params_keras(trace),
-        params_keras_parts=keras_parts(trace),
+        params_keras=sum(keras.values()),
+        params_keras_parts=keras,
         buffers=sum(t.numel_at(1) for t in trace.buffers().values()),
         macs=macs,
         conv_share=conv / macs if macs else None,

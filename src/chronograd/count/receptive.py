@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 from chronograd.trace import Operator, Trace
 
@@ -128,7 +127,7 @@ def _apply(
     if kind == "reduction":
         return _reduction(op, merged, shapes[known[0][0]], out_shape)
     if kind == "softmax":
-        return merged if not any(_dims(op, first.tags)) else replace(merged, steps=None)
+        return replace(merged, steps=None) if _is_over_space(op, first.tags) else merged
     if kind in ("view", "copy", "gather"):
         return _moved(op, known, merged, shapes, out_shape)
     # Elementwise operators and norms: the widest operand gives the dimensions.
@@ -214,7 +213,11 @@ def _reduction(
     dims = op.attributes.get("args", [None])
     reduced = dims[0] if dims else None
     rank = len(in_shape)
-    chosen = range(rank) if reduced in (None, []) else [d % rank for d in _as_list(reduced)]
+    chosen = (
+        range(rank)
+        if reduced in (None, [])
+        else [d % rank for d in (reduced if isinstance(reduced, list) else [reduced])]
+    )
     is_global = any(_axes(field.tags[d]) for d in chosen if d < len(field.tags) and in_shape[d] > 1)
     keeps = len(out_shape) == rank
     tags = tuple(() if d in chosen else t for d, t in enumerate(field.tags) if keeps or d not in chosen)
@@ -320,12 +323,8 @@ def _union(all_tags: list[Tags], rank: int) -> Tags:
     return dims
 
 
-def _dims(op: Operator, tags: Tags) -> list[bool]:
-    """Return, for a softmax, whether its dimension runs over space."""
+def _is_over_space(op: Operator, tags: Tags) -> bool:
+    """Return whether the dimension of a softmax runs over space."""
     args = op.attributes.get("args", [])
     dim = args[0] if args and isinstance(args[0], int) else -1
-    return [bool(_axes(tags[dim % len(tags)]))] if tags else []
-
-
-def _as_list(value: Any) -> list[int]:
-    return list(value) if isinstance(value, list) else [value]
+    return bool(tags and _axes(tags[dim % len(tags)]))

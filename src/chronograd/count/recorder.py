@@ -210,10 +210,7 @@ class Recorder(TorchDispatchMode):
         elif family == "pooling":
             kernel = args[2 if "backward" in func._schema.name else 1]
             kernel = list(kernel) if isinstance(kernel, (list, tuple)) else [kernel, kernel]
-            size = 1
-            for k in kernel:
-                size *= k
-            vector = self._numel[outputs[0]].times(size)
+            vector = self._numel[outputs[0]].times(math.prod(kernel))
             attributes = _describe_pool(args, kernel)
         elif family == "fft":
             length = math.prod(ins[0].shape[d] for d in args[1])
