@@ -16,6 +16,7 @@ import json
 import math
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -132,10 +133,7 @@ class Tensor:
         return tuple(d.at(batch) for d in self.shape)
 
     def numel_at(self, batch: int) -> int:
-        n = 1
-        for d in self.shape:
-            n *= d.at(batch)
-        return n
+        return math.prod(d.at(batch) for d in self.shape)
 
 
 @dataclass(slots=True)
@@ -299,11 +297,7 @@ class Trace:
 
     def uncounted(self) -> dict[str, int]:
         """Return the number of calls of each operator whose work is unknown. Their bytes are counted."""
-        counts: dict[str, int] = {}
-        for op in self.operators:
-            if op.kind == "unknown":
-                counts[op.name] = counts.get(op.name, 0) + 1
-        return counts
+        return dict(Counter(op.name for op in self.operators if op.kind == "unknown"))
 
     def live_bytes(self, batch: int) -> np.ndarray:
         """Return the bytes alive during each operator, shape (num_operators,), without allocator and workspace."""
