@@ -69,9 +69,7 @@ def step_quantities(
     """
     num_ranks, ranks = len(ranks), _without(stalls, ranks)
     suffix = (f"; slowest of {how_many(num_ranks, 'ranks')} in each step" if num_ranks > 1 else "") + stalls.without
-    timed = [own for own in _in_step(ranks).values() if next(iter(own.values())).step_time_s is not None]
-    step_times = [max(line.needed("step_time_s") for line in own.values()) for own in timed]
-    found = {"step_time_s": Quantity.of_samples(step_times, "s", method.step_time + suffix)}
+    found = {"step_time_s": Quantity.of_samples(_step_times(ranks), "s", method.step_time + suffix)}
     found |= _part_quantities(ranks, method.parts + suffix)
     found["throughput_samples_per_s"] = _throughput(found["step_time_s"], batch)
     for name, reason in NOT_MEASURED.items():
@@ -81,6 +79,12 @@ def step_quantities(
 
 def _without(stalls: Stalls, ranks: Mapping[int, Sequence[StepLine]]) -> dict[int, list[StepLine]]:
     return {rank: [line for line in lines if line.step not in stalls.steps] for rank, lines in ranks.items()}
+
+
+def _step_times(ranks: Mapping[int, Sequence[StepLine]]) -> list[float]:
+    """Return the time of each timed step, that of its slowest rank."""
+    timed = [own for own in _in_step(ranks).values() if next(iter(own.values())).step_time_s is not None]
+    return [max(line.needed("step_time_s") for line in own.values()) for own in timed]
 
 
 # Fewer batches have no such percentile: of 20 batches, the 95th percentile is the second slowest.
@@ -99,8 +103,7 @@ def latency_quantities(
     those of `step_quantities`.
     """
     own, ranks = step_quantities(ranks, batch, method, stalls), _without(stalls, ranks)
-    timed = [of_rank for of_rank in _in_step(ranks).values() if next(iter(of_rank.values())).step_time_s is not None]
-    times = np.sort([max(line.needed("step_time_s") for line in of_rank.values()) for of_rank in timed])
+    times = _step_times(ranks)
     latency = {"latency_s": own["step_time_s"]}
     for name, (share, least) in MIN_COUNTS.items():
         if len(times) < least:
@@ -211,6 +214,7 @@ def _part_quantities(ranks: Mapping[int, Sequence[StepLine]], source: str) -> di
     after = {(rank, line.step): line for rank, lines in ranks.items() for line in lines if line.mode == "no_exchange"}
     paired = [(line, after[rank, line.step + 1]) for rank, line in in_step if (rank, line.step + 1) in after]
     are_waits_known = not paired and len(ranks) > 1 and all(line.exchange_wait_s is not None for line in alone)
+    unmarked = Quantity.missing("s", "this part was not marked")
     found: dict[str, Quantity] = {}
     for name in OWN_PARTS:
         without = name in ("forward_s", "backward_s") and bool(paired)
@@ -223,7 +227,7 @@ def _part_quantities(ranks: Mapping[int, Sequence[StepLine]], source: str) -> di
         if name == "forward_s" and are_waits_known:
             # The broadcast's share is unknown; a prediction counts it as exposed communication.
             text += "; with the broadcast of buffers, if the network has any"
-        found[name] = Quantity.of_samples(samples, "s", text) if samples else _unmarked()
+        found[name] = Quantity.of_samples(samples, "s", text) if samples else unmarked
     if are_waits_known:
         found |= _waits(ranks, alone, source)
     elif paired:
@@ -263,10 +267,6 @@ def _exposed(differences: Sequence[float]) -> Quantity:
         "median difference, floored at 0; waiting for a slower rank included"
     )
     return Quantity(value=middle, unit="s", low=low, high=high, n=len(differences), source=source)
-
-
-def _unmarked() -> Quantity:
-    return Quantity.missing("s", "this part was not marked")
 
 
 def _compute_s(line: StepLine) -> float:
