@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import hmac
 import json
 import logging
@@ -38,6 +37,7 @@ from chronograd.deploy.protocol import (
     write_answer,
 )
 from chronograd.deploy.repository import Place, Repository, ServedModel
+from chronograd.files import without_collection
 from chronograd.measure.environment import version_of
 
 if TYPE_CHECKING:
@@ -444,11 +444,8 @@ class Metrics:
 
 def _uncollected(work: Callable[[], T]) -> T:
     """Run the work without garbage collection: among millions of new lists, a collection stops all threads."""
-    gc.disable()
-    try:
+    with without_collection():
         return work()
-    finally:
-        gc.enable()
 
 
 @contextmanager

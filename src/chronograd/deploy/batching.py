@@ -128,17 +128,16 @@ class Batcher:
                     return
                 self._news.clear()
                 await self._news.wait()
-            batch = self._take(self._waiting.popleft())
-            if not batch:
+            batch = [self._waiting.popleft()]
+            if batch[0].future.done():  # its client has given up
                 continue
+            self._add_fitting(batch)
             if self.wait_s > 0 and batch[0].rows:
                 await self._wait_for_company(batch)
             started = time.perf_counter()
             try:
                 results = await loop.run_in_executor(self._pool, self._run_batch, batch)
-            except (
-                Exception
-            ) as error:  # our own fault: the waiting requests must get an error, and the next batch must run
+            except Exception as error:  # our fault: the waiting requests must get an error, and the next batch must run
                 results = [error] * len(batch)
             run_s = time.perf_counter() - started
             rows = sum(item.rows for item in batch)
@@ -153,15 +152,8 @@ class Batcher:
                 else:
                     item.future.set_result(Done(result, started - item.arrived, run_s, rows))
 
-    def _take(self, first: _Item) -> list[_Item]:
-        """Return the first request, if its client still waits, and the following ones that fit into its batch, in order."""
-        if first.future.done():
-            return []
-        batch = [first]
-        self._add_fitting(batch)
-        return batch
-
     def _add_fitting(self, batch: list[_Item]) -> None:
+        """Move the waiting requests that fit into a batch to it, in order."""
         rows, form = sum(item.rows for item in batch), batch[0].form
         if not batch[0].rows or rows >= self.most_rows or not self._waiting:
             return

@@ -44,6 +44,7 @@ Loop = Literal["open", "closed"]
 DISTINCT = 8  # different requests, sent in turn, so that a cache of answers is not measured
 MAX_CONNECTIONS = 1_000  # of the open loop; a request beyond this number fails and is counted
 MAX_ANSWER_BYTES = 2**30
+_SHOWN = ("throughput_requests_per_s", "latency_mean_s", *MIN_COUNTS)  # quantities in the table
 LATE_SHARE, LATE_S = 0.1, 0.005  # share of the median latency, and minimum
 
 
@@ -485,13 +486,12 @@ def load_record(target: Target, measured: Measured) -> Record:
 def load_answer(target: Target, measured: Sequence[Measured]) -> Answer:
     """Return latency and errors by rate or connections, with a record for each."""
     records = {one.label: load_record(target, one) for one in measured}
-    names = ("throughput_requests_per_s", "latency_mean_s", *MIN_COUNTS)
     rows = [
         {
             "loop": one.loop,
             "level": one.level,
             "requests": len(one.outcomes),
-            **{name: record[name].value for name in ("offered_requests_per_s", *names, "failed_requests")},
+            **{name: record[name].value for name in ("offered_requests_per_s", *_SHOWN, "failed_requests")},
             "late_p99_s": one.late_p99_s,
             "problems": dict(one.problems),
         }
@@ -531,13 +531,12 @@ def load_answer(target: Target, measured: Sequence[Measured]) -> Answer:
 
 
 def _table(measured: Sequence[Measured], records: Mapping[str, Record]) -> Table:
-    names = ("throughput_requests_per_s", "latency_mean_s", *MIN_COUNTS)
     return Table(
         ("load", "answered", "mean", "median", "p95", "p99", "requests", "failed"),
         [
             [
                 label,
-                *(quantity(record[name].value, record[name].unit) for name in names),
+                *(quantity(record[name].value, record[name].unit) for name in _SHOWN),
                 f"{len(one.outcomes):,}",
                 f"{len(one.outcomes) - len(one.latencies):,}",
             ]
