@@ -49,10 +49,10 @@ import numpy as np
 from benchmarks.training import Ratio
 from chronograd import ask
 from chronograd.deploy import export_source
-from chronograd.deploy.event_loop import loop_factory
 from chronograd.deploy.export import write_onnx
 from chronograd.deploy.load import Connection
 from chronograd.deploy.protocol import write_request
+from chronograd.deploy.server import loop_factory
 from chronograd.measure import environment
 from chronograd.measure.result import MIN_COUNTS
 

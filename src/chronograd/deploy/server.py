@@ -21,7 +21,6 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.deploy.access import is_loopback
 from chronograd.deploy.app import App, Limits, Metrics
 from chronograd.deploy.connection import strict, timed
-from chronograd.deploy.event_loop import loop_factory
 from chronograd.deploy.repository import Repository, Settings
 from chronograd.errors import InputError, require
 
@@ -141,10 +140,18 @@ def serve(paths: Sequence[Path], *, host: str = "127.0.0.1", port: int = 8000, t
         )
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):
         raise InputError("the token is empty, or has characters that no HTTP header can have", "use letters and digits")
-    with _bound(host, port) as sock:
-        runner = asyncio.Runner(loop_factory=loop_factory())
-        with runner:
-            runner.run(_serve(paths, sock, token, settings or Settings(), limits or Limits(), started))
+    with _bound(host, port) as sock, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(paths, sock, token, settings or Settings(), limits or Limits(), started))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's factory of an event loop for `asyncio.Runner`; None if it is not installed."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:  # Windows has none
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 async def _serve(paths: Sequence[Path], sock: socket.socket, token: str | None, settings: Settings, limits: Limits,
