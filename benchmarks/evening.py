@@ -1,17 +1,16 @@
 """Predicted cost of a larger size of a study, from its jobs, without running them.
 
-    python -m benchmarks.evening [STUDY]...
+    python -m benchmarks.evening
 
 Hours on two cores follow from the measured time of one image, forward and backward, on one thread. Hours on an H200 are
 predicted for steps alone, with consecutive runs in bf16 with CUDA graphs. They leave out start-up, input and evaluation, which
-dominate short runs. The study's page and docs/studies/README.md print these hours.
+dominate short runs. The hours go to src/chronograd_lab/common/costs.csv. The study's page and docs/studies/README.md print them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -20,15 +19,18 @@ from typing import Any
 from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError
+from chronograd.files import write_aside
 from chronograd.job import Job, changed, from_dict
 from chronograd.predict.prediction import predict
 from chronograd.rundir import RunDir
+from chronograd_lab.common import study as study_module
 from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, settings_of
 from chronograd_lab.studies import studies
 from chronograd_lab.studies.teacher_student import study as teacher_student
 
+COSTS = Path(study_module.__file__).with_name("costs.csv")
 FOLDER = Path(__file__).parent.parent / "docs" / "studies"
 GPU = "h200"
 # Milliseconds of one thread for forward and backward of one 32 × 32 image, measured in large batches on an AMD EPYC, 2026-11-25.
@@ -109,9 +111,9 @@ def _flops_of_image(network: str) -> float:
     return float(trace_job(from_dict({"network": {"name": network}, "data": data})).flops(1))
 
 
-def hours_on_two_cores(study: Study, size: str) -> float:
-    """Return the hours on two cores that are busy all the time, without start-up and evaluation."""
-    return float(sum(map(core_s, jobs(study, size))) / 2 / 3600)
+def core_hours(study: Study, size: str) -> float:
+    """Return the hours of one core that is busy all the time, without start-up and evaluation."""
+    return float(sum(map(core_s, jobs(study, size))) / 3600)
 
 
 def hours_on_a_gpu(study: Study, size: str) -> float:
@@ -127,14 +129,16 @@ def hours_on_a_gpu(study: Study, size: str) -> float:
 
 
 def main() -> None:
+    lines = [
+        "# Hours of larger sizes of studies: one core, from the measured cost of an image, and the steps alone on an H200, predicted.",
+        "# Written by python -m benchmarks.evening.",
+        "study,size,core_hours,h200_hours",
+    ]
     for name, study in studies().items():
-        if study.not_run and (name in sys.argv or len(sys.argv) == 1):
-            for one in study.not_run:
-                count = len(jobs(study, one.size))
-                cores, gpu = hours_on_two_cores(study, one.size), hours_on_a_gpu(study, one.size)
-                print(
-                    f"{name} {one.size}: {count} runs, {cores:.1f} h on two cores, {gpu:.2f} h on one {GPU}", flush=True
-                )
+        for one in study.not_run:
+            lines.append(f"{name},{one.size},{core_hours(study, one.size):.3g},{hours_on_a_gpu(study, one.size):.2g}")
+            print(f"{lines[-1]}  ({len(jobs(study, one.size))} runs)", flush=True)
+    write_aside(COSTS, "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

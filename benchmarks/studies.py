@@ -99,8 +99,7 @@ def _not_run() -> list[list[str]]:
             _link(name),
             f"`{one.size}`",
             markdown(one.lacks),
-            f"{one.hours:,.0f}",
-            f"{one.gpu_hours:.1f}" if one.gpu_hours else "",
+            *one.cells(name)[1:],
         ]
         for name, study in studies().items()
         for one in study.not_run

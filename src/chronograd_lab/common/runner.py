@@ -109,6 +109,7 @@ class StudyRunner:
         job, path = parent.job(), parent.path
         self.say(f"{path.relative_to(self._runs)} is trained again: another run starts from its weights")
         shutil.rmtree(path)
+        self._elsewhere.pop(path, None)
         jobs.resume(jobs.create(job, out=path), job, on_line=self._watch)
 
     def derived(self, run: RunDir, name: str, compute: Callable[[], Any]) -> Any:

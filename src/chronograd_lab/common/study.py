@@ -6,9 +6,11 @@ anything.
 
 from __future__ import annotations
 
+import csv
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +34,45 @@ class NotRun:
 
     Attributes:
         lacks: the missing condition, as a clause.
-        hours: on two cores, from the measured cost of an image. `gpu_hours`: predicted for the steps alone on one H200, if it
-            is meant for a GPU. `python -m benchmarks.evening` prints both.
+        on_gpu: whether it is meant for a GPU.
     """
 
     size: str
     lacks: str
-    hours: float
-    gpu_hours: float | None = None
+    on_gpu: bool = False
+
+    def hours(self, study: str) -> float:
+        """Return the hours on two cores, from the measured cost of an image."""
+        return _costs()[study, self.size][0] / 2
+
+    def gpu_hours(self, study: str) -> float | None:
+        """Return the predicted hours of the steps alone on one H200, if it is meant for a GPU."""
+        return _costs()[study, self.size][1] if self.on_gpu else None
+
+    def cells(self, study: str) -> list[str]:
+        """Return the size, its hours on two cores, and those on an H200, for a table."""
+        gpu = self.gpu_hours(study)
+        return [
+            self.size,
+            f"{self.hours(study):,.2g}" if self.hours(study) < 10 else f"{self.hours(study):,.0f}",
+            f"{gpu:.1f}" if gpu else "",
+        ]
 
     def sentence(self, study: str) -> str:
-        gpu = f", or {self.gpu_hours:.1f} of steps alone on one H200, as predicted" if self.gpu_hours else ""
+        _, hours, gpu_hours = self.cells(study)
+        gpu = f", or {gpu_hours} of steps alone on one H200, as predicted" if gpu_hours else ""
         return (
-            f"Not run here is {self.lacks}. “chronograd study run {study} --size {self.size}” takes some {self.hours:,.0f} hours on two cores "
+            f"Not run here is {self.lacks}. “chronograd study run {study} --size {self.size}” takes some {hours} hours on two cores "
             f"by the measured cost of an image{gpu}."
         )
+
+
+@cache
+def _costs() -> dict[tuple[str, str], tuple[float, float]]:
+    """Return the hours of one core and of one H200 by study and size, as `python -m benchmarks.evening` writes them."""
+    with Path(__file__).with_name("costs.csv").open(newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return {(row["study"], row["size"]): (float(row["core_hours"]), float(row["h200_hours"])) for row in rows}
 
 
 @dataclass(frozen=True)
@@ -155,11 +181,10 @@ def _missing_section(study: Study) -> Section:
     return Section(
         MISSING,
         " ".join(one.sentence(study.name) for one in study.not_run),
-        table=table(study.not_run, {
-            "size": lambda one: one.size, "two cores, h": lambda one: f"{one.hours:,.0f}",
-            "steps alone on an H200, h": lambda one: f"{one.gpu_hours:.1f}" if one.gpu_hours else "",
-        }).without_empty_columns(),
-    )  # fmt: skip
+        table=listed(
+            ["size", "two cores, h", "steps alone on an H200, h"], [one.cells(study.name) for one in study.not_run]
+        ).without_empty_columns(),
+    )
 
 
 def settings_of(study: Study, size: str) -> Settings:

@@ -86,13 +86,26 @@ def test_jobs_are_evaluated_equally_often(size: str) -> None:
     settings = STUDY.sizes[size]
     for name, arm in study.arms(settings).items():
         training = study.job(settings, arm).training
-        assert training.epochs / training.evaluate_every == settings["epochs"] / settings["evaluate_every"]
+        own = settings if arm.cutout else {**settings, **settings.get("plain", {})}
+        assert training.epochs / training.evaluate_every == own["epochs"] / own["evaluate_every"]
         assert training.images_per_step == settings["batch"] * arm.copies
         assert training.target_accuracy is None
         assert training.augmentation.cutout == (0 if name == study.PLAIN else settings["cutout"])
 
 
-def test_paper_size_matches_the_publication() -> None:
+def test_crop_and_flip_alone_may_have_its_own_network_and_images() -> None:
+    """Question 2.4.2 asks for ResNet-44 on the whole set; its runs come first, and copies keep the smaller network."""
+    settings = STUDY.sizes["evening"]
+    (first, plain), *others = study.arms(settings).items()
+    job = study.job(settings, plain)
+    assert (first, plain.copies, plain.epochs, plain.seeds) == (study.PLAIN, 1, 30, 2)
+    assert (job.network.name, job.data.samples, job.training.batch) == ("resnet44", None, 64)
+    for _, arm in others:
+        own = study.job(settings, arm)
+        assert (own.network.name, own.data.samples, own.training.augmentation.cutout) == ("resnet20", 10_000, 16)
+
+
+def test_the_paper_size_is_the_published_setting() -> None:
     job = study.job(STUDY.sizes["paper"], Copies(32, 100, 1))
     assert (job.network.name, job.data.name, job.training.batch, job.training.epochs) == (
         "resnet44",

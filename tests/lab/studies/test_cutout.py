@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies.cutout.study import CUTOUT, PIXELS, STUDY, arms, hidden_share
+from chronograd_lab.studies.cutout.study import CUTOUT, PIXELS, PLAIN, STUDY, arms, hidden_share, pictures
 
 
 @pytest.mark.slow
@@ -34,6 +35,32 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     again = STUDY.conduct(StudyRunner(tmp_path, "cutout", "smoke", said.append), settings)
     assert again.rows == results.rows
     assert len(said) == 5
+
+
+def test_a_size_may_compare_fewer_augmentations() -> None:
+    """The page's values then have one setting, and no correlation of gains with overfitting."""
+    assert list(arms(STUDY.sizes["evening"])) == [PLAIN, CUTOUT]
+    settings = {**STUDY.sizes["smoke"], "networks": ["resnet20"], "augmentations": [PLAIN, CUTOUT]}
+    ends = {
+        f"resnet20: {name}/seed-{seed}": 0.8 + 0.02 * i + 0.01 * seed
+        for i, name in enumerate((PLAIN, CUTOUT))
+        for seed in (0, 1)
+    }
+    rows = [
+        {"network": "resnet20", "augmentation": name.split(": ")[1][:-7], "seed": 0, "accuracy": end, "train_loss": 0.1, "seconds": 1.0}
+        for name, end in ends.items()
+    ]  # fmt: skip
+    curves: Any = {
+        name: {"epoch": [1.0], "train_loss": [0.1], "test_loss": [0.6], "test_accuracy": [end]}
+        for name, end in ends.items()
+    }
+    results = Results("cutout", "smoke", settings, {"runs": rows}, curves, pictures(settings))
+    values = STUDY.values(results)
+    assert set(values["resnet20"]) == {"plain", "cutout"}
+    assert (values["settings"], values["gain"], values["gap"]) == (1, pytest.approx(2.0), pytest.approx(0.5))
+    assert "rank" not in values
+    titles = [section.title for section in STUDY.page(results).sections]
+    assert titles == ["Before and after", "resnet20", "Why", "Compared with the paper"]
 
 
 @pytest.mark.parametrize(("size", "side"), [(32, 16), (8, 4), (9, 3)])

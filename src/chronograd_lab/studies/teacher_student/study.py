@@ -499,7 +499,6 @@ STUDY = Study(
             "evening",
             f"every arm from {how_many(_EVENING['seeds_of_others'], 'seeds')}, whole images, a deeper teacher ({_EVENING['teacher']}) and "
             f"{how_many(_EVENING['pretraining']['updates'], 'updates')} of pretraining on {how_many(_EVENING['unlabelled']['samples'], 'images')}",
-            3,
         )
     ],
 )

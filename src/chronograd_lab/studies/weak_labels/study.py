@@ -312,7 +312,6 @@ STUDY = Study(
             "evening",
             f"a pretraining long enough that fine-tuning helps the arm without noise, too: {how_many(_EVENING['epochs']['noise'], 'epochs')} of "
             f"{how_many(_EVENING['pretraining_samples'], 'whole images')} and a tail for {_EVENING['epochs']['tail']}, {how_many(_EVENING['seeds'], 'seeds')}",
-            1.7,
         )
     ],
 )
