@@ -60,10 +60,10 @@ class NotRun:
 
     def sentence(self, study: str) -> str:
         _, hours, gpu_hours = self.cells(study)
-        gpu = f", or {gpu_hours} of steps alone on one H200, as predicted" if gpu_hours else ""
+        gpu = f" On one H200, we predict {gpu_hours} hours for its steps alone." if gpu_hours else ""
         return (
-            f"Not run here is {self.lacks}. “chronograd study run {study} --size {self.size}” takes some {hours} hours on two cores "
-            f"by the measured cost of an image{gpu}."
+            f"Size {self.size} was not run: {self.lacks}. By the measured cost of an image, “chronograd study run {study} "
+            f"--size {self.size}” takes about {hours} hours on two cores.{gpu}"
         )
 
 

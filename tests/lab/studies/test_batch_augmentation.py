@@ -93,7 +93,7 @@ def test_jobs_are_evaluated_equally_often(size: str) -> None:
         assert training.augmentation.cutout == (0 if name == study.PLAIN else settings["cutout"])
 
 
-def test_crop_and_flip_alone_may_have_its_own_network_and_images() -> None:
+def test_plain_arm_may_have_its_own_network() -> None:
     """Question 2.4.2 asks for ResNet-44 on the whole set; its runs come first, and copies keep the smaller network."""
     settings = STUDY.sizes["evening"]
     (first, plain), *others = study.arms(settings).items()
@@ -105,7 +105,7 @@ def test_crop_and_flip_alone_may_have_its_own_network_and_images() -> None:
         assert (own.network.name, own.data.samples, own.training.augmentation.cutout) == ("resnet20", 10_000, 16)
 
 
-def test_the_paper_size_is_the_published_setting() -> None:
+def test_paper_size_matches_the_publication() -> None:
     job = study.job(STUDY.sizes["paper"], Copies(32, 100, 1))
     assert (job.network.name, job.data.name, job.training.batch, job.training.epochs) == (
         "resnet44",

@@ -401,9 +401,9 @@ STUDY = Study(
         ),
         NotRun(
             "evening",
-            f"the paper's network with crop and flip on the whole set: {_EVENING['plain']['network']} for "
-            f"{how_many(_EVENING['plain']['epochs'], 'epochs')}, and M up to {max(_EVENING['copies'])} on {_EVENING['samples']:,} whole images "
-            f"with {_EVENING['network']} for {how_many(_EVENING['epochs'], 'epochs')}",
+            f"{_EVENING['plain']['network']} with crop and flip on the whole set for {how_many(_EVENING['plain']['epochs'], 'epochs')}, "
+            f"and {_EVENING['network']} with M up to {max(_EVENING['copies'])} on {_EVENING['samples']:,} images for "
+            f"{how_many(_EVENING['epochs'], 'epochs')}",
         ),
     ],
 )
