@@ -130,6 +130,27 @@ def test_jobs_of_the_three_modes() -> None:
     assert (paper["batch"], paper["epochs"]) == (64, 200)
 
 
+def test_source_may_name_targets_and_change_settings() -> None:
+    near = {"network": "resnet20", "weights": "near.th", "targets": {"clothes": {}}}
+    far = {
+        "network": "resnet8", "weights": "far.pth", "image_size": 64, "normalisation": "signed", "epochs": 10, "fine_rates": [0.01],
+        "scratch_rates": [], "targets": {"clothes": {"test_samples": 2000}, "ants": {}},
+    }  # fmt: skip
+    settings = {
+        **LAPTOP, "targets": {"clothes": {"name": "fashion-mnist"}, "ants": {"name": "folder:ants"}}, "sources": {"near": near, "far": far},
+    }  # fmt: skip
+    of_mode = [(e.target, e.source, e.rate) for e in experiments(settings) if e.mode == FINE]
+    assert of_mode == [
+        *(("clothes", "near", rate) for rate in LAPTOP["fine_rates"]), ("clothes", "far", 0.01), ("ants", "far", 0.01),
+    ]  # fmt: skip
+    assert not [e for e in experiments(settings) if (e.source, e.mode) == ("far", SCRATCH)]
+    weights = {"near": "near.th", "far": "far.pth"}
+    first, second = (job(settings, Experiment("clothes", source, FINE, 0.01), weights) for source in ("near", "far"))
+    assert (first.training.epochs, first.data.normalisation, first.data.test_samples) == (20, "imagenet", None)
+    assert (second.training.epochs, second.data.normalisation, second.data.test_samples) == (10, "signed", 2000)
+    assert (second.data.image_size, second.network.name, second.network.weights) == (64, "resnet8", "far.pth")
+
+
 def test_missing_weights_or_targets_are_reported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHRONOGRAD_WEIGHTS", raising=False)
     with pytest.raises(InputError, match="CHRONOGRAD_WEIGHTS names no folder"):

@@ -23,7 +23,7 @@ from chronograd.train.methods import teacher
 from chronograd.units import percent, seconds
 from chronograd_lab.common.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, points, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import grouped, matching, signed, spread, unresolved, upper
+from chronograd_lab.common.rows import grouped, matching, shown, signed, spread, unresolved, upper
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed, pictures_shown, table
 from chronograd_lab.common.weights import PRETRAINING, source_weights
@@ -66,26 +66,46 @@ class Experiment:
 
 
 def experiments(settings: Settings) -> list[Experiment]:
-    """Return every target with every source in every mode at each of its rates; the long runs first."""
-    rates = {FINE: settings["fine_rates"], SCRATCH: settings["scratch_rates"], HEAD: settings["head_rates"]}
+    """Return every target with its sources in every mode at each of its rates; the long runs first."""
+    rates = {FINE: "fine_rates", SCRATCH: "scratch_rates", HEAD: "head_rates"}
     return [
         Experiment(target, source, mode, rate)
-        for mode, own in rates.items()
+        for mode, key in rates.items()
+        for target, source in pairs(settings)
+        for rate in of_source(settings, source)[key]
+    ]
+
+
+def of_source(settings: Settings, source: str) -> Settings:
+    """Return the settings of a source, which may change any, such as its epochs and rates."""
+    return {**settings, **settings["sources"][source]}
+
+
+def pairs(settings: Settings) -> list[tuple[str, str]]:
+    """Return each target with each of its sources: all, or those that name it in `targets`, with its data there."""
+    return [
+        (target, source)
         for target in settings["targets"]
         for source in settings["sources"]
-        for rate in own
+        if target in of_source(settings, source)["targets"]
     ]
+
+
+def data_of(settings: Settings, target: str, source: str) -> Row:
+    """Return the data of a target as its source takes it."""
+    own = settings["sources"][source].get("targets", {})
+    return {**settings["targets"][target], **own.get(target, {})}
 
 
 def job(settings: Settings, experiment: Experiment, weights: Mapping[str, str]) -> Job:
     """Return the job of an experiment. `weights`: by source, in the form of `network.weights`."""
-    source = settings["sources"][experiment.source]
-    size = {"image_size": source["image_size"]} if "image_size" in source else {}
-    data = {**settings["targets"][experiment.target], "normalisation": settings["normalisation"], **size}
+    own = of_source(settings, experiment.source)
+    size = {"image_size": own["image_size"]} if "image_size" in own else {}
+    data = {**data_of(settings, experiment.target, experiment.source), "normalisation": own["normalisation"], **size}
     way = "feature-extraction" if experiment.mode == HEAD else "fine-tuning"
     start = None if experiment.mode == SCRATCH else weights[experiment.source]
     rate = experiment.rate
-    return job_of(settings, source["network"], start, data, recipe=way, learning_rate=rate, channels_last=True)
+    return job_of(own, own["network"], start, data, recipe=way, learning_rate=rate, channels_last=True)
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
@@ -95,9 +115,12 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     if PRETRAINING in weights.values():
         (run,) = runner.train({PRETRAINING: pretraining_job(settings)}).values()
         weights = {name: str(run.path) if given == PRETRAINING else given for name, given in weights.items()}
-    arms = [Arm(e.name, job(settings, e, weights), vars(e), range(settings["seeds"])) for e in experiments(settings)]
+    arms = [
+        Arm(e.name, job(settings, e, weights), vars(e), range(of_source(settings, e.source)["seeds"]))
+        for e in experiments(settings)
+    ]
     trained = train_arms(runner, arms)
-    targets = [target_row(name, Data(**target)) for name, target in settings["targets"].items()]
+    targets = [target_row(*pair, Data(**data_of(settings, *pair))) for pair in pairs(settings)]
     held_out = settings.get("validation_samples", 0)
     rows = {"runs": [one.row(**_validation(one.run, held_out)) for one in trained], "targets": targets}
     return runner.results(settings, rows=rows, curves=curves_of(trained), pictures=samples(settings))
@@ -132,13 +155,13 @@ def _check_target(data: Data) -> None:
         raise InputError(error.message, PUBLISHED_AT.get(data.name, error.hint)) from None
 
 
-def target_row(name: str, data: Data) -> Row:
+def target_row(name: str, source: str, data: Data) -> Row:
     """Return the sizes of a target, and the accuracy of always guessing the most frequent class of the test images."""
     images = datasets.load(data)
     counts = images.test_labels_N.bincount()
     card, baseline = images.card, float(counts.max() / counts.sum())
     sizes = {"train_images": card.train_size, "test_images": card.test_size, "baseline": baseline}
-    return {"target": name, "classes": card.num_classes, "shape": list(card.shape), **sizes}
+    return {"target": name, "source": source, "classes": card.num_classes, "shape": list(card.shape), **sizes}
 
 
 def samples(settings: Settings) -> dict[str, str]:
@@ -176,28 +199,38 @@ def best(rows: Sequence[Row], mode: str) -> Row:
 
 
 def cases(results: Results) -> list[Row]:
-    """Return the sizes and the best rates of every target and source."""
+    """Return the sizes and the best rates of every target and source; `scratch` is None without such runs."""
     found = []
     for sizes in results.rows["targets"]:
-        for source, own in grouped(matching(results.rows["runs"], target=sizes["target"]), "source").items():
-            fine, head, scratch = (best(own, mode) for mode in MODES)
-            fixed, tuned, plain = (one["accuracy"].mean for one in (head, fine, scratch))
+        of_target = grouped(matching(results.rows["runs"], target=sizes["target"]), "source")
+        for source, own in of_target.items():
+            if source != sizes.get("source", source):
+                continue
+            fine, head = best(own, FINE), best(own, HEAD)
+            scratch = best(own, SCRATCH) if matching(own, mode=SCRATCH) else None
+            fixed, tuned = head["accuracy"].mean, fine["accuracy"].mean
+            worth = 100 * (max(tuned, fixed) - scratch["accuracy"].mean) if scratch else None
             found.append({
                 **sizes, "name": f"{sizes['target']} from {source}", "source": source, "fine": fine, "head": head, "scratch": scratch,
                 "rows": sorted(own, key=lambda row: (MODES.index(row["mode"]), row["rate"])),
-                "gain": 100 * (tuned - fixed), "worth": 100 * (max(tuned, fixed) - plain),
+                "gain": 100 * (tuned - fixed), "worth": worth,
                 "faster_epoch": fine["epoch_time_s"] / head["epoch_time_s"], "faster": fine["seconds"] / head["seconds"],
             })  # fmt: skip
     return found
 
 
 def values(results: Results) -> dict[str, Any]:
-    (case,) = cases(results)
+    """Return the first target and source, accuracies that its test images cannot resolve, and all layers at the lowest rate.
+
+    `others`: the other targets and sources by name.
+    """
+    case, *others = cases(results)
     accuracy = case["fine"]["accuracy"].mean
     lowest = _at_lowest_rate(results, case)
     (first_epochs, first), highest = lowest[0], max(y for _, y in lowest)
     return {
         **case,
+        "others": {key(other["name"]): other for other in others},
         "unresolved": unresolved(accuracy, case["test_images"]),
         "test_error": 100 * (accuracy * (1 - accuracy) / case["test_images"]) ** 0.5,
         "lowest": {"first": first, "first_epochs": first_epochs, "near": next(x for x, y in lowest if y > highest - 1)},
@@ -219,7 +252,7 @@ def blocks(results: Results) -> dict[str, Block]:
     if results.pictures:
         shown["The target"] = Block(figure=pictures_shown(results))
     return shown | {
-        **{upper(case["name"]): Block(_arms(case)) for case in found[:3]},
+        **{upper(case["name"]): Block(_arms(case)) for case in found[:4]},
         "Time": Block(_times(found), Figure([_times_shown(results, case) for case in found])),
         "Why": Block(_reasons(found)),
     }
@@ -233,15 +266,16 @@ def _ways(found: Sequence[Row]) -> Table:
     body = []
     for case in found:
         bests = [case[name] for name in ("fine", "head", "scratch")]
-        winner = max(bests, key=lambda best: best["accuracy"].mean)
-        body.append([case["name"], *(best["accuracy"].percent() for best in bests), _arm(winner)])
+        winner = max(filter(None, bests), key=lambda best: best["accuracy"].mean)
+        body.append([case["name"], *(best["accuracy"].percent() if best else "–" for best in bests), _arm(winner)])
     return Table(["", *MODES, "winner"], body, {1, 2, 3})
 
 
 def _rates(case: Row) -> Lines:
     series = []
     for mode in MODES:
-        by_rate = grouped(matching(case["rows"], mode=mode), "rate")
+        if not (by_rate := grouped(matching(case["rows"], mode=mode), "rate")):
+            continue
         series.append(points(mode, list(by_rate), list(map(spread, by_rate.values())), COLORS[mode]))
     ticks = sorted({float(x) for s in series for x in s.x})
     mark = Mark("y", 100 * case["baseline"], "largest class")
@@ -290,6 +324,7 @@ def _times_shown(results: Results, case: Row) -> Lines:
     series = [
         mean_curve(results.curves, f"{case['name']}: {_arm(b)}", "seconds", b["mode"], COLORS[b["mode"]])
         for b in (case["fine"], case["head"], case["scratch"])
+        if b
     ]
     return Lines(f"training time, s, {case['name']}", "test accuracy, %", series, log_x=True)
 
@@ -298,7 +333,7 @@ def _reasons(found: Sequence[Row]) -> Table:
     return table(found, {
         "": "name", "images per class": lambda case: f"{case['train_images'] / case['classes']:,.0f}",
         "largest class": ("baseline", percent), "fixed features": lambda case: percent(case["head"]["accuracy"].mean),
-        "fine-tuning adds": ("gain", signed), "pretraining adds": ("worth", signed),
+        "fine-tuning adds": ("gain", signed), "pretraining adds": lambda case: shown(case["worth"], signed),
     })  # fmt: skip
 
 
