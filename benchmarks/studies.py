@@ -44,7 +44,9 @@ _NOT_RUN = """\
 We did not run these. Hours on two cores follow from the measured time of one image on one thread. Hours on an H200 are predicted
 (`python -m benchmarks.evening`):"""
 _TAIL = """\
-A folder holds `results.json` (every run, curve and picture) and `README.md` with its figures. `make docs` renders the full report of
+A folder holds `results.json` (every run, curve and picture) and `README.md` with its figures. A study that still runs has a folder
+`finished` with one small file for each finished run. `chronograd study run NAME --size SIZE --out docs/studies/NAME` continues from these
+files on any machine. `make docs` renders the full report of
 each study from its results, one self-contained page. `smoke` sizes take seconds and run in the tests. `paper` has the published
 settings and needs a GPU. `python -m benchmarks.studies` makes the tables of this page from the results.
 

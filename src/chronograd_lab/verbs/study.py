@@ -45,6 +45,7 @@ class RunStudy(Request):
     """Run a study, or go on with it, and write its report.
 
     The folder gets runs/, results.json, report.html, and README.md with its figures. A finished run is not run again.
+    With the folder finished/, which is small, the study continues on another machine.
     """
 
     verb = "study run"

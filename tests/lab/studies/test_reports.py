@@ -33,7 +33,7 @@ def test_report_matches_its_results(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", REPORTS, ids=lambda p: p.name)
-def test_a_sentence_never_doubts_a_significant_difference(folder: Path) -> None:
+def test_significant_differences_are_not_doubted(folder: Path) -> None:
     """Neither in the parentheses of a difference nor in the rest of its sentence."""
     text = (folder / "README.md").read_text()
     for match in re.finditer(r"p = (\d[\d.e-]*\d|\d)([^.\n]*)", text):
@@ -41,7 +41,7 @@ def test_a_sentence_never_doubts_a_significant_difference(folder: Path) -> None:
         assert not (is_doubted and float(match[1]) < 0.05), match[0]
 
 
-def test_the_list_says_what_the_results_say() -> None:
+def test_list_of_studies_is_current() -> None:
     text = (FOLDER / "README.md").read_text()
     assert text == studies_page(), "run `python -m benchmarks.studies`"
     without = {name for name in studies() if name not in {folder.name for folder in REPORTS}}
