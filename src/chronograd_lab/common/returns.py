@@ -14,7 +14,7 @@ from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job, from_dict
 from chronograd.record import Record
 from chronograd.rundir.steps import End
-from chronograd_lab.common.arms import Arm, Curves, Trained, mean_curve, train_arms
+from chronograd_lab.common.arms import Arm, Curves, Trained, mean_curve, of_arm, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import grouped, spread
 from chronograd_lab.common.runner import StudyRunner
@@ -127,11 +127,12 @@ def _time(rows: Sequence[Row]) -> str:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return the return of each agent at the end, and its time."""
+    """Return each agent's return at the end and its time, and the number of pairs whose returns differ significantly."""
     agents = grouped(results.rows["runs"], "agent")
     ends = {name: spread(rows, "last_return") for name, rows in agents.items()}
     times = {name: spread(rows, _time(rows)) for name, rows in agents.items()}
-    return {key(name): {"end": ends[name], "time": times[name]} for name in agents}
+    differ = sum((one - other).is_seen for one, other in combinations(ends.values(), 2))
+    return {**{key(name): {"end": ends[name], "time": times[name]} for name in agents}, "pairs_that_differ": differ}
 
 
 def pairs_table(rows: Sequence[Row]) -> Table:
@@ -161,6 +162,7 @@ def returns_block(results: Results, colors: Mapping[str, str]) -> Block:
 
 
 def band(curves: Curves, name: str, color: str = "") -> Series:
-    """Return the mean return over seeds against frames, with ± one standard deviation as a band."""
+    """Return the mean return over seeds against the frames of the first seed, with ± one standard deviation as a band."""
     line = mean_curve(curves, name, "frames", color=color, y="mean_return", scale=1.0)
-    return replace(line, role="predicted", is_joined=False)
+    frames = [float(v or 0) for v in of_arm(curves, name)[0]["frames"][: len(line.x)]]
+    return replace(line, x=frames, role="predicted", is_joined=False)

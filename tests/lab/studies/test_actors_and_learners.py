@@ -34,7 +34,7 @@ def test_returns_and_time_relative_to_uniform_replay() -> None:
     assert f"{values['rank_based']['end'] - values['uniform']['end']:.0f}".startswith("+200 (")
     assert values["pairs_that_differ"] == 6
     assert values["proportional_no_weights"]["time"].mean / values["uniform"]["time"].mean == pytest.approx(4)
-    first = prioritised_replay.blocks(results)["Here"].table
+    first = prioritised_replay.STUDY.blocks(results)["Here"].table
     assert first is not None
     assert first.columns[-1] == "seconds of a core"
 
