@@ -348,12 +348,18 @@ def values(results: Results) -> dict[str, Any]:
 def blocks(results: Results) -> dict[str, Block]:
     rows = results.rows
     shown = {
-        "Exported with a dummy input": Block(_files(rows["files"])),
-        "Loaded and checked": Block(_checked(rows["checks"])),
+        "Exported with a dummy input": Block(table(rows["files"], {
+            "network": "network", "weights": "weights", "dummy": lambda row: " × ".join(map(str, row["dummy"])),
+            "takes": ("inputs", _ports), "gives": ("outputs", _ports), "operators": ("operators", "{:,}".format), "file": ("bytes", memory),
+        }, text=5)),
+        "Loaded and checked": Block(table(rows["checks"], {
+            "file": "fault", "onnx.load": lambda row: row["load"] or "fine", "onnx.checker, with shapes": lambda row: row["checker"] or "fine",
+            "outputs, compared with PyTorch": lambda row: row["parity"] or "matches",
+        }, text=4)),
         "Run by ONNX Runtime": Block(_timed(rows["times"])),
         "Do the outputs match, and to which precision?": Block(_parity(rows["parity"])),
         "Which of the two is nearer to the truth?": Block(_errors(rows["exact"]), _errors_shown(rows["exact"])),
-    }
+    }  # fmt: skip
     if rows["objects"]:
         shown["The same objects?"] = Block(
             table(rows["objects"], {
@@ -389,20 +395,6 @@ def _ports(ports: Sequence[Mapping[str, Any]], joint: str = "; ") -> str:
     return joint.join(f"{port['name']} ({', '.join(map(str, port['shape']))})" for port in ports)
 
 
-def _files(rows: Sequence[Row]) -> Table:
-    return table(rows, {
-        "network": "network", "weights": "weights", "dummy": lambda row: " × ".join(map(str, row["dummy"])),
-        "takes": ("inputs", _ports), "gives": ("outputs", _ports), "operators": ("operators", "{:,}".format), "file": ("bytes", memory),
-    }, text=5)  # fmt: skip
-
-
-def _checked(rows: Sequence[Row]) -> Table:
-    return table(rows, {
-        "file": "fault", "onnx.load": lambda row: row["load"] or "fine", "onnx.checker, with shapes": lambda row: row["checker"] or "fine",
-        "outputs, compared with PyTorch": lambda row: row["parity"] or "matches",
-    }, text=4)  # fmt: skip
-
-
 def _timed(rows: Sequence[Row]) -> Table:
     known = [row for row in rows if "cpu_ratio" in row]
     body = [
@@ -410,7 +402,7 @@ def _timed(rows: Sequence[Row]) -> Table:
          *(f"{row[f'{unit}ratio']:.2f} ({row[f'{unit}low']:.2f} … {row[f'{unit}high']:.2f})" for unit in ("cpu_", ""))]
         for row in known
     ]  # fmt: skip
-    columns = (
+    columns = [
         "network",
         "batch",
         "PyTorch, CPU",
@@ -419,7 +411,7 @@ def _timed(rows: Sequence[Row]) -> Table:
         "wall",
         "ratio of CPU times",
         "of wall times",
-    )
+    ]
     missing = [
         f"{row['network']} at batch {row['batch']} was not timed: other processes used the cores."
         for row in rows

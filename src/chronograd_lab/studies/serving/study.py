@@ -31,7 +31,7 @@ from chronograd.simulate.queueing import KNEE, Server, at_rate, follow, knee
 from chronograd.units import number, percent, seconds
 from chronograd.words import scaled, signed_percent
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, distinct, grouped, matching, shown, spread
+from chronograd_lab.common.rows import Spread, distinct, grouped, matching, mean, shown, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, table
 from chronograd_lab.common.written import Block, key
@@ -311,7 +311,11 @@ def _ways(rows: Sequence[Row]) -> dict[str, Spread]:
 def blocks(results: Results) -> dict[str, Block]:
     networks = distinct(results.rows["points"], "network")
     return {
-        "The knee": Block(_knee_table(results)),
+        "The knee": Block(table(_knees(results), {
+            "network": "network", "lone, predicted": ("predicted_lone_s", seconds), "lone, measured": ("lone_s", seconds),
+            "knee, predicted": lambda row: shown(row["predicted"], number), "knee, measured": lambda row: shown(row["measured"], number),
+            "error": ("error", signed_percent), "rounds that reach it": "reached",
+        })),
         "Latency, predicted and measured": Block(
             _latencies(results), Figure([_panel(results, network) for network in networks])
         ),
@@ -319,7 +323,7 @@ def blocks(results: Results) -> dict[str, Block]:
         "If cores may sleep": Block(_asleep_table(results)),
         "The gain of batching": Block(_batching(results)),
         "Inputs of the predictions": Block(_parts(results)),
-    }
+    }  # fmt: skip
 
 
 def _of_knee(results: Results, network: str, rate: float) -> str:
@@ -339,14 +343,9 @@ def _asked(results: Results) -> list[tuple[str, float, list[Row]]]:
     ]
 
 
-def _mean(rows: Sequence[Row], name: str) -> float | None:
-    known = [row[name] for row in rows if row[name] is not None]
-    return statistics.fmean(known) if known else None
-
-
 def _errors(results: Results, name: str, made_with: str = "predicted") -> list[float]:
     """Return errors of the predictions at the rates in question: predicted over measured, less one."""
-    pairs = [(statistics.fmean(row[made_with][name] for row in own), _mean(own, name)) for _, _, own in _asked(results)]
+    pairs = [(statistics.fmean(row[made_with][name] for row in own), mean(own, name)) for _, _, own in _asked(results)]
     return [predicted / measured - 1 for predicted, measured in pairs if measured]
 
 
@@ -355,7 +354,7 @@ def _latencies(results: Results) -> Table:
     for network, _, own in _asked(results):
         cells = []
         for name in ("latency_mean_s", "latency_p50_s", "latency_p99_s"):
-            measured, predicted = _mean(own, name), statistics.fmean(row["predicted"][name] for row in own)
+            measured, predicted = mean(own, name), statistics.fmean(row["predicted"][name] for row in own)
             cells += ["–", "–", "–"] if measured is None else [
                 seconds(measured), seconds(predicted), signed_percent(predicted / measured - 1)]  # fmt: skip
         body.append([network, _of_knee(results, network, own[0]["rate"]), number(own[0]["rate"]), *cells])
@@ -367,7 +366,7 @@ def _causes(results: Results) -> Table:
     """Compare predictions with more and less knowledge, and add effects that none of them knows."""
     body = []
     for network, _, own in _asked(results):
-        measured = _mean(own, "latency_p50_s")
+        measured = mean(own, "latency_p50_s")
         cells = [
             "–"
             if measured is None
@@ -392,22 +391,20 @@ def _asleep(results: Results) -> list[Row]:
         own = matching(results.rows["points"], network=row["network"], of_knee=row["of_knee"])
         made.append({
             "network": row["network"], "of_knee": _of_knee(results, row["network"], own[0]["rate"]),
-            "awake_s": _mean(own, "latency_p50_s"), "asleep_s": row["latency_p50_s"],
+            "awake_s": mean(own, "latency_p50_s"), "asleep_s": row["latency_p50_s"],
             "host_awake": statistics.fmean(point["taken_by_host"] for point in own), "host": row["taken_by_host"],
         })  # fmt: skip
     return made
 
 
 def _asleep_table(results: Results) -> Table:
-    def time(column: str) -> Any:
-        return lambda row: shown(row[column], seconds)
-
-    def share(column: str) -> Any:
-        return lambda row: percent(row[column], 0)
+    def share(value: float) -> str:
+        return percent(value, 0)
 
     return table(_asleep(results), {
-        "network": "network", "of the measured knee": "of_knee", "median, awake": time("awake_s"), "median": time("asleep_s"),
-        "taken by the host, awake": share("host_awake"), "taken by the host": share("host"),
+        "network": "network", "of the measured knee": "of_knee", "median, awake": lambda row: shown(row["awake_s"], seconds),
+        "median": lambda row: shown(row["asleep_s"], seconds), "taken by the host, awake": ("host_awake", share),
+        "taken by the host": ("host", share),
     })  # fmt: skip
 
 
@@ -443,7 +440,7 @@ def _knee_row(network: str, points: Sequence[Row]) -> Row:
     """Return the knee: the means of all repeats, measured and predicted, cross twice the latency of a lone request."""
     by_rate = sorted(grouped(points, "rate").items())
     predicted = [(rate, statistics.fmean(row["predicted"]["latency_mean_s"] for row in own)) for rate, own in by_rate]
-    measured = [(rate, mean) for rate, own in by_rate if (mean := _mean(own, "latency_mean_s")) is not None]
+    measured = [(rate, time) for rate, own in by_rate if (time := mean(own, "latency_mean_s")) is not None]
     lone_s = statistics.fmean(row["lone_s"] for row in points)
     # The lowest rate is not zero. A lone request takes less, by the predicted ratio of that rate.
     measured_lone_s = measured[0][1] * lone_s / dict(predicted)[measured[0][0]]
@@ -465,14 +462,6 @@ def _crossing(means: Sequence[tuple[float, float]], limit: float) -> float | Non
 
 def _knees(results: Results) -> list[Row]:
     return [_knee_row(network, own) for network, own in grouped(results.rows["points"], "network").items()]
-
-
-def _knee_table(results: Results) -> Table:
-    return table(_knees(results), {
-        "network": "network", "lone, predicted": ("predicted_lone_s", seconds), "lone, measured": ("lone_s", seconds),
-        "knee, predicted": lambda row: shown(row["predicted"], number), "knee, measured": lambda row: shown(row["measured"], number),
-        "error": ("error", signed_percent), "rounds that reach it": "reached",
-    })  # fmt: skip
 
 
 def _batching(results: Results) -> Table:
