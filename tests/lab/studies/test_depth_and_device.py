@@ -14,8 +14,18 @@ import chronograd
 from chronograd.cli.main import main
 from chronograd.errors import InputError
 from chronograd.report.html import render_html
-from chronograd_lab.common.curve_regression import Run
-from chronograd_lab.common.depth_runs import (
+from chronograd_lab.common.published_runs import (
+    CIFAR_RESNETS,
+    HELD_BACK,
+    RESNET50_EPOCHS_TO_92,
+    RESNET50_REAL_EPOCHS_TO_92,
+)
+from chronograd_lab.common.results import Results, Row
+from chronograd_lab.common.rows import Spread, difference, matching
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.depth_and_device.curve_regression import Run
+from chronograd_lab.studies.depth_and_device.depth_runs import (
     CIFAR,
     IMAGENET,
     Logs,
@@ -26,13 +36,11 @@ from chronograd_lab.common.depth_runs import (
     read_logs,
     target_rows,
 )
-from chronograd_lab.common.optimus_chain import (
+from chronograd_lab.studies.depth_and_device.optimus_chain import (
     AFTER,
     BEFORE,
     CHAIN,
     FORECAST,
-    RESNET50_EPOCHS_TO_92,
-    RESNET50_REAL_EPOCHS_TO_92,
     TARGET,
     ahead_rows,
     device_pairs,
@@ -43,11 +51,6 @@ from chronograd_lab.common.optimus_chain import (
     triple_rows,
     weighted_fit,
 )
-from chronograd_lab.common.published_runs import CIFAR_RESNETS, HELD_BACK
-from chronograd_lab.common.results import Results, Row
-from chronograd_lab.common.rows import Spread, difference, matching
-from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.written import ClaimError
 from chronograd_lab.studies.depth_and_device.study import STUDY, values
 
 ACCURACIES = [0.9, 0.92, 0.95, 0.99]
@@ -373,7 +376,7 @@ def test_page_uses_only_the_fifteen_runs() -> None:
 
 
 def resnet50() -> tuple[Row, dict[str, str]]:
-    from chronograd_lab.common import depth_runs
+    from chronograd_lab.studies.depth_and_device import depth_runs
 
     _, family, params, macs = depth_runs._network(50)
     return {"depth": 50.0, "params": params, "macs": macs}, {"family": family, "device": "K80"}

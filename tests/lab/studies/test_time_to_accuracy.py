@@ -10,11 +10,15 @@ from chronograd.figure import Lines
 from chronograd.predict.speed import OPTIMUS_RESNET50, SpeedModel
 from chronograd.report.html import render_html
 from chronograd.units import seconds
-from chronograd_lab.common.optimus_chain import CHAIN, RESNET50_EPOCHS_TO_92, TARGET
+from chronograd_lab.common.published_runs import RESNET50_EPOCHS_TO_92
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.rows import matching
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.time_forecasts import (
+from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.depth_and_device.optimus_chain import CHAIN, TARGET
+from chronograd_lab.studies.time_to_accuracy import study
+from chronograd_lab.studies.time_to_accuracy.study import STUDY, experiments
+from chronograd_lab.studies.time_to_accuracy.time_forecasts import (
     ALL_REDUCE,
     ASYNCHRONOUS,
     SINGLE,
@@ -23,9 +27,6 @@ from chronograd_lab.common.time_forecasts import (
     on_device,
     reached,
 )
-from chronograd_lab.common.written import ClaimError
-from chronograd_lab.studies.time_to_accuracy import study
-from chronograd_lab.studies.time_to_accuracy.study import STUDY, experiments
 
 TRUTH = SpeedModel("asynchronous", (0.02, 0.006, 0.004, 0.001))
 PAIRS = [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)]

@@ -12,12 +12,12 @@ from chronograd.figure import Figure, Lines, Series
 from chronograd.forecast.curves import FAMILIES
 from chronograd.units import number, percent
 from chronograd.words import signed_percent
-from chronograd_lab.common.depth_runs import AT_BOUND, CIFAR, FEATURES, IMAGENET, OPTIMUS
-from chronograd_lab.common.optimus_chain import AFTER, BEFORE, CHAIN, FORECAST, RULES
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.rows import distinct, grouped, matching, mean, shown
 from chronograd_lab.common.study import listed, table
 from chronograd_lab.common.written import Block
+from chronograd_lab.studies.depth_and_device.depth_runs import AT_BOUND, CIFAR, FEATURES, IMAGENET, OPTIMUS
+from chronograd_lab.studies.depth_and_device.optimus_chain import AFTER, BEFORE, CHAIN, FORECAST, RULES
 
 Rows = Mapping[str, list[Row]]
 PUBLISHED, OWN, TRUTH = "published", "own", "truth"

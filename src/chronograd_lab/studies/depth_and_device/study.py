@@ -18,18 +18,15 @@ import numpy as np
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd_lab.common import depth_runs as runs_of
-from chronograd_lab.common import optimus_chain as chain
 from chronograd_lab.common.arms import Arm, job_of, train_arms
-from chronograd_lab.common.curve_regression import EPOCH_BY_EPOCH, Run, epochs_to
-from chronograd_lab.common.depth_runs import AT_BOUND, CIFAR, FULL, IMAGENET, OPTIMUS, Logs
-from chronograd_lab.common.optimus_chain import AFTER, BEFORE, CHAIN, FORECAST, TARGET
 from chronograd_lab.common.published_runs import HELD_BACK, MEASURED_VARIABLE
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import distinct, ends, grouped, matching, mean
 from chronograd_lab.common.runner import StudyRunner, curve
 from chronograd_lab.common.study import Study
 from chronograd_lab.common.written import key
+from chronograd_lab.studies.depth_and_device import depth_runs as runs_of
+from chronograd_lab.studies.depth_and_device import optimus_chain as chain
 from chronograd_lab.studies.depth_and_device.blocks import (
     OWN,
     PUBLISHED,
@@ -40,6 +37,9 @@ from chronograd_lab.studies.depth_and_device.blocks import (
     name_of,
     share_of,
 )
+from chronograd_lab.studies.depth_and_device.curve_regression import EPOCH_BY_EPOCH, Run, epochs_to
+from chronograd_lab.studies.depth_and_device.depth_runs import AT_BOUND, CIFAR, FULL, IMAGENET, OPTIMUS, Logs
+from chronograd_lab.studies.depth_and_device.optimus_chain import AFTER, BEFORE, CHAIN, FORECAST, TARGET
 
 Rows = dict[str, list[Row]]
 Curves = dict[str, dict[str, list[float | None]]]

@@ -21,7 +21,12 @@ from chronograd.simulate.staleness import NS, Duration, Learner, Updates, of_pus
 from chronograd.units import percent
 from chronograd.words import how_many
 from chronograd_lab.common.arms import job_of
-from chronograd_lab.common.parameter_servers import (
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import distinct, grouped, matching, plural
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.study import Study, table
+from chronograd_lab.common.written import Block, key
+from chronograd_lab.studies.staleness.parameter_servers import (
     AT_ONCE,
     COLUMNS,
     COUNTED,
@@ -33,11 +38,6 @@ from chronograd_lab.common.parameter_servers import (
     shares_of,
     timeline,
 )
-from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import distinct, grouped, matching, plural
-from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import Study, table
-from chronograd_lab.common.written import Block, key
 
 EXERCISE = ((1.0, 2.0, 3.0, 4.0), (2.5, 5.0))
 FIXED, EXPONENTIAL = "fixed", "exponential"

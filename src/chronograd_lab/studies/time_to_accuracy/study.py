@@ -20,12 +20,13 @@ from chronograd.predict.speed import SpeedModel
 from chronograd.units import seconds
 from chronograd.words import how_many
 from chronograd_lab.common.arms import job_of
-from chronograd_lab.common.optimus_chain import RESNET50_EPOCHS_TO_92, RESNET50_REAL_EPOCHS_TO_92
+from chronograd_lab.common.published_runs import RESNET50_EPOCHS_TO_92, RESNET50_REAL_EPOCHS_TO_92
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import distinct, ends, grouped, matching, plural, shown, six_digits
 from chronograd_lab.common.runner import StudyRunner, curve
 from chronograd_lab.common.study import Study, listed, table
-from chronograd_lab.common.time_forecasts import (
+from chronograd_lab.common.written import Block, key
+from chronograd_lab.studies.time_to_accuracy.time_forecasts import (
     ALL_REDUCE,
     ASYNCHRONOUS,
     SINGLE,
@@ -38,7 +39,6 @@ from chronograd_lab.common.time_forecasts import (
     reached,
     series_of,
 )
-from chronograd_lab.common.written import Block, key
 
 BACKENDS = {SINGLE: "single", ASYNCHRONOUS: "parameter_server", ALL_REDUCE: "ddp"}
 COLORS = {"1 server": "purple", "2 servers": "accent", "4 servers": "teal", ALL_REDUCE: "orange"}

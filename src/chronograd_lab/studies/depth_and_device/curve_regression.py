@@ -308,18 +308,7 @@ def label_test(runs: Sequence[Run], y: Sequence[float], label: str) -> LabelTest
 
     Source: Fisher, The design of experiments, 1935; Student's t on the residuals of the two-way table.
     """
-    networks = list(dict.fromkeys(run.network for run in runs))
-    labels = sorted({run.labels[label] for run in runs})
-    if not all(math.isfinite(value) and value > 0 for value in y):
-        raise InputError("not every run has a value above 0", "test what all of them reached")
-    cells = {(run.network, run.labels[label]): math.log(value) for run, value in zip(runs, y, strict=True)}
-    if len(cells) != len(runs) or len(cells) != len(networks) * len(labels) or min(len(networks), len(labels)) < 2:
-        raise InputError(
-            f"{how_many(len(runs), 'runs')} of {how_many(len(networks), 'networks')} and {how_many(len(labels), 'labels')} of {label}",
-            "give each of at least two networks one run with each of at least two labels",
-        )
-    table = np.array([[cells[network, name] for name in labels] for network in networks])
-    table -= table.mean(axis=1, keepdims=True)
+    _, table = by_label(runs, y, label)
     seen = float((table.mean(axis=0) ** 2).sum())
     spreads = _permuted(table)
     b, k = table.shape
@@ -331,6 +320,25 @@ def label_test(runs: Sequence[Run], y: Sequence[float], label: str) -> LabelTest
         b, len(spreads), float(np.mean(spreads >= seen * (1 - 1e-9))), math.expm1(gap), math.expm1(gap - margin),
         math.expm1(gap + margin), math.sqrt(residual), max(0.0, among / max(float((table**2).sum()) + residual, TINY)),
     )  # fmt: skip
+
+
+def by_label(runs: Sequence[Run], y: Sequence[float], label: str) -> tuple[list[str], Array]:
+    """Return the labels, and log y less the mean of its network, (num_networks, num_labels).
+
+    Raises: InputError if a run is missing or exists twice, or a y is not above 0.
+    """
+    networks = list(dict.fromkeys(run.network for run in runs))
+    labels = sorted({run.labels[label] for run in runs})
+    if not all(math.isfinite(value) and value > 0 for value in y):
+        raise InputError("not every run has a value above 0", "test what all of them reached")
+    cells = {(run.network, run.labels[label]): math.log(value) for run, value in zip(runs, y, strict=True)}
+    if len(cells) != len(runs) or len(cells) != len(networks) * len(labels) or min(len(networks), len(labels)) < 2:
+        raise InputError(
+            f"{how_many(len(runs), 'runs')} of {how_many(len(networks), 'networks')} and {how_many(len(labels), 'labels')} of {label}",
+            "give each of at least two networks one run with each of at least two labels",
+        )
+    table = np.array([[cells[network, name] for name in labels] for network in networks])
+    return labels, table - table.mean(axis=1, keepdims=True)
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:

@@ -20,12 +20,23 @@ import numpy as np
 from scipy.optimize import OptimizeWarning, curve_fit
 from scipy.stats import t as student
 
+from chronograd.errors import InputError
 from chronograd.forecast.curves import TINY, Array, evaluate
 from chronograd.forecast.loss import fit_loss
 from chronograd.forecast.published_curves import published
 from chronograd.record import INTERVAL
-from chronograd_lab.common.curve_regression import EPOCH_BY_EPOCH, Run, describe, regress, score, slope
-from chronograd_lab.common.depth_runs import (
+from chronograd_lab.common.results import Row
+from chronograd_lab.common.rows import Difference, Spread, difference
+from chronograd_lab.studies.depth_and_device.curve_regression import (
+    EPOCH_BY_EPOCH,
+    Run,
+    by_label,
+    describe,
+    regress,
+    score,
+    slope,
+)
+from chronograd_lab.studies.depth_and_device.depth_runs import (
     CIFAR,
     FULL,
     NUM_SHOWN,
@@ -36,8 +47,6 @@ from chronograd_lab.common.depth_runs import (
     plain,
     rounded,
 )
-from chronograd_lab.common.results import Row
-from chronograd_lab.common.rows import Difference, Spread, difference
 
 COEFFICIENTS = ("b0", "b1", "b2", "largest loss")
 ASKED = ("depth", "device")  # features of the coefficients
@@ -47,9 +56,6 @@ RULES = (BEFORE, CHAIN, AFTER)
 FORECAST = {
     "accuracy 90 %": (8.2, 8.0, 15.0), "accuracy 95 %": (11.0, 10.4, 20.9), "accuracy 99 %": (21.5, 20.3, 34.0),
 }  # fmt: skip
-# This study's prediction for ResNet-50 by `CHAIN`: epochs to 92 % with the 80 % interval. Other studies start from it.
-RESNET50_EPOCHS_TO_92 = (12.9685, 6.49779, 25.8828)
-RESNET50_REAL_EPOCHS_TO_92 = (33, 29, 26)  # of its runs on K80, P100 and V100
 TARGET = "accuracy 92 %"
 LEARNING = "accuracy 99 %"  # beyond it, losses are near 0, where a percentage error means little
 
@@ -368,12 +374,10 @@ def device_pairs(logs: Logs, values: Array) -> list[tuple[str, str, Difference]]
 
     The mean of each network is subtracted first; the spread is corrected for this estimate.
     """
-    devices = list(dict.fromkeys(run.labels["device"] for run in logs.runs))
-    at = {(run.network, run.labels["device"]): math.log(value) for run, value in zip(logs.runs, values, strict=True)}
-    if len(devices) < 2 or len(at) < len(devices) * len(logs.networks):
+    try:
+        devices, table = by_label(logs.runs, values.tolist(), "device")
+    except InputError:
         return []  # a network without a run on each of them is not a repeat
-    table = np.array([[at[network, device] for device in devices] for network in logs.networks])
-    table -= table.mean(axis=1, keepdims=True)
     k = len(devices)
     spreads = [Spread(float(c.mean()), float(c.std(ddof=1)) * math.sqrt(k / (k - 1)), len(c)) for c in table.T]
     pairs = itertools.combinations(range(k), 2)

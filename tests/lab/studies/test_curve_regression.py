@@ -10,7 +10,7 @@ import pytest
 
 from chronograd.errors import InputError, NotFoundError
 from chronograd_lab.common import curve_regression as across
-from chronograd_lab.common.curve_regression import (
+from chronograd_lab.studies.depth_and_device.curve_regression import (
     EPOCH_BY_EPOCH,
     RIDGE,
     Run,

@@ -20,7 +20,10 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.forecast.curves import FAMILIES, Array, crossing
 from chronograd.forecast.learning_curves import read_curve
-from chronograd_lab.common.curve_regression import (
+from chronograd_lab.common.published_runs import CIFAR_RESNETS, measured_folder
+from chronograd_lab.common.results import Row
+from chronograd_lab.common.rows import grouped, mean, six_digits
+from chronograd_lab.studies.depth_and_device.curve_regression import (
     EPOCH_BY_EPOCH,
     FORMS,
     MIN_NETWORKS,
@@ -37,9 +40,6 @@ from chronograd_lab.common.curve_regression import (
     score,
     slope,
 )
-from chronograd_lab.common.published_runs import CIFAR_RESNETS, measured_folder
-from chronograd_lab.common.results import Row
-from chronograd_lab.common.rows import grouped, mean, six_digits
 
 TORCHVISION_DEPTHS = (18, 34, 50, 101, 152)
 CIFAR, IMAGENET = "6n+2", "ImageNet-style"
