@@ -28,12 +28,14 @@ _FOLDERS = re.compile(r"(?<![\w.~-])/(?:[^\s:/]+/)+")
 
 
 def store(run: RunDir, path: Path) -> None:
-    """Write a finished run to a file."""
+    """Write a finished run to a file, without the loss of each step, which is most of a record."""
+    record = run.record().model_dump(mode="json")
+    record["curves"].pop("loss", None)
     content = {
         "format": FORMAT,
         "version": VERSION,
         "job": _of_work(run.job()),
-        "record": run.record().model_dump(mode="json"),
+        "record": record,
         "derived": _read(run.path / DERIVED) if (run.path / DERIVED).exists() else {},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +75,11 @@ def processor_elsewhere(run: RunDir) -> str:
     """Return the processor of the machine that trained a restored run; nothing for a run of this machine."""
     known = run.environment()
     return str(known.get("processor", "unknown processor")) if RESTORED in known else ""
+
+
+def is_derived(run: RunDir, name: str) -> bool:
+    """Return whether a value of `derived` is known."""
+    return (run.path / DERIVED).exists() and name in _read(run.path / DERIVED)
 
 
 def derived(run: RunDir, name: str, compute: Callable[[], Any]) -> Any:

@@ -100,20 +100,26 @@ class StudyRunner:
         start = Path(job.network.weights or "")
         with self._parents:  # several jobs may start from one run
             if start.is_relative_to(self._runs) and is_run_dir(start) and RunDir.open(start).is_finished:
-                self._train_for_weights(RunDir.open(start))
+                self._train_for_weights(RunDir.open(start), path.relative_to(self._runs))
         return jobs.create(job, out=path)
 
-    def _train_for_weights(self, parent: RunDir) -> None:
-        if finished.has_weights(parent):
+    def _train_for_weights(self, run: RunDir, reason: object) -> None:
+        """Train a run again if it has no weights. `reason`: the run or the value that needs them."""
+        if finished.has_weights(run):
             return
-        job, path = parent.job(), parent.path
-        self.say(f"{path.relative_to(self._runs)} is trained again: another run starts from its weights")
+        job, path = run.job(), run.path
+        self.say(f"{path.relative_to(self._runs)} is trained again: {reason} needs its weights")
         shutil.rmtree(path)
         self._elsewhere.pop(path, None)
         jobs.resume(jobs.create(job, out=path), job, on_line=self._watch)
 
     def derived(self, run: RunDir, name: str, compute: Callable[[], Any]) -> Any:
-        """Return a value that needs the weights of a run, as plain data: computed once, and stored with the finished run."""
+        """Return a value that needs the weights of a run, as plain data: computed once, and stored with the finished run.
+
+        A run that was restored without weights and without the value is trained again.
+        """
+        if not finished.is_derived(run, name):
+            self._train_for_weights(run, name)
         value = finished.derived(run, name, compute)
         self.store(run)
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,9 @@ def test_another_machine_repeats_no_finished_run(tmp_path: Path) -> None:
     assert [line.split()[0] for line in again] == [ALL, MORE]
     assert "is trained again" in again[0]
     assert more.results({}).notes[0].startswith("Another machine trained 1 run: ")
+    assert more.derived(restored[TUNED], "another answer", lambda: 7) == 7
+    assert again[2:] == [f"{TUNED} is trained again: another answer needs its weights"]
+    assert more.results({}).notes == []
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_file_of_another_job_is_refused(stored: Path, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="these sections differ: training"):
         finished.restore(stored, changed(job(), ["training.batch=25"]), tmp_path / "run")
+    assert stored.stat().st_size < 20_000  # also of a long run: nothing in it grows with the steps
+    assert "loss" not in json.loads(stored.read_text())["record"]["curves"]
     on_more_threads = changed(job(), ["cluster.threads=2"])
     assert finished.restore(stored, on_more_threads, tmp_path / "run").is_finished
 
