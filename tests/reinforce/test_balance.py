@@ -55,7 +55,7 @@ def test_gain_of_a_second_learner() -> None:
     assert gain(parts, replace(setting, num_actors=2)) == pytest.approx(1.0)
 
 
-def test_times_that_are_none() -> None:
+def test_invalid_times() -> None:
     with pytest.raises(InputError, match="an actor takes 0"):
         Components(actor_s=0.0, learner_s=1.0)
     with pytest.raises(InputError, match="a value below its minimum"):

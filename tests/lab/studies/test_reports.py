@@ -34,12 +34,12 @@ def test_report_matches_its_results(folder: Path, tmp_path: Path) -> None:
     assert drawn == {path.name for path in tmp_path.glob("*.svg")}
 
 
-# Their values are shared or include whole rows: agents, totals of layers, a stack or a case, of which a page states some.
+# Their values are shared or include whole rows, such as agents and layers, and a page states only some of these.
 WHOLE_ROWS = {"alexnet", "batch-augmentation", "dqn-ablation", "receptive-field", "transfer", "vgg19-memory"}
 
 
 @pytest.mark.parametrize("folder", [one for one in REPORTS if one.name not in WHOLE_ROWS], ids=lambda p: p.name)
-def test_no_value_is_computed_that_the_page_does_not_state(folder: Path) -> None:
+def test_page_reads_all_values(folder: Path) -> None:
     study = find(folder.name)
     text = Path(inspect.getfile(study.conduct)).with_name("page.md").read_text()
     read = " ".join([*re.findall(r"\{([^{}:]+)", text), *re.findall(rf"^{CLAIM}(.+)", text, flags=re.M)])
@@ -47,7 +47,16 @@ def test_no_value_is_computed_that_the_page_does_not_state(folder: Path) -> None
     assert unread == set()
 
 
-def test_the_list_says_what_the_results_say() -> None:
+@pytest.mark.parametrize("folder", REPORTS, ids=lambda p: p.name)
+def test_significant_differences_are_not_doubted(folder: Path) -> None:
+    """Check the parentheses of each difference and the rest of its sentence."""
+    text = (folder / "README.md").read_text()
+    for match in re.finditer(r"p = (\d[\d.e-]*\d|\d)([^.\n]*)", text):
+        is_doubted = any(words in match[2] for words in ("not significant", "too few", "to tell"))
+        assert not (is_doubted and float(match[1]) < 0.05), match[0]
+
+
+def test_list_of_studies_is_current() -> None:
     text = (FOLDER / "README.md").read_text()
     assert text == studies_page(), "run `python -m benchmarks.studies`"
     without = {name for name in studies() if name not in {folder.name for folder in REPORTS}}
