@@ -51,7 +51,7 @@ CONFINED = {
     "starlette": {"deploy/app.py"},
     "uvicorn": {"deploy/server.py"},
     "prometheus_client": {"deploy/app.py"},
-    "horovod": {"backends/horovod/rank.py", "launch/horovodrun.py"},
+    "horovod": {"backends/horovod/rank.py", "backends/horovod/rendezvous.py", "launch/horovodrun.py"},
 }
 
 

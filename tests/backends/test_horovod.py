@@ -17,7 +17,7 @@ import pytest
 from chronograd import job as jobs
 from chronograd.backends import horovod, registry
 from chronograd.backends.horovod import build as horovod_build
-from chronograd.backends.horovod import rank
+from chronograd.backends.horovod import rank, rendezvous
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import JobError, RunError
 from chronograd.job import Job
@@ -127,10 +127,23 @@ def test_unsupported_options_are_refused_before_the_start(monkeypatch: pytest.Mo
         horovod.plan(make_job("cluster.device=local"), Path(), [])
 
 
-def test_rank_needs_horovodrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+def test_rank_needs_a_launcher(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOROVOD_RANK", "RANK"):
+        monkeypatch.delenv(name, raising=False)
     assert rank.main() == 1
-    assert "started without horovodrun" in capsys.readouterr().err
+    assert "started without RANK" in capsys.readouterr().err
+
+
+def test_places_of_five_ranks_on_nodes_of_two() -> None:
+    """The last node has one rank, so the ranks with local rank 1 are one fewer."""
+    variables = rendezvous.variables(
+        {"RANK": "3", "WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "2000"}
+    )
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
+    assert [variables[f"HOROVOD_{name}"] for name in names] == ["3", "5", "1", "2", "1", "2", "node-1"]
+    assert rendezvous.place_of(4, 5, 2)["local_size"] == 1
+    assert rendezvous.place_of(4, 5, 2)["cross_size"] == 3
+    assert "HOROVOD_GLOO_IFACE" not in variables
 
 
 # -- real processes ---------------------------------------------------------------------------------

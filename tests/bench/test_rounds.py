@@ -43,9 +43,9 @@ def measured(tmp_path_factory):
 
 
 def test_rounds_alternate_and_the_gate_uses_pairs(measured, capsys):
-    """B is rarely faster than A and never 100 times faster: the interval of three changes uses t = 4.303."""
+    """The interval of three changes uses t = 4.303. On the busiest machine, it does not reach down to -99.999999 %."""
     folder, command = measured
-    assert main([*command, "--fail-if", "step_time > -99%", "--json"]) == 1
+    assert main([*command, "--fail-if", "step_time > -99.999999%", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     (condition,) = told["conditions"]
     assert (told["folder"], told["rounds"], condition["verdict"]) == (str(folder), 3, "fails")

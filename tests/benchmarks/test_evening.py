@@ -51,5 +51,5 @@ def test_page_states_missing_runs_and_the_command(name: str) -> None:
     page = find(name).page(Results.load(FOLDER / name / "results.json"))
     (section,) = [section for section in page.sections if section.title == MISSING]
     for one in find(name).not_run:
-        command = f"“chronograd study run {name} --size {one.size}” takes some {one.cells(name)[1]} hours on two cores"
+        command = f"“chronograd study run {name} --size {one.size}” takes about {one.cells(name)[1]} hours on two cores"
         assert command in section.takeaway

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -98,9 +97,8 @@ def test_crowded_versions_are_dropped() -> None:
     assert "60" in dense
 
 
-def test_panel_round_trip_and_image_files(tmp_path: Path) -> None:
+def test_panel_as_image_files(tmp_path: Path) -> None:
     figure = Figure([lanes_of(simulate([fixed(1), fixed(2.5)], 20), 2, role="measured")])
-    assert Figure.from_json(json.loads(json.dumps(figure.to_json()))) == figure
     plots.save(figure, tmp_path / "a.svg")
     plots.save(figure, tmp_path / "a.png")
     assert (tmp_path / "a.svg").read_text().startswith("<svg")
