@@ -31,7 +31,7 @@ from chronograd_lab.studies.detection_transfer.study import (
     of_related,
 )
 
-LAPTOP = STUDY.sizes["laptop"]
+LAPTOP, EVENING = (STUDY.sizes[size] for size in ("laptop", "evening"))
 
 
 def quiet(text: str) -> None:
@@ -79,7 +79,7 @@ def made_up(before: dict[str, list[float]], after: dict[str, list[float]], alone
         f"{stage}/seed-{seed}": {k: list(v) for k, v in curve.items()} for stage in STAGES for seed in range(3)
     }
     return Results(
-        STUDY.name, "laptop", dict(LAPTOP), rows={"runs": runs, "classes": classes, "pictured": []}, curves=curves
+        STUDY.name, "evening", dict(EVENING), rows={"runs": runs, "classes": classes, "pictured": []}, curves=curves
     )
 
 

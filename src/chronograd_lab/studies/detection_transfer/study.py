@@ -132,9 +132,8 @@ def _rows(runner: StudyRunner, trained: Sequence[Trained], related: Sequence[str
         of_related = [own["average_precision_11_point"] for own in values["classes"] if own["name"] in related]
         means["related_11_point"] = statistics.fmean(of_related)
         row = one.row()
-        runs.append(
-            {**known, **means, "test_images": values["test_images"], "updates": row["updates"], "images": row["images"]}
-        )
+        cost = {name: row[name] for name in ("updates", "images", "seconds")}
+        runs.append({**known, **means, "test_images": values["test_images"], **cost})
         classes += [{**known, **own} for own in values["classes"]]
     return runs, classes
 
@@ -335,4 +334,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    published="evening",
 )
