@@ -111,7 +111,7 @@ class Launch(Request):
         platform, what, *overrides = self._words(plan)
         if (self.submit and self.dry_run) or (not self.dry_run and self.out is None):
             raise InputError(
-                "there is not one thing to do with the file",
+                "it is not clear what to do with the file",
                 "--dry-run prints it, --out FOLDER writes it, and --out FOLDER --submit also sends it",
             )
         if self.submit:
