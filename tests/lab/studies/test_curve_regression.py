@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chronograd.errors import InputError, NotFoundError
-from chronograd_lab.common import curve_regression as across
+from chronograd_lab.studies.depth_and_device import curve_regression as across
 from chronograd_lab.studies.depth_and_device.curve_regression import (
     EPOCH_BY_EPOCH,
     RIDGE,

@@ -15,10 +15,10 @@ import pytest
 from chronograd.backends import parameter_server
 from chronograd.report.html import render_html
 from chronograd.simulate.staleness import NS, Duration, Learner, simulate
-from chronograd_lab.common import parameter_servers as runs_of
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.staleness import parameter_servers as runs_of
 from chronograd_lab.studies.staleness import study
 from chronograd_lab.studies.staleness.parameter_servers import replayed, simulated, total_variation
 from chronograd_lab.studies.staleness.study import STUDY
