@@ -554,7 +554,7 @@ class TestCluster:
         run = slurm.launch(job, out=tmp_path / "slurm")
         with pytest.raises(RunError, match=r"failed.*rank 1 failed with ValueError: no good on rank 1") as caught:
             slurm.wait(run)
-        assert "--resume" in str(caught.value)
+        assert "launch resume" in str(caught.value)
         assert slurm.state(run).state == "FAILED"
         assert run.read_steps(1).attempts == 2
 
