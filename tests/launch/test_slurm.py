@@ -379,10 +379,14 @@ def test_options_that_run_programs_must_be_repeated(ended: RunDir, capsys: pytes
 def test_status_from_python_and_command_line(ended: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     asked = chronograd.launch_status(ended.path)
     (launched,) = asked.result
-    assert (launched.run, launched.status) == ("run", slurm.Status("17", "LOST", "", "run directory", 0, 0, None, None))
+    assert (launched.run, launched.status) == ("run", slurm.Status("17", "LOST", "", "run directory", 0, 0))
     capsys.readouterr()
     assert main(["launch", "status", "run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == asked.data == [{"run": "run", **vars(launched.status)}]
+    assert (
+        json.loads(capsys.readouterr().out)
+        == asked.data
+        == [{"run": "run", **vars(launched.status), "queued_s": None, "ran_s": None}]
+    )
 
 
 @pytest.mark.parametrize(

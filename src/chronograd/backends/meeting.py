@@ -10,6 +10,7 @@ from chronograd.errors import RunError
 LOOPBACK = "127.0.0.1"
 JOIN_S = 300.0
 RETRY_S = 0.2
+HINT = "see that these hosts reach each other (`ping`, `chronograd calibrate links`), then resume the run"
 
 
 def free_port() -> int:
@@ -33,8 +34,5 @@ def wait_for(host: str, port: int) -> None:
     deadline = time.monotonic() + JOIN_S
     while not is_reached(host, port):
         if time.monotonic() > deadline:
-            raise RunError(
-                f"rank 0 does not answer at {host}:{port}",
-                "see that these hosts reach each other (`ping`, `chronograd calibrate links`), then resume the run",
-            )
+            raise RunError(f"rank 0 does not answer at {host}:{port}", HINT)
         time.sleep(RETRY_S)

@@ -9,13 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from chronograd.backends import meeting
-from chronograd.backends.ray_session import ADDRESS_VARIABLE, NODES_VARIABLE
+from chronograd.backends.ray_session import ADDRESS_VARIABLE, NODES_VARIABLE, short_folder
 from chronograd.errors import RunError
 
 RAY = (
@@ -44,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _first(host: str, port: int, cpus: str, command: Sequence[str]) -> int:
-    folder = tempfile.mkdtemp(
-        prefix="ray-", dir="/tmp"
-    )  # short, because the path of a socket has at most 107 characters
+    folder = short_folder()
     own = {ADDRESS_VARIABLE: f"{host}:{port}", NODES_VARIABLE: os.environ["WORLD_SIZE"]}
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     ports = (f"--port={port}", f"--ray-client-server-port={meeting.free_port()}")

@@ -57,7 +57,7 @@ def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_byt
             _wait_for_nodes(int(os.environ.get(NODES_VARIABLE, "1")))
         else:
             tidy_after(run)
-            folder = os.environ[FOLDER_VARIABLE] = _short_folder()
+            folder = os.environ[FOLDER_VARIABLE] = short_folder()
             Path(folder, MARK).write_text(str(run.absolute()))
             _start_own(
                 num_cpus=num_cpus,  # the requested number: actors may outnumber cores
@@ -189,7 +189,7 @@ def _leave(number: int, frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def _short_folder() -> str:
+def short_folder() -> str:
     """Return a new folder for Ray's sockets and logs."""
     folder = tempfile.mkdtemp(prefix="ray-")
     if len(folder) <= LONGEST_FOLDER:

@@ -28,19 +28,30 @@ class SlurmScript:
 
 @dataclass(frozen=True)
 class LaunchedRun:
-    """A run directory, and the status of its job on SLURM."""
+    """A run directory, and the status of its job on SLURM.
+
+    `queued_s` and `ran_s` are the seconds in the queue and of the slowest rank, over all attempts that ended; None before the
+    first.
+    """
 
     run: str
     status: slurm.Status
+    queued_s: float | None
+    ran_s: float | None
+
+    @classmethod
+    def of(cls, run: RunDir) -> LaunchedRun:
+        ran_s = max((used["real_s"] for used in slurm.usage(run)), default=None)
+        return cls(str(run.path), slurm.state(run), slurm.queued_s(run), ran_s)
 
     def as_data(self) -> dict[str, Any]:
-        return {"run": self.run, **asdict(self.status)}
+        return {"run": self.run, **asdict(self.status), "queued_s": self.queued_s, "ran_s": self.ran_s}
 
     def line(self) -> str:
         own = self.status
         reason = f" ({own.reason})" if own.reason else ""
         starts = f", started {own.attempts} times" if own.attempts > 1 else ""
-        times = {"queued": own.queued_s, "ran": own.ran_s}
+        times = {"queued": self.queued_s, "ran": self.ran_s}
         took = "".join(f"  {name} {seconds(time_s)}" for name, time_s in times.items() if time_s is not None)
         return f"{self.run}  job {own.job_id}  {own.state}{reason}  step {own.step}{starts}{took}"
 
@@ -108,7 +119,7 @@ def sweep_on_ray(
 
 def states(runs: Sequence[RunDir]) -> Answer[list[LaunchedRun]]:
     """Return the state of each launched run: its job, its state with the reason, its step, the number of starts."""
-    launched = [LaunchedRun(str(run.path), slurm.state(run)) for run in runs]
+    launched = [LaunchedRun.of(run) for run in runs]
     counted = Counter(one.status.state for one in launched)
     section = Section(
         title="Launched",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd import job as jobs
-from chronograd.backends import registry
+from chronograd.backends import meeting, registry
 from chronograd.data import catalogue, datasets, detection
 from chronograd.errors import ChronogradError, DiskFullError, InputError, JobError, RunError
 from chronograd.job import INPUTS, Augmentation, Job, Training
@@ -373,8 +373,7 @@ def _first_failure(run: RunDir, before: Mapping[int, int], launcher: str, told: 
         return DiskFullError(f"rank {first[0]}: {said}", told.hint) if kind == DiskFullError.__name__ else told
     rank, text = first
     if text.startswith(LINK_DOWN):
-        hint = "see that these hosts reach each other (`ping`, `chronograd calibrate links`), then resume the run"
-        return RunError(text, hint)
+        return RunError(text, meeting.HINT)
     own, shared = run.output_path(rank), run.output_path(launcher)
     mark = f"[{rank}]<" if launcher == "horovodrun" else f"[rank{rank}]" if run.ranks()[1:] else ""
     printed = tail(own) if own.exists() else tail(shared, mark)

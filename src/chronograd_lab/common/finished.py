@@ -8,14 +8,13 @@ Nothing in a file names a folder of the machine: an absolute path is reduced to 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from chronograd import files
 from chronograd.errors import FileFormatError, JobError
-from chronograd.files import write_json
 from chronograd.job import Job, resolved
 from chronograd.record import Record
 from chronograd.rundir import RunDir
@@ -39,7 +38,7 @@ def store(run: RunDir, path: Path) -> None:
         "derived": _read(run.path / DERIVED) if (run.path / DERIVED).exists() else {},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, portable(content))
+    files.write_json(path, portable(content))
 
 
 def restore(stored: Path, job: Job, path: Path) -> RunDir:
@@ -62,7 +61,7 @@ def restore(stored: Path, job: Job, path: Path) -> RunDir:
             "remove the file to train this run again, or ask for the job that it states",
         )
     run = RunDir.create(job, {**record.provenance.environment, RESTORED: stored.name}, path)
-    write_json(path / DERIVED, derived)
+    files.write_json(path / DERIVED, derived)
     run.save_record(record)
     return run
 
@@ -88,7 +87,7 @@ def derived(run: RunDir, name: str, compute: Callable[[], Any]) -> Any:
     known = _read(path) if path.exists() else {}
     if name not in known:
         known[name] = compute()
-        write_json(path, known)
+        files.write_json(path, known)
     return known[name]
 
 
@@ -115,7 +114,7 @@ def _of_work(job: Job) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = files.read_json(path)
     except (OSError, ValueError) as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
     if not isinstance(content, dict):

@@ -174,9 +174,9 @@ class StudyRunner:
     def _note_elsewhere(self) -> list[str]:
         """Return a note on the runs that another machine trained, with its processor."""
         processors = sorted(set(self._elsewhere.values()))
-        return [f"Another machine trained {how_many(len(self._elsewhere), 'runs')}: {', '.join(processors)}."] * bool(
-            processors
-        )
+        if not processors:
+            return []
+        return [f"Another machine trained {how_many(len(self._elsewhere), 'runs')}: {', '.join(processors)}."]
 
 
 def outcome(run: RunDir) -> Row:

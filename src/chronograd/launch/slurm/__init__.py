@@ -60,7 +60,6 @@ class Status:
         reason: SLURM's, such as Resources or a node's name; or how the script ended.
         source: squeue, sacct or the run directory.
         attempts, step: starts of rank 0, and its newest step.
-        queued_s, ran_s: seconds in the queue and of the slowest rank, over all attempts that ended; None before the first.
     """
 
     job_id: str
@@ -69,8 +68,6 @@ class Status:
     source: str
     attempts: int
     step: int
-    queued_s: float | None = None
-    ran_s: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -219,12 +216,6 @@ def state(run: RunDir) -> Status:
 
     Raises RunError if it was not submitted, or the controller does not answer.
     """
-    queued, used = _lines(run.path / "queue.jsonl", ("queued_s",)), usage(run)
-    ran_s = max((one["real_s"] for one in used), default=None)
-    return replace(_state(run), queued_s=queued["queued_s"] if queued else None, ran_s=ran_s)
-
-
-def _state(run: RunDir) -> Status:
     job_id = submission(run).job_id
     log = run.read_steps(0)
     progress = (log.attempts, log.steps[-1].step if log.steps else 0)
@@ -302,6 +293,12 @@ def usage(run: RunDir) -> list[dict[str, float]]:
     names = re.compile(r"usage\.([0-9]{1,9})\.jsonl")
     ranks = {int(match[1]): path for path in run.path.iterdir() if (match := names.fullmatch(path.name))}
     return [_lines(path, ("real_s", "user_s", "system_s")) or {} for _, path in sorted(ranks.items())]
+
+
+def queued_s(run: RunDir) -> float | None:
+    """Return the seconds that all attempts of a run waited in the queue; None before the first."""
+    found = _lines(run.path / "queue.jsonl", ("queued_s",))
+    return None if found is None else found["queued_s"]
 
 
 def _lines(path: Path, names: Sequence[str]) -> dict[str, float] | None:

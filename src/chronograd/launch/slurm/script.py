@@ -175,10 +175,12 @@ def _one_line(text: str) -> str:
 
 
 def _what(job: Job, shape: Shape) -> str:
-    ranks, nodes = how_many(shape.ranks, "ranks"), how_many(shape.nodes, "nodes")
+    ranks = how_many(shape.ranks, "ranks")
     if job.backend == "parameter_server":
         ranks = f"{how_many(job.cluster.count, 'learners')} and {how_many(job.communication.servers, 'servers')}"
-    return f"{job.network.name} on {job.data.name}: {ranks} of backend {job.backend} on {nodes}"
+    return (
+        f"{job.network.name} on {job.data.name}: {ranks} of backend {job.backend} on {how_many(shape.nodes, 'nodes')}"
+    )
 
 
 # SLURM itself reaches a node at NodeAddr; the node's name may not resolve.

@@ -55,12 +55,14 @@ def arms(settings: Settings) -> dict[str, Copies]:
     seeds = dict(zip(settings["copies"], settings["seeds"], strict=True))
     compared = {f"M={m}": Copies(m, epochs, n) for m, n in seeds.items()}
     compared[longer_name(settings)] = Copies(1, longer * epochs, seeds[longer])
-    ordered = sorted(compared.items(), key=lambda item: (-item[1].seeds, -item[1].copies * item[1].epochs))
-    if own := settings.get("plain"):
-        return {PLAIN: Copies(1, own["epochs"], own["seeds"], cutout=False), **dict(ordered)}
-    plain = Copies(1, epochs, seeds[min(seeds)], cutout=False)
-    ordered.append((PLAIN, plain))
-    return dict(sorted(ordered, key=lambda item: (-item[1].seeds, -item[1].copies * item[1].epochs)))
+    own = settings.get("plain", {})
+    compared[PLAIN] = Copies(1, own.get("epochs", epochs), own.get("seeds", seeds[min(seeds)]), cutout=False)
+
+    def order(item: tuple[str, Copies]) -> tuple[bool, int, int]:
+        name, arm = item
+        return not (own and name == PLAIN), -arm.seeds, -arm.copies * arm.epochs
+
+    return dict(sorted(compared.items(), key=order))
 
 
 def longer_name(settings: Settings) -> str:

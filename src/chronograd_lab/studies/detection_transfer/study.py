@@ -91,9 +91,8 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     trunk = weights_file(settings["trunk"]) if settings["trunk"] else None
     seeds = range(settings["seeds"])
     first = train_arms(runner, [Arm.of(job(settings, ALL, data, trunk), seeds, stage=ALL)])
-    _rows(
-        runner, first, settings["related"]
-    )  # evaluated at once, so that another machine can continue without the weights
+    # Evaluated at once, so that another machine can continue without the weights.
+    _rows(runner, first, settings["related"])
     second = [
         Arm.of(job(settings, stage, data, trunk if stage == ALONE else str(one.run.path)), [one.seed], stage=stage)
         for stage in (TUNED, *settings["controls"])
