@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,6 +242,23 @@ def test_invalid_job_leaves_no_files(tmp_path: Path, overrides: list[str], optio
     with pytest.raises(InputError, match=message):
         slurm.launch(make_job(*overrides), options, parent=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+def test_output_of_the_rank_that_failed_first_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun ends the others, and says so, too; a rank that ended before its first step recorded no error."""
+    monkeypatch.setattr(slurm.slurm_commands, "squeue", lambda job_id: None)
+    monkeypatch.setattr(slurm.slurm_commands, "sacct", lambda job_id: None)
+    run = RunDir.create(environment={}, out=tmp_path / "run")
+    slurm.note(run, "7", Options(), {})
+    (run.path / slurm.EXIT_FILE).write_text("7 143\n")
+    run.output_path(0).write_text("cancelled\n")
+    run.output_path(2).write_text("no place left\n")
+    run.output_path("slurm").write_text(
+        "srun: error: n3: task 2: Exited with exit code 1\nsrun: launch/slurm: _step_signal: Terminating StepId=7.0\n"
+        "srun: error: n1: task 0: Terminated\n"
+    )
+    with pytest.raises(RunError, match=r"failed \(exit status 143\); the end of .*output\.2\.txt:\n.*no place left"):
+        slurm.collect(run)
 
 
 @pytest.mark.parametrize(
@@ -535,7 +553,11 @@ class TestCluster:
         assert sorted(run.ranks()) == [0, 1, 2]
 
     @pytest.mark.ray
-    def test_parameter_server_on_three_nodes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_parameter_server_on_three_nodes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folders = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+        monkeypatch.setenv("TMPDIR", str(folders))
         job = make_job("backend=parameter_server", "cluster.count=3", "communication.servers=2")
         run = slurm.wait(slurm.launch(job, out=tmp_path / "slurm"))
         updates = [line for rank in range(3) for line in run.read_steps(rank).steps]
@@ -544,6 +566,11 @@ class TestCluster:
         assert run.output_path(2).read_text().count("Ray runtime started") == 1
         assert main(["launch", "status", str(run.path)]) == 0
         assert re.search(r"COMPLETED.* queued .* ran \d", " ".join(capsys.readouterr().out.split()))
+        deadline = time.monotonic() + 120
+        while _output("squeue", "--noheader", "--job", slurm.state(run).job_id):  # the other nodes end after the first
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert not list(folders.iterdir())
 
     @pytest.mark.tensorflow
     def test_tensorflow_ranks_on_two_nodes(self, tmp_path: Path) -> None:

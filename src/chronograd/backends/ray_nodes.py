@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run this node's part. Return the exit status of the command, or of a Ray that ended before the first node's."""
     cpus, *command = sys.argv[1:] if argv is None else argv
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that Ray's folder is removed
     try:
         if os.environ["RANK"] == "0":
             return _first(host, port, cpus, command)
@@ -43,17 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _first(host: str, port: int, cpus: str, command: Sequence[str]) -> int:
-    folder = short_folder()
     own = {ADDRESS_VARIABLE: f"{host}:{port}", NODES_VARIABLE: os.environ["WORLD_SIZE"]}
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     ports = (f"--port={port}", f"--ray-client-server-port={meeting.free_port()}")
-    place = (f"--node-ip-address={host}", f"--temp-dir={folder}", "--include-dashboard=false")
-    try:
-        with _started("--head", *ports, *place, f"--num-cpus={cpus}"):
-            meeting.wait_for(host, port)
-            return subprocess.call(command, env={**os.environ, **own, **alone})
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with _started("--head", *ports, f"--node-ip-address={host}", "--include-dashboard=false", f"--num-cpus={cpus}"):
+        meeting.wait_for(host, port)
+        return subprocess.call(command, env={**os.environ, **own, **alone})
 
 
 def _other(host: str, port: int, cpus: str) -> int:
@@ -67,8 +64,12 @@ def _other(host: str, port: int, cpus: str) -> int:
 
 @contextmanager
 def _started(*options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start Ray on this node, and end it with all that it started."""
-    ray = subprocess.Popen([*RAY, *options], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    """Start Ray on this node, and end it with all that it started.
+
+    Its folder is its own: two nodes on one machine that share one may choose the same name for their socket.
+    """
+    folder = short_folder()
+    ray = subprocess.Popen([*RAY, f"--temp-dir={folder}", *options], stdin=subprocess.DEVNULL, stdout=sys.stderr)
     try:
         yield ray
     finally:
@@ -77,6 +78,7 @@ def _started(*options: str) -> Iterator[subprocess.Popen[bytes]]:
             ray.wait(END_S)
         except subprocess.TimeoutExpired:
             ray.kill()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
