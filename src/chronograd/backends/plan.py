@@ -24,6 +24,14 @@ RAY_ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
+class RayActors:
+    """What a run's one rank starts in Ray: one core each for servers, and `cluster.threads` for learners."""
+
+    learners: int
+    servers: int
+
+
+@dataclass(frozen=True)
 class RankPlan:
     """The ranks of a run, as pure data.
 
@@ -34,6 +42,7 @@ class RankPlan:
             others (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
         launcher: the best launcher if the user asks for none.
         max_restarts: times that a launcher restarts all ranks after one has failed.
+        actors: what the rank starts in Ray, which may be on several nodes; None if it starts nothing.
     """
 
     command: tuple[str, ...]
@@ -41,6 +50,7 @@ class RankPlan:
     environment: dict[str, str] = field(default_factory=dict)
     launcher: str = "local"
     max_restarts: int = 0
+    actors: RayActors | None = None
 
 
 class Backend(Protocol):

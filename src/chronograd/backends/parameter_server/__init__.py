@@ -15,7 +15,15 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from chronograd.backends.plan import RAY_ENVIRONMENT, TORCH, RankPlan, installed, prepare_nothing, refuse_noise_scale
+from chronograd.backends.plan import (
+    RAY_ENVIRONMENT,
+    TORCH,
+    RankPlan,
+    RayActors,
+    installed,
+    prepare_nothing,
+    refuse_noise_scale,
+)
 from chronograd.errors import JobError, install_command
 from chronograd.job import Job
 from chronograd.train.rank_context import threads_per_rank
@@ -47,4 +55,5 @@ def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
     command = (sys.executable, "-m", "chronograd.backends.parameter_server.run", str(run.absolute()), *arguments)
     threads = threads_per_rank(job.cluster, job.cluster.count)
     environment = {**RAY_ENVIRONMENT, "OMP_NUM_THREADS": str(threads)}
-    return RankPlan(command, world_size=1, environment=environment, max_restarts=job.cluster.max_restarts)
+    actors = RayActors(job.cluster.count, job.communication.servers)
+    return RankPlan(command, 1, environment, max_restarts=job.cluster.max_restarts, actors=actors)

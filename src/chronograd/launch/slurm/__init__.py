@@ -33,7 +33,7 @@ from chronograd.job import Job, changed
 from chronograd.launch.jobs import OnLine, check_anywhere, check_has_files, new_run
 from chronograd.launch.processes import tail
 from chronograd.launch.slurm import commands as slurm_commands
-from chronograd.launch.slurm.script import EXIT_FILE, TIMED_OUT, Options, for_nodes, plan_of, render, shape_of
+from chronograd.launch.slurm.script import EXIT_FILE, TIMED_OUT, Options, for_nodes, placed, render
 from chronograd.models import names
 from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
 from chronograd.train.checkpoint_folder import list_checkpoints
@@ -88,7 +88,7 @@ def create(job: Job, options: Options, out: PathLike | None = None, parent: Path
 def check(job: Job) -> None:
     """Refuse a job that no node could run. Does not check this machine for devices, because the nodes have them."""
     check_has_files(job)
-    shape_of(job, plan_of(job, Path()))
+    placed(job, Path())
     check_anywhere(job)
 
 
@@ -101,7 +101,7 @@ def check_for_dry_run(job: Job) -> str | None:
     if layout not in ("folder", "imagenet") or not folder or layouts.has_folder(folder):
         check(job)
         return None
-    shape_of(job, plan_of(job, Path()))
+    placed(job, Path())
     if layout in catalogue.sets():
         check_anywhere(changed(job, [f"data.name={layout}"]))
     return f"Assumed: the compute nodes have the data folder {folder}. It is not on this machine, so nobody checked it."

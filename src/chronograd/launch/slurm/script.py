@@ -11,7 +11,6 @@ from chronograd.backends import registry
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
-from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed
 from chronograd.words import how_many
 
@@ -53,11 +52,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Shape:
-    """The placement of a job's ranks on nodes. `gpus` are those of a node, 0 on CPUs."""
+    """The placement of a job's ranks on nodes. `gpus` are those of a node, 0 on CPUs; `cpus` the cores of a rank."""
 
     ranks: int
     per_node: int
     gpus: int
+    cpus: int
 
     @property
     def nodes(self) -> int:
@@ -69,46 +69,26 @@ def for_nodes(job: Job, options: Options) -> Job:
     return changed(job, [f"cluster.threads={options.cpus_per_task or job.cluster.threads or 1}"])
 
 
-def plan_of(job: Job, run: Path) -> RankPlan:
-    """Return the ranks of a job. That of a parameter server has one rank a node, in which Ray starts servers and learners."""
+def placed(job: Job, run: Path) -> tuple[RankPlan, Shape]:
+    """Return the ranks of a job, and their placement. If it starts actors in Ray, each node has one rank, which joins the Ray.
+
+    A node has `cluster.per_node` ranks or learners, else as many as the device's node has GPUs; one on a CPU.
+    """
     plan = registry.load(job.backend).plan(job, run, ["train"])
-    if job.backend != "parameter_server":
-        return plan
-    nodes = -(-job.cluster.count // _per_node(job, job.cluster.count))
-    python, *words = plan.command
-    command = (python, "-m", "chronograd.backends.ray_nodes", str(cpus_of(job)), python, *words)
-    return replace(plan, command=command, world_size=nodes)
-
-
-def cpus_of(job: Job) -> int:
-    """Return the cores of a rank: those of its threads; with parameter servers, of a node's learners and servers."""
-    threads = job.cluster.threads or 1
-    if job.backend != "parameter_server":
-        return threads
-    per_node = _per_node(job, job.cluster.count)
-    nodes = -(-job.cluster.count // per_node)
-    return per_node * threads + -(-job.communication.servers // nodes)
-
-
-def _per_node(job: Job, ranks: int) -> int:
-    """Return the ranks of a node: `cluster.per_node`, else the GPUs of the device's node; one on a CPU."""
-    device = _device(job)
-    usual = device.node.devices_per_node if device is not None else 1
-    return min(job.cluster.per_node or usual, ranks)
-
-
-def _device(job: Job) -> Device | None:
-    return None if job.cluster.device in ("local", "cpu") else catalog.device(job.cluster.device)
-
-
-def shape_of(job: Job, plan: RankPlan) -> Shape:
-    """Return the placement of ranks, which fill each node in turn."""
-    device = _device(job)
+    device = None if job.cluster.device in ("local", "cpu") else catalog.device(job.cluster.device)
     is_gpu = device is not None and device.kind == "gpu"
-    is_ray = job.backend == "parameter_server"
-    per_node = 1 if is_ray else _per_node(job, plan.world_size)
-    gpus = _per_node(job, job.cluster.count) if is_ray else per_node * (job.cluster.count // plan.world_size)
-    return Shape(plan.world_size, per_node, gpus if is_gpu else 0)  # data_parallel has one rank for all GPUs
+    threads = job.cluster.threads or 1
+    most = job.cluster.per_node or (device.node.devices_per_node if device is not None else 1)
+    if plan.actors is None:
+        per_node = min(most, plan.world_size)
+        gpus = per_node * (job.cluster.count // plan.world_size)  # data_parallel has one rank for all GPUs
+        return plan, Shape(plan.world_size, per_node, gpus if is_gpu else 0, threads)
+    learners = min(most, plan.actors.learners)
+    nodes = -(-plan.actors.learners // learners)
+    cpus = learners * threads - (-plan.actors.servers // nodes)
+    python, *words = plan.command
+    command = (python, "-m", "chronograd.backends.ray_nodes", str(cpus), python, *words)
+    return replace(plan, command=command, world_size=nodes), Shape(nodes, 1, learners if is_gpu else 0, cpus)
 
 
 def render(job: Job, run: Path, options: Options = Options(), elements: int | None = None) -> str:
@@ -123,17 +103,16 @@ def render(job: Job, run: Path, options: Options = Options(), elements: int | No
     job, run = for_nodes(job, options), run.absolute()
     if bad := _UNSAYABLE.search(str(run)):
         raise InputError(f"the run directory {run} has {bad[0]!r} in its name", "choose another with --out")
-    plan = plan_of(job, run)
-    shape = shape_of(job, plan)
+    plan, shape = placed(job, run)
     own, number = (f"{run}/run-", "$SLURM_ARRAY_TASK_ID") if elements else (str(run), "")
     head = _head(job, shape, options, f"{own}%a" if elements else own, elements)
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in head), ""]
-    what = f"{how_many(elements, 'runs')} such as {_what(job, shape)}" if elements else _what(job, shape)
+    what = f"{how_many(elements, 'runs')} such as {_what(job, plan, shape)}" if elements else _what(job, plan, shape)
     lines += [_ABOUT.format(what=_one_line(what), run=shlex.quote(own) + number)]
     lines += [_meeting(shape, options), *_exports(plan, shape, job.cluster.threads or 1)]
     lines += [_QUEUED]
-    lines += [_RAY_TOKEN] if job.backend == "parameter_server" else []
-    lines += [_TIME_LIMIT, _ranks(plan, run, options, cpus_of(job), job.cluster.max_restarts)]
+    lines += [_RAY_TOKEN] if plan.actors else []
+    lines += [_TIME_LIMIT, _ranks(plan, run, options, shape.cpus, job.cluster.max_restarts)]
     return "\n".join(lines)
 
 
@@ -154,7 +133,7 @@ def _head(job: Job, shape: Shape, options: Options, output: str, elements: int |
         f"--nodes={shape.nodes}",
         f"--ntasks={shape.ranks}",
         f"--ntasks-per-node={shape.per_node}",
-        f"--cpus-per-task={cpus_of(job)}",
+        f"--cpus-per-task={shape.cpus}",
         *([f"--gres=gpu:{shape.gpus}"] if shape.gpus else []),
         *(f"--{name}={value}" for name, value in named.items() if value is not None),
         "--requeue",
@@ -174,10 +153,10 @@ def _one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _what(job: Job, shape: Shape) -> str:
+def _what(job: Job, plan: RankPlan, shape: Shape) -> str:
     ranks = how_many(shape.ranks, "ranks")
-    if job.backend == "parameter_server":
-        ranks = f"{how_many(job.cluster.count, 'learners')} and {how_many(job.communication.servers, 'servers')}"
+    if plan.actors:
+        ranks = f"{how_many(plan.actors.learners, 'learners')} and {how_many(plan.actors.servers, 'servers')}"
     return (
         f"{job.network.name} on {job.data.name}: {ranks} of backend {job.backend} on {how_many(shape.nodes, 'nodes')}"
     )
