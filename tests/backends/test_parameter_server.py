@@ -299,13 +299,18 @@ def test_run_restarts_after_its_server_or_driver_is_killed(
     victim: str, servers: int, tmp_path: Path, mark: str
 ) -> None:
     job = jobs.changed(make_job(learners=2, servers=servers, epochs=4), ["cluster.max_restarts=1"])
-    job = jobs.changed(job, ["network.name=tiny_networks:random", "network.options.sleep_s=0.02"])
+    hold = tmp_path / "hold"  # each learner waits before its 17th minibatch, between the checkpoints at steps 24 and 36
+    hold.touch()
+    job = jobs.changed(
+        job, ["network.name=tiny_networks:random", f"network.options.hold={hold}", "network.options.hold_at=17"]
+    )
     killed: list[int] = []
 
     def kill(line: Line) -> None:
         if not killed and line.step >= 27:
             killed.append(marked(mark, victim)[0])
             os.kill(killed[0], signal.SIGKILL)
+            hold.unlink()
 
     run = launch.train(job, out=tmp_path / "run", on_line=kill)
     assert len(killed) == 1
