@@ -11,6 +11,7 @@ from pathlib import Path
 from chronograd.files import write_aside
 from chronograd.report.markdown import markdown
 from chronograd.units import seconds
+from chronograd.words import how_many
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.rows import matching
 from chronograd_lab.exercises.pages import first_sentences
@@ -21,7 +22,7 @@ _HEAD = """\
 # Studies
 
 Each study answers one question from numbers, by jobs that anybody can run again. Most reports here have size `laptop`: minutes on
-two cores with real data. Two have size `evening`. A page opens with the answers and ends with the settings. It reports gains and
+two cores with real data. Some have size `evening`, listed below. A page opens with the answers and ends with the settings. It reports gains and
 losses alike, and states when an effect that a paper reports does not appear.
 
 ```sh
@@ -34,8 +35,7 @@ _WITHOUT = "Run these by `chronograd study run NAME`; there are no published res
 _EVENING = """\
 ## What size `evening` took, and what it would take
 
-This size takes hours on two cores, or minutes on a GPU. We trained these runs within 13 minutes on an H200, ten at a
-time:"""
+This size takes hours on two cores, or minutes on a GPU. The time is that of training, summed over runs, which may share a machine:"""
 _STOPPED = (
     "We stopped `batch-augmentation` after M = 4 and M = 2 of 20 epochs. Without M = 1 it decides nothing, so its page has size "
     "`laptop`."
@@ -61,7 +61,7 @@ def studies_page(folder: Path = FOLDER) -> str:
         _table(["study", "question", "result"], ([_link(name), study.question, _found(name, kept[name])] for name, study in studies().items() if name in kept)),
         *([f"{_WITHOUT}: {', '.join(sorted(f'`{name}`' for name in studies() if name not in kept))}."] if len(kept) < len(studies()) else []),
         _EVENING,
-        _table(["study", "runs", "training, all runs together", "result"], _taken(kept)),
+        _table(["study", "runs", "seeds", "on", "training, all runs", "what they decide"], _taken(kept)),
         _STOPPED,
         _NOT_RUN,
         _table(["study", "size", "what is missing without it", "two cores, h", "steps alone on an H200, h"], _not_run()),
@@ -84,15 +84,28 @@ def _found(name: str, results: Results) -> str:
 
 
 def _taken(kept: dict[str, Results]) -> list[list[str]]:
-    """Return for each result of size `evening` its number of runs and their time, and the sentence with its result."""
+    """Return for each result of size `evening` its runs, seeds, machine and time, and the sentence with its result."""
     body = []
     for name, results in kept.items():
         if results.size == "evening":
             # Except for the small CNN, small-networks has the same jobs at size laptop, where they ran.
             rows: list[Row] = matching(results.rows["runs"], network="small CNN") or results.rows["runs"]
             trained = seconds(sum(row["seconds"] for row in rows))
-            body.append([_link(name), str(len(rows)), trained, _found(name, results)])
+            seeds = len({row["seed"] for row in rows})
+            body.append([_link(name), str(len(rows)), str(seeds), _machine(results), trained, _found(name, results)])
     return body
+
+
+def _machine(results: Results) -> str:
+    """Return the GPU or processor that the runs used, and how many runs shared it."""
+    environment = results.environment
+    gpus = environment.get("gpus")
+    where = (
+        gpus[0]["name"]
+        if gpus
+        else f"{environment['processor']}, {how_many(environment['threads_per_run'], 'threads')} a run"
+    )
+    return f"{where}, {how_many(environment['runs_at_a_time'], 'runs')} at a time"
 
 
 def _not_run() -> list[list[str]]:
