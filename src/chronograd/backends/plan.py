@@ -25,7 +25,7 @@ RAY_ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class RayActors:
-    """What a run's one rank starts in Ray: one core each for servers, and `cluster.threads` for learners."""
+    """Actors that a run's one rank starts in Ray: servers have one core each, learners `cluster.threads`."""
 
     learners: int
     servers: int
