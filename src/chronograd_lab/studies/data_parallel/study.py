@@ -22,7 +22,7 @@ from chronograd.job import Job, changed
 from chronograd.measure import environment
 from chronograd.predict.collectives import all_reduce_s
 from chronograd.predict.memory import Footprint, reserve_bytes
-from chronograd.predict.prediction import footprint_of, rank_work
+from chronograd.predict.prediction import footprint_of, predict, rank_work
 from chronograd.predict.scaling import REPLICA_OPERATOR_S, REPLICA_TENSOR_S, replicas_s
 from chronograd.predict.setting import setting_of
 from chronograd.units import percent, seconds
@@ -142,14 +142,21 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     there = elsewhere(runner, settings)
     results = run_sweeps(runner, settings, here(settings, bool(environment.gpus())))
     points = [*results.rows["points"], *there["points"]]
-    one_gpu = [{**row, "copy_s": _copy_s(settings, row["device"], int(row["batch"]))} for row in one_gpu_steps()]
+    one_gpu = [{**row, **_one_gpu_now(settings, row)} for row in one_gpu_steps()]
     return replace(results, rows={**there, "points": points, "one_gpu": one_gpu, "loading": [LOADING]})
 
 
-def _copy_s(settings: Settings, device: str, batch: int) -> float:
-    """Predict the seconds to copy a batch of fp32 images from the CPU's memory to a GPU, by the data sheet of its link."""
-    one = job(settings, "single", device, batch)
-    return rank_work(trace_job(one), batch, setting_of(one))[1]["transfer_s"]
+def _one_gpu_now(settings: Settings, row: Row) -> Row:
+    """Predict a step timed on one GPU with the calibration that ships now, and its copy of fp32 images from the CPU's memory.
+
+    The copy takes the time by the data sheet of the link.
+    """
+    batch, of_row = int(row["batch"]), {**settings, "network": "resnet18-cifar"}
+    how = [f"training.precision={row['precision']}", f"training.channels_last={str(row['precision'] != 'fp32').lower()}"]
+    one = changed(job(of_row, "single", row["device"], batch), how)
+    trace = trace_job(one)
+    copy_s = rank_work(trace, batch, setting_of(one))[1]["transfer_s"]
+    return {"copy_s": copy_s, "now_s": predict(trace, one).value("step_time_s")}
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -159,7 +166,7 @@ def values(results: Results) -> dict[str, Any]:
     weak, strong, ddp = (_rows(results, *of) for of in (("weak", DP), ("strong", DP), ("weak", DDP)))
     several = [row for row in weak if row["world"] > 1]
     of_most = matching(weak, world=max(row["world"] for row in weak))
-    timed = [row for row in _one_gpu(results) if row["step_s"] is not None]
+    timed = grouped([row for row in _one_gpu(results) if row["step_s"] is not None], "precision")
     here = matching(results.rows["points"], place="here", kind="measured")
     is_worse = [
         row["speed_up"] < other["speed_up"]
@@ -172,8 +179,9 @@ def values(results: Results) -> dict[str, Any]:
         "quickest_s": min(row["epoch_s"] for row in weak), "rate": ends(row["rate"] for row in several), "ring": ends(row["ring"] for row in several),
         "loading": {**results.rows["loading"][0], "epoch_s": _loading_s(results)},
         "memory": {f"b{row['batch']}": row for row in results.rows["memory"]},
-        "one_gpu": {name: {f"b{row['batch']:.0f}": row for row in own} for name, own in grouped(timed, "precision").items()},
-        "errors": {name: _errors(own) for name, own in grouped(timed, "precision").items()},
+        "one_gpu": {name: {f"b{row['batch']:.0f}": row for row in own} for name, own in timed.items()},
+        "before": {name: _errors(own, "predicted_epoch_s") for name, own in timed.items()},
+        "now": {name: _errors(own, "now_epoch_s") for name, own in timed.items()},
         "public": by_world(_public(results)), "public_speed_up": PUBLIC_SPEED_UP["speed_up"],
         "l4": {row["scaling"]: row for row in _public_rows(results, PUBLIC_SPEED_UP)},
         "tensor_s": REPLICA_TENSOR_S, "operator_s": REPLICA_OPERATOR_S,
@@ -205,10 +213,11 @@ def _rows(results: Results, scaling: str, backend: str = DP) -> list[Row]:
 
 
 def _epoch(results: Results, row: Row) -> Row:
-    """Return the updates of an epoch (the last may be short), its seconds, and its seconds with loading, which runs in
-    parallel.
+    """Return the updates of an epoch, its seconds, and its seconds with loading, which runs in parallel.
+
+    The last batch of an epoch is smaller than the others and counts by its share of a full one.
     """
-    updates = -(-results.settings["epoch_samples"] // row["batch"])
+    updates = results.settings["epoch_samples"] / row["batch"]
     epoch_s = float(updates * row["step_time_s"])
     return {"updates": updates, "epoch_s": epoch_s, "loaded_s": max(_loading_s(results), epoch_s)}
 
@@ -218,29 +227,22 @@ def _loading_s(results: Results) -> float:
 
 
 def _one_gpu(results: Results) -> list[Row]:
-    """Return steps on one GPU with the seconds of an epoch; these are None for a batch that does not fit."""
+    """Return steps on one GPU with the seconds of an epoch; a batch that does not fit has only predicted ones."""
     rows = []
     for row in results.rows["one_gpu"]:
-        updates = -(-results.settings["epoch_samples"] // int(row["batch"]))
-        if row["step_s"] is not None:
-            alone_s, copies_s = updates * row["step_s"], updates * row["copy_s"]
-            row = {
-                **row,
-                "alone_s": alone_s,
-                "copies_s": copies_s,
-                "epoch_s": alone_s + copies_s,
-                "predicted_epoch_s": updates * row["predicted_s"],
-            }
-        rows.append(row)
+        updates = results.settings["epoch_samples"] / row["batch"]
+        names = {"now_s": "now_epoch_s", "predicted_s": "predicted_epoch_s", "step_s": "alone_s", "copy_s": "copies_s"}
+        row = {**row, **{name: updates * row[key] for key, name in names.items() if row[key] is not None}}
+        rows.append(row if row["step_s"] is None else {**row, "epoch_s": row["alone_s"] + row["copies_s"]})
     return rows
 
 
-def _errors(timed: Sequence[Row]) -> Row:
-    """Return the mean error and bias of predicted steps, and the mean error of those that are too short."""
-    errors = np.array([row["predicted_s"] / row["step_s"] - 1 for row in timed])
-    short = -errors[errors < 0]
+def _errors(timed: Sequence[Row], column: str) -> Row:
+    """Return the mean error and bias of predicted epochs, and the smallest and largest error of those that are too short."""
+    errors = np.array([row[column] / row["epoch_s"] - 1 for row in timed])
+    short = [*-errors[errors < 0]] or [0.0]
     return {"mean": float(np.mean(np.abs(errors))), "bias": float(np.mean(errors)), "batches": len(errors),
-            "num_short": len(short), "least": float(min(short)), "most": float(max(short))}  # fmt: skip
+            "num_short": int(np.sum(errors < 0)), "least": float(min(short)), "most": float(max(short))}  # fmt: skip
 
 
 def _public_rows(results: Results, theirs: Row) -> list[Row]:
@@ -303,7 +305,7 @@ def blocks(results: Results) -> dict[str, Block]:
         made["Compared with two public solutions"] = Block(table(public, {
             "GPUs": "world", "public, an epoch": ("epoch_s", "{:.1f} s".format), "predicted": ("predicted_s", "{:.1f} s".format),
             "error of the prediction": lambda row: signed_percent(row["predicted_s"] / row["epoch_s"] - 1),
-        }, text=0))  # fmt: skip
+        }, text=0), _public_speed_ups(results, public))  # fmt: skip
     if has_many(here):
         made["Here, on CPUs"] = Block(here_table(here, {}))
     return made
@@ -342,22 +344,42 @@ def _speed_ups(rows: Sequence[Row], with_public: bool) -> Figure:
     return Figure([replace(panel, log_x=True)])
 
 
+def _public_speed_ups(results: Results, public: Sequence[Row]) -> Figure:
+    """Return the speed-ups of both public solutions, with their predictions and the ideal."""
+    alone, worlds = public[0], [row["world"] for row in public]
+    many, l4 = f"{alone['device']}, batch {alone['batch']} in total", PUBLIC_SPEED_UP
+    series = [
+        Series(f"{many}, {label}", role, worlds, [alone[column] / row[column] for row in public], color=COLORS[0])
+        for label, role, column in (("predicted", "predicted", "predicted_s"), ("published", "measured", "epoch_s"))
+    ]  # fmt: skip
+    for (scaling, of), color in zip((("strong", "in total"), ("weak", "of a GPU")), COLORS[1:], strict=False):
+        own = matching(results.rows["points"], of=DP, place=l4["device"], batch_asked=l4["batch"], scaling=scaling)
+        series.append(series_of(f"{l4['device']}, batch {l4['batch']} {of}, predicted", own, "speed_up", "predicted", color))
+    series += [
+        Series(f"{l4['device']}, batch {l4['batch']}, published", "measured", [l4["world"]], [l4["speed_up"]], color=COLORS[3]),
+        Series("ideal", "reference", worlds, worlds),
+    ]  # fmt: skip
+    return Figure([against_ranks("times the throughput of one GPU", series, is_log=False)])
+
+
 def _one_gpu_block(rows: Sequence[Row]) -> Block:
     def cell(column: str, otherwise: str = "") -> Callable[[Row], str]:
         return lambda row: seconds(row[column]) if column in row else otherwise
 
-    timed = grouped([row for row in rows if "alone_s" in row], "precision").items()
-    series = [
-        Series(precision, "measured", [row["batch"] for row in own], [row["alone_s"] for row in own], color=color, is_joined=True)
-        for (precision, own), color in zip(timed, COLORS, strict=False)
-    ]  # fmt: skip
-    columns = {
-        "with copies": cell("epoch_s", "does not fit"),
-        "steps alone": cell("alone_s"),
-        "predicted": cell("predicted_epoch_s"),
-    }
-    figure = Figure([Lines("batch", "seconds of an epoch", series, log_x=True, log_y=True)])
-    return Block(_wide(rows, "batch", "precision", columns), figure)
+    def error(column: str) -> Callable[[Row], str]:
+        return lambda row: signed_percent(row[column] / row["epoch_s"] - 1) if "epoch_s" in row else ""
+
+    series = []
+    for (precision, own), color in zip(grouped(rows, "precision").items(), COLORS, strict=False):
+        for label, role, column in (("predicted now", "predicted", "now_epoch_s"), ("measured", "measured", "epoch_s")):
+            fits = [row for row in own if "epoch_s" in row]
+            series.append(series_of(f"{precision}, {label}", fits, column, role, color, x="batch"))
+    table_ = table(rows, {
+        "precision": "precision", "batch": ("batch", "{:,.0f}".format), "steps, measured": cell("alone_s", "does not fit"),
+        "with copies": cell("epoch_s"), "predicted now": cell("now_epoch_s"), "error now": error("now_epoch_s"),
+        "predicted before": cell("predicted_epoch_s"), "error before": error("predicted_epoch_s"),
+    }, text=1)  # fmt: skip
+    return Block(table_, Figure([Lines("batch", "seconds of an epoch", series, log_x=True, log_y=True)]))
 
 
 _LAPTOP = {
