@@ -14,14 +14,18 @@ from importlib import resources
 from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
 from chronograd.job import Job, from_dict
-from chronograd.predict.prediction import predict_step, rank_work
+from chronograd.predict.carrying import Corrected
+from chronograd.predict.prediction import predict, predict_step, rank_work
 from chronograd.predict.relatives import CARRIED_EXPONENT
 from chronograd.predict.setting import Setting, setting_of
 from chronograd.trace import Trace
 from chronograd_lab.common.results import Row
+from chronograd_lab.common.rows import grouped
 
 TABLE = "published_throughputs.csv"
 _WHOLE = ("image_size", "batch_per_gpu", "gpus", "nodes")
+# Published batches per GPU are whole numbers, so that batches of strong scaling are only nearly the same.
+_SAME_BATCH = 0.03
 
 
 def published(device: str, network: str) -> list[Row]:
@@ -95,14 +99,43 @@ def _work_s(trace: Trace, setting: Setting) -> float:
 
 def factor_shown(row: Row) -> float:
     """Return the published divided by the predicted time of a step: a job of that network, batch and device, on one GPU."""
-    size = row["image_size"]
-    job = from_dict(
+    job = _job({**row, "gpus": 1})
+    measured_s = row["batch_per_gpu"] / row["images_per_s"]
+    return float(measured_s / predict_step(trace_job(job), setting_of(job)).seconds)
+
+
+def _job(row: Row) -> Job:
+    """Return the job of a row, on its number of GPUs."""
+    size, gpus = row["image_size"], row["gpus"]
+    return from_dict(
         {
             "network": {"name": row["network"]},
             "data": {"name": "synthetic", "shape": [3, size, size], "classes": 1000},
-            "training": {"recipe": "sgd-momentum", "batch": row["batch_per_gpu"]},
-            "cluster": {"device": row["device"]},
+            "training": {"recipe": "sgd-momentum", "batch": row["batch_per_gpu"] * gpus},
+            "cluster": {"device": row["device"], "count": gpus},
+            "backend": "ddp" if gpus > 1 else "single",
         }
     )
-    measured_s = row["batch_per_gpu"] / row["images_per_s"]
-    return float(measured_s / predict_step(trace_job(job), setting_of(job)).seconds)
+
+
+def beside_published(device: str, network: str) -> list[Row]:
+    """Return the published rows of a network on a device in both kinds of scaling, with predictions corrected by the first row.
+
+    Strong scaling has the rows of the first row's global batch. Weak scaling has the rows of each batch per GPU that one GPU
+    has, too. Each `set` of rows has its speed-ups, published (`speed_up`) and predicted, over one GPU.
+    """
+    rows, factor = [], correction(device, network)
+    for row in published(device, network) if factor else []:
+        assert factor is not None
+        job, batch = _job(row), row["gpus"] * row["batch_per_gpu"]
+        predicted_s = predict(trace_job(job), job, shown=Corrected(factor(job))).value("step_time_s")
+        rows.append({**row, "batch": batch, "step_time_s": batch / row["images_per_s"], "predicted_s": predicted_s})
+    same = [row for row in rows if abs(row["batch"] / rows[0]["batch"] - 1) < _SAME_BATCH]
+    weak = {f"weak_{batch}": own for batch, own in grouped(rows, "batch_per_gpu").items()}
+    sets = {name: sorted(own, key=lambda row: row["gpus"]) for name, own in {"strong": same, **weak}.items()}
+    return [
+        {**row, "set": name, "scaling": name.partition("_")[0], "world": row["gpus"],
+         "speed_up": row["images_per_s"] / own[0]["images_per_s"],
+         "predicted_speed_up": row["batch"] / row["predicted_s"] / (own[0]["batch"] / own[0]["predicted_s"])}
+        for name, own in sets.items() if own and own[0]["gpus"] == 1 for row in own
+    ]  # fmt: skip

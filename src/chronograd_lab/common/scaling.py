@@ -13,7 +13,7 @@ from typing import Any
 from chronograd.answer import Table
 from chronograd.compare.scaling import Ladder, Scaling
 from chronograd.errors import InputError
-from chronograd.figure import Lines, Role, Series
+from chronograd.figure import Figure, Lines, Role, Series
 from chronograd.hardware import market
 from chronograd.hardware.catalog import Price
 from chronograd.job import Job, changed, from_dict
@@ -179,6 +179,39 @@ def here_table(rows: Sequence[Row], names: Mapping[str, Column]) -> Table:
         "exposed communication": lambda row: "" if row["world"] == 1 else shown(row["communication_exposed_s"], seconds, ""),
         "off by": error,
     }, text=len(names) + 1).without_empty_columns()  # fmt: skip
+
+
+def beside_table(rows: Sequence[Row]) -> Table:
+    """Return published rows of both kinds of scaling and their predictions; see `published_throughputs.beside_published`."""
+    return table(rows, {
+        "scaling": "scaling", "GPUs": "world", "nodes": "nodes", "batch of a GPU": "batch_per_gpu", "effective batch": ("batch", "{:,}".format),
+        "step, published": ("step_time_s", seconds), "step, predicted": ("predicted_s", seconds),
+        "error of the prediction": lambda row: signed_percent(row["predicted_s"] / row["step_time_s"] - 1),
+        "speed-up, published": ("speed_up", "{:.2f} ×".format), "speed-up, predicted": ("predicted_speed_up", "{:.2f} ×".format),
+    }, text=1)  # fmt: skip
+
+
+def beside_figure(rows: Sequence[Row]) -> Figure:
+    """Return the speed-ups of the same rows: predicted lines, published points and the ideal."""
+    series = []
+    for own, color in zip(grouped(rows, "set").values(), COLORS, strict=False):
+        name = f"{own[0]['scaling']}, {own[0]['batch_per_gpu']} images on one GPU"
+        for column, role, kind in (
+            ("predicted_speed_up", "predicted", "predicted"),
+            ("speed_up", "measured", "published"),
+        ):
+            series.append(series_of(f"{name}, {kind}", own, column, role, color))  # type: ignore[arg-type]
+    return Figure(
+        [
+            against_ranks(
+                "times the throughput of one GPU", [*series, ideal(rows[:1], worlds=_worlds(rows))], is_log=False
+            )
+        ]
+    )
+
+
+def _worlds(rows: Sequence[Row]) -> list[int]:
+    return sorted({row["world"] for row in rows})
 
 
 @dataclass(frozen=True)

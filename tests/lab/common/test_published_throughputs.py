@@ -12,6 +12,7 @@ from chronograd.compare.scaling import Ladder
 from chronograd.data.trace_job import trace_job
 from chronograd_lab.common.published_throughputs import base_row, correction, factor_shown, published
 from chronograd_lab.common.scaling import scaling_job
+from chronograd_lab.studies.all_reduce_algorithms.study import PUBLISHED
 
 MEASURED = os.environ.get("CHRONOGRAD_MEASURED")
 PHOTOS = {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000}
@@ -34,6 +35,31 @@ def test_rows_match_the_sources() -> None:
     assert [(r["gpus"], r["images_per_s"]) for r in v100] == [
         (int(r["devices"]), float(r["samples_per_s"])) for r in rows
     ]
+
+
+@pytest.mark.skipif(not MEASURED, reason="CHRONOGRAD_MEASURED names no folder of published timings")
+@pytest.mark.parametrize(("network", "app"), [("torchvision:resnet50", "imagenet"), ("resnet18-cifar", "cifar10")])
+def test_rows_of_pollux_match_the_source(network: str, app: str) -> None:
+    with (Path(MEASURED or "") / "pollux" / "step_and_sync_times.csv").open(newline="") as file:
+        steps = {(row["app"], row["placement"], int(row["local_bsz"])): row for row in csv.DictReader(file)}
+    for row in published("t4", network):
+        placement = {1: "1", 2: "2", 4: "4", 8: "44", 16: "4444"}[row["gpus"]]
+        theirs = steps[app, placement, row["batch_per_gpu"]]
+        assert row["images_per_s"] == pytest.approx(
+            row["gpus"] * row["batch_per_gpu"] / float(theirs["step_time_s"]), rel=1e-4
+        )
+        assert row["nodes"] == len(placement)
+    assert float(steps["imagenet", "44", 20]["sync_time_s"]) == pytest.approx(0.410, abs=0.0005)  # cited in cited.toml
+
+
+@pytest.mark.skipif(not MEASURED, reason="CHRONOGRAD_MEASURED names no folder of published timings")
+def test_all_reduces_match_the_source() -> None:
+    with (Path(MEASURED or "") / "deepbench" / "allreduce.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["algorithm"].startswith("NCCL 2.0")]
+    known = {(row["device"], row["n_accelerators"], row["n_floats"]): float(row["mean_ms"]) for row in rows}
+    for card, world, numbers, ms in PUBLISHED:
+        device = {"GTX 1080 Ti": "NV_1080Ti", "M40": "NV_M40"}[card]
+        assert ms == pytest.approx(known[device, str(world), str(numbers)], rel=1e-3)
 
 
 def test_corrected_prediction_reproduces_its_row() -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.gpu import _case, predicted
 from scipy import stats
 
 from chronograd.answer import Answer, Section
 from chronograd.units import seconds
+from chronograd.words import signed_percent
 from chronograd_lab.common import scaling
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.written import ClaimError
@@ -296,7 +298,7 @@ def test_data_parallel_time_is_the_longer_of_step_and_loading() -> None:
     assert (loading["workers"], loading["date"]) == (stored["workers"], stored["date"])
     loading_s = 50_000 / loading["images_per_s"]
     epochs = {
-        (b, n): -(-50_000 // (b * n)) * one(PARALLEL, of="data_parallel", place="rtx8000", scaling="weak", batch_asked=b, world=n)["step_time_s"]
+        (b, n): 50_000 / (b * n) * one(PARALLEL, of="data_parallel", place="rtx8000", scaling="weak", batch_asked=b, world=n)["step_time_s"]
         for b in (32, 128) for n in (1, 4)
     }  # fmt: skip
     table = section(PARALLEL, "Table 1").table
@@ -313,11 +315,31 @@ def test_data_parallel_one_gpu_copies_and_errors() -> None:
     rows = results(PARALLEL).rows["one_gpu"]
     # Three channels of 32 × 32 in fp32 over PCIe 5.
     assert rows[0]["copy_s"] == pytest.approx(32 * 3 * 32 * 32 * 4 / 63e9, rel=0.02)
-    own = [r["predicted_s"] / r["step_s"] - 1 for r in rows if r["precision"] == "fp32" and r["step_s"]]
-    fast = sorted(-error for error in own if error < 0)
-    text = section(PARALLEL, "One GPU").takeaway
-    assert f"fp32 {100 * fast[0]:.0f} % to {100 * fast[-1]:.0f} % too fast at {len(fast)} of {len(own)} batches" in text
-    assert f"{100 * np.mean(np.abs(own)):.0f} % (−{-100 * np.mean(own):.1f} %) in fp32" in text
+    own = [r for r in rows if r["precision"] == "fp32" and r["step_s"]]
+    before, now = ([r[c] / (r["step_s"] + r["copy_s"]) - 1 for r in own] for c in ("predicted_s", "now_s"))
+    short = sorted(-error for error in before if error < 0)
+    timed = section(PARALLEL, "One GPU")
+    assert f"{100 * np.mean(np.abs(now)):.0f} % (+{100 * np.mean(now):.1f} %) in fp32" in timed.takeaway
+    assert f"{100 * np.mean(np.abs(before)):.0f} % (−{-100 * np.mean(before):.1f} %) in fp32" in timed.lines[0]
+    assert f"was {100 * short[0]:.0f} % to {100 * short[-1]:.0f} % too short" in timed.lines[0]
+    assert timed.table is not None
+    cells = [dict(zip(timed.table.columns, row, strict=True)) for row in timed.table.rows]
+    assert [row["error now"] for row in cells if row["precision"] == "fp32"][:-1] == [signed_percent(e) for e in now]
+
+
+def test_data_parallel_one_gpu_prediction_is_that_of_predict() -> None:
+    row = one(PARALLEL, "one_gpu", precision="fp32", batch=2048)
+    case = _case("training", "resnet18-cifar", 2048, "fp32")  # the job that was timed
+    assert row["now_s"] == pytest.approx(predicted(case, "h200")["seconds"], rel=1e-3)
+
+
+def test_data_parallel_epochs_give_the_printed_speedups() -> None:
+    table = section(PARALLEL, "Table 1").table
+    assert table is not None
+    for row in table.rows:
+        cells = dict(zip(table.columns, row, strict=True))
+        alone, four = (float(cells[f"steps alone, {n}"].removesuffix(" s")) for n in ("1 GPU", "4 GPUs"))
+        assert alone / four == pytest.approx(float(cells["speed-up of steps, 4 GPUs"].removesuffix(" ×")), rel=0.01)
 
 
 def test_data_parallel_plot_has_ideal_and_published_speedups() -> None:
@@ -362,7 +384,7 @@ def test_data_parallel_compares_public_solutions() -> None:
         row = one(
             PARALLEL, of="data_parallel", place="rtx8000", scaling="strong", batch_asked=32, world=theirs["world"]
         )
-        epochs.append(1563 * row["step_time_s"])
+        epochs.append(50_000 / 32 * row["step_time_s"])
     assert "took 23.4 s, 60.2 s and 70.3 s per epoch" in public.takeaway
     assert f"The prediction is {epochs[0]:.1f} s, {epochs[1]:.1f} s and {epochs[2]:.1f} s" in public.takeaway
     assert re.search(r"31 ms more on 2 GPUs and 41 ms more on 4", whole(public.intro))
@@ -375,6 +397,44 @@ def test_data_parallel_compares_public_solutions() -> None:
     )
     assert f"reached {PUBLIC_SPEED_UP['speed_up']:.2f} times one GPU. The prediction is {weak:.2f}" in public.lines[0]
     assert f"and {strong:.2f} with that batch in total" in public.lines[0]
+
+
+# -- published runs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "title"), [(PARALLEL, "Two and four GPUs, published"), (STRONG, "Compared with published runs")]
+)
+def test_published_scaling_is_beside_its_prediction(name: str, title: str) -> None:
+    beside = section(name, title)
+    rows = results(name).rows["t4"]
+    assert beside.table is not None
+    assert beside.figure is not None
+    cells = [dict(zip(beside.table.columns, row, strict=True)) for row in beside.table.rows]
+    for row, shown in zip(rows, cells, strict=True):
+        (alone,) = (r for r in rows if r["set"] == row["set"] and r["gpus"] == 1)
+        published, predicted_ = (
+            row["batch"] / row[c] / (alone["batch"] / alone[c]) for c in ("step_time_s", "predicted_s")
+        )
+        assert shown["speed-up, published"] == f"{published:.2f} ×"
+        assert shown["speed-up, predicted"] == f"{predicted_:.2f} ×"
+        assert shown["error of the prediction"] == signed_percent(row["predicted_s"] / row["step_time_s"] - 1)
+    roles = [series.role for series in beside.figure.panels[0].series]  # type: ignore[union-attr]
+    assert roles.count("measured") == roles.count("predicted") == len({row["set"] for row in rows})
+    assert roles[-1] == "reference"
+
+
+def test_published_rings_are_those_of_the_formula() -> None:
+    for row in results(REDUCE).rows["rings"]:
+        n, rate = row["world"], 15.75e9 if row["world"] == 4 else 8.65e9
+        assert row["predicted_s"] == pytest.approx(2 * (n - 1) / n * row["bytes"] / rate, rel=0.01)
+
+
+@pytest.mark.parametrize("name", [PARALLEL, HOROVOD, STRONG, REDUCE])
+def test_each_figure_states_what_is_predicted_and_measured(name: str) -> None:
+    for one_section in page(name).sections:
+        if one_section.figure is not None:
+            assert re.search(r"predicted|measured", one_section.caption, flags=re.I), one_section.title
 
 
 # -- prices ----------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from chronograd.predict.prediction import predict
 from chronograd.predict.scaling import straggler_wait_s, topology_of
 from chronograd.predict.setting import setting_of
 from chronograd.units import percent, seconds
-from chronograd_lab.common.published_throughputs import correction
+from chronograd.words import signed_percent
+from chronograd_lab.common.published_throughputs import correction, published
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import grouped, matching
 from chronograd_lab.common.runner import StudyRunner
@@ -36,7 +37,7 @@ from chronograd_lab.common.scaling import (
     series_of,
 )
 from chronograd_lab.common.study import Study, table
-from chronograd_lab.common.written import Block
+from chronograd_lab.common.written import Block, key
 
 CHOICES = {
     "tf_mirrored": ("auto", "nccl", "hierarchical_copy", "reduction_to_one_device"),
@@ -90,6 +91,12 @@ MODELS = {
         _through_hosts,
     ),
 }
+# All-reduces of NCCL 2.0 between the cards of one machine, from DeepBench: card, number, fp32 numbers, milliseconds.
+PUBLISHED = (
+    ("GTX 1080 Ti", 4, 16_777_216, 9.145), ("GTX 1080 Ti", 4, 38_360_000, 20.80), ("GTX 1080 Ti", 8, 16_777_216, 13.56),
+    ("GTX 1080 Ti", 8, 38_360_000, 30.86), ("M40", 4, 16_777_216, 19.36), ("M40", 4, 38_360_000, 38.54),
+    ("M40", 8, 16_777_216, 22.92), ("M40", 8, 38_360_000, 43.63),
+)  # fmt: skip
 # The choice of AUTO on GPUs; the page has the places in TensorFlow's source.
 AUTO = {ONE: "nccl", TWO: "ring"}
 
@@ -146,7 +153,9 @@ def predicted(settings: Settings) -> list[Row]:
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     results = run_sweeps(runner, settings, sweeps(settings))
-    return replace(results, rows={**results.rows, "predicted": predicted(settings)})
+    theirs = matching(published(settings["device"], settings["gpu_network"]), gpus=8)
+    more = {"predicted": predicted(settings), "rings": published_rings(settings), "without_nccl": theirs}
+    return replace(results, rows={**results.rows, **more})
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -165,7 +174,20 @@ def values(results: Results) -> dict[str, Any]:
         "links": {name: link.bandwidth_bytes_per_s for name, link in links.items()},
         "bytes": rows[0]["bytes"],
         "compute": rows[0],
+        "rings": {f"{key(row['card'])}_{row['world']}": row for row in results.rows["rings"]},
+        "without_nccl": dict(zip(("gce", "ec2"), results.rows["without_nccl"], strict=False)),
     }
+
+
+def published_rings(settings: Settings) -> list[Row]:
+    """Return published all-reduces with the time of the ring by its formula, over the links of the study's device."""
+    rows: list[Row] = []
+    for card, world, numbers, ms in PUBLISHED:
+        topology = topology_of(catalog.device(settings["device"]), world, 8, settings["link"])
+        predicted_s = _ring(4 * numbers, topology)
+        own = {"card": card, "world": world, "bytes": 4 * numbers, "published_s": ms / 1000, "predicted_s": predicted_s}
+        rows.append({**own, "error": 1000 * predicted_s / ms - 1})
+    return rows
 
 
 def _by_choice(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
@@ -205,6 +227,10 @@ def blocks(results: Results) -> dict[str, Block]:
             "behind": lambda row: percent(row["behind"], 0),
         }, text=2)),
         "The prediction of each choice": Block(models),
+        "Published: NCCL on other cards": Block(table(results.rows["rings"], {
+            "card": "card", "GPUs": "world", "message": lambda row: f"{row['bytes'] / 1e6:.1f} MB", "published": ("published_s", seconds),
+            "ring by formula": ("predicted_s", seconds), "error of the prediction": lambda row: signed_percent(row["error"]),
+        })),
         **{f"Here, on CPUs: {backend}": _here(own) for backend, own in here.items()},
     }  # fmt: skip
 

@@ -27,7 +27,7 @@ from chronograd.predict.scaling import REPLICA_OPERATOR_S, REPLICA_TENSOR_S, rep
 from chronograd.predict.setting import setting_of
 from chronograd.units import percent, seconds
 from chronograd.words import how_many, signed_percent
-from chronograd_lab.common.published_throughputs import one_gpu_steps
+from chronograd_lab.common.published_throughputs import beside_published, one_gpu_steps
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import ends, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
@@ -35,6 +35,8 @@ from chronograd_lab.common.scaling import (
     COLORS,
     Sweep,
     against_ranks,
+    beside_figure,
+    beside_table,
     by_world,
     has_many,
     here_table,
@@ -143,7 +145,8 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     results = run_sweeps(runner, settings, here(settings, bool(environment.gpus())))
     points = [*results.rows["points"], *there["points"]]
     one_gpu = [{**row, **_one_gpu_now(settings, row)} for row in one_gpu_steps()]
-    return replace(results, rows={**there, "points": points, "one_gpu": one_gpu, "loading": [LOADING]})
+    t4 = beside_published("t4", settings["network"])
+    return replace(results, rows={**there, "points": points, "one_gpu": one_gpu, "loading": [LOADING], "t4": t4})
 
 
 def _one_gpu_now(settings: Settings, row: Row) -> Row:
@@ -152,7 +155,10 @@ def _one_gpu_now(settings: Settings, row: Row) -> Row:
     The copy takes the time by the data sheet of the link.
     """
     batch, of_row = int(row["batch"]), {**settings, "network": "resnet18-cifar"}
-    how = [f"training.precision={row['precision']}", f"training.channels_last={str(row['precision'] != 'fp32').lower()}"]
+    how = [
+        f"training.precision={row['precision']}",
+        f"training.channels_last={str(row['precision'] != 'fp32').lower()}",
+    ]
     one = changed(job(of_row, "single", row["device"], batch), how)
     trace = trace_job(one)
     copy_s = rank_work(trace, batch, setting_of(one))[1]["transfer_s"]
@@ -182,6 +188,7 @@ def values(results: Results) -> dict[str, Any]:
         "one_gpu": {name: {f"b{row['batch']:.0f}": row for row in own} for name, own in timed.items()},
         "before": {name: _errors(own, "predicted_epoch_s") for name, own in timed.items()},
         "now": {name: _errors(own, "now_epoch_s") for name, own in timed.items()},
+        "t4": {name: by_world(own) for name, own in grouped(results.rows["t4"], "set").items()},
         "public": by_world(_public(results)), "public_speed_up": PUBLIC_SPEED_UP["speed_up"],
         "l4": {row["scaling"]: row for row in _public_rows(results, PUBLIC_SPEED_UP)},
         "tensor_s": REPLICA_TENSOR_S, "operator_s": REPLICA_OPERATOR_S,
@@ -306,6 +313,8 @@ def blocks(results: Results) -> dict[str, Block]:
             "GPUs": "world", "public, an epoch": ("epoch_s", "{:.1f} s".format), "predicted": ("predicted_s", "{:.1f} s".format),
             "error of the prediction": lambda row: signed_percent(row["predicted_s"] / row["epoch_s"] - 1),
         }, text=0), _public_speed_ups(results, public))  # fmt: skip
+    if t4 := results.rows["t4"]:
+        made["Two and four GPUs, published: a process for each"] = Block(beside_table(t4), beside_figure(t4))
     if has_many(here):
         made["Here, on CPUs"] = Block(here_table(here, {}))
     return made
@@ -354,7 +363,9 @@ def _public_speed_ups(results: Results, public: Sequence[Row]) -> Figure:
     ]  # fmt: skip
     for (scaling, of), color in zip((("strong", "in total"), ("weak", "of a GPU")), COLORS[1:], strict=False):
         own = matching(results.rows["points"], of=DP, place=l4["device"], batch_asked=l4["batch"], scaling=scaling)
-        series.append(series_of(f"{l4['device']}, batch {l4['batch']} {of}, predicted", own, "speed_up", "predicted", color))
+        series.append(
+            series_of(f"{l4['device']}, batch {l4['batch']} {of}, predicted", own, "speed_up", "predicted", color)
+        )
     series += [
         Series(f"{l4['device']}, batch {l4['batch']}, published", "measured", [l4["world"]], [l4["speed_up"]], color=COLORS[3]),
         Series("ideal", "reference", worlds, worlds),

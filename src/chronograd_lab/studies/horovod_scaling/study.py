@@ -110,16 +110,18 @@ def values(results: Results) -> dict[str, Any]:
 def _predicted(results: Results) -> list[Row]:
     """Return predicted rows, each with the published row (`published`) of the same number of GPUs.
 
-    If several machines have such a row, the first one's is used. Its speed-up is over one GPU of the same machine.
+    If several machines have such a row, the first one's is used. Its speed-up is over one GPU of the same machine. Its training
+    time is that of all epochs at its throughput.
     """
-    rows = []
+    rows, images = [], results.settings["epochs"] * results.settings["gpu_data"]["samples"]
     for device, _ in results.settings["clusters"]:
         of_device = matching(results.rows["published"], device=device)
         alone = {row["machine"]: row["images_per_s"] for row in matching(of_device, gpus=1)}
         for row in matching(results.rows["points"], series=device):
             published = next(iter(matching(of_device, gpus=row["world"])), None)
             speed_up = published and published["images_per_s"] / alone[published["machine"]]
-            rows.append({**row, "published": published and {**published, "speed_up": speed_up}})
+            more = published and {"speed_up": speed_up, "training_time_s": images / published["images_per_s"]}
+            rows.append({**row, "published": published and {**published, **more}})
     return rows
 
 
@@ -157,7 +159,7 @@ def _lines(rows: Sequence[Row], column: str, published: str = "", unit: float = 
         series.append(with_interval(line, [throughput_interval(row) for row in own]) if is_rate else line)
         theirs = [row["published"] for row in own if row["published"]]
         if theirs and published:
-            series.append(series_of(f"{device}, published", theirs, published, "measured", color, x="gpus"))
+            series.append(series_of(f"{device}, published", theirs, published, "measured", color, unit, x="gpus"))
     return series
 
 
@@ -169,11 +171,12 @@ def _throughput(rows: Sequence[Row]) -> Block:
             "published": _published(lambda row, theirs: _rate(theirs["images_per_s"])),
             "error of the prediction": _published(lambda row, theirs: signed_percent(row["throughput_samples_per_s"] / theirs["images_per_s"] - 1)),
             "step": ("step_time_s", seconds), "all epochs": ("training_time_s", seconds),
+            "all epochs, published": _published(lambda row, theirs: seconds(theirs["training_time_s"])),
             "cost": lambda row: shown(row["cost_usd"], dollars),
         }),
         Figure([
             against_ranks("images/s", _lines(rows, "throughput_samples_per_s", "images_per_s"), "Throughput"),
-            against_ranks("hours", _lines(rows, "training_time_s", unit=3600.0), "Total runtime, all epochs"),
+            against_ranks("hours", _lines(rows, "training_time_s", "training_time_s", 3600.0), "Total runtime, all epochs"),
         ]),
     )  # fmt: skip
 

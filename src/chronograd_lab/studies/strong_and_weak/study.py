@@ -14,6 +14,7 @@ from chronograd.compare.scaling import Scaling
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job
 from chronograd.units import dollars, percent, quantity, seconds
+from chronograd_lab.common.published_throughputs import beside_published
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import distinct, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
@@ -21,6 +22,8 @@ from chronograd_lab.common.scaling import (
     COLORS,
     Sweep,
     against_ranks,
+    beside_figure,
+    beside_table,
     by_world,
     cluster_sweeps,
     has_many,
@@ -57,7 +60,8 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         return job(settings, scaling, **cluster)
 
     here = [Sweep(HERE, job(settings, scaling), scaling, measured=settings["worlds"]) for scaling in SCALINGS]
-    return with_published(run_sweeps(runner, settings, [*here, *cluster_sweeps(settings, there, SCALINGS)]))
+    results = with_published(run_sweeps(runner, settings, [*here, *cluster_sweeps(settings, there, SCALINGS)]))
+    return replace(results, rows={**results.rows, "t4": beside_published("t4", settings["network"])})
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -70,6 +74,7 @@ def values(results: Results) -> dict[str, Any]:
     return {
         **{key(device): _by_scaling(own) for device, own in grouped(rows, "series").items()},
         "here": _by_scaling(here),
+        "t4": {name: by_world(own) for name, own in grouped(results.rows["t4"], "set").items()},
         "prices": {key(row["device"]): row for row in prices},
         "published": {key(row["device"]): row for row in matching(results.rows["published"], gpus=1)[::-1]},
         "fastest": min(rows, key=lambda row: row["training_time_s"]),
@@ -124,6 +129,8 @@ def blocks(results: Results) -> dict[str, Block]:
             "a GPU and hour": lambda row: dollars(row["cost_usd"] / row["world"] / row["training_time_s"] * 3600),
         }, text=2), Figure(_panels(priced, "cost_usd", "US dollars")))  # fmt: skip
         made["Time against cost"] = Block(_trade(priced, is_one_market(results.rows["prices"])), _trade_figure(priced))
+    if t4 := results.rows["t4"]:
+        made["Compared with published runs on T4s"] = Block(beside_table(t4), beside_figure(t4))
     if has_many(here):
         made["Here, on CPUs"] = Block(here_table(here, {"scaling": "scaling"}))
     return made
