@@ -196,22 +196,19 @@ def beside_figure(rows: Sequence[Row]) -> Figure:
     series = []
     for own, color in zip(grouped(rows, "set").values(), COLORS, strict=False):
         name = f"{own[0]['scaling']}, {own[0]['batch_per_gpu']} images on one GPU"
-        for column, role, kind in (
-            ("predicted_speed_up", "predicted", "predicted"),
-            ("speed_up", "measured", "published"),
-        ):
-            series.append(series_of(f"{name}, {kind}", own, column, role, color))  # type: ignore[arg-type]
-    return Figure(
-        [
-            against_ranks(
-                "times the throughput of one GPU", [*series, ideal(rows[:1], worlds=_worlds(rows))], is_log=False
-            )
-        ]
-    )
+        series += line_and_points(name, own, "predicted_speed_up", "speed_up", "published", color)
+    series.append(ideal(rows[:1], worlds=sorted({row["world"] for row in rows})))
+    return Figure([against_ranks("times the throughput of one GPU", series, is_log=False)])
 
 
-def _worlds(rows: Sequence[Row]) -> list[int]:
-    return sorted({row["world"] for row in rows})
+def line_and_points(
+    label: str, rows: Sequence[Row], predicted: str, points: str, kind: str, color: str, x: str = "world"
+) -> list[Series]:
+    """Return a predicted line, and the points of the column `points`: measured or published, as `kind` names them."""
+    return [
+        series_of(f"{label}, predicted", rows, predicted, "predicted", color, x=x),
+        series_of(f"{label}, {kind}", rows, points, "measured", color, x=x),
+    ]
 
 
 @dataclass(frozen=True)

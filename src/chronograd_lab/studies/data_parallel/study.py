@@ -40,6 +40,7 @@ from chronograd_lab.common.scaling import (
     by_world,
     has_many,
     here_table,
+    line_and_points,
     run_sweeps,
     scaling_job,
     series_of,
@@ -357,10 +358,8 @@ def _public_speed_ups(results: Results, public: Sequence[Row]) -> Figure:
     """Return the speed-ups of both public solutions, with their predictions and the ideal."""
     alone, worlds = public[0], [row["world"] for row in public]
     many, l4 = f"{alone['device']}, batch {alone['batch']} in total", PUBLIC_SPEED_UP
-    series = [
-        Series(f"{many}, {label}", role, worlds, [alone[column] / row[column] for row in public], color=COLORS[0])
-        for label, role, column in (("predicted", "predicted", "predicted_s"), ("published", "measured", "epoch_s"))
-    ]  # fmt: skip
+    times = [{**row, **{f"{c}_times": alone[c] / row[c] for c in ("predicted_s", "epoch_s")}} for row in public]
+    series = line_and_points(many, times, "predicted_s_times", "epoch_s_times", "published", COLORS[0])
     for (scaling, of), color in zip((("strong", "in total"), ("weak", "of a GPU")), COLORS[1:], strict=False):
         own = matching(results.rows["points"], of=DP, place=l4["device"], batch_asked=l4["batch"], scaling=scaling)
         series.append(
@@ -380,11 +379,10 @@ def _one_gpu_block(rows: Sequence[Row]) -> Block:
     def error(column: str) -> Callable[[Row], str]:
         return lambda row: signed_percent(row[column] / row["epoch_s"] - 1) if "epoch_s" in row else ""
 
-    series = []
+    series: list[Series] = []
     for (precision, own), color in zip(grouped(rows, "precision").items(), COLORS, strict=False):
-        for label, role, column in (("predicted now", "predicted", "now_epoch_s"), ("measured", "measured", "epoch_s")):
-            fits = [row for row in own if "epoch_s" in row]
-            series.append(series_of(f"{precision}, {label}", fits, column, role, color, x="batch"))
+        fits = [row for row in own if "epoch_s" in row]
+        series += line_and_points(precision, fits, "now_epoch_s", "epoch_s", "measured", color, x="batch")
     table_ = table(rows, {
         "precision": "precision", "batch": ("batch", "{:,.0f}".format), "steps, measured": cell("alone_s", "does not fit"),
         "with copies": cell("epoch_s"), "predicted now": cell("now_epoch_s"), "error now": error("now_epoch_s"),

@@ -119,9 +119,13 @@ def _predicted(results: Results) -> list[Row]:
         alone = {row["machine"]: row["images_per_s"] for row in matching(of_device, gpus=1)}
         for row in matching(results.rows["points"], series=device):
             published = next(iter(matching(of_device, gpus=row["world"])), None)
-            speed_up = published and published["images_per_s"] / alone[published["machine"]]
-            more = published and {"speed_up": speed_up, "training_time_s": images / published["images_per_s"]}
-            rows.append({**row, "published": published and {**published, **more}})
+            if published:
+                published = {
+                    **published,
+                    "speed_up": published["images_per_s"] / alone[published["machine"]],
+                    "training_time_s": images / published["images_per_s"],
+                }
+            rows.append({**row, "published": published})
     return rows
 
 
