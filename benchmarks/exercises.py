@@ -22,7 +22,8 @@ _HEAD = """\
 
 Which page answers which question of three exercises and a report, asked in our words. An answer is the takeaway of the first
 page that is named, looked up when this page is made: `python -m benchmarks.exercises`. *Measured here* is on the machine that
-the study's page names; *published figures* are others'; *arithmetic* is counted or proved; *papers* is what they say.
+the study's page names; *published figures* are others'; *arithmetic* is counted or proved; *papers* is what they say. The last
+column is our own verdict: complete, or exactly what is missing.
 
 ```sh
 chronograd hand-in --exercise 1 --id ab1234 --out ab1234_hw4.zip
@@ -75,11 +76,12 @@ def _lacking(question: Question, library: Library) -> Iterator[str]:
 
 
 def _lines(questions: Iterable[Question], library: Library) -> list[str]:
-    lines = ["| | question | answer | where | rests on |", "| --- | --- | --- | --- | --- |"]
+    columns = ["", "question", "answer", "where", "rests on", "complete / what is missing"]
+    lines = ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns))]
     for question in questions:
         cells = [question.id, question.asks, library.answer(question).replace("|", r"\|")]
         cells.append("<br>".join(link(source, library) for source in question.answers))
-        cells.append(rests_on(question.answers, library))
+        cells += [rests_on(question.answers, library), question.missing or "complete"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

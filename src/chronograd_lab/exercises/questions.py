@@ -35,11 +35,16 @@ class AnsweringSection:
 
 @dataclass(frozen=True)
 class Question:
-    """One part of a problem, in our words. A part without sources is not answered yet."""
+    """One part of a problem, in our words. A part without sources is not answered yet.
+
+    Attributes:
+        missing: the gap between the question and its answer; empty if the answer is complete.
+    """
 
     id: str
     asks: str
     answers: tuple[AnsweringSection, ...] = ()
+    missing: str = ""
 
     @property
     def exercise(self) -> str:

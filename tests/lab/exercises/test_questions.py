@@ -61,6 +61,24 @@ def test_unanswered_problems_and_parts_are_listed(library: Library) -> None:
     assert wanted in lines
 
 
+def test_last_column_is_the_verdict(library: Library) -> None:
+    page = exercises_page(catalogue(), library)
+    verdicts = {
+        row.split(" | ")[0].removeprefix("| "): row.removesuffix(" |").split(" | ")[-1] for row in page.splitlines()
+    }
+    for question in catalogue().questions:
+        assert verdicts[question.id] == (question.missing or "complete")
+        # An answer that points out its own gap is not complete.
+        assert question.missing or not any(s.section.startswith("What is missing") for s in question.answers)
+
+
+def test_sizes_called_not_run_were_not_run(library: Library) -> None:
+    for question in catalogue().questions:
+        if named := re.search(r"[Ss]izes? (.+) (was|were) not run", question.missing):
+            run = {library.study(source.study).results.size for source in question.answers if source.study}
+            assert run.isdisjoint(named[1].split(" and ")), f"{question.id}: a page has this size now"
+
+
 def test_links_lead_to_existing_sections() -> None:
     links = re.findall(r"\]\((studies|concepts)/([^)#]+)#([^)]+)\)", (DOCS / "exercises.md").read_text())
     assert len(links) == len(sources())
@@ -164,4 +182,4 @@ def test_no_repeated_answer_within_a_question() -> None:
 
 def test_bars_in_an_answer_do_not_split_its_row() -> None:
     rows = [line for line in (DOCS / "exercises.md").read_text().splitlines() if line.startswith("| ")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7}

@@ -41,7 +41,7 @@ from chronograd_lab.studies.time_to_accuracy.time_forecasts import (
 )
 
 BACKENDS = {SINGLE: "single", ASYNCHRONOUS: "parameter_server", ALL_REDUCE: "ddp"}
-COLORS = {"1 server": "purple", "2 servers": "accent", "4 servers": "teal", ALL_REDUCE: "orange"}
+COLORS = {"1 server": "purple", "2 servers": "accent", "4 servers": "vermilion", ALL_REDUCE: "orange"}
 
 
 # -- runs ------------------------------------------------------------------------------------------
