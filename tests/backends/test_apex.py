@@ -311,6 +311,7 @@ def test_learner_dies_during_evaluation(tmp_path: Path, monkeypatch: pytest.Monk
     """The run loses nothing and logs the death; until then the driver can write checkpoints within an epoch."""
     from chronograd.backends.apex import run as driver
     from chronograd.backends.apex.group import ApexGroup
+    from chronograd.reinforce.agent import Evaluation
     from chronograd.reinforce.worker import evaluated
     from chronograd.rundir import RunDir
     from chronograd.rundir.steps import Epoch, NoteLine
@@ -322,7 +323,7 @@ def test_learner_dies_during_evaluation(tmp_path: Path, monkeypatch: pytest.Monk
     with ApexGroup(job, _layout(job), run.checkpoints) as group, run.step_writer() as lines:
         save = group.save
 
-        def kill_and_evaluate(*arguments: Any) -> list[float]:
+        def kill_and_evaluate(*arguments: Any) -> Evaluation:
             if len(group.ledger.deaths) == 0:
                 os.kill(group.pids["learner", 0], signal.SIGKILL)
                 time.sleep(0.1)

@@ -300,6 +300,25 @@ def test_evaluation_is_repeatable_and_independent_of_batching() -> None:
     assert len(set(together)) > 1
 
 
+def test_evaluation_reports_the_largest_value_of_its_states() -> None:
+    """The greedy episode of a trained agent visits states 0 to 3. Signs do not matter, and NaN is not lost."""
+    job, environment = job_of(), Corridor(is_number=False)
+    agent = dqn_of(job, environment)
+    run_steps(agent, environment, 1500)
+    lines: Any = SimpleNamespace(write=lambda line: None)
+    bias = list(agent.network.parameters())[-1]
+    with torch.no_grad():
+        bias.sub_(5)  # all values become negative; the order of the actions stays
+    values = agent.values(np.eye(5, dtype=np.float32)[:4])
+    assert (values < 0).all()
+    evaluation = evaluated(agent, [environment], job, lines, 500, set())
+    assert evaluation.returns == [1.0]
+    assert evaluation.largest_value == pytest.approx(-values.min())
+    with torch.no_grad():
+        bias[1] = math.nan
+    assert math.isnan(evaluated(agent, [environment], job, lines, 500, set()).largest_value or 0.0)
+
+
 def test_network_without_activity_is_reported_once() -> None:
     """Every ReLU of a layer is 0 for all observations of an evaluation."""
     job = job_of()
@@ -307,7 +326,7 @@ def test_network_without_activity_is_reported_once() -> None:
     scored: list[environments.Environment] = [Corridor(is_number=False)]
     lines: Any = SimpleNamespace(written=[])
     lines.write = lines.written.append
-    assert evaluated(agent, scored, job, lines, 500, blind)
+    assert evaluated(agent, scored, job, lines, 500, blind).returns
     assert not lines.written
     with torch.no_grad():
         for name, parameter in agent.network.named_parameters():

@@ -19,6 +19,7 @@ from chronograd.errors import JobError
 from chronograd.explain.answer import explain
 from chronograd.job import Job, Reinforcement
 from chronograd.launch.jobs import check_anywhere, measure, train
+from chronograd.reinforce.agent import Evaluation
 from chronograd.reinforce.worker import line_of_epoch
 from chronograd.report.runs import report
 from chronograd.rundir import RunDir, listing
@@ -190,6 +191,8 @@ class TestRun:
         curve = record.curves["training"].columns
         assert curve["frames"] == [150, 300, 450]
         assert curve["mean_return"] == [epoch.mean_return for epoch in log.of(Epoch)]
+        assert curve["largest_value"] == [epoch.largest_value for epoch in log.of(Epoch)]
+        assert all(0 < (value or 0.0) < 100 for value in curve["largest_value"])  # a right Q is below 1 / (1 − 0.99)
         episodes = log.of(EpisodeLine)
         assert record.curves["episodes"].columns["total"] == [one.total for one in episodes]
         assert all(one.total == one.length for one in episodes)  # pole: a reward of 1 per step
@@ -242,7 +245,8 @@ class TestRun:
 def test_epoch_without_an_update_is_reported() -> None:
     """It must not report a non-finite loss, which means divergence."""
     texts = [
-        epoch_text(line_of_epoch(Progress(step=150, epoch=1), loss, 1.0, [10.0]), 3) for loss in (None, math.nan, 0.25)
+        epoch_text(line_of_epoch(Progress(step=150, epoch=1), loss, 1.0, Evaluation([10.0], 2.0)), 3)
+        for loss in (None, math.nan, 0.25)
     ]
     assert [text.split("  ")[2] for text in texts] == ["no update yet", "train loss not finite", "train loss 0.2500"]
 

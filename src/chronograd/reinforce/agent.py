@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +28,14 @@ class FinishedEpisode:
     total: float
     length: int
     epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The episodes of an evaluation: their returns, and the largest |Q| of an action in them. Empty if there was none."""
+
+    returns: list[float] = field(default_factory=list)
+    largest_value: float | None = None
 
 
 # The loss of the update after a step, and the episode that the step ended; None where there is none.
@@ -92,11 +100,12 @@ def evaluate(
     environments: list[Environment],
     settings: Reinforcement,
     seed: int,
-    after_step: Callable[[], None] = lambda: None,
+    after_step: Callable[[np.ndarray], None] = lambda values_NA: None,
 ) -> list[float]:
     """Return the returns of one episode in each environment, played side by side with one call of the network per step.
 
     The i-th environment has the same seed, and the same random actions at the same steps, each time.
+    `after_step` receives Q of the running episodes after each step: (N, actions).
     """
     seeds = [EVALUATION_SEED + 1_000 * seed + i for i in range(len(environments))]
     randoms = [np.random.default_rng(one) for one in seeds]
@@ -113,7 +122,7 @@ def evaluate(
             if not (is_terminal or is_cut):
                 still.append(i)
         running = still
-        after_step()
+        after_step(values_NA)
     return totals
 
 
@@ -125,7 +134,7 @@ def episode_pictures(agent: Agent, environment: Environment, settings: Reinforce
     pictures: list[np.ndarray] = []
     every = number = 1
 
-    def keep() -> None:
+    def keep(_: np.ndarray) -> None:
         nonlocal every, number
         if number % every == 0:
             pictures.append(picture(environment))

@@ -121,6 +121,7 @@ def _curve(epochs: Sequence[Epoch], frames: int) -> Curve:
         "mean_return": "",
         "return_low": "",
         "return_high": "",
+        "largest_value": "",
     }
     columns = {n: [epoch.step * frames if n == "frames" else getattr(epoch, n) for epoch in epochs] for n in units}
     return Curve(columns=columns, units=units, source=f"evaluation after epochs; {CLOCK}")

@@ -25,7 +25,7 @@ from chronograd.measure import process
 from chronograd.measure.memory import PeakMemory
 from chronograd.record import INTERVAL
 from chronograd.reinforce import environments, result
-from chronograd.reinforce.agent import Agent, FinishedEpisode, Moment, episode_pictures, evaluate
+from chronograd.reinforce.agent import Agent, Evaluation, FinishedEpisode, Moment, episode_pictures, evaluate
 from chronograd.reinforce.build import agent_of
 from chronograd.reinforce.clock import Clock
 from chronograd.reinforce.dqn import DQN
@@ -120,11 +120,11 @@ class Learning:
             self.progress.step = self.agent.steps
             self.progress.training_time_s += seconds
             is_last = self.progress.epoch >= self.job.training.epochs or not math.isfinite(loss or 0.0)
-            returns: list[float] = []
+            evaluation = Evaluation()
             if is_last or self.progress.epoch % self.job.training.evaluate_every == 0:
-                returns = evaluated(self.agent, self.scored, self.job, self.lines, self.progress.step, self.blind)
-            self.progress.stopped = why_stop(self.job, self.progress.epoch, loss, returns)
-            self.lines.write(line_of_epoch(self.progress, loss, seconds, returns))
+                evaluation = evaluated(self.agent, self.scored, self.job, self.lines, self.progress.step, self.blind)
+            self.progress.stopped = why_stop(self.job, self.progress.epoch, loss, evaluation.returns)
+            self.lines.write(line_of_epoch(self.progress, loss, seconds, evaluation))
             if self.progress.stopped or self.progress.epoch % self.job.training.checkpoint_every == 0:
                 self.lines.sync()
                 self._save()
@@ -164,11 +164,17 @@ def save_episode(run: RunDir, job: Job, agent: Agent, lines: StepWriter) -> None
 
 def evaluated(
     agent: Agent, scored: list[Environment], job: Job, lines: StepWriter, step: int, blind: set[str]
-) -> list[float]:
-    """Return the returns of an evaluation. Write a note about dead ReLU layers that are not in `blind` yet."""
+) -> Evaluation:
+    """Play the evaluation episodes. Write a note about dead ReLU layers that are not in `blind` yet."""
     assert job.reinforcement is not None
+    largest = 0.0
+
+    def watch(values_NA: np.ndarray) -> None:
+        nonlocal largest
+        largest = float(np.maximum(largest, np.abs(values_NA).max()))  # keeps NaN
+
     with dead_relus(agent.network) if isinstance(agent, DQN) else nullcontext(set[str]()) as dead:
-        returns = evaluate(agent, scored, job.reinforcement, job.training.seed)
+        returns = evaluate(agent, scored, job.reinforcement, job.training.seed, watch)
     if dead - blind:
         blind |= dead
         text = (
@@ -176,7 +182,7 @@ def evaluated(
             "a lower training.learning_rate may help"
         )
         lines.write(steps.NoteLine(step=step, text=text))
-    return returns
+    return Evaluation(returns, largest)
 
 
 def why_stop(job: Job, epoch: int, loss: float | None, returns: list[float]) -> str:
@@ -189,7 +195,7 @@ def why_stop(job: Job, epoch: int, loss: float | None, returns: list[float]) -> 
     return checkpoint_folder.ALL_EPOCHS if epoch >= job.training.epochs else ""
 
 
-def line_of_epoch(progress: Progress, loss: float | None, seconds: float, returns: list[float]) -> steps.Epoch:
+def line_of_epoch(progress: Progress, loss: float | None, seconds: float, evaluation: Evaluation) -> steps.Epoch:
     line = steps.Epoch(
         step=progress.step,
         epoch=progress.epoch,
@@ -201,7 +207,8 @@ def line_of_epoch(progress: Progress, loss: float | None, seconds: float, return
     )
     if loss is None:
         line.updates = 0
-    if returns:
+    if returns := evaluation.returns:
+        line.largest_value = evaluation.largest_value
         line.mean_return, line.episodes = float(np.mean(returns)), len(returns)
         line.return_low, line.return_high = (float(q) for q in np.quantile(returns, INTERVAL))
         line.return_std = float(np.std(returns, ddof=1)) if len(returns) > 1 else None

@@ -196,6 +196,7 @@ class Epoch(Line):
     `epoch_time_s`: since the last start, if a run of several processes was restarted within the epoch.
 
     The figures of an agent are the returns of its `episodes`: their mean, the 80 % interval and the standard deviation.
+    `largest_value`: the largest |Q| of an action in these episodes.
     `updates`: 0 if it did not learn, and has no loss.
     """
 
@@ -210,6 +211,7 @@ class Epoch(Line):
     return_low: Loss | None = None
     return_high: Loss | None = None
     return_std: float | None = None
+    largest_value: Loss | None = None
     episodes: int | None = None
     updates: int | None = None
 

@@ -26,7 +26,7 @@ from chronograd.measure import environment as machine
 from chronograd.measure import process
 from chronograd.record import Quantity, Record
 from chronograd.reinforce import environments, result
-from chronograd.reinforce.agent import epsilon_at, epsilon_ladder
+from chronograd.reinforce.agent import Evaluation, epsilon_at, epsilon_ladder
 from chronograd.reinforce.balance import BalanceSetting
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.systems import Report, SystemsView, timeline
@@ -159,9 +159,9 @@ class _Run:
         self._group.save(self.progress)  # so that nothing is lost if the learner dies during the evaluation
         self.progress = replace(self.progress, epoch=self.progress.epoch + 1)
         loss = float(np.mean(losses)) if losses else None
-        returns = self._evaluated()
-        self.progress.stopped = why_stop(self._job, self.progress.epoch, loss, returns)
-        self._lines.write(line_of_epoch(self.progress, loss, seconds, returns))
+        evaluation = self._evaluated()
+        self.progress.stopped = why_stop(self._job, self.progress.epoch, loss, evaluation.returns)
+        self._lines.write(line_of_epoch(self.progress, loss, seconds, evaluation))
         self._lines.sync()
         self._group.save(self.progress)
         self._group.wait_for_checkpoint()
@@ -237,10 +237,10 @@ class _Run:
         )
         return True
 
-    def _evaluated(self) -> list[float]:
+    def _evaluated(self) -> Evaluation:
         is_last = self.progress.epoch >= self._job.training.epochs
         if not is_last and self.progress.epoch % self._job.training.evaluate_every:
-            return []
+            return Evaluation()
         self._agent.network.load_state_dict(self._group.parameters())
         return evaluated(self._agent, self._scored, self._job, self._lines, self.progress.step, self._blind)
 
