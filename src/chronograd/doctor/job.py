@@ -17,6 +17,7 @@ from chronograd.errors import ChronogradError, InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
+from chronograd.models import pretrained
 from chronograd.predict.memory import Memory, footprint_of_job, needed_bytes
 from chronograd.predict.prediction import rank_work
 from chronograd.predict.setting import setting_of
@@ -195,11 +196,13 @@ def _weights(source: str, reference: str) -> Finding:
             return Finding("job", what, f"in {folder}")
         to_do = "the run downloads them if the machine has internet access; else put the file there, or name its path in network.weights"
         return Finding("job", what, f"no weights of {name} in {folder}", "warning", to_do)
-    path = Path(source).expanduser()
+    path = pretrained.known_or_path(source)
     if path.is_dir() and not any((path / "checkpoints").glob("step-*")):
         return Finding("job", what, "a folder without checkpoints", "obstacle", "name the directory of a finished run")
     if not path.exists():
-        return Finding("job", what, "not there", "obstacle", "name a run directory, a file, torchvision or timm")
+        listed = pretrained.known(source)
+        to_do = "name a run directory, a file, torchvision or timm" if listed is None else listed.how_to_get
+        return Finding("job", what, "not there", "obstacle", to_do)
     return Finding("job", what, "there")
 
 

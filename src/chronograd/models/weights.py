@@ -5,6 +5,7 @@ NAME.safetensors        tensors by name.
 NAME.pth .pt .th .tar   a state dict, bare or under a usual key such as `state_dict`; nothing in it is executed.
      .ckpt .bin         Wrapper prefixes are removed, and the running mean is preferred; the output states both.
 FILE#sha256=DIGEST      a file of either kind, refused unless it has this digest (at least its first 8 digits).
+FILE of the list        a file that `chronograd weights` lists, by its name alone; its digest is checked.
 RUN                     a run directory: its newest valid checkpoint, the running mean of the weights if it has one.
 """
 
@@ -16,7 +17,7 @@ import importlib
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +30,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from chronograd import door, files
 from chronograd.errors import FileFormatError, InputError, RunError
-from chronograd.models import weight_names
+from chronograd.models import pretrained, weight_names
 from chronograd.models.registry import one_line, optional_library
 
 Tensors = dict[str, Tensor]
@@ -339,7 +340,7 @@ def _listed(what: str, names: list[str]) -> list[str]:
 def _from_path(source: str) -> tuple[Tensors, str]:
     source, wanted = _digest_of(source)
     try:
-        path = Path(source).expanduser()
+        path = pretrained.known_or_path(source)
         if path.is_dir():
             if wanted:
                 raise InputError(f"{source} is a run directory, which has no digest", f"write {source} alone")
@@ -347,14 +348,18 @@ def _from_path(source: str) -> tuple[Tensors, str]:
         files.open_plain(path).close()
     except (OSError, RuntimeError) as error:  # RuntimeError: ~name of an unknown user
         why = "there are no weights at" if isinstance(error, FileNotFoundError) else f"{error}; cannot read weights at"
+        if (listed := pretrained.known(source)) is not None:
+            raise InputError(f"weights {source} are not on this machine", listed.how_to_get) from None
         raise InputError(
             f"{why} {source}",
             f"name a run directory, a file (.safetensors, {', '.join(PYTORCH_SUFFIXES)}), torchvision or timm",
         ) from None
-    digest = files.digest(path)
+    digest, listed = files.digest(path), pretrained.known(source)
+    is_listed = not wanted and listed is not None and listed.path == str(path)
+    wanted = (listed.sha256 or "") if is_listed and listed is not None else wanted
     if not digest.startswith(wanted):
         raise FileFormatError(
-            f"{source} has the sha256 {digest}, but network.weights states {wanted}",
+            f"{source} has the sha256 {digest}, but {'`chronograd weights`' if is_listed else 'network.weights'} states {wanted}",
             "it is another file, or is damaged: download it again, or correct the digest in network.weights",
         )
     chosen: list[str] = []
@@ -528,6 +533,40 @@ def is_cached(reference: str) -> bool:
         return _timm_file(optional_library("timm", "weights").get_pretrained_cfg(name))[0] is not None
     models = optional_library("torchvision.models", f"weights of {reference}")
     return _hub_file(models.get_model_weights(TORCHVISION_TWINS.get(reference, name)).DEFAULT.url).exists()
+
+
+def of_torchvision(name: str = "") -> Iterator[pretrained.Pretrained]:
+    """Yield the facts about the default weights of torchvision's networks, or of one. Sizes are exact to a KiB."""
+    models = optional_library("torchvision.models", "weights of torchvision")
+    for one in [name] if name else models.list_models():
+        if one not in models.list_models() or not len(models.get_model_weights(one)):
+            continue
+        default = models.get_model_weights(one).DEFAULT
+        meta, file = default.meta, _hub_file(default.url)
+        trained_on, metrics = next(iter(meta.get("_metrics", {}).items()), (None, {}))
+        metric, value = next(iter(metrics.items()), (None, None))
+        digest = re.search(r"-([0-9a-f]{8,})$", file.stem)  # torch.hub checks it
+        yield pretrained.Pretrained(
+            file.name, f"torchvision:{one}", "torchvision", trained_on, value and round(value / 100, 6), metric,
+            licence=meta.get("license"), bytes=round(meta["_file_size"] * 2**20) if "_file_size" in meta else None,
+            sha256=digest and digest[1], url=default.url, source=meta.get("recipe"), path=str(file) if file.is_file() else None,
+        )  # fmt: skip
+
+
+def of_timm(name: str = "") -> Iterator[pretrained.Pretrained]:
+    """Yield the facts about the default weights of timm's networks, or of one. timm states no accuracy, size or digest."""
+    timm = optional_library("timm", "weights of timm")
+    for one in [name] if name else timm.list_models():
+        config = timm.get_pretrained_cfg(one)
+        if config is None or not config.has_weights:
+            continue
+        path, _ = _timm_file(config)
+        tag = f"{config.architecture}.{config.tag}" if config.tag else config.architecture
+        yield pretrained.Pretrained(
+            tag, f"timm:{one}", "timm", licence=config.license, source=config.origin_url,
+            url=f"https://huggingface.co/{config.hf_hub_id}" if config.hf_hub_id else config.url,
+            bytes=None if path is None else path.stat().st_size, path=None if path is None else str(path),
+        )  # fmt: skip
 
 
 def _new_name(name: str) -> str:

