@@ -22,7 +22,7 @@ from tests.detect.test_sets import annotation, voc_object
 
 from chronograd.cli.main import main
 from chronograd.data import downloads
-from chronograd.data.downloads import SPLITS, fetch_file, fetch_open_images, fetch_voc
+from chronograd.data.downloads import SPLITS, fetch_decathlon, fetch_file, fetch_open_images, fetch_voc
 from chronograd.errors import InputError, NotFoundError, RunError
 
 HEADER = [
@@ -260,3 +260,79 @@ def test_incomplete_archive_is_refused(server: Server, tmp_path: Path, monkeypat
     publish(server, monkeypatch, "2012", archive("trainval", "a", "VOCdevkit/VOC2012", picture="b"))
     with pytest.raises(RunError, match="still has not all of trainval"):
         fetch_voc(tmp_path / "VOCdevkit/VOC2012")
+
+
+# -- Visual Decathlon -------------------------------------------------------------------------------
+
+
+def tar(files: dict[str, bytes], mode: str = "w") -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as archive:  # type: ignore[call-overload]
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def decathlon_set(name: str) -> bytes:
+    """Return the tar file of a set: two classes with two training pictures and one test picture each, and unlabelled ones."""
+    own = {f"{name}/train/000{k}/00000{i}.jpg": jpeg(60 * k + i) for k in (1, 2) for i in (1, 2)}
+    own |= {f"{name}/val/000{k}/00001{k}.jpg": jpeg(60 * k) for k in (1, 2)}
+    return tar({**own, f"{name}/test/000021.jpg": jpeg(9)})
+
+
+@pytest.fixture
+def decathlon(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server of an archive with two sets, whose digest is published; the data folder is empty."""
+    content = tar({f"{name}.tar": decathlon_set(name) for name in ("dtd", "svhn")}, "w:gz")
+    server.files["/share/decathlon-1.0-data.tar.gz"] = content
+    monkeypatch.setattr(downloads, "DECATHLON_URL", f"{server.url}/share/decathlon-1.0-data.tar.gz")
+    monkeypatch.setattr(downloads, "DECATHLON_SHA256", hashlib.sha256(content).hexdigest())
+    monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
+    return server
+
+
+def test_set_of_the_decathlon_is_downloaded_once_and_read(
+    decathlon: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decathlon.torn.add("/share/decathlon-1.0-data.tar.gz")  # the connection ends half-way
+    assert main(["data", "decathlon:svhn", "--download", "--json"]) == 0
+    out, err = capsys.readouterr()
+    described = json.loads(out)
+    assert (described["train_size"], described["test_size"], described["shape"]) == (4, 2, [3, 72, 72])
+    assert [c["name"] for c in described["classes"]] == ["0001", "0002"]
+    assert "remove it if you need none of them" in err
+    root = tmp_path / "decathlon-1.0"
+    names = {"svhn", "decathlon-1.0-data.tar.gz", "SHA256SUMS"}
+    assert {path.name for path in root.iterdir()} == names  # nothing temporary
+    # The second set comes from the same archive, and a set on disk needs neither.
+    asked = len(decathlon.asked)
+    assert fetch_decathlon("dtd").folder == root / "dtd"
+    (root / "decathlon-1.0-data.tar.gz").unlink()
+    assert fetch_decathlon("dtd").summary.endswith("it was there")
+    assert len(decathlon.asked) == asked
+    with pytest.raises(NotFoundError, match="did you mean gtsrb"):
+        fetch_decathlon("gtrsb")
+    with pytest.raises(InputError, match="not offered as a target"):
+        fetch_decathlon("imagenet12")
+
+
+def test_other_archives_of_the_decathlon_are_refused(
+    decathlon: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, path = tmp_path / "decathlon-1.0", "/share/decathlon-1.0-data.tar.gz"
+    published = decathlon.files[path]
+    with pytest.raises(RunError, match=r"cannot be unpacked: it has no aircraft\.tar"):
+        fetch_decathlon("aircraft")
+    (root / "decathlon-1.0-data.tar.gz").unlink()
+    outside = tar({"dtd.tar": tar({"../evil.jpg": jpeg(1)})}, "w:gz")
+    decathlon.files[path] = outside
+    with pytest.raises(RunError, match=f"but {hashlib.sha256(published).hexdigest()} is published"):
+        fetch_decathlon("dtd")
+    assert not (root / "decathlon-1.0-data.tar.gz").exists()
+    monkeypatch.setattr(downloads, "DECATHLON_SHA256", hashlib.sha256(outside).hexdigest())
+    with pytest.raises(RunError, match="cannot be unpacked: .*outside the destination"):
+        fetch_decathlon("dtd")
+    assert not list(tmp_path.rglob("evil.jpg"))
+    assert not (root / "dtd").exists()

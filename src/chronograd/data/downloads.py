@@ -1,5 +1,5 @@
-"""Downloads of sets with boxes, in the layouts in which they are published: VOC by torchvision, Open Images picture by
-picture.
+"""Downloads of sets in the layouts in which they are published: VOC by torchvision, Open Images picture by picture, and the
+Visual Decathlon as one archive, from which the requested set is unpacked.
 
 For Open Images, only pictures with objects of the chosen classes are downloaded:
 
@@ -18,17 +18,20 @@ import csv
 import http.client
 import re
 import shutil
+import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from chronograd.data.layouts import decathlon_folder
 from chronograd.data.published import data_folder
 from chronograd.errors import EXTRAS, InputError, MissingExtraError, NotFoundError, RunError
 from chronograd.files import DOWNLOAD_TIMEOUT_S, digest, impatient, write_aside
@@ -38,6 +41,10 @@ from chronograd.words import how_many
 # The address that the downloader of github.com/qfgaohao/pytorch-ssd uses.
 ANNOTATIONS_URL = "https://storage.googleapis.com/openimages/2018_04"
 PICTURES_URL = "https://open-images-dataset.s3.amazonaws.com"
+# The address stands on robots.ox.ac.uk/~vgg/decathlon, which states no digest. This one, of 406,351,554 bytes, is recorded in
+# url_checksums/visual_domain_decathlon.txt of github.com/tensorflow/datasets.
+DECATHLON_URL = "http://www.robots.ox.ac.uk/~vgg/share/decathlon-1.0-data.tar.gz"
+DECATHLON_SHA256 = "8eca928bda025d855c91a78db45b3b18bc322efd7b1462a041e62c27b3c83c25"
 SPLITS = ("train", "validation", "test")
 TRIES, PAUSE_S = 4, 1.0
 AT_ONCE = 8
@@ -61,7 +68,7 @@ class Fetched:
 
 
 def download(data: Data, most: int | None, say: Say) -> Fetched:
-    """Download a set with boxes into the folder of its name. A relative folder lies in the data folder.
+    """Download a set into the folder of its name. A relative folder lies in the data folder.
 
     Args:
         most: pictures of each split, for Open Images.
@@ -73,9 +80,39 @@ def download(data: Data, most: int | None, say: Say) -> Fetched:
         return fetch_voc(root)
     if layout == "open-images":
         return fetch_open_images(root, data.class_names or (), most, say)
+    if layout == "decathlon":
+        return fetch_decathlon(path, say)
     raise InputError(
-        f"--download cannot download {data.name}", "it downloads voc:…/VOCdevkit/VOC2007 and open-images:PATH"
+        f"--download cannot download {data.name}",
+        "it downloads voc:…/VOCdevkit/VOC2007, open-images:PATH and decathlon:SET",
     )
+
+
+def fetch_decathlon(name: str, say: Say = lambda text: None) -> Fetched:
+    """Download the archive of the nine sets of the Visual Decathlon, and unpack one of them. The archive stays for the others.
+
+    Raises: as `decathlon_folder`; RunError where the download fails, or the archive is another one or lacks the set.
+    """
+    folder = decathlon_folder(name)
+    if folder.is_dir():
+        return Fetched(folder, f"{name} of the Visual Decathlon is in {folder}; it was there")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    archive = folder.parent / DECATHLON_URL.rpartition("/")[2]
+    say("decathlon: the archive of nine sets, 406 MB")
+    Sums(folder.parent).fetch(DECATHLON_URL, archive.name, DECATHLON_SHA256)
+    say(f"decathlon: unpacking {name}")
+    try:
+        with TemporaryDirectory(dir=folder.parent, prefix=f".{name}.") as aside:
+            with tarfile.open(archive) as outer:
+                member = next(one for one in outer if one.isfile() and Path(one.name).name == f"{name}.tar")
+                with tarfile.open(fileobj=outer.extractfile(member), mode="r|") as inner:
+                    inner.extractall(aside, filter="data")
+            (Path(aside) / name).replace(folder)
+    except (tarfile.TarError, OSError, EOFError, StopIteration) as error:
+        why = f"it has no {name}.tar" if isinstance(error, StopIteration) else str(error)
+        raise RunError(f"{archive} cannot be unpacked: {why}", "remove it to download it again") from None
+    notes = (f"the other sets are in {archive}; remove it if you need none of them",)
+    return Fetched(folder, f"{name} of the Visual Decathlon is in {folder}", notes)
 
 
 def fetch_voc(root: Path) -> Fetched:
@@ -216,15 +253,20 @@ class Sums:
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
         self._known = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
 
-    def fetch(self, url: str, name: str) -> None:
-        """Download a file unless it exists with its digest. Raises RunError."""
+    def fetch(self, url: str, name: str, published: str = "") -> None:
+        """Download a file unless it exists with its digest, the published one if there is any. Raises RunError."""
         path = self.root / name
-        if path.is_file() and self._known.get(name) == digest(path):
+        if path.is_file() and (published or self._known.get(name)) == digest(path):
             with self._lock:
                 self.kept += 1
             return
         fetch_file(url, path)
         sha256 = digest(path)
+        if published and sha256 != published:
+            path.unlink()
+            raise RunError(
+                f"{url} has the sha256 {sha256}, but {published} is published", "it may be damaged: try again"
+            )
         with self._lock:
             is_new = name not in self._known
             self._known[name] = sha256

@@ -141,7 +141,8 @@ def _imagenet(text: str) -> Listing:
     return _listed(root, train, test, f"ImageNet, O. Russakovsky et al., arXiv 1409.0575; from {root}", notes)
 
 
-def _decathlon(name: str) -> Listing:
+def decathlon_folder(name: str) -> Path:
+    """Return the folder of a set of the decathlon. Raises InputError for ImageNet, NotFoundError for an unknown set."""
     if name == "imagenet12":
         raise InputError(
             "decathlon:imagenet12 is not offered as a target: networks of the decathlon are pretrained on it",
@@ -149,13 +150,17 @@ def _decathlon(name: str) -> Listing:
         )
     if name not in DECATHLON:
         raise NotFoundError("set of the Visual Decathlon", name, DECATHLON)
-    root = data_folder() / "decathlon-1.0" / name
+    return data_folder() / "decathlon-1.0" / name
+
+
+def _decathlon(name: str) -> Listing:
+    root = decathlon_folder(name)
     for part in ("train", "val"):
         if not (root / part).is_dir():
             raise RunError(
                 f"data set decathlon:{name} is not on disk: no folder {root / part}",
-                f"unpack {name} of {DECATHLON_URL} into decathlon-1.0 of the data folder and name that folder in "
-                f"{FOLDER_VARIABLE}",
+                f"download it: `chronograd data decathlon:{name} --download`; or unpack {name} of {DECATHLON_URL} into "
+                f"decathlon-1.0 of the data folder and name that folder in {FOLDER_VARIABLE}",
             )
     notes: list[str] = []
     train, test = (_classes(root / part, notes) for part in ("train", "val"))

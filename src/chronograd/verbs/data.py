@@ -34,6 +34,7 @@ class DataSet(Request):
         "chronograd data cifar100 samples=5000 long_tail=1",
         "chronograd data voc:VOCdevkit/VOC2007 --download",
         "chronograd data open-images:guns class_names=[Handgun,Shotgun] --download",
+        "chronograd data decathlon:dtd --download",
     )
 
     name: Annotated[str | None, Spelling(metavar="[NAME]", is_argument=True)] = None
@@ -41,7 +42,7 @@ class DataSet(Request):
     out: Annotated[Path | None, FILE] = None
     """Save a page with sample images."""
     download: bool = False
-    """First download a set with boxes into its folder: VOC, Open Images."""
+    """First download the set into its folder: VOC, Open Images, Visual Decathlon."""
     most: Annotated[int | None, click.IntRange(1)] = None
     """With --download: maximum number of pictures per split."""
     list: bool = False
