@@ -405,7 +405,7 @@ def test_data_parallel_compares_public_solutions() -> None:
 @pytest.mark.parametrize(
     ("name", "title"), [(PARALLEL, "Two and four GPUs, published"), (STRONG, "Compared with published runs")]
 )
-def test_published_scaling_is_beside_its_prediction(name: str, title: str) -> None:
+def test_published_scaling_has_its_prediction(name: str, title: str) -> None:
     beside = section(name, title)
     rows = results(name).rows["t4"]
     assert beside.table is not None
@@ -431,7 +431,7 @@ def test_published_rings_are_those_of_the_formula() -> None:
 
 
 @pytest.mark.parametrize("name", [PARALLEL, HOROVOD, STRONG, REDUCE])
-def test_each_figure_states_what_is_predicted_and_measured(name: str) -> None:
+def test_each_caption_separates_predicted_from_measured(name: str) -> None:
     for one_section in page(name).sections:
         if one_section.figure is not None:
             assert re.search(r"predicted|measured", one_section.caption, flags=re.I), one_section.title
