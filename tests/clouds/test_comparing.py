@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -42,9 +43,26 @@ def test_every_cell_has_a_dated_source_or_is_unknown() -> None:
     assert len(cells) == len(COMPARED) * len(CRITERIA)
     for cell in cells:
         assert bool(cell["source"]) == is_found(cell), cell
-        assert cell["date"] >= "2026-11-23"
+        assert cell["date"] >= "2026-11"
+        for source in filter(None, cell["source"].split("; ")):
+            assert re.search(r"\([^()]*\b20\d\d", source) or source.startswith("SLURM 22"), source
     with pytest.raises(ValidationError, match="has no source"):
         Cell(says="everything")
+
+
+def test_vendors_name_frameworks_and_accelerators() -> None:
+    for name in VENDORS:
+        cells = offered(name).cells
+        assert {"PyTorch", "TensorFlow"} <= set(cells["frameworks"].items)
+        assert all(re.match(r"(to )?\d+\.\d+", versions) for versions in cells["frameworks"].items.values())
+        assert "V100" in cells["accelerators"].items
+
+
+def test_accelerators_are_those_that_the_package_has() -> None:
+    """Every accelerator type that is looked up in a package has its row, and the reverse."""
+    cell = offered("vertex").cells["accelerators"]
+    shown = {one for names in cell.items.values() for one in re.findall(r"[A-Z]+_[A-Z0-9_]+", names)}
+    assert shown == {name.removeprefix("AcceleratorType=") for name in cell.has}
 
 
 def test_table_instances_equal_the_selectable_ones() -> None:

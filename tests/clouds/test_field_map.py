@@ -55,6 +55,23 @@ def test_renamed_field_gets_its_new_path() -> None:
     assert moved(dataclasses.replace(where, fields=without), "image") == {"paths": [], "arguments": ["launch.image"]}
 
 
+def test_side_by_side_has_every_value_of_a_file_once() -> None:
+    rows = field_map.side_by_side(PLATFORMS)
+    for name in PLATFORMS:
+        where = registry.platform(name)
+        shown = [path for row in rows for path, _ in row["lines"][name]]
+        assert sorted(shown) == sorted(path for path, _ in fields.leaves(fields.document(where, example(where))))
+    lines = {row["word"]: row["lines"] for row in rows}
+    assert lines["name"]["sagemaker"] == [("TrainingJobName", "digits-resnet20")]
+    assert ("jobSpec.workerPoolSpecs.0.replicaCount", "1") in lines["nodes"]["vertex"]
+    assert [path for path, _ in lines["data"]["azureml"]] == [
+        "inputs.data.type",
+        "inputs.data.path",
+        "inputs.data.mode",
+    ]
+    assert ("type", "command") in lines["rest"]["azureml"]
+
+
 def test_words_to_rewrite_are_counted() -> None:
     old: dict[str, Any] = {"platform": "a", "text": "{\n  x: 1,\n  y: u v\n}", "values": ["1", "u v"], "options": {"image": "i", "role": "r"}}  # fmt: skip
     new: dict[str, Any] = {"platform": "b", "text": "{\n x: 1\n z: v=1\n w: 2\n}", "values": ["1", "v=1", "2"], "options": {"image": "i", "disk": "3"}}  # fmt: skip

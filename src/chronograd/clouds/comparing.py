@@ -41,8 +41,10 @@ class Cell(BaseModel):
     """The offer of a platform for one criterion.
 
     Attributes:
-        source: the page or file with this statement.
+        source: the pages or files with this statement, each with its date.
         has: names in the vendor's package that prove it; a test looks them up there.
+        items: the offer by name. A framework has its versions, and in brackets the versions with a condition. An accelerator has
+            the names by which a job asks for it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +52,7 @@ class Cell(BaseModel):
     says: str
     source: str = ""
     has: tuple[str, ...] = ()
+    items: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Cell:
@@ -62,7 +65,8 @@ class Offered(BaseModel):
     """The offer of a platform.
 
     Attributes:
-        package: the vendor's package with its version, in which `has` of the cells is looked up.
+        date: when the sources were last read.
+        package: the vendor's package with its version and its date, in which `has` of the cells is looked up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -88,18 +92,30 @@ def offered(platform: str) -> Offered:
 
 
 def offers() -> list[dict[str, Any]]:
-    """Return every cell: criterion, platform, statement, its source and the date of reading it."""
+    """Return every cell: criterion, platform, statement, items by name, its source and the date of reading it."""
     return [
         {
             "criterion": title,
             "platform": name,
             "says": offered(name).cells[criterion].says,
+            "items": offered(name).cells[criterion].items,
             "source": offered(name).source(offered(name).cells[criterion]),
             "date": str(offered(name).date),
         }
         for criterion, title, _ in CRITERIA
         for name in COMPARED
     ]
+
+
+def described(cell: dict[str, Any]) -> str:
+    """Return the statement of a cell, with a line for its items.
+
+    >>> print(described({"says": "ready images", "items": {"PyTorch": "2.9, 2.10", "Ray": "2.47"}}))
+    ready images
+    PyTorch 2.9, 2.10; Ray 2.47
+    """
+    items = "; ".join(f"{name} {text}" for name, text in cell["items"].items())
+    return f"{cell['says']}\n{items}" if items else str(cell["says"])
 
 
 def is_found(cell: dict[str, Any]) -> bool:
@@ -138,7 +154,7 @@ def compared() -> Answer:
     missing = sum(not is_found(cell) for cell in cells)
     dates = sorted({cell["date"] for cell in cells})
     summary = [
-        f"{len(cells) - missing} of {len(cells)} cells have a source, read on {' and '.join(dates)}; the other {missing} have none."
+        f"{len(cells) - missing} of {len(cells)} cells have a source, read in {' and '.join(dates)}; the other {missing} have none."
     ]
     return Answer("Platforms compared", sections=sections, data={"offers": cells, "rented": rents}, summary=summary)
 
@@ -149,7 +165,7 @@ def comparison_sections(cells: list[dict[str, Any]], rents: list[dict[str, Any]]
     for _, title, asks in CRITERIA:
         own = [cell for cell in cells if cell["criterion"] == title]
         found = [cell for cell in own if is_found(cell)]
-        rows = [[offered(cell["platform"]).title, cell["says"], cell["source"]] for cell in own]
+        rows = [[offered(cell["platform"]).title, described(cell), cell["source"]] for cell in own]
         sections.append(
             Section(
                 title,

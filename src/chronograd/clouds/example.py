@@ -44,7 +44,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "watsonx": {
         **COMMON,
-        "image": "pytorch-onnx_rt24.1-py3.11",
+        "image": "pytorch-onnx_rt25.1-py3.12",
         "code": "4cedab6d-e8e4-4214-b81a-2ddb122db2ab",
         "project": "12ac4cf1-252f-424b-b52d-5cdd9814987f",
         "output": "container://results/digits",

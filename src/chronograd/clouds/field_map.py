@@ -47,6 +47,7 @@ WORDS = {
     "role": "role",
     "project": "project",
 }
+REST = "rest"  # values of a file that belong to no word
 # The changes apply to the job of the example: one process on a CPU, which every platform has.
 EXAMPLE: dict[str, Any] = {
     "network": {"name": "resnet20"},
@@ -194,6 +195,67 @@ def mapped() -> Answer:
     """Return the map of all platforms."""
     rows = field_map()
     return Answer("Field map", sections=[field_map_section(rows)], data=rows)
+
+
+# -- the files next to each other ---------------------------------------------------------------------------
+
+
+def side_by_side(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the example's files on some platforms, field by field: a row for each word that a file has, and one for the rest.
+
+    `lines` of a row has, for each platform, its paths with their values. Every value of a file is in exactly one row. A value
+    without a word, such as the kind of a mount, joins the word that alone has values next to it.
+    """
+    placed = {name: _placed(registry.platform(name)) for name in names}
+    words = [*WORDS, REST]
+    return [
+        {"word": word, "lines": {name: placed[name].get(word, []) for name in names}}
+        for word in words
+        if any(placed[name].get(word) for name in names)
+    ]
+
+
+def _placed(platform: CloudPlatform) -> dict[str, list[tuple[str, str]]]:
+    """Return the paths and values of the example's file by the word that they belong to."""
+    leaves = dict(fields.leaves(fields.document(platform, example(platform))))
+    of = {_numberless(path): word for word in reversed(WORDS) for path in moved(platform, word)["paths"]}
+    of |= {
+        _numberless(path): "hyper_parameter"
+        for path, value in leaves.items()
+        if str(value).startswith("training.learning_rate=")
+    }
+    placed: dict[str, list[tuple[str, str]]] = {}
+    for path, value in leaves.items():
+        placed.setdefault(_word_of(_numberless(path), of), []).append((path, _as_text(value)))
+    return placed
+
+
+def _word_of(path: str, of: dict[str, str]) -> str:
+    """Return the word of a path, or the only word of the innermost object or list around it that has any.
+
+    >>> of = {"image.uri": "image", "image.tag": "image", "spec.name": "name", "spec.time": "limit_s"}
+    >>> _word_of("image.policy", of), _word_of("spec.kind", of)
+    ('image', 'rest')
+    """
+    if path in of:
+        return of[path]
+    for around in _around(path):
+        words = {word for other, word in of.items() if other.startswith(around)}
+        if words:
+            return words.pop() if len(words) == 1 else REST
+    return REST
+
+
+def _around(path: str) -> Iterator[str]:
+    """Yield the objects and lists around a path, the innermost first."""
+    keys = re.split(r"(?<!\\)\.", path)
+    for length in range(len(keys) - 1, 0, -1):
+        yield ".".join(keys[:length]) + "."
+
+
+def _numberless(path: str) -> str:
+    """Return a path with 0 for every index, because the entries of a list have the same fields."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "0", path)
 
 
 # -- moving from one platform to another -------------------------------------------------------------------

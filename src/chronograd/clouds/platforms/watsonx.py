@@ -71,7 +71,7 @@ PLATFORM = CloudPlatform(
     is_tag=lambda key, value: bool(key) and "=" not in key,
     is_secret=lambda reference: reference.startswith("crn:v1:"),
     needs={
-        "image": "--image SOFTWARE_SPECIFICATION, such as pytorch-onnx_rt24.1-py3.11",
+        "image": "--image SOFTWARE_SPECIFICATION, such as pytorch-onnx_rt25.1-py3.12",
         "code": "--code ID of the model definition that is stored there",
         "project": "--project ID",
         "output": "--output container://PATH",
