@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chronograd.answer import Table
 from chronograd.clouds import comparing, field_map
-from chronograd.clouds.comparing import VENDORS, is_found, offered
+from chronograd.clouds.comparing import COMPARED, VENDORS, is_found, offered
+from chronograd.words import listed as in_words
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import ends, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block
+
+# The criteria of the questions whose answers are statements.
+TOOLS = ("Model registry", "Pipelines", "Endpoints", "Experiments and lineage")
+MONITORING = ("Application logs", "GPU, CPU and memory")
+PICTURES = ("Pictures while it trains",)
+NONE = "–"
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
@@ -22,6 +30,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         "rented": comparing.rented(),
         "fields": field_map.field_map(),
         "files": made,
+        "aligned": field_map.side_by_side(VENDORS),
         "moves": field_map.moves(made),
     }
     return runner.results(settings, rows=rows)
@@ -30,56 +39,172 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 def values(results: Results) -> dict[str, Any]:
     rows = results.rows
     own = [row for row in rows["offers"] if row["platform"] in VENDORS]
-    fielded = {
-        word: [bool(row["paths"]) for row in of_word] for word, of_word in grouped(rows["fields"], "word").items()
-    }
     lengths = {row["platform"]: _lines(row) for row in rows["files"]}
     between = [row for row in rows["moves"] if row["from"] in VENDORS and row["to"] in VENDORS]
-    shares, options = (
-        [row["new_values"] / row["values"] for row in between],
-        [row["changed_options"] for row in between],
-    )
     kinds = {name: len(of_name) for name, of_name in grouped(rows["rented"], "platform").items()}
     return {
         "offers": {
-            "whole": ", ".join(name.lower() for name, cells in grouped(own, "criterion").items() if all(map(is_found, cells))),
             "cells": len(own), "criteria": len(own) // len(VENDORS), "missing": sum(not is_found(row) for row in own),
+            "partly": sum(comparing.NOT_FOUND in comparing.described(row) for row in own),
             "sourced": sum(map(is_found, rows["offers"])), "all": len(rows["offers"]),
         },
-        "words": {
-            "of": len(fielded), "num_everywhere": sum(map(all, fielded.values())), "num_nowhere": sum(not any(own) for own in fielded.values()),
-            "everywhere": ", ".join(field_map.WORDS[word] for word, own in fielded.items() if all(own)),
-            "nowhere": ", ".join(field_map.WORDS[word] for word, own in fielded.items() if not any(own)),
+        "frameworks": _frameworks(_items(rows["offers"], "Frameworks")),
+        "units": _units(_items(rows["offers"], "Accelerators")),
+        "tools": {"missing": sum(not is_found(row) for row in own if row["criterion"] in TOOLS)},
+        "logs": {"missing": sum(not is_found(row) for row in matching(own, criterion="Application logs"))},
+        "gpus": _titles(row["platform"] for row in matching(own, criterion="GPU, CPU and memory") if _measures_gpus(row)),
+        "boards": _titles(row["platform"] for row in matching(own, criterion=PICTURES[0]) if "TensorBoard" in row["says"]),
+        "words": _fielded(rows["fields"]),
+        "vendors": _fielded([row for row in rows["fields"] if row["platform"] in VENDORS]),
+        "aligned": {
+            "rows": len(rows["aligned"]),
+            "json": sum(row["file"].endswith(".json") for row in rows["files"] if row["platform"] in VENDORS),
+            **ends([len(row["values"]) for row in rows["files"] if row["platform"] in VENDORS]),
         },
         "shortest": min(lengths, key=lengths.__getitem__), "longest": max(lengths, key=lengths.__getitem__),
         "least": min(lengths.values()), "most": max(lengths.values()),
-        "move": {**ends(shares), "fewest": min(options), "options": max(options)},
+        "move": {
+            **ends([row["new_values"] / row["values"] for row in between]),
+            "fewest": min(row["changed_options"] for row in between),
+            "options": max(row["changed_options"] for row in between),
+        },
         "kinds": {"of": max(kinds, key=kinds.__getitem__), "most": max(kinds.values())},
+    }  # fmt: skip
+
+
+def _items(offers: Sequence[Row], criterion: str) -> dict[str, dict[str, str]]:
+    """Return the items of a criterion by name, with the text of each vendor; those of the most vendors first."""
+    found: dict[str, dict[str, str]] = {}
+    for name in VENDORS:
+        for item, text in matching(offers, criterion=criterion, platform=name)[0]["items"].items():
+            found.setdefault(item, {})[name] = text
+    return dict(sorted(found.items(), key=lambda one: -len(one[1])))
+
+
+def _frameworks(items: dict[str, dict[str, str]]) -> dict[str, Any]:
+    everywhere = [item for item, of in items.items() if len(of) == len(VENDORS)]
+    return {
+        "everywhere": in_words(everywhere),
+        **{item.lower().replace("-", "_"): _newest_of(items[item]) for item in everywhere},
+    }
+
+
+def _newest_of(texts: dict[str, str]) -> str:
+    """Return the newest version of each vendor, the highest first.
+
+    >>> _newest_of({"sagemaker": "2.6 to 2.10", "watsonx": "2.1 (Runtime 24.1)", "azureml": "1.13, 2.10"})
+    '2.10 on SageMaker and Azure ML and 2.1 on watsonx.ai'
+    """
+    newest: dict[tuple[int, ...], list[str]] = {}
+    for name, text in texts.items():
+        newest.setdefault(_version(text), []).append(name)
+    parts = [f"{'.'.join(map(str, version))} on {_titles(newest[version])}" for version in sorted(newest, reverse=True)]
+    return in_words(parts)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the highest version outside brackets, where versions have conditions."""
+    unbracketed = re.sub(r"\([^()]*\)", "", text)
+    return max(tuple(map(int, version.split("."))) for version in re.findall(r"\d+(?:\.\d+)+", unbracketed))
+
+
+def _units(items: dict[str, dict[str, str]]) -> dict[str, Any]:
+    def shared(names: Iterable[str]) -> str:
+        wanted = set(names)
+        return in_words([item for item, of in items.items() if set(of) == wanted])
+
+    return {
+        "everywhere": shared(VENDORS),
+        "without_watsonx": shared(name for name in VENDORS if name != "watsonx"),
+        "only": {name: shared([name]) for name in VENDORS},
+        "num": {name: sum(name in of for of in items.values()) for name in VENDORS},
+    }
+
+
+def _measures_gpus(row: Row) -> bool:
+    return "GPU" in row["says"] and f"of GPUs: {comparing.NOT_FOUND}" not in row["says"]
+
+
+def _titles(names: Iterable[str]) -> str:
+    return in_words([offered(name).title for name in names])
+
+
+def _fielded(fields: Sequence[Row]) -> dict[str, Any]:
+    """Return the words with a field on all platforms of some rows, and those with a field on none."""
+    found = {word: [bool(row["paths"]) for row in of_word] for word, of_word in grouped(fields, "word").items()}
+    everywhere, nowhere = (
+        [field_map.WORDS[word] for word, own in found.items() if is_so(own)]
+        for is_so in (all, lambda own: not any(own))
+    )
+    return {
+        "of": len(found), "num_everywhere": len(everywhere), "num_nowhere": len(nowhere),
+        "everywhere": ", ".join(everywhere), "nowhere": ", ".join(nowhere),
     }  # fmt: skip
 
 
 def blocks(results: Results) -> dict[str, Block]:
     rows = results.rows
-    shown = {
-        "What four vendors offer": Block(_overview(rows["offers"])),
+    (rents,) = [s for s in comparing.comparison_sections(rows["offers"], rows["rented"]) if s.title == "Instance types"]
+    return {
+        "Frameworks and versions": Block(_matrix(rows["offers"], "Frameworks", "framework")),
+        "Compute units": Block(_matrix(rows["offers"], "Accelerators", "accelerator")),
+        "Instance types": Block(rents.table),
+        "Life-cycle tools": Block(_statements(rows["offers"], TOOLS)),
+        "Monitoring": Block(_statements(rows["offers"], MONITORING)),
+        "Visualisation while training": Block(_statements(rows["offers"], PICTURES)),
+        "The four job files, field by field": Block(_aligned(rows["aligned"], rows["offers"])),
         "One job on all": Block(_files(rows["files"])),
         "The same thing in each platform's words": Block(field_map.field_map_section(rows["fields"]).table),
         "What one must rewrite to move": Block(_moves(rows["moves"])),
     }
-    for section in comparing.comparison_sections(rows["offers"], rows["rented"]):
-        cells = matching(rows["offers"], criterion=section.title)
-        shown[section.title] = Block(
-            section.table, values={"asks": section.intro, "found": sum(map(is_found, cells)), "of": len(cells)}
-        )
-    return shown
 
 
-def _overview(offers: Sequence[Row]) -> Table:
+def _columns(first: str) -> tuple[str, ...]:
+    return (first, *(offered(name).title for name in VENDORS))
+
+
+def _matrix(offers: Sequence[Row], criterion: str, first: str) -> Table:
+    """Return a table of items with a column for each vendor, and notes on the other platforms."""
+    cells = {row["platform"]: row for row in matching(offers, criterion=criterion)}
+    items = [
+        [item, *(of.get(name, NONE) for name in VENDORS)] for item, of in _items(offers, criterion).items()
+    ]  # fmt: skip
     body = [
-        [title, *(matching(offers, criterion=title, platform=name)[0]["says"] for name in VENDORS)]
-        for _, title, _ in comparing.CRITERIA
+        ["in general", *(cells[name]["says"] for name in VENDORS)],
+        *items,
+        ["source", *(cells[name]["source"] for name in VENDORS)],
     ]
-    return listed(("criterion", *(offered(name).title for name in VENDORS)), body, 1 + len(VENDORS))
+    notes = [
+        f"{offered(name).title}: {cells[name]['says']} ({cells[name]['source']})"
+        for name in COMPARED
+        if name not in VENDORS
+    ]
+    return listed(_columns(first), body, 1 + len(VENDORS), [f"{NONE}: not in our sources.", *notes])
+
+
+def _statements(offers: Sequence[Row], criteria: Sequence[str]) -> Table:
+    """Return a table of the statements for some criteria, with their sources."""
+    body = [
+        [title, offered(name).title, cell["says"], cell["source"]]
+        for title in criteria
+        for name in COMPARED
+        for cell in matching(offers, criterion=title, platform=name)
+    ]
+    return listed(("criterion", "platform", "what it has", "source"), body, 4)
+
+
+def _aligned(aligned: Sequence[Row], offers: Sequence[Row]) -> Table:
+    """Return the files of the vendors next to each other: a row for each word, a line for each value."""
+    forms = {row["platform"]: row["says"] for row in matching(offers, criterion="Job file")}
+    body = [["form", *(forms[name] for name in VENDORS)]]
+    for row in aligned:
+        cells = ("\n".join(" = ".join(line) for line in row["lines"][name]) or NONE for name in VENDORS)
+        body.append([field_map.WORDS.get(row["word"], row["word"]), *cells])
+    note = (
+        f"{NONE}: no value in this file. The job's arguments are in the command of Azure ML and watsonx.ai; so are the variable and "
+        "the time limit of watsonx.ai."
+    )
+    return listed(_columns(""), body, 1 + len(VENDORS), [note])
 
 
 def _lines(file: Row) -> int:
