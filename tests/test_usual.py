@@ -9,7 +9,15 @@ from PIL import Image
 
 from chronograd import api, ask
 from chronograd.data import datasets
-from chronograd.models import weights
+
+
+def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return torchvision's file of ResNet-18 in an own cache; the file exists, but is empty."""
+    monkeypatch.setenv("TORCH_HOME", str(folder))
+    file = folder / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    return file
 
 
 def test_folder_of_few_pictures_is_fine_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,12 +26,12 @@ def test_folder_of_few_pictures_is_fine_tuned(tmp_path: Path, monkeypatch: pytes
         for i in range(120):
             Image.new("RGB", (8, 8)).save(tmp_path / "imgs" / name / f"{i}.png")
     data = {"data": f"folder:{tmp_path / 'imgs'}"}
-    monkeypatch.setattr(weights, "is_cached", lambda reference: True)
+    weights = cache(tmp_path, monkeypatch)
     tuned = ask.ask("torchvision:resnet18", short=data)
     assert (tuned.job.network.weights, tuned.job.training.recipe) == ("torchvision", "fine-tuning")
     assert (tuned.job.training.batch, tuned.job.training.epochs, tuned.job.training.schedule) == (16, 20, "multi_step")
     assert tuned.notes == ()
-    monkeypatch.setattr(weights, "is_cached", lambda reference: False)
+    weights.unlink()
     fresh = ask.ask("torchvision:resnet18", short=data)
     assert fresh.job.network.weights is None
     assert "network.weights=torchvision" in fresh.notes[0]
@@ -35,7 +43,7 @@ def test_epoch_of_very_few_pictures_has_four_steps(tmp_path: Path, monkeypatch: 
     for i in range(40):
         (tmp_path / f"imgs/{i % 2}").mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / f"imgs/{i % 2}/{i}.png")
-    monkeypatch.setattr(weights, "is_cached", lambda reference: True)
+    cache(tmp_path, monkeypatch)
     job = ask.ask("torchvision:resnet18", short={"data": f"folder:{tmp_path / 'imgs'}"}).job
     pictures = datasets.card(job.data).train_size
     assert (job.training.batch, pictures // job.training.batch) == (pictures // 4, 4)

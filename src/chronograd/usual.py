@@ -118,10 +118,10 @@ def _num_pictures(data: Data) -> int:
 def _pretrained(network: str) -> tuple[str | None, bool]:
     """Return the library with pretrained weights of a network, and whether they are on this machine."""
     try:
-        from chronograd.models.weights import is_cached, library_of
+        from chronograd.models.weights import default_weights
 
-        library = library_of(network)
-        return library, library is not None and is_cached(network)
+        found = default_weights(network)
+        return (found.weights, found.path is not None) if found is not None else (None, False)
     except (ImportError, MissingExtraError, ValueError):
         library = network.partition(":")[0]
         return (library if library in ("torchvision", "timm") else None), False

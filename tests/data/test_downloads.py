@@ -332,7 +332,7 @@ def test_other_archives_of_the_decathlon_are_refused(
         fetch_decathlon("dtd")
     assert not (root / "decathlon-1.0-data.tar.gz").exists()
     monkeypatch.setattr(downloads, "DECATHLON_SHA256", hashlib.sha256(outside).hexdigest())
-    with pytest.raises(RunError, match="cannot be unpacked: .*outside the destination"):
+    with pytest.raises(RunError, match=r"cannot be unpacked: .*outside the destination"):
         fetch_decathlon("dtd")
     assert not list(tmp_path.rglob("evil.jpg"))
     assert not (root / "dtd").exists()

@@ -148,6 +148,13 @@ def test_missing_data_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "chronograd data cifar10" in data.to_do
     assert "CHRONOGRAD_DATA" in data.to_do
     assert doctor_job.data_and_weights(jobs.from_dict(DIGITS))[0].state == "fine"
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    of_library = jobs.from_dict({**DIGITS, "network": {"name": "torchvision:resnet18", "weights": "torchvision"}})
+    missing = doctor_job.data_and_weights(of_library)[1]
+    assert (missing.state, missing.seen) == ("warning", "resnet18-f37072fd.pth is not on this machine")
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth").touch()
+    assert doctor_job.data_and_weights(of_library)[1].state == "fine"
     no_folder = jobs.from_dict({**DIGITS, "data": {"name": "folder:nowhere"}})
     assert only(doctor_job.data_and_weights(no_folder), "obstacle").what == "data folder:nowhere"
 

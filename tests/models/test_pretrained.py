@@ -90,7 +90,7 @@ def test_file_of_an_installed_package_loads_by_its_name(package: Path, monkeypat
     assert equal(values(network), values(seeded("resnet8", 3)))
 
 
-def test_doctor_finds_the_file_or_says_how_to_get_it(package: Path) -> None:
+def test_doctor_finds_the_file_or_states_how_to_get_it(package: Path) -> None:
     job = {"network": {"name": "timm:tf_efficientnet_lite0", "weights": LITE0}, "data": {"name": "digits"}}
     assert data_and_weights(jobs.from_dict(job))[1].state == "fine"
     package.unlink()

@@ -1,5 +1,5 @@
-"""Downloads of sets in the layouts in which they are published: VOC by torchvision, Open Images picture by picture, and the
-Visual Decathlon as one archive, from which the requested set is unpacked.
+"""Downloads of sets in their published layouts: VOC by torchvision, Open Images picture by picture, and the Visual Decathlon
+as one archive, from which the requested set is unpacked.
 
 For Open Images, only pictures with objects of the chosen classes are downloaded:
 

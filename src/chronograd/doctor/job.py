@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.models import pretrained
+from chronograd.models.weights import default_weights
 from chronograd.predict.memory import Memory, footprint_of_job, needed_bytes
 from chronograd.predict.prediction import rank_work
 from chronograd.predict.setting import setting_of
@@ -27,7 +27,6 @@ from chronograd.words import how_many
 
 # An exchange that costs a smaller share of a step causes no warning.
 MIN_SHARE = 0.1
-_CACHES = {"torchvision": ("TORCH_HOME", ".cache/torch", "hub/checkpoints/{}-*.pth"), "timm": ("HF_HOME", ".cache/huggingface", "hub/models--timm--{}*")}  # fmt: skip
 
 
 # -- run in a process that has PyTorch -----------------------------------------------------------------------
@@ -188,19 +187,19 @@ def _data(job: Job) -> Finding:
 
 def _weights(source: str, reference: str) -> Finding:
     what = f"weights {source}"
-    if source in _CACHES:
-        variable, usual, pattern = _CACHES[source]
-        folder = Path(os.environ.get(variable) or Path.home() / usual)
-        name = reference.rpartition(":")[2]
-        if any(folder.glob(pattern.format(name))):
-            return Finding("job", what, f"in {folder}")
-        to_do = "the run downloads them if the machine has internet access; else put the file there, or name its path in network.weights"
-        return Finding("job", what, f"no weights of {name} in {folder}", "warning", to_do)
-    path = pretrained.known_or_path(source)
+    try:
+        listed = default_weights(reference) if source in pretrained.LIBRARIES else pretrained.known(source)
+    except ChronogradError as error:
+        return Finding("job", what, error.message, "obstacle", error.hint)
+    if source in pretrained.LIBRARIES and listed is not None and listed.path is None:
+        to_do = (
+            "the run downloads them if the machine has internet access; else name the path of a file in network.weights"
+        )
+        return Finding("job", what, f"{listed.file} is not on this machine", "warning", to_do)
+    path = Path(listed.path) if listed is not None and listed.path else pretrained.known_or_path(source)
     if path.is_dir() and not any((path / "checkpoints").glob("step-*")):
         return Finding("job", what, "a folder without checkpoints", "obstacle", "name the directory of a finished run")
     if not path.exists():
-        listed = pretrained.known(source)
         to_do = "name a run directory, a file, torchvision or timm" if listed is None else listed.how_to_get
         return Finding("job", what, "not there", "obstacle", to_do)
     return Finding("job", what, "there")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -24,6 +23,7 @@ from chronograd.units import percent
 from chronograd.words import how_many
 
 FOLDER_VARIABLE = "CHRONOGRAD_WEIGHTS"
+LIBRARIES = ("torchvision", "timm")
 MOST_SHOWN = 40  # rows in a terminal
 
 
@@ -100,15 +100,13 @@ def listed(what: str | None = None) -> Answer:
 
     Raises: InputError if there are none.
     """
-    files = [one for name in _table() if (one := known(name)) is not None]
-    if what is None:
-        rows = files
-    elif what in ("torchvision", "timm"):
-        rows = list(_of_library(what))
-    else:
-        rows = [one for one in files if what in (one.file, one.network)]
-        library, _, name = what.partition(":")
-        rows += _of_library(library, name) if library in ("torchvision", "timm") and name else ()
+    rows = [one for name in _table() if (one := known(name)) is not None and what in (None, one.file, one.network)]
+    library, _, name = (what or "").partition(":")
+    if library in LIBRARIES:
+        require(library, EXTRAS[library], f"weights of {library}")  # before torch
+        from chronograd.models.weights import of_library
+
+        rows += of_library(library, name)
     if not rows:
         raise InputError(
             f"no pretrained weights of {what} are known", "`chronograd weights --list` lists those that are"
@@ -147,11 +145,3 @@ _COLUMNS = (
     Column("from", lambda one: one.url),
     Column("place", "path"),
 )
-
-
-def _of_library(library: str, name: str = "") -> Iterator[Pretrained]:
-    """Yield the default weights of the networks of torchvision or timm, or those of one network."""
-    require(library, EXTRAS[library], f"weights of {library}")  # before torch
-    from chronograd.models import weights
-
-    yield from (weights.of_torchvision if library == "torchvision" else weights.of_timm)(name)

@@ -513,60 +513,37 @@ def _from_torchvision(reference: str) -> tuple[Tensors, str]:
     return {_new_name(key): tensor for key, tensor in given.items()}, f"torchvision {weights}"
 
 
-def library_of(reference: str) -> str | None:
-    """Return the library with pretrained weights for a network, as `network.weights` names it; None if no library has any."""
-    library, _, name = reference.rpartition(":")
-    if library == "timm":
-        config = optional_library("timm", f"weights of {reference}").get_pretrained_cfg(name)
-        return "timm" if config is not None and config.has_weights else None
-    name = name if library == "torchvision" else TORCHVISION_TWINS.get(reference, "") if not library else ""
-    if not name:
-        return None
-    weights = optional_library("torchvision.models", f"weights of {reference}").get_model_weights(name)
-    return "torchvision" if len(weights) else None
+def default_weights(reference: str) -> pretrained.Pretrained | None:
+    """Return the weights of a network that a library loads by default; None if no library has any."""
+    twin = TORCHVISION_TWINS.get(reference)
+    library, _, name = (reference if twin is None else f"torchvision:{twin}").rpartition(":")
+    return next(of_library(library, name), None) if library in pretrained.LIBRARIES and name else None
 
 
-def is_cached(reference: str) -> bool:
-    """Return whether the default weights of a network are on this machine; a library must have some for it."""
-    name = reference.rpartition(":")[2]
-    if library_of(reference) == "timm":
-        return _timm_file(optional_library("timm", "weights").get_pretrained_cfg(name))[0] is not None
-    models = optional_library("torchvision.models", f"weights of {reference}")
-    return _hub_file(models.get_model_weights(TORCHVISION_TWINS.get(reference, name)).DEFAULT.url).exists()
-
-
-def of_torchvision(name: str = "") -> Iterator[pretrained.Pretrained]:
-    """Yield the facts about the default weights of torchvision's networks, or of one. Sizes are exact to a KiB."""
-    models = optional_library("torchvision.models", "weights of torchvision")
-    for one in [name] if name else models.list_models():
-        if one not in models.list_models() or not len(models.get_model_weights(one)):
-            continue
-        default = models.get_model_weights(one).DEFAULT
-        meta, file = default.meta, _hub_file(default.url)
-        trained_on, metrics = next(iter(meta.get("_metrics", {}).items()), (None, {}))
-        metric, value = next(iter(metrics.items()), (None, None))
-        digest = re.search(r"-([0-9a-f]{8,})$", file.stem)  # torch.hub checks it
-        yield pretrained.Pretrained(
-            file.name, f"torchvision:{one}", "torchvision", trained_on, value and round(value / 100, 6), metric,
-            licence=meta.get("license"), bytes=round(meta["_file_size"] * 2**20) if "_file_size" in meta else None,
-            sha256=digest and digest[1], url=default.url, source=meta.get("recipe"), path=str(file) if file.is_file() else None,
-        )  # fmt: skip
-
-
-def of_timm(name: str = "") -> Iterator[pretrained.Pretrained]:
-    """Yield the facts about the default weights of timm's networks, or of one. timm states no accuracy, size or digest."""
-    timm = optional_library("timm", "weights of timm")
-    for one in [name] if name else timm.list_models():
-        config = timm.get_pretrained_cfg(one)
-        if config is None or not config.has_weights:
-            continue
-        path, _ = _timm_file(config)
-        tag = f"{config.architecture}.{config.tag}" if config.tag else config.architecture
-        yield pretrained.Pretrained(
-            tag, f"timm:{one}", "timm", licence=config.license, source=config.origin_url,
-            url=f"https://huggingface.co/{config.hf_hub_id}" if config.hf_hub_id else config.url,
-            bytes=None if path is None else path.stat().st_size, path=None if path is None else str(path),
-        )  # fmt: skip
+def of_library(library: str, name: str = "") -> Iterator[pretrained.Pretrained]:
+    """Yield the default weights of the networks of torchvision or timm, or of one. timm states no accuracy, size or digest."""
+    module = optional_library("timm" if library == "timm" else "torchvision.models", f"weights of {library}")
+    for one in [name] if name else module.list_models():
+        if library == "timm":
+            config = module.get_pretrained_cfg(one)
+            if config is not None and config.has_weights:
+                path = _timm_file(config)[0]
+                tag = f"{config.architecture}.{config.tag}" if config.tag else config.architecture
+                url = f"https://huggingface.co/{config.hf_hub_id}" if config.hf_hub_id else config.url
+                here = None if path is None else str(path)
+                yield pretrained.Pretrained(tag, f"timm:{one}", "timm", licence=config.license, url=url, path=here)
+        elif one in module.list_models() and len(module.get_model_weights(one)):
+            default = module.get_model_weights(one).DEFAULT
+            meta, file = default.meta, _hub_file(default.url)
+            trained_on, metrics = next(iter(meta.get("_metrics", {}).items()), (None, {}))
+            metric, value = next(iter(metrics.items()), (None, None))
+            digest = re.search(r"-([0-9a-f]{8,})$", file.stem)  # torch.hub checks it
+            size = meta.get("_file_size")  # in MiB, to three digits
+            yield pretrained.Pretrained(
+                file.name, f"torchvision:{one}", "torchvision", trained_on, value and round(value / 100, 6), metric, None,
+                meta.get("license"), size and round(size * 2**20), digest and digest[1], default.url, meta.get("recipe"),
+                path=str(file) if file.is_file() else None,
+            )  # fmt: skip
 
 
 def _new_name(name: str) -> str:
