@@ -102,7 +102,7 @@ def _kernel(folder: Path) -> AsyncKernelManager:
 def _cells(page: Answer, data: Path) -> list[Any]:
     cells = [text_cell(head(page)), code_cell(_READ.format(file=data.name).strip())]
     for number, section in enumerate(page.sections):
-        cells += section_cells(number, section, data)
+        cells += section_cells(f"page.sections[{number}]", section, _drawing(data, number))
     cells += _asking(page)
     cells += [text_cell(markdown(note)) for note in page.notes]
     cells += [text_cell("\n\n".join(settings(page)))] if page.asked else []
@@ -111,13 +111,19 @@ def _cells(page: Answer, data: Path) -> list[Any]:
     return cells
 
 
-def section_cells(number: int, section: Section, data: Path, level: int = 2) -> list[Any]:
-    """Return the cells of one section of a page in a file; `level` is that of its heading."""
+def section_cells(place: str, section: Section, drawing: Path | None = None, level: int = 2) -> list[Any]:
+    """Return the cells of one section of a page.
+
+    Args:
+        place: code that names the section in the notebook.
+        drawing: the file of its drawing, if that is not data.
+        level: of its heading.
+    """
     cells = [text_cell(f"{'#' * level} {heading(section.title)}\n\n{markdown(section.intro)}".strip())]
     if section.figure is not None:
-        cells.append(code_cell(f"plots.draw(page.sections[{number}].figure)"))
-    elif section.figure_svg is not None:
-        source = f"from IPython.display import SVG\n\nSVG(filename={_drawing(data, number).name!r})"
+        cells.append(code_cell(f"plots.draw({place}.figure)"))
+    elif section.figure_svg is not None and drawing is not None:
+        source = f"from IPython.display import SVG\n\nSVG(filename={drawing.name!r})"
         cells.append(code_cell(source))
     cells.append(text_cell("\n\n".join(below(section))))
     return cells

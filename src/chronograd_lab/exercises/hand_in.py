@@ -1,4 +1,7 @@
-"""The hand-in: an executed notebook for each problem of an exercise, with its data, in one archive."""
+"""The hand-in: an executed notebook for each problem of an exercise, with its data, in one archive.
+
+Cells compute the answers. The sections of studies and concept pages with the answers follow them.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,35 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Answer, Section
+from chronograd import __version__
 from chronograd.errors import InputError
 from chronograd.files import as_asked, replacing
 from chronograd.report.markdown import heading, markdown, settings
-from chronograd.report.notebook import code_cell, execute, save_beside, section_cells, text_cell
+from chronograd.report.notebook import code_cell, execute, section_cells, text_cell
+from chronograd.words import listed
+from chronograd_lab.exercises.cells import CodeCell, cells
 from chronograd_lab.exercises.pages import SOURCES, Concept, Library, rests_on, without_links
+from chronograd_lab.exercises.problems import DATA
 from chronograd_lab.exercises.questions import AnsweringSection, Exercise, Question, catalogue, label
 
+_SETUP = '%matplotlib inline\n%config InlineBackend.figure_formats = ["svg"]'
 _READ = """\
-%matplotlib inline
-%config InlineBackend.figure_formats = ["svg"]
-from pathlib import Path
-
 from IPython.display import SVG
 
-from chronograd.answer import Answer
 from chronograd.report import plots
+from chronograd_lab.exercises.problems import results
+from chronograd_lab.studies import find
 
-page = Answer.load(Path({file!r}))  # beside this notebook: figures and tables
+# The page of each study, made from its runs in the folder `data`.
+pages = {{name: find(name).page_or_plain(results(name)) for name in {names}}}
 """
+_FILES = "The cells read only files of this archive. They need chronograd {} with the extras for their imports."
+_LEFT_OUT = "The computation of this part is left out: {}."
 _NOT_YET = "This part is not answered yet: no study here asks it."
 
 
@@ -64,7 +71,7 @@ def hand_in(exercise: Exercise, author: str, library: Library, out: Path) -> Han
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for number, title in enumerate(exercise.problems, 1):
-            problem = _Problem(folder / f"{stem}_p{number}.ipynb", library)
+            problem = _Problem(folder / f"{stem}_p{number}.ipynb", library, cells(exercise.number, number))
             problem.write(f"Problem {number}: {title}", f"{author}, {stem}", catalogue().of(exercise, number))
             notebooks.append(problem.path.name)
             notes += problem.notes
@@ -79,38 +86,58 @@ class _Problem:
     """A notebook in progress.
 
     Attributes:
-        sections: of studies, in drawing order, which the notebook reads from its data file; by study and title the part that
-            shows one.
+        cells: of code. The others need the first one.
+        shown: by study and title of a section the part that shows it.
         read: concept pages that are already quoted, and their figures shown.
     """
 
     path: Path
     library: Library
-    sections: list[Section] = field(default_factory=list)
+    cells: Sequence[CodeCell]
     shown: dict[tuple[str, str], str] = field(default_factory=dict)
     read: dict[str, Concept] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def write(self, title: str, author: str, questions: Iterable[Question]) -> None:
+    def write(self, title: str, author: str, questions: Sequence[Question]) -> None:
         parts = [cell for question in questions for cell in self._part(question)]
-        head = [text_cell(f"# {title}\n\n{markdown(author)}")]
-        if self.sections or self.read:
-            data = save_beside(Answer(title, sections=self.sections), self.path)
-            head.append(code_cell(_READ.format(file=data.name).strip()))
+        head = [text_cell(f"# {title}\n\n{markdown(author)}\n\n{_FILES.format(__version__)}"), code_cell(_SETUP)]
+        head += [] if self._lacks(self.cells[0]) else [code_cell(self.cells[0].source)]
+        head.append(code_cell(_READ.format(names=list(self._studies())).strip()))
         execute([*head, *parts, *self._how(), *self._sources()], self.path, title)
+
+    def _studies(self) -> dict[str, None]:
+        return dict.fromkeys(name for name, _ in self.shown)
 
     def _part(self, question: Question) -> list[Any]:
         name = label(question)
         title = f"## {name}. {markdown(question.asks)}"
         answerable = [source for source in question.answers if self._is_there(question, source)]
         if not answerable:
-            return [text_cell(f"{title}\n\n{_NOT_YET if not question.answers else self.notes[-1]}")]
+            reason = self.notes[-1] if question.answers else _NOT_YET
+            return [text_cell(f"{title}\n\n{reason}"), *self._computed(question)]
         answer = self.library.answer(Question(question.id, question.asks, tuple(answerable)))
         told = f"**Answer.** {answer}\n\n*Rests on: {rests_on(answerable, self.library)}.*"
-        cells = [text_cell(f"{title}\n\n{told}")]
+        parts = [text_cell(f"{title}\n\n{told}"), *self._computed(question)]
         for source in answerable:
-            cells += self._study(source, name) if source.study else self._concept(source)
-        return cells
+            parts += self._study(source, name) if source.study else self._concept(source)
+        return parts
+
+    def _computed(self, question: Question) -> list[Any]:
+        """Return the cells of a question and of its parts, or the reason why one is left out."""
+        first, *others = self.cells
+        own = [cell for cell in others if f"{cell.question}.".startswith(f"{question.id}.")]
+        reasons = [self._lacks(first) or self._lacks(cell) for cell in own]
+        return [text_cell(_LEFT_OUT.format(reason)) if reason else code_cell(cell.source)
+                for cell, reason in zip(own, reasons, strict=True)]  # fmt: skip
+
+    def _lacks(self, cell: CodeCell) -> str:
+        """Return what a cell lacks here; empty if nothing. Its studies are then among the data."""
+        try:
+            for name in cell.studies:
+                self._data(name)
+        except InputError as error:
+            return error.message
+        return f"{listed(cell.missing_packages)} is not installed here" if cell.missing_packages else ""
 
     def _is_there(self, question: Question, source: AnsweringSection) -> bool:
         try:
@@ -121,13 +148,13 @@ class _Problem:
         return True
 
     def _study(self, source: AnsweringSection, name: str) -> list[Any]:
-        section = self.library.study(source.study).section(source.section)
+        page = self.library.study(source.study)
+        section, place = page.section(source.section), page.place(source.section)
         before = self.shown.get((source.study, section.title))
         if before is not None:
             return [text_cell(f"### {heading(section.title)}\n\nIt stands under {before[0].lower()}{before[1:]}.")]
         self.shown[source.study, section.title] = name
-        self.sections.append(section)
-        return section_cells(len(self.sections) - 1, section, self.path.with_suffix(".json"), level=3)
+        return section_cells(f"pages[{source.study!r}].sections[{place}]", section, level=3)
 
     def _concept(self, source: AnsweringSection) -> list[Any]:
         page = self.library.concept(source.concept)
@@ -145,17 +172,21 @@ class _Problem:
 
     def _how(self) -> list[Any]:
         """Return how each study was run, and its results in the folder `data`."""
-        names = list(dict.fromkeys(name for name, _ in self.shown))
-        cells = []
-        for name in names:
-            study = self.library.study(name)
-            data = self.path.parent / "data" / f"{name}.json"
-            data.parent.mkdir(exist_ok=True)
-            shutil.copyfile(study.file, data)
+        told = []
+        for name in self._studies():
+            study, data = self.library.study(name), self._data(name)
             setting = "\n\n".join(settings(study.page)[1:])
-            where = f"All runs and curves: `data/{data.name}`."
-            cells.append(text_cell(f"## How {name} was run\n\n{setting}\n\n{markdown(study.page.footer)}\n\n{where}"))
-        return cells
+            where = f"All runs and curves: `{data}`."
+            told.append(text_cell(f"## How {name} was run\n\n{setting}\n\n{markdown(study.page.footer)}\n\n{where}"))
+        return told
+
+    def _data(self, study: str) -> Path:
+        """Copy the results of a study next to the notebook, and return their path from there. Raises InputError."""
+        path = DATA / f"{study}.json"
+        source, target = self.library.study(study).file, self.path.parent / path
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, target)
+        return path
 
     def _sources(self) -> list[Any]:
         lists = [f"{page.title}\n\n{page.sources}" for page in self.read.values()]

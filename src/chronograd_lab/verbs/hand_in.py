@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 class HandInExercise(Request):
     """Save a notebook for each problem, executed, with its data.
 
-    Answers are sections of studies and of concept pages; `chronograd study list` shows the studies. The folder of studies has
-    NAME/results.json, or NAME-SIZE/results.json as `study run` writes it. The notebook states what is missing.
+    Code cells compute the answers, from the results of studies where runs take long. Sections of studies and of concept pages
+    explain them; `chronograd study list` shows the studies. The folder of studies has NAME/results.json, or
+    NAME-SIZE/results.json as `study run` writes it. The notebook states what is missing. Exercise 3 needs the extra onnx for
+    its ONNX file.
     """
 
     verb = "hand-in"

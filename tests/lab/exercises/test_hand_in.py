@@ -12,6 +12,7 @@ import pytest
 
 from chronograd.cli.main import main
 from chronograd_lab.common.results import Results
+from chronograd_lab.exercises.cells import CodeCell
 from chronograd_lab.exercises.hand_in import hand_in
 from chronograd_lab.exercises.pages import Library
 from chronograd_lab.exercises.questions import Exercise, catalogue, label
@@ -70,6 +71,7 @@ def test_missing_results_are_reported_in_place(tmp_path: Path, capsys: pytest.Ca
     ((_, notebook),) = opened(tmp_path / "mine.zip", tmp_path / "out").items()
     text = text_of(notebook)
     assert text.count("Part 2.1.1 lacks something:") == 1
+    assert "The computation of this part is left out: " in text
     assert "It is strong scaling if the effective batch stays" in text  # papers answer this part
 
 
@@ -84,6 +86,8 @@ def test_unanswered_problems_are_reported(tmp_path: Path, capsys: pytest.Capture
     assert printed == {"archive": str(out), "notebooks": [f"x.y-1_hw7_p{n}.ipynb" for n in range(1, 6)], "notes": []}
     notebooks = opened(out, tmp_path / "out")
     assert list(notebooks) == printed["notebooks"]
+    unpacked = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert {"ssd-mobilenet-v1.onnx", "sagemaker.json", "vertex.json", "azureml.yaml", "platforms.json"} <= unpacked
     for number in (3, 4, 5):
         notebook = notebooks[f"x.y-1_hw7_p{number}.ipynb"]
         parts = [part for part in catalogue().of(catalogue().handed_in()["3"], number) if not part.answers]
@@ -116,6 +120,6 @@ def test_unanswered_question_is_reported(tmp_path: Path) -> None:
     from chronograd_lab.exercises.hand_in import _NOT_YET, _Problem
 
     answered = next(one for one in catalogue().questions if one.answers)
-    notebook = _Problem(tmp_path / "a.ipynb", Library(STUDIES))
+    notebook = _Problem(tmp_path / "a.ipynb", Library(STUDIES), [CodeCell("", ""), CodeCell("0.0", "1 / 0")])
     (only,) = notebook._part(replace(answered, answers=()))
     assert _NOT_YET in only.source
