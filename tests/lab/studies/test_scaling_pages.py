@@ -15,13 +15,16 @@ from benchmarks.gpu import _case, predicted
 from scipy import stats
 
 from chronograd.answer import Answer, Section
+from chronograd.data.trace_job import trace_job
+from chronograd.job import changed
+from chronograd.predict.prediction import predict
 from chronograd.units import seconds
 from chronograd.words import signed_percent
 from chronograd_lab.common import scaling
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.written import ClaimError
 from chronograd_lab.studies import find
-from chronograd_lab.studies.data_parallel.study import PUBLIC_EPOCHS, PUBLIC_SPEED_UP
+from chronograd_lab.studies.data_parallel.study import PUBLIC_EPOCHS, PUBLIC_SPEED_UP, job
 
 FOLDER = Path(__file__).parents[3] / "docs" / "studies"
 NAMES = ("horovod-scaling", "strong-and-weak", "all-reduce-algorithms", "data-parallel")
@@ -331,6 +334,14 @@ def test_data_parallel_one_gpu_prediction_is_that_of_predict() -> None:
     row = one(PARALLEL, "one_gpu", precision="fp32", batch=2048)
     case = _case("training", "resnet18-cifar", 2048, "fp32")  # the job that was timed
     assert row["now_s"] == pytest.approx(predicted(case, "h200")["seconds"], rel=1e-3)
+
+
+@pytest.mark.parametrize("world", [1, 4])
+def test_data_parallel_steps_are_those_of_predict(world: int) -> None:
+    row = one(PARALLEL, of="data_parallel", place="rtx8000", scaling="weak", batch_asked=32, world=world)
+    backend = "data_parallel" if world > 1 else "single"
+    asked = changed(job(results(PARALLEL).settings, backend, "rtx8000", 32 * world), [f"cluster.count={world}"])
+    assert row["step_time_s"] == pytest.approx(predict(trace_job(asked), asked).value("step_time_s"), rel=1e-3)
 
 
 def test_data_parallel_epochs_give_the_printed_speedups() -> None:
