@@ -37,8 +37,10 @@ from chronograd.reinforce.agent import epsilon_ladder
 from chronograd.report import plots
 from chronograd.simulate.staleness import of_pushes
 from chronograd_lab.common.results import Results
+from chronograd_lab.common.rows import spread
 from chronograd_lab.exercises.pages import Concept, without_links
 from chronograd_lab.studies.cutout import study as cutout
+from chronograd_lab.studies.dqn_ablation import study as dqn_ablation
 from chronograd_lab.studies.gorila_and_apex.study import (
     BATCH,
     BATCHES_PER_S,
@@ -49,6 +51,7 @@ from chronograd_lab.studies.gorila_and_apex.study import (
 from chronograd_lab.studies.teacher_student import study as teacher_student
 from chronograd_lab.studies.weak_labels import study as weak_labels
 
+STUDIES = FOLDER.parent / "studies"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 
 
@@ -274,6 +277,13 @@ def numbers_of_q_learning_and_deep_q_learning() -> Iterator[str]:
 
 def numbers_of_why_a_target_network() -> Iterator[str]:
     yield f"multiplies w by 1 + 0.1 (2γ − 1) = {1 + 0.1 * (2 * 0.99 - 1):.3f}"
+    known = dqn_ablation.values(Results.load(STUDIES / "dqn-ablation" / "results.json"))
+    without, with_ = (known[name]["q"] for name in ("without_target_network", "both"))
+    assert without["above"] == without["rising"] == without["seeds"]
+    yield f"diverges in all {without['seeds']} seeds without the copy"
+    yield "ends between {least:.1f} and {most:.1f} million".format(**{k: v / 1e6 for k, v in without["last"].items()})
+    yield "ends between {least:.0f} and {most:.0f}".format(**with_["last"])
+    yield f"no discounted return exceeds {known['bound']:.0f}"
 
 
 def numbers_of_why_replay() -> Iterator[str]:
@@ -281,10 +291,14 @@ def numbers_of_why_replay() -> Iterator[str]:
     frames_gb = 10**6 * 84 * 84 / 1e9
     yield f"a million frames of 84 × 84 are {frames_gb:.1f} GB"
     yield f"as transitions of two stacks of four they would be {8 * frames_gb:.0f} GB"
+    rows = Results.load(STUDIES / "dqn-ablation" / "results.json").rows["runs"]
+    without, with_ = (spread(rows, "last_return", agent=agent) for agent in (dqn_ablation.NO_REPLAY, dqn_ablation.BOTH))
+    assert with_ > without
+    yield f"returns {without.mean:.3g} at the end and the agent with it {with_.mean:.3g}, each from {with_.n} seeds"
 
 
 def numbers_of_gorila_and_ape_x() -> Iterator[str]:
-    results = Results.load(FOLDER.parent / "studies" / "gorila-and-apex" / "results.json")
+    results = Results.load(STUDIES / "gorila-and-apex" / "results.json")
 
     def mean(name: str, agent: str) -> float:
         values = [row[name] for row in results.rows["runs"] if row["agent"] == agent]

@@ -16,7 +16,7 @@ from chronograd.record import Record
 from chronograd.rundir.steps import End
 from chronograd_lab.common.arms import Arm, Curves, Trained, mean_curve, of_arm, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import grouped, spread
+from chronograd_lab.common.rows import grouped, six_digits, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import listed
 from chronograd_lab.common.written import Block, key
@@ -40,7 +40,7 @@ LAPTOP = {
 }  # fmt: skip
 
 
-def agent_job(settings: Settings, **changes: Any) -> Job:
+def agent_job(settings: Settings, learning_rate: float | None = None, **changes: Any) -> Job:
     """Return a job of the environment, network and agent of the settings; `changes` apply to the agent."""
     return from_dict(
         {
@@ -48,7 +48,7 @@ def agent_job(settings: Settings, **changes: Any) -> Job:
             "network": {"name": "mlp", "options": {"hidden": list(settings["hidden"])}},
             "data": {"name": settings["environment"]},
             "training": {
-                "recipe": "adam", "learning_rate": settings["learning_rate"], "batch": settings["batch"], "epochs": settings["epochs"],
+                "recipe": "adam", "learning_rate": learning_rate or settings["learning_rate"], "batch": settings["batch"], "epochs": settings["epochs"],
                 "checkpoint_every": settings["epochs"],
             },
             "reinforcement": {**settings["agent"], **changes},
@@ -57,7 +57,7 @@ def agent_job(settings: Settings, **changes: Any) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings, arms: Mapping[str, Mapping[str, Any]]) -> Results:
-    """Train the agent of each arm, a name and the changes of the agent, from each seed."""
+    """Train the agent of each arm, a name and the arguments of its `agent_job`, from each seed."""
     runner.threads = 1  # networks of this size are no faster with more
     compared = [
         Arm(name, agent_job(settings, **changes), {"agent": name}, range(settings["seeds"]))
@@ -70,10 +70,11 @@ def conduct(runner: StudyRunner, settings: Settings, arms: Mapping[str, Mapping[
 
 
 def returns_of(record: Record) -> dict[str, list[float | None]]:
-    """Return frames, seconds and mean return of every evaluation."""
+    """Return frames, seconds, mean return, loss and largest |Q| of every evaluation."""
     columns = record.curves["training"].columns
     kept = [i for i, value in enumerate(columns["mean_return"]) if value is not None]
-    return {name: [columns[name][i] for i in kept] for name in ("frames", "seconds", "mean_return")}
+    names = ("frames", "seconds", "mean_return", "train_loss", "largest_value")
+    return {name: [columns[name][i] for i in kept] for name in names if name in columns}  # older runs lack the last
 
 
 def processor_s(one: Trained) -> float:
@@ -127,12 +128,16 @@ def _time(rows: Sequence[Row]) -> str:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return each agent's return at the end and its time, and the number of pairs whose returns differ significantly."""
+    """Return each agent's return at the end and its time, the number of pairs whose returns differ significantly, and the time
+    of one core that all runs took.
+    """
     agents = grouped(results.rows["runs"], "agent")
     ends = {name: spread(rows, "last_return") for name, rows in agents.items()}
     times = {name: spread(rows, _time(rows)) for name, rows in agents.items()}
     differ = sum((one - other).is_seen for one, other in combinations(ends.values(), 2))
-    return {**{key(name): {"end": ends[name], "time": times[name]} for name in agents}, "pairs_that_differ": differ}
+    each = {key(name): {"end": ends[name], "time": times[name]} for name in agents}
+    total_s = sum(row[_time(results.rows["runs"])] for row in results.rows["runs"])
+    return {**each, "pairs_that_differ": differ, "all_runs": {"count": len(results.rows["runs"]), "core_s": total_s}}
 
 
 def pairs_table(rows: Sequence[Row]) -> Table:
@@ -159,6 +164,16 @@ def returns_block(results: Results, colors: Mapping[str, str]) -> Block:
     marks = [] if solved is None else [Mark("y", solved, "solved")]
     panel = Lines("frames", "mean return", bands, marks, from_zero=True)
     return Block(returns_table(results.rows["runs"]), Figure([panel]))
+
+
+def log_band(curves: Curves, name: str, column: str, color: str = "") -> Series:
+    """Return the geometric mean of a positive column over seeds against frames, with the lowest and highest seed as a band."""
+    own = of_arm(curves, name)
+    shortest = min(len(columns["frames"]) for columns in own)  # a seed that diverged to infinity ended early
+    values = np.array([[float(v or "nan") for v in columns[column][:shortest]] for columns in own])
+    mean, low, high = np.exp(np.log(values).mean(axis=0)), values.min(axis=0), values.max(axis=0)
+    y, below, above = ([six_digits(v) if np.isfinite(v) else None for v in one] for one in (mean, low, high))
+    return Series(name, "predicted", [float(v or 0) for v in own[0]["frames"][:shortest]], y, below, above, color)
 
 
 def band(curves: Curves, name: str, color: str = "") -> Series:

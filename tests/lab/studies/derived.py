@@ -30,7 +30,7 @@ _MAX_GROUPS, _MAX_PAIRED, _MAX_TESTED, _MAX_COLUMNS = 60, 60, 20, 200
 _REPEATS = ("seed", "round")
 _SCALES = {
     "%": 1e-2, "points": 1e-2, "percentage points": 1e-2, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0, "k": 1e3, "M": 1e6,
-    "TFLOP/s": 1e12, "GFLOP/s": 1e9, "¢": 1e-2,
+    "million": 1e6, "TFLOP/s": 1e12, "GFLOP/s": 1e9, "¢": 1e-2,
     **{f"{p}B{s}": 10.0 ** (3 * i) for i, p in enumerate("kMGT", 1) for s in ("", "/s")},
     **{f"{p}iB": 2.0 ** (10 * i) for i, p in enumerate("KMGT", 1)},
 }  # fmt: skip
