@@ -37,6 +37,7 @@ from chronograd_lab.studies import find
 pages = {{name: find(name).page_or_plain(results(name)) for name in {names}}}
 """
 _FILES = "The cells read only files of this archive. They need chronograd {} with the extras for their imports."
+_MAY_FAIL = {"tags": ["raises-exception"]}  # on results of a size that lacks something
 _LEFT_OUT = "The computation of this part is left out: {}."
 _NOT_YET = "This part is not answered yet: no study here asks it."
 
@@ -87,6 +88,7 @@ class _Problem:
 
     Attributes:
         cells: of code. The others need the first one.
+        incomplete: studies that lack a section, for which no cell runs.
         shown: by study and title of a section the part that shows it.
         read: concept pages that are already quoted, and their figures shown.
     """
@@ -94,16 +96,23 @@ class _Problem:
     path: Path
     library: Library
     cells: Sequence[CodeCell]
+    incomplete: set[str] = field(default_factory=set)
     shown: dict[tuple[str, str], str] = field(default_factory=dict)
     read: dict[str, Concept] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def write(self, title: str, author: str, questions: Sequence[Question]) -> None:
+        asked = [(question, source) for question in questions for source in question.answers]
+        self.incomplete = {source.study for question, source in asked if not self._is_there(question, source)}
         parts = [cell for question in questions for cell in self._part(question)]
         head = [text_cell(f"# {title}\n\n{markdown(author)}\n\n{_FILES.format(__version__)}"), code_cell(_SETUP)]
-        head += [] if self._lacks(self.cells[0]) else [code_cell(self.cells[0].source)]
+        head += [] if self._lacks(self.cells[0]) else [code_cell(self.cells[0].source, metadata=_MAY_FAIL)]
         head.append(code_cell(_READ.format(names=list(self._studies())).strip()))
         execute([*head, *parts, *self._how(), *self._sources()], self.path, title)
+        outputs = [
+            output for cell in head + parts for output in cell.get("outputs", []) if output.output_type == "error"
+        ]
+        self.notes += [f"A computation of {title} failed: {output.ename}: {output.evalue}." for output in outputs]
 
     def _studies(self) -> dict[str, None]:
         return dict.fromkeys(name for name, _ in self.shown)
@@ -127,7 +136,7 @@ class _Problem:
         first, *others = self.cells
         own = [cell for cell in others if f"{cell.question}.".startswith(f"{question.id}.")]
         reasons = [self._lacks(first) or self._lacks(cell) for cell in own]
-        return [text_cell(_LEFT_OUT.format(reason)) if reason else code_cell(cell.source)
+        return [text_cell(_LEFT_OUT.format(reason)) if reason else code_cell(cell.source, metadata=_MAY_FAIL)
                 for cell, reason in zip(own, reasons, strict=True)]  # fmt: skip
 
     def _lacks(self, cell: CodeCell) -> str:
@@ -137,7 +146,9 @@ class _Problem:
                 self._data(name)
         except InputError as error:
             return error.message
-        return f"{listed(cell.missing_packages)} is not installed here" if cell.missing_packages else ""
+        if lacking := self.incomplete.intersection(cell.studies):
+            return f"the results of {listed(sorted(lacking))} lack a section"
+        return f"it needs {listed(cell.missing_packages)}, not installed here" if cell.missing_packages else ""
 
     def _is_there(self, question: Question, source: AnsweringSection) -> bool:
         try:

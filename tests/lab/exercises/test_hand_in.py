@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from chronograd.cli.main import main
 from chronograd_lab.common.results import Results
 from chronograd_lab.exercises.cells import CodeCell
-from chronograd_lab.exercises.hand_in import hand_in
+from chronograd_lab.exercises.hand_in import _NOT_YET, _Problem, hand_in
 from chronograd_lab.exercises.pages import Library
 from chronograd_lab.exercises.questions import Exercise, catalogue, label
 
@@ -117,9 +118,30 @@ def test_invalid_input_writes_nothing(
 
 
 def test_unanswered_question_is_reported(tmp_path: Path) -> None:
-    from chronograd_lab.exercises.hand_in import _NOT_YET, _Problem
-
     answered = next(one for one in catalogue().questions if one.answers)
     notebook = _Problem(tmp_path / "a.ipynb", Library(STUDIES), [CodeCell("", ""), CodeCell("0.0", "1 / 0")])
     (only,) = notebook._part(replace(answered, answers=()))
     assert _NOT_YET in only.source
+
+
+def test_cells_that_lack_something_are_left_out(tmp_path: Path) -> None:
+    (question,) = catalogue().of(catalogue().handed_in()["3"], 1)
+    sources = ["1 + 1", 'results("staleness")', "import no_such", 'results("alexnet")']
+    code = [CodeCell("", ""), *(CodeCell("3.1", source) for source in sources)]
+    shutil.copytree(STUDIES / "staleness", tmp_path / "staleness")
+    notebook = _Problem(tmp_path / "a.ipynb", Library(tmp_path), code, incomplete={"staleness"})
+    left_out = "The computation of this part is left out: "
+    assert [cell.source for cell in notebook._computed(question)] == [
+        "1 + 1",
+        f"{left_out}the results of staleness lack a section.",
+        f"{left_out}it needs no_such, not installed here.",
+        f"{left_out}{tmp_path} has no results of study alexnet.",
+    ]
+
+
+@pytest.mark.slow
+def test_failed_computation_is_reported(tmp_path: Path) -> None:
+    code = [CodeCell("", "x = 1"), CodeCell("3.1", "x / 0")]
+    notebook = _Problem(tmp_path / "a.ipynb", Library(STUDIES), code)
+    notebook.write("Problem 1", "me", catalogue().of(catalogue().handed_in()["3"], 1))
+    assert notebook.notes == ["A computation of Problem 1 failed: ZeroDivisionError: division by zero."]

@@ -42,4 +42,6 @@ def show(images: Mapping[str, np.ndarray], columns: int = 4) -> None:
     """Draw images with their names, in a figure of their own."""
     plt.figure(figsize=(10, 5))
     for number, (name, pixels) in enumerate(images.items(), 1):
-        plt.subplot(-(-len(images) // columns), columns, number, title=name).imshow(pixels, cmap="gray")
+        axes = plt.subplot(-(-len(images) // columns), columns, number, title=name)
+        axes.imshow(pixels, cmap="gray")
+        axes.axis("off")

@@ -5,7 +5,7 @@ from scipy import stats
 from chronograd_lab.common.rows import grouped
 from chronograd_lab.exercises.problems import image, plot, results, show
 
-STUDY = results("transfer")
+STUDY, WAYS = results("transfer"), ("fine-tuned", "last layer only")
 RUNS = grouped(sorted(STUDY.rows["runs"], key=lambda run: run["rate"]), "mode", "target", "source", "rate")
 ACCURACIES = {key: [run["accuracy"] for run in own] for key, own in RUNS.items()}
 
@@ -20,15 +20,15 @@ plot(learning, "epoch", "test accuracy")
 print(*(f"{name}: {max(own.items())}" for name, own in learning.items()), sep="\n")
 # %% 1.1.1c Mean and deviation of the accuracy with all layers, by rate.
 for key, values in ACCURACIES.items():
-    if key[0] == "fine-tuned":
+    if key[0] == WAYS[0]:
         print(*key, f"{np.mean(values):.2%} ± {np.std(values, ddof=1):.2%}", sep=" | ")
 # %% 1.1.2a The same with the last layer only.
 for key, values in ACCURACIES.items():
-    if key[0] == "last layer only":
+    if key[0] == WAYS[1]:
         print(*key, f"{np.mean(values):.2%} ± {np.std(values, ddof=1):.2%}", sep=" | ")
 # %% 1.1.2b The best rate of each way, compared by Welch's t-test over the seeds.
-best = {mode: max((own for key, own in ACCURACIES.items() if key[0] == mode), key=np.mean) for mode, *_ in ACCURACIES}
-tuned = best.pop("fine-tuned")
-for mode, values in best.items():
-    p = stats.ttest_ind(tuned, values, equal_var=False).pvalue
-    print(f"fine-tuned minus {mode}: {np.mean(tuned) - np.mean(values):+.2%}, p = {p:.2g}")
+for place in dict.fromkeys(key[1:3] for key in ACCURACIES):
+    ways = ([own for key, own in ACCURACIES.items() if key[:3] == (way, *place)] for way in WAYS)
+    all_layers, last_layer = (max(own, key=np.mean) for own in ways)
+    gain, p = np.mean(all_layers) - np.mean(last_layer), stats.ttest_ind(all_layers, last_layer, equal_var=False).pvalue
+    print(*place, f"all layers minus last layer {gain:+.2%}, p = {p:.2g}", sep=" | ")

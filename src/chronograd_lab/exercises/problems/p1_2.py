@@ -24,13 +24,14 @@ for name, power in {"natural": 1.0, "square_root": 0.5, "uniform": 0.0}.items():
     drawn *= images.sum() / drawn.sum()
     print(f"{name:<12} classes are drawn {drawn.min():.0f} to {drawn.max():.0f} times; accuracy {accuracy:.2%}")
 # %% 1.2.3a The share of test images that a student labels as its teacher does, and of the teacher's mistakes it repeats.
-networks = results("teacher-student").rows["networks"]
-for arm in ("D alone", "K 1000, P 3"):
-    print(f"{arm:<12} {mean(networks, 'agreement', arm=arm):.1%}, {mean(networks, 'repeated_mistakes', arm=arm):.1%}")
+teacher = results("teacher-student")
+for arm in ("D alone", "K {K}, P {P}".format_map(teacher.settings)):
+    own = matching(teacher.rows["networks"], arm=arm)
+    print(f"{arm:<12} {mean(own, 'agreement'):.1%}, {mean(own, 'repeated_mistakes'):.1%}")
 # %% 1.2.3b An image is a candidate of its P best classes, so a larger P lets every class find its K images.
-teacher = results("teacher-student").rows
-for row in (row for row in teacher["sets"] if row["set"].startswith("K 3000")):
-    accuracy = mean(teacher["networks"], "accuracy", arm=row["set"], stage="fine-tuned")
+teacher = results("teacher-student")
+for row in (row for row in teacher.rows["sets"] if row["set"].startswith(f"K {teacher.settings['K_of_P_tried']},")):
+    accuracy = mean(teacher.rows["networks"], "accuracy", arm=row["set"], stage="fine-tuned")
     print(f"{row['set']:<12} {min(row['per_class']):,} to {max(row['per_class']):,} images of a class, {accuracy:.2%}")
 # %% 1.2.3c Simulate the selection for 20,000 images: the 3 best classes of an image, the 3,000 best images of a class.
 scores = np.random.default_rng(0).dirichlet(np.full(10, 0.3), size=20_000)
@@ -38,7 +39,8 @@ scores[(-scores).argsort(axis=1).argsort(axis=1) >= 3] = 0
 is_taken = (-scores).argsort(axis=0).argsort(axis=0) < np.minimum(3000, (scores > 0).sum(axis=0))
 print(f"{is_taken.sum():,} labels; {(is_taken.sum(axis=1) > 1).sum():,} images have several classes")
 # %% 1.2.3d As K grows, the student sees more images, but more of their labels are wrong.
-teacher = results("teacher-student").rows
-for row in sorted((row for row in teacher["sets"] if row["set"].endswith("P 3")), key=lambda row: row["labels"]):
-    accuracy = mean(teacher["networks"], "accuracy", arm=row["set"], stage="fine-tuned")
+teacher = results("teacher-student")
+same_p = [row for row in teacher.rows["sets"] if row["set"].endswith(f"P {teacher.settings['P']}")]
+for row in sorted(same_p, key=lambda row: row["labels"]):
+    accuracy = mean(teacher.rows["networks"], "accuracy", arm=row["set"], stage="fine-tuned")
     print(f"{row['set']:<12} {row['labels']:>6,} labels, {row['wrong']:.1%} of them wrong; accuracy {accuracy:.2%}")

@@ -1,6 +1,9 @@
 # %% Convolutions, poolings and linear layers of each network, counted.
+import torch
+
 import chronograd
 
+torch.set_num_threads(1)
 SHAPES = {
     "alexnet": "3,227,227",
     "vgg19": "3,224,224",
@@ -22,9 +25,6 @@ for row in LAYERS["vgg19"]:
     print(f"{row['name']:<14} {row['output_shape'][1:]!s:<16} {row['activations']:>10,} {row['weights']:>12,}")
 print(*(f"{sum(row[key] for row in LAYERS['vgg19']):,} {key}" for key in ("activations", "weights")), sep=", ")
 # %% 2.3.3 The gradient of one output of N stacked F × F filters shows the pixels that it depends on.
-import torch
-
-torch.set_num_threads(1)
 for n, f in ((1, 5), (2, 5), (3, 5), (3, 3)):
     pixels = torch.zeros(1, 1, 31, 31, requires_grad=True)
     stack = torch.nn.Sequential(*(torch.nn.Conv2d(1, 1, f, bias=False) for _ in range(n)))

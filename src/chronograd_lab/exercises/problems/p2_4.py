@@ -5,7 +5,7 @@ from chronograd_lab.common.rows import grouped, mean
 from chronograd_lab.exercises.problems import image, plot, results, show
 
 STUDY, ARMS = results("batch-augmentation"), {}
-for arm in dict.fromkeys(name.rpartition("/")[0] for name in STUDY.curves):
+for arm in sorted({name.rpartition("/")[0] for name in STUDY.curves}, key=lambda arm: (len(arm), arm)):
     seeds = [own for name, own in STUDY.curves.items() if name.rpartition("/")[0] == arm]
     epochs, seconds, accuracy = (np.array([own[k] for own in seeds]) for k in ("epoch", "seconds", "test_accuracy"))
     ARMS[arm] = epochs, seconds, 1 - accuracy
@@ -27,7 +27,7 @@ plot({"crop and flip": CURVES["M=1, no cutout"]}, "epoch", "test error")
 print(*(f"epoch {epoch:.0f}: {error:.2%}" for epoch, error in CURVES["M=1, no cutout"].items()), sep="\n")
 # %% 2.4.3 M copies with cutout: the error at the end, and mean epochs and seconds of the seeds that reach the target.
 plot({arm: own for arm, own in CURVES.items() if "," not in arm}, "epoch", "test error")
-for arm in sorted(CURVES, key=lambda arm: (len(arm), arm)):
+for arm in CURVES:
     epochs, seconds, error = ARMS[arm]
     at = [(seed, int(own.argmax())) for seed, own in enumerate(error <= 1 - STUDY.settings["target"]) if own.any()]
     means = [f"{np.mean([values[place] for place in at]):.1f}" for values in (epochs, seconds) if at]
