@@ -69,7 +69,11 @@ def test_torch_and_optional_imports_stay_in_their_files(name: str) -> None:
     where = HOUSE.modules[name].relative_to(SOURCE.parent).as_posix().removeprefix(f"{PRODUCT}/")
     for package in {found.partition(".")[0] for found in HOUSE.imports[name]}:
         assert package != "torch" or room_of(name) not in WITHOUT_TORCH, f"{name} is above the torch line"
-        assert where in CONFINED.get(package, {where}), f"{package} is confined to {sorted(CONFINED[package])}"
+        # A cell of a notebook shows its reader the package; hand-in leaves it out where that is not installed.
+        is_cell = where.startswith("chronograd_lab/exercises/problems/")
+        assert is_cell or where in CONFINED.get(package, {where}), (
+            f"{package} is confined to {sorted(CONFINED[package])}"
+        )
 
 
 @pytest.mark.parametrize(

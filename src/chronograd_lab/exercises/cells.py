@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+DATA = Path("data")  # next to a notebook
 _PROBLEMS = Path(__file__).with_name("problems")
 _MARK = re.compile(r"^# %% ?(\d\S*)? ?", re.MULTILINE)
 

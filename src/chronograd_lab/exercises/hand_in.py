@@ -20,9 +20,8 @@ from chronograd.files import as_asked, replacing
 from chronograd.report.markdown import heading, markdown, settings
 from chronograd.report.notebook import code_cell, execute, section_cells, text_cell
 from chronograd.words import listed
-from chronograd_lab.exercises.cells import CodeCell, cells
+from chronograd_lab.exercises.cells import DATA, CodeCell, cells
 from chronograd_lab.exercises.pages import SOURCES, Concept, Library, rests_on, without_links
-from chronograd_lab.exercises.problems import DATA
 from chronograd_lab.exercises.questions import AnsweringSection, Exercise, Question, catalogue, label
 
 _SETUP = '%matplotlib inline\n%config InlineBackend.figure_formats = ["svg"]'

@@ -8,15 +8,13 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from chronograd_lab.common.results import Results
-
-DATA = Path("data")  # next to a notebook
+from chronograd_lab.exercises.cells import DATA
 
 
 def results(study: str) -> Results:
