@@ -17,6 +17,7 @@ from chronograd_lab.common.results import Results
 from chronograd_lab.common.rows import matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.written import ClaimError
+from chronograd_lab.studies.cluster_profile import study
 from chronograd_lab.studies.cluster_profile.study import (
     PROCESSES,
     SLURM,
@@ -46,17 +47,24 @@ def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Result
         assert 0 <= row["accuracy"] <= 1
     results.save(folder / "results.json")
     page = STUDY.page(Results.load(folder / "results.json"))
-    assert [s.title for s in page.sections[:5]] == [
+    is_horovod_run = bool(results.rows["queued"])
+    assert any("Horovod" in note for note in results.notes) != is_horovod_run
+    assert [s.title for s in page.sections[: 6 + 2 * is_horovod_run]] == [
         "Why does the published time not fall with nodes?",
         "Why is user time above real time?",
+        "Why can system time be as large as real time?",
         "What would nodes with 4 GPUs each give?",
         "Does the time fall here?",
+        *(["Horovod on SLURM", "What the log shows"] if is_horovod_run else []),
         "Where would a real cluster differ?",
     ]
-    assert page.sections[3].takeaway == f"{len(nodes)} rows of size smoke."
+    assert page.sections[4].takeaway == f"{len(nodes)} rows of size smoke."
     assert render_html(page).startswith("<!doctype html>")
     again = STUDY.conduct(StudyRunner(folder, "cluster-profile", "smoke", said.append), settings)
-    assert again.rows == results.rows  # the second call runs nothing again
+    measured_again = {"system"}
+    assert {k: v for k, v in again.rows.items() if k not in measured_again} == {
+        k: v for k, v in results.rows.items() if k not in measured_again
+    }  # the second call runs nothing again
     return results
 
 
@@ -67,6 +75,37 @@ def test_smoke_size_on_three_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv(name, value)
         check(tmp_path, SLURM, nodes=[1, 3], threads=2)
     assert len(list(tmp_path.glob("runs/*/nodes-3/usage.*.jsonl"))) == 3
+
+
+@pytest.mark.slurm
+@pytest.mark.horovod
+def test_horovod_waits_in_the_queue_and_leaves_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_LOG_LEVEL", "debug")
+    with cluster(3) as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        rows, log, missing = study._queued(
+            StudyRunner(tmp_path, "cluster-profile", "smoke", print), STUDY.sizes["smoke"]
+        )
+    assert not missing
+    ddp, horovod = rows
+    assert (ddp["backend"], horovod["backend"]) == ("ddp", "horovod")
+    # Both were submitted at once and ask for all nodes, so the second one waits at least while the first one runs.
+    assert horovod["queued_s"] >= ddp["queued_s"] + ddp["real_s"] - 1
+    assert horovod["updates"] == ddp["updates"] == 3
+    assert horovod["train_loss"] == pytest.approx(ddp["train_loss"], abs=1e-4)
+    lines = [row["line"] for row in log]
+    assert "#SBATCH --nodes=3" in lines
+    assert "Started Horovod with 3 processes" in lines
+    assert [row["file"] for row in log if "user_s" in row["line"]] == [f"usage.{rank}.jsonl" for rank in range(3)]
+    assert not any(str(tmp_path) in line or "/tmp/horovod" in line for line in lines)
+
+
+def test_new_memory_and_polls_are_work_of_the_kernel() -> None:
+    rows = {row["work"]: row for row in study.system_shares(of_s=0.3)}
+    used, new, poll, _ = rows.values()
+    assert new["faults_per_s"] > 20 * used["faults_per_s"]
+    assert used["system"] < 0.3 < min(new["system"], poll["system"])
 
 
 @pytest.mark.slow

@@ -11,13 +11,22 @@ with several GPUs each.
 from __future__ import annotations
 
 import json
+import mmap
+import os
+import re
 import resource
+import select
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from chronograd.answer import Table
+from chronograd.backends import registry
 from chronograd.data import datasets
 from chronograd.data.trace_job import trace_job
 from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
@@ -47,8 +56,16 @@ PUBLISHED = {
     "EfficientNet-B0": (474.1, 472.0, 473.4),
     "ResNet-50": (1015.1, 1009.6, 503.1),
 }
-PUBLISHED_USER_OVER_REAL = 2.5  # 150 % above
+PUBLISHED_USER_OVER_REAL = 2.5  # 150 % above; system time is about as large as real time
 SLURM, PROCESSES = "SLURM", "torchrun"
+BACKENDS = ("ddp", "horovod")
+# SLURM starts a job after the earlier ones of the same name.
+ONE_AFTER_THE_OTHER = ("--dependency=singleton", "--job-name=report")
+_LOG_PREFIX = re.compile(r"^\[[^]]*\.cc:\d+\] ")
+_KEY_LINE = re.compile(
+    r"#SBATCH --(nodes|ntasks|cpus|dependency)|Using GLOO to perform CPU|global rendezvous started|Started Horovod|"
+    r"\[0\]: (Horovod|Shutting)|\{.*(queued_s|user_s)"
+)
 LINK_COLORS = {"ethernet-1g": "orange", "ethernet-10g": "accent"}
 DEVICE_COLORS = {"k80-gk210": "orange", "v100": "accent"}
 # Publishers of the rows of one GPU, as the page names them. ResNet-50 in training, fp32, synthetic images of 224 x 224.
@@ -58,14 +75,15 @@ PUBLISHERS = {
 PUBLISHED_NETWORK = "torchvision:resnet50"
 
 
-def job(settings: Settings, name: str, nodes: int) -> Job:
+def job(settings: Settings, name: str, nodes: int, backend: str = "ddp") -> Job:
     """Return the job of one network on `nodes` nodes, with one rank each."""
     own = settings["networks"][name]
     cluster = {"device": "cpu", "count": nodes, "per_node": 1}
     cluster |= {name: settings[name] for name in ("threads", "price_usd_per_hour")}
     return job_of(
-        settings, own["network"], parts={"cluster": cluster, "backend": "ddp"}, recipe="adadelta", epochs=own["epochs"],
+        settings, own["network"], parts={"cluster": cluster, "backend": backend}, recipe="adadelta", epochs=own["epochs"],
         scale_by_ranks=["learning_rate", "epochs"], batch=settings["batch_per_rank"] * nodes, evaluate_every=own["epochs"],
+        **own.get("training", {}),
     )  # fmt: skip
 
 
@@ -86,7 +104,11 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
             rows.append({**known, **_times(run), **outcome(run), "images_per_s": rate})
             label = f"{name}, {plural(nodes, 'node')}"
             runner.say(f"{label:<40} {seconds(rows[-1]['real_s'])}")
-    notes = [f"the price of a node, {settings['price_usd_per_hour']} USD per hour, is an assumption"]
+    queued, log, missing = _queued(runner, settings) if launcher == SLURM else ([], [], ["SLURM has too few nodes"])
+    notes = [
+        *(f"Horovod on {how_many(most, 'nodes')} was not run: {reason}" for reason in missing),
+        f"the price of a node, {settings['price_usd_per_hour']} USD per hour, is an assumption",
+    ]
     if PROCESSES in distinct(rows, "launcher"):
         notes.append(
             f"there was no SLURM of {how_many(most, 'nodes')}: nodes are processes of this machine, started by torchrun"
@@ -94,9 +116,87 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     if SLURM in distinct(rows, "launcher"):
         notes.append(f"the nodes of SLURM may share a machine; the one that submitted has {environment.cores()} cores")
     found = {"runs": rows, **predicted_rows(settings), "machine": [{"cores": environment.cores()}]}
+    found |= {"queued": queued, "log": log, "system": system_shares()}
     results = runner.results(settings, rows=found, notes=notes)
     how = {"runs_at_a_time": 1, "threads_per_run": settings["threads"]}
     return replace(results, environment=results.environment | how)
+
+
+def _queued(runner: StudyRunner, settings: Settings) -> tuple[list[Row], list[Row], list[str]]:
+    """Submit the jobs of both backends at once, so that each waits in the queue for those before it. Return their rows, the key
+    lines of the last run, and the reason if Horovod is not available.
+    """
+    is_there, reason = registry.load("horovod").available()
+    if not is_there:
+        return [], [], [reason]
+    whole, waiting = {**settings, **settings["queued"]}, list[tuple[Row, RunDir]]()
+    for name in whole["networks"]:
+        for nodes in whole["nodes"]:
+            for backend in BACKENDS:
+                path = runner.path(f"queued/{name}/{backend}-{nodes}")
+                known = {"network": name, "nodes": nodes, "backend": backend}
+                waiting.append((known, _submitted(path, job(whole, name, nodes, backend))))
+    rows = []
+    for known, run in waiting:
+        slurm.wait(run)
+        rate = run.record().value("throughput_samples_per_s")
+        rows.append({**known, "queued_s": slurm.queued_s(run), **_times(run), **outcome(run), "images_per_s": rate})
+        runner.say(
+            f"{known['network']}, {known['backend']}, {plural(known['nodes'], 'node')}: {seconds(rows[-1]['real_s'])}"
+        )
+    return rows, log_lines(waiting[-1][1]), []
+
+
+def _submitted(path: Path, own: Job) -> RunDir:
+    """Return the run of a job, submitted if it is not finished; it starts after the earlier ones of the same name."""
+    if not is_run_dir(path):
+        return slurm.launch(own, Options(extra=ONE_AFTER_THE_OTHER), out=path)
+    run = RunDir.open(path)
+    if not run.is_finished and slurm.state(run).is_over:
+        slurm.submit(run, Options(extra=ONE_AFTER_THE_OTHER))
+    return run
+
+
+def log_lines(run: RunDir) -> list[Row]:
+    """Return the lines of a run that show its nodes, Horovod's start and end, the queue and the times of the ranks."""
+    files = [
+        run.path / slurm.SCRIPT,
+        run.output_path(0),
+        run.path / "queue.jsonl",
+        *sorted(run.path.glob("usage.*.jsonl")),
+    ]
+    lines = [(path.name, _LOG_PREFIX.sub("", line)) for path in files for line in path.read_text().splitlines()]
+    return [{"file": name, "line": line} for name, line in lines if _KEY_LINE.match(line)]
+
+
+def system_shares(of_s: float = 1.0) -> list[Row]:
+    """Measure which share of its CPU time a thread spends in the kernel: writing to memory, and polling for a message."""
+    used = np.zeros(2**20)  # 8 MiB
+    content = used.tobytes()
+    waiting, other = socket.socketpair()
+    poll = select.poll()
+    poll.register(waiting, select.POLLIN)
+    works: dict[str, Callable[[], object]] = {
+        "write to memory in use": lambda: used.fill(1),
+        "write to new memory": lambda: mmap.mmap(-1, len(content)).write(content),
+        "poll a socket without waiting": lambda: poll.poll(0),
+        "yield to other processes (sched_yield)": os.sched_yield,
+    }
+    with waiting, other:
+        return [{"work": name, **_system_share(work, of_s)} for name, work in works.items()]
+
+
+def _system_share(work: Callable[[], object], of_s: float) -> Row:
+    """Repeat work for some seconds of CPU time. Return the share of system time, and the page faults per second of it."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    user_s = system_s = 0.0
+    while user_s + system_s < of_s:
+        for _ in range(100):
+            work()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        user_s, system_s = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+    cpu_s = user_s + system_s
+    return {"system": system_s / cpu_s, "faults_per_s": (after.ru_minflt - before.ru_minflt) / cpu_s}
 
 
 def _train(path: Path, own: Job, launcher: str) -> RunDir:
@@ -214,7 +314,7 @@ def values(results: Results) -> dict[str, Any]:
             key(name): {"one_s": times[0], "two": times[1] / times[0], "three": times[2] / times[0], "difference": max(times) / min(times) - 1}
             for name, times in PUBLISHED.items()
         },
-        "published_busy": PUBLISHED_USER_OVER_REAL,
+        "published_busy": PUBLISHED_USER_OVER_REAL, "published_system_of_user": 1 / PUBLISHED_USER_OVER_REAL,
         "busy": {
             **ends(busy), "cores": cores, "threads": most * threads,
             "of_rank": max(row["user_s"] / row["real_s"] / most for row in matching(rows, nodes=most)),
@@ -224,6 +324,11 @@ def values(results: Results) -> dict[str, Any]:
             for name, own in grouped(rows, "network").items()
         },
         "outside": ends(outside),
+        "system": {
+            "of_real": ends([row["system_s"] / row["real_s"] for row in rows]),
+            **{key(row["work"].partition(" (")[0]): row for row in results.rows["system"]},
+        },
+        "queued": _queue_values(results.rows["queued"]),
         "longest": max(rows, key=lambda row: row["real_s"]),
         "gpu": {
             key(device): {**own[0], "gain": _gain(own, "images_per_s")}
@@ -239,6 +344,30 @@ def values(results: Results) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _queue_values(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the times of Horovod's runs by network, and the waits of all jobs in the queue."""
+    if not rows:
+        return {}
+    own = {
+        key(name): {
+            "three": matching(of_network, nodes=3)[0], "one": matching(of_network, nodes=1)[0],
+            "rate": _gain(of_network, "images_per_s"), "time": 1 / _gain(of_network, "real_s"),
+        }
+        for name, of_network in grouped(matching(rows, backend="horovod"), "network").items()
+    }  # fmt: skip
+    pairs = [of_pair for of_pair in grouped(rows, "network", "nodes").values() if len(of_pair) == len(BACKENDS)]
+    ratios = [[one["user_s"] + one["system_s"] for one in of_pair] for of_pair in pairs]
+    is_same = all(one["accuracy"] == other["accuracy"] for one, other in pairs)
+    return {
+        **own, "wait": ends([row["queued_s"] for row in rows]), "last": rows[-1], "jobs": len(rows), "is_same_accuracy": is_same,
+        "cpu_ratio": ends([horovod / ddp for ddp, horovod in ratios]),
+        "of_user": {
+            backend: ends([row["system_s"] / row["user_s"] for row in of_backend if row["nodes"] > 1])
+            for backend, of_backend in grouped(rows, "backend").items()
+        },
+    }  # fmt: skip
+
+
 def _gain(rows: Sequence[Row], column: str) -> float:
     """Return the value of the most nodes over the fewest: of a rate, or of the inverse of a time or a number of epochs."""
     own = sorted(rows, key=lambda row: row["nodes"])
@@ -250,10 +379,48 @@ def blocks(results: Results) -> dict[str, Block]:
     return {
         "Why does the published time not fall with nodes?": _published(results),
         "Why is user time above real time?": _busy(results),
+        "Why can system time be as large as real time?": Block(_system(results.rows["system"])),
         "What would nodes with 4 GPUs each give?": _gpus(results),
         "Does the time fall here?": _here(results),
+        **(
+            {"Horovod on SLURM": _horovod(results.rows["queued"]), "What the log shows": _log(results)}
+            if results.rows["queued"]
+            else {}
+        ),
         "Where would a real cluster differ?": _predicted(results),
     }
+
+
+def _horovod(rows: Sequence[Row]) -> Block:
+    """Return the jobs that were submitted at once: the time of each in the queue, and of its run."""
+    columns: dict[str, Any] = {
+        "network": "network", "nodes": "nodes", "backend": "backend", "epochs": ("epochs", "{:.0f}".format),
+        "in the queue": ("queued_s", seconds), "real": ("real_s", seconds), "user": ("user_s", seconds),
+        "system": ("system_s", seconds), "in steps": ("seconds", seconds),
+        "images": lambda row: si(row["images_per_s"], "/s"), "accuracy": ("accuracy", percent),
+    }  # fmt: skip
+    bars = [
+        Bar(f"{row['network']}, {row['backend']}, {plural(row['nodes'], 'node')}", "measured",
+            {"in the queue": row["queued_s"] / 60, "run": row["real_s"] / 60})
+        for row in rows
+    ]  # fmt: skip
+    figure = Figure(
+        [Bars("minutes since all jobs were submitted", "job", bars, {"in the queue": "grey", "run": "accent"})]
+    )
+    return Block(replace(table(rows, columns), right={1, *range(3, 11)}), figure)
+
+
+def _log(results: Results) -> Block:
+    lines = table(results.rows["log"], {"file": "file", "line": "line"}, text=2)
+    return Block(lines, values={"lines": len(lines.rows)})
+
+
+def _system(rows: Sequence[Row]) -> Table:
+    columns: dict[str, Any] = {
+        "work of one thread": "work", "CPU time in the kernel": ("system", lambda share: percent(share, 0)),
+        "page faults per second of CPU time": ("faults_per_s", "{:,.0f}".format),
+    }  # fmt: skip
+    return table(rows, columns)
 
 
 def _here(results: Results) -> Block:
@@ -373,6 +540,7 @@ _CPU: dict[str, Any] = {
 _SMOKE = {
     **_CPU, "data": "digits", "samples": 200, "test_samples": 50, "batch_per_rank": 20,
     "networks": {"small CNN": {"network": "small-cnn", "epochs": 3}},
+    "queued": {"nodes": [3], "networks": {"small CNN": {"network": "small-cnn", "epochs": 3}}},
 }  # fmt: skip
 _PAPER: dict[str, Any] = {
     **_CPU, "data": "cifar10", "samples": None, "test_samples": None, "batch_per_rank": 128, "threads": 8,
@@ -382,9 +550,14 @@ _PAPER: dict[str, Any] = {
         "ResNet-50": {"network": "torchvision:resnet50", "epochs": 12},
     },
 }  # fmt: skip
+# The head of a frozen trunk, as in the report. Random flips keep the trunk from running only once.
+_FROZEN = {"epochs": 3, "training": {"trainable": "head", "augmentation": {"flip": True}}}
+_QUEUED = {name: own if name == "small CNN" else {**own, **_FROZEN} for name, own in _PAPER["networks"].items()}
+_PAPER["queued"] = {"networks": _QUEUED}
 _LAPTOP = {
     **_CPU, "data": "cifar10", "samples": 1920, "test_samples": 500, "batch_per_rank": 64,
     "networks": {name: {**own, "epochs": 12 if name == "small CNN" else 6} for name, own in _PAPER["networks"].items()},
+    "queued": {"samples": 960, "networks": _QUEUED},
 }  # fmt: skip
 
 STUDY = Study(
