@@ -113,7 +113,7 @@ def test_suppression_matches_training() -> None:
     scores = random.dirichlet(np.ones(4), 300).astype(np.float32)
     told = detections(torch.from_numpy(scores), torch.from_numpy(boxes), least_score=0.3, candidates=50)
     classes = ["a", "b", "c"]
-    rows = DetectorFormat("x", 8, 8, None, None, classes, 0.45, 50).objects(scores, boxes, 1000, 1000, 0.3)
+    rows = DetectorFormat("x", 8, 8, None, None, classes, 0.45, 50).objects([scores, boxes], 1000, 1000, 0.3)
     assert [row["label"] for row in rows] == [classes[label - 1] for label in told.labels_D.tolist()]
     np.testing.assert_allclose([row["score"] for row in rows], told.scores_D.numpy(), atol=1e-4)
     np.testing.assert_allclose([row["box"] for row in rows], 1000 * told.boxes_D4.numpy().clip(0, 1), atol=0.06)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chronograd.deploy import model as models
-from chronograd.deploy.detection import OUTPUTS, DetectorFormat
+from chronograd.deploy.detection import DetectorFormat
 from chronograd.deploy.protocol import ProtocolError
 from chronograd.detect.annotating import MIN_DRAWN_SCORE, DetectedObject, Find
 from chronograd.errors import FileFormatError, InputError, require
@@ -30,8 +30,8 @@ def finder(path: Path, least_score: float = MIN_DRAWN_SCORE) -> Find:
             pixels, width, height = detector.read(image.read_bytes())
         except (ProtocolError, OSError) as error:
             raise FileFormatError(f"{image} cannot be read: {error}") from None
-        scores, boxes = (output[0] for output in model.run({detector.input: pixels}, OUTPUTS))
-        rows = detector.objects(scores, boxes, width, height, least_score)
+        outputs = [output[0] for output in model.run({detector.input: pixels}, detector.outputs)]
+        rows = detector.objects(outputs, width, height, least_score)
         return [
             DetectedObject(row["label"], row["score"], (left, top, right, bottom))
             for row in rows

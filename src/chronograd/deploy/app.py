@@ -21,7 +21,7 @@ from chronograd.deploy.access import stranger
 from chronograd.deploy.aside import Aside
 from chronograd.deploy.batching import Done, QueueFull
 from chronograd.deploy.classification import OUTPUT, Classifier
-from chronograd.deploy.detection import MIN_ANSWERED_SCORE, OUTPUTS, DetectorFormat
+from chronograd.deploy.detection import MIN_ANSWERED_SCORE, DetectorFormat
 from chronograd.deploy.model import OnnxModel
 from chronograd.deploy.protocol import (
     BINARY_ADVICE,
@@ -318,19 +318,12 @@ class App:
         """Return the objects that a detection model detects in a picture."""
         least = _share(request.query_params.get("least"), MIN_ANSWERED_SCORE)
         served, detector, (picture, width, height) = await self._read_by(DetectorFormat.of, request, started, hold)
-        done = await self._done(served, {detector.input: picture}, OUTPUTS, started)
-        scores, boxes = (done.outputs[name][0] for name in OUTPUTS)
-        objects = await asyncio.to_thread(detector.objects, scores, boxes, width, height, least)
+        done = await self._done(served, {detector.input: picture}, detector.outputs, started)
+        outputs = [done.outputs[name][0] for name in detector.outputs]
+        objects = await asyncio.to_thread(detector.objects, outputs, width, height, least)
+        size = {"width": width, "height": height}
         place = served.place
-        return self._reply(
-            {
-                "model_name": place.name,
-                "model_version": place.version,
-                "width": width,
-                "height": height,
-                "objects": objects,
-            }
-        )
+        return self._reply({"model_name": place.name, "model_version": place.version, **size, "objects": objects})
 
     async def _done(self, served: ServedModel, inputs: Mapping[str, Array], names: Sequence[str], started: float, timeout_s: float | None = None) -> Done:  # fmt: skip
         """Return the outputs of a model. Raises ProtocolError if it has no time, or does not answer in time."""

@@ -1,21 +1,23 @@
 """Detection of objects by a served model: a picture in, boxes with labels and scores out. numpy and Pillow, no torch.
 
 The metadata of a file by `chronograd export` state the normalisation of pixels, the names of the classes and the suppression of
-boxes. Scores (P, K + 1) have the background in column 0; boxes (P, 4) are corners in units of the picture.
+boxes. Scores (P, K + 1) have the background in column 0; boxes (P, 4) are corners in units of the picture. A file whose graph
+includes the suppression returns objects instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from chronograd.deploy import pictures
+from chronograd.deploy import SUPPRESSED, pictures
 from chronograd.deploy.model import OnnxModel
 from chronograd.deploy.protocol import Array, ProtocolError
 from chronograd.detect.formats import turn_of, upright
+from chronograd.words import listed
 
 OUTPUTS = ("scores", "boxes")
 BILINEAR = 2  # Pillow's Image.Resampling.BILINEAR; Pillow is imported only to read pictures
@@ -30,6 +32,7 @@ class DetectorFormat:
         scale, shift: its input is `pixel * scale - shift`, per channel; None if it takes pixels.
         overlap: a box with a larger intersection over union with a better box of its class is left out.
         candidates: number of the best boxes of each class.
+        outputs: of the model that `objects` reads.
     """
 
     input: str
@@ -40,6 +43,7 @@ class DetectorFormat:
     classes: list[str]
     overlap: float
     candidates: int
+    outputs: tuple[str, ...] = OUTPUTS
 
     @classmethod
     def of(cls, model: OnnxModel) -> DetectorFormat:
@@ -50,9 +54,11 @@ class DetectorFormat:
         pixels, suppression = about.get("preprocessing"), about.get("suppression")
         shape = model.inputs[0].shape if len(model.inputs) == 1 else ()
         is_of_pictures = len(shape) == 4 and shape[1] == 3 and min(shape[2:]) > 0
-        if not is_of_pictures or not set(OUTPUTS) <= set(model.output_names):
+        is_inside = isinstance(suppression, Mapping) and suppression.get("place") == "inside"
+        outputs = SUPPRESSED if is_inside else OUTPUTS
+        if not is_of_pictures or not set(outputs) <= set(model.output_names):
             raise ProtocolError(
-                f"{model.path.stem} is not a detection model: it has no outputs {' and '.join(OUTPUTS)} of a picture"
+                f"{model.path.stem} is not a detection model: it has no outputs {listed(outputs)} of a picture"
             )
         try:
             assert pixels is not None
@@ -68,7 +74,7 @@ class DetectorFormat:
             raise ProtocolError(
                 f"{model.path.stem} has no metadata on the normalisation of pixels and the suppression of boxes; `chronograd export` writes it into a file"
             ) from None
-        return cls(model.inputs[0].name, shape[2], shape[3], scale, shift, classes, overlap, candidates)
+        return cls(model.inputs[0].name, shape[2], shape[3], scale, shift, classes, overlap, candidates, outputs)
 
     def read(self, content: bytes, hold: Callable[[int], None] = lambda count: None) -> tuple[Array, int, int]:
         """Return a picture file as input of the model, upright, with one row; its width and height. Raises ProtocolError.
@@ -87,21 +93,31 @@ class DetectorFormat:
             return np.ascontiguousarray(pixels_CHW)[None], width, height
         return np.ascontiguousarray(pixels_CHW * self.scale - self.shift, np.float32)[None], width, height
 
-    def objects(self, scores_PC: Array, boxes_P4: Array, width: int, height: int, least: float = MIN_ANSWERED_SCORE) -> list[dict[str, Any]]:  # fmt: skip
-        """Return the objects in a picture of this size, highest score first; boxes are left, top, right, bottom in its pixels."""
-        rows = []
+    def objects(self, found: Sequence[Array], width: int, height: int, least: float = MIN_ANSWERED_SCORE) -> list[dict[str, Any]]:  # fmt: skip
+        """Return the objects in a picture of this size, highest score first; boxes are left, top, right, bottom in its pixels.
+
+        Args:
+            found: the `outputs` of the model for this picture.
+        """
+        if self.outputs == SUPPRESSED:
+            boxes_D4, labels_D, scores_D = found
+            likely = np.flatnonzero(scores_D > least)
+            rows = [(float(scores_D[i]), int(labels_D[i]), boxes_D4[i]) for i in likely]
+        else:
+            scores_PC, boxes_P4 = found
+            rows = []
+            for label in range(1, scores_PC.shape[1]):
+                scores_P = scores_PC[:, label]
+                likely = np.flatnonzero(scores_P > least)
+                best = likely[np.argsort(-scores_P[likely], kind="stable")][: self.candidates]
+                chosen = suppressed(boxes_P4, best, self.overlap)
+                rows += [(float(scores_P[prior]), label, boxes_P4[prior]) for prior in chosen]
+        names = dict(enumerate(self.classes, 1))
         size = np.array([width, height, width, height])
-        for label in range(1, scores_PC.shape[1]):
-            scores_P = scores_PC[:, label]
-            likely = np.flatnonzero(scores_P > least)
-            best = likely[np.argsort(-scores_P[likely], kind="stable")][: self.candidates]
-            for prior in suppressed(boxes_P4, best, self.overlap):
-                name = self.classes[label - 1] if label <= len(self.classes) else str(label)
-                box = (np.clip(boxes_P4[prior], 0, 1) * size).round(1).tolist()
-                rows.append(
-                    (float(scores_P[prior]), {"label": name, "score": round(float(scores_P[prior]), 4), "box": box})
-                )
-        return [row for _, row in sorted(rows, key=lambda one: -one[0])]
+        return [
+            {"label": names.get(label, str(label)), "score": round(score, 4), "box": (np.clip(box, 0, 1) * size).round(1).tolist()}
+            for score, label, box in sorted(rows, key=lambda one: -one[0])
+        ]  # fmt: skip
 
 
 def suppressed(boxes_P4: Array, best: Array, most_overlap: float) -> list[int]:

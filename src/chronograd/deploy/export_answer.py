@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,17 +22,18 @@ from chronograd.deploy.export import EXAMPLES, OPSET, OPSETS, Graph, read_graph,
 from chronograd.deploy.export_source import ExportSource, Preprocessed, Preprocessing
 from chronograd.deploy.parity import OutputDifference, Parity, Samples, Tolerance
 from chronograd.deploy.quantise import How, ModelScore, Speed
+from chronograd.deploy.suppression import suppress_inside
 from chronograd.detect.suppression import CANDIDATES, MAX_OVERLAP, MIN_CANDIDATE_SCORE
 from chronograd.errors import InputError
 from chronograd.files import as_asked
 from chronograd.train.order import CHUNK
 from chronograd.units import memory, percent, seconds, upwards
-from chronograd.words import listed
+from chronograd.words import how_many, listed
 
 # Numbers for the comparison of PyTorch and ONNX Runtime: images, and rows of tokens, which take a thousand times as long.
 NUM_IMAGES, NUM_ROWS = 64, 4
-# Steps that the user of a detector's file has to do.
-SUPPRESSION = {"place": "outside", "score": MIN_CANDIDATE_SCORE, "overlap": MAX_OVERLAP, "candidates": CANDIDATES}
+# Steps that the user of a detector's file has to do, unless the graph includes them.
+SUPPRESSION = {"score": MIN_CANDIDATE_SCORE, "overlap": MAX_OVERLAP, "candidates": CANDIDATES}
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def export(
     path: Path,
     *,
     opset: int = OPSET,
-    with_preprocessing: bool = False,
+    inside: Collection[str] = (),
     batches: Sequence[int] = parities.BATCHES,
     num_samples: int | None = None,
     tolerance: Tolerance = parities.USUAL_TOLERANCE,
@@ -76,7 +77,7 @@ def export(
     The file is written only if every value is within the tolerance; otherwise the exit status is 1.
 
     Args:
-        with_preprocessing: the graph takes pixels as whole numbers and normalises them itself.
+        inside: parts of the graph: `preprocessing` (it takes pixels as whole numbers), `suppression` (a detector returns objects).
         num_samples: of each kind; `NUM_IMAGES` or `NUM_ROWS` by default.
         int8: also write FILE-int8.onnx, and report its cost and gain.
 
@@ -84,16 +85,8 @@ def export(
     """
     require_onnx()
     _check(path, opset, batches, num_samples, tolerance)
-    if int8 == "static" and source.dataset is None:
-        raise InputError(
-            f"static quantisation needs samples of the training data: {source.why_no_data}",
-            "name a data set that is on disk, or write --int8 dynamic",
-        )
-    if int8 is not None and source.own_inputs is not None:
-        raise InputError(
-            f"--int8 needs images or text, and {source.name} has its own inputs", "export it without --int8"
-        )
-    preprocessing = source.preprocessing() if with_preprocessing else None
+    _check_parts(source, inside, int8)
+    preprocessing = source.preprocessing() if "preprocessing" in inside else None
     network = source.network if preprocessing is None else Preprocessed(preprocessing, source.network)
     count = num_samples or (NUM_ROWS if source.is_text else NUM_IMAGES)
     random, real = source.random(count, preprocessing), source.real(count, preprocessing)
@@ -103,17 +96,36 @@ def export(
     with temporary as folder:
         aside = Path(folder) / path.name
         graph = write_onnx(network, source.random(EXAMPLES, preprocessing).fed, aside, input_name=_input_name(source, preprocessing),
-                           opset=opset, about=_about(source, preprocessing))  # fmt: skip
+                           opset=opset, about=_about(source, inside))  # fmt: skip
         parity = parities.compare(aside, source.network, samples, batches=batches, tolerance=tolerance)
         if not parity.failure:
             parity.unsteady = parities.unsteady(source.network, random, max(batches), tolerance)
-        quantised = None
+        quantised, num_suppressed = None, 0
         if parity.holds:
             if int8 is not None:
                 quantised = _quantised(source, aside, path, int8, preprocessing, samples[-1], max(batches))
+            if "suppression" in inside:
+                for one in [aside, *([] if quantised is None else [Path(folder) / quantised.path.name])]:
+                    num_suppressed = suppress_inside(one, samples, max(batches))
+                graph = read_graph(aside)
             for one in sorted(Path(folder).iterdir(), reverse=True):  # external data before the file that names it
                 os.replace(one, path.parent / one.name)
-    return _answer(source, path, graph, parity, quantised, preprocessing)
+    return _answer(source, path, graph, parity, quantised, preprocessing, num_suppressed)
+
+
+def _check_parts(source: ExportSource, inside: Collection[str], int8: How | None) -> None:
+    """Raise InputError for parts that this network has not, and for eight bits that it cannot have."""
+    if int8 == "static" and source.dataset is None:
+        raise InputError(
+            f"static quantisation needs samples of the training data: {source.why_no_data}",
+            "name a data set that is on disk, or write --int8 dynamic",
+        )
+    if int8 is not None and source.own_inputs is not None:
+        raise InputError(
+            f"--int8 needs images or text, and {source.name} has its own inputs", "export it without --int8"
+        )
+    if "suppression" in inside and not source.is_detector:
+        raise InputError(f"{source.name} is not a detector, and has no suppression", "export it without it")
 
 
 def _check(path: Path, opset: int, batches: Sequence[int], num_samples: int | None, tolerance: Tolerance) -> None:
@@ -136,11 +148,11 @@ def _input_name(source: ExportSource, preprocessing: Preprocessing | None) -> st
     return "tokens" if source.is_text else "images" if preprocessing is None else "pixels"
 
 
-def _about(source: ExportSource, preprocessing: Preprocessing | None) -> dict[str, Any]:
+def _about(source: ExportSource, inside: Collection[str]) -> dict[str, Any]:
     """Return the metadata for the server of the file: its source, and the normalisation of pixels."""
     both = None if source.is_text else source.scale_shift()
-    place = "inside" if preprocessing is not None else "outside"
-    pixels = None if both is None else {"place": place, "scale": both[0], "shift": both[1], "top": source.top}
+    pixels_at, boxes_at = ("inside" if part in inside else "outside" for part in ("preprocessing", "suppression"))
+    pixels = None if both is None else {"place": pixels_at, "scale": both[0], "shift": both[1], "top": source.top}
     classes = list(source.card.class_names) if not source.is_text else []
     return {
         "network": _without_folders(source.job.network.name),
@@ -148,7 +160,7 @@ def _about(source: ExportSource, preprocessing: Preprocessing | None) -> dict[st
         "data": _without_folders(source.card.name),
         "preprocessing": pixels,
         "classes": classes,
-        **({"suppression": SUPPRESSION} if source.is_detector else {}),
+        **({"suppression": {"place": boxes_at, **SUPPRESSION}} if source.is_detector else {}),
     }
 
 
@@ -205,8 +217,9 @@ def _answer(
     parity: Parity,
     quantised: Quantised | None,
     preprocessing: Preprocessing | None,
+    num_suppressed: int,
 ) -> Answer:
-    sections = [_parity_section(parity), _file_section(source, path, graph, parity, preprocessing)]
+    sections = [_parity_section(parity), _file_section(source, path, graph, parity, preprocessing, num_suppressed)]
     if quantised is not None:
         sections.insert(1, _int8_section(quantised, graph))
     tolerance = parity.tolerance
@@ -227,6 +240,7 @@ def _answer(
             "outputs": [asdict(port) for port in graph.outputs],
             "operators": dict(graph.operators),
             "preprocessing": preprocessing is not None,
+            **({"suppression": True} if num_suppressed else {}),
             "weights": source.weights,
             "parity": parities.data_of(parity),
             "int8": None if quantised is None else _int8_data(quantised),
@@ -301,9 +315,8 @@ def _tightest(parity: Parity) -> str:
     return f"rtol {upwards(factor * parity.tolerance.rtol)}, atol {upwards(factor * parity.tolerance.atol)}"
 
 
-def _file_section(
-    source: ExportSource, path: Path, graph: Graph, parity: Parity, preprocessing: Preprocessing | None
-) -> Section:
+def _file_section(source: ExportSource, path: Path, graph: Graph, parity: Parity, preprocessing: Preprocessing | None,
+                  num_suppressed: int) -> Section:  # fmt: skip
     written = f"{path} has" if parity.holds else f"{path} was not written; it would have"
     rows = [
         ("opset", str(graph.opset)),
@@ -315,7 +328,10 @@ def _file_section(
     if not source.is_text and source.own_inputs is None:
         rows.append(("preprocessing", "inside: pixels as whole numbers" if preprocessing else "outside"))
     if source.is_detector:
-        rows.append(("suppression", "outside"))
+        same = (
+            f"inside: the objects equal those of Chronograd's suppression in all {how_many(num_suppressed, 'samples')}"
+        )
+        rows.append(("suppression", same if num_suppressed else "outside"))
     return Section(
         str(path),
         f"{written} {memory(graph.num_bytes)}, passes the checker of ONNX, and takes a batch of any size.",

@@ -40,9 +40,13 @@ def detections(
     except ModuleNotFoundError:
         raise MissingExtraError("torchvision", EXTRAS["torchvision"], "detection") from None
     scores_KP = scores_PC[:, 1:].T
-    best_KD, prior_KD = scores_KP.topk(min(candidates, scores_KP.shape[1]), dim=1)
+    best_KD, prior_KD = (kind[:, :candidates] for kind in scores_KP.sort(dim=1, descending=True, stable=True))
     is_likely = best_KD > least_score
     label_D = (torch.nonzero(is_likely)[:, 0] + 1).to(torch.int64)
     scores_D, boxes_D4 = best_KD[is_likely], boxes_P4[prior_KD[is_likely]]
-    chosen = ops.batched_nms(boxes_D4.float(), scores_D.float(), label_D, most_overlap)
+    # Class by class: torchvision's batched_nms moves each class to another place, which rounds overlaps, so that the server and the
+    # graph of an exported detector could choose other objects.
+    of_class = [torch.nonzero(label_D == 1 + k)[:, 0] for k in range(len(scores_KP))]
+    chosen = torch.cat([own[ops.nms(boxes_D4[own].float(), scores_D[own].float(), most_overlap)] for own in of_class])
+    chosen = chosen[scores_D[chosen].sort(descending=True, stable=True).indices]
     return Detections(boxes_D4[chosen], scores_D[chosen], label_D[chosen])

@@ -28,6 +28,7 @@ class Export(Request):
     examples = (
         "chronograd export runs/mine --onnx mine.onnx",
         "chronograd export runs/mine --onnx mine.onnx --with-preprocessing --int8 static",
+        "chronograd export runs/cells --onnx cells.onnx --with-suppression",
         "chronograd export torchvision:resnet18 network.weights=torchvision --onnx resnet18.onnx",
     )
 
@@ -39,6 +40,8 @@ class Export(Request):
     """Version of the ONNX operators."""
     with_preprocessing: bool = False
     """Include preprocessing in the graph: it takes integer pixels and normalises them."""
+    with_suppression: bool = False
+    """Include non-maximum suppression in a detector's graph: it returns boxes, labels and scores of objects."""
     batches: Annotated[tuple[int, ...], COUNTS] = (1, 3, 8)
     """Batch sizes to compare."""
     samples: Annotated[int | None, click.IntRange(1)] = None
@@ -74,7 +77,8 @@ class Export(Request):
             source = export_source.of_run(run, [*ask.as_overrides(short), *self.fields])
         else:
             source = export_source.of_job(ask.job_of(self.what, self.fields, short), self.what)
-        return export(source, self.onnx, opset=self.opset, with_preprocessing=self.with_preprocessing,
+        parts = {"preprocessing": self.with_preprocessing, "suppression": self.with_suppression}
+        return export(source, self.onnx, opset=self.opset, inside=[part for part, is_inside in parts.items() if is_inside],
                       batches=list(self.batches), num_samples=self.samples, tolerance=Tolerance(self.rtol, self.atol),
                       int8=self.int8)  # fmt: skip
 
