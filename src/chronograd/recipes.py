@@ -5,7 +5,9 @@ A job file names one (`training.recipe`) and overrides fields. A new recipe is a
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 from chronograd.errors import NotFoundError
@@ -191,42 +193,8 @@ RECIPES: dict[str, Recipe] = {
 }
 
 # Fields of a job's section `reinforcement`, by algorithm, that differ from the 2015 paper.
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    # Watkins 1989: a table; the agent learns from each transition immediately.
-    "q-learning": {
-        "replay_size": 0,
-        "replay_start": 1,
-        "update_every": 1,
-        "target_every": 0,
-        "loss": "squared",
-        "clip_rewards": False,
-    },
-    # Mnih et al. 2013, arXiv:1312.5602, Algorithm 1: one update per step from the first minibatch on, no target network.
-    "dqn-2013": {
-        "replay_start": 32,
-        "update_every": 1,
-        "target_every": 0,
-        "loss": "squared",
-        "steps_per_epoch": 50_000,
-    },
-    # Mnih et al. 2015, Nature 518, extended data table 1.
-    "dqn-2015": {"steps_per_epoch": 250_000},
-    # Nair et al. 2015, arXiv:1507.04296: dqn-2015 with several learners.
-    "gorila": {"steps_per_epoch": 250_000},
-    # Horgan et al. 2018, arXiv:1803.00933: 12,500 transitions and 19 updates a second, from 360 actors; here there are fewer.
-    "apex": {
-        "steps_per_epoch": 250_000,
-        "exploration": "ladder",
-        "replay": "proportional",
-        "replay_size": 2_000_000,
-        "update_every": 658,
-        "target_every": 2_500,
-        "max_gradient_norm": 40.0,
-        "double": True,
-        "dueling": True,
-        "n_step": 3,
-    },
-}
+_ALGORITHMS = (resources.files("chronograd") / "algorithms.toml").read_text(encoding="utf-8")
+ALGORITHMS: dict[str, dict[str, Any]] = tomllib.loads(_ALGORITHMS)
 # Schaul et al. 2016, arXiv:1511.05952, table 3: values that differ from proportional replay, 0.6 and 0.4.
 REPLAYS: dict[str, dict[str, Any]] = {"rank": {"priority_exponent": 0.7, "importance_exponent": 0.5}}
 # Algorithms with several processes.
