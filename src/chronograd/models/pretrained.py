@@ -109,28 +109,18 @@ def listed(what: str | None = None) -> Answer:
         rows += of_library(library, name)
     if not rows:
         raise InputError(
-            f"no pretrained weights of {what} are known", "`chronograd weights --list` lists those that are"
+            f"no pretrained weights of {what} are known", "`chronograd weights --list` lists the known ones"
         )
     here = sum(one.path is not None for one in rows)
-    return Answer(
-        "Pretrained weights",
-        sections=[
-            Section(
-                "Pretrained weights" if what is None else f"Pretrained weights: {what}",
-                f"{how_many(len(rows), 'files')} of weights, {here} of them on this machine.",
-                table=Table.of(
-                    rows,
-                    _COLUMNS,
-                    drop=("sha256", "trained on", "size", "licence"),
-                    details=("from", "place"),
-                    most=MOST_SHOWN,
-                ),
-                caption="Load one with network.weights=FILE, or network.weights=torchvision or timm for the weights of these "
-                "libraries: `chronograd weights timm` lists them.\n`–`: the publisher does not state it. sha256: its first digits.",
-            )
-        ],
-        data=[asdict(one) for one in rows],
+    drop, details = ("sha256", "trained on", "size", "licence"), ("from", "place")
+    section = Section(
+        "Pretrained weights" if what is None else f"Pretrained weights: {what}",
+        f"{how_many(len(rows), 'files')} of weights, {here} of them on this machine.",
+        table=Table.of(rows, _COLUMNS, drop=drop, details=details, most=MOST_SHOWN),
+        caption="Load one with network.weights=FILE, or network.weights=torchvision or timm for the weights of these libraries: "
+        "`chronograd weights timm` lists them.\n`–`: the publisher does not state it. sha256: its first digits.",
     )
+    return Answer("Pretrained weights", sections=[section], data=[asdict(one) for one in rows])
 
 
 _COLUMNS = (

@@ -486,16 +486,19 @@ def _check_sums(path: Path) -> set[str]:
 # -- libraries --------------------------------------------------------------------------------------
 
 
+def _default_of(library: str, reference: str) -> pretrained.Pretrained:
+    """Return the default weights of a network in one library. Raises InputError if it has none."""
+    listed = default_weights(reference)
+    if listed is None or listed.weights != library:
+        raise InputError(
+            f"{library} has no weights for network {reference}", f"`chronograd weights {library}` lists its networks"
+        )
+    return listed
+
+
 def _from_torchvision(reference: str) -> tuple[Tensors, str]:
     """Return the default weights, from the library's cache, else by a download."""
-    library, _, name = reference.rpartition(":")
-    if not library:
-        name = TORCHVISION_TWINS.get(reference, "")
-    if library not in ("", "torchvision") or not name:
-        raise InputError(
-            f"torchvision has no weights for network {reference}",
-            f"use a network torchvision:NAME, or one of {', '.join(TORCHVISION_TWINS)}",
-        )
+    name = _default_of("torchvision", reference).network.partition(":")[2]
     models = optional_library("torchvision.models", f"weights of {reference}")
     weights = models.get_model_weights(name).DEFAULT
     file = _hub_file(weights.url)
@@ -556,13 +559,9 @@ def _from_timm(network: nn.Module, reference: str) -> tuple[Tensors, str]:
 
     A file in the cache is used without checking the network for a newer one.
     """
-    library, _, name = reference.partition(":")
-    if library != "timm":
-        raise InputError(f"timm has no weights for network {reference}", "use a network timm:NAME")
+    tag, name = _default_of("timm", reference).file, reference.partition(":")[2]
     timm = optional_library("timm", f"weights of {reference}")
     config = timm.get_pretrained_cfg(name)
-    if config is None or not config.has_weights:
-        raise InputError(f"timm has no weights for network {reference}", "timm.list_pretrained() lists those that do")
     cached, file = _timm_file(config)
     overlay = {"file": str(cached)} if cached is not None else {}
     try:
@@ -577,7 +576,6 @@ def _from_timm(network: nn.Module, reference: str) -> tuple[Tensors, str]:
             f"weights {reference} are not at {file}, and downloading them failed: {one_line(error)}",
             f"copy {file} from a machine that has it, or name the path of its file in network.weights",
         ) from None
-    tag = f"{config.architecture}.{config.tag}" if config.tag else config.architecture
     return donor.state_dict(), f"timm {tag}"
 
 
