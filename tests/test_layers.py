@@ -46,7 +46,7 @@ CONFINED = {
     },
     "tensorflow": {f"backends/tensorflow/{name}.py" for name in ("layers", "step", "strategies", "update", "worker")},
     "keras": {"backends/tensorflow/layers.py", "backends/tensorflow/worker.py"},
-    "onnx": {"deploy/export.py", "deploy/model.py"},
+    "onnx": {"deploy/export.py", "deploy/model.py", "deploy/suppression.py"},
     "onnxruntime": {"deploy/model.py", "deploy/parity.py", "deploy/quantise.py"},
     "starlette": {"deploy/app.py"},
     "uvicorn": {"deploy/server.py"},

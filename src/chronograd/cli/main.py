@@ -56,7 +56,7 @@ GROUPS = {
         "simulate": "Staleness and speed of asynchronous SGD.",
         "label": "Label images with a trained network, the best of each class.",
         "data": "Show a data set: classes, images per class, sample images.",
-        "weights": "Pretrained weights: accuracy, licence, digest, where from, where here.",
+        "weights": "Pretrained weights: accuracy, licence, digest, address, place.",
         "validate": "The error of predicting a table from a few of its rows.",
         "calibrate": "Measure this machine, so that `local` is a device.",
     },
