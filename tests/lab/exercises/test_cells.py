@@ -129,5 +129,5 @@ def test_cells_compute_the_numbers_of_the_pages(
     assert float(found[1].replace(",", "")) == pytest.approx(float(expected()), abs=tolerance)
 
 
-def test_missing_packages_are_found() -> None:
+def test_missing_packages_are_listed() -> None:
     assert CodeCell("", "import numpy\nimport no_such.part as x").missing_packages == ["no_such"]

@@ -23,7 +23,7 @@ def results(study: str) -> Results:
 
 
 def plot(lines: Mapping[str, Mapping[Any, Any]], x: str, y: str, scale: str = "linear") -> None:
-    """Draw lines with their names, in a figure of their own. A line is y by x."""
+    """Draw lines with their names in a new figure. A line maps x to y."""
     axes = plt.subplots()[1]
     for name, line in lines.items():
         axes.plot(list(line), list(line.values()), ".-", label=name)
@@ -37,7 +37,7 @@ def image(png: str) -> np.ndarray:
 
 
 def show(images: Mapping[str, np.ndarray], columns: int = 4) -> None:
-    """Draw images with their names, in a figure of their own."""
+    """Draw images with their names in a new figure."""
     plt.figure(figsize=(10, 5))
     for number, (name, pixels) in enumerate(images.items(), 1):
         axes = plt.subplot(-(-len(images) // columns), columns, number, title=name)

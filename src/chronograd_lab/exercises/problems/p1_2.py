@@ -10,9 +10,8 @@ for arm in distinct(networks, "arm", stage="fine-tuned"):
     print(f"{arm:<30} {mean(networks, 'accuracy', arm=arm, stage='fine-tuned'):.2%}")
 print(f"{'D alone':<30} {mean(networks, 'accuracy', arm='D alone'):.2%}")
 # %% 1.2.2a The accuracy after transfer against the share of wrong labels, and a straight line through all runs.
-noisy = [
-    run for run in matching(results("weak-labels").rows["runs"], stage="transfer") if run["arm"].startswith("noise")
-]
+runs = matching(results("weak-labels").rows["runs"], stage="transfer")
+noisy = [run for run in runs if run["arm"].startswith("noise")]
 slope, level = np.polyfit([float(run["arm"].split()[1]) for run in noisy], [run["accuracy"] for run in noisy], 1)
 print(*(f"{arm}: {mean(noisy, 'accuracy', arm=arm):.2%}" for arm in distinct(noisy, "arm")), sep="\n")
 print(f"straight line: {level:.2%} without noise, {10 * slope:+.2%} for each 10 % of wrong labels")
