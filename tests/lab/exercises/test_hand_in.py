@@ -77,6 +77,7 @@ def test_missing_results_are_reported_in_place(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
+@pytest.mark.onnx
 def test_unanswered_problems_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "mine.zip"
     assert (
