@@ -110,6 +110,7 @@ HEADLINES: list[tuple[str, str, Callable[[], float], float]] = [  # question, it
     ("1.4.3", r"2 servers: .* with (\d+) workers", lambda: row("time-to-accuracy", "optimus_best", batch=128, series="2 servers")["best"], 0),
     ("2.1.1", r"k80-gk210; .*; 8 GPUs: ([\d,]+) images/s", lambda: row("horovod-scaling", "points", series="k80-gk210", world=8)["throughput_samples_per_s"], 0.5),
     ("2.2.3", r"v100, weak .* 16: ([\d.]+)", lambda: row("strong-and-weak", "points", series="v100", scaling="weak", world=16)["cost_usd"], 5e-5),
+    ("2.3.2", r"([\d,]+) activations, ", lambda: sum(one["activations"] for one in of("vgg19-memory").rows["layers"]), 0),
     ("2.3.2", r"([\d,]+) weights$", lambda: sum(one["weights"] for one in of("vgg19-memory").rows["layers"]), 0),
     ("2.3.4d", r"([\d.]+)% saved", saved, 0.05),
     ("2.4.3", r"M=1 +([\d.]+)%", lambda: 100 * (1 - np.mean([one["accuracy"] for one in matching(of("batch-augmentation").rows["runs"], arm="M=1")])), 0.005),

@@ -20,10 +20,11 @@ for row in LAYERS["alexnet"]:
     print(f"{row['name']:<14} {row['module']:<10} {row['output_shape'][1:]!s:<14} {work}")
 print(f"all: {COUNTED['alexnet']['params']:,} parameters, {COUNTED['alexnet']['macs']:,} MACs")
 chronograd.show(chronograd.count("alexnet", input=SHAPES["alexnet"], mode="inference", show_work=True))
-# %% 2.3.2 Every row of VGG-19, without biases.
-for row in LAYERS["vgg19"]:
+# %% 2.3.2 Every row of VGG-19 with its input, without biases.
+rows = [{"name": "input", "output_shape": [1, 3, 224, 224], "activations": 3 * 224**2, "weights": 0}, *LAYERS["vgg19"]]
+for row in rows:
     print(f"{row['name']:<14} {row['output_shape'][1:]!s:<16} {row['activations']:>10,} {row['weights']:>12,}")
-print(*(f"{sum(row[key] for row in LAYERS['vgg19']):,} {key}" for key in ("activations", "weights")), sep=", ")
+print(*(f"{sum(row[key] for row in rows):,} {key}" for key in ("activations", "weights")), sep=", ")
 # %% 2.3.3 The gradient of one output of N stacked F × F filters shows the pixels that it depends on.
 for n, f in ((1, 5), (2, 5), (3, 5), (3, 3)):
     pixels = torch.zeros(1, 1, 31, 31, requires_grad=True)
