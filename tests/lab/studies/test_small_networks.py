@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from chronograd.report.html import render_html
 from chronograd.rundir import RunDir
 from chronograd_lab.common.results import Results
-from chronograd_lab.common.rows import Spread
+from chronograd_lab.common.rows import Spread, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.written import ClaimError
-from chronograd_lab.studies.small_networks import study
+from chronograd_lab.studies.small_networks import keras_input, study
 from chronograd_lab.studies.small_networks.study import (
     HEAD,
     SCRATCH,
@@ -28,6 +29,7 @@ from chronograd_lab.studies.small_networks.study import (
     grid,
     one_wrong,
     right,
+    tried,
 )
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "studies" / "small-networks" / "results.json"
@@ -46,9 +48,10 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     results = STUDY.conduct(lab, settings)
     stages = [(row["network"], row["stage"]) for row in results.rows["runs"]]
     assert stages == [("small CNN", SCRATCH), ("ResNet-8", HEAD), ("ResNet-8", TUNED)]
-    tried = [HeadSetup.of(row) for row in results.rows["causes"]]
-    assert sorted(tried, key=str) == sorted(causes(settings), key=str)
-    by_setting = dict(zip(tried, results.rows["causes"], strict=True))
+    of_causes = [HeadSetup.of(row) for row in results.rows["causes"]]
+    assert sorted(of_causes, key=str) == sorted(causes(settings), key=str)
+    assert [HeadSetup.of(row) for row in results.rows["efficientnet"]] == tried(settings)
+    by_setting = dict(zip(of_causes, results.rows["causes"], strict=True))
     good = right(settings)
     assert by_setting[good]["accuracy"] > by_setting[replace(good, is_pretrained=False)]["accuracy"]
     batch = replace(good, norm="batch")
@@ -60,7 +63,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert tuned["accuracy"] != tuned["restored"]
     results.save(tmp_path / "results.json")
     html = render_html(STUDY.page(Results.load(tmp_path / "results.json")))
-    assert html.count('<p class="kicker">') == 7 + 1  # plus settings
+    assert html.count('<p class="kicker">') == 9 + 1  # plus settings
 
 
 # -- the design ----------------------------------------------------------------------------------------
@@ -69,17 +72,17 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
 def test_settings_differ_from_good_in_one_thing() -> None:
     assert HeadSetup("imagenet", "stored", 128, 1.0) == GOOD
     assert GOOD.wrongs(GOOD) == []
-    tried = one_wrong(LAPTOP)
-    assert [len(s.wrongs(GOOD)) for s in tried] == [1] * len(tried)
-    assert len(tried) == 2 + 1 + 2 + 1 + 1  # ranges, statistics, sizes, rates, trunk
+    wrong = one_wrong(LAPTOP)
+    assert [len(s.wrongs(GOOD)) for s in wrong] == [1] * len(wrong)
+    assert len(wrong) == 2 + 1 + 2 + 1 + 1  # ranges, statistics, sizes, rates, trunk
 
 
 def test_every_setting_is_tried_once() -> None:
-    tried = causes(LAPTOP)
-    assert len(tried) == len(set(tried))
+    all_causes = causes(LAPTOP)
+    assert len(all_causes) == len(set(all_causes))
     assert len(grid(LAPTOP)) == 3 * 2 * 2
     # 3 ranges at 3 sizes; statistics, rate and trunk at 128; the rest of the grid; two untrained trunks
-    assert len(tried) == 9 + 3 + (12 - 3) + 2
+    assert len(all_causes) == 9 + 3 + (12 - 3) + 2
     assert grid(LAPTOP)[-1] == HeadSetup("raw", "batch", 32, 0.001)
 
 
@@ -114,12 +117,16 @@ def made_up(
             runs += [
                 {
                     "network": network, "stage": stage, "seed": seed, "accuracy": mean + 0.001 * seed,
-                    "trained_params": 1000, "seconds": 9.0, "restored": restored if stage == TUNED and not seed else None,
+                    "trained_params": 1000, "seconds": 9.0, "train_loss": 1.0, "restored": restored if stage == TUNED and not seed else None,
                 }
                 for seed in range(3)
             ]  # fmt: skip
-    data = [{"train_images": 2000, "test_images": 2000, "classes": 10}]
-    return Results("small-networks", "laptop", LAPTOP, rows={"runs": runs, "causes": found, "data": data})
+    rows = {
+        "runs": runs, "causes": found, "data": [{"train_images": 2000, "test_images": 2000, "classes": 10}],
+        "efficientnet": [{**asdict(one), "accuracy": accuracy.get(one, 0.4)} for one in tried(LAPTOP)],
+        "parameters": study.parameter_rows(),
+    }  # fmt: skip
+    return Results("small-networks", "laptop", LAPTOP, rows=rows)
 
 
 def test_chance_limit_depends_on_test_images() -> None:
@@ -138,8 +145,7 @@ def test_values_and_tables_of_made_up_results() -> None:
     assert values["mismatched"]["raw_batch_32_1"].mean == pytest.approx(0.1)
     assert (values["small_at_chance"], values["small"]) == (6, 12)
     assert values["worst_alone"] == "imagenet, stored, 128, 0.001"
-    assert values["worst"].mean == pytest.approx(0.1)
-    assert values["networks"]["ResNet_50"]["end"].mean <= values["limit"] < values["networks"]["small_CNN"]["end"].mean
+    assert values["networks"]["MobileNet"]["end"].mean <= values["limit"] < values["networks"]["small_CNN"]["end"].mean
     assert values["networks"]["MobileNet"]["restored"] == pytest.approx(0.2)
     blocks = study.blocks(results)
     wrong, keras = blocks["One thing wrong at a time"].table, blocks["The usual mistakes with Keras"].table
@@ -148,6 +154,46 @@ def test_values_and_tables_of_made_up_results() -> None:
     assert {row[0]: row[3] for row in wrong.rows}["rate 0.001"] == "-60.0"
     assert keras.rows[0][2:] == ["10.00 ± 0.35 %", "-30.0"]
     assert keras.rows[3][2:] == ["10.00 ± 0.00 %", "-30.0"]
+    assert keras.rows[1][2:] == ["40.00 %", "+0.0"]  # EfficientNet-Lite0, less its own setting without the mistake
+
+
+def test_parameters_are_those_of_the_report() -> None:
+    """The report prints what Keras counts: running statistics, the input layer and convolution biases are included."""
+    rows = {row["network"]: row for row in study.parameter_rows()}
+    assert {name: (row["total"], row["trained"]) for name, row in rows.items()} == {
+        "small CNN": (1_626_442, 1_626_442), "EfficientNet-B0": (4_062_381, 12_810), "ResNet-50": (23_628_902, 41_190),
+    }  # fmt: skip
+    assert rows["ResNet-50"]["trained"] == 2048 * 20 + 20 + 20 * 10 + 10
+    assert rows["EfficientNet-B0"]["trained"] == 1280 * 10 + 10
+    table = study.blocks(made_up({}))["The report"].table
+    assert table is not None
+    assert [row[4:] for row in table.rows] == [["yes", "73.7 %"], ["yes", "10.0 %"], ["yes", "10.8 %"]]
+
+
+def test_network_scales_its_input_as_keras_does() -> None:
+    """A byte image and the same image in −1 … 1 give the same output; images of 0 … 1 are almost constant for the network."""
+    network, plain = keras_input.efficientnet_lite0().eval(), keras_input.efficientnet_lite0().eval()
+    plain.load_state_dict(network.state_dict())
+    plain._forward_pre_hooks.clear()
+    bytes_NCHW = torch.randint(0, 256, (2, 3, 32, 32)).float()
+    with torch.no_grad():
+        torch.testing.assert_close(network(bytes_NCHW), plain(bytes_NCHW / 127.5 - 1))
+        twice = network(bytes_NCHW / 255)
+        torch.testing.assert_close(twice, plain(torch.full_like(bytes_NCHW, -1.0)), atol=0.01, rtol=0.1)
+
+
+def test_networks_without_their_weights_are_declared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mobilenetV1X0.25_pretrain.tar").touch()
+    monkeypatch.setenv("CHRONOGRAD_WEIGHTS", str(tmp_path))
+    starts, notes = study._starts(LAPTOP)
+    assert list(starts) == [study.MOBILENET, "small CNN"]
+    assert notes == [
+        "EfficientNet-Lite0 with ImageNet weights was not run: the folder that CHRONOGRAD_WEIGHTS names has no file "
+        "efficientnet-lite0-57934424.pth"
+    ]
+    results = made_up({})
+    results.rows["efficientnet"].clear()
+    assert "What makes a pretrained network work" not in study.blocks(results)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +216,35 @@ def test_different_accuracies_contradict_a_sentence(setting: HeadSetup, accuracy
         STUDY.page(results)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "accuracy", "sentence"),
+    [
+        (
+            {"normalisation": "unit", "image_size": 32, "rate": 1.0},
+            0.3,
+            "If images of 0 … 1 are given|We trained the related",
+        ),
+        (
+            {"image_size": 32, "rate": 0.001, "normalisation": "raw"},
+            0.3,
+            "Two mistakes each lead to chance on EfficientNet",
+        ),
+        ({"image_size": 64}, 0.9, "Without them, the head reaches"),
+    ],
+)
+def test_accuracies_of_efficientnet_contradict_a_sentence(
+    wanted: dict[str, Any], accuracy: float, sentence: str
+) -> None:
+    results = Results.load(PUBLISHED)
+    for row in matching(results.rows["efficientnet"], **wanted):
+        row["accuracy"] = accuracy + 0.001 * row["seed"]
+    with pytest.raises(ClaimError, match=sentence):
+        STUDY.page(results)
+
+
 def test_statistics_are_blamed_only_if_accuracy_recovers() -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["runs"]:
         row["restored"] = None if row["restored"] is None else 0.25
-    with pytest.raises(ClaimError, match="so the statistics are the cause"):
+    with pytest.raises(ClaimError, match="statistics are the cause"):
         STUDY.page(results)
