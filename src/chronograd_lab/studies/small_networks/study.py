@@ -88,14 +88,8 @@ def parameter_rows() -> list[Row]:
         network = build(own["reference"], num_classes=10, device="meta")
         trained = network if name == "small CNN" else head_of(network)[1]
         num_trained = sum(p.numel() for p in trained.parameters())
-        rows.append(
-            {
-                "network": name,
-                "total": counted.params_keras,
-                "parts": counted.params_keras_parts,
-                "trained": num_trained,
-            }
-        )
+        counts = {"total": counted.params_keras, "parts": counted.params_keras_parts, "trained": num_trained}
+        rows.append({"network": name, **counts})
     return rows
 
 
@@ -346,11 +340,7 @@ def values(results: Results) -> dict[str, Any]:
         "heads": {key(setting.name.replace(", ", "_")): accuracy for setting, accuracy in heads.items()},
         "mismatched": {key(s.name.replace(", ", "_")): found.accuracy(s, "mismatched") for s in mixed},
         "report": {key(name): own for name, own in REPORT.items()},
-        "is_count_equal": all(
-            REPORT[row["network"]][count] == row[count]
-            for row in results.rows["parameters"]
-            for count in ("total", "trained")
-        ),
+        "is_count_equal": all(map(_is_counted, results.rows["parameters"])),
         "efficientnet": {
             key(setting.name.replace(", ", "_")): further.accuracy(setting) for setting in further.settings()
         },
@@ -429,42 +419,34 @@ def _bars(what: str, accuracies: Mapping[str, Spread]) -> Figure:
     return Figure([Bars("test accuracy, %", what, bars, {"": "teal"})])
 
 
+def _is_counted(row: Row) -> bool:
+    """Return whether both counts of a network equal the report's."""
+    return all(row[count] == REPORT[row["network"]][count] for count in ("total", "trained"))
+
+
 def _report(results: Results) -> Table:
     """Return the parameters of the report's networks, its numbers for them, and its accuracies."""
     body = []
     for row in results.rows["parameters"]:
         own, parts = REPORT[row["network"]], " + ".join(f"{n:,} {part}" for part, n in row["parts"].items() if n)
-        same = all(row[count] == own[count] for count in ("total", "trained"))
         counts = [f"{row['total']:,}", parts, f"{row['trained']:,}"]
-        body.append([row["network"], *counts, "yes" if same else "no", f"{100 * own['accuracy']:.1f} %"])
-    columns = [
-        "network",
-        "parameters",
-        "of these",
-        "trained in the first stage",
-        "same as the report",
-        "report's test accuracy",
-    ]
+        body.append([row["network"], *counts, "yes" if _is_counted(row) else "no", f"{100 * own['accuracy']:.1f} %"])
+    columns = ["network", "parameters", "of these", "trained in the first stage"]
+    columns += ["same as the report", "report's test accuracy"]
     return Table(columns, body, {1, 3, 5})
 
 
 def _efficientnet(results: Results) -> Block:
     """Return EfficientNet-Lite0's accuracies in the order of the settings."""
     found = replace(Found.of(results), rows=results.rows["efficientnet"])
-    accuracies = {
-        one: found.accuracy(one) for one in (HeadSetup(*t) for t in results.settings["efficientnet"]["tried"])
-    }
-    body = [
-        [INPUTS.get(one.normalisation, one.normalisation), _square(one.image_size), f"{one.rate:g}", *a.cells(),
-         "yes" if found.is_chance(a) else "no"]
-        for one, a in accuracies.items()
-    ]  # fmt: skip
-    labels = {
-        f"{INPUTS.get(one.normalisation, one.normalisation)}, {_square(one.image_size)}, rate {one.rate:g}": a
-        for one, a in accuracies.items()
-    }
+    body, bars = [], {}
+    for one in (HeadSetup(*given) for given in results.settings["efficientnet"]["tried"]):
+        accuracy, name = found.accuracy(one), INPUTS.get(one.normalisation, one.normalisation)
+        at_chance = "yes" if found.is_chance(accuracy) else "no"
+        body.append([name, _square(one.image_size), f"{one.rate:g}", *accuracy.cells(), at_chance])
+        bars[f"{name}, {_square(one.image_size)}, rate {one.rate:g}"] = accuracy
     columns = ["input", "images", "rate of Adadelta", "test accuracy", "seeds", "at chance"]
-    return Block(listed(columns, body, text=2), _bars("setting", labels))
+    return Block(listed(columns, body, text=2), _bars("setting", bars))
 
 
 def _resolution(results: Results, found: Found) -> Block:
