@@ -33,6 +33,7 @@ LINES: dict[str, list[str]] = {
     "judge": ["run", "record.json", "run --on v100", "table.csv --on v100 --precision fp32"],
     "devices": [],
     "platforms": [],
+    "weights": [],
     "doctor": ["run"],
     "run": [],
     "measure": [],

@@ -185,11 +185,14 @@ def test_network_scales_its_input_as_keras_does() -> None:
 def test_networks_without_their_weights_are_declared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mobilenetV1X0.25_pretrain.tar").touch()
     monkeypatch.setenv("CHRONOGRAD_WEIGHTS", str(tmp_path))
+    monkeypatch.setattr(
+        "chronograd.models.pretrained.find_spec", lambda module: None
+    )  # an installed package may have them
     starts, notes = study._starts(LAPTOP)
     assert list(starts) == [study.MOBILENET, "small CNN"]
     assert notes == [
-        "EfficientNet-Lite0 with ImageNet weights was not run: the folder that CHRONOGRAD_WEIGHTS names has no file "
-        "efficientnet-lite0-57934424.pth"
+        "EfficientNet-Lite0 with ImageNet weights was not run: its weights efficientnet-lite0-57934424.pth are not on this "
+        "machine (`chronograd weights --list`)"
     ]
     results = made_up({})
     results.rows["efficientnet"].clear()

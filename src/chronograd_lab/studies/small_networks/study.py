@@ -40,7 +40,7 @@ from chronograd_lab.common.rows import (
 )
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed
-from chronograd_lab.common.weights import PRETRAINING, WEIGHTS_VARIABLE, source_weights
+from chronograd_lab.common.weights import PRETRAINING, source_weights
 from chronograd_lab.common.written import Block, key
 
 SCRATCH, HEAD, TUNED = "from scratch", "head on a frozen trunk", "then all unfrozen"
@@ -254,7 +254,7 @@ def _starts(settings: Settings) -> tuple[dict[str, str | None], list[str]]:
         except InputError:
             missing[own["weights"]] = name if name in settings["networks"] else missing.get(own["weights"], name)
     return starts, [
-        f"{name} was not run: the folder that {WEIGHTS_VARIABLE} names has no file {file}"
+        f"{name} was not run: its weights {file} are not on this machine (`chronograd weights --list`)"
         for file, name in missing.items()
     ]
 
