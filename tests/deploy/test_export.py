@@ -202,7 +202,8 @@ def test_invalid_onnx_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_commands_of_the_docs_page_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks(ROOT / "docs" / "exporting.md", "sh") for line in block.splitlines()]
-    mine = [line for line in lines if line.startswith("chronograd export")]
+    # test_export_detection.py exports a detector, such as runs/cells, with the same options.
+    mine = [line for line in lines if line.startswith("chronograd export") and "runs/cells" not in line]
     assert len(mine) >= 4
     for line in mine:
         assert main([*TRUST, *shlex.split(line)[1:]]) == 0, line
