@@ -53,7 +53,7 @@ def test_rounds_alternate_and_the_gate_uses_pairs(measured, capsys):
         np.log([Record.load(folder / side / f"round-{number}").value("step_time_s") for number in (1, 2, 3)])
         for side in "ab"
     )
-    half = 4.302653 * np.std(b - a, ddof=1) / math.sqrt(3)
+    half = 4.302652729911275 * np.std(b - a, ddof=1) / math.sqrt(3)
     assert condition["low"] == pytest.approx(100 * math.expm1(np.mean(b - a) - half))
     assert condition["high"] == pytest.approx(100 * math.expm1(np.mean(b - a) + half))
     assert condition["spread_is_assumed"] is False
