@@ -100,11 +100,8 @@ def _machine(results: Results) -> str:
     """Return the GPU or processor that the runs used, and how many runs shared it."""
     environment = results.environment
     gpus = environment.get("gpus")
-    where = (
-        gpus[0]["name"]
-        if gpus
-        else f"{environment['processor']}, {how_many(environment['threads_per_run'], 'threads')} a run"
-    )
+    processor = f"{environment['processor']}, {how_many(environment['threads_per_run'], 'threads')} a run"
+    where = gpus[0]["name"] if gpus else processor
     return f"{where}, {how_many(environment['runs_at_a_time'], 'runs')} at a time"
 
 

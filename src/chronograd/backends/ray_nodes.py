@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from chronograd.backends import meeting
-from chronograd.backends.ray_session import ADDRESS_VARIABLE, NODES_VARIABLE, short_folder
+from chronograd.backends.ray_session import ADDRESS_VARIABLE, NODES_VARIABLE, leave, short_folder
 from chronograd.errors import RunError
 
 RAY = (
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run this node's part. Return the exit status of the command, or of a Ray that ended before the first node's."""
     cpus, *command = sys.argv[1:] if argv is None else argv
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that Ray's folder is removed
+    signal.signal(signal.SIGTERM, leave)  # so that Ray's folder is removed
     try:
         if os.environ["RANK"] == "0":
             return _first(host, port, cpus, command)

@@ -67,7 +67,7 @@ def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_byt
                 _temp_dir=folder,
                 **quiet,
             )
-        signal.signal(signal.SIGTERM, _leave)  # Ray's handler would end the process before it has cleaned up
+        signal.signal(signal.SIGTERM, leave)  # Ray's handler would end the process before it has cleaned up
         there = ray.cluster_resources()
         if there.get("CPU", 0) < num_cpus or there.get("GPU", 0) < num_gpus:
             raise RunError(
@@ -185,7 +185,8 @@ def _end_offspring() -> None:
             process.kill()
 
 
-def _leave(number: int, frame: Any) -> None:
+def leave(number: int, frame: Any) -> None:
+    """Exit with the status of a signal, so that the code that runs cleans up first."""
     raise SystemExit(128 + number)
 
 

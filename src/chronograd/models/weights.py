@@ -339,6 +339,7 @@ def _listed(what: str, names: list[str]) -> list[str]:
 
 def _from_path(source: str) -> tuple[Tensors, str]:
     source, wanted = _digest_of(source)
+    listed = pretrained.known(source)
     try:
         path = pretrained.known_or_path(source)
         if path.is_dir():
@@ -348,18 +349,18 @@ def _from_path(source: str) -> tuple[Tensors, str]:
         files.open_plain(path).close()
     except (OSError, RuntimeError) as error:  # RuntimeError: ~name of an unknown user
         why = "there are no weights at" if isinstance(error, FileNotFoundError) else f"{error}; cannot read weights at"
-        if (listed := pretrained.known(source)) is not None:
+        if listed is not None:
             raise InputError(f"weights {source} are not on this machine", listed.how_to_get) from None
         raise InputError(
             f"{why} {source}",
             f"name a run directory, a file (.safetensors, {', '.join(PYTORCH_SUFFIXES)}), torchvision or timm",
         ) from None
-    digest, listed = files.digest(path), pretrained.known(source)
-    is_listed = not wanted and listed is not None and listed.path == str(path)
-    wanted = (listed.sha256 or "") if is_listed and listed is not None else wanted
+    digest, states = files.digest(path), "network.weights"
+    if not wanted and listed is not None and listed.path == str(path):
+        wanted, states = listed.sha256 or "", "`chronograd weights`"
     if not digest.startswith(wanted):
         raise FileFormatError(
-            f"{source} has the sha256 {digest}, but {'`chronograd weights`' if is_listed else 'network.weights'} states {wanted}",
+            f"{source} has the sha256 {digest}, but {states} states {wanted}",
             "it is another file, or is damaged: download it again, or correct the digest in network.weights",
         )
     chosen: list[str] = []
