@@ -11,7 +11,10 @@ from importlib.util import find_spec
 import pytest
 
 # Optional parts that a machine may lack, by the marker of the tests that need them.
-PARTS = ("onnx", "serve", "gymnasium", "atari", "tensorflow", "ray", "horovod", "slurm", "netns", "install", "vendors")
+PARTS = ("onnx", "serve", "gymnasium", "atari", "tensorflow", "ray", "horovod", "slurm", "netns", "install", "vendors",
+         "data")  # fmt: skip
+# What the tests marked `data` read, in the folder of data sets.
+DATA_FOLDERS = ("bccd", "cifar-10-batches-py", "FashionMNIST", "hymenoptera-160", "traces")
 # Names of parts, such as ray,slurm; a skipped test of these parts is a failure.
 REQUIRE_VARIABLE = "CHRONOGRAD_REQUIRE"
 
@@ -41,6 +44,13 @@ def _why_no_namespaces() -> str:
     return why_not() or ""
 
 
+def _why_no_data() -> str:
+    from chronograd.data.published import data_folder
+
+    missing = [name for name in DATA_FOLDERS if not (data_folder() / name).is_dir()]
+    return f"not in the data folder: {', '.join(missing)}" if missing else ""
+
+
 def _why_missing(*modules: str) -> str:
     missing = [name for name in modules if find_spec(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else ""
@@ -58,6 +68,7 @@ _WHY_NOT: dict[str, Callable[[], str]] = {
     "gymnasium": lambda: _why_missing("gymnasium"),
     "atari": lambda: _why_missing("ale_py"),
     "vendors": _why_no_vendors,
+    "data": _why_no_data,
 }
 
 

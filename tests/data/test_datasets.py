@@ -300,10 +300,10 @@ def test_fashion_mnist_is_read_from_raw_idx_files(tmp_path: Path, monkeypatch: p
     assert loaded.train_labels.tolist() == labels.tolist()
 
 
+@pytest.mark.data
 @pytest.mark.parametrize(("name", "mean"), [("fashion-mnist", (0.2860,)), ("cifar10", (0.4914, 0.4822, 0.4465))])
-def test_real_files_if_available(name: str, mean: tuple[float, ...]) -> None:
+def test_real_files(name: str, mean: tuple[float, ...]) -> None:
     """The means of the training images equal the widely published ones."""
-    available(name)
     card = published.SETS[name].card
     loaded = load(name=name)
     assert pixels(loaded.train).shape == (card.train_size, *card.shape)
@@ -311,29 +311,23 @@ def test_real_files_if_available(name: str, mean: tuple[float, ...]) -> None:
     assert torch.bincount(loaded.test_labels_N).tolist() == [1000] * 10
 
 
+@pytest.mark.data
 def test_real_images_are_resized_like_in_torchvision() -> None:
     from PIL import Image
     from torchvision.transforms import v2
 
-    available("cifar10")
     small, large = (load(name="cifar10", samples=5, test_samples=2, image_size=n) for n in (None, 64))
     for before, after in zip(pixels(small.train), pixels(large.train), strict=True):
         theirs = v2.Resize(64)(Image.fromarray(before.permute(1, 2, 0).numpy()))
         assert np.array_equal(after.permute(1, 2, 0).numpy(), np.asarray(theirs))
 
 
-def available(name: str) -> None:
-    if not published.SETS[name].is_on_disk():
-        pytest.skip("not at hand; CHRONOGRAD_DATA names the folder")
-
-
 # -- folders ---------------------------------------------------------------------------------------------
 
 
-def test_real_pictures_if_available() -> None:
+@pytest.mark.data
+def test_real_pictures() -> None:
     """Ants and bees: two classes of photographs of many sizes. Streamed and resident pixels are equal."""
-    if not (published.data_folder() / "hymenoptera-160").is_dir():
-        pytest.skip("not at hand; CHRONOGRAD_DATA names the folder")
     resident, streamed = (
         load(name="folder:hymenoptera-160", image_size=48, loading=how) for how in ("resident", "streaming")
     )

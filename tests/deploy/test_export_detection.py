@@ -16,7 +16,6 @@ from tests.train.test_detection import PLACE, cells, job_on  # noqa: F401, the p
 from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.data import datasets
-from chronograd.data.published import data_folder
 from chronograd.deploy import SUPPRESSED
 from chronograd.deploy.export import metadata
 from chronograd.deploy.parity import session
@@ -163,7 +162,7 @@ def test_suppressed_graph_and_its_server_answer_with_objects(
     assert len(image["objects"]) > 0
 
 
-@pytest.mark.skipif(not (data_folder() / "bccd").is_dir(), reason="the blood cells are not in the data folder")
+@pytest.mark.data
 def test_objects_in_photographs_equal_those_of_the_product(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = jobs.from_dict(
         {

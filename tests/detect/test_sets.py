@@ -276,7 +276,7 @@ def test_invalid_open_images_folders(open_folder: Path) -> None:
         open_images(open_folder, "validation", ["Handgun"])
 
 
-@pytest.mark.skipif(not (data_folder() / "bccd").is_dir(), reason="the blood cells are not in the data folder")
+@pytest.mark.data
 def test_blood_cells() -> None:
     """BCCD has 364 pictures of three cell types in two splits."""
     root = data_folder() / "bccd"

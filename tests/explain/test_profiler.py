@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
 import re
 import shutil
 import time
@@ -19,6 +18,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from chronograd.cli.main import main
+from chronograd.data.published import data_folder
 from chronograd.errors import ChronogradError, FileFormatError
 from chronograd.explain.answer import explain as answer_of
 from chronograd.explain.device_time import is_communication
@@ -369,12 +369,12 @@ def test_trace_without_its_device_is_refused(tmp_path: Path, events: list[Any], 
         explain([written(tmp_path / "t.json", [*events, ("user_annotation", "ProfilerStep#1", 0.0, 9.0, {})], **told)])
 
 
-TRACES = Path(os.environ.get("CHRONOGRAD_DATA", "")) / "traces"
+TRACES = data_folder() / "traces"
 _TABLE = TRACES / "traces.csv"
 PUBLIC = list(csv.DictReader(_TABLE.read_text().splitlines())) if _TABLE.is_file() else []
 
 
-@pytest.mark.skipif(not PUBLIC, reason="CHRONOGRAD_DATA has no folder of traces")
+@pytest.mark.data
 @pytest.mark.parametrize("row", PUBLIC, ids=lambda row: str(row["file"]).removesuffix(".json.gz"))
 def test_public_traces_are_explained_or_refused(row: dict[str, str]) -> None:
     """Shares agree with a simple union of intervals within 2 percentage points."""

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from chronograd.data.published import data_folder
 from chronograd.errors import FileFormatError, InputError, RunError
 from chronograd.models.registry import build
 from chronograd.models.weights import head_of, load_pretrained, without_head
@@ -585,14 +586,11 @@ def test_published_cifar_weights_load(depth: int) -> None:
     assert (loaded.num_loaded, loaded.fresh) == (len(network.state_dict()) - len(counters), ())
 
 
-CIFAR10 = Path(os.environ.get("CHRONOGRAD_DATA", "")) / "cifar-10-batches-py" / "test_batch"
-
-
 @published
-@pytest.mark.skipif(not CIFAR10.exists(), reason="CHRONOGRAD_DATA has no CIFAR-10")
+@pytest.mark.data
 def test_published_cifar_accuracy() -> None:
     """All 10,000 test images give the published 91.73, 92.63, 93.10 and 93.39 % for 20, 32, 44 and 56 layers."""
-    batch = pickle.loads(CIFAR10.read_bytes(), encoding="bytes")
+    batch = pickle.loads((data_folder() / "cifar-10-batches-py" / "test_batch").read_bytes(), encoding="bytes")
     images = torch.from_numpy(batch[b"data"][:1000]).reshape(-1, 3, 32, 32).float() / 255
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     network = build("resnet20").eval()
