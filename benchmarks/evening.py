@@ -33,8 +33,12 @@ from chronograd_lab.studies.teacher_student import study as teacher_student
 COSTS = Path(study_module.__file__).with_name("costs.csv")
 FOLDER = Path(__file__).parent.parent / "docs" / "studies"
 GPU = "h200"
-# Milliseconds of one thread for forward and backward of one 32 × 32 image, measured in large batches on an AMD EPYC, 2026-11-25.
-MS_PER_IMAGE = {"resnet8": 1.2, "resnet20": 3.2, "resnet44": 7.3, "resnet9": 20.0}
+# Milliseconds of one thread for forward and backward of one 32 × 32 image, on an AMD EPYC: fp32 in large batches, 2026-11-25;
+# bf16 with channels last in batches of 64, 2026-11-26.
+MS_PER_IMAGE = {
+    "fp32": {"resnet8": 1.2, "resnet20": 3.2, "resnet44": 7.3, "resnet9": 20.0},
+    "bf16": {"resnet20": 2.0, "resnet44": 4.8},
+}
 _ON_GPU = (
     f"cluster.device={GPU}", "training.precision=bf16", "training.channels_last=true", "training.compile=cuda-graphs",
 )  # fmt: skip
@@ -94,7 +98,7 @@ def core_s(job: Job) -> float:
     An image of another size costs in proportion to its FLOPs.
     """
     image = trace_job(job).flops(1)
-    costs = {name: (_flops_of_image(name), 1e-3 * ms) for name, ms in MS_PER_IMAGE.items()}
+    costs = {name: (_flops_of_image(name), 1e-3 * ms) for name, ms in MS_PER_IMAGE[job.training.precision].items()}
     near = (
         job.network.name
         if job.network.name in costs

@@ -19,7 +19,7 @@ from chronograd_lab.common.study import listed
 
 Curves = Mapping[str, Mapping[str, Sequence[float | None]]]
 _DATA = {"name": "data", "samples": "samples", "test_samples": "test_samples", "image_size": "image_size"}
-_TRAINING = ("epochs", "batch", "learning_rate", "momentum", "evaluate_every")
+_TRAINING = ("epochs", "batch", "learning_rate", "momentum", "evaluate_every", "precision", "channels_last")
 
 
 @dataclass(frozen=True)

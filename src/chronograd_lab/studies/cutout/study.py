@@ -197,6 +197,7 @@ _PAPER: dict[str, Any] = {
 # The whole set at its own size, with crops and flips throughout.
 _EVENING: dict[str, Any] = {
     **_PAPER, "networks": ["resnet20"], "augmentations": [PLAIN, CUTOUT], "epochs": 30, "evaluate_every": 1, "seeds": 2,
+    "precision": "bf16", "channels_last": True,
 }  # fmt: skip
 
 STUDY = Study(
