@@ -46,6 +46,7 @@ MATRIX_KINDS = (
     "gemm",
     "batched_gemm",
     "attention",
+    "recurrent",
 )
 CONV_KINDS = MATRIX_KINDS[:5]
 KINDS = (
@@ -181,7 +182,21 @@ class Scores(BaseModel):
     keys: Size
 
 
-_PRODUCTS: dict[str, type[BaseModel]] = {**dict.fromkeys(CONV_KINDS, Window), "attention": Scores}
+class Steps(BaseModel):
+    """Attributes of recurrent layers that `Trace.columns` needs."""
+
+    layers: Size
+    directions: Size
+    steps: Size
+    depth: Size
+    width: Size
+
+
+_PRODUCTS: dict[str, type[BaseModel]] = {
+    **dict.fromkeys(CONV_KINDS, Window),
+    "attention": Scores,
+    "recurrent": Steps,
+}
 
 
 def _from_row(form: type) -> BeforeValidator:
@@ -317,7 +332,8 @@ class Trace:
         `name` is an index into `operator_names`. Matrix work is a product (rows × depth) · (depth × width). `depth` is the length
         of the sum for one output, and `width` is the number of outputs that share an input row. `channels_last` and `strided`
         describe the layout of data in memory. `is_plain_attention` marks attention that fused kernels support. `groups` are
-        those of a convolution, 1 for other operators.
+        those of a convolution, 1 for other operators. `in_turn` is the number of products that run one after the other: layers ×
+        directions × steps of recurrent layers, 1 for other operators.
         """
         ops = self.operators
         kind_code = {k: i for i, k in enumerate(KINDS)}
@@ -337,6 +353,7 @@ class Trace:
         for name in ("channels_last", "strided"):
             table[name] = np.array([bool(o.attributes.get(name)) for o in ops], dtype=bool)
         table["groups"] = np.array([o.attributes.get("groups", 1) for o in ops], dtype=np.int64)
+        table["in_turn"] = np.array([self._in_turn(o) for o in ops], dtype=np.int64)
         table["is_plain_attention"] = np.array(
             [o.kind == "attention" and bool(o.inputs) and len(self.tensors[o.inputs[0]].shape) == 4 for o in ops],
             dtype=bool,
@@ -348,6 +365,13 @@ class Trace:
         """Return the distinct names of operators, in order of appearance."""
         return list(dict.fromkeys(o.name for o in self.operators))
 
+    def _in_turn(self, op: Operator) -> int:
+        return (
+            math.prod(op.attributes[name] for name in ("layers", "directions", "steps"))
+            if op.kind == "recurrent"
+            else 1
+        )
+
     def _product_of(self, op: Operator) -> tuple[Affine, Affine]:
         """Return depth and width of an operator's matrix product; ones without a product."""
         one = Affine(1, 0)
@@ -357,6 +381,8 @@ class Trace:
             return Affine(depth, 0), Affine(a["out_channels"] // a["groups"], 0)
         if op.kind == "attention":
             return Affine(a["head_dim"], 0), Affine(a["keys"], 0)
+        if op.kind == "recurrent":
+            return Affine(a["depth"], 0), Affine(a["width"], 0)
         if op.kind in ("gemm", "batched_gemm") and len(op.inputs) > 1:
             left, right = (self.tensors[i].shape for i in op.inputs[-2:])
             return (left[-1] if left else one), (right[-1] if len(right) > 1 else one)
@@ -438,7 +464,7 @@ class Trace:
             if last >= size:
                 raise ValueError(f"it refers to {what} {last}, but its table has {size}")
         for op in self.operators:
-            if op.kind in _PRODUCTS and (op.attributes or op.kind == "attention"):
+            if op.kind in _PRODUCTS and (op.attributes or op.kind not in CONV_KINDS):
                 _PRODUCTS[op.kind].model_validate(op.attributes)
 
 

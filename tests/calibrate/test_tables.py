@@ -87,7 +87,7 @@ def test_families_follow_networks_instead_of_libraries() -> None:
 def classes_of(table: ThroughputTable) -> set[str]:
     (timed,) = join(table, table.rows).timed
     work = timed.sample.work
-    return {CLASSES[i] for i in work.class_index[work.is_launched]}
+    return {CLASSES[i] for i in work.class_index[work.launches > 0]}
 
 
 def test_work_follows_the_tables_phase_and_software() -> None:

@@ -24,7 +24,7 @@ def block(kind: str, flops: float, bytes_moved: float, cast: float = 0.0) -> Wor
     return Work(
         class_index=np.array([CLASSES.index(f"{kind}.forward")]),
         is_vector=np.array([kind not in ("gemm", "conv_3x3")]),
-        is_launched=np.array([True]),
+        launches=np.array([1]),
         issues=one,
         flops=one * flops,
         sample_bytes=one * bytes_moved,

@@ -298,4 +298,28 @@ def blocks() -> list[TimedBlock]:
         TimedBlock("scores", _Scores, (196, 64), 6),
         TimedBlock("tiny", _repeat(nn.ReLU, 40), (8,), 1),
     ]
-    return timed + stages() + small_images()
+    return timed + stages() + small_images() + recurrent()
+
+
+def recurrent() -> list[TimedBlock]:
+    """Return recurrent layers, from steps that are all overhead to steps that are all arithmetic."""
+    return [
+        TimedBlock(
+            f"{kind.__name__.lower()}-{width}-{hidden}-{batch}",
+            partial(_Recurrent, kind, width, hidden, layers),
+            (steps, width),
+            batch,
+        )
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+        for width, hidden, layers, steps, batch in ((16, 16, 1, 64, 1), (64, 128, 2, 32, 8), (256, 256, 1, 24, 32))
+    ]
+
+
+class _Recurrent(nn.Module):
+    def __init__(self, kind: Callable[..., nn.Module], width: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.layer = kind(width, hidden, layers, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.layer(x)[0]
+        return output

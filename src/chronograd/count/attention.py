@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from chronograd.count import formulas
+from chronograd.count import formulas, recurrent
 from chronograd.count.recorder import Amounts, Recorder
 from chronograd.trace import Affine
 
@@ -74,7 +74,7 @@ class _Attention(torch.autograd.Function):
 
 
 class Functions(TorchFunctionMode):
-    """A function mode that creates new tensors on meta and intercepts attention before torch splits it."""
+    """A function mode that creates new tensors on meta, and intercepts attention and recurrent layers before torch splits them."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -85,6 +85,8 @@ class Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
+        if func in recurrent.FUNCTIONS:
+            return recurrent.recurrent(self.recorder, func, args)
         if func is F.multi_head_attention_forward:
             return self._multi_head(*args, **kwargs)
         if func in self._constructors and kwargs.get("device") is None and not self.recorder.is_real:

@@ -63,7 +63,7 @@ class Recorder(TorchDispatchMode):
         self._node_op: dict[int, int] = {}
         self._is_paused = False
         self._samples_picked = 0
-        self.recurrent: list[str] = []  # classes of the recurrent layers that run now
+        self.recurrent: list[str] = []  # classes of the recurrent cells that run now
         self._depth = 0  # length of `modules` at the start of backward
 
     def begin_backward(self) -> None:
@@ -331,7 +331,7 @@ def watch_modules(model: nn.Module, recorder: Recorder) -> Iterator[None]:
         def leave(_: Any, __: Any, ___: Any) -> None:
             recorder.modules.pop()
 
-        if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        if isinstance(module, nn.RNNCellBase):
             kind = next(c.__name__ for c in type(module).__mro__ if c.__module__.startswith("torch."))
             handles.append(module.register_forward_pre_hook(lambda _, __, kind=kind: recorder.recurrent.append(kind)))
             handles.append(module.register_forward_hook(lambda *_: recorder.recurrent.pop() and None, always_call=True))

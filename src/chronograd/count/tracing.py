@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -167,7 +166,7 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
     recorder = Recorder(result, way.batch, is_symbolic=way.is_symbolic, is_real=way.is_real)
     run = model
     try:
-        with torch.inference_mode(False), _without_mkldnn(way):
+        with torch.inference_mode(False):
             if way.is_real:
                 run = origin.build() if origin.build else copy.deepcopy(model)
             elif origin.build is None:
@@ -200,17 +199,6 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
             for p in run.parameters():
                 p.grad = None
     return result
-
-
-@contextmanager
-def _without_mkldnn(way: _Way) -> Iterator[None]:
-    """Disable mkldnn, which would run real recurrent layers of the CPU as one operator."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(before and not way.is_real)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 def _check_size(slot: Slot, way: _Way) -> None:

@@ -87,7 +87,7 @@ class _FitProblem:
         self.issues = self._by_pass(self.work.issues)
         self.num_passes = (self.issues > 0).sum(axis=1)
         self.rates = prior.columns
-        present = [int(i) for i in np.unique(self.work.class_index[self.work.is_launched])]
+        present = [int(i) for i in np.unique(self.work.class_index[self.work.launches > 0])]
         self.parameters: list[_Parameter] = []
         for name in _RATES:
             found = tuple(i for i in present if self.rates[name][i] > 0)

@@ -1,9 +1,8 @@
-"""Shares of a predicted time without any measurement: recurrent layers, classes never calibrated, operators of unknown work.
+"""Shares of a predicted time without any measurement: loops over time, classes never calibrated, operators of unknown work.
 
-A trace holds recurrent layers unrolled, operator by operator and step by step. Libraries run such a layer as one operator. The
-prediction adds a launch for each operator, so it is too slow. Of three timings (November 2026) an LSTM took 1/12 of the
-prediction; another LSTM and a GRU on a CPU took 1/5 and 1/2.6. Recurrent layers have no model yet, so the interval covers all
-three.
+A trace holds a loop over recurrent cells unrolled, step by step. A compiler may fuse it, and its small operators run faster
+than the launches that the prediction adds: measured unrolled, layers took 1/2.6 to 1/12 of the prediction (November 2026).
+Loops have no model yet, so the interval covers this.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Basis:
     """Shares of a predicted time that no measurement supports.
 
     Attributes:
-        recurrent: share of unrolled recurrent layers, in the time of device and host, weighted by which of them decides.
-        layers: the classes of these layers.
+        recurrent: share of unrolled loops over time, in the time of device and host, weighted by which of them decides.
+        layers: the classes of their cells.
         unseen: share by class of operators that the calibration never measured, largest first; empty if it measured none.
         unknown: operators with an unknown amount of work.
     """
@@ -54,8 +53,8 @@ class Basis:
         if self.recurrent >= _LEAST_RECURRENT:
             what = listed(self.layers) if self.layers else "a loop that reuses its weights"
             sentences.append(
-                f"{percent(self.recurrent, 0)} of the time is in recurrent layers ({what}). They are counted step by step but run "
-                "as fused operators, so the true time is probably shorter: in measurements, by up to a factor of 12"
+                f"{percent(self.recurrent, 0)} of the time is in a loop over time ({what}). It is counted step by step, which is "
+                "too slow: in measurements, by up to a factor of 12"
             )
         total = sum(self.unseen.values())
         if total >= _LEAST_UNSEEN:
@@ -99,7 +98,7 @@ def basis(
 
 
 def _recurrent(trace: Trace) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return a mask of the operators in unrolled recurrent layers, and the classes of these layers."""
+    """Return a mask of the operators in unrolled loops over time, and the classes of their cells."""
     kinds = [str(op.attributes.get("recurrent", "")) for op in trace.operators]
     reads: Counter[int] = Counter()
     for op in trace.select("forward", ("gemm", "batched_gemm")):

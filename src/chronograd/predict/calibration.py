@@ -22,7 +22,9 @@ from chronograd.trace import KINDS, MATRIX_KINDS, PHASES, Index, one_of
 _SPLIT: dict[str, tuple[tuple[str, str], ...]] = {
     "norm": (("batch_norm", "batch_norm"), ("group_norm", "group_norm"), ("", "layer_norm")),
     "pooling": (("max", "max_pooling"), ("", "average_pooling")),
+    "recurrent": (("lstm", "lstm"), ("gru", "gru"), ("", "rnn")),
 }
+_RECURRENT = tuple(family for _, family in _SPLIT["recurrent"])
 # Attention without a fused kernel: products and a softmax, one after the other.
 UNFUSED_ATTENTION = "attention_unfused"
 FAMILIES = (
@@ -184,7 +186,7 @@ _AGAIN = "make it again: chronograd calibrate"
 _MATRIX = (0.7, 0.5, 0.5, 50, 15)
 _STREAM = (0.5, 0.6, 0.5, 0, 0)
 _ASSUMED: dict[str, tuple[float, float, float, float, float]] = {
-    **dict.fromkeys(("conv_1x1", "conv_3x3", "conv_kxk", "conv_grouped", "gemm", "batched_gemm"), _MATRIX),
+    **dict.fromkeys(("conv_1x1", "conv_3x3", "conv_kxk", "conv_grouped", "gemm", "batched_gemm", *_RECURRENT), _MATRIX),
     "conv_depthwise": (0.15, 0.35, 0.5, 0, 0),
     "attention": (0.6, 0.6, 0.5, 0, 0),
     UNFUSED_ATTENTION: (0.5, 0.5, 0.5, 0, 0),
@@ -206,6 +208,13 @@ _RELAYOUT = {"conv_grouped": 0.8, "conv_1x1": 0.4, "conv_3x3": 0.4, "conv_kxk": 
 # some 2 µs to start and end.
 _LAUNCH_S = 5e-6
 _KERNEL_S = 2e-6
+# Fixed time of one step of one recurrent layer on a CPU: a kernel of oneDNN for an LSTM, operators issued from C++ for the others.
+# Measured with 16 hidden units at batch 1 (one core of an EPYC, PyTorch 2.14, 2026-11-26). On a GPU, a product and the gates:
+# two kernels, assumed.
+_STEP_S = {
+    "lstm.forward": 1e-6, "lstm.backward": 4e-6, "gru.forward": 10e-6, "gru.backward": 90e-6, "rnn.forward": 4e-6,
+    "rnn.backward": 26e-6,
+}  # fmt: skip
 # Python, modules and dispatch for one eager operator of a forward pass. Measured: 50 to 59 µs at batch 1 on the hosts of V100
 # and T4, devices of 2018 (NVIDIA DeepLearningExamples, PyTorch 1.6 to 1.9, 2020 to 2022). Hosts differ by half. The host of an
 # H200 took 19 µs in inference and 40 in training (2026-11-23, PyTorch 2.11).
@@ -252,6 +261,8 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
             compute, rows = _WINOGRAD[name]
         out_width = _OUT_WIDTH_CPU if not is_gpu and family in _BLOCKED_BY_ROW else 0.0
         launch_s = _KERNEL_S if is_gpu else _LAUNCH_S
+        if name in _STEP_S:
+            launch_s = 2 * _LAUNCH_S if is_gpu else _STEP_S[name]
         classes[name] = ClassRate(compute, bandwidth, weights, depth, width, rows, out_width, relayout, launch_s)
     return Calibration(
         origin="datasheet",
@@ -282,4 +293,4 @@ def family_of(kind: str, name: str) -> str:
 
 def uses_vector_peak(family: str) -> bool:
     """Return whether a family runs on vector units: depthwise convolutions and everything that is not matrix work."""
-    return family == "conv_depthwise" or family not in MATRIX_KINDS
+    return family == "conv_depthwise" or family not in (*MATRIX_KINDS, *_RECURRENT)

@@ -112,7 +112,8 @@ class Work:
 
     Attributes:
         class_index: into CLASSES.
-        is_launched: False for views, which cost nothing on the device. `issues`: work of the host; see `Traffic`.
+        launches: how often an operator starts on the device: once, in each step of a recurrent layer, or never (views, which cost
+            nothing). `issues`: work of the host; see `Traffic`.
         sample_bytes, weight_bytes: bytes that grow with the batch, and bytes that do not.
         cast_bytes: bytes moved to change the type or layout of operands; `relayout_bytes`: bytes that a convolution moves if
             its input is not channels last.
@@ -124,7 +125,7 @@ class Work:
 
     class_index: np.ndarray
     is_vector: np.ndarray
-    is_launched: np.ndarray
+    launches: np.ndarray
     issues: np.ndarray
     flops: np.ndarray
     sample_bytes: np.ndarray
@@ -160,14 +161,14 @@ class Work:
             is_unfused = is_unfused & ~c["is_plain_attention"]
         families = np.where(is_unfused, FAMILIES.index(UNFUSED_ATTENTION), families)
         element_bytes = 2 if precision in ("fp16", "bf16") else 4
-        rows = np.maximum(macs / (depth * width), 1.0)
+        rows = np.maximum(macs / (depth * width * c["in_turn"]), 1.0)
         pixels = np.where(np.isin(c["kind"], _CONV), rows / max(batch, 1), 1.0)
         scores = np.where(is_unfused, macs / (2 * depth), 0.0)
         needs_layout = np.isin(c["kind"], _LAID_OUT) & ~c["channels_last"]
         return cls(
             class_index=2 * families + np.minimum(c["phase"], 1),
             is_vector=_IS_VECTOR[c["kind"]] | is_direct,
-            is_launched=moves.is_launched,
+            launches=moves.is_launched * c["in_turn"],
             issues=moves.issues,
             flops=FLOPS_PER_MAC * macs + at_batch(moves.vector_flops, batch),
             sample_bytes=grows + _SCORE_PASSES * element_bytes * scores,
@@ -241,7 +242,7 @@ class Work:
         t_weights = self.weight_bytes / (bandwidth * rates["weights"][i])
         t_cast = self.cast_bytes / (bandwidth * rates["bandwidth"][_ELEMENTWISE])
         t_relayout = rates["relayout"][i] * self.relayout_bytes / bandwidth
-        launch = np.where(self.is_launched, rates["launch_s"][i], 0.0)
+        launch = self.launches * rates["launch_s"][i]
         return Terms(launch, t_compute, t_memory, t_weights, t_cast, t_relayout, fits / cache)
 
 

@@ -63,9 +63,9 @@ def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | No
     work = Work.on(trace, batch, calibration)
     moved = work.sample_bytes + work.weight_bytes
     alone = operator_seconds(trace, batch, calibration)
-    times = _with_host(trace, alone, work.is_launched, calibration)
+    times = _with_host(trace, alone, work.launches > 0, calibration)
     peak = np.where(work.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
-    launch_s = calibration.columns["launch_s"][work.class_index] * work.is_launched
+    launch_s = calibration.columns["launch_s"][work.class_index] * work.launches
     # The host counts in a pass if the device waits for it.
     issued = work.passes(work.issues)
     whole_s = host_seconds(issued, calibration)
@@ -74,12 +74,12 @@ def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | No
     launch_s = np.where(waits[work.class_index % 2], np.maximum(launch_s, host_s), launch_s)
     terms = np.stack([work.flops / peak, moved / calibration.bandwidth_bytes_per_s, launch_s])
     ceilings = np.minimum(terms[:2].max(axis=0), times)
-    names, group = _groups(trace, depth, work.is_launched)
+    names, group = _groups(trace, depth, work.launches > 0)
 
     def summed(values: np.ndarray) -> np.ndarray:
         return np.bincount(group, weights=values, minlength=len(names))
 
-    columns = [summed(v) for v in (work.is_launched, work.flops, moved, ceilings, times)]
+    columns = [summed(v) for v in (work.launches > 0, work.flops, moved, ceilings, times)]
     bound = np.argmax([summed(t) for t in terms], axis=0)
     layers = tuple(
         _layer(name, kind, int(n), flops, size, ceiling, time, BOUNDS[b])
