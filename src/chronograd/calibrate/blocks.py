@@ -270,6 +270,16 @@ def blocks() -> list[TimedBlock]:
                 f"conv{kernel}x{kernel}-{cin}-{size}", _conv(cin, cout, kernel, stride), (cin, size, size), batch
             )
         )
+    wide, up = partial(nn.Conv3d, kernel_size=3, padding=1), nn.ConvTranspose2d
+    timed += [
+        TimedBlock("conv3-of-words", partial(nn.Conv1d, 64, 96, 3), (64, 64), 16),
+        TimedBlock("conv5-of-words", partial(nn.Conv1d, 128, 128, 5), (128, 48), 4),
+        TimedBlock("conv3d-3-16", partial(wide, 3, 16), (3, 8, 32, 32), 4),
+        TimedBlock("conv3d-24-48", partial(wide, 24, 48), (24, 8, 14, 14), 2),
+        TimedBlock("transposed2-64-32", partial(up, 64, 32, 2, 2), (64, 14, 14), 8),
+        TimedBlock("transposed4-96-48", partial(up, 96, 48, 4, 2, 1), (96, 14, 14), 4),
+        TimedBlock("transposed4-32-3", partial(up, 32, 3, 4, 2, 1), (32, 32, 32), 8),
+    ]
     for c, size, batch, kernel in ((96, 28, 4, 3), (32, 56, 4, 3), (384, 14, 4, 3), (192, 14, 4, 7), (480, 7, 8, 5)):
         timed.append(TimedBlock(f"depthwise{kernel}-{c}-{size}", _conv(c, c, kernel, 1, c), (c, size, size), batch))
     for c, size, groups, batch in ((128, 28, 32, 2), (256, 14, 8, 4)):
