@@ -28,7 +28,7 @@ from chronograd.forecast import published_curves
 from chronograd.forecast.convergence import converged_at, from_curve, median_of_three
 from chronograd.forecast.forecasting import forecast
 from chronograd.forecast.learning_curves import LearningCurve, read_curve
-from chronograd.forecast.loss import MIN_POINTS
+from chronograd.forecast.loss import MIN_POINTS, fit_loss
 from chronograd.forecast.published_curves import PublishedCurves
 from chronograd.forecast.schedule import Schedule
 from chronograd.job import from_dict
@@ -283,7 +283,9 @@ def coverage_of_unlike(measured: Path | None) -> None:
         kinds[name] = [
             (LearningCurve(one.name, one.steps, one.errors, "accuracy", "epoch", one.schedule), others) for one in runs
         ]
-    print(f"{'curves':36} {'from':>5} {'n':>4} {'bias':>7} {'off':>6} {'width':>6} inside  by its own curve")
+    print(
+        f"{'curves':36} {'from':>5} {'n':>4} {'bias':>7} {'off':>6} {'power':>6} {'last':>6} {'width':>6} inside  by its own curve"
+    )
     for kind, share in itertools.product(kinds, (0.25, 0.5, 0.75)):
         rows = []
         for curve, others in kinds[kind]:
@@ -296,12 +298,16 @@ def coverage_of_unlike(measured: Path | None) -> None:
                 1 - x if curve.metric == "accuracy" else x for x in (last.value, last.seen or 0.0, last.low, last.high)
             )
             width = abs(np.log(max(high, 1e-12) / max(low, 1e-12)))
-            rows.append((np.log(seen / value), width, made.num_inside / len(made.held_out), bool(made.unlike)))
+            early = curve.first(count)
+            power = fit_loss(early.steps, early.values, "power", draws=0).at(last.step)
+            others_off = (abs(np.log(seen / max(other, 1e-12))) for other in (power, float(early.values[-1])))
+            inside = made.num_inside / len(made.held_out)
+            rows.append((np.log(seen / value), *others_off, width, inside, bool(made.unlike)))
         if rows:
-            off, width, inside, own = np.array(rows, dtype=float).T
+            off, by_power, by_last, widths, insides, own = np.array(rows, dtype=float).T
             print(
-                f"{kind:36} {share:5.0%} {len(off):4} {np.median(off):+7.3f} {np.median(abs(off)):6.3f} "
-                f"{np.median(width):6.2f} {np.mean(inside):6.0%}  {np.mean(own):.0%}"
+                f"{kind:36} {share:5.0%} {len(off):4} {np.median(off):+7.3f} {np.median(abs(off)):6.3f} {np.median(by_power):6.3f} "
+                f"{np.median(by_last):6.3f} {np.median(widths):6.2f} {np.mean(insides):6.0%}  {np.mean(own):.0%}"
             )
 
 

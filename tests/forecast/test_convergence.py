@@ -223,6 +223,19 @@ class TestUnlikeAnyKnownRun:
         assert made.reached.step is None  # below the level that it can fall to
         assert made.as_data()["unlike_known_runs"]
 
+    @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+    def test_fine_tuned_language_model(self, share: float) -> None:
+        """It starts as low as a classifier, but falls towards a level far above 0."""
+        steps = np.arange(50.0, 5001.0, 50.0)
+        losses = 0.45 + 3 * LANGUAGE.at_full_rate(steps) ** -0.35
+        losses *= np.exp(0.01 * np.random.default_rng(0).standard_normal(len(steps)))
+        curve = LearningCurve("tuned", steps, losses, "loss", "step", replace(LANGUAGE, planned=5000.0))
+        made = forecast(curve, share, draws=20)
+        assert made.unlike is not None
+        assert "at earlier points they would have forecast" in made.basis
+        assert made.at[-1].value == pytest.approx(losses[-1], rel=0.08)
+        assert made.num_inside >= 0.9 * len(made.held_out)
+
     def test_step_at_target_loss(self) -> None:
         reached = forecast(language_model(noise=0.0), target=3.35, draws=20).reached
         assert reached is not None
@@ -249,7 +262,7 @@ class TestUnlikeAnyKnownRun:
     def test_no_gain_before_the_last_point(self) -> None:
         """The gain of a falling rate is 0 before the last point, so the fitted curve alone gives earlier values."""
         steps = np.arange(1.0, 41)
-        like = LearningCurve("c", steps, 2 / steps**0.5, "loss", "epoch", Schedule("annealed", (), 80.0))
+        like = LearningCurve("c", steps, 2.3 * np.exp(-steps / 20), "loss", "epoch", Schedule("annealed", (), 80.0))
         for curve in (like, language_model()):
             made = forecast(curve, draws=20)
             assert (made.unlike is None) == (curve is like)

@@ -25,6 +25,7 @@ from chronograd.forecast.loss import FARTHEST, MIN_POINTS, fit_loss, num_before_
 from chronograd.forecast.published_curves import PublishedCurves, published, weighted_quantiles
 from chronograd.forecast.schedule import Schedule
 from chronograd.record import INTERVAL
+from chronograd.units import percent
 from chronograd.words import how_many
 
 CONVERGED = 0.02  # share of the fall from the first value to the final level
@@ -40,6 +41,9 @@ NEAR_LOSS, STAYS_LOSS = 0.4, 0.05
 # language model must not be like a classifier, and a network must be like itself with another schedule.
 LIKE = 0.3
 SHARE_LIKE = 0.05  # share of the known runs, also chosen; a few known runs diverged, so being like those proves nothing
+# Shares of the points from which known losses and the own power law are tried on the loss now. The known losses are left if the
+# law's mean error is at most this share of theirs: 0.5 and 0.8 gave the same coverage of losses of either kind.
+ORIGINS, NEARER = (0.4, 0.6, 0.8), 0.8
 EVERY_PROGRESS = (0.1, 0.25, 0.5, 0.75, 1.0)
 NO_ENTROPIES = {"perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
 LITTLE, MAX_TIMES = 0.1, 3.0  # of log(error): keeps the ratio of two falls finite at their start
@@ -206,7 +210,7 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves) -> str | None:
         return "no known run has points this early"
     nearest = apart[int(SHARE_LIKE * len(apart))]
     if nearest.max() <= LIKE:
-        return None
+        return _why_unlike_so_far(curve, known)
     kind = "loss" if curve.metric == "loss" else "error"
     what = (f"started at such a high {kind}", f"have such a high {kind} at this progress", "fall this slowly")
     return (
@@ -214,6 +218,39 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves) -> str | None:
             "%", " %"
         )
     )
+
+
+def _why_unlike_so_far(curve: LearningCurve, known: PublishedCurves) -> str | None:
+    """Return a reason if known losses, asked at earlier points, would have forecast less than the loss now, and the own power law
+    would have been nearer.
+
+    Losses of language models may start as low as those of classifiers, and fall as slowly at one moment. But they fall towards
+    a level far above 0, so forecasts from earlier points show the difference.
+    """
+    if curve.metric != "loss":
+        return None
+    now = shape_of(curve.steps, curve.values)[1]
+    off = []
+    for share in ORIGINS:
+        count = int(share * len(curve.steps))
+        if count < MIN_POINTS:
+            continue
+        early = curve.first(count)
+        first, level, _ = shape_of(early.steps, early.values)
+        ratios, weights = levels_ahead(
+            curve.schedule, float(early.steps[-1]), math.exp(level - first), curve.steps[-1:], known
+        )
+        (middle,) = weighted_quantiles(ratios[:, 0], weights, (0.5,))
+        places = (curve.schedule.at_full_rate(steps) for steps in (early.steps, curve.steps[-1:]))
+        power = fit_loss(next(places), early.values, "power", draws=0).at(float(next(places)[0]))
+        off.append((now - level - math.log(middle), now - math.log(max(power, TINY))))
+    if not off:
+        return None
+    theirs, own = np.array(off).T
+    if theirs.mean() <= 0 or np.abs(own).mean() > NEARER * np.abs(theirs).mean():
+        return None
+    less = percent(1 - math.exp(-theirs.mean()), 0)
+    return f"at earlier points they would have forecast {less} less than the loss now"
 
 
 def is_entropy(column: str) -> bool:
