@@ -33,8 +33,7 @@ from chronograd_lab.studies.teacher_student import study as teacher_student
 COSTS = Path(study_module.__file__).with_name("costs.csv")
 FOLDER = Path(__file__).parent.parent / "docs" / "studies"
 GPU = "h200"
-# Milliseconds of one thread for forward and backward of one 32 × 32 image, on an AMD EPYC: fp32 in large batches, 2026-11-25;
-# bf16 with channels last in batches of 64, 2026-11-26.
+# Milliseconds of one thread of an AMD EPYC, for forward and backward of one 32 × 32 image. Measured on 2026-11-25 and 26.
 MS_PER_IMAGE = {
     "fp32": {"resnet8": 1.2, "resnet20": 3.2, "resnet44": 7.3, "resnet9": 20.0},
     "bf16": {"resnet20": 2.0, "resnet44": 4.8},

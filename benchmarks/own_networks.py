@@ -4,7 +4,7 @@
     python -m benchmarks.own_networks --out own.json --score [--predict]
 
 The loop is the usual one of PyTorch, without this product: forward, loss, backward, SGD with momentum, on one batch that stays
-in memory. Each round times all networks, each in a process of its own, in wall time and in CPU time. A network's time is the
+in memory. Each round times all networks, each in a new process, in wall time and in CPU time. A network's time is the
 median over rounds. The prediction leaves out the input, which the loop does not have.
 
 Each time is scaled by the speed of the machine, probed before and after it, to the speed during calibration: on a virtual machine,

@@ -35,7 +35,7 @@ AMOUNTS = st.builds(Affine, st.integers(-(2**40), 2**40), st.integers(-(2**40), 
 WORDS = st.text(string.printable, max_size=8)
 SHAPES = st.lists(AMOUNTS, max_size=4).map(tuple)
 # Kinds with arbitrary attributes.
-PLAIN_KINDS = [k for k in KINDS if k not in CONV_KINDS and k != "attention"]
+PLAIN_KINDS = [k for k in KINDS if k not in (*CONV_KINDS, "attention", "recurrent")]
 
 
 @st.composite
@@ -211,7 +211,8 @@ def nested() -> Any:
     """Return the data of a trace with operators whose attributes become columns."""
     data = plain()
     conv = {"kernel": [3, 3], "groups": 1, "in_channels": 3, "out_channels": 8}
-    for kind, attributes in (("conv_3x3", conv), ("attention", {"head_dim": 4, "keys": 5})):
+    steps = {"layers": 1, "directions": 2, "steps": 3, "depth": 4, "width": 5}
+    for kind, attributes in (("conv_3x3", conv), ("attention", {"head_dim": 4, "keys": 5}), ("recurrent", steps)):
         data["operators"].append([*plain()["operators"][0]])
         data["operators"][-1][1], data["operators"][-1][7] = kind, attributes
     return data

@@ -83,7 +83,7 @@ def _step(device: str, depth: int) -> tuple[float, float] | None:
     else:
         trace = cached_trace(f"torchvision:resnet{depth}", {"num_classes": 10}, input_shape=(3, 32, 32))
     work = Work.of(trace, BATCH)
-    return float(work.seconds(calibration).sum()), float(work.is_launched.sum())
+    return float(work.seconds(calibration).sum()), float(work.launches.sum())
 
 
 def _epoch_s(run: Run, log_factors: np.ndarray) -> float:

@@ -316,7 +316,7 @@ def recurrent() -> list[TimedBlock]:
     return [
         TimedBlock(
             f"{kind.__name__.lower()}-{width}-{hidden}-{batch}",
-            partial(_Recurrent, kind, width, hidden, layers),
+            partial(_RecurrentLayer, kind, width, hidden, layers),
             (steps, width),
             batch,
         )
@@ -325,7 +325,7 @@ def recurrent() -> list[TimedBlock]:
     ]
 
 
-class _Recurrent(nn.Module):
+class _RecurrentLayer(nn.Module):
     def __init__(self, kind: Callable[..., nn.Module], width: int, hidden: int, layers: int) -> None:
         super().__init__()
         self.layer = kind(width, hidden, layers, batch_first=True)

@@ -42,7 +42,7 @@ NEAR_LOSS, STAYS_LOSS = 0.4, 0.05
 LIKE = 0.3
 SHARE_LIKE = 0.05  # share of the known runs, also chosen; a few known runs diverged, so being like those proves nothing
 # Shares of the points from which known losses and the own power law are tried on the loss now. The known losses are left if the
-# law's mean error is at most this share of theirs: 0.5 and 0.8 gave the same coverage of losses of either kind.
+# law's mean error is at most this share of their error: 0.5 and 0.8 gave the same coverage of losses of either kind.
 ORIGINS, NEARER = (0.4, 0.6, 0.8), 0.8
 EVERY_PROGRESS = (0.1, 0.25, 0.5, 0.75, 1.0)
 NO_ENTROPIES = {"perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
