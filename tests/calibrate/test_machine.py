@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from chronograd.calibrate.blocks import blocks
-from chronograd.calibrate.machine import WORKER, Setup, default_setups, gpu_of, machine_key, save_local
+from chronograd.calibrate.machine import WORKER, Setup, _traces_of, default_setups, gpu_of, machine_key, save_local
 from chronograd.calibrate.workers import run_workers
 from chronograd.cli.main import main
 from chronograd.count.tracing import trace
@@ -27,6 +27,15 @@ def test_blocks_cover_all_matrix_work_without_gaps() -> None:
         assert counted.uncounted() == {}
         kinds |= {op.kind for op in counted.operators}
     assert kinds >= {*MATRIX_KINDS, "norm", "softmax", "elementwise", "reduction", "pooling", "copy"}
+
+
+@pytest.mark.parametrize("name", ["conv3x3-64-128-28", "conv3d-3-16", "conv3-of-words", "lstm-16-16-1"])
+def test_blocks_are_traced_in_both_layouts(name: str) -> None:
+    """Only images have channels last: PyTorch's format has four dimensions."""
+    (block,) = (one for one in blocks() if one.name == name)
+    plain, laid_out = (_traces_of(block, channels_last)["training"] for channels_last in (False, True))
+    assert laid_out.channels_last == (len(block.input_shape) == 3)
+    assert laid_out.macs(4) == plain.macs(4) > 0
 
 
 def test_setups_share_the_cores() -> None:

@@ -124,8 +124,9 @@ def _traces_of(block: TimedBlock, channels_last: bool) -> dict[str, Trace]:
         "training": {"loss": "sum", "inputs_require_grad": True},
         "inference": {"mode": "inference"},
     }
+    is_laid_out = channels_last and len(block.input_shape) == 3  # PyTorch's format has four dimensions
     return {
-        mode: trace(block.make(), [block.input_shape], channels_last=channels_last, **more)
+        mode: trace(block.make(), [block.input_shape], channels_last=is_laid_out, **more)
         for mode, more in of_mode.items()
     }
 
