@@ -229,8 +229,8 @@ def _why_unlike_so_far(curve: LearningCurve, known: PublishedCurves) -> str | No
     """
     if curve.metric != "loss":
         return None
-    now = shape_of(curve.steps, curve.values)[1]
-    off = []
+    now, off = shape_of(curve.steps, curve.values)[1], []
+    places = curve.steps if curve.schedule.kind == "multi_step" else curve.schedule.at_full_rate(curve.steps)
     for share in ORIGINS:
         count = int(share * len(curve.steps))
         if count < MIN_POINTS:
@@ -241,8 +241,7 @@ def _why_unlike_so_far(curve: LearningCurve, known: PublishedCurves) -> str | No
             curve.schedule, float(early.steps[-1]), math.exp(level - first), curve.steps[-1:], known
         )
         (middle,) = weighted_quantiles(ratios[:, 0], weights, (0.5,))
-        places = (curve.schedule.at_full_rate(steps) for steps in (early.steps, curve.steps[-1:]))
-        power = fit_loss(next(places), early.values, "power", draws=0).at(float(next(places)[0]))
+        power = fit_loss(places[:count], early.values, "power", draws=0).at(float(places[-1]))
         off.append((now - level - math.log(middle), now - math.log(max(power, TINY))))
     if not off:
         return None
