@@ -34,6 +34,7 @@ COSTS = Path(study_module.__file__).with_name("costs.csv")
 FOLDER = Path(__file__).parent.parent / "docs" / "studies"
 GPU = "h200"
 # Milliseconds of one thread of an AMD EPYC, for forward and backward of one 32 × 32 image. Measured on 2026-11-25 and 26.
+# Jobs in bf16 have channels last.
 MS_PER_IMAGE = {
     "fp32": {"resnet8": 1.2, "resnet20": 3.2, "resnet44": 7.3, "resnet9": 20.0},
     "bf16": {"resnet20": 2.0, "resnet44": 4.8},

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -41,13 +40,12 @@ from chronograd.calibrate import pace
 from chronograd.count.tracing import trace
 from chronograd.inputs import Input
 from chronograd.job import from_dict
+from chronograd.measure.memory import keep_freed_memory
 from chronograd.predict.prediction import predict
 from chronograd.predict.setting import setting_of
 
 SECONDS = 0.6
-# Ways of the allocator: glibc keeps freed memory, or returns it.
-KEPT = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296:glibc.malloc.top_pad=67108864"
-ALLOCATORS = {"kept": {"GLIBC_TUNABLES": KEPT}, "plain": {}}
+WAYS = ("kept", "plain")  # whether glibc keeps freed memory
 RECURRENT = ("lstm", "gru", "bilstm", "rnn")
 
 
@@ -283,8 +281,10 @@ def tensors(case: Case, batch: int) -> list[Tensor]:
     return [of(given) for given in case.inputs]
 
 
-def timed(name: str, mode: str, threads: int) -> dict[str, float]:
+def timed(name: str, mode: str, threads: int, way: str) -> dict[str, float]:
     """Return the median wall and CPU seconds of a step, in this process."""
+    if way == "kept":
+        keep_freed_memory()
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     case = CASES[name]
@@ -347,18 +347,14 @@ def predicted(name: str, mode: str, threads: int) -> dict[str, Any]:
 
 def measure(path: Path, rounds: int, threads: list[int], only: list[str]) -> None:
     saved: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"timed": {}}
+    command = [sys.executable, "-m", "benchmarks.own_networks", "--time"]
     for _ in range(rounds):
-        for count in threads:
-            for name in only:
-                for mode in MODES:
-                    words = [sys.executable, "-m", "benchmarks.own_networks", "--time", name, mode, str(count)]
-                    row = {}
-                    for way, variables in ALLOCATORS.items():
-                        done = subprocess.run(
-                            words, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | variables
-                        )
-                        row[way] = json.loads(done.stdout)
-                    saved["timed"].setdefault(f"{name}, {mode}, {count}", []).append(row)
+        for count, name, mode in itertools.product(threads, only, MODES):
+            row = {}
+            for way in WAYS:
+                words = [*command, name, mode, str(count), way]
+                row[way] = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            saved["timed"].setdefault(f"{name}, {mode}, {count}", []).append(row)
         path.write_text(json.dumps(saved, indent=1))
 
 
@@ -415,11 +411,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--score", action="store_true", help="only print the results in --out")
     parser.add_argument("--predict", action="store_true", help="predict again from the calibration of this machine")
-    parser.add_argument("--time", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--time", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.time:
-        name, mode, count = given.time
-        print(json.dumps(timed(name, mode, int(count))))
+        name, mode, count, way = given.time
+        print(json.dumps(timed(name, mode, int(count), way)))
         return
     if not given.score:
         measure(given.out, given.rounds, given.threads, given.only)

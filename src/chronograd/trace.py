@@ -366,11 +366,8 @@ class Trace:
         return list(dict.fromkeys(o.name for o in self.operators))
 
     def _in_turn(self, op: Operator) -> int:
-        return (
-            math.prod(op.attributes[name] for name in ("layers", "directions", "steps"))
-            if op.kind == "recurrent"
-            else 1
-        )
+        a = op.attributes
+        return a["layers"] * a["directions"] * a["steps"] if op.kind == "recurrent" else 1
 
     def _product_of(self, op: Operator) -> tuple[Affine, Affine]:
         """Return depth and width of an operator's matrix product; ones without a product."""
