@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 FLOPS_PER_MAC = 2
 GIB = 2**30
@@ -10,6 +11,7 @@ GIB = 2**30
 MINUS = "\u2212"  # has the width of a plus sign; users type a hyphen
 NOTHING_S = 1e-9  # a shorter time is not visible in a step; mostly it is the rest of a difference
 
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SI = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
 _BINARY = [(2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"), (1.0, "")]
 
@@ -178,3 +180,15 @@ def _digits(value: float, digits: int) -> str:
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = signed(f"{value:.{places}f}")
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def parse_seconds(text: str) -> float:
+    """Return a time in seconds. Raises ValueError.
+
+    >>> parse_seconds("6h"), parse_seconds("1.5 d"), parse_seconds("90m")
+    (21600.0, 129600.0, 5400.0)
+    """
+    time = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d)\s*", text.lower())
+    if time is None or not 0 < float(time[1]) < 1e9:
+        raise ValueError(f"cannot read the time {text!r}; write 6h, 90m or 2d")
+    return float(time[1]) * _SECONDS[time[2]]

@@ -25,6 +25,7 @@ GROUPS = {
         "count": "The work of a network: parameters, FLOPs, bytes, receptive field.",
         "predict": "Time, memory and cost of a job on any device.",
         "plan": "The largest batch; the devices to rent, their number and price.",
+        "schedule": "Many jobs on one cluster: order, sizes, and when each is done.",
         "judge": "Is a throughput good? Compared with the device and published rows.",
         "devices": "Devices, links and prices.",
         "platforms": "Clouds for which launch can write a job's file.",

@@ -10,10 +10,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from chronograd.units import parse_seconds
+
 # Maximum of whole numbers in a list, so that the product of two fits in 64 bits.
 MAX_NUMBER = 10**9
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class ValueKind(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -69,18 +70,6 @@ def parse_bytes(text: str) -> int:
     if size is None:
         raise ValueError(f"cannot read the size {text!r}; write 16GB or 16GiB")
     return int(float(size[1]) * _BYTES[size[2] or ""])
-
-
-def parse_seconds(text: str) -> float:
-    """Return a time in seconds. Raises ValueError.
-
-    >>> parse_seconds("6h"), parse_seconds("1.5 d"), parse_seconds("90m")
-    (21600.0, 129600.0, 5400.0)
-    """
-    time = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d)\s*", text.lower())
-    if time is None or not 0 < float(time[1]) < 1e9:
-        raise ValueError(f"cannot read the time {text!r}; write 6h, 90m or 2d")
-    return float(time[1]) * _SECONDS[time[2]]
 
 
 def parse_latency(text: str) -> float:

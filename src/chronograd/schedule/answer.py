@@ -1,0 +1,347 @@
+"""The answer of `schedule`: policies compared, each job's end, the timeline, and what one node more or one job fewer changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from chronograd.answer import IF_KNOWN, Answer, Column, Section, Table
+from chronograd.figure import Figure, Lanes, Span
+from chronograd.record import INTERVAL
+from chronograd.schedule.events import Conditions, Timetable, simulate
+from chronograd.schedule.jobs import Pool, ScheduledJob
+from chronograd.schedule.policies import Policy
+from chronograd.units import dollars, seconds, signed, whole_percent
+from chronograd.words import how_many
+
+RUNS, RESTARTS, WAITS = "runs", "restarts", "waits"
+COLORS = {RUNS: "sky", RESTARTS: "vermilion", WAITS: "grey"}
+MAX_LANES = 20
+_MAX_ROWS = 40
+
+
+@dataclass(frozen=True)
+class Likely:
+    """The mean over draws, and their 80 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, draws: Sequence[float]) -> Likely:
+        low, high = np.quantile(draws, INTERVAL)
+        return cls(float(np.mean(draws)), float(low), float(high))
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """A policy on the workload. `completion` is the time from arrival to end; `faster` the first policy's mean over this one's.
+
+    Attributes:
+        missed: deadlines. gpu_hours: held by jobs.
+    """
+
+    policy: str
+    title: str
+    completion_s: Likely
+    completion_p50_s: Likely
+    completion_p95_s: Likely
+    waiting_s: Likely
+    makespan_s: Likely
+    utilization: Likely
+    restarts: Likely
+    missed: Likely
+    cost_usd: Likely | None = field(default=None, metadata=IF_KNOWN)
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """A job under the first policy."""
+
+    name: str
+    arrival_s: float
+    requested: int
+    end_s: Likely
+    waiting_s: Likely
+    gpu_hours: Likely
+    in_time: float | None = field(default=None, metadata=IF_KNOWN)
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What another cluster or workload changes under the first policy: differences, draw by draw."""
+
+    what: str
+    completion_s: Likely
+    makespan_s: Likely
+
+
+@dataclass(frozen=True)
+class SchedulePlan:
+    """The result of `schedule`; the first policy is the one that the user named first."""
+
+    gpus: int
+    device: str
+    jobs: list[JobResult]
+    policies: list[PolicyResult]
+    changes: list[WhatIf]
+    draws: int
+
+
+def schedule_answer(
+    jobs: Sequence[ScheduledJob],
+    pool: Pool,
+    policies: Sequence[Policy],
+    conditions: Conditions,
+    *,
+    draws: int = 20,
+    seed: int = 0,
+    assumed: Sequence[str] = (),
+) -> Answer[SchedulePlan]:
+    """Return the answer for a workload.
+
+    Args:
+        draws: simulations of each policy, with the same true work and speed of each job for all policies.
+        assumed: sentences on jobs and speeds.
+    Raises: InputError, as `simulate`.
+    """
+
+    def drawn(on: Pool, own: Sequence[ScheduledJob], policy: Policy) -> list[Timetable]:
+        return [simulate(own, on, policy, conditions, np.random.default_rng([seed, n])) for n in range(draws)]
+
+    schedules = {policy.name: drawn(pool, jobs, policy) for policy in policies}
+    first = policies[0]
+    result = SchedulePlan(
+        pool.gpus,
+        pool.title,
+        _job_results(schedules[first.name]),
+        [_policy_result(policy, schedules[policy.name], pool.usd_per_hour) for policy in policies],
+        _changes(jobs, pool, schedules[first.name], lambda on, own: drawn(on, own, first)),
+        draws,
+    )
+    expected = simulate(jobs, pool, first, conditions)
+    sections = [
+        _policies_section(result, schedules, [_assumptions(conditions, draws), *assumed]),
+        _jobs_section(result, first, expected),
+        _changes_section(result, first),
+    ]
+    return Answer(
+        f"{how_many(len(jobs), 'jobs')} on {pool.gpus} × {pool.title}",
+        sections=sections,
+        result=result,
+        notes=[
+            "Not included: the time to load data to another node, other users, and sizes that do not fit on whole nodes."
+        ],
+    )
+
+
+def _assumptions(conditions: Conditions, draws: int) -> str:
+    regular = (
+        f" Fair shares, Optimus and Pollux decide every {seconds(conditions.interval_s)}."
+        if conditions.interval_s
+        else ""
+    )
+    return (
+        f"Assumed: a job keeps its batch when it is resized, which pauses it for {seconds(conditions.resize_s)}; intervals are those of "
+        f"{how_many(draws, 'draws')} of work and speed from their predictions.{regular}"
+    )
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def _policy_result(policy: Policy, schedules: Sequence[Timetable], usd_per_hour: float | None) -> PolicyResult:
+    def over(value: Callable[[Timetable], float]) -> Likely:
+        return Likely.of([value(one) for one in schedules])
+
+    price = None if usd_per_hour is None else usd_per_hour / 3600
+    return PolicyResult(
+        policy.name,
+        policy.title,
+        over(lambda s: float(s.completion_s.mean())),
+        over(lambda s: float(np.median(s.completion_s))),
+        over(lambda s: float(np.quantile(s.completion_s, 0.95))),
+        over(lambda s: float(s.waiting_s.mean())),
+        over(lambda s: s.makespan_s),
+        over(lambda s: s.utilization),
+        over(lambda s: float(s.restarts.sum())),
+        over(lambda s: float(s.missed)),
+        None if price is None else over(lambda s: price * s.capacity_s),
+    )
+
+
+def _job_results(schedules: Sequence[Timetable]) -> list[JobResult]:
+    found = []
+    for i, job in enumerate(schedules[0].jobs):
+        ends = [float(s.ended_s[i]) for s in schedules]
+        found.append(
+            JobResult(
+                job.name,
+                job.arrival_s,
+                job.requested.workers,
+                Likely.of(ends),
+                Likely.of([float(s.waiting_s[i]) for s in schedules]),
+                Likely.of([float(s.gpu_s[i]) / 3600 for s in schedules]),
+                None if job.deadline_s is None else float(np.mean(np.array(ends) <= job.deadline_s)),
+            )
+        )
+    return found
+
+
+def _changes(
+    jobs: Sequence[ScheduledJob],
+    pool: Pool,
+    now: Sequence[Timetable],
+    drawn: Callable[[Pool, Sequence[ScheduledJob]], list[Timetable]],
+) -> list[WhatIf]:
+    """Return the effect of one more node, and of the jobs without the one that holds the cluster longest."""
+    node = pool.gpus_per_node
+    more = drawn(replace(pool, gpus=pool.gpus + node), jobs)
+    found = [_change(f"{how_many(node, 'GPUs')} more", now, more, list(range(len(jobs))))]
+    if len(jobs) > 1:
+        largest = int(np.argmax(np.mean([s.gpu_s for s in now], axis=0)))
+        rest = [i for i in range(len(jobs)) if i != largest]
+        # Without draws for this job, the others would get other numbers: it stays, with almost no work.
+        tiny = replace(jobs[largest], work=1e-6 * jobs[largest].work)
+        without = drawn(pool, [tiny if i == largest else job for i, job in enumerate(jobs)])
+        found.append(_change(f"without {jobs[largest].name}", now, without, rest))
+    return found
+
+
+def _change(what: str, now: Sequence[Timetable], then: Sequence[Timetable], kept: Sequence[int]) -> WhatIf:
+    pairs = list(zip(then, now, strict=True))
+    return WhatIf(
+        what,
+        Likely.of([float((a.completion_s[kept] - b.completion_s[kept]).mean()) for a, b in pairs]),
+        Likely.of([float(a.ended_s[kept].max() - b.ended_s[kept].max()) for a, b in pairs]),
+    )
+
+
+# -- sections --------------------------------------------------------------------------------------
+
+
+def _policies_section(
+    result: SchedulePlan, schedules: Mapping[str, Sequence[Timetable]], assumed: Sequence[str]
+) -> Section:
+    rows = result.policies
+    columns = [
+        Column("policy", "policy"),
+        Column("completion", lambda r: _range(r.completion_s, seconds), format=str),
+        Column("median", lambda r: r.completion_p50_s.value, "s"),
+        Column("95 %", lambda r: r.completion_p95_s.value, "s"),
+        Column("waiting", lambda r: r.waiting_s.value, "s"),
+        Column("makespan", lambda r: _range(r.makespan_s, seconds), format=str),
+        Column("in use", lambda r: whole_percent(r.utilization.value), format=str),
+        Column("restarts", lambda r: r.restarts.value, format=".0f"),
+        Column("late", lambda r: r.missed.value, format=".1f"),
+        Column("cost", lambda r: r.cost_usd and dollars(r.cost_usd.value), format=str),
+    ]
+    if not any(job.in_time is not None for job in result.jobs):
+        columns = [column for column in columns if column.name != "late"]
+    return Section(
+        title="Policies",
+        takeaway=_verdict(rows, schedules),
+        lines=assumed,
+        table=Table.of(
+            rows,
+            columns,
+            [
+                "completion: mean time from arrival to end, with the 80 % interval",
+                "in use: share of GPU time that jobs hold",
+            ],
+            drop=["median", "restarts"],
+        ).without_empty_columns(),
+    )
+
+
+def _verdict(rows: Sequence[PolicyResult], schedules: Mapping[str, Sequence[Timetable]]) -> str:
+    """Return which policy ends jobs soonest on average, and whether the draws support that."""
+    best = min(rows, key=lambda r: r.completion_s.value)
+    means = {name: np.array([s.completion_s.mean() for s in own]) for name, own in schedules.items()}
+    others = [r for r in rows if r is not best]
+    if not others:
+        return f"A job is done {_range(best.completion_s, seconds)} after its arrival on average."
+    second = min(others, key=lambda r: r.completion_s.value)
+    ratio = means[second.policy] / means[best.policy]
+    low, high = np.quantile(ratio, INTERVAL)
+    start = f"{best.policy} ends jobs soonest, {seconds(best.completion_s.value)} after their arrival on average"
+    if low <= 1:
+        return f"{start}; that {second.policy} is slower is not certain ({low:.2f} to {high:.2f} times its time)."
+    return f"{start}; {second.policy} takes {np.mean(ratio):.2f} times as long ({low:.2f} to {high:.2f})."
+
+
+def _jobs_section(result: SchedulePlan, policy: Policy, expected: Timetable) -> Section:
+    last = max(result.jobs, key=lambda job: job.end_s.value)
+    late = [job for job in result.jobs if job.in_time is not None and job.in_time < 0.5]
+    more = f" {how_many(len(late), 'jobs')} will probably miss the deadline." if late else ""
+    return Section(
+        title=f"Jobs under {policy.name}: {policy.title}",
+        takeaway=f"The last job, {last.name}, ends after {_range(last.end_s, seconds)}.{more}",
+        figure=Figure([timeline(expected)]),
+        caption="Expected schedule, without errors of predictions; a number is that of GPUs.",
+        table=Table.of(
+            result.jobs[:_MAX_ROWS],
+            (
+                Column("job", "name"),
+                Column("arrives", "arrival_s", "s"),
+                Column("requested", "requested", format="d"),
+                Column("ends", lambda j: _range(j.end_s, seconds), format=str),
+                Column("waits", lambda j: j.waiting_s.value, "s"),
+                Column("GPU-hours", lambda j: j.gpu_hours.value, format=".3g"),
+                Column("in time", lambda j: None if j.in_time is None else whole_percent(j.in_time), format=str),
+            ),
+            [f"and {len(result.jobs) - _MAX_ROWS} more: --json has all"] if len(result.jobs) > _MAX_ROWS else [],
+            drop=["requested"],
+        ).without_empty_columns(),
+    )
+
+
+def _changes_section(result: SchedulePlan, policy: Policy) -> Section:
+    more = result.changes[0]
+    return Section(
+        title="What a change would bring",
+        takeaway=f"With {more.what}, mean completion changes by {_signed(more.completion_s)} under {policy.name}.",
+        table=Table.of(
+            result.changes,
+            (
+                Column("change", "what"),
+                Column("mean completion", lambda c: _signed(c.completion_s), format=str),
+                Column("end of the last job", lambda c: _signed(c.makespan_s), format=str),
+            ),
+        ),
+    )
+
+
+def timeline(schedule: Timetable) -> Lanes:
+    """Return the first jobs as lanes, in hours or minutes: waiting, running with a number of GPUs, restarting."""
+    shown = range(min(MAX_LANES, len(schedule.jobs)))
+    end = max(float(schedule.ended_s[i]) for i in shown)
+    unit, scale = ("h", 3600.0) if end >= 7200 else ("min", 60.0) if end >= 120 else ("s", 1.0)
+    spans = []
+    for i in shown:
+        at = schedule.jobs[i].arrival_s
+        stays = sorted((stay for stay in schedule.stays if stay.index == i), key=lambda stay: stay.start_s)
+        for stay in stays:
+            if stay.start_s > at:
+                spans.append(Span(i, WAITS, at / scale, stay.start_s / scale))
+            part = RESTARTS if stay.is_paused else RUNS
+            note = "" if stay.is_paused else str(stay.size.workers)
+            spans.append(Span(i, part, stay.start_s / scale, stay.end_s / scale, note))
+            at = stay.end_s
+    return Lanes(f"time, {unit}", [schedule.jobs[i].name for i in shown], spans, [], [], COLORS)
+
+
+def _range(value: Likely, form: Callable[[float], str]) -> str:
+    if value.low == value.high:
+        return form(value.value)
+    return f"{form(value.value)} ({form(value.low)} … {form(value.high)})"
+
+
+def _signed(value: Likely) -> str:
+    def form(amount: float) -> str:
+        return signed(f"{'-' if amount < 0 else '+'}{seconds(abs(amount))}")
+
+    return _range(value, form)

@@ -1,0 +1,330 @@
+"""A cluster's day, event by event: jobs arrive, get workers, are resized at a cost, fail, and end.
+
+A policy sees predictions; the simulation follows the true work and speed. `draw` chooses them once for each job from the
+intervals of its predictions. The pace of a job is known as soon as it has run. The predicted work approaches the true work in
+proportion to the progress, because a forecast from half a run has half the error of one before it (our assumption).
+
+A job is resized at a checkpoint: it stops for `resize_s`, and keeps what it has done. After a failure it returns to its last
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.schedule.jobs import NOTHING, Allocation, Free, JobState, Moment, Pool, ScheduledJob, Sizes
+from chronograd.schedule.policies import Policy
+from chronograd.words import how_many
+
+_ROUNDING = 1e-9  # of the work
+_LEAST_LEFT = 0.01  # of the predicted work: what is predicted to be left of a job that has exceeded its prediction
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The costs and risks of a cluster.
+
+    Attributes:
+        resize_s: pause when a job that has run gets another size. interval_s: between decisions of policies that decide regularly;
+            with 0 they decide at events.
+        mtbf_s: mean time between failures of one GPU; infinite without failures. checkpoint_s: of running between checkpoints.
+        slow_share: probability that a job is a straggler. slow_factor: of its speed.
+        reclaim_s: mean time until a spot node is reclaimed; infinite without spot nodes. outage_s: until it is back.
+    """
+
+    resize_s: float = 30.0
+    interval_s: float = 600.0
+    mtbf_s: float = math.inf
+    checkpoint_s: float = 600.0
+    slow_share: float = 0.0
+    slow_factor: float = 0.5
+    reclaim_s: float = math.inf
+    outage_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name in ("mtbf_s", "checkpoint_s", "reclaim_s", "slow_factor", "outage_s"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name):g}", "give a number above 0")
+        if not (self.resize_s >= 0 and self.interval_s >= 0 and 0 <= self.slow_share <= 1):
+            raise InputError(
+                f"a resize of {self.resize_s:g} s, an interval of {self.interval_s:g} s, {self.slow_share:g} of jobs slow",
+                "give times of at least 0, and a share from 0 to 1",
+            )
+
+
+def usual_interval_s(jobs: Sequence[ScheduledJob]) -> float:
+    """Return a tenth of the mean time of a job at its requested size, at most the ten minutes of Optimus."""
+    mean_s = float(np.mean([job.work / job.speed(job.requested) for job in jobs]))
+    return min(Conditions.interval_s, mean_s / 10)
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A job at one size for a while; `is_paused` while it restarts."""
+
+    index: int
+    start_s: float
+    end_s: float
+    size: Allocation
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Timetable:
+    """What happened to each job, in the order of the jobs that were given.
+
+    Attributes:
+        ended_s: seconds. gpu_s: GPU-seconds that each job held. running_s: time with at least one GPU, pauses included.
+        restarts, failures: of each job.
+        capacity_s: GPU-seconds that the cluster had until the last job ended.
+    """
+
+    jobs: Sequence[ScheduledJob]
+    ended_s: np.ndarray
+    gpu_s: np.ndarray
+    running_s: np.ndarray
+    restarts: np.ndarray
+    failures: np.ndarray
+    capacity_s: float
+    stays: list[Stay]
+
+    @property
+    def arrived_s(self) -> np.ndarray:
+        return np.array([job.arrival_s for job in self.jobs])
+
+    @property
+    def completion_s(self) -> np.ndarray:
+        """Return the time from arrival to end of each job."""
+        return np.asarray(self.ended_s - self.arrived_s)
+
+    @property
+    def waiting_s(self) -> np.ndarray:
+        """Return the time without a GPU of each job."""
+        return np.asarray(self.completion_s - self.running_s)
+
+    @property
+    def makespan_s(self) -> float:
+        return float(self.ended_s.max() - self.arrived_s.min())
+
+    @property
+    def utilization(self) -> float:
+        return float(self.gpu_s.sum() / self.capacity_s)
+
+    @property
+    def missed(self) -> int:
+        """Return the number of deadlines that were missed."""
+        return sum(j.deadline_s is not None and e > j.deadline_s for j, e in zip(self.jobs, self.ended_s, strict=True))
+
+
+@dataclass
+class _Active(JobState):
+    """A job with what only the simulation knows: its true work, and `rate` in samples per second at its present size.
+
+    It has done `base` at `base_s`, from which it runs: after a start, a resize or a failure. It is paused until then.
+    """
+
+    work: float = 0.0
+    true_pace: float = 1.0
+    rate: float = 0.0
+    done: float = 0.0
+    base: float = 0.0
+    base_s: float = 0.0
+    since_s: float = 0.0
+    fails_s: float = math.inf
+
+    def ends_s(self, now: float) -> float:
+        return max(now, self.base_s) + (self.work - self.done) / self.rate if self.rate > 0 else math.inf
+
+    def is_done(self) -> bool:
+        return self.done >= self.work * (1 - _ROUNDING)
+
+
+def simulate(
+    jobs: Sequence[ScheduledJob],
+    pool: Pool,
+    policy: Policy,
+    conditions: Conditions | None = None,
+    draw: np.random.Generator | None = None,
+) -> Timetable:
+    """Return the schedule of jobs under a policy.
+
+    Args:
+        draw: chooses the true work and speed of each job, failures and stragglers; None for the predicted values and no failure.
+    Raises: InputError without a job, or if one cannot fit.
+    """
+    if not jobs:
+        raise InputError("no job to schedule", "give one or more")
+    for job in jobs:
+        if not (Free(pool).take(job.requested) and Free(pool).take(job.smallest)):
+            wanted = f"{how_many(job.requested.workers, 'workers')} and {how_many(job.requested.servers, 'servers')}"
+            raise InputError(
+                f"{job.name} requests {wanted}, more than there are", "request fewer, or give a larger cluster"
+            )
+    return _Simulation(jobs, pool, policy, conditions or Conditions(), draw).run()
+
+
+class _Simulation:
+    def __init__(
+        self,
+        jobs: Sequence[ScheduledJob],
+        pool: Pool,
+        policy: Policy,
+        conditions: Conditions,
+        draw: np.random.Generator | None,
+    ) -> None:
+        self.jobs, self.pool, self.policy, self.conditions, self.draw = jobs, pool, policy, conditions, draw
+        count = len(jobs)
+        self.ended_s, self.gpu_s, self.running_s = np.zeros(count), np.zeros(count), np.zeros(count)
+        self.restarts, self.failures = np.zeros(count, int), np.zeros(count, int)
+        self.factors = self._factors()
+        self.now = min(job.arrival_s for job in jobs)
+        self.capacity_s = 0.0
+        self.active: dict[int, _Active] = {}
+        self.stays: list[Stay] = []
+        self.back_s: list[float] = []  # when each reclaimed node is back
+        self.reclaim_s = self.now + self._wait(conditions.reclaim_s, pool.gpus // pool.gpus_per_node)
+
+    def run(self) -> Timetable:
+        coming = deque(sorted(range(len(self.jobs)), key=lambda i: self.jobs[i].arrival_s))
+        regular = self.conditions.interval_s if self.policy.decides != "events" else 0.0
+        at_events = self.policy.decides != "interval" or not regular
+        first = self.now
+        tick = first if regular else math.inf
+        while coming or self.active:
+            arrival = self.jobs[coming[0]].arrival_s if coming else math.inf
+            if regular and not self.active:  # nothing happens before the next arrival
+                tick = max(tick, first + regular * math.ceil((arrival - first) / regular))
+            self._advance(min(arrival, tick, self._next()))
+            has_changed = self._finish()
+            self._fail()
+            has_nodes = self._change_nodes()
+            while coming and self.jobs[coming[0]].arrival_s <= self.now:
+                self._arrive(coming.popleft())
+                has_changed = True
+            if self.now >= tick or has_nodes or (has_changed and at_events):
+                self._decide()
+            if self.now >= tick:
+                tick += regular
+        held = (self.ended_s, self.gpu_s, self.running_s, self.restarts, self.failures)
+        return Timetable(self.jobs, *held, self.capacity_s, self.stays)
+
+    # -- chance --
+
+    def _factors(self) -> np.ndarray:
+        """Return true over predicted work and speed, shape (num_jobs, 2)."""
+        sigmas = np.array([(job.work_sigma, job.speed_sigma) for job in self.jobs])
+        if self.draw is None:
+            return np.ones_like(sigmas)
+        factors = np.exp(self.draw.standard_normal(sigmas.shape) * sigmas)
+        factors[self.draw.random(len(sigmas)) < self.conditions.slow_share, 1] *= self.conditions.slow_factor
+        return np.asarray(factors)
+
+    def _wait(self, mean_s: float, count: int) -> float:
+        """Return the time until the first of `count` parts fails."""
+        return (
+            math.inf if self.draw is None or math.isinf(mean_s) or not count else self.draw.exponential(mean_s / count)
+        )
+
+    # -- time --
+
+    def _next(self) -> float:
+        """Return when the next job ends or fails, or a node goes or comes back."""
+        own = (min(one.ends_s(self.now), one.fails_s) for one in self.active.values() if one.rate)
+        return min(min(own, default=math.inf), self.reclaim_s, self.back_s[0] if self.back_s else math.inf)
+
+    def _advance(self, then: float) -> None:
+        passed = then - self.now
+        self.capacity_s += passed * self._present().gpus if self._num_nodes() else 0.0
+        for one in self.active.values():
+            if one.size != NOTHING:
+                gpus, _ = self.pool.places(one.size)
+                one.attained += gpus * passed
+                self.running_s[one.index] += passed
+                one.done += one.rate * max(0.0, then - max(self.now, one.base_s))
+        self.now = then
+
+    def _arrive(self, index: int) -> None:
+        job, (work, pace) = self.jobs[index], self.factors[index]
+        self.active[index] = _Active(index, job, job.work, work=job.work * work, true_pace=pace)
+
+    def _finish(self) -> bool:
+        ended = [one for one in self.active.values() if one.is_done()]
+        for one in ended:
+            self._close(one)
+            self.ended_s[one.index], self.gpu_s[one.index] = self.now, one.attained
+            self.restarts[one.index] = one.restarts
+            del self.active[one.index]
+        return bool(ended)
+
+    def _fail(self) -> None:
+        """Return failed jobs to their last checkpoint."""
+        for one in self.active.values():
+            if one.fails_s <= self.now:
+                ran = max(0.0, self.now - one.base_s)
+                one.done = one.base + one.rate * (ran - ran % self.conditions.checkpoint_s)
+                self.failures[one.index] += 1
+                self._close(one)
+                self._begin(one, self.conditions.resize_s)
+
+    # -- the cluster --
+
+    def _num_nodes(self) -> int:
+        return self.pool.gpus // self.pool.gpus_per_node - len(self.back_s)
+
+    def _present(self) -> Pool:
+        """Return the cluster without reclaimed nodes."""
+        return replace(self.pool, gpus=self.pool.gpus - len(self.back_s) * self.pool.gpus_per_node)
+
+    def _change_nodes(self) -> bool:
+        """Take a reclaimed node away, and bring back those whose outage is over; return whether anything changed."""
+        before = len(self.back_s), self.reclaim_s
+        while self.back_s and self.back_s[0] <= self.now:
+            heappop(self.back_s)
+        if self.reclaim_s <= self.now:
+            heappush(self.back_s, self.now + self.conditions.outage_s)
+        if before == (len(self.back_s), self.reclaim_s):
+            return False
+        self.reclaim_s = self.now + self._wait(self.conditions.reclaim_s, self._num_nodes())
+        return True
+
+    def _decide(self) -> None:
+        for one in self.active.values():
+            one.pace = one.true_pace if one.started_s is not None else 1.0
+            predicted = one.work * (one.job.work / one.work) ** (1 - one.done / one.work)
+            one.left = max(predicted - one.done, _LEAST_LEFT * one.job.work)
+        sizes = Sizes()
+        if self.active and self._num_nodes():
+            sizes = self.policy.allocate(
+                Moment(list(self.active.values()), self._present(), self.now, self.conditions.resize_s)
+            )
+        for one in self.active.values():
+            size = sizes.get(one.index, NOTHING)
+            if size != one.size:
+                self._close(one)
+                one.size = size
+                self._begin(one, self.conditions.resize_s if one.started_s is not None else 0.0)
+
+    def _begin(self, one: _Active, pause_s: float) -> None:
+        """Let a job run at its present size after a pause."""
+        one.base, one.base_s, one.since_s = one.done, self.now + pause_s, self.now
+        one.rate = one.true_pace * one.job.speed(one.size, self.policy.adapts_batch)
+        if one.size != NOTHING:
+            one.restarts += one.started_s is not None
+            one.started_s = self.now if one.started_s is None else one.started_s
+        one.fails_s = one.base_s + self._wait(self.conditions.mtbf_s, one.size.workers)
+
+    def _close(self, one: _Active) -> None:
+        """Note how a job spent the time at its present size."""
+        if one.size == NOTHING:
+            return
+        ready = min(max(one.base_s, one.since_s), self.now)
+        for start, end, is_paused in ((one.since_s, ready, True), (ready, self.now, False)):
+            if end > start:
+                self.stays.append(Stay(one.index, start, end, one.size, is_paused))

@@ -1,0 +1,226 @@
+"""Jobs as a scheduler sees them: the work until they are done, and how fast each size does it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.predict.batch_size import steps_factor
+from chronograd.predict.speed import SpeedModel
+from chronograd.words import how_many
+
+
+class Allocation(NamedTuple):
+    """The tasks of a job: `workers` compute gradients, `servers` hold parameters (0 with an all-reduce)."""
+
+    workers: int
+    servers: int = 0
+
+
+NOTHING = Allocation(0)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The resources that all jobs share.
+
+    Attributes:
+        gpus: one for each worker. slots: places for parameter servers, on CPUs.
+        is_shared: servers take the same places as workers, as on a cluster of CPUs; then `slots` is 0.
+        gpus_per_node: that are lost together. title: of a GPU. usd_per_hour: of one GPU; None if unknown.
+    """
+
+    gpus: int
+    slots: int = 0
+    is_shared: bool = False
+    gpus_per_node: int = 1
+    title: str = "GPU"
+    usd_per_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.gpus > 0 and self.slots >= 0 and 0 < self.gpus_per_node <= self.gpus):
+            raise InputError(
+                f"a cluster of {self.gpus} GPUs in nodes of {self.gpus_per_node}",
+                "give at least 1 GPU, and no larger node",
+            )
+
+    def places(self, allocation: Allocation) -> tuple[int, int]:
+        """Return the GPUs (or shared places) and the slots that an allocation takes."""
+        if self.is_shared:
+            return allocation.workers + allocation.servers, 0
+        return allocation.workers, allocation.servers
+
+    def share(self, allocation: Allocation) -> float:
+        """Return the share of the resource of which the allocation takes most: its dominant share."""
+        gpus, slots = self.places(allocation)
+        return max(gpus / self.gpus, slots / self.slots if slots else 0.0)
+
+
+class Free:
+    """Resources that are still free while a policy hands them out."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool, self.gpus, self.slots = pool, pool.gpus, pool.slots
+
+    def take(self, wanted: Allocation) -> bool:
+        """Take the resources of an allocation; return False and take nothing if they do not fit."""
+        gpus, slots = self.pool.places(wanted)
+        if gpus > self.gpus or slots > self.slots:
+            return False
+        self.gpus, self.slots = self.gpus - gpus, self.slots - slots
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduledJob:
+    """A job that arrives at a cluster.
+
+    Attributes:
+        arrival_s: when the job is submitted. work: samples until it is done, at its own batch.
+        samples_per_s: by workers (the first index, 0 has speed 0) and servers (the second).
+        requested: its size under policies that do not resize.
+        goodput: by workers, with the best batch of each size. A sample counts as much as one at the job's own batch. Empty if
+            the job cannot change its batch.
+        work_sigma, speed_sigma: standard deviations of the logarithm of predicted work and speed.
+        deadline_s: when it should be done; None without one.
+    """
+
+    name: str
+    arrival_s: float
+    work: float
+    samples_per_s: Sequence[Sequence[float]]
+    requested: Allocation
+    goodput: Sequence[float] = ()
+    work_sigma: float = 0.0
+    speed_sigma: float = 0.0
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        size = self.requested
+        if not (0 <= self.arrival_s < math.inf and 0 < self.work < math.inf):
+            raise InputError(
+                f"{self.name} arrives after {self.arrival_s:g} s with {self.work:g} samples", "give numbers above 0"
+            )
+        if not (0 < size.workers <= self.most_workers and 0 <= size.servers <= self.most_servers):
+            raise InputError(
+                f"{self.name} requests {how_many(size.workers, 'workers')} and {how_many(size.servers, 'servers')}",
+                f"its speed is known for 1 to {self.most_workers} and up to {self.most_servers}",
+            )
+        if not self.speed(size) > 0:
+            raise InputError(f"{self.name} makes no progress at its requested size", "give a speed above 0")
+
+    @property
+    def most_workers(self) -> int:
+        return len(self.samples_per_s) - 1
+
+    @property
+    def most_servers(self) -> int:
+        return len(self.samples_per_s[0]) - 1
+
+    @property
+    def smallest(self) -> Allocation:
+        """Return one worker, and one server if the job has servers."""
+        return Allocation(1, min(1, self.most_servers))
+
+    def speed(self, size: Allocation, adapts_batch: bool = False) -> float:
+        """Return samples per second, at the job's own batch or (`adapts_batch`) as much progress with the best."""
+        if adapts_batch and self.goodput:
+            return self.goodput[size.workers]
+        return self.samples_per_s[size.workers][size.servers]
+
+    @classmethod
+    def of_model(
+        cls,
+        name: str,
+        arrival_s: float,
+        steps: float,
+        model: SpeedModel,
+        requested: Allocation,
+        most: Allocation,
+        **other: Any,
+    ) -> ScheduledJob:
+        """Return a job whose speed follows Optimus' model; a step is its unit of work.
+
+        Args:
+            most: the largest number of workers and servers. other: as in the attributes.
+        """
+        workers, servers = np.arange(1, most.workers + 1), np.arange(1, most.servers + 1)
+        if model.mode == "all-reduce":
+            speeds = [[0.0], *([float(f)] for f in np.atleast_1d(model.steps_per_s(workers)))]
+        else:
+            table = model.steps_per_s(workers[:, None], servers[None, :])
+            speeds = [[0.0] * (most.servers + 1), *([0.0, *row] for row in table.tolist())]
+        return cls(name, arrival_s, steps, speeds, requested, **other)
+
+
+def best_goodput(samples_per_s: Sequence[dict[int, float]], batch: int, noise_scale: float) -> list[float]:
+    """Return the goodput by workers: the largest product of throughput and statistical efficiency among the batches.
+
+    Args:
+        samples_per_s: for 1, 2, ... workers, the throughput by global batch.
+        batch: the job's own, at which a sample counts 1. noise_scale: in samples.
+
+    Source: Qiao et al., Pollux, OSDI 2021, sections 3.1 and 3.3. Its efficiency equals the ratio of samples to a target of
+    McCandlish et al.
+
+    >>> best_goodput([{100: 10.0, 200: 14.0}], batch=100, noise_scale=100)
+    [0.0, 10.0]
+    """
+    found = [0.0]
+    for by_batch in samples_per_s:
+        found.append(max(rate * batch / (b * steps_factor(b, batch, noise_scale)) for b, rate in by_batch.items()))
+    return found
+
+
+@dataclass
+class JobState:
+    """A job that has arrived and is not done, as a policy sees it.
+
+    Attributes:
+        left: predicted samples until it is done. pace: measured over predicted speed; 1 before it has run.
+        size: its present tasks. attained: GPU-seconds so far. restarts: changes of its size.
+    """
+
+    index: int
+    job: ScheduledJob
+    left: float
+    pace: float = 1.0
+    size: Allocation = NOTHING
+    attained: float = 0.0
+    restarts: int = 0
+    started_s: float | None = None
+
+    def seconds(self, size: Allocation) -> float:
+        """Return the predicted time until it is done, at a size."""
+        speed = self.pace * self.job.speed(size)
+        return self.left / speed if speed > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a policy is given: the jobs in the order of their arrival, the cluster, and the time."""
+
+    jobs: Sequence[JobState]
+    pool: Pool
+    now_s: float
+    resize_s: float = 0.0
+
+
+Sizes = dict[int, Allocation]
+"""The size of each job by its index; a job that is not there waits."""
+
+
+def pack(ordered: Sequence[JobState], pool: Pool, in_order: bool = False) -> Sizes:
+    """Give jobs their requested size, the first ones first. `in_order`: nobody starts before an earlier job."""
+    free, sizes = Free(pool), Sizes()
+    for state in ordered:
+        if free.take(state.job.requested):
+            sizes[state.index] = state.job.requested
+        elif in_order:
+            break
+    return sizes

@@ -1,0 +1,96 @@
+"""A job for the scheduler from what Chronograd predicts: its speed by size, its goodput, and the work until it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.hardware.catalog import Device
+from chronograd.job import Job, changed, with_ranks
+from chronograd.plan.effort import Effort, OutOfReach, Unknown
+from chronograd.plan.settings import evaluate
+from chronograd.predict.speed import NUM_COEFFICIENTS, SpeedModel
+from chronograd.schedule.jobs import Allocation, Pool, ScheduledJob, best_goodput
+from chronograd.schedule.workload import JobLine
+from chronograd.trace import Trace
+
+MOST_ACCUMULATION = 64
+# Batches that a job which adapts its batch may use, times its own.
+ADAPTED = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device, pool: Pool) -> ScheduledJob:
+    """Return the job of a line of a workload.
+
+    Its global batch is fixed. A size whose batch does not fit into memory accumulates gradients over several parts.
+
+    Args:
+        effort: the work until its target, of `effort_of`.
+    Raises: InputError if the work is unknown, or not one sample fits.
+    """
+    if isinstance(effort, Unknown | OutOfReach):
+        raise InputError(f"{line.name}: {effort.reason}", "state the column epochs")
+    batch = job.training.batch
+    most = min(pool.gpus, batch)
+    rates, sigma = throughputs(trace, job, device, most)
+    goodput: Sequence[float] = ()
+    if line.noise_scale is not None:
+        by_batch = {int(times * batch): () for times in ADAPTED if times * batch >= most}
+        tables = {b: throughputs(trace, changed(job, [f"training.batch={b}"]), device, most)[0] for b in by_batch}
+        goodput = best_goodput(
+            [{b: rates[w] for b, rates in tables.items()} for w in range(most)], batch, line.noise_scale
+        )
+    return ScheduledJob(
+        line.name,
+        line.arrival_s,
+        effort.samples,
+        [[0.0], *([float(rate)] for rate in rates)],
+        Allocation(line.gpus),
+        goodput,
+        work_sigma=effort.sigma_log,
+        speed_sigma=sigma,
+        deadline_s=line.deadline_s,
+    )
+
+
+def of_coefficients(line: JobLine, pool: Pool) -> ScheduledJob:
+    """Return the job of a line with the coefficients of Optimus' speed model. Raises InputError."""
+    is_asynchronous = len(line.coefficients) == NUM_COEFFICIENTS["asynchronous"]
+    model = SpeedModel("asynchronous" if is_asynchronous else "synchronous", line.coefficients, line.batch)
+    assert line.steps is not None
+    most = Allocation(pool.gpus, max(1, pool.slots))
+    size = Allocation(line.gpus, line.servers)
+    return ScheduledJob.of_model(line.name, line.arrival_s, line.steps, model, size, most, deadline_s=line.deadline_s)
+
+
+def throughputs(trace: Trace, job: Job, device: Device, most: int) -> tuple[np.ndarray, float]:
+    """Return samples per second on 1 to `most` devices at the job's global batch, shape (most,), and the largest standard
+    deviation of their logarithm.
+
+    Raises: InputError if not one sample fits into the device's memory.
+    """
+    counts = list(range(1, most + 1))
+    per_rank = {n: -(-job.training.batch // n) for n in counts}
+    found, sigma, accumulation = np.full(most, np.nan), 0.0, job.training.accumulation
+    base = with_ranks(changed(job, [f"cluster.device={device.name}", f"cluster.count={most}"]))
+    while np.isnan(found).any() and accumulation <= MOST_ACCUMULATION:
+        parts = changed(base, [f"training.accumulation={accumulation}"]) if accumulation > 1 else base
+        table = evaluate(trace, parts, [device], counts, sorted(set(per_rank.values())))
+        for n, rank_batch, fits, step_s, spread in zip(
+            table["count"],
+            table["batch_per_rank"],
+            table["fits"],
+            table["step_time_s"],
+            table["sigma_log"],
+            strict=True,
+        ):
+            if per_rank[n] == rank_batch and fits and np.isnan(found[n - 1]):
+                found[n - 1], sigma = job.training.batch / step_s, max(sigma, float(spread))
+        accumulation *= 2
+    if np.isnan(found).any():
+        raise InputError(
+            f"{trace.network} with batch {job.training.batch} does not fit on {device.title}", "give a smaller batch"
+        )
+    return found, sigma

@@ -1,0 +1,164 @@
+"""`schedule`: many jobs on one cluster, under several policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from chronograd.errors import InputError
+from chronograd.verbs.kinds import DURATION, SHARE, ListKind, complete_devices
+from chronograd.verbs.request import Request, Spelling
+from chronograd.verbs.screen import waiting
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+    from chronograd.schedule.answer import SchedulePlan
+    from chronograd.schedule.jobs import Pool, ScheduledJob
+    from chronograd.schedule.workload import JobLine
+
+
+def parse_policies(text: str) -> tuple[str, ...]:
+    """Return the names of policies, as in `optimus,fifo`; `all` for all. Raises ValueError."""
+    from chronograd.schedule.policies import names
+
+    found = tuple(word.strip().lower() for word in text.split(",") if word.strip())
+    unknown = [name for name in found if name not in names() and name != "all"]
+    if unknown or not found:
+        raise ValueError(f"unknown policy {(unknown or [text])[0]!r}; known: {', '.join(names())}, all")
+    return tuple(names()) if "all" in found else tuple(dict.fromkeys(found))
+
+
+POLICIES = ListKind("LIST", parse_policies, lambda _: False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleJobs(Request):
+    """Schedule many jobs on one cluster: their order, how many GPUs each gets, and when each is done.
+
+    WORKLOAD is a CSV file with columns such as name, arrival, job, data, gpus, epochs, batch, deadline, or a folder of job files.
+    With --count, jobs are drawn from it at random, and arrive as a Poisson process. Speeds are predicted for every size. Each
+    policy is simulated several times, with the work and the speed of jobs drawn from their predictions.
+    """
+
+    verb = "schedule"
+    examples = (
+        "chronograd schedule jobs.csv --on 16xv100 --policy optimus,fifo,fair",
+        "chronograd schedule jobs.csv --on 64xa100 --count 100 --gap 5min --policy all",
+    )
+
+    workload: Annotated[
+        Path, click.Path(exists=True, path_type=Path), Spelling(metavar="FILE.csv|FOLDER", is_argument=True)
+    ]
+    on: Annotated[str, Spelling(metavar="[COUNTx]DEVICE", complete=complete_devices)]
+    """GPUs of the cluster, such as 16xv100."""
+    policy: Annotated[tuple[str, ...], POLICIES, Spelling(metavar="LIST")] = ("optimus", "fifo", "fair")
+    """fair, fifo, optimus, pollux, srtf, tiresias; or all. The first one gets a timeline."""
+    slots: Annotated[int | None, click.IntRange(0)] = None
+    """Places for parameter servers; as many as GPUs by default."""
+    count: Annotated[int | None, click.IntRange(1, 100_000)] = None
+    """Draw this number of jobs from the workload, by the column weight."""
+    gap: Annotated[float, DURATION] = 600.0
+    """With --count: mean time between arrivals, such as 10min."""
+    interval: Annotated[float | None, DURATION] = None
+    """Time between the decisions of fair, optimus and pollux; by default a tenth of the mean job's time, up to 10 minutes."""
+    resize: Annotated[float, DURATION] = 30.0
+    """Pause of a job that gets another size: checkpoint and restart."""
+    mtbf: Annotated[float | None, DURATION] = None
+    """Mean time between failures of one GPU, such as 30d."""
+    slow: Annotated[float | None, SHARE] = None
+    """Share of jobs that run at half the predicted speed."""
+    reclaim: Annotated[float | None, DURATION] = None
+    """Mean time until a spot node is reclaimed, for half an hour."""
+    draws: Annotated[int, click.IntRange(2, 1000)] = 20
+    """Simulations of each policy."""
+    seed: int = 0
+
+    def answer(self) -> Answer[SchedulePlan]:
+        from chronograd.hardware import catalog, market
+        from chronograd.job import parse_on
+        from chronograd.schedule.answer import schedule_answer
+        from chronograd.schedule.jobs import Pool
+        from chronograd.schedule.policies import policy
+        from chronograd.schedule.workload import drawn, read_workload
+
+        num_gpus, name = parse_on(self.on)
+        device = catalog.device(name)
+        lines = read_workload(self.workload)
+        if self.count is not None:
+            lines = drawn(lines, self.count, self.gap, self.seed)
+        slots = num_gpus if self.slots is None else self.slots
+        price = market.price_of(device, count=num_gpus) if device.kind == "gpu" else None
+        pool = Pool(
+            num_gpus,
+            slots,
+            gpus_per_node=min(num_gpus, device.node.devices_per_node),
+            title=device.title,
+            usd_per_hour=None if price is None else float(price.usd_per_hour(num_gpus)) / num_gpus,
+        )
+        with waiting("predicting the speed of each job") as say:
+            jobs, assumed = _Reader(device, pool).jobs(lines, say)
+        with waiting("simulating"):
+            return schedule_answer(
+                jobs,
+                pool,
+                [policy(one) for one in self.policy],
+                self._conditions(jobs),
+                draws=self.draws,
+                seed=self.seed,
+                assumed=assumed,
+            )
+
+    def _conditions(self, jobs: list[ScheduledJob]) -> Any:
+        from chronograd.schedule.events import Conditions, usual_interval_s
+
+        interval_s = self.interval or usual_interval_s(jobs)
+        given = {"interval_s": interval_s, "mtbf_s": self.mtbf, "slow_share": self.slow, "reclaim_s": self.reclaim}
+        return Conditions(resize_s=self.resize, **{name: value for name, value in given.items() if value is not None})
+
+
+class _Reader:
+    """Makes jobs from lines. Lines that differ only in name and time share one prediction."""
+
+    def __init__(self, device: Any, pool: Pool) -> None:
+        self.device, self.pool = device, pool
+        self.known: dict[JobLine, ScheduledJob] = {}
+        self.assumed: dict[str, str] = {}
+
+    def jobs(self, lines: list[JobLine], say: Any) -> tuple[list[ScheduledJob], list[str]]:
+        import dataclasses
+
+        found = []
+        for line in lines:
+            kind = dataclasses.replace(line, name="", arrival_s=0.0, deadline_s=None)
+            if kind not in self.known:
+                say(line.name)
+                self.known[kind] = self._job(line)
+            own = self.known[kind]
+            found.append(dataclasses.replace(own, name=line.name, arrival_s=line.arrival_s, deadline_s=line.deadline_s))
+        return found, list(self.assumed.values())
+
+    def _job(self, line: JobLine) -> ScheduledJob:
+        from chronograd.ask import ask
+        from chronograd.data.datasets import card
+        from chronograd.data.trace_job import trace_job
+        from chronograd.plan.effort import effort_of
+        from chronograd.schedule import predicted
+
+        if not line.job:
+            return predicted.of_coefficients(line, self.pool)
+        short = {"data": line.data, "precision": line.precision, "batch": line.batch}
+        epochs = [] if line.epochs is None else [f"training.epochs={line.epochs}"]
+        asked = ask(line.job, epochs, {name: value for name, value in short.items() if value is not None})
+        if asked.job.mode == "inference":
+            raise InputError(f"{line.name} is an inference job", "schedule training jobs")
+        samples = card(asked.job.data).train_size if asked.has_data else 0
+        effort = effort_of(asked.job, samples, target=line.target, has_epochs=asked.has_epochs)
+        if asked.assumed:
+            self.assumed[line.job] = f"{line.job}: {', '.join(asked.assumed.values())}."
+        return predicted.of_job(line, asked.job, trace_job(asked.job), effort, self.device, self.pool)
+
+
+REQUESTS = (ScheduleJobs,)
