@@ -51,7 +51,7 @@ def test_a_folder_of_job_files_arrives_at_the_start(tmp_path):
         ("job,gpus\nresnet20\n", "another number of fields"),
     ],
 )
-def test_a_wrong_line_is_named(write, text, complaint):
+def test_a_wrong_line_is_reported(write, text, complaint):
     with pytest.raises(FileFormatError, match=complaint):
         read_workload(write(text))
 
@@ -122,7 +122,7 @@ def test_impossible_jobs_are_refused(write, row, complaint):
     assert complaint in f"{error.value} {error.value.hint}"
 
 
-def test_an_unknown_policy_is_named(write):
+def test_an_unknown_policy_is_reported(write):
     result = CliRunner().invoke(
         command, ["schedule", str(write(SERVERS + OPTIMUS)), "--on", "4xv100", "--policy", "lottery"]
     )

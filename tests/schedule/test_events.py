@@ -1,4 +1,4 @@
-"""What holds for every policy and workload."""
+"""Properties of every policy on random workloads."""
 
 from dataclasses import replace
 
@@ -83,7 +83,7 @@ def test_equal_draws_give_equal_schedules_and_other_draws_others(schedule_of):
     assert one.ended_s.tolist() != other.ended_s.tolist()
 
 
-def test_failures_cost_no_more_than_the_work_since_a_checkpoint_and_a_restart(schedule_of):
+def test_a_failure_costs_work_since_a_checkpoint_and_a_restart(schedule_of):
     for job in workload(2, count=8):
         plain = schedule_of([job], Pool(8, 6), Conditions(resize_s=0), np.random.default_rng(5))
         conditions = Conditions(resize_s=10, mtbf_s=2000, checkpoint_s=60)

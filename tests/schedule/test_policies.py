@@ -28,7 +28,7 @@ def ends(jobs, gpus, name, conditions=AT_EVENTS):
     [
         # A holds both GPUs until 4; then B and C run side by side.
         ("fifo", [4, 6, 7]),
-        # At 1, A needs 3 s, B 2 s, C 3 s: B runs, A does not fit beside it, C does. At 3, C needs 1 s and stays, so A does not
+        # At 1, A needs 3 s, B 2 s, C 3 s: B runs, A does not fit, C does. At 3, C needs 1 s and stays, so A does not
         # fit. A goes on at 4 with its last 6 samples.
         ("srtf", [7, 3, 4]),
         # All are in the first queue, and A started first.
@@ -44,7 +44,7 @@ def test_three_jobs_on_two_gpus(name, expected):
     assert ends(jobs, 2, name) == pytest.approx(expected)
 
 
-def test_the_third_gpu_goes_to_the_marginal_gain_or_to_the_smallest_share():
+def test_the_third_gpu_goes_to_the_gain_or_to_the_smallest_share():
     slow = job("slow", 0, 30, [0, 1, 1.5, 1.6])  # 10 s are saved by the second GPU
     quick = job("quick", 0, 12, LINEAR[:4])  # 6 s
     # Optimus: slow has two GPUs until 12, then three for its last 12 samples.
@@ -57,7 +57,7 @@ def test_a_fair_share_has_no_gpu_that_slows_a_job():
     assert ends([job("A", 0, 10, [0, 1, 2, 1.5])], 3, "fair") == [5]
 
 
-def test_optimus_adds_workers_and_servers_one_by_one():
+def test_optimus_adds_workers_and_servers_by_gain():
     # A step takes 4/w + w/p seconds. (1, 1) 5, (2, 1) 4, (2, 2) 3; without a third slot the last gain is the third worker.
     model = SpeedModel("synchronous", (1, 0, 1, 0, 0), 4)
     one = ScheduledJob.of_model("ps", 0, 60, model, Allocation(1, 1), Allocation(3, 3))
@@ -67,7 +67,7 @@ def test_optimus_adds_workers_and_servers_one_by_one():
         assert schedule.ended_s[0] == pytest.approx(end)
 
 
-def test_workers_and_servers_share_the_places_of_a_cluster_of_cpus():
+def test_workers_and_servers_share_the_places_of_cpus():
     model = SpeedModel("synchronous", (1, 0, 1, 0, 0), 4)
     one = ScheduledJob.of_model("ps", 0, 60, model, Allocation(1, 1), Allocation(3, 3))
     schedule = simulate([one], Pool(3, is_shared=True), policy("optimus"), AT_EVENTS)
@@ -116,7 +116,7 @@ def test_regular_policies_decide_at_intervals():
     assert schedule.waiting_s.tolist() == pytest.approx([0, 9])
 
 
-def test_errors_name_what_is_wrong():
+def test_impossible_schedules_are_refused():
     with pytest.raises(NotFoundError, match="policy"):
         policy("lottery")
     with pytest.raises(InputError, match="more than there are"):
@@ -129,7 +129,7 @@ def test_errors_name_what_is_wrong():
         job("A", 0, 1, [0, 0])
 
 
-def test_the_pace_of_a_job_is_known_once_it_has_run():
+def test_the_speed_of_a_job_is_known_once_it_has_run():
     # The job runs at half its predicted speed. Shortest remaining time first learns that before it chooses again.
     slow = job("slow", 0, 10, LINEAR[:2], speed_sigma=1.0)
     seen = []

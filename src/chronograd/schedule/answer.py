@@ -72,7 +72,7 @@ class JobResult:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What another cluster or workload changes under the first policy: differences, draw by draw."""
+    """The effect of another cluster or workload under the first policy: differences, draw by draw."""
 
     what: str
     completion_s: Likely

@@ -1,7 +1,7 @@
 """A cluster's day, event by event: jobs arrive, get workers, are resized at a cost, fail, and end.
 
 A policy sees predictions; the simulation follows the true work and speed. `draw` chooses them once for each job from the
-intervals of its predictions. The pace of a job is known as soon as it has run. The predicted work approaches the true work in
+intervals of its predictions. The speed of a job is known as soon as it has run. The predicted work approaches the true work in
 proportion to the progress, because a forecast from half a run has half the error of one before it (our assumption).
 
 A job is resized at a checkpoint: it stops for `resize_s`, and keeps what it has done. After a failure it returns to its last
@@ -78,7 +78,7 @@ class Stay:
 
 @dataclass(frozen=True, eq=False)
 class Timetable:
-    """What happened to each job, in the order of the jobs that were given.
+    """The fate of each job, in the order of the jobs that were given.
 
     Attributes:
         ended_s: seconds. gpu_s: GPU-seconds that each job held. running_s: time with at least one GPU, pauses included.

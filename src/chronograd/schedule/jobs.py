@@ -21,6 +21,10 @@ class Allocation(NamedTuple):
     workers: int
     servers: int = 0
 
+    def more_than(self, other: Allocation) -> Allocation:
+        """Return the tasks that it has in addition to another."""
+        return Allocation(self.workers - other.workers, self.servers - other.servers)
+
 
 NOTHING = Allocation(0)
 
@@ -56,7 +60,7 @@ class Pool:
         return allocation.workers, allocation.servers
 
     def share(self, allocation: Allocation) -> float:
-        """Return the share of the resource of which the allocation takes most: its dominant share."""
+        """Return the largest share of a resource that the allocation takes: its dominant share."""
         gpus, slots = self.places(allocation)
         return max(gpus / self.gpus, slots / self.slots if slots else 0.0)
 
@@ -126,6 +130,12 @@ class ScheduledJob:
     def smallest(self) -> Allocation:
         """Return one worker, and one server if the job has servers."""
         return Allocation(1, min(1, self.most_servers))
+
+    def grown(self, size: Allocation) -> Allocation:
+        """Return one worker more, with servers in the requested ratio."""
+        workers = size.workers + 1
+        servers = min(-(-workers * self.requested.servers // self.requested.workers), self.most_servers)
+        return Allocation(workers, servers)
 
     def speed(self, size: Allocation, adapts_batch: bool = False) -> float:
         """Return samples per second, at the job's own batch or (`adapts_batch`) as much progress with the best."""
@@ -203,7 +213,7 @@ class JobState:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a policy is given: the jobs in the order of their arrival, the cluster, and the time."""
+    """The input of a policy: the jobs in the order of their arrival, the cluster, and the time."""
 
     jobs: Sequence[JobState]
     pool: Pool

@@ -1,14 +1,14 @@
 """Dominant-resource fairness: equal shares of the cluster for all jobs, whatever they gain from them.
 
 A task is a worker together with its part of the job's servers. The next task goes to the job with the smallest dominant share,
-the share of the resource of which it takes most. A job takes no worker that makes it slower.
+its largest share of any resource. A job takes no worker that makes it slower.
 
 Source: Ghodsi et al., Dominant resource fairness, NSDI 2011, algorithm 1. It is the baseline of Optimus.
 """
 
 from heapq import heapify, heappop, heappush
 
-from chronograd.schedule.jobs import NOTHING, Allocation, Free, JobState, Moment, Sizes
+from chronograd.schedule.jobs import NOTHING, Free, Moment, Sizes
 
 TITLE, DECIDES = "dominant-resource fairness", "interval"
 
@@ -21,20 +21,9 @@ def allocate(moment: Moment) -> Sizes:
     while heap:
         _, rank, state = heappop(heap)
         size = sizes.get(state.index, NOTHING)
-        larger = _one_more(state, size)
+        larger = state.job.grown(size)
         is_useful = larger.workers <= state.job.most_workers and state.job.speed(larger) > state.job.speed(size)
-        if is_useful and free.take(_difference(larger, size)):
+        if is_useful and free.take(larger.more_than(size)):
             sizes[state.index] = larger
             heappush(heap, (moment.pool.share(larger), rank, state))
     return sizes
-
-
-def _one_more(state: JobState, size: Allocation) -> Allocation:
-    """Return one worker more, with servers in the requested ratio."""
-    wanted, workers = state.job.requested, size.workers + 1
-    servers = min(-(-workers * wanted.servers // wanted.workers), state.job.most_servers)
-    return Allocation(workers, servers)
-
-
-def _difference(larger: Allocation, smaller: Allocation) -> Allocation:
-    return Allocation(larger.workers - smaller.workers, larger.servers - smaller.servers)

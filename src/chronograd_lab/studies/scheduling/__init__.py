@@ -1,0 +1,1 @@
+"""Six schedulers on three workloads, and what wrong forecasts cost them."""

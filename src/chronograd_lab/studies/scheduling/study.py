@@ -1,0 +1,257 @@
+"""Scheduling: six policies on three workloads, and what wrong forecasts cost them.
+
+Y. Peng et al., Optimus, EuroSys 2018; J. Gu et al., Tiresias, NSDI 2019; A. Qiao et al., Pollux, OSDI 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.figure import Figure, Lines, Mark, Series
+from chronograd.record import INTERVAL
+from chronograd.schedule.answer import timeline
+from chronograd.schedule.events import Conditions, Stay, Timetable, simulate
+from chronograd.schedule.jobs import Allocation, ScheduledJob
+from chronograd.schedule.policies import names, policy
+from chronograd.units import seconds, whole_percent
+from chronograd_lab.common.published_runs import measured_folder
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import distinct, grouped, matching
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.study import Study, table
+from chronograd_lab.common.written import Block, key
+from chronograd_lab.studies.scheduling.workloads import OPTIMUS, OWN, POLLUX, workload
+
+# How each workload is run: Optimus decides every ten minutes, Pollux every minute; our runs are short.
+CONDITIONS = {
+    OPTIMUS: Conditions(resize_s=30, interval_s=600),
+    POLLUX: Conditions(resize_s=30, interval_s=60),
+    OWN: Conditions(resize_s=5, interval_s=10),
+}
+# Standard deviation of the logarithm over the mean size of an error.
+SIGMA = math.sqrt(math.pi / 2)
+WITHOUT_FORECAST = "fair"
+WORKLOAD_COLORS = {OPTIMUS: "accent", POLLUX: "vermilion", OWN: "teal"}
+COLORS = {"optimus": "accent", "srtf": "teal", "pollux": "vermilion"}
+# Mean completion in seconds that the authors' simulator gives for workload 6 of Pollux with jobs of all six applications. Source:
+# simulator/README.md of petuum/adaptdl @de25dcc.
+PUBLISHED = {"pollux": 2446, "tiresias": 3470, "optimus": 5302}
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    measured, notes, there = measured_folder(), [], []
+    for name in settings["workloads"]:
+        try:
+            workload(name, 0, measured)
+            there.append(name)
+        except InputError as why:
+            notes.append(f"The workload of {name} was left out: {why.message}.")
+    seeds = range(settings["seeds"])
+    rows: dict[str, list[Row]] = {"runs": [], "errors": [], "loads": []}
+    for name in there:
+        for seed in seeds:
+            jobs, pool = workload(name, seed, measured)
+            for own in names():
+                found = simulate(jobs, pool, policy(own), CONDITIONS[name], np.random.default_rng(seed))
+                rows["runs"].append(
+                    {"workload": name, "policy": own, "seed": seed, "jobs": len(jobs), **_measures(found)}
+                )
+            for error in settings["errors"]:
+                for own in (*COLORS, WITHOUT_FORECAST):
+                    wrong = [_wrong(job, error) for job in jobs]
+                    found = simulate(wrong, pool, policy(own), CONDITIONS[name], np.random.default_rng(seed))
+                    rows["errors"].append(
+                        {"workload": name, "policy": own, "seed": seed, "error": error, **_measures(found)}
+                    )
+            for load in settings["loads"]:
+                denser = [replace(job, arrival_s=job.arrival_s / load) for job in jobs]
+                for own in (*COLORS, WITHOUT_FORECAST):
+                    found = simulate(denser, pool, policy(own), CONDITIONS[name], np.random.default_rng(seed))
+                    rows["loads"].append(
+                        {"workload": name, "policy": own, "seed": seed, "load": load, **_measures(found)}
+                    )
+    jobs, pool = workload(OWN, 0)
+    shown = simulate(jobs, pool, policy("optimus"), CONDITIONS[OWN])
+    rows["stays"] = [{**vars(stay), "size": list(stay.size)} for stay in shown.stays]
+    return runner.results(settings, rows=rows, notes=notes)
+
+
+def _wrong(job: ScheduledJob, error: float) -> ScheduledJob:
+    """Return a job whose work and speed are predicted with errors of a mean size."""
+    return replace(job, work_sigma=SIGMA * error, speed_sigma=SIGMA * error)
+
+
+def _measures(found: Timetable) -> Row:
+    return {
+        "completion_s": float(found.completion_s.mean()),
+        "p95_s": float(np.quantile(found.completion_s, 0.95)),
+        "waiting_s": float(found.waiting_s.mean()),
+        "makespan_s": found.makespan_s,
+        "utilization": found.utilization,
+        "restarts": float(found.restarts.mean()),
+    }
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def relative(rows: Sequence[Row], own: str, to: str, measure: str = "completion_s") -> Row:
+    """Return the geometric mean over seeds of a policy's measure over another's, with the 80 % interval of that mean."""
+    by_seed = {name: {row["seed"]: row[measure] for row in matching(rows, policy=name)} for name in (own, to)}
+    logs = np.log([by_seed[own][seed] / by_seed[to][seed] for seed in sorted(by_seed[own])])
+    chosen = np.random.default_rng(0).integers(0, len(logs), (2000, len(logs)))
+    low, high = np.exp(np.quantile(logs[chosen].mean(axis=1), INTERVAL))
+    return {"ratio": float(np.exp(logs.mean())), "low": float(low), "high": float(high)}
+
+
+def values(results: Results) -> dict[str, Any]:
+    runs = results.rows["runs"]
+    found: dict[str, Any] = {"slower": {}, "load": {}}
+    for name in distinct(runs, "workload"):
+        own, place = matching(runs, workload=name), key(name.lower())
+        found[place] = {
+            p: {"completion": relative(own, p, WITHOUT_FORECAST), "makespan": relative(own, p, WITHOUT_FORECAST, "makespan_s"),
+                "seconds": _mean(matching(own, policy=p), "completion_s"), "restarts": _mean(matching(own, policy=p), "restarts")}
+            for p in names()
+        }  # fmt: skip
+        found[place]["pollux"]["over"] = {p: relative(own, "pollux", p) for p in names()}
+        found["slower"][place] = _by(matching(results.rows["errors"], workload=name), "error")
+        found["load"][place] = _by(matching(results.rows["loads"], workload=name), "load")
+    return found
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return float(np.mean([row[name] for row in rows]))
+
+
+def _by(rows: Sequence[Row], setting: str) -> dict[str, Any]:
+    """Return each policy's completion over fair shares, by a setting."""
+    at = distinct(rows, setting)
+    return {
+        p: {key(f"at {x:g}"): relative(matching(rows, **{setting: x}), p, WITHOUT_FORECAST) for x in at} for p in COLORS
+    }
+
+
+def blocks(results: Results) -> dict[str, Block]:
+    runs = results.rows["runs"]
+    return {
+        "Six policies": _policies(runs),
+        "The published orders": _published(runs),
+        "Wrong forecasts": _lines(results.rows["errors"], "error", "mean error of work and speed, %", 100),
+        "When fairness costs little": _lines(
+            results.rows["loads"], "load", "arrivals per hour, over the workload's", 1
+        ),
+        "Our own runs over time": Block(figure=Figure([timeline(_shown(results))])),
+    }
+
+
+def _policies(runs: Sequence[Row]) -> Block:
+    rows, series, places = [], [], list(range(len(names())))
+    for name, color in WORKLOAD_COLORS.items():
+        if own := matching(runs, workload=name):
+            mine = [{"workload": name, "policy": p, **relative(own, p, WITHOUT_FORECAST)} for p in names()]
+            ratio, low, high = ([row[k] for row in mine] for k in ("ratio", "low", "high"))
+            series.append(Series(name, "predicted", places, ratio, low, high, color=color, is_scatter=True))
+            rows += [
+                {**row, **{m: _mean(matching(own, policy=row["policy"]), m) for m in _measures_of(own)}} for row in mine
+            ]
+    panel = Lines(
+        "policy",
+        "mean completion, over fair shares",
+        series,
+        [Mark("y", 1, "fair shares")],
+        log_y=True,
+        x_ticks=places,
+        x_names=names(),
+    )
+    columns: dict[str, Any] = {
+        "workload": "workload", "policy": "policy", "completion": ("completion_s", seconds), "over fair shares": _interval,
+        "95 %": ("p95_s", seconds), "waiting": ("waiting_s", seconds), "makespan": ("makespan_s", seconds),
+        "in use": ("utilization", whole_percent), "restarts of a job": ("restarts", "{:.1f}".format),
+    }  # fmt: skip
+    return Block(table(rows, columns, text=2), Figure([panel]))
+
+
+def _measures_of(rows: Sequence[Row]) -> list[str]:
+    return [name for name in rows[0] if name not in ("workload", "policy", "seed", "jobs")]
+
+
+def _interval(row: Row) -> str:
+    return f"{row['ratio']:.2f} ({row['low']:.2f} … {row['high']:.2f})"
+
+
+def _published(runs: Sequence[Row]) -> Block:
+    rows = []
+    own = matching(runs, workload=POLLUX)
+    if own:
+        for p, published in PUBLISHED.items():
+            rows.append({"policy": p, "published": published, "here": _mean(matching(own, policy=p), "completion_s"),
+                         "than": PUBLISHED["pollux"] / published, **relative(own, "pollux", p)})  # fmt: skip
+    columns: dict[str, Any] = {
+        "policy": "policy", "published, all six applications": ("published", seconds), "here, three": ("here", seconds),
+        "Pollux over it, published": ("than", "{:.2f}".format), "here": _interval,
+    }  # fmt: skip
+    return Block(table(rows, columns))
+
+
+def _lines(rows: Sequence[Row], name: str, label: str, scale: float) -> Block:
+    """Return completion over fair shares against a setting, a panel for each workload."""
+    panels, found = [], []
+    for title, own in grouped(rows, "workload").items():
+        series = []
+        for p, color in COLORS.items():
+            xs = distinct(own, name)
+            ratios = [relative(matching(own, **{name: x}), p, WITHOUT_FORECAST) for x in xs]
+            found += [{"workload": title, "policy": p, name: x, **r} for x, r in zip(xs, ratios, strict=True)]
+            columns = {k: [r[k] for r in ratios] for k in ("ratio", "low", "high")}
+            series.append(
+                Series(
+                    p,
+                    "predicted",
+                    [scale * x for x in xs],
+                    columns["ratio"],
+                    columns["low"],
+                    columns["high"],
+                    color=color,
+                )
+            )
+        panels.append(Lines(label, "completion, over fair shares", series, title=title))
+    columns_of: dict[str, Any] = {
+        "workload": "workload", "policy": "policy", label: lambda row: f"{scale * row[name]:g}", "over fair shares": _interval,
+    }  # fmt: skip
+    return Block(table(found, columns_of, text=2), Figure(panels))
+
+
+def _shown(results: Results) -> Timetable:
+    """Return the timetable of the figure."""
+    jobs, _ = workload(OWN, 0)
+    stays = [Stay(**{**row, "size": Allocation(*row["size"])}) for row in results.rows["stays"]]
+    ended = np.array([max(stay.end_s for stay in stays if stay.index == i) for i in range(len(jobs))])
+    none = np.zeros(len(jobs))
+    return Timetable(jobs, ended, none, none, none, none, 1.0, stays)
+
+
+_SMOKE = {"workloads": [OPTIMUS, OWN], "seeds": 2, "errors": [0.0, 0.5], "loads": [1.0]}
+_LAPTOP = {
+    "workloads": [OPTIMUS, POLLUX, OWN], "seeds": 10, "errors": [0.0, 0.1, 0.3, 0.5], "loads": [0.25, 0.5, 1.0, 2.0],
+}  # fmt: skip
+
+STUDY = Study(
+    name="scheduling",
+    question="Which scheduler ends jobs soonest, and what does it lose when its forecasts are wrong?",
+    hypothesis="Optimus ends jobs 2.4 times sooner than fair shares, and Pollux 1.6 to 2 times sooner than Optimus and Tiresias. "
+    "Errors of 15 % cost little of it",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
+    conduct=conduct,
+    values=values,
+    blocks=blocks,
+)
