@@ -13,7 +13,7 @@ from chronograd.report.markdown import markdown
 from chronograd.units import seconds
 from chronograd.words import how_many
 from chronograd_lab.common.results import Results, Row
-from chronograd_lab.common.rows import matching
+from chronograd_lab.common.rows import matching, processor_s
 from chronograd_lab.exercises.pages import first_sentences
 from chronograd_lab.studies import studies
 
@@ -35,7 +35,7 @@ _WITHOUT = "Run these by `chronograd study run NAME`; there are no published res
 _EVENING = """\
 ## What size `evening` took, and what it would take
 
-This size takes hours on two cores, or minutes on a GPU. The time is that of training, summed over runs, which may share a machine:"""
+This size takes hours on two cores, or minutes on a GPU. The time is that of training, summed over runs, which may share a machine. Processor time includes start and evaluations:"""
 _STOPPED = (
     "We stopped `batch-augmentation` after M = 4 and M = 2 of 20 epochs. Without M = 1 it decides nothing, so its page has size "
     "`laptop`."
@@ -61,7 +61,7 @@ def studies_page(folder: Path = FOLDER) -> str:
         _table(["study", "question", "result"], ([_link(name), study.question, _found(name, kept[name])] for name, study in studies().items() if name in kept)),
         *([f"{_WITHOUT}: {', '.join(sorted(f'`{name}`' for name in studies() if name not in kept))}."] if len(kept) < len(studies()) else []),
         _EVENING,
-        _table(["study", "runs", "seeds", "on", "training, all runs", "what they decide"], _taken(kept)),
+        _table(["study", "runs", "seeds", "on", "training, all runs", "processor time", "what they decide"], _taken(kept)),
         _STOPPED,
         _NOT_RUN,
         _table(["study", "size", "what is missing without it", "two cores, h", "steps alone on an H200, h"], _not_run()),
@@ -90,9 +90,20 @@ def _taken(kept: dict[str, Results]) -> list[list[str]]:
         if results.size == "evening":
             # Except for the small CNN, small-networks has the same jobs at size laptop, where they ran.
             rows: list[Row] = matching(results.rows["runs"], network="small CNN") or results.rows["runs"]
-            trained = seconds(sum(row["seconds"] for row in rows))
+            trained, cores = sum(row["seconds"] for row in rows), [processor_s(row) for row in rows]
+            used = "not recorded" if None in cores else seconds(sum(filter(None, cores)))
             seeds = len({row["seed"] for row in rows})
-            body.append([_link(name), str(len(rows)), str(seeds), _machine(results), trained, _found(name, results)])
+            body.append(
+                [
+                    _link(name),
+                    str(len(rows)),
+                    str(seeds),
+                    _machine(results),
+                    seconds(trained),
+                    used,
+                    _found(name, results),
+                ]
+            )
     return body
 
 

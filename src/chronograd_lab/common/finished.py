@@ -18,10 +18,13 @@ from chronograd.errors import FileFormatError, JobError
 from chronograd.job import Job, resolved
 from chronograd.record import Record
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import End
 from chronograd.train.checkpoint_folder import list_checkpoints
 
 FORMAT, VERSION = "chronograd-finished-run", 1
 DERIVED = "derived.json"
+PROCESSOR = "processor time"  # a derived value
+_MANY_PROCESSES = ("apex",)  # backends with processes whose time no line states
 RESTORED = "restored_from"  # a key of the run's environment
 _FOLDERS = re.compile(r"(?<![\w.~-])/(?:[^\s:/]+/)+")
 
@@ -30,6 +33,7 @@ def store(run: RunDir, path: Path) -> None:
     """Write a finished run to a file, without the loss of each step, which is most of a record."""
     record = run.record().model_dump(mode="json")
     record["curves"].pop("loss", None)
+    processor_time(run)
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -89,6 +93,21 @@ def derived(run: RunDir, name: str, compute: Callable[[], Any]) -> Any:
         known[name] = compute()
         files.write_json(path, known)
     return known[name]
+
+
+def processor_time(run: RunDir) -> dict[str, float | None]:
+    """Return `user_s` and `system_s`, the processor seconds of all ranks, including start and evaluations.
+
+    They are None if an attempt ended early, which leaves its time unknown, and for a restored run whose file lacks them.
+    """
+    logs = run.logs().values()
+    ends = [end for log in logs for end in log.of(End)]
+    is_whole = 0 < len(ends) == sum(log.attempts for log in logs) and run.job().backend not in _MANY_PROCESSES
+    sums: dict[str, float | None] = {}
+    for name in ("user_s", "system_s"):
+        known = [time_s for end in ends if (time_s := getattr(end, name)) is not None]
+        sums[name] = sum(known) if is_whole and len(known) == len(ends) else None
+    return dict(derived(run, PROCESSOR, lambda: sums))
 
 
 def portable(value: Any) -> Any:

@@ -13,10 +13,10 @@ from chronograd.answer import Table
 from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job, from_dict
 from chronograd.record import Record
-from chronograd.rundir.steps import End
 from chronograd_lab.common.arms import Arm, Curves, Trained, mean_curve, of_arm, train_arms
+from chronograd_lab.common.finished import processor_time
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import grouped, six_digits, spread
+from chronograd_lab.common.rows import grouped, processor_s, six_digits, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import listed
 from chronograd_lab.common.written import Block, key
@@ -64,7 +64,7 @@ def conduct(runner: StudyRunner, settings: Settings, arms: Mapping[str, Mapping[
         for name, changes in arms.items()
     ]
     trained = train_arms(runner, compared)
-    rows = [{**row_of(one), "processor_s": processor_s(one)} for one in trained]
+    rows = [row_of(one) for one in trained]
     curves = {one.name: returns_of(one.run.record()) for one in trained}
     return runner.results(settings, rows={"runs": rows}, curves=curves)
 
@@ -75,13 +75,6 @@ def returns_of(record: Record) -> dict[str, list[float | None]]:
     kept = [i for i, value in enumerate(columns["mean_return"]) if value is not None]
     names = ("frames", "seconds", "mean_return", "train_loss", "largest_value")
     return {name: [columns[name][i] for i in kept] for name in names if name in columns}  # older runs lack the last
-
-
-def processor_s(one: Trained) -> float:
-    """Return the core seconds of a run of one process, including start and evaluations. Unlike its wall time, they do not grow
-    with the load of other processes.
-    """
-    return sum((end.user_s or 0.0) + (end.system_s or 0.0) for end in one.run.read_steps().of(End))
 
 
 def row_of(one: Trained) -> Row:
@@ -97,17 +90,18 @@ def row_of(one: Trained) -> Row:
         "best_return": record.value("best_return"),
         "frames": record.value("frames"),
         "seconds": record.value("training_time_s"),
+        **processor_time(one.run),
         "updates": round(record.value("updates_per_s") * record.value("training_time_s")),
     }
 
 
 def returns_table(rows: Sequence[Row]) -> Table:
     """Return a row per agent: the return over the last evaluations, the worst of them, the best of all; core time if known."""
-    time = _time(rows)
+    column, rows = _timed(rows)
     body = [
         [name, f"{spread(own, 'last_return'):.4g}", f"{spread(own, 'worst_of_last').mean:.4g}",
          f"{spread(own, 'best_return').mean:.4g}", str(len(own)), f"{spread(own, 'frames').mean:,.0f}",
-         f"{spread(own, 'updates').mean:,.0f}", f"{spread(own, time).mean:.3g}"]
+         f"{spread(own, 'updates').mean:,.0f}", f"{spread(own, 'time_s').mean:.3g}"]
         for name, own in grouped(rows, "agent").items()
     ]  # fmt: skip
     columns = [
@@ -118,26 +112,32 @@ def returns_table(rows: Sequence[Row]) -> Table:
         "seeds",
         "frames",
         "updates",
-        {"processor_s": "seconds of a core", "seconds": "seconds"}[time],
+        column,
     ]
     return listed(columns, body)
 
 
-def _time(rows: Sequence[Row]) -> str:
-    return "processor_s" if all("processor_s" in row for row in rows) else "seconds"
+def _timed(rows: Sequence[Row]) -> tuple[str, list[Row]]:
+    """Return the rows with `time_s`, and its name: processor time, which does not grow with the load of other processes, if all
+    rows have it; otherwise wall time.
+    """
+    times = [processor_s(row) for row in rows]
+    name, times = ("seconds", [row["seconds"] for row in rows]) if None in times else ("seconds of a core", times)
+    return name, [{**row, "time_s": time_s} for row, time_s in zip(rows, times, strict=True)]
 
 
 def values(results: Results) -> dict[str, Any]:
     """Return each agent's return at the end and its time, the number of pairs whose returns differ significantly, and the time
     of one core that all runs took.
     """
-    agents = grouped(results.rows["runs"], "agent")
-    ends = {name: spread(rows, "last_return") for name, rows in agents.items()}
-    times = {name: spread(rows, _time(rows)) for name, rows in agents.items()}
+    _, rows = _timed(results.rows["runs"])
+    agents = grouped(rows, "agent")
+    ends = {name: spread(own, "last_return") for name, own in agents.items()}
+    times = {name: spread(own, "time_s") for name, own in agents.items()}
     differ = sum((one - other).is_seen for one, other in combinations(ends.values(), 2))
     each = {key(name): {"end": ends[name], "time": times[name]} for name in agents}
-    total_s = sum(row[_time(results.rows["runs"])] for row in results.rows["runs"])
-    return {**each, "pairs_that_differ": differ, "all_runs": {"count": len(results.rows["runs"]), "core_s": total_s}}
+    total_s = sum(row["time_s"] for row in rows)
+    return {**each, "pairs_that_differ": differ, "all_runs": {"count": len(rows), "core_s": total_s}}
 
 
 def pairs_table(rows: Sequence[Row]) -> Table:

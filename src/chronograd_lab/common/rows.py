@@ -42,6 +42,16 @@ def mean(rows: Sequence[Row], key: str, **wanted: Any) -> float | None:
     return float(np.mean(values)) if values else None
 
 
+def processor_s(row: Row) -> float | None:
+    """Return the processor seconds of a run, user and system together; None if its row does not state them.
+
+    >>> processor_s({"user_s": 2.5, "system_s": 0.5}), processor_s({"processor_s": 4.0}), processor_s({"seconds": 3.0})
+    (3.0, 4.0, None)
+    """
+    user_s, system_s = row.get("user_s"), row.get("system_s")
+    return row.get("processor_s") if user_s is None or system_s is None else float(user_s + system_s)
+
+
 @dataclass(frozen=True)
 class Spread:
     """Mean and standard deviation over seeds; for one seed the deviation is unknown."""

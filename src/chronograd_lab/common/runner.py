@@ -126,8 +126,7 @@ class StudyRunner:
 
     def store(self, run: RunDir) -> None:
         """Write the file of a finished run, from which the study continues on another machine."""
-        if run.job().task != "reinforcement":  # its results also need the lines of its steps
-            finished.store(run, self._stored(run.path))
+        finished.store(run, self._stored(run.path))
 
     def _stored(self, path: Path) -> Path:
         return self.folder / "finished" / self.size / f"{path.relative_to(self._runs)}.json"
@@ -190,6 +189,7 @@ def outcome(run: RunDir) -> Row:
         "updates": updates,
         "images": updates * job.images_per_step,
         "seconds": record.value("training_time_s"),
+        **finished.processor_time(run),
         "epoch_time_s": record.value("epoch_time_s"),
         "time_to_accuracy_s": record["time_to_accuracy_s"].value,
         "trained_params": record.value("trained_params"),

@@ -13,6 +13,7 @@ from chronograd.errors import FileFormatError, JobError
 from chronograd.job import Job, changed, from_dict
 from chronograd.launch import jobs
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import Attempt, End
 from chronograd_lab.common import finished
 from chronograd_lab.common.runner import StudyRunner, curve, outcome
 
@@ -58,6 +59,7 @@ def test_another_machine_repeats_no_finished_run(tmp_path: Path) -> None:
         before = RunDir.open(tmp_path / "gone" / "runs" / name)
         assert run.path != restored[name].path
         assert outcome(restored[name]) == outcome(before)
+        assert outcome(before)["user_s"] > 0
         assert curve(restored[name].record()) == curve(before.record())
     value = other.derived(restored[TUNED], "answer", lambda: pytest.fail("computed again"))
     assert value == {"right": 42}
@@ -81,6 +83,26 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = jobs.train(job(), out=folder / "run")
     finished.store(run, folder / "finished.json")
     return folder / "finished.json"
+
+
+def test_processor_time_is_that_of_all_ranks(stored: Path, tmp_path: Path) -> None:
+    """It is unknown after a killed attempt, and for a file that was written before it was recorded."""
+    run = RunDir.create(job(), {}, tmp_path / "run")
+    for rank in (0, 1):
+        with run.step_writer(rank) as lines:
+            lines.write(Attempt())
+            lines.write(End(step=4, user_s=2.5, system_s=0.25 * rank))
+    assert finished.processor_time(run) == {"user_s": 5.0, "system_s": 0.25}
+    killed = RunDir.create(job(), {}, tmp_path / "killed")
+    for event in (Attempt(), End(step=4, user_s=2.5, system_s=0.5)):
+        with killed.step_writer(0) as lines:
+            lines.write(event)
+    assert finished.processor_time(killed) == {"user_s": None, "system_s": None}
+
+    content = json.loads(stored.read_text())
+    assert content["derived"].pop(finished.PROCESSOR)["user_s"] > 0
+    (tmp_path / "old.json").write_text(json.dumps(content))
+    assert finished.processor_time(finished.restore(tmp_path / "old.json", job(), tmp_path / "old"))["user_s"] is None
 
 
 def test_a_file_of_another_job_is_refused(stored: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -50,6 +51,10 @@ def test_smoke_size_end_to_end(tmp_path: Path, study: Any) -> None:
     page = study.STUDY.page(results)
     assert page.sections[0].takeaway == "4 rows of size smoke."
     assert render_html(page).startswith("<!doctype html>")
+    shutil.copytree(tmp_path / "finished", tmp_path / "elsewhere" / "finished")
+    again = StudyRunner(tmp_path / "elsewhere", study.STUDY.name, "smoke", said.append)
+    assert study.STUDY.conduct(again, settings).rows == results.rows
+    assert len(said) == len(study.ARMS)  # another machine repeats no run
 
 
 def test_ablation_arms_match_their_names() -> None:

@@ -101,7 +101,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
             by = SLURM if (run.path / slurm.NOTE).exists() else PROCESSES
             rate = run.record().value("throughput_samples_per_s")
             known = {"network": name, "nodes": nodes, "launcher": by}
-            rows.append({**known, **_times(run), **outcome(run), "images_per_s": rate})
+            rows.append({**known, **outcome(run), **_times(run), "images_per_s": rate})
             label = f"{name}, {plural(nodes, 'node')}"
             runner.say(f"{label:<40} {seconds(rows[-1]['real_s'])}")
     queued, log, missing = _queued(runner, settings) if launcher == SLURM else ([], [], ["SLURM has too few nodes"])
@@ -140,7 +140,7 @@ def _queued(runner: StudyRunner, settings: Settings) -> tuple[list[Row], list[Ro
     for known, run in waiting:
         slurm.wait(run)
         rate = run.record().value("throughput_samples_per_s")
-        rows.append({**known, "queued_s": slurm.queued_s(run), **_times(run), **outcome(run), "images_per_s": rate})
+        rows.append({**known, "queued_s": slurm.queued_s(run), **outcome(run), **_times(run), "images_per_s": rate})
         runner.say(
             f"{known['network']}, {known['backend']}, {plural(known['nodes'], 'node')}: {seconds(rows[-1]['real_s'])}"
         )

@@ -131,7 +131,7 @@ def _rows(runner: StudyRunner, trained: Sequence[Trained], related: Sequence[str
         of_related = [own["average_precision_11_point"] for own in values["classes"] if own["name"] in related]
         means["related_11_point"] = statistics.fmean(of_related)
         row = one.row()
-        cost = {name: row[name] for name in ("updates", "images", "seconds")}
+        cost = {name: row[name] for name in ("updates", "images", "seconds", "user_s", "system_s")}
         runs.append({**known, **means, "test_images": values["test_images"], **cost})
         classes += [{**known, **own} for own in values["classes"]]
     return runs, classes
