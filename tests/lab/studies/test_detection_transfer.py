@@ -11,6 +11,7 @@ from tests.detect.test_sets import annotation, voc_folder, voc_object
 from tests.models.test_ssd import public
 
 from chronograd.cli.main import main
+from chronograd.detect.boxes import Detections
 from chronograd.errors import InputError
 from chronograd.models.registry import build
 from chronograd.report.html import render_html
@@ -18,6 +19,7 @@ from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.written import ClaimError
 from chronograd_lab.studies.detection_transfer import study
+from chronograd_lab.studies.detection_transfer.exported import _compared
 from chronograd_lab.studies.detection_transfer.study import (
     ALL,
     ALONE,
@@ -31,6 +33,7 @@ from chronograd_lab.studies.detection_transfer.study import (
     of_related,
 )
 
+PAGE = Path(__file__).parents[3] / "docs" / "studies" / "detection-transfer" / "results.json"
 LAPTOP, EVENING = (STUDY.sizes[size] for size in ("laptop", "evening"))
 
 
@@ -38,6 +41,8 @@ def quiet(text: str) -> None:
     pass
 
 
+@pytest.mark.onnx
+@pytest.mark.serve
 @pytest.mark.slow
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", quiet), STUDY.sizes["smoke"])
@@ -51,7 +56,14 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     for row in results.rows["runs"]:
         if row["stage"] in (TUNED, ALONE):  # without the other classes
             assert row["related_11_point"] == pytest.approx(row["mean_11_point"])
-    assert len(results.pictures) == 2 * 3
+    assert len(results.pictures) == 2 * 4
+    every, *own = results.rows["objects"]
+    assert every["same"] == every["objects"] > 0
+    assert every["pictures"] == 8
+    assert [row["where"] for row in own] == ["dark", "light"]
+    tuned = next(row for row in results.rows["runs"] if (row["stage"], row["seed"]) == (TUNED, 0))
+    assert results.rows["file"][0]["map"] == pytest.approx(tuned["mean_11_point"])
+    assert all(0 < row["largest_absolute"] < 1e-3 for row in results.rows["outputs"])
     results.save(tmp_path / "results.json")
     html = render_html(STUDY.page(Results.load(tmp_path / "results.json")))
     assert "83.61 %" in html
@@ -78,9 +90,17 @@ def made_up(before: dict[str, list[float]], after: dict[str, list[float]], alone
     curves: dict[str, dict[str, list[float | None]]] = {
         f"{stage}/seed-{seed}": {k: list(v) for k, v in curve.items()} for stage in STAGES for seed in range(3)
     }
-    return Results(
-        STUDY.name, "evening", dict(EVENING), rows={"runs": runs, "classes": classes, "pictured": []}, curves=curves
-    )
+    same = {"pictures": 72, "objects": 9, "same": 9, "corners": 1e-6, "scores": 1e-6}
+    outputs = [
+        {"output": output, "kind": "all", "largest_absolute": 1e-6, "largest_relative": 1e-3, "num_equal": 1, "num_values": 4,
+         "tightest": 0.1, "holds": True}
+        for output in ("scores", "boxes")
+    ]  # fmt: skip
+    rows = {
+        "runs": runs, "classes": classes, "pictured": [], "outputs": outputs, "objects": [{"where": "all", **same}, {"where": "RBC", **same, "served": same}],
+        "file": [{"bytes": 12e6, "opset": 20, "map": runs[3]["mean_11_point"]}],
+    }  # fmt: skip
+    return Results(STUDY.name, "evening", dict(EVENING), rows=rows, curves=curves)
 
 
 def test_improved_class_contradicts_the_page() -> None:
@@ -97,6 +117,33 @@ def test_improved_class_contradicts_the_page() -> None:
     assert f"{values['after']['related'] - values['from_trunk']['related']:%}".startswith("+15.7 percentage points")
     with pytest.raises(ClaimError, match="does not change the precision of either significantly"):
         STUDY.page(results)
+
+
+def test_equal_objects_are_counted_by_class_and_corners() -> None:
+    boxes = torch.tensor([[0.1, 0.1, 0.2, 0.2], [0.5, 0.5, 0.9, 0.9], [0.3, 0.3, 0.4, 0.4]])
+    one = Detections(boxes, torch.tensor([0.9, 0.8, 0.7]), torch.tensor([1, 2, 1]))
+    moved = boxes + torch.tensor([[0.0005], [0.0], [0.01]])
+    other = Detections(moved, torch.tensor([0.9, 0.75, 0.7]), torch.tensor([1, 2, 1]))
+    row = _compared([(one, other), (one, Detections(*(part[:0] for part in one)))], 1e-3)
+    assert row == {
+        "pictures": 2,
+        "objects": 6,
+        "same": 2,
+        "corners": pytest.approx(0.0005, rel=1e-3),
+        "scores": pytest.approx(0.05),
+    }
+    swapped = Detections(moved, other.scores_D, torch.tensor([2, 1, 2]))
+    assert _compared([(one, swapped)], 1e-3)["same"] == 0
+
+
+@pytest.mark.parametrize(("table", "column"), [("objects", "same"), ("file", "map"), ("outputs", "holds")])
+def test_another_network_in_onnx_contradicts_the_page(table: str, column: str) -> None:
+    """A lost object, another precision and an output beyond the tolerance are each noticed."""
+    published = Results.load(PAGE)
+    STUDY.page(published)
+    published.rows[table][0][column] -= 1
+    with pytest.raises(ClaimError, match="The fine-tuned network as an ONNX file is the same network"):
+        STUDY.page(published)
 
 
 def test_published_precisions_have_the_published_mean() -> None:

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from chronograd.answer import Table
 from chronograd.data import datasets, published
-from chronograd.errors import InputError
+from chronograd.errors import InputError, require
 from chronograd.figure import Bar, Bars, Figure, Lines
 from chronograd.job import Job
 from chronograd.rundir import RunDir
+from chronograd.units import percent
 from chronograd_lab.common.arms import Arm, Trained, curves_of, job_of, mean_curve, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import Spread, distinct, ends, grouped, matching, spread
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import Study, listed, pictures_shown
+from chronograd_lab.common.study import Study, listed, pictures_shown, table
 from chronograd_lab.common.weights import weights_file
 from chronograd_lab.common.written import Block
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 ALL, TUNED = "all classes", "fine-tuned on the two"
 ALONE, FURTHER = "the two, from the trunk alone", "all classes, further"
 STAGES = (ALL, TUNED, ALONE, FURTHER)
+EXPORTED = "fine-tuned, in ONNX Runtime"
 COLORS = {ALL: "grey", TUNED: "accent", ALONE: "vermilion", FURTHER: "green"}
 # This replaces the name of a set: discs that the study draws itself.
 DISCS = "discs"
@@ -87,6 +89,8 @@ def job(settings: Settings, stage: str, data: str, weights: str | None) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    for package in ("onnx", "onnxscript", "uvicorn"):  # better to miss them now than after the runs
+        require(package, "serve", "the end of this study")
     data = _data(runner, settings)
     trunk = weights_file(settings["trunk"]) if settings["trunk"] else None
     seeds = range(settings["seeds"])
@@ -100,8 +104,8 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     ]
     trained = first + train_arms(runner, second)
     runs, classes = _rows(runner, trained, settings["related"])
-    pictures, pictured = _pictures(runner, trained, settings["related"])
-    rows = {"runs": runs, "classes": classes, "pictured": pictured}
+    pictures, more = _pictures(runner, trained, settings["related"])
+    rows = {"runs": runs, "classes": classes, **more}
     return runner.results(settings, rows=rows, curves=curves_of(trained), pictures=pictures)
 
 
@@ -147,16 +151,20 @@ def _evaluated(run: RunDir) -> dict[str, Any]:
 
 def _pictures(
     runner: StudyRunner, trained: Sequence[Trained], related: Sequence[str]
-) -> tuple[dict[str, str], list[Row]]:
+) -> tuple[dict[str, str], dict[str, list[Row]]]:
     """Return a test picture for each related class: true boxes, and the detections of the networks of the first seed before and
-    after.
+    after, and of the exported last one.
 
-    Returns: the pictures, and rows with the number of boxes of each related class in a picture.
+    Returns: the pictures, and rows: of boxes of each related class in a picture, and of the exported network.
     """
+    import torch
+
     from chronograd.detect.annotating import DetectedObject, drawn
+    from chronograd.detect.boxes import Detections
     from chronograd.detect.pictures import resized
     from chronograd.figure import png_base64
     from chronograd.train import annotating
+    from chronograd_lab.studies.detection_transfer.exported import in_onnx_runtime
 
     runs = {one.arm.known["stage"]: one.run for one in trained if one.seed == 0}
     data = next(one.run.job().data for one in trained if one.arm.known["stage"] == TUNED)
@@ -164,24 +172,39 @@ def _pictures(
     assert annotated is not None
     shown: dict[str, str] = {}
     rows: list[Row] = []
-    chosen: list[Path] = []
+    chosen: dict[str, tuple[int, Path]] = {}
     for number, name in enumerate(related, 1):
-        image = next(i for i in annotated.test if i.path not in chosen and number in i.objects.labels_G)
-        chosen.append(image.path)
+        place, image = next(
+            (place, image) for place, image in enumerate(annotated.test)
+            if (place, image.path) not in chosen.values() and number in image.objects.labels_G
+        )  # fmt: skip
+        chosen[name] = place, image.path
+    exported = runner.derived(runs[TUNED], "in ONNX Runtime", partial(in_onnx_runtime, runs[TUNED], chosen, related))
+    for name, (place, _) in chosen.items():
+        image = annotated.test[place]
         picture = image.read()
         height, width = picture.shape[1:]
         small = resized(picture, round(height * SHOWN_WIDTH / width), SHOWN_WIDTH).round().clamp(0, 255).byte()
         truth = annotating.in_pixels(small, annotating.true_boxes(image.objects), related)
         shown[f"{name}/as annotated"] = png_base64(drawn(small, truth, with_scores=False))
+        by_stage: dict[str, list[DetectedObject]] = {}
         for stage in (ALL, TUNED):
             detected = runner.derived(
                 runs[stage], f"objects in a picture of {name}", partial(_detected, runs[stage], picture, small)
             )
-            found = [DetectedObject(of, score, tuple(box)) for of, score, box in detected]
+            by_stage[stage] = [DetectedObject(of, score, tuple(box)) for of, score, box in detected]
+        boxes, scores, labels = map(torch.tensor, exported["found"][name])
+        runtime = Detections(boxes.reshape(-1, 4), scores, labels)
+        by_stage[EXPORTED] = annotating.in_pixels(small, runtime, related)
+        for stage, found in by_stage.items():
             shown[f"{name}/{stage}"] = png_base64(drawn(small, found))
             labels = [one.name for one in found]
             rows += [{"picture": name, "stage": stage, "name": of, "boxes": labels.count(of)} for of in related]
-    return shown, rows
+    return shown, {
+        "pictured": rows,
+        "file": [exported["file"]],
+        **{key: exported[key] for key in ("outputs", "objects")},
+    }
 
 
 def _detected(run: RunDir, picture_CHW: Tensor, shown_CHW: Tensor) -> list[list[Any]]:
@@ -209,7 +232,7 @@ def of_related(results: Results, stage: str) -> Spread:
 # -- the page ------------------------------------------------------------------------------------------
 
 
-KEYS = {ALL: "before", TUNED: "after", ALONE: "from_trunk", FURTHER: "further"}
+KEYS = {ALL: "before", TUNED: "after", ALONE: "from_trunk", FURTHER: "further", EXPORTED: "exported"}
 
 
 def values(results: Results) -> dict[str, Any]:
@@ -219,6 +242,7 @@ def values(results: Results) -> dict[str, Any]:
             **{name: precision(results, stage, name) for name in distinct(classes, "name", stage=stage)},
             "related": of_related(results, stage),
             "all": spread(runs, "mean_11_point", stage=stage),
+            "first": matching(runs, stage=stage)[0]["mean_11_point"],
             "updates": matching(runs, stage=stage)[0]["updates"],
         }
         for stage in distinct(runs, "stage")
@@ -230,7 +254,21 @@ def values(results: Results) -> dict[str, Any]:
     }
     published = {"mean": statistics.fmean(PUBLISHED.values()), "bottle": PUBLISHED["bottle"], "cat": PUBLISHED["cat"]}
     published |= ends(PUBLISHED.values())
-    return {**stages, "boxes": boxes, "published": published, "test_images": runs[0]["test_images"]}
+    known = {"boxes": boxes, "published": published, "test_images": runs[0]["test_images"]}
+    return {**stages, **known, "onnx": _onnx(results)}
+
+
+def _onnx(results: Results) -> dict[str, Any]:
+    """Return the figures of the exported network, and the differences and equal objects of its pictures, as PyTorch and as served."""
+    outputs, (every, *own) = results.rows["outputs"], results.rows["objects"]
+    served = [row["served"] for row in own]
+    return {
+        **results.rows["file"][0], "every": every, "holds": all(row["holds"] for row in outputs),
+        "largest": {row["output"]: row["largest_absolute"] for row in matching(outputs, kind=every["where"])},
+        "own": {key: sum(row[key] for row in own) for key in ("objects", "same")},
+        "served": {key: sum(row[key] for row in served) for key in ("objects", "same")}
+        | {key: max(row[key] for row in served) for key in ("corners", "scores")},
+    }  # fmt: skip
 
 
 def blocks(results: Results) -> dict[str, Block]:
@@ -245,8 +283,19 @@ def blocks(results: Results) -> dict[str, Block]:
     if results.pictures:
         shown["Detections in a picture of each class"] = Block(figure=pictures_shown(results))
     ranked = sorted(PUBLISHED, key=lambda name: -PUBLISHED[name])
+    outputs: dict[str, Any] = {
+        "pictures": "kind", "output": "output", "largest difference": ("largest_absolute", "{:.1e}".format),
+        "largest relative": ("largest_relative", "{:.1e}".format), "equal bit for bit": lambda row: percent(row["num_equal"] / row["num_values"], 0),
+        "share of tolerance": ("tightest", "{:.2g}".format),
+    }  # fmt: skip
+    objects: dict[str, Any] = {
+        "pictures": "where", "objects": ("objects", "{:,}".format), "same in ONNX Runtime": ("same", "{:,}".format), "corners differ by": ("corners", "{:.1e}".format),
+        "scores": ("scores", "{:.1e}".format), "same in the server": lambda row: str(row["served"]["same"]) if "served" in row else "",
+    }  # fmt: skip
     return {
         **shown,
+        "The same outputs in ONNX Runtime?": Block(table(results.rows["outputs"], outputs, text=2)),
+        "The same objects, and served?": Block(table(results.rows["objects"], objects)),
         "How it learns": Block(figure=_learning(results)),
         "Twenty classes of VOC 2007, as published": Block(
             listed(["class", "11-point metric, published"], [[n, f"{100 * PUBLISHED[n]:.2f} %"] for n in ranked])

@@ -38,11 +38,9 @@ if TYPE_CHECKING:
 PYTORCH, RUNTIME, APART = "PyTorch, off float64", "ONNX Runtime, off float64", "off each other"
 ERRORS = {PYTORCH: "error of PyTorch", RUNTIME: "error of ONNX Runtime", APART: "difference of the two"}
 COLORS = {ERRORS[PYTORCH]: "orange", ERRORS[RUNTIME]: "accent"}
-TABLES = ("files", "checks", "times", "parity", "exact", "objects", "int8")
+TABLES = ("files", "checks", "times", "parity", "exact", "int8")
 # A network ignores its inputs if its outputs differ by less than this between inputs, as a share of the largest.
 SAME_FOR_ALL = 1e-4
-# Objects of one class whose corners differ by less than this, in sides of the picture, are the same.
-SAME_CORNERS = 1e-3
 # Passes are still timed if other processes and one of our threads exceed the cores by this share of a core.
 SPARE = 0.25
 # Faults of a file, and the check that should detect each.
@@ -145,7 +143,6 @@ def _rows(settings: Settings, own: Row, source: ExportSource, path: Path, is_che
     rows |= {"exact": _exact(source, path, seen), "times": _times(source, path, seen, settings)}
     rows["checks"] = _checks(source, path, samples) if is_checked else []
     rows["int8"] = [{**file["int8"], "float_bytes": file["bytes"], "file": "FILE-int8.onnx"}] if file["int8"] else []
-    rows["objects"] = [_objects(source, path)] if source.is_detector and source.dataset is not None else []
     return rows
 
 
@@ -274,36 +271,6 @@ def _with_larger_weights(source: ExportSource, content: bytes) -> bytes:
     raise AssertionError("no tensor of weights stands in the file as it is")
 
 
-def _objects(source: ExportSource, path: Path) -> Row:
-    """Return the objects of both after suppression, over the test pictures."""
-    import torch
-
-    from chronograd.deploy.export_answer import score_of
-    from chronograd.detect.suppression import detections
-
-    seen, num_same, num_objects, apart = source.test_input(), 0, 0, 0.0
-    for number in range(len(seen)):
-        picture = seen.prepare(seen.gather(np.array([number])))
-        with torch.no_grad():
-            ours = detections(*(one[0] for one in source.network(picture)))
-        theirs = detections(*(torch.from_numpy(one[0]) for one in _outputs(path, picture)))
-        num_objects += max(len(ours.labels_D), len(theirs.labels_D))
-        if len(ours.labels_D) and len(theirs.labels_D):
-            corners_DE = (ours.boxes_D4[:, None] - theirs.boxes_D4[None]).abs().amax(2)
-            corners_DE[ours.labels_D[:, None] != theirs.labels_D[None]] = math.inf
-            nearest_D = corners_DE.amin(1)
-            same_D = nearest_D[nearest_D < SAME_CORNERS]
-            num_same += len(same_D)
-            apart = max(apart, float(same_D.max()) if len(same_D) else 0.0)
-    return {
-        "pictures": len(seen),
-        "objects": num_objects,
-        "same": num_same,
-        "apart": apart,
-        "map": score_of(source, path).accuracy,
-    }
-
-
 # -- page ------------------------------------------------------------------------------------------
 
 
@@ -336,7 +303,6 @@ def values(results: Results) -> dict[str, Any]:
             "most": f"{max(row['largest'][who] / row['size'] for row in rows['exact'] for who in (PYTORCH, RUNTIME)):.0e}",
         },
         "same_for_all": {"names": ", ".join(_same_for_all(rows["exact"])), "share": SAME_FOR_ALL},
-        "objects": {**rows["objects"][0], "corners": rows["objects"][0]["apart"]},
         "eight": {
             "smallest": min(sizes), "largest": max(sizes), "gain": max(gains.values()), "loss": min(gains.values()),
             "worst": min(gains, key=gains.__getitem__), "of": len(sizes),
@@ -360,14 +326,6 @@ def blocks(results: Results) -> dict[str, Block]:
         "Do the outputs match, and to which precision?": Block(_parity(rows["parity"])),
         "Which of the two is nearer to the truth?": Block(_errors(rows["exact"]), _errors_shown(rows["exact"])),
     }  # fmt: skip
-    if rows["objects"]:
-        shown["The same objects?"] = Block(
-            table(rows["objects"], {
-                "network": "network", "pictures": ("pictures", "{:,}".format), "objects": ("objects", "{:,}".format),
-                "the same in both": ("same", "{:,}".format), "corners differ by": ("apart", "{:.1e}".format),
-                "mAP, 11-point": lambda row: percent(row["map"], 2),
-            })
-        )  # fmt: skip
     if rows["int8"]:
         shown["Eight bits"] = Block(_eight_bits(rows["int8"]))
     return shown
