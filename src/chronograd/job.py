@@ -720,17 +720,40 @@ def precision_name(precision: str, param_dtype: str) -> str:
     return precision if param_dtype == "fp32" else f"pure {precision}"
 
 
-def parse_on(text: str) -> tuple[int, str]:
-    """Return the count and the device of `8xV100`, `v100` or `8x path/to/device.toml`. Raises InputError.
+def parse_on(text: str) -> tuple[int | None, str]:
+    """Return the count, if there is one, and the device of `8xV100`, `v100` or `8x path/to/device.toml`. Raises InputError.
 
     >>> parse_on("8xV100"), parse_on("local")
-    ((8, 'v100'), (1, 'local'))
+    ((8, 'v100'), (None, 'local'))
     """
     match = re.fullmatch(r"\s*(?:(\d{1,9})\s*[x×]\s*)?(\S+)\s*", text)
     if match is None or (match[1] is not None and int(match[1]) < 1):
         raise InputError(f"cannot read device {text!r}", "write COUNTxDEVICE, such as 8xV100 or local")
     name = match[2]
-    return int(match[1] or 1), name if name.endswith(".toml") else name.lower()
+    return int(match[1]) if match[1] else None, name if name.endswith(".toml") else name.lower()
+
+
+def fields_of_place(place: str, overrides: Sequence[str] = ()) -> list[str]:
+    """Return the fields that a place such as `8xv100` states. Raises InputError if one of `overrides` contradicts it.
+
+    >>> fields_of_place("8xV100"), fields_of_place("v100", ["cluster.count=4"])
+    (['cluster.device=v100', 'cluster.count=8'], ['cluster.device=v100'])
+    """
+    count, device = parse_on(place)
+    fields = {"cluster.device": device} if count is None else {"cluster.device": device, "cluster.count": str(count)}
+    for text in overrides:
+        key, _, value = (part.strip() for part in text.partition("="))
+        if value.lower() != fields.get(key, value).lower():
+            raise InputError(f"--on {place} contradicts {text}", "give one of them")
+    return [f"{key}={value}" for key, value in fields.items()]
+
+
+def placed(job: Job, place: str, overrides: Sequence[str] = ()) -> Job:
+    """Return the job on a place such as `8xv100`; a place without a number keeps the count of the job.
+
+    A job of one rank becomes a `ddp` job on several devices. Raises InputError if one of `overrides` contradicts the place.
+    """
+    return with_ranks(changed(job, fields_of_place(place, overrides)))
 
 
 _EXAMPLE = "`chronograd run --print-config` prints a whole job file, and `chronograd run --schema` every field"

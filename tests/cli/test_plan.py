@@ -56,6 +56,38 @@ def test_largest_batch_of_several_devices(capsys: pytest.CaptureFixture[str]) ->
     assert (several["device"], several["largest_batch_per_device"]) == ("v100", one["largest_batch_per_device"])
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("predict {job} cluster.count=4 --on 8xv100", "--on 8xv100 contradicts cluster.count=4"),
+        ("predict scaling {job} cluster.device=t4 --on v100", "--on v100 contradicts cluster.device=t4"),
+        ("predict server {job} cluster.count=2 --on 1xv100 --rate 9", "--on 1xv100 contradicts cluster.count=2"),
+        ("plan batch {job} cluster.count=4 --on 8xv100", "--on 8xv100 contradicts cluster.count=4"),
+        ("plan {job} cluster.count=4 --on v100", "write --counts 4"),
+        ("plan inference {job} cluster.device=t4", "write --on t4"),
+        ("plan {job} --on 4xv100", "write --on v100 --counts 4"),
+        ("judge {job} cluster.count=4 --on 8xv100 9/s", "--on 8xv100 contradicts cluster.count=4"),
+    ],
+)
+def test_contradicting_places_are_refused(capsys: pytest.CaptureFixture[str], line: str, message: str) -> None:
+    """The count and the device of an option and of a field must agree: one of them was once ignored."""
+    assert main(line.format(job=JOB).split()) == 2
+    assert message in words(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("cluster.count=4 --on v100", 4), ("cluster.count=4 --on 4xv100", 4), ("--on v100", 1), ("--on 2xv100", 2)],
+)
+def test_predictions_and_verdicts_use_the_stated_count(
+    capsys: pytest.CaptureFixture[str], line: str, expected: int
+) -> None:
+    predicted = json.loads(run(capsys, "predict", JOB, *line.split(), "--json"))
+    assert predicted["cluster"]["count"] == expected
+    judged = json.loads(run(capsys, "judge", JOB, *line.split(), "9 samples/s", "--json"))
+    assert judged["setting"]["devices"] == expected
+
+
 def test_batch_shrinks_with_memory_and_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
     two = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "k80", "--on", "h100", "--json"))
     assert two[0]["largest_batch_per_device"] < two[1]["largest_batch_per_device"]

@@ -142,8 +142,8 @@ def test_decoding_rate_is_unknown_without_cpu_count(
 
 
 def test_more_ranks_than_the_default_batch(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--on", "128xv100", "--json"]) == 0
     arguments = [*arguments, "cluster.count=100", "--json"]
-    assert main([*arguments, "--on", "128xv100"]) == 0
     assert json.loads(capsys.readouterr().out)["cluster"]["count"] == 128
     assert main([*arguments, "--scaling", "strong", "--counts", "1,100"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][1]["batch_per_rank"] == 21

@@ -33,7 +33,8 @@ RESNET = "torchvision:resnet50"
 
 def judged(figure: str, on: str, precision: str, batch: int | None = None, *changes: str, network: str = RESNET,
            mode: str = "training", rows: tuple[PublishedRow, ...] | None = None, with_advice: bool = True) -> Judged:  # fmt: skip
-    count, device = parse_on(on)
+    given, device = parse_on(on)
+    count = given or 1
     words = [f"cluster.device={device}", f"cluster.count={count}", f"training.precision={precision}", *changes]
     if count > 1:
         words.append("backend=ddp")

@@ -45,6 +45,16 @@ def test_two_devices_are_columns() -> None:
     assert on_devices(JOB, []) == [JOB]
 
 
+def test_place_without_a_number_keeps_the_count_of_the_job() -> None:
+    four = jobs.changed(JOB, ["cluster.count=4", "backend=data_parallel"])
+    found = on_devices(four, ["t4", "8xt4", "1xt4"])
+    assert [(one.cluster.device, one.cluster.count, one.backend) for one in found] == [
+        ("t4", 4, "data_parallel"), ("t4", 8, "data_parallel"), ("t4", 1, "data_parallel"),
+    ]  # fmt: skip
+    (four,) = on_devices(jobs.changed(JOB, ["cluster.count=4"]), ["t4"], ["cluster.count=4"])
+    assert (four.cluster.count, four.backend) == (4, "ddp")
+
+
 def test_many_devices_are_rows() -> None:
     answer = predict_jobs(TRACE, on_devices(JOB, ["v100", "t4", "h100", "a100-80"]), samples=1000)
     table = answer.sections[0].table

@@ -16,7 +16,7 @@ from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError, InputError, MissingExtraError, NotFoundError
 from chronograd.fit.tables import ThroughputRow, precision_of, read_table
 from chronograd.hardware import catalog
-from chronograd.job import Job, changed, parse_on, with_ranks
+from chronograd.job import Job, changed, fields_of_place, parse_on, with_ranks
 from chronograd.judge.answer import JudgedTable, answer_of, answer_of_table
 from chronograd.judge.claim import Claim, is_claim, of_record, parse
 from chronograd.judge.verdict import Judged, Stated, judge
@@ -94,7 +94,7 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
         raise InputError(f"{what} in {' '.join(words)!r:.200}: give one of each", _EXAMPLE)
     if place is not None:
         catalog.device(parse_on(place)[1])  # report a wrong name before importing torch
-    stated = [*_stated(place, precision, batch), *overrides]
+    stated = _stated(place, precision, batch, overrides)
     if sources and sources[0].endswith(".csv"):
         return _of_table(Path(sources[0]), place, precision, mode, overrides)
     traces = Traces(None if trace_file is None else Trace.load(trace_file))
@@ -177,14 +177,12 @@ def _of_record(record: Record) -> list[str]:
     return overrides + ([f"training.batch={record.global_batch}"] if record.global_batch else [])
 
 
-def _stated(place: str | None, precision: str | None, batch: int | None) -> list[str]:
-    overrides = []
-    if place is not None:
-        count, device = parse_on(place)
-        overrides += [f"cluster.count={count}", f"cluster.device={device}"]
+def _stated(place: str | None, precision: str | None, batch: int | None, overrides: Sequence[str]) -> list[str]:
+    """Return the options as overrides, then the overrides themselves. Raises InputError if one contradicts the place."""
+    fields = [] if place is None else fields_of_place(place, overrides)
     if precision is not None:
-        overrides.append(f"training.precision={'fp16' if precision == 'amp' else precision}")
-    return overrides + ([] if batch is None else [f"training.batch={batch}"])
+        fields.append(f"training.precision={'fp16' if precision == 'amp' else precision}")
+    return [*fields, *([] if batch is None else [f"training.batch={batch}"]), *overrides]
 
 
 def _of_table(
@@ -202,10 +200,9 @@ def _of_table(
     if on is None:
         raise InputError(f"{path.name} does not state its device", "give --on")
     stated = [
-        *_stated(on, precision or table.precision or "fp32", None),
         f"training.channels_last={str(table.channels_last).lower()}",
         f"training.compile={str(table.is_compiled).lower()}",
-        *overrides,
+        *_stated(on, precision or table.precision or "fp32", None, overrides),
     ]
     cases: list[Judged] = []
     left_out: list[tuple[str, str]] = []

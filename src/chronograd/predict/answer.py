@@ -10,7 +10,7 @@ from dataclasses import replace
 from chronograd.answer import Answer
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
-from chronograd.job import Job, changed, check_backend, from_dict, parse_on, with_ranks
+from chronograd.job import Job, changed, check_backend, from_dict, parse_on, placed, with_ranks
 from chronograd.predict.carrying import Shown, way_of
 from chronograd.predict.layers import roofline_section
 from chronograd.predict.prediction import USUAL_MODEL, StepModel, in_mode, predict, predict_step, tokens_of_sample
@@ -52,16 +52,12 @@ def predict_jobs(
     return replace(answer, sections=layers)
 
 
-def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
-    """Return the job on each of several places, such as `8xV100`, or the job itself if there is no place.
-
-    A job of one rank becomes a `ddp` job on several devices. Raises JobError if the job already names a device or count.
-    """
+def on_devices(job: Job, places: Sequence[str], overrides: Sequence[str] = ()) -> list[Job]:
+    """Return the job on each of several places, such as `8xV100`, or the job itself if there is no place. Raises as `placed`."""
     if not places:
         check_backend(job)
         return [job]
-    settings = [parse_on(place) for place in places]
-    return [with_ranks(changed(job, [f"cluster.count={count}", f"cluster.device={name}"])) for count, name in settings]
+    return [placed(job, place, overrides) for place in places]
 
 
 def shown_of(
@@ -113,7 +109,7 @@ def of_figure(trace: Trace, text: str, least_s: Callable[[Job], float] = lambda 
     catalog.device(device)
 
     def shown(job: Job) -> Shown:
-        place = [f"cluster.count={count}", f"cluster.device={device}", "cluster.input_samples_per_s=null"]
+        place = [f"cluster.count={count or 1}", f"cluster.device={device}", "cluster.input_samples_per_s=null"]
         there = in_mode(with_ranks(changed(job, place)), trace.mode)
         images = there.training.images_per_step
         step_s = value * _STEP_UNITS[match[2]] if match[2] in _STEP_UNITS else images / value
@@ -123,7 +119,7 @@ def of_figure(trace: Trace, text: str, least_s: Callable[[Job], float] = lambda 
         if step_s < least:
             raise InputError(
                 f"--measured-on {text!r} is a step of {seconds(step_s)} at batch {there.training.batch:,}, but its FLOPs and bytes "
-                f"need at least {seconds(least)} at the peaks of {count} × {device} in {there.training.precision}: at most "
+                f"need at least {seconds(least)} at the peaks of {count or 1} × {device} in {there.training.precision}: at most "
                 f"{images / least:,.0f} samples/s are possible",
                 "look up the figure, and its batch, precision and number of devices",
             )

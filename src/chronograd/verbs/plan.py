@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -93,6 +92,25 @@ class _Search(CountedRequest):
     prices: Prices | None = None
     """Kinds of prices; both by default, or on-demand without a goal."""
 
+    def _devices(self, job: Job) -> list[Device]:
+        """Return the devices to search. Raises InputError for a count or device that the search would ignore."""
+        from chronograd.job import parse_on
+        from chronograd.plan.search import devices_of
+
+        for place in self.on:
+            count, device = parse_on(place)
+            if count is not None:
+                raise InputError(
+                    f"--on {place}: this search takes no count there", f"write --on {device} --counts {count}"
+                )
+        for text in self.overrides:
+            key, _, value = text.partition("=")
+            if option := {"cluster.device": "--on", "cluster.count": "--counts"}.get(key.strip()):
+                raise InputError(
+                    f"this search chooses the devices and ignores {text}", f"write {option} {value.strip()}"
+                )
+        return devices_of(job, self.on, self.precisions)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanInference(_Search):
@@ -114,11 +132,11 @@ class PlanInference(_Search):
 
     def answer(self) -> Answer[ServingPlan]:
         from chronograd.plan.renting import KINDS
-        from chronograd.plan.search import SearchSpace, devices_of
+        from chronograd.plan.search import SearchSpace
         from chronograd.plan.serving import serve
 
         job = replace(self, mode="inference").asked(can_download=True).job
-        devices = devices_of(job, self.on, self.precisions)
+        devices = self._devices(job)
         kinds: list[Any] = [kind for kind in KINDS if self.prices in ("both", kind)] or ["on-demand"]
         with waiting("counting the work of the network") as say:
             traces = self.traced_layouts(job)
@@ -147,6 +165,7 @@ class PlanBatch(CountedRequest):
     """With --confirm: maximum number of batches to try."""
 
     def answer(self) -> Answer[BatchPlan | list[BatchPlan]]:
+        from chronograd.job import placed
         from chronograd.plan.largest import Trial, gpu_of_memory, largest_batches
 
         if self.confirm and self.on not in ((), ("local",), ("cpu",)):
@@ -164,7 +183,7 @@ class PlanBatch(CountedRequest):
         places = self.on
         if self.memory is not None and not (places or self.confirm or "device" in job.cluster.model_fields_set):
             places = (gpu_of_memory(self.memory).name,)
-        jobs = [_placed(job, place) for place in places] or [job]
+        jobs = [placed(job, place, self.overrides) for place in places] or [job]
         with waiting("trying batches" if self.confirm else "counting the work of the network"):
             return largest_batches(self.traced(job), jobs, self.memory, trial)
 
@@ -302,11 +321,10 @@ class Plan(_Search):
 
     def _listed(self, asked: Asked, samples: int) -> Answer[SettingList]:
         from chronograd.plan.answer import list_settings
-        from chronograd.plan.search import devices_of
 
         job = asked.job
         _clouds(job, self.platforms, self.data_in, self.data_size)
-        space = self._space(asked, samples, devices_of(job, self.on, self.precisions))
+        space = self._space(asked, samples, self._devices(job))
         with waiting("counting the work of the network") as say:
             traces = self.traced_layouts(job)
             say("trying settings")
@@ -316,12 +334,11 @@ class Plan(_Search):
         self, asked: Asked, samples: int, effort: SamplesToTarget | Unknown, goal: Goal
     ) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption]]:
         from chronograd.plan.answer import reach_goal
-        from chronograd.plan.search import devices_of
         from chronograd.predict.memory import checkpoint_bytes
 
         job = asked.job
         clouds = _clouds(job, self.platforms, self.data_in, self.data_size)
-        devices = devices_of(job, self.on, self.precisions)
+        devices = self._devices(job)
         if clouds is not None:
             devices = clouds.of_devices(devices)
         space = self._space(asked, samples, devices)
@@ -332,16 +349,6 @@ class Plan(_Search):
             if clouds is not None:
                 clouds = replace(clouds, back_bytes=self.checkpoints_back * checkpoint_bytes(traces[0], job))
             return reach_goal(traces, job, space, effort, goal, self._terms(job, clouds), assumed, self.most)
-
-
-def _placed(job: Job, place: str) -> Job:
-    """Return the job on a device, such as v100, or on several, such as 8xv100; without a number the count stays the same."""
-    from chronograd.job import changed, parse_on, with_ranks
-
-    count, device = parse_on(place)
-    there = changed(job, [f"cluster.device={device}"])
-    is_counted = re.match(r"\s*\d+\s*[x×]", place) is not None
-    return with_ranks(changed(there, [f"cluster.count={count}"])) if is_counted else there
 
 
 def parse_place(text: str) -> tuple[str, str]:

@@ -51,7 +51,7 @@ class _OnDevices(CountedRequest):
         from chronograd.hardware import catalog
         from chronograd.predict.answer import on_devices
 
-        jobs = on_devices(job, list(self.on))
+        jobs = on_devices(job, self.on, self.overrides)
         for one in jobs:
             catalog.device(one.cluster.device)
         return jobs
@@ -312,7 +312,7 @@ class PredictServer(CountedRequest):
         if self.threads is not None:
             raise InputError("--threads is of an ONNX file", "for a job, write cluster.threads=N")
         job = changed(replace(self, batch=None).asked().job, ["mode=inference"])
-        jobs = on_devices(job, list(self.on))
+        jobs = on_devices(job, self.on, self.overrides)
         for one in jobs:
             catalog.device(one.cluster.device)  # check before importing torch
         with waiting("counting the work of the network"):
