@@ -243,7 +243,7 @@ class Training(_Section):
     param_dtype: Literal["fp32", "bf16"] = "fp32"
     """Type of parameters and buffers. bf16 with precision bf16 is pure bf16: everything is bf16, without autocast."""
     channels_last: bool = False
-    """Store images as channels last (NHWC)."""
+    """Store images (NHWC), volumes (NDHWC) and the weights of convolutions as channels last."""
     compile: bool | Literal["cuda-graphs"] = False
     """Run the network through torch.compile; with cuda-graphs each pass is launched as one graph (NVIDIA GPUs)."""
     activation_checkpointing: Literal["none", "blocks"] = "none"

@@ -10,6 +10,7 @@ from torch import nn
 
 from chronograd.count.network import trace_network
 from chronograd.count.tracing import trace
+from chronograd.models.layout import is_channels_last, laid_out, lay_out
 from chronograd.trace import CONV_KINDS, Trace
 
 MODES = ("inference", "training")
@@ -95,6 +96,29 @@ def test_one_channels_last_operand_sets_the_layout() -> None:
     assert "copied" not in plain.attributes
     network = Turned().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     assert network(torch.zeros(2, 3, 9, 9)).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_volumes_are_channels_last_too() -> None:
+    """torch.channels_last itself refuses the weight of a three-dimensional convolution."""
+    module = nn.Sequential(nn.Conv3d(3, 8, 3), nn.BatchNorm3d(8), nn.ReLU(), nn.Conv3d(8, 8, 3))
+    planar, last = (trace(module, [(3, 9, 9, 9)], loss="sum", channels_last=layout) for layout in (False, True))
+    assert convolutions(planar) == [False] * 4
+    assert convolutions(last) == [True] * 4  # two forward, two backward
+    assert "copied" not in last.select(kinds=CONV_KINDS)[0].attributes
+    assert planar.flops() == last.flops()
+
+    images, volumes = nn.Conv2d(3, 8, 3), nn.Conv3d(3, 8, 3)
+    with pytest.raises(RuntimeError, match="rank 4"):
+        volumes.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(2, 3, 9, 9, 9)
+    expected = volumes(x)
+    for network in (images, volumes):
+        lay_out(network)
+        assert is_channels_last(network.weight)
+    found = volumes(laid_out(x))
+    assert is_channels_last(found)
+    torch.testing.assert_close(found, expected)
+    assert laid_out(vector := torch.zeros(3, 2)) is vector
 
 
 def test_model_is_unchanged() -> None:

@@ -32,6 +32,14 @@ class Words(nn.Module):
     def forward(self, tokens, *, scale):
         return {"scores": self.out(self.table(tokens).mean(1)) * scale}
 
+class Volume(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv3d(2, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.conv(x).mean((2, 3, 4)))
+
 def words():
     return (torch.arange(24).reshape(4, 6),), {"scale": torch.ones(4, 1)}
 """
@@ -41,6 +49,12 @@ def words():
 def _networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nets.py").write_text(NETWORKS)
     monkeypatch.chdir(tmp_path)
+
+
+def test_volumes_train_channels_last() -> None:
+    words = ["measure", "nets.py:Volume", "--input", "2,5,5,5", "--batch", "4", "--steps", "2", "--warmup", "1"]
+    assert main([*words, "training.channels_last=true", "cluster.threads=1", "--out", "run"]) == 0
+    assert RunDir.open("run").record()["step_time_s"].n == 2
 
 
 def test_training_with_two_inputs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from chronograd.measure import environment
 from chronograd.measure.layer_clock import Key, PassTimes, product_seconds, time_passes
 from chronograd.measure.layer_times import OUTSIDE, LayerTime, LayerTimes, Product
 from chronograd.models import registry
+from chronograd.models.layout import laid_out, lay_out
 from chronograd.predict.calibration import Calibration
 from chronograd.predict.compute import operator_seconds, phase_seconds
 from chronograd.predict.relatives import calibration_for
@@ -134,8 +135,8 @@ def _passes(
     inputs = torch.randint(data.num_classes, shape) if job.is_text else torch.randn(shape)
     inputs = inputs.to(device) if job.is_text else inputs.to(device, DTYPES[training.param_dtype])
     if training.channels_last:
-        network.to(memory_format=torch.channels_last)
-        inputs = inputs.to(memory_format=torch.channels_last)
+        lay_out(network)
+        inputs = laid_out(inputs)
 
     def forward() -> None:
         with torch.inference_mode(), autocast(training, device):

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from chronograd.models.layout import CHANNELS_LAST, is_channels_last
+
 aten = torch.ops.aten
 empty_like = torch.empty_like
 
@@ -44,12 +46,8 @@ def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
     return grads
 
 
-def is_channels_last(x: Any) -> bool:
-    return x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
-
-
 def _laid_out(x: Any) -> Any:
-    return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=torch.channels_last)
+    return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=CHANNELS_LAST[x.dim()])
 
 
 def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any) -> Any:

@@ -18,8 +18,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chronograd.count import formulas
-from chronograd.count.meta_kernels import KERNELS, is_channels_last
+from chronograd.count.meta_kernels import KERNELS
 from chronograd.errors import TraceError
+from chronograd.models.layout import CHANNELS_LAST, is_channels_last
 from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
 
 # The symbolic batch. It is a prime above every constant dimension, so c + s·P splits in one way only. It is small enough that P
@@ -398,19 +399,23 @@ def _layout_of(operands: list[torch.Tensor]) -> dict[str, Any]:
     It does if one of its operands is channels last. The weight, the last operand, is not listed.
     """
     is_last = any(map(is_channels_last, operands))
-    layout = torch.channels_last if is_last else torch.contiguous_format
-    copied = [i for i, t in enumerate(operands[:-1]) if t.dim() == 4 and not t.is_contiguous(memory_format=layout)]
+    copied = [
+        i
+        for i, t in enumerate(operands[:-1])
+        if (layout := CHANNELS_LAST.get(t.dim()))
+        and not t.is_contiguous(memory_format=layout if is_last else torch.contiguous_format)
+    ]
     return {"channels_last": is_last, **({"copied": copied} if copied else {})}
 
 
 def _is_strided(ins: list[torch.Tensor], out: torch.Tensor) -> bool:
     """Return whether a large input has another memory order than the result, so that reading it is not sequential."""
     if ins and out.dim() == ins[0].dim():
-        is_last = is_channels_last(out)
+        layout = CHANNELS_LAST[out.dim()] if is_channels_last(out) else torch.contiguous_format
         return any(
             t.dim() == out.dim()
             and 0 not in t.stride()
-            and not t.is_contiguous(memory_format=torch.channels_last if is_last else torch.contiguous_format)
+            and not t.is_contiguous(memory_format=layout)
             and _order(t) != _order(out)
             for t in ins
         )

@@ -21,6 +21,7 @@ from chronograd.count.recorder import SYMBOLIC_BATCH, Recorder, watch_modules
 from chronograd.errors import InputError, TraceError
 from chronograd.files import without_collection
 from chronograd.inputs import Input
+from chronograd.models.layout import laid_out, lay_out
 from chronograd.trace import Trace
 from chronograd.words import how_many
 
@@ -77,7 +78,7 @@ def trace(
             itself returns a loss, as with targets, that is differentiated.
         fixed_batch: trace at this one batch; for networks that loop over or mix their samples.
         inputs_require_grad: also compute the gradient of floating inputs, as inside a larger network.
-        channels_last: use channels last in memory for images and convolutions, as training.channels_last does.
+        channels_last: use channels last in memory for images, volumes and convolutions, as training.channels_last does.
 
     Raises: TraceError if the network raises, needs real values, or its work is not affine in the batch. In every case the
         model, its hooks and the process stay unchanged.
@@ -173,7 +174,7 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
                 run = _meta_copy(model, origin.name)
             run.train(mode == "training")
             if asked.channels_last:
-                run.to(memory_format=torch.channels_last)
+                lay_out(run)
 
             def make(slot: Slot) -> torch.Tensor:
                 wants_grad = asked.inputs_require_grad and slot.dtype.is_floating_point
@@ -182,8 +183,8 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
                     made = slot.value.detach().clone()
                 else:
                     made = torch.empty(slot.sized(way.batch), dtype=slot.dtype, device="meta")
-                made.requires_grad_(wants_grad)
-                return _channels_last(made) if asked.channels_last else made
+                made = laid_out(made) if asked.channels_last else made
+                return made.requires_grad_(wants_grad)
 
             given = list(call.filled(make))
             _name_state(run, recorder)
@@ -292,13 +293,6 @@ def _name_state(model: nn.Module, recorder: Recorder) -> None:
         recorder.add_tensor(p, role="parameter", name=name)
     for name, b in model.named_buffers():
         recorder.add_tensor(b, role="buffer", name=name)
-
-
-def _channels_last(image: torch.Tensor) -> torch.Tensor:
-    if image.dim() != 4:
-        return image
-    laid_out = image.detach().to(memory_format=torch.channels_last)
-    return laid_out.requires_grad_(image.requires_grad)
 
 
 def _meta_copy(model: nn.Module, name: str) -> nn.Module:

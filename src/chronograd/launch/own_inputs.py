@@ -18,6 +18,7 @@ from chronograd.job import Job
 from chronograd.measure.result import Timing
 from chronograd.measure.user_loop import LoopRecorder
 from chronograd.models import registry
+from chronograd.models.layout import laid_out, lay_out
 from chronograd.rundir import RunDir
 from chronograd.train.optimizer import make_optimizer
 from chronograd.train.rank_context import rank_context_from_environment
@@ -87,8 +88,8 @@ def _built(job: Job, device: torch.device) -> tuple[Called, list[torch.Tensor]]:
     ]
     called.to(device, held) if training.is_pure else called.to(device)
     if training.channels_last:
-        called.to(memory_format=torch.channels_last)
-        inputs = [v.contiguous(memory_format=torch.channels_last) if v.ndim == 4 else v for v in inputs]
+        lay_out(called)
+        inputs = [laid_out(value) for value in inputs]
     return called, inputs
 
 

@@ -25,6 +25,7 @@ from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
 from chronograd.job import Job, Training
 from chronograd.models import registry
+from chronograd.models.layout import lay_out
 from chronograd.models.weights import head_of, without_head
 from chronograd.predict.checkpointing import blocks_to_checkpoint
 from chronograd.train.heads import load_start
@@ -368,7 +369,7 @@ def initial_network(
     if job.training.is_pure:
         network.to(DTYPES[job.training.param_dtype])
     if job.training.channels_last:
-        network.to(memory_format=torch.channels_last)
+        lay_out(network)
     return network, said
 
 
