@@ -27,8 +27,27 @@ def test_device_has_balance_sources_and_lowest_price() -> None:
     assert shown.sections[1].takeaway.startswith(f"{sum(len(s.of) for s in v100.source)} figures: ")
     price = market.price_of(v100)
     assert price is not None
-    assert shown.sections[2].takeaway.startswith(f"{dollars(float(price.usd_per_hour(1)))} an hour on demand")
+    assert shown.sections[2].takeaway.startswith(f"{dollars(price.usd_per_device_hour)} an hour on demand")
     assert shown.data == v100.model_dump(mode="json")
+
+
+def test_devices_show_the_price_of_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance of eight devices once appeared at its whole price."""
+    eight = catalog.Price(
+        vendor="AWS", instance="big", device="v100-32", count=8, price_usd_per_hour=32.0, kind="on-demand",
+        includes_host=True, date="2020-05", tag="verified", source="this test",
+    )  # fmt: skip
+    monkeypatch.setattr(catalog, "_prices", lambda: (eight, eight.model_copy(update={"device": "t4", "count": 1})))
+    table = answer.devices().sections[0].table
+    assert table is not None
+    columns = [table.columns.index(name) for name in ("name", "device-hour", "price of")]
+    rows = {row[columns[0]]: [row[i] for i in columns[1:]] for row in table.rows}
+    assert (rows["v100-32"], rows["t4"]) == (["$4.00†", "AWS, 2020-05"], ["$32.00†", "AWS, 2020-05"])
+    assert set(rows["h100"]) == {"–"}
+    told = answer.prices("v100-32").sections[0].takeaway
+    assert told == (
+        "$4.00 an hour on demand is the least for one device, AWS big ($32.00 for 8 devices) with the host, of 2020-05."
+    )
 
 
 def test_link_latency_threshold() -> None:

@@ -33,8 +33,8 @@ def devices() -> Answer[list[Device]]:
         title="Devices",
         takeaway=f"{how_many(len(known), 'devices')}; {', '.join(told)}.",
         table=Table.of(known, _DEVICE),
-        caption="Peaks in TFLOP/s. Price: the lowest for one device on demand, in whole instances; * without the host machine.\n"
-        "`chronograd devices NAME` shows sources and dates.",
+        caption="Peaks in TFLOP/s. Device-hour: US dollars an hour of one device on demand, the price of its instance divided by its "
+        "devices; * without the host machine, †: older than a year.\n`chronograd devices NAME` shows instances and sources.",
     )
     return Answer("Devices", sections=[section], result=known)
 
@@ -147,9 +147,10 @@ def _prices(known: Sequence[Price], of: Device | str | None) -> Section:
     between = f", of {dates[0]} to {dates[-1]}" if dates else ""
     told = f"{how_many(len(known), 'prices')} of {len({p.device for p in known})} devices{between}."
     if of is not None and (price := market.price_of(of)) is not None:
+        several = f" ({dollars(price.price_usd_per_hour)} for {price.count:g} devices)" if price.count > 1 else ""
         told = (
-            f"{dollars(float(price.usd_per_hour(1)))} an hour on demand is the least for one device, {price.vendor} "
-            f"{price.instance} {'with' if price.includes_host else 'without'} the host, of {price.date or 'no known date'}."
+            f"{dollars(price.usd_per_device_hour)} an hour on demand is the least for one device, {price.vendor} {price.instance}"
+            f"{several} {'with' if price.includes_host else 'without'} the host, of {price.date or 'no known date'}."
         )
     return Section("Prices", told, table=table, caption=MOVED)
 
@@ -179,8 +180,14 @@ def _rate(bytes_per_s: float) -> str:
 
 
 def _price_cell(d: Device) -> str | None:
+    if (price := market.price_of(d)) is None:
+        return None
+    return dollars(price.usd_per_device_hour) + "*" * (not price.includes_host) + "†" * market.is_old(price)
+
+
+def _price_source(d: Device) -> str | None:
     price = market.price_of(d)
-    return None if price is None else dollars(float(price.usd_per_hour(1))) + ("" if price.includes_host else "*")
+    return None if price is None else f"{price.vendor}, {price.date or 'no date'}"
 
 
 def _instance(p: Price) -> str:
@@ -191,7 +198,9 @@ def _instance(p: Price) -> str:
 
 
 def _peak(precision: Precision) -> Column:
-    return Column(precision, lambda d: d.peak_flops_per_s.get(precision), format=lambda peak: f"{peak / 1e12:.4g}")
+    return Column(
+        precision, lambda d: d.peak_flops_per_s.get(precision), format=lambda peak: f"{round(peak / 1e12, 2):.4g}"
+    )
 
 
 _DEVICE = (
@@ -199,7 +208,8 @@ _DEVICE = (
     Column("memory", "memory_bytes", format=lambda size: f"{size / GIB:.0f} GiB"),
     Column("bandwidth", "bandwidth_bytes_per_s", format=_rate),
     *map(_peak, PRECISIONS),
-    Column("per hour", _price_cell, format=str),
+    Column("device-hour", _price_cell, format=str),
+    Column("price of", _price_source, format=str),
     Column("device", "title"),
 )
 _PRICE = (
