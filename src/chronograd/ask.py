@@ -41,6 +41,7 @@ SHORT = {
     "classes": "data.classes",
     "batch": "training.batch",
     "precision": "training.precision",
+    "loss": "training.loss",
     "mode": "mode",
 }
 
@@ -86,10 +87,8 @@ class Asked:
         """Return the fields that the user did not state, as text, by subject: data, optimizer, epochs, batch, precision."""
         training, data, parts = self.job.training, self.job.data, {}
         if "data.name" not in self.stated:
-            shape = "×".join(map(str, data.shape or ()))
-            parts["data"] = (
-                f"data set {data.name}" if self.has_data else f"samples of shape {shape} (no data set is known)"
-            )
+            of_shape = f"samples of shape {'×'.join(map(str, data.shape))}" if data.shape else "random inputs"
+            parts["data"] = f"data set {data.name}" if self.has_data else f"{of_shape} (no data set is known)"
         if self.job.mode == "training":
             if not self.stated & {"training.optimizer", "training.recipe"}:
                 parts["optimizer"] = f"{optimizer_words(training)} ({self.usual.words if self.usual else 'default'})"
@@ -252,7 +251,7 @@ def _of_network(
     if own is not None:
         network_fields = {"name": network, **({"inputs": list(own)} if own else {})}
         data = {"name": jobs.INPUTS, **({"classes": given["classes"]} if "classes" in given else {})}
-        training = {key: given[key] for key in ("batch", "precision") if key in given}
+        training = {key: given[key] for key in ("batch", "precision", "loss") if key in given}
         modes = {"mode": given["mode"]} if "mode" in given else {}
         return {**modes, "network": network_fields, "data": data, "training": training}, Usual()
     data = _data(network, given, overrides)
@@ -260,7 +259,7 @@ def _of_network(
     is_counted = is_counted or _is_trace(network)
     layout = {"channels_last"} if is_counted else set()  # the layout of the trace applies
     fields = {key: value for key, value in usual.training.items() if key not in layout}
-    training = {**fields, **{key: given[key] for key in ("batch", "precision") if key in given}}
+    training = {**fields, **{key: given[key] for key in ("batch", "precision", "loss") if key in given}}
     is_free = not (is_counted or {"image_size", "shape"} & data.keys())
     if usual.image_size and is_free and given.get("mode") != "inference":
         data["image_size"] = usual.image_size
@@ -287,7 +286,9 @@ def _trace_of(network: str) -> Trace | None:
 
 
 def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> Sequence[str] | None:
-    """Return the inputs of a network that needs more than one image or one row of tokens per sample; else None."""
+    """Return the inputs of a network that needs more than one image or one row of tokens per sample, or has its own loss; else
+    None.
+    """
     if given.get("inputs"):
         return list(given["inputs"])
     stated = dict(text.split("=", 1) for text in overrides if "=" in text)
@@ -295,10 +296,11 @@ def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]
         return []
     if "data" in given or any(key.startswith("data.") for key in stated):
         return None
+    has_loss = "loss" in given or "training.loss" in stated
     if (trace := _trace_of(network)) is not None:
-        return None if trace.takes_images or trace.takes_tokens else []
+        return None if (trace.takes_images or trace.takes_tokens) and not has_loss else []
     shape = given.get("input")
-    if names.known(network) is not None or (shape is not None and len(shape) == 3):
+    if not has_loss and (names.known(network) is not None or (shape is not None and len(shape) == 3)):
         return None
     names.require_library(network)
     from chronograd.models import registry
@@ -307,7 +309,9 @@ def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]
     if spec.inputs and shape is None:
         return spec.inputs
     shape = shape or spec.input_shape
-    if shape is None or len(shape) == 3 or (len(shape) == 1 and _takes_tokens(network, given)):
+    if shape is None:
+        return None
+    if not has_loss and (len(shape) == 3 or (len(shape) == 1 and _takes_tokens(network, given))):
         return None
     return ["x".join(map(str, shape))]
 

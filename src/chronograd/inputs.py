@@ -26,6 +26,8 @@ DTYPES = {
     "bf16": "bfloat16",
     "fp64": "float64",
 }
+# Usual losses; see `chronograd.count.losses`.
+LOSSES = ("cross_entropy", "mse", "sum")
 FORM = "write NAME:SHAPE:DTYPE, such as 3x224x224, tokens:128:int64, step::int64 or mask:=10x10:bool"
 _SHAPE = re.compile(r"(=?)((?:\d+|N)(?:[x,](?:\d+|N))*)?")
 _REFERENCE = re.compile(r".+\.py:[A-Za-z_]\w*|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -88,6 +90,15 @@ def is_reference(text: str) -> bool:
     except InputError:
         return _REFERENCE.fullmatch(text) is not None
     return False
+
+
+def check_loss(word: str) -> None:
+    """Raise InputError unless a word is a usual loss or names a function."""
+    if word not in LOSSES and not is_reference(word):
+        raise InputError(
+            f"loss is {word!r}",
+            f"write {', '.join(LOSSES)}, or FILE.py:NAME, a function (outputs, inputs) of one number",
+        )
 
 
 def check(words: Sequence[str]) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -50,6 +50,16 @@ MAX_CLASSES = 1_000_000
 TOKENS = "tokens"
 # Random values for any inputs of the network.
 INPUTS = "inputs"
+Given = TypeVar("Given")
+
+
+def _checked(check: Callable[[Given], None], given: Given) -> Given:
+    """Return a value, or raise its InputError as the ValueError of a field."""
+    try:
+        check(given)
+    except InputError as error:
+        raise ValueError(f"{error.message}: {error.hint}") from None
+    return given
 
 
 class _Model(BaseModel):
@@ -90,11 +100,7 @@ class Network(_Section):
     @field_validator("inputs")
     @classmethod
     def _readable(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            inputs.check(given)
-        except InputError as error:
-            raise ValueError(f"{error.message}: {error.hint}") from None
-        return given
+        return _checked(inputs.check, given)
 
     @model_validator(mode="after")
     def _head_of_weights(self) -> Self:
@@ -238,6 +244,10 @@ class Training(_Section):
     """Number of parts of a rank's batch; gradients of the parts are added up before the update."""
     ema_decay: float = Field(0.0, ge=0, lt=1)
     """Decay of a running mean of the weights; evaluation then uses the mean. 0 for none."""
+    loss: str = Field("cross_entropy", exclude_if=lambda given: given == "cross_entropy")
+    """Loss of a network on network.inputs: cross_entropy, mse (against an input of the output's shape, else a target), sum, or
+    FILE.py:NAME, a function (outputs, inputs) that returns one number.
+    """
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """Precision of matrix operations; below fp32 and tf32, training uses autocast."""
     param_dtype: Literal["fp32", "bf16"] = "fp32"
@@ -277,6 +287,11 @@ class Training(_Section):
         if name not in RECIPES:
             raise ValueError(f"unknown recipe {name!r}{did_you_mean(name, RECIPES)}")
         return name
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, given: str) -> str:
+        return _checked(inputs.check_loss, given)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -533,6 +548,16 @@ class Job(_Model):
         return self
 
     @model_validator(mode="after")
+    def _loss_of_inputs(self) -> Self:
+        """Refuse a loss for samples of a data set: there, training has the loss of its task."""
+        if self.training.loss != "cross_entropy" and self.data.name != INPUTS:
+            raise ValueError(
+                f"training.loss is {self.training.loss}, and a {self.task} job on {self.data.name} has its own loss: leave "
+                "training.loss out, or state network.inputs and data.name=inputs to predict and measure without a data set"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _pure(self) -> Self:
         """Refuse parameters in half precision for jobs that do not support them."""
         of = {
@@ -595,7 +620,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     Raises JobError for anything from a missing file to a wrong type.
     """
     job = read(path, overrides)
-    for reference in (job.network.name, *job.network.inputs):
+    for reference in (job.network.name, *job.network.inputs, job.training.loss):
         trust.name(reference)
     trust.name(job.data.name.removeprefix("gymnasium:"))
     return job

@@ -2,6 +2,10 @@
 
 torch splits attention into other operators before it dispatches them, differently on every device. This module intercepts
 attention one level higher, at the network's call, and records a single operator with a single backward.
+
+In inference, torch runs an `nn.TransformerEncoderLayer` as one operator, its fast path. It calls the kernels of the separate
+operators from C++, so the trace has these. On one core, layers of 16 and 64 features take 91 and 121 µs with the fast path, and
+96 and 128 µs without (AMD EPYC, PyTorch 2.14, 2026-11-26).
 """
 
 from __future__ import annotations
@@ -87,6 +91,8 @@ class Functions(TorchFunctionMode):
             return self._attention(*args, **kwargs)
         if func in recurrent.FUNCTIONS:
             return recurrent.recurrent(self.recorder, func, args)
+        if func is torch._nested_tensor_from_mask_left_aligned:
+            return False  # torch skips padding only on its fast path; counted are dense tensors
         if func is F.multi_head_attention_forward:
             return self._multi_head(*args, **kwargs)
         if func in self._constructors and kwargs.get("device") is None and not self.recorder.is_real:

@@ -35,7 +35,7 @@ def cached_trace(reference: str, options: dict[str, Any] | None = None, **settin
     if (inside := packaged.find(reference, options, settings)) is not None:
         return inside
     library, _ = names.split(reference)
-    if library == "function" or any(is_reference(word) for word in settings.get("inputs", ())):
+    if library == "function" or any(map(is_reference, (*settings.get("inputs", ()), settings.get("loss", "")))):
         return _traced(reference, options, settings)
     versions = [VERSION, _source(), sys.version, *(_version(name) for name in ("torch", "chronograd", library))]
     key = json.dumps([reference, options or {}, sorted((DEFAULTS | settings).items()), versions], default=str)

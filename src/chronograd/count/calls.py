@@ -43,7 +43,7 @@ class Call:
 
     Attributes:
         batch: samples of the user's own values; None if there are none, or if they have no batch.
-        is_listed: samples are in lists, as detectors take them, so the number of tensors depends on the batch.
+        is_listed: samples are in lists, as detectors take them, or in one row with offsets, so they fix the batch.
     """
 
     args: tuple[Any, ...]
@@ -85,7 +85,7 @@ class Call:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         if not tensors:
             raise InputError(f"the example inputs contain no tensor, only a {type(example).__name__}", _FORMS)
-        listed = next((a for a in named.values() if isinstance(a, list) and _are_samples(a)), None)
+        listed = next((a for name, a in named.items() if _are_samples(name, a)), None)
         by_name = batch_dim if isinstance(batch_dim, Mapping) else {}
         usual = batch_dim if isinstance(batch_dim, int) else 0
         sizes = [
@@ -121,10 +121,19 @@ class Call:
 
         return tree_map(fill, self.args), tree_map(fill, self.kwargs)
 
+    def check_batch(self, batch: int) -> None:
+        """Raise InputError if the samples of the example fix another batch."""
+        if self.is_listed and batch != self.batch:
+            raise InputError(
+                f"the example inputs have {self.batch} samples, and the batch is {batch}",
+                f"write batch {self.batch}, or give an example with {batch} samples",
+            )
+
     def values(self, model: nn.Module, batch: int, seed: int = 0) -> Iterator[Tensor]:
         """Yield a real tensor for each slot: the user's own repeated to the batch, else normal numbers, and tokens valid in
-        every table.
+        every table. Raises as `check_batch`.
         """
+        self.check_batch(batch)
         drawn = torch.Generator().manual_seed(seed)
         tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
         bound = min(tables, default=1)
@@ -200,6 +209,13 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()), torch.float32)
 
 
+def as_taken(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the arguments of a call in the form of an example: a tensor, a tuple, keywords, or (args, kwargs)."""
+    if kwargs:
+        return (args, kwargs) if args else kwargs
+    return args[0] if len(args) == 1 else args
+
+
 def _arguments(example: Any, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword arguments of an example."""
     if isinstance(example, Mapping):
@@ -224,10 +240,16 @@ def _names(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
     return {known[i] if i < len(known) else f"argument {i + 1}": value for i, value in enumerate(args)}
 
 
-def _are_samples(values: list[Any]) -> bool:
-    """Return whether a list contains one image or one set of targets per sample, as detectors take them, not batched tensors."""
-    return bool(values) and all(
-        isinstance(one, Mapping) or (isinstance(one, Tensor) and one.dim() == 3) for one in values
+def _are_samples(name: str, values: Any) -> bool:
+    """Return whether an argument has one element per sample of any size: images or targets in a list, as detectors take them, or
+    the offsets of an embedding bag.
+    """
+    if isinstance(values, Tensor):
+        return name == "offsets" and values.dim() == 1
+    return (
+        isinstance(values, list)
+        and bool(values)
+        and all(isinstance(one, Mapping) or (isinstance(one, Tensor) and one.dim() == 3) for one in values)
     )
 
 

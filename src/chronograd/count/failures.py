@@ -58,9 +58,12 @@ def check_modules(model: nn.Module, network: str) -> None:
             )
 
 
+HINT_OF_LOSS = "a loss takes (outputs, inputs) and returns one number"
+
+
 @contextmanager
-def explained(model: nn.Module, call: Call, network: str) -> Iterator[None]:
-    """Turn any error of a network into one clear error, with the original as its cause."""
+def explained(model: nn.Module, call: Call, network: str, hint: str = "") -> Iterator[None]:
+    """Turn any error of a network into one clear error, with the original as its cause; `hint` replaces the usual advice."""
     try:
         yield
     except ChronogradError:
@@ -78,7 +81,7 @@ def explained(model: nn.Module, call: Call, network: str) -> Iterator[None]:
         elif _NO_VALUES.search(text):
             kind, hint = _NeedsValuesError, f"its work depends on the values of its input: give real inputs, {_EXAMPLE}"
         else:
-            hint = _hint(error, text, model, call)
+            hint = hint or _hint(error, text, model, call)
         raise kind(f"{network} raised {type(error).__name__}{path}: {text}{line}", hint) from error
 
 

@@ -19,13 +19,14 @@ from chronograd.models import registry
 from chronograd.trace import Trace
 
 
-def call_of(reference: str, model: nn.Module, inputs: Sequence[str]) -> Call:
-    """Return the call for inputs given as text, or for the network's own inputs without any. Raises InputError."""
-    inputs = tuple(inputs) or registry.spec(reference).inputs
+def call_of(model: nn.Module, inputs: Sequence[str], reference: str | None = None) -> Call:
+    """Return the call for inputs given as text, or for those that a named network states. Raises InputError."""
+    spec = registry.spec(reference) if reference else None
+    inputs = tuple(inputs) or (spec.inputs if spec else ())
     words.check(inputs)
     if len(inputs) == 1 and words.is_reference(inputs[0]):
         return Call.of_example(registry.target(inputs[0], "inputs"), model)
-    usual = _usual_dtype(model, registry.spec(reference))
+    usual = _usual_dtype(model, spec) if spec else dtype_of(model)
     return Call.of_inputs([Input.parse(word) for word in inputs], [usual] * len(inputs))
 
 

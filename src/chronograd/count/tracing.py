@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, NoReturn
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from chronograd.count.attention import Functions
-from chronograd.count.calls import Call, Slot, dtype_of
-from chronograd.count.failures import check_modules, explained, needs_values
+from chronograd.count.calls import Call, Slot, as_taken, dtype_of
+from chronograd.count.failures import HINT_OF_LOSS, check_modules, explained, needs_values
+from chronograd.count.losses import Loss, loss_of, tensors
 from chronograd.count.recorder import SYMBOLIC_BATCH, Recorder, watch_modules
 from chronograd.errors import InputError, TraceError
 from chronograd.files import without_collection
@@ -24,8 +24,6 @@ from chronograd.inputs import Input
 from chronograd.models.layout import laid_out, lay_out
 from chronograd.trace import Trace
 from chronograd.words import how_many
-
-Loss = Callable[[list[torch.Tensor]], torch.Tensor]
 
 # Storage sizes are signed 64-bit numbers, also on the meta device.
 _MAX_BYTES = 2**63 - 1
@@ -59,7 +57,7 @@ def trace(
     *,
     origin: Origin | None = None,
     mode: str = "training",
-    loss: str = "cross_entropy",
+    loss: str | Loss = "cross_entropy",
     fixed_batch: int | None = None,
     inputs_require_grad: bool = False,
     channels_last: bool = False,
@@ -74,8 +72,9 @@ def trace(
             for every batch, the trace is valid for the batch of the example. If it depends on values, the network runs on them.
         origin: by default the name of the class.
         mode: `training` (training mode: forward, loss, backward) or `inference` (evaluation mode, forward, no gradients).
-        loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs. If the network
-            itself returns a loss, as with targets, that is differentiated.
+        loss: `cross_entropy` (mean over samples, summed over outputs with classes), `mse` (against an input of the output's
+            shape, else a target) or `sum` of all outputs. If the network itself returns a loss, as with targets, that is
+            differentiated. Also `FILE.py:NAME` or a function (outputs, inputs) that returns one number.
         fixed_batch: trace at this one batch; for networks that loop over or mix their samples.
         inputs_require_grad: also compute the gradient of floating inputs, as inside a larger network.
         channels_last: use channels last in memory for images, volumes and convolutions, as training.channels_last does.
@@ -86,14 +85,14 @@ def trace(
     _warm_up()
     if mode not in ("training", "inference"):
         raise InputError(f"mode is {mode!r}", "training or inference")
-    if loss not in LOSSES:
-        raise InputError(f"loss is {loss!r}", f"one of {', '.join(LOSSES)}")
     if fixed_batch is not None and fixed_batch < 1:
         raise InputError(f"fixed_batch is {fixed_batch}", "at least 1")
     origin = origin or Origin(type(model).__name__)
     check_modules(model, origin.name)
     call = inputs if isinstance(inputs, Call) else Call.of_inputs(inputs, [dtype_of(model)] * len(inputs))
-    asked = _Traced(model, call, origin, mode, loss, inputs_require_grad, channels_last)
+    if fixed_batch is not None:
+        call.check_batch(fixed_batch)
+    asked = _Traced(model, call, origin, mode, *loss_of(loss), inputs_require_grad, channels_last)
     return _first_way(partial(_traced, asked), call, fixed_batch)
 
 
@@ -151,6 +150,7 @@ class _Traced:
     origin: Origin
     mode: str
     loss: str
+    loss_function: Loss
     inputs_require_grad: bool
     channels_last: bool
 
@@ -188,12 +188,12 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
 
             given = list(call.filled(make))
             _name_state(run, recorder)
-            inputs = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
+            inputs = tensors(given)
             result.inputs = [recorder.add_tensor(t, role="input") for t in inputs]
             result.input_shapes = [result.tensors[i].shape for i in result.inputs]
             inputs.clear()
             with explained(run, call, origin.name):
-                _run(run, given, recorder, LOSSES[loss])
+                _run(run, call, given, recorder, asked.loss_function)
     finally:
         recorder.forget()
         if run is not model or origin.build:
@@ -226,7 +226,7 @@ def _warm_up() -> None:
         trace(nn.Linear(1, 1), [(1,)])
 
 
-def _run(model: nn.Module, given: list[Any], recorder: Recorder, loss: Loss) -> None:
+def _run(model: nn.Module, call: Call, given: list[Any], recorder: Recorder, loss: Loss) -> None:
     """Run forward, loss and backward. `given` holds arguments and keywords; it is emptied after use."""
     result = recorder.trace
     result.frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
@@ -238,12 +238,13 @@ def _run(model: nn.Module, given: list[Any], recorder: Recorder, loss: Loss) -> 
         watch_modules(model, recorder),
         torch.set_grad_enabled(result.mode == "training"),
     ):
-        outputs = [t for t in tree_leaves(model(*given[0], **given[1])) if isinstance(t, torch.Tensor)]
-        result.outputs = [recorder.add_tensor(t) for t in outputs]
+        outputs = [model(*given[0], **given[1])]
+        result.outputs = [recorder.add_tensor(t) for t in tensors(outputs)]
         if result.mode == "inference":
             return
         recorder.modules.append(("loss", 0))
-        value = loss(outputs)
+        with explained(model, call, f"the loss {result.loss}", HINT_OF_LOSS):
+            value = loss(outputs[0], as_taken(*given))
         outputs.clear()
         given.clear()
         if not value.requires_grad:
@@ -257,34 +258,6 @@ def _run(model: nn.Module, given: list[Any], recorder: Recorder, loss: Loss) -> 
     for p in model.parameters():
         if p.grad is not None:
             recorder.storage_of(p.grad).role = "gradient"
-
-
-def cross_entropy(outputs: list[torch.Tensor]) -> torch.Tensor:
-    """Return the mean cross-entropy of every floating output with a class dimension: (N, C), (N, C, H, W) or (N, T, C).
-
-    If a network returns scalars, their sum is its loss.
-    """
-    losses = [t for t in outputs if t.is_floating_point() and t.dim() == 0 and t.requires_grad]
-    for t in outputs if not losses else ():
-        if not t.is_floating_point() or t.dim() < 2:
-            continue
-        scores = t.flatten(0, 1) if t.dim() == 3 else t
-        empty = torch.empty if t.is_meta else torch.zeros  # real targets are classes
-        target = empty((scores.shape[0], *scores.shape[2:]), dtype=torch.int64, device=t.device)
-        losses.append(F.cross_entropy(scores, target))
-    return torch.stack(losses).sum() if len(losses) > 1 else (losses[0] if losses else sum_of_outputs(outputs))
-
-
-def sum_of_outputs(outputs: list[torch.Tensor]) -> torch.Tensor:
-    """Return the sum of every floating or complex output: the simplest loss with a gradient."""
-    real = [torch.view_as_real(t) if t.is_complex() else t for t in outputs]
-    sums = [t.sum() for t in real if t.is_floating_point()]
-    if not sums:
-        raise TraceError("the network returns no floating-point tensor", "count it with --mode inference")
-    return torch.stack(sums).sum() if len(sums) > 1 else sums[0]
-
-
-LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "sum": sum_of_outputs}
 
 
 def _name_state(model: nn.Module, recorder: Recorder) -> None:

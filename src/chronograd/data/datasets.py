@@ -131,7 +131,7 @@ def check_task(job: Job, described: DatasetCard) -> None:
         )
 
 
-def _no_samples() -> InputError:
+def no_samples() -> InputError:
     return InputError(
         "data.name is inputs: no data set has samples of the network's inputs (network.inputs)",
         "count, predict, measure or export it; to train it, run your own loop inside chronograd.record()",
@@ -151,7 +151,7 @@ def fetch(data: Data) -> None:
     elif text.is_drawn(data):
         text.check_memory(text.card(data))
     elif data.name == INPUTS:
-        raise _no_samples()
+        raise no_samples()
     elif data.name == "synthetic":
         synthetic.check_memory(synthetic.card(data))
     elif data.name in catalogue.sets():
@@ -174,7 +174,7 @@ def load(data: Data, seed: int = 0) -> Dataset:
     from chronograd.data import reading
 
     if data.name == INPUTS:
-        raise _no_samples()
+        raise no_samples()
     if text.is_drawn(data):
         return _drawn_text(data, seed)
     if detection.is_detection(data.name):

@@ -47,7 +47,7 @@ def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> T
         mode=mode or job.mode, channels_last=job.training.channels_last, param_dtype=job.training.param_dtype
     )
     if job.network.inputs or job.data.name == INPUTS:
-        settings |= {"inputs": job.network.inputs, "num_classes": job.data.classes}
+        settings |= {"inputs": job.network.inputs, "num_classes": job.data.classes, "loss": job.training.loss}
     else:
         settings |= {"input_shape": data.shape, "num_classes": data.num_classes}
         if job.is_text:
@@ -90,6 +90,8 @@ def _read(job: Job, path: Path, mode: str) -> Trace:
         raise _not_of_the_job(path, f"network {trace.network}", job.network.name)
     if trace.mode != mode:
         raise _not_of_the_job(path, trace.mode, f"mode={mode}", f" mode={mode}")
+    if mode == "training" and "loss" in job.training.model_fields_set and trace.loss != job.training.loss:
+        raise _not_of_the_job(path, f"the loss {trace.loss}", f"training.loss={job.training.loss}")
     _check_data(job, trace, path)
     return trace
 

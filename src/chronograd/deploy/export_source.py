@@ -197,7 +197,7 @@ def _source(asked: Job, name: str, weights: str | None, is_own: bool) -> ExportS
         loaded = loaded.replace(weights, Path(weights).name)  # the local folder does not concern others
     network = network.requires_grad_(False).eval()
     if is_own_input:
-        call = call_of(asked.network.name, network, asked.network.inputs)
+        call = call_of(network, asked.network.inputs, asked.network.name)
         return ExportSource(
             name,
             asked,

@@ -67,10 +67,12 @@ def _traced(job: Job, mode: str) -> Trace:
 
 
 def job_of_network(name: str, input_shape: Sequence[int] | None = None) -> Job:
-    """Return a job for a network without one: samples of its shape. Raises as `samples_of`."""
+    """Return a job for a network without one: samples of its shape, random ones without classes. Raises as `samples_of`."""
     shape, classes = samples_of(name, input_shape)
-    data = {"name": "synthetic", "shape": list(shape), "classes": classes}
-    return jobs.from_dict({"network": {"name": name}, "data": data, "training": {"batch": UNSAID_BATCH}})
+    network, data = {"name": name}, {"name": "synthetic", "shape": list(shape), "classes": classes}
+    if classes is None:
+        network, data = network | {"inputs": ["x".join(map(str, shape))]}, {"name": jobs.INPUTS}
+    return jobs.from_dict({"network": network, "data": data, "training": {"batch": UNSAID_BATCH}})
 
 
 def ask(words: Sequence[str], *, place: str | None = None, precision: str | None = None, batch: int | None = None,

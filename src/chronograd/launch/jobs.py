@@ -283,6 +283,8 @@ def check_anywhere(job: Job) -> None:
         )
     if job.training.zero_stage:
         raise JobError("training.zero_stage is predicted, not run", "write training.zero_stage=0 to measure or train")
+    if job.data.name == INPUTS:
+        raise datasets.no_samples()
     card = datasets.card(job.data)
     datasets.check_task(job, card)
     jobs.steps_per_epoch(card.train_size, job.training.batch)

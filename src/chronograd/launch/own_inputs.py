@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from chronograd.count.calls import Called
+from chronograd.count.calls import Called, as_taken
+from chronograd.count.failures import HINT_OF_LOSS, explained
+from chronograd.count.losses import loss_of
 from chronograd.count.network import call_of
-from chronograd.count.tracing import LOSSES
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.measure.result import Timing
@@ -38,13 +38,18 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
             "write backend=single cluster.count=1, or run your training loop inside chronograd.record()",
         )
     training, is_training = job.training, job.mode == "training"
+    _, loss_function = loss_of(training.loss)
     with _threads_kept():
         device = rank_context_from_environment(job).device
         set_matrix_arithmetic(training.precision, device)
         torch.manual_seed(training.seed)
         called, inputs = _built(job, device)
+        rest = iter(inputs)
+        taken = as_taken(*called.call.filled(lambda _: next(rest)))
         called.train(is_training)
         optimizer = make_optimizer(called, training) if is_training else None
+        for group in optimizer.param_groups if optimizer is not None else ():
+            group["lr"] = 0.0  # on random values weights may diverge, which ends a step or changes its time
         model = compiled(called, training.compile)
         recorder = LoopRecorder(
             out,
@@ -56,7 +61,7 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
             what_if=False,
             quiet=True,
         )
-        with recorder:
+        with recorder, explained(called.network, called.call, job.network.name):
             ends_at = float("inf")
             for step in range(timing.warmup + timing.num_steps):
                 if step == timing.warmup:
@@ -66,7 +71,8 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
                 with recorder.step():
                     with recorder.part("forward"), torch.set_grad_enabled(is_training), autocast(training, device):
                         outputs = model(*inputs)
-                        loss = LOSSES["cross_entropy"](_tensors(outputs)) if is_training else None
+                        with explained(called.network, called.call, f"the loss {training.loss}", HINT_OF_LOSS):
+                            loss = loss_function(outputs, taken) if is_training else None
                     if loss is not None and optimizer is not None:
                         with recorder.part("backward"):
                             loss.backward()  # type: ignore[no-untyped-call]
@@ -80,7 +86,7 @@ def _built(job: Job, device: torch.device) -> tuple[Called, list[torch.Tensor]]:
     """Return the network of a job and a batch of its inputs, on a device, with the job's types and layout."""
     training = job.training
     network = registry.build(job.network.name, dict(job.network.options), num_classes=job.data.classes)
-    called = Called(network, call_of(job.network.name, network, job.network.inputs))
+    called = Called(network, call_of(network, job.network.inputs, job.network.name))
     held = DTYPES[training.param_dtype]
     inputs = [
         value.to(device, held if training.is_pure and value.is_floating_point() else value.dtype)
@@ -91,10 +97,6 @@ def _built(job: Job, device: torch.device) -> tuple[Called, list[torch.Tensor]]:
         lay_out(called)
         inputs = [laid_out(value) for value in inputs]
     return called, inputs
-
-
-def _tensors(outputs: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
 
 
 @contextmanager

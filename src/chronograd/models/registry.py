@@ -272,6 +272,19 @@ def target(reference: str, what: str) -> Any:
             ) from error
 
 
+def function(reference: str, what: str) -> Callable[..., Any]:
+    """Return the function that `my_net.py:my_loss` names, without calling it. Raises InputError."""
+    with _working_directory_importable():
+        found: Callable[..., Any] = _attribute(
+            reference, what, "name a function of the file, such as my_net.py:my_loss"
+        )
+    if not callable(found):
+        raise InputError(
+            f"{what} {reference} is a {type(found).__name__}, not a function", "name a function of the file"
+        )
+    return found
+
+
 def _attribute(reference: str, what: str, forms: str) -> Any:
     """Return the object that a reference to code names.
 

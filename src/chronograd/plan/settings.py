@@ -14,7 +14,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
-from chronograd.job import Job
+from chronograd.job import Job, steps_per_epoch
 from chronograd.predict.calibration import Calibration, calibrations
 from chronograd.predict.compute import sigma_log
 from chronograd.predict.memory import Memory, Overhead, footprint_of_job, needed_bytes, overhead, reserve_bytes
@@ -48,7 +48,7 @@ def evaluate(
     Raises: InputError for a trace of one batch, and as `setting_of`.
     """
     if trace.fixed_batch is not None:
-        raise InputError(f"the trace holds for batch {trace.fixed_batch} only", "count again without --fixed-batch")
+        raise InputError(f"the trace holds for batch {trace.fixed_batch} only", "`predict` answers for that batch")
     shape = (len(devices), len(counts), len(batches), len(algorithms))
     count, batch = np.array(counts), np.array(batches)
     step_s, memory, fits = np.empty(shape), np.empty(shape[1:3]), np.empty(shape[:3], dtype=bool)
@@ -90,6 +90,7 @@ def with_whole_batches(table: Mapping[str, np.ndarray], samples: int) -> tuple[d
 
     Raises: InputError if there is no such row.
     """
+    steps_per_epoch(samples, 1)  # raises if the number is unknown
     is_whole = table["count"] * table["batch_per_rank"] <= samples
     if not is_whole.any():
         least = int((table["count"] * table["batch_per_rank"]).min())

@@ -56,7 +56,8 @@ def check_network(job: Job, card: DatasetCard) -> None:
             f"network {job.network.name} returns {seen} for two {'rows of tokens' if job.is_text else sort}; "
             f"{job.data.name} has {card.num_classes} {'words' if job.is_text else 'classes'}",
             f"{'a language model' if job.is_text else 'a classifier'} returns {outputs} and one column per "
-            f"{'word' if job.is_text else 'class'}; see network.options",
+            f"{'word' if job.is_text else 'class'}; see network.options"
+            + ("; for another task give its loss, such as --loss mse" if job.data.name == "synthetic" else ""),
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from chronograd.errors import InputError
-from chronograd.verbs.jobs import JobRequest, fields_of_inputs
+from chronograd.verbs.jobs import JobRequest, fields_of_inputs, trace_module
 from chronograd.verbs.kinds import complete_jobs
 from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import waiting
@@ -41,14 +41,16 @@ class Count(Request):
     overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     batch: Annotated[int | None, click.IntRange(1)] = None
     """Samples in one step; default: the job's batch, else 1."""
-    inputs: Annotated[str | None, Spelling(metavar="FILE.py:NAME")] = None
+    inputs: Annotated[Any, Spelling(metavar="FILE.py:NAME")] = None
     """A function or object with the network's arguments."""
     input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
     """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
     classes: Annotated[int | None, click.IntRange(1), Spelling(aliases=("num_classes",))] = None
     """Size of the head."""
     mode: Literal["training", "inference"] = "training"
-    loss: Literal["cross_entropy", "sum"] = "cross_entropy"
+    loss: Annotated[Any, Spelling(metavar="NAME|FILE.py:NAME")] = None
+    """cross_entropy (default), mse (against an input of the output's shape, else a target), sum, or a function (outputs, inputs).
+    """
     channels_last: bool = False
     """Use the memory format NHWC."""
     optimizer: Literal["sgd", "sgd-momentum", "adamw"] | None = None
@@ -93,32 +95,24 @@ class Count(Request):
 
         settings: dict[str, Any] = {
             "mode": self.mode,
-            "loss": self.loss,
+            "loss": self.loss or "cross_entropy",
             "fixed_batch": self.fixed_batch,
             "channels_last": self.channels_last,
         }
-        given = fields_of_inputs(self.input, self.inputs)
         if isinstance(self.network, Trace):
             return self.network, 1, None
         name = os.fspath(self.network) if isinstance(self.network, str | os.PathLike) else ""
         if isinstance(self.network, Job) or name.endswith((".yaml", ".yml")):
-            job = (
-                JobRequest(job=self.network, overrides=self.overrides, input=self.input, inputs=self.inputs).asked().job
-            )
+            given = {"input": self.input, "inputs": self.inputs, "loss": self.loss}
+            job = JobRequest(job=self.network, overrides=self.overrides, **given).asked().job
             from chronograd.data.trace_job import trace_job
 
             return trace_job(job), -(-job.training.batch // job.cluster.count), job.training.optimizer_kind
         if name.endswith((".json", ".json.gz")):
             return Trace.load(name), 1, None
         if not name:
-            from chronograd.count.tracing import trace
-
-            if "input" not in given:
-                raise InputError(
-                    f"{type(self.network).__name__} does not state the shape of its samples",
-                    "give input_shape=(3, 224, 224)",
-                )
-            return trace(self.network, [given["input"]], **settings), 1, None
+            return trace_module(self.network, self.input, self.inputs, **settings), 1, None
+        given = fields_of_inputs(self.input, self.inputs)
         if name.endswith(".py") and Path(name).is_file():
             from chronograd import job as jobs
 

@@ -35,10 +35,12 @@ class JobRequest(Request):
     """Run the network forward only: mode=inference."""
     batch: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="N")] = None
     """Samples of a step over all devices."""
-    inputs: Annotated[str | None, Spelling(metavar="FILE.py:NAME")] = None
+    inputs: Annotated[Any, Spelling(metavar="FILE.py:NAME")] = None
     """A function or object with the network's arguments."""
     input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
     """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
+    loss: Annotated[Any, Spelling(metavar="NAME|FILE.py:NAME")] = None
+    """Loss of a network on its own inputs: cross_entropy, mse, sum, or a function (outputs, inputs) of one number."""
     classes: Annotated[int | None, click.IntRange(2), Spelling(aliases=("num_classes",))] = None
     """Number of classes."""
     save_job: Annotated[Path | None, FILE] = None
@@ -48,7 +50,7 @@ class JobRequest(Request):
 
     def short(self) -> dict[str, Any]:
         """Return the job fields that have a short form, with the names of `ask.SHORT`. Raises InputError."""
-        fields = {"data": self.data, "precision": self.precision, "mode": self.mode, "classes": self.classes,
+        fields = {"data": self.data, "precision": self.precision, "mode": self.mode, "classes": self.classes, "loss": self.loss,
                   "batch": self.batch[0] if self.batch else None}  # fmt: skip
         return {**fields, **fields_of_inputs(self.input, self.inputs)}
 
@@ -141,13 +143,9 @@ class CountedRequest(JobRequest):
                 return given
         if isinstance(self.job, Job | str | os.PathLike):
             return None
-        from chronograd.count.tracing import trace
-
-        if not self.input:
-            raise InputError(
-                f"{type(self.job).__name__} does not state the shape of its samples", "give input_shape=(3, 224, 224)"
-            )
-        return trace(self.job, [fields_of_inputs(self.input, None)["input"]], mode=self.mode or "training")
+        return trace_module(
+            self.job, self.input, self.inputs, mode=self.mode or "training", loss=self.loss or "cross_entropy"
+        )
 
     def _trace_file(self) -> Path | None:
         return None if self.trace is None else Path(self.trace)
@@ -165,18 +163,34 @@ def _job_of(trace: Any, batch: int, precision: str, overrides: Sequence[str]) ->
     return jobs.changed(job, list(overrides)) if overrides else job
 
 
-def fields_of_inputs(texts: Sequence[Any], example: str | None) -> dict[str, Any]:
+def trace_module(module: Any, texts: Sequence[Any], example: Any, **settings: Any) -> Any:
+    """Return the trace of a module that a Python caller passed, on `input=` or on the example `inputs=`. Raises InputError."""
+    from chronograd.count.calls import Call
+    from chronograd.count.network import call_of
+    from chronograd.count.tracing import trace
+
+    if example is not None and not isinstance(example, str):
+        return trace(module, Call.of_example(example, module), **settings)
+    given = fields_of_inputs(texts, example)
+    if not given:
+        hint = "give input_shape=(3, 224, 224), input=('3x64x64', 'step::int64'), or inputs= with an example"
+        raise InputError(f"{type(module).__name__} does not state its inputs", hint)
+    shapes = given.get("inputs") or ["x".join(map(str, given["input"]))]
+    return trace(module, call_of(module, shapes), **settings)
+
+
+def fields_of_inputs(texts: Sequence[Any], example: Any) -> dict[str, Any]:
     """Return the job fields of --input and --inputs: `input`, the shape of one sample, or `inputs`, words. Raises InputError."""
     from chronograd import inputs as words
 
     if texts and all(isinstance(text, int) for text in texts):  # a shape passed from Python
         return {"input": tuple(texts)}
-    if texts and example:
+    if texts and example is not None:
         raise InputError(
             "--input and --inputs are both given", "leave --input out: --inputs has everything that the network takes"
         )
-    if example:
-        if not words.is_reference(example):
+    if example is not None:
+        if not isinstance(example, str) or not words.is_reference(example):
             raise InputError(f"--inputs {example!r} names no function", "write FILE.py:example_inputs")
         return {"inputs": [example]}
     words.check(texts)
