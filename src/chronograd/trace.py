@@ -332,8 +332,8 @@ class Trace:
         `name` is an index into `operator_names`. Matrix work is a product (rows × depth) · (depth × width). `depth` is the length
         of the sum for one output, and `width` is the number of outputs that share an input row. `channels_last` and `strided`
         describe the layout of data in memory. `is_plain_attention` marks attention that fused kernels support. `groups` are
-        those of a convolution, 1 for other operators. `in_turn` is the number of products that run one after the other: layers ×
-        directions × steps of recurrent layers, 1 for other operators.
+        those of a convolution, 1 for other operators. `transposed` and `kernel_dims` describe its kernel. `in_turn` is the
+        number of products that run one after the other: layers × directions × steps of recurrent layers, 1 for other operators.
         """
         ops = self.operators
         kind_code = {k: i for i, k in enumerate(KINDS)}
@@ -350,8 +350,10 @@ class Trace:
             table[name] = values.reshape(len(ops), 2)
         products = np.array([self._product_of(o) for o in ops], dtype=np.float64).reshape(len(ops), 2, 2)
         table["depth"], table["width"] = products[:, 0], products[:, 1]
-        for name in ("channels_last", "strided"):
+        for name in ("channels_last", "strided", "transposed"):
             table[name] = np.array([bool(o.attributes.get(name)) for o in ops], dtype=bool)
+        kernels = [o.attributes.get("kernel", ()) if o.kind in CONV_KINDS else () for o in ops]
+        table["kernel_dims"] = np.array([len(kernel) for kernel in kernels], dtype=np.int64)
         table["groups"] = np.array([o.attributes.get("groups", 1) for o in ops], dtype=np.int64)
         table["in_turn"] = np.array([self._in_turn(o) for o in ops], dtype=np.int64)
         table["is_plain_attention"] = np.array(

@@ -15,18 +15,20 @@ from chronograd.cli.main import main
 from chronograd.count.tracing import trace
 from chronograd.errors import RunError
 from chronograd.hardware import catalog
-from chronograd.predict.calibration import CLASSES, calibrations
+from chronograd.predict.calibration import CLASSES, FAMILIES, calibrations
+from chronograd.predict.compute import Work
 from chronograd.predict.relatives import calibration_for
-from chronograd.trace import MATRIX_KINDS
 
 
 def test_blocks_cover_all_matrix_work_without_gaps() -> None:
-    kinds: set[str] = set()
+    classes: set[str] = set()
     for block in blocks():
         counted = trace(block.make(), [block.input_shape], loss="sum", inputs_require_grad=True)
         assert counted.uncounted() == {}
-        kinds |= {op.kind for op in counted.operators}
-    assert kinds >= {*MATRIX_KINDS, "norm", "softmax", "elementwise", "reduction", "pooling", "copy"}
+        classes |= {CLASSES[i] for i in Work.of(counted, 2).class_index}
+    families = {*FAMILIES} - {"attention_unfused", "view", "update", "unknown"}
+    assert {name.partition(".")[0] for name in classes if name.endswith("forward")} >= families
+    assert {name.partition(".")[0] for name in classes if name.endswith("backward")} >= families
 
 
 @pytest.mark.parametrize("name", ["conv3x3-64-128-28", "conv3d-3-16", "conv3-of-words", "lstm-16-16-1"])

@@ -187,6 +187,25 @@ def test_shared_rate_scales_all_classes_equally() -> None:
     assert ratios[0] == pytest.approx(3, rel=0.1)
 
 
+def test_networks_fit_the_parts_of_a_family_together() -> None:
+    """A table of networks does not show wide depthwise kernels separately, so it has one rate for both."""
+    prior = replace(from_datasheet(catalog.device("cpu")), pass_s=0.0)
+
+    def fitted(*kinds: str) -> Calibration:
+        found = []
+        for i, kind in enumerate(kinds * 4):
+            work = block(kind, 1e9 * 2**i, 1e7)
+            found.append(Sample(work, 3 * work.total_seconds(prior), str(i)))
+        return fit_calibration(found, prior, are_networks=True)
+
+    both, one = fitted("conv_depthwise", "conv_depthwise_kxk"), fitted("conv_depthwise", "conv_depthwise")
+    expected = one.classes["conv_depthwise.forward"].compute
+    assert expected < 0.5 * prior.classes["conv_depthwise.forward"].compute
+    for part in ("conv_depthwise", "conv_depthwise_kxk"):
+        assert both.classes[f"{part}.forward"].compute == pytest.approx(expected, rel=1e-3)
+    assert both.classes_seen == {"conv_depthwise.forward", "conv_depthwise_kxk.forward"}
+
+
 def test_tight_prior_keeps_rates_closer() -> None:
     """`prior_sd` is small if a related device taught the prior."""
     prior = from_datasheet(catalog.device("cpu"))

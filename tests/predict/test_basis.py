@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chronograd import api
@@ -22,6 +23,7 @@ from chronograd.hardware import catalog
 from chronograd.predict.basis import RECURRENT_SIGMA
 from chronograd.predict.calibration import CLASSES, from_datasheet
 from chronograd.predict.compute import Work, operator_seconds, sigma_log, without_basis
+from chronograd.predict.relatives import calibration_for
 from chronograd.trace import Trace
 
 T, D = 20, 16
@@ -149,6 +151,51 @@ def test_unmeasured_operator_classes_widen_the_interval() -> None:
     whole = replace(device, provenance={"classes_seen": list(CLASSES)})
     assert without_basis(traced, times, whole) == []
     assert sigma_log(traced, times, whole) < sigma_log(traced, times, device)
+
+
+class Attends(nn.Module):
+    """Attention of three dimensions, for which there is no fused kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class Scatters(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.zeros(x.shape[1], dtype=torch.int64)
+        return torch.zeros_like(x).index_add(1, places, x)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "family"),
+    [
+        (nn.GRU(D, D, batch_first=True), (T, D), "gru"),
+        (nn.Conv2d(64, 64, 7, groups=64), (64, 28, 28), "conv_depthwise_kxk"),
+        (nn.ConvTranspose2d(64, 32, 3, 2), (64, 28, 28), "conv_transposed"),
+        (nn.Conv3d(16, 16, 3), (16, 8, 28, 28), "conv_3d"),
+        (Attends(), (512, 64), "attention_unfused"),
+        (Scatters(), (512, 512), "gather"),
+    ],
+)
+def test_classes_without_measurements_widen_the_interval(model: nn.Module, shape: tuple[int, ...], family: str) -> None:
+    traced = trace(model, [shape], loss="sum", inputs_require_grad=True)
+    device = replace(from_datasheet(catalog.device("v100")), origin="measured", sigma=0.05, host_launch_s=0.0)
+    whole = replace(device, provenance={"classes_seen": list(CLASSES)})
+    lacking = replace(device, provenance={"classes_seen": [name for name in CLASSES if not name.startswith(family)]})
+    times = operator_seconds(traced, 256, whole)
+    (said,) = without_basis(traced, times, lacking)
+    assert f"({family.replace('_', ' ')})" in said
+    assert without_basis(traced, times, whole) == []
+    assert sigma_log(traced, times, lacking) > 2 * sigma_log(traced, times, whole)
+    assert Work.on(traced, 256, lacking).sigma_log(lacking) == pytest.approx(sigma_log(traced, times, lacking))
+
+
+def test_calibrated_device_reports_unmeasured_classes() -> None:
+    traced = trace(nn.GRU(64, 256, batch_first=True), [(T, 64)], mode="inference")
+    of = calibration_for(catalog.device("rtx3090"), "fp16", mode="inference")
+    assert of.origin == "fitted"
+    (said,) = without_basis(traced, operator_seconds(traced, 64, of), of)
+    assert "never measured on this device (gru)" in said
 
 
 def test_unknown_work_widens_the_interval() -> None:

@@ -7,21 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch import nn
 
 from chronograd import job as jobs
 from chronograd.compare.scaling import predict_scaling
 from chronograd.count.cached import cached_trace
 from chronograd.count.network import trace_network
+from chronograd.count.tracing import trace
 from chronograd.errors import FileFormatError, InputError
 from chronograd.hardware import catalog, market
-from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
+from chronograd.predict.calibration import CLASSES, PARTS, Calibration, ClassRate, calibrations, from_datasheet
 from chronograd.predict.compute import Work, operator_seconds, phase_seconds, sigma_log, update_seconds
 from chronograd.predict.memory import peak_memory
 from chronograd.predict.prediction import predict, predict_step
 from chronograd.predict.relatives import calibration_for
 from chronograd.predict.setting import setting_of
 from chronograd.record import STEP_PARTS
-from chronograd.trace import PHASES, ZERO, Affine, Operator, Storage, Tensor, Trace
+from chronograd.trace import CONV_KINDS, PHASES, ZERO, Affine, Operator, Storage, Tensor, Trace
 
 JOB = {
     "network": {"name": "net"},
@@ -360,6 +362,42 @@ def test_device_file_selects_the_matching_calibration(tmp_path: object) -> None:
     again = catalog.device(path)
     assert calibration_for(again, threads=1, processes=2) == replace(from_datasheet(cpu), threads=1, processes=2)
     assert calibration_for(again, threads=2, processes=1).threads == 2
+
+
+def test_kinds_of_convolutions_have_classes() -> None:
+    for module, family in (
+        (nn.Conv2d(8, 8, 3, groups=8), "conv_depthwise"),
+        (nn.Conv2d(8, 8, 5, groups=8), "conv_depthwise_kxk"),
+        (nn.Conv2d(8, 16, (1, 7), groups=8), "conv_depthwise"),
+        (nn.Conv2d(8, 16, 4, groups=8), "conv_depthwise_kxk"),
+        (nn.Conv1d(8, 4, 3), "conv_kxk"),
+        (nn.Conv3d(8, 4, 3), "conv_3d"),
+        (nn.Conv3d(8, 4, 1), "conv_1x1"),
+        (nn.ConvTranspose2d(8, 4, 2, 2), "conv_transposed"),
+        (nn.ConvTranspose2d(8, 4, 3), "conv_transposed"),
+        (nn.ConvTranspose3d(8, 4, 3), "conv_transposed"),
+    ):
+        traced = trace(module, [(8, *(9,) * (module.weight.dim() - 2))], loss="sum", inputs_require_grad=True)
+        names = [CLASSES[i] for i in Work.of(traced, 2).class_index]
+        of = [name for name, op in zip(names, traced.operators, strict=True) if op.kind in CONV_KINDS]
+        assert of == [f"{family}.forward", f"{family}.backward"], module
+
+
+def test_older_calibrations_have_the_rates_of_the_whole_family() -> None:
+    """They measured wide depthwise kernels with the others, but no volumes or transposed convolutions."""
+    rate = {name: ClassRate(0.01 * (i + 1)) for i, name in enumerate(CLASSES) if name.partition(".")[0] not in PARTS}
+    seen = ["conv_depthwise.forward", "conv_kxk.forward"]
+    of = calibration(classes=rate, provenance={"classes_seen": seen}, class_sigma={"conv_depthwise.backward": 0.3})
+    device = catalog.device("v100").model_copy(update={"calibration": {"settings": [of.to_table()]}})
+    (read,) = calibrations(device)
+    for part, whole in PARTS.items():
+        for phase in PHASES[:2]:
+            assert read.classes[f"{part}.{phase}"] == rate[f"{whole}.{phase}"]
+    assert read.classes_seen == {*seen, "conv_depthwise_kxk.forward"}
+    assert read.class_sigma == {"conv_depthwise.backward": 0.3, "conv_depthwise_kxk.backward": 0.3}
+    own = replace(of, classes={**rate, "conv_3d.forward": ClassRate(0.9)})
+    (read,) = calibrations(device.model_copy(update={"calibration": {"settings": [own.to_table()]}}))
+    assert read.classes["conv_3d.forward"] == ClassRate(0.9)
 
 
 def test_damaged_calibration_names_the_field() -> None:

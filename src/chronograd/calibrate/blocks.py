@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-
 @dataclass(frozen=True)
 class TimedBlock:
     """A module to build, its input per sample, and its batch on a CPU; a GPU uses several times that."""
@@ -92,6 +91,19 @@ class _Scores(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x @ x.transpose(1, 2)).softmax(-1) @ x
+
+
+class _Words(nn.Module):
+    """Rows of an embedding at places drawn from the input, each scaled by its number."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.words, self.table = words, nn.Embedding(words, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = (x.detach().sigmoid() * (self.words - 1)).long()
+        scaled: torch.Tensor = self.table(places) * x.unsqueeze(-1)
+        return scaled
 
 
 class _ChannelsLast(nn.Module):
@@ -270,17 +282,10 @@ def blocks() -> list[TimedBlock]:
                 f"conv{kernel}x{kernel}-{cin}-{size}", _conv(cin, cout, kernel, stride), (cin, size, size), batch
             )
         )
-    wide, up = partial(nn.Conv3d, kernel_size=3, padding=1), nn.ConvTranspose2d
-    timed += [
-        TimedBlock("conv3-of-words", partial(nn.Conv1d, 64, 96, 3), (64, 64), 16),
-        TimedBlock("conv5-of-words", partial(nn.Conv1d, 128, 128, 5), (128, 48), 4),
-        TimedBlock("conv3d-3-16", partial(wide, 3, 16), (3, 8, 32, 32), 4),
-        TimedBlock("conv3d-24-48", partial(wide, 24, 48), (24, 8, 14, 14), 2),
-        TimedBlock("transposed2-64-32", partial(up, 64, 32, 2, 2), (64, 14, 14), 8),
-        TimedBlock("transposed4-96-48", partial(up, 96, 48, 4, 2, 1), (96, 14, 14), 4),
-        TimedBlock("transposed4-32-3", partial(up, 32, 3, 4, 2, 1), (32, 32, 32), 8),
-    ]
-    for c, size, batch, kernel in ((96, 28, 4, 3), (32, 56, 4, 3), (384, 14, 4, 3), (192, 14, 4, 7), (480, 7, 8, 5)):
+    for c, size, batch, kernel in (
+        (96, 28, 4, 3), (32, 56, 4, 3), (384, 14, 4, 3), (192, 14, 4, 7), (480, 7, 8, 5), (48, 56, 2, 5), (144, 28, 4, 5), (240, 14, 8, 5),
+        (32, 80, 1, 7), (96, 56, 1, 7), (768, 7, 4, 7),
+    ):  # fmt: skip
         timed.append(TimedBlock(f"depthwise{kernel}-{c}-{size}", _conv(c, c, kernel, 1, c), (c, size, size), batch))
     for c, size, groups, batch in ((128, 28, 32, 2), (256, 14, 8, 4)):
         timed.append(TimedBlock(f"grouped-{c}-{groups}", _conv(c, c, 3, 1, groups), (c, size, size), batch))
@@ -306,9 +311,28 @@ def blocks() -> list[TimedBlock]:
         TimedBlock("global-pool", lambda: nn.AdaptiveAvgPool2d(1), (512, 14, 14), 8),
         TimedBlock("concatenate", _Concatenate, (64, 28, 28), 4),
         TimedBlock("scores", _Scores, (196, 64), 6),
+        TimedBlock("words-2000-192", partial(_Words, 2000, 192), (128,), 8),
+        TimedBlock("words-30000-64", partial(_Words, 30_000, 64), (64,), 32),
         TimedBlock("tiny", _repeat(nn.ReLU, 40), (8,), 1),
     ]
-    return timed + stages() + small_images() + recurrent()
+    return timed + other_convolutions() + stages() + small_images() + recurrent()
+
+
+def other_convolutions() -> list[TimedBlock]:
+    """Return convolutions of words and volumes, and transposed ones."""
+    wide, up = partial(nn.Conv3d, kernel_size=3, padding=1), nn.ConvTranspose2d
+    return [
+        TimedBlock("conv3-of-words", partial(nn.Conv1d, 64, 96, 3), (64, 64), 16),
+        TimedBlock("conv5-of-words", partial(nn.Conv1d, 128, 128, 5), (128, 48), 4),
+        TimedBlock("conv3d-3-16", partial(wide, 3, 16), (3, 8, 32, 32), 4),
+        TimedBlock("conv3d-24-48", partial(wide, 24, 48), (24, 8, 14, 14), 2),
+        TimedBlock("conv3d-16-16", partial(wide, 16, 16), (16, 8, 28, 28), 1),
+        TimedBlock("conv3d-48-96", partial(wide, 48, 96), (48, 4, 8, 8), 4),
+        TimedBlock("transposed2-64-32", partial(up, 64, 32, 2, 2), (64, 14, 14), 8),
+        TimedBlock("transposed4-96-48", partial(up, 96, 48, 4, 2, 1), (96, 14, 14), 4),
+        TimedBlock("transposed4-32-3", partial(up, 32, 3, 4, 2, 1), (32, 32, 32), 8),
+        TimedBlock("transposed3-128-64", partial(up, 128, 64, 3, 2, 1, 1), (128, 8, 8), 4),
+    ]
 
 
 def recurrent() -> list[TimedBlock]:

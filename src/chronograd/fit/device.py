@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from chronograd.errors import InputError
-from chronograd.predict.calibration import CLASSES, SIZES, Calibration, ClassRate
+from chronograd.predict.calibration import CLASSES, PARTS, SIZES, Calibration, ClassRate
 from chronograd.predict.compute import Terms, Work, smooth_max
 from chronograd.record import Z80
 
@@ -91,7 +91,7 @@ class _FitProblem:
         self.parameters: list[_Parameter] = []
         for name in _RATES:
             found = tuple(i for i in present if self.rates[name][i] > 0)
-            groups = [found] if name in _SHARED and not by_class else [(i,) for i in found]
+            groups = [(i,) for i in found] if by_class else [found] if name in _SHARED else _wholes(found)
             self.parameters += [_Parameter(name, group) for group in groups if group]
         self.parameters.append(_Parameter("cache_speedup"))
         if prior.host_launch_s > 0:
@@ -211,6 +211,16 @@ class _FitProblem:
         tolerance = {"ftol": _TOLERANCE, "xtol": _TOLERANCE}
         found = least_squares(self.residuals, self.start, self.jacobian, method="lm", max_nfev=40, **tolerance)
         return np.asarray(found.x)
+
+
+def _wholes(classes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return classes in groups, with the PARTS of a family together: whole networks do not show them separately."""
+    groups: dict[str, tuple[int, ...]] = {}
+    for i in classes:
+        family, _, phase = CLASSES[i].partition(".")
+        whole = f"{PARTS.get(family, family)}.{phase}"
+        groups[whole] = (*groups.get(whole, ()), i)
+    return list(groups.values())
 
 
 def soft_l1(error: np.ndarray) -> np.ndarray:

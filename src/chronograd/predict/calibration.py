@@ -6,6 +6,7 @@ All three have one form. The device's file stores it under `calibration`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -27,9 +28,15 @@ _SPLIT: dict[str, tuple[tuple[str, str], ...]] = {
 _RECURRENT = tuple(family for _, family in _SPLIT["recurrent"])
 # Attention without a fused kernel: products and a softmax, one after the other.
 UNFUSED_ATTENTION = "attention_unfused"
+# Families that are parts of a kind → the family that they belonged to before: depthwise convolutions with kernels above 3 × 3,
+# transposed ones, and those of volumes.
+PARTS = {"conv_depthwise_kxk": "conv_depthwise", "conv_transposed": "conv_kxk", "conv_3d": "conv_kxk"}
+# The blocks and networks of calibrations without these families showed wide depthwise kernels, but not the others.
+_SHOWN_BEFORE = ("conv_depthwise_kxk",)
 FAMILIES = (
     *(f for kind in KINDS for f in ([n for _, n in _SPLIT[kind]] if kind in _SPLIT else [kind])),
     UNFUSED_ATTENTION,
+    *PARTS,
 )
 # A class is a family of operators in one direction, because the gradients of a convolution use other kernels than its forward
 # pass.
@@ -165,7 +172,7 @@ _ADAPTER, _NAMES = TypeAdapter(Calibration), TypeAdapter(list[str])
 def calibrations(device: Device) -> list[Calibration]:
     """Return all calibrations in a device's file, one per precision and way of running.
 
-    Classes that a calibration never measured have the values of the data sheet.
+    Classes that a calibration never measured have the values of the data sheet, or of the class that they were part of.
     """
     return list(derived(device, "calibrations", lambda: _read_calibrations(device)))
 
@@ -174,8 +181,27 @@ def _read_calibrations(device: Device) -> list[Calibration]:
     tables = (device.calibration or {}).get("settings", [])
     if not isinstance(tables, list | tuple):
         raise FileFormatError(f"calibration of {device.name}: settings is {tables!r:.80}, not a list", _AGAIN)
-    found = [Calibration.from_table(t) for t in tables]
+    found = [_with_parts(Calibration.from_table(t)) for t in tables]
     return [replace(c, classes={**from_datasheet(device, c.precision).classes, **c.classes}) for c in found]
+
+
+def parts_of(known: Collection[str]) -> dict[str, str]:
+    """Return the class that it belonged to before for each class of PARTS that is not known while the other is."""
+    pairs = ((f"{part}.{phase}", f"{whole}.{phase}") for part, whole in PARTS.items() for phase in PHASES[:2])
+    return {part: whole for part, whole in pairs if part not in known and whole in known}
+
+
+def _with_parts(c: Calibration) -> Calibration:
+    """Return a calibration with the PARTS that it does not know: they have the rates of the class that they belonged to."""
+    parts = parts_of(c.classes)
+    shown = {part: whole for part, whole in parts.items() if part.partition(".")[0] in _SHOWN_BEFORE}
+    seen = [part for part, whole in shown.items() if whole in c.classes_seen]
+    return replace(
+        c,
+        classes={**c.classes, **{part: c.classes[whole] for part, whole in parts.items()}},
+        class_sigma={**c.class_sigma, **{n: c.class_sigma[w] for n, w in shown.items() if w in c.class_sigma}},
+        provenance=c.provenance | ({"classes_seen": sorted([*c.classes_seen, *seen])} if seen else {}),
+    )
 
 
 _AGAIN = "make it again: chronograd calibrate"
@@ -253,6 +279,7 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
     classes = {}
     for name in CLASSES:
         family = name.partition(".")[0]
+        family = PARTS.get(family, family)
         assumed = _ASSUMED if is_gpu else _ASSUMED_CPU
         compute, bandwidth, weights, depth, width = assumed.get(family, _STREAM)
         relayout = _RELAYOUT.get(family, 0.0) if is_gpu and precision != "fp32" else 0.0
@@ -293,4 +320,5 @@ def family_of(kind: str, name: str) -> str:
 
 def uses_vector_peak(family: str) -> bool:
     """Return whether a family runs on vector units: depthwise convolutions and everything that is not matrix work."""
+    family = PARTS.get(family, family)
     return family == "conv_depthwise" or family not in (*MATRIX_KINDS, *_RECURRENT)

@@ -50,7 +50,11 @@ from chronograd.units import FLOPS_PER_MAC
 
 _IS_VECTOR = np.array([uses_vector_peak(k) for k in KINDS])
 _VIEW, _ATTENTION, _GROUPED = (KINDS.index(kind) for kind in ("view", "attention", "conv_grouped"))
+_UNFUSED = FAMILIES.index(UNFUSED_ATTENTION)
 _CONV = [KINDS.index(k) for k in CONV_KINDS]
+_KXK, _DEPTHWISE = KINDS.index("conv_kxk"), KINDS.index("conv_depthwise")
+_UNGROUPED = [KINDS.index(k) for k in ("conv_1x1", "conv_3x3", "conv_kxk")]
+_SMALL_KERNEL = 9  # elements of a depthwise kernel of 3 × 3, for which CPUs and GPUs have special kernels
 _LAID_OUT = [KINDS.index(k) for k in CONV_KINDS if k != "conv_depthwise"]
 # With fewer groups, gradients use cuDNN's direct kernels on vector units: `wgrad2d_grouped_direct_kernel` in profiles of
 # PyTorch's issues 34977 and 70954. 32 is the smallest number of groups of ResNeXt. In timm's training table of 2022, ResNeXt is
@@ -154,20 +158,15 @@ class Work:
         # A product of empty matrices has size 0.
         depth, width = (np.maximum(at_batch(c[name], batch), 1.0) for name in ("depth", "width"))
         grows = moves.moved[:, 1] * batch if trace.fixed_batch is None else moves.moved[:, 0]
-        is_direct = _is_direct(trace, precision)
-        families = _families(trace, is_direct)
-        is_unfused = c["kind"] == _ATTENTION
-        if has_fused_attention:
-            is_unfused = is_unfused & ~c["is_plain_attention"]
-        families = np.where(is_unfused, FAMILIES.index(UNFUSED_ATTENTION), families)
+        families = _families(trace, precision, has_fused_attention)
         element_bytes = 2 if precision in ("fp16", "bf16") else 4
         rows = np.maximum(macs / (depth * width * c["in_turn"]), 1.0)
         pixels = np.where(np.isin(c["kind"], _CONV), rows / max(batch, 1), 1.0)
-        scores = np.where(is_unfused, macs / (2 * depth), 0.0)
+        scores = np.where(families == _UNFUSED, macs / (2 * depth), 0.0)
         needs_layout = np.isin(c["kind"], _LAID_OUT) & ~c["channels_last"]
         return cls(
             class_index=2 * families + np.minimum(c["phase"], 1),
-            is_vector=_IS_VECTOR[c["kind"]] | is_direct,
+            is_vector=_IS_VECTOR[c["kind"]] | _is_direct(trace, precision),
             launches=moves.is_launched * c["in_turn"],
             issues=moves.issues,
             flops=FLOPS_PER_MAC * macs + at_batch(moves.vector_flops, batch),
@@ -267,16 +266,28 @@ def _is_unaligned(trace: Trace, sizes: dict[str, np.ndarray], rows: np.ndarray, 
     return np.asarray(is_product & is_odd)
 
 
-def _families(trace: Trace, is_direct: np.ndarray) -> np.ndarray:
-    """Return the index into FAMILIES of each operator; operators of `is_direct` count as depthwise convolutions."""
+def _families(trace: Trace, precision: str, has_fused_attention: bool) -> np.ndarray:
+    """Return the index into FAMILIES of each operator; gradients without tensor-core kernels count as depthwise convolutions."""
+    c = trace.columns
 
     def by_name() -> np.ndarray:
-        c = trace.columns
         pairs, where = np.unique(np.stack([c["kind"], c["name"]]), axis=1, return_inverse=True)
         indices = [FAMILIES.index(family_of(KINDS[k], trace.operator_names[n])) for k, n in pairs.T]
-        return np.asarray(np.array(indices)[where.ravel()])
+        found = np.array(indices, dtype=np.int64)[where.ravel()]
+        is_whole = np.isin(c["kind"], _UNGROUPED)
+        for part, mask in (
+            ("conv_depthwise_kxk", (c["kind"] == _DEPTHWISE) & (c["depth"][:, 0] > _SMALL_KERNEL)),
+            ("conv_3d", (c["kind"] == _KXK) & (c["kernel_dims"] == 3)),
+            ("conv_transposed", is_whole & c["transposed"]),
+        ):
+            found = np.where(mask, FAMILIES.index(part), found)
+        return found
 
-    return np.where(is_direct, FAMILIES.index("conv_depthwise"), derived(trace, "families", by_name))
+    families = np.where(
+        _is_direct(trace, precision), FAMILIES.index("conv_depthwise"), derived(trace, "families", by_name)
+    )
+    is_fused = c["is_plain_attention"] & has_fused_attention
+    return np.where((c["kind"] == _ATTENTION) & ~is_fused, _UNFUSED, families)
 
 
 def operator_seconds(trace: Trace, batch: float, calibration: Calibration) -> np.ndarray:
@@ -336,7 +347,7 @@ def _basis(trace: Trace, times: np.ndarray, calibration: Calibration) -> Basis:
 
 def _classes(trace: Trace, calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
     """Return the index into CLASSES of each operator, and the host's work for it."""
-    families = _families(trace, _is_direct(trace, calibration.precision))
+    families = _families(trace, calibration.precision, calibration.has_fused_attention)
     issues = traffic(trace, calibration.precision, calibration.is_compiled).issues
     return 2 * families + np.minimum(trace.columns["phase"], 1), issues
 

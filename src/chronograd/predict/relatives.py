@@ -22,13 +22,13 @@ from chronograd.hardware.catalog import Device
 from chronograd.predict.calibration import (
     CLASSES,
     COMPILED_TRAINING_ISSUES,
-    DATASHEET_SIGMA,
     HOST_SIGMA,
     HOST_YEAR,
     Calibration,
     ClassRate,
     calibrations,
     from_datasheet,
+    parts_of,
     uses_vector_peak,
 )
 
@@ -106,10 +106,11 @@ def calibration_for(
     if not own.classes_seen or not unseen:
         return own
     assumed = assumed_for(device, precision, **setting)[0]  # type: ignore[arg-type]
+    from_others = unseen & assumed.class_sigma.keys()  # no device measured the rest
     return replace(
         own,
-        classes={**own.classes, **{name: assumed.classes[name] for name in unseen}},
-        class_sigma={**{name: assumed.class_sigma.get(name, DATASHEET_SIGMA) for name in unseen}, **own.class_sigma},
+        classes={**own.classes, **{name: assumed.classes[name] for name in from_others}},
+        class_sigma={**{name: assumed.class_sigma[name] for name in from_others}, **own.class_sigma},
     )
 
 
@@ -214,6 +215,7 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
         spreads[name] = min(float(sigmas.min()), sheet.sigma)
     if not spreads:
         return sheet, None
+    classes |= {part: classes[whole] for part, whole in parts_of(spreads).items()}
     k = min(
         range(len(lenders)),
         key=lambda k: (not stands_in[True][k], math.hypot(lenders[k][1].sigma, _SPREAD * near[True][k])),
