@@ -336,11 +336,12 @@ def predicted(name: str, mode: str, threads: int) -> dict[str, Any]:
     parts = [record[name].value for name in ("input_s", "transfer_s") if name in record.quantities]
     share = 1 - sum(part or 0.0 for part in parts) / value
     notes = [text for text in record.notes if "of the time" in text]
+    setting = setting_of(job)
     return {
         "seconds": value * share,
         "low": low * share,
         "high": high * share,
-        "pace_s": setting_of(job).calibration.provenance["pace_s"],
+        "pace_s": setting.calibration.provenance["pace_s"] * setting.alone,
         "notes": notes,
     }
 

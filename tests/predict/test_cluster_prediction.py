@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from chronograd import job as jobs
 from chronograd.count.network import trace_network
 from chronograd.errors import NotFoundError
 from chronograd.hardware import catalog
+from chronograd.predict.calibration import from_datasheet
 from chronograd.predict.collectives import ALGORITHMS, Topology, all_reduce_s
 from chronograd.predict.prediction import predict, predict_step
 from chronograd.predict.scaling import crowding
@@ -203,3 +205,19 @@ def test_eight_gpus_are_less_than_eight_times_as_fast() -> None:
     assert step.straggler_wait_s > 0 == steady.straggler_wait_s
     assert 0.84 < steady.seconds / step.seconds < 0.96
     assert setting_of(job(count=8, device="cpu")).step_sigma_log == 0.0
+
+
+def test_rank_alone_runs_at_the_speed_of_an_idle_neighbour() -> None:
+    """The piece of work takes 2 ms on a core alone, and 2.5 ms next to another rank, where the calibration was measured."""
+    beside = replace(from_datasheet(catalog.device("cpu")), processes=2, threads=1, provenance={"pace_s": 2.5e-3})
+    tables = {"settings": [beside.to_table()]}
+    before, after = (
+        catalog.device("cpu").model_copy(update={"calibration": {**tables, **measured}})
+        for measured in ({}, {"pace_s": 2e-3})
+    )
+    one, alone = (predict_step(TRACE, setting_of(job(), device=device)) for device in (before, after))
+    assert alone.seconds == pytest.approx(0.8 * one.seconds)
+    both, beside_another = (predict_step(TRACE, setting_of(job(count=2), device=device)) for device in (before, after))
+    assert beside_another.parts == both.parts
+    slower = after.model_copy(update={"calibration": {**tables, "pace_s": 3e-3}})
+    assert predict_step(TRACE, setting_of(job(), device=slower)).parts == one.parts

@@ -156,8 +156,8 @@ def with_others(
     zero_stage, input_rate = setting.job.training.zero_stage, setting.job.cluster.input_samples_per_s
     communication, wait_s = Communication(), 0.0
     longer = crowding(setting.device, setting.job.cluster, setting.topology)
-    if setting.after_wait > 1:
-        longer = longer * np.where(np.asarray(num_ranks) > 1, setting.after_wait, 1.0)
+    if setting.after_wait > 1 or setting.alone < 1:
+        longer = longer * np.where(np.asarray(num_ranks) > 1, setting.after_wait, setting.alone)
     alone = {name: seconds * longer for name, seconds in alone.items()}
     parts: dict[str, Amount] = dict(alone)
     if np.max(num_ranks) > 1 and trace.mode == "training":

@@ -28,6 +28,7 @@ class Setting:
     Numbers of ranks and samples are those of `topology` and `batch_per_rank`; they may differ from the job's, or be arrays.
     `step_sigma_log` is for `straggler_wait_s`; `exchange_tensor_s` and `exchange_meeting_s` are for `upkeep_s`. `after_wait` is
     the factor of the time of the same work on ranks that wait for each other, as measured between processes of one machine.
+    `alone` is the factor of the time of a single rank, if its calibration was measured next to other ranks.
     """
 
     job: Job
@@ -40,6 +41,7 @@ class Setting:
     exchange_tensor_s: float | None = None
     after_wait: float = 1.0
     exchange_meeting_s: float | None = None
+    alone: float = 1.0
 
     @property
     def count(self) -> int:
@@ -112,6 +114,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         tensor_s if job.backend in _ZERO_BACKENDS else None,
         float(measured.get("after_wait", 1.0)),
         meeting_s,
+        _alone(calibration, measured),
     )
 
 
@@ -133,6 +136,17 @@ def _check_is_predicted(job: Job) -> None:
             f"training.zero_stage is {job.training.zero_stage}, but backend {job.backend} stores the whole state on every device",
             f"write training.zero_stage=0, or backend={' or '.join(_ZERO_BACKENDS)}",
         )
+
+
+def _alone(calibration: Calibration, measured: Mapping[str, Any]) -> float:
+    """Return the time of a piece of work on one core while no other rank runs, over that while the others run, at most 1.
+
+    `calibrate` times this piece of work between its runs, and within each run.
+    """
+    alone_s, beside_s = _seconds_of(measured, "pace_s"), _seconds_of(calibration.provenance, "pace_s")
+    if (calibration.processes or 1) == 1 or not alone_s or not beside_s:
+        return 1.0
+    return min(alone_s / beside_s, 1.0)
 
 
 def _seconds_of(measured: Mapping[str, Any], name: str) -> float | None:
