@@ -123,7 +123,7 @@ class TestCatalogueFiles:
         tables = ("peak_flops_per_s", "base_peak_flops_per_s", "node")
         figures = {"memory_bytes", "bandwidth_bytes_per_s", "l2_bytes", "num_units", "tdp_w", "year"}
         figures |= {"issued_share"} if d.issued_share != 1 else set()
-        figures |= {"chip"} if d.chip else set()
+        figures |= {name for name in ("chip", "fp32_matrix_flops_per_s") if getattr(d, name)}
         figures |= {f"{table}.{key}" for table in tables for key, value in dict(getattr(d, table)).items() if value}
         named = [name for source in d.source for name in source.of]
         covered = {f for f in figures if f in named or f.partition(".")[0] in named}

@@ -171,6 +171,19 @@ def test_low_power_card_misses_its_matrix_peak(known: Callable[[Device], None]) 
     assert ratio == {"conv_3x3.forward": pytest.approx(0.5), "elementwise.forward": pytest.approx(1)}
 
 
+def test_fp32_matrix_units_borrow_no_shares_of_vector_units(known: Callable[[Device], None]) -> None:
+    """AMD's products run on matrix units at their own peak; convolutions gain nothing from Winograd's algorithm there."""
+    known(device("sister", [fitted_calibration(precision="fp32")]))
+    vector = device("vector")
+    matrix = device("matrix", fp32_matrix_flops_per_s=2 * vector.peak("fp32"))
+    on_vector, on_matrix = (assumed_for(d, "fp32", **LIKE)[0] for d in (vector, matrix))
+    assert on_matrix.peak_flops_per_s == 2 * on_vector.peak_flops_per_s
+    assert on_matrix.vector_flops_per_s == on_vector.vector_flops_per_s
+    name = "conv_3x3.forward"
+    assert on_vector.classes[name].compute == pytest.approx(TAUGHT.compute, rel=0.05)
+    assert on_matrix.classes[name].compute == from_datasheet(matrix, "fp16").classes[name].compute == 0.7
+
+
 def test_class_learns_most_from_the_nearest_device(known: Callable[[Device], None]) -> None:
     known(device("near", [fitted_calibration(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.2)})]))
     mine = device("mine")

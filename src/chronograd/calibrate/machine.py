@@ -275,7 +275,7 @@ def _fit(
     prior = replace(
         from_datasheet(device, precision),
         peak_flops_per_s=peaks["flops_per_s"],
-        vector_flops_per_s=device.peak("fp32") if place == "cuda" else peaks["flops_per_s"],
+        vector_flops_per_s=device.vector_flops_per_s if place == "cuda" else peaks["flops_per_s"],
         bandwidth_bytes_per_s=peaks["bytes_per_s"],
         threads=setup.threads,
         processes=setup.processes,

@@ -131,6 +131,7 @@ class Device(_CatalogueEntry):
         peak_flops_per_s: by precision, dense, 1 FMA = 2 FLOPs, at boost clock unless the title says otherwise. Vector units
             compute fp32 and fp64; tensor cores compute tf32, bf16 and, if the device has them, fp16. A precision without
             arithmetic on the device is absent.
+        fp32_matrix_flops_per_s: of fp32 products on matrix units, if the device has such units.
         base_peak_flops_per_s: the same at base clock, for papers that use it.
         node: its usual machine.
         priced_as: set when vendors price it under another name.
@@ -154,6 +155,7 @@ class Device(_CatalogueEntry):
     year: Annotated[int, Field(ge=1990, le=2100, strict=True)] | None = None
     priced_as: PricedAs | None = None
     peak_flops_per_s: dict[Precision, Rate]
+    fp32_matrix_flops_per_s: Rate | None = None
     base_peak_flops_per_s: dict[Precision, Rate] = Field(default_factory=dict)
     node: Node
     source: tuple[Source, ...] = ()
@@ -164,15 +166,25 @@ class Device(_CatalogueEntry):
         return hash(self.name)
 
     def peak(self, precision: Precision = "fp32") -> float:
-        """Return the peak FLOP/s in a precision. Raises InputError if the device has no such arithmetic.
+        """Return the peak FLOP/s of products in a precision. Raises InputError if the device has no such arithmetic.
 
-        >>> device("t4").peak("fp16")
-        65000000000000.0
+        >>> device("t4").peak("fp16"), device("mi210").peak("fp32")
+        (65000000000000.0, 45300000000000.0)
         """
         if precision not in self.peak_flops_per_s:
             has = ", ".join(self.peak_flops_per_s)
             raise InputError(f"{self.name} has no {precision} arithmetic", f"set training.precision to one of {has}")
-        return self.peak_flops_per_s[precision]
+        is_fp32 = precision == "fp32"
+        return (
+            self.fp32_matrix_flops_per_s
+            if is_fp32 and self.fp32_matrix_flops_per_s
+            else self.peak_flops_per_s[precision]
+        )
+
+    @property
+    def vector_flops_per_s(self) -> float:
+        """Return the peak FLOP/s of vector units in fp32."""
+        return self.peak_flops_per_s["fp32"]
 
     def machine_balance(self, precision: Precision = "fp32") -> float:
         """Return the FLOPs that the device can do while it moves one byte: peak / bandwidth, the ridge of its roofline.

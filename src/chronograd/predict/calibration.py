@@ -284,7 +284,7 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
         compute, bandwidth, weights, depth, width = assumed.get(family, _STREAM)
         relayout = _RELAYOUT.get(family, 0.0) if is_gpu and precision != "fp32" else 0.0
         rows = 0.0 if uses_vector_peak(family) else _ROWS[device.kind]
-        if is_gpu and precision == "fp32" and name in _WINOGRAD:
+        if is_gpu and precision == "fp32" and name in _WINOGRAD and peak == device.vector_flops_per_s:
             compute, rows = _WINOGRAD[name]
         out_width = _OUT_WIDTH_CPU if not is_gpu and family in _BLOCKED_BY_ROW else 0.0
         launch_s = _KERNEL_S if is_gpu else _LAUNCH_S
@@ -295,7 +295,7 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
         origin="datasheet",
         precision=precision,
         peak_flops_per_s=peak,
-        vector_flops_per_s=device.peak("fp32"),
+        vector_flops_per_s=device.vector_flops_per_s,
         bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
         classes=classes,
         host_launch_s=HOST_S if is_gpu else 0.0,

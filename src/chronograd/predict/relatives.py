@@ -295,7 +295,7 @@ def fed(device: Device) -> float:
     """
     if device.kind != "gpu" or device.tdp_w is None or device.year is None:
         return device.issued_share
-    watts = device.tdp_w / (device.peak("fp32") / 1e12) * 2 ** ((device.year - 2016) / _HALVING_YEARS)
+    watts = device.tdp_w / (device.vector_flops_per_s / 1e12) * 2 ** ((device.year - 2016) / _HALVING_YEARS)
     return device.issued_share * float(min(1.0, watts / _NEEDED_W))
 
 
@@ -318,14 +318,14 @@ def _is_same_chip(a: Device, b: Device) -> bool:
         return True
     if a.chip is None or a.chip != b.chip:
         return False
-    width_a, width_b = (d.peak_flops_per_s.get("fp16", 0.0) / d.peak("fp32") for d in (a, b))
+    width_a, width_b = (d.peak_flops_per_s.get("fp16", 0.0) / d.vector_flops_per_s for d in (a, b))
     return math.isclose(width_a, width_b, rel_tol=0.1)
 
 
 def _setting_distance(c: Calibration, wanted: Calibration, is_matrix: bool) -> float:
     """Return the distance of a calibration from a way of running, for matrix work or for the rest."""
     return (
-        _precision_distance(c.precision, wanted.precision, is_matrix)
+        _precision_distance(c, wanted, is_matrix)
         + _OTHER_COMPILER * (c.is_compiled != wanted.is_compiled)
         + _OTHER_MODE * (None not in (c.mode, wanted.mode) and c.mode != wanted.mode)
         + _OTHER_LAYOUT
@@ -333,10 +333,13 @@ def _setting_distance(c: Calibration, wanted: Calibration, is_matrix: bool) -> f
     )
 
 
-def _precision_distance(a: str, b: str, is_matrix: bool) -> float:
+def _precision_distance(a: Calibration, b: Calibration, is_matrix: bool) -> float:
     half, tensor = ("fp16", "bf16"), ("fp16", "bf16", "tf32")
-    if a == b or (a in half and b in half):
-        return 0.0
+    is_alike = a.precision == b.precision or (a.precision in half and b.precision in half)
     if not is_matrix:
-        return _OTHER_PRECISION_STREAM
-    return _OTHER_TENSOR if a in tensor and b in tensor else _OTHER_UNITS
+        return 0.0 if is_alike else _OTHER_PRECISION_STREAM
+    # AMD's matrix units multiply fp32 at twice the rate of vector units. They resemble neither vector units nor tensor cores.
+    has_matrix_units = [c.peak_flops_per_s > 1.5 * c.vector_flops_per_s for c in (a, b)]
+    if is_alike and (a.precision != "fp32" or len(set(has_matrix_units)) == 1):
+        return 0.0
+    return _OTHER_TENSOR if a.precision in tensor and b.precision in tensor else _OTHER_UNITS
