@@ -186,6 +186,11 @@ class Device(_CatalogueEntry):
         """Return the peak FLOP/s of vector units in fp32."""
         return self.peak_flops_per_s["fp32"]
 
+    @property
+    def is_desktop(self) -> bool:
+        """Return whether the device belongs to a line for desktops. Their boards are supplied and cooled above the boost clock."""
+        return any(word in self.title.lower() for word in ("geforce", "titan", "radeon vega", "core i"))
+
     def machine_balance(self, precision: Precision = "fp32") -> float:
         """Return the FLOPs that the device can do while it moves one byte: peak / bandwidth, the ridge of its roofline.
 

@@ -26,7 +26,6 @@ WINOGRAD = 4.0
 # Well-cooled desktop cards exceed the clock of their data sheet: a GTX 1080 Ti is sold with 1.58 GHz and reaches about 1.9. The
 # data sheet of a server card states its maximum.
 CLOCK_OF_DESKTOP = 1.2
-_DESKTOP = ("geforce", "titan", "radeon vega", "core i")
 _FEWER = {"conv_3x3": WINOGRAD, "conv_kxk": np.inf}
 
 
@@ -56,7 +55,7 @@ def limit_of(trace: Trace, batch: int, device: Device, precision: str) -> Limit:
     fewer = np.array([_FEWER.get(name, 1.0) for name in KINDS])[kinds]
     flops = FLOPS_PER_MAC * at_batch(trace.columns["macs"], batch)
     moved = np.maximum(0.0, at_batch(traffic(trace, precision, is_compiled=True).moved, batch) - device.l2_bytes)
-    clock = CLOCK_OF_DESKTOP if any(word in device.title.lower() for word in _DESKTOP) else 1.0
+    clock = CLOCK_OF_DESKTOP if device.is_desktop else 1.0
     flops_s, bytes_s = flops / fewer / (clock * peak), moved / bandwidth
     return Limit(
         trace.flops(batch) / batch,

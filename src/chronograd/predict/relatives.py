@@ -31,6 +31,7 @@ from chronograd.predict.calibration import (
     parts_of,
     uses_vector_peak,
 )
+from chronograd.trace import CONV_KINDS
 
 # Distances add up. A device's year and its ratio of FLOPs to bytes indicate its line.
 _OTHER_DEVICE = {"gpu": 0.2, "cpu": 1.1}
@@ -60,6 +61,8 @@ _COMPILED_MAX_POOLING = 0.0006
 
 # _SAME_CHIP is the distance between two boards of one chip. Boards of one chip that run alike are the only
 # lenders; layout does not count, nor does memory-bound work. A fit to one board has the same errors on networks of the other.
+# If those errors are larger than a data sheet's, other devices lend too, except for convolutions, whose algorithm depends on the
+# chip: an H200 in fp32 (62 % off) uses no Winograd, which all older cards use.
 _SAME_CHIP, _ALIKE = 0.05, 0.25
 
 Lender = tuple[Device, Calibration]
@@ -196,7 +199,8 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
         is_matrix = not uses_vector_peak(family)
         seen = [k for k, (_, c) in enumerate(lenders) if name in c.classes_seen]
         sigma_of = {k: math.hypot(lenders[k][1].sigma, _SPREAD * near[is_matrix][k]) for k in seen}
-        mates = [k for k in seen if stands_in[is_matrix][k]]
+        is_conv = family in CONV_KINDS
+        mates = [k for k in seen if stands_in[is_matrix][k] and (is_conv or sigma_of[k] < sheet.sigma)]
         knowing = mates or [k for k in seen if sigma_of[k] < sheet.sigma]
         if not knowing:
             continue
@@ -218,7 +222,10 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
     classes |= {part: classes[whole] for part, whole in parts_of(spreads).items()}
     k = min(
         range(len(lenders)),
-        key=lambda k: (not stands_in[True][k], math.hypot(lenders[k][1].sigma, _SPREAD * near[True][k])),
+        key=lambda k: (
+            not (stands_in[True][k] and lenders[k][1].sigma < sheet.sigma),
+            math.hypot(lenders[k][1].sigma, _SPREAD * near[True][k]),
+        ),
     )
     lender, best = lenders[k]
     provenance = {
@@ -287,13 +294,13 @@ def sheet_for(
 def fed(device: Device) -> float:
     """Return the share of its peak at which matrix work can run, limited by instruction issue and by the power of the board.
 
-    The board's share is min(1, p / e), or 1 if power or year is unknown.
+    The board's share is min(1, p / e), or 1 if power or year is unknown, and for desktop cards, which exceed their boost clock.
     Here e is _NEEDED_W, and p is the device's watts per TFLOP/s of vector peak, doubled for every 3.6 years after 2016.
 
     >>> round(fed(catalog.device("t4")), 2), fed(catalog.device("v100"))
     (0.64, 1.0)
     """
-    if device.kind != "gpu" or device.tdp_w is None or device.year is None:
+    if device.kind != "gpu" or device.is_desktop or device.tdp_w is None or device.year is None:
         return device.issued_share
     watts = device.tdp_w / (device.vector_flops_per_s / 1e12) * 2 ** ((device.year - 2016) / _HALVING_YEARS)
     return device.issued_share * float(min(1.0, watts / _NEEDED_W))
