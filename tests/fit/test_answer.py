@@ -59,7 +59,7 @@ def test_stated_schedule_overrides_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("epoch,loss\n" + "".join(f"{k},{1 / k}\n" for k in range(1, 11)))
     assert loss_answer.read(log).schedule == Schedule()
-    assert loss_answer.read(log, is_part=True).schedule == Schedule(None, (), 10.0)
+    assert loss_answer.read(log, fraction=0.5).schedule == Schedule(None, (), 10.0)
     assert loss_answer.read(log, drops=(3, 6), planned=20).schedule == Schedule("multi_step", (3, 6), 20)
 
 

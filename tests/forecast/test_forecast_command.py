@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,45 @@ def forecast_data(capsys: pytest.CaptureFixture[str], *words: object) -> dict[st
     assert main(["forecast", *map(str, words), "--json"]) == 0
     data: dict[str, object] = json.loads(capsys.readouterr().out)
     return data
+
+
+def in_steps(count: int) -> str:
+    """Return a log with accuracies in percent that start below 1, a rate that drops after epoch 30, and a slow last epoch."""
+    rows = ["epoch,val_acc,lr,seconds"]
+    for e in range(1, count + 1):
+        rows.append(f"{e},{0.4 if e == 1 else 80 - 75 / e},{0.1 if e <= 30 else 0.01},{10 if e < 40 else 500}")
+    return "\n".join(rows)
+
+
+def cosine(count: int) -> str:
+    """Return printed lines: ten iterations of each epoch, and then its accuracy. The rate starts to fall after epoch 15."""
+    lines = []
+    for e in range(count):
+        rate = 0.1 * (1 + math.cos(math.pi * max(0, e - 15) / 35)) / 2
+        lines += [
+            f"Epoch: {e} step: {i} loss: {3 / (10 * e + i + 1) + 0.1:.5f} lr: {rate:.6f}" for i in range(0, 10, 3)
+        ]
+        lines.append(f"Epoch: {e} val_acc: {0.9 - 0.6 / (e + 1):.5f}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("text", [in_steps, cosine])
+@pytest.mark.parametrize("fraction", [0.3, 0.5, 0.7])
+def test_fraction_forecasts_as_a_log_that_ends_there(
+    text: Callable[[int], str], fraction: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Later drops, rates, durations and values change nothing except the score."""
+    answers = []
+    for name, count, words in (("whole", 50, ("--fraction", fraction)), ("part", round(50 * fraction), ())):
+        file = tmp_path / name / "log.txt"
+        file.parent.mkdir()
+        file.write_text(text(count))
+        answers.append(forecast_data(capsys, file, "--to", "79%", "--planned", 50, *words))
+    whole, part = answers
+    for answer in answers:
+        answer["at"] = [one | {"seen": None} for one in answer["at"] if one["step"] == 50]  # type: ignore[attr-defined]
+        answer["reached"] |= {"seen": None}  # type: ignore[operator]
+    assert whole == part
 
 
 def test_target_formats(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,17 +57,20 @@ def level(text: str, metric: Metric) -> float:
     return value
 
 
-def read(source: Path, metric: str | None, to: str | None, run: str | None = None) -> LearningCurve:
+def read(
+    source: Path, metric: str | None, to: str | None, run: str | None = None, fraction: float = 1.0
+) -> LearningCurve:
     """Read the curve of the run or log to forecast.
 
     Args:
         metric: `loss`, `accuracy`, or the name of a column. The default is an accuracy if the source has one and the level may
             be one. Validation and test splits come before the training split.
         to: the level, as the user wrote it. run: the name of one of several runs in a file.
+        fraction: share of the points that will be fitted; nothing else is read from later ones.
     """
     source = one_run(source)
     if is_run(source):
-        return read_curve(source, _metric_of_run(metric, to))
+        return read_curve(source, _metric_of_run(metric, to), fraction=fraction)
     log = read_log(source, run)
     name = None
     if metric in ("loss", "accuracy"):
@@ -83,7 +86,7 @@ def read(source: Path, metric: str | None, to: str | None, run: str | None = Non
         )
     if name is None:
         raise InputError(f"{source} has columns {', '.join(log.names[:12])}, none of them of {kind}", f"{HINT.split(',')[0]},accuracy, or name one with --metric")  # fmt: skip
-    return curve_of_log(log, name, kind, source)
+    return curve_of_log(log, name, kind, source, fraction)
 
 
 def _may_be_accuracy(to: str | None) -> bool:

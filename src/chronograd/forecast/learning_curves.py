@@ -67,7 +67,7 @@ class LearningCurve:
             it.
         notes: points of the source that were left out, and why, in words.
         times: when each point was written, in seconds since 1970 or since some start; None if unknown.
-        column: the name of the values in their source.
+        column: the name of the values in their source. scale: their divisor, 100 for percentages.
     """
 
     name: str
@@ -80,6 +80,18 @@ class LearningCurve:
     times: Array | None = None
     column: str = ""
     schedule_told: str = ""
+    scale: float = 1.0
+
+    def as_known_in(self, early: LearningCurve) -> LearningCurve:
+        """Return the curve as its first part shows it: its schedule, its scale and its notes, without those of later points.
+
+        The later values remain, for the score of a forecast.
+        """
+        shown = self.values if self.metric == "loss" else 1 - (1 - self.values) * self.scale / early.scale
+        later = len(early.steps)
+        values = np.concatenate([early.values, shown[later:]])
+        times = early.times if early.times is None else np.append(early.times, np.full(len(values) - later, np.nan))
+        return replace(early, steps=self.steps, values=values, times=times)
 
     def first(self, count: int) -> LearningCurve:
         """Return the curve with its first `count` points."""
@@ -101,19 +113,22 @@ class LearningCurve:
         return started, replace(self, steps=self.steps[kept] - started, values=self.values[kept], times=times)
 
 
-def read_curve(path: Path, metric: Metric = "loss", column: str | None = None, run: str | None = None) -> LearningCurve:
+def read_curve(
+    path: Path, metric: Metric = "loss", column: str | None = None, run: str | None = None, fraction: float = 1.0
+) -> LearningCurve:
     """Read a learning curve.
 
     Args:
         column: name of the column or tag of the values, instead of the usual names of `metric`.
         run: name of one of several runs in a file.
+        fraction: share of the points that will be fitted; schedule and scale are read from them alone.
     Raises: FileFormatError that names the problem; NotFoundError for a missing column; InputError for a run without such
     points, and
         for several runs.
     """
     path = one_run(path)
     if is_run(path):
-        return _of_run(RunDir.open(path), metric)
+        return _of_run(RunDir.open(path), metric, fraction)
     log = read_log(path, run)
     if column is None:
         name = matching(log.names, metric)
@@ -122,7 +137,7 @@ def read_curve(path: Path, metric: Metric = "loss", column: str | None = None, r
             raise FileFormatError(f"{path} has columns {shown}, none of them {NAMES[metric][0]}", HINT)
     else:
         name = named_column(log.names, column)
-    return curve_of_log(log, name, metric, path)
+    return curve_of_log(log, name, metric, path, fraction)
 
 
 def is_run(path: Path) -> bool:
@@ -188,9 +203,22 @@ def named_column(names: Sequence[str], column: str) -> str:
     raise NotFoundError("column", column, names)
 
 
-def curve_of_log(log: Log, name: str, metric: Metric, path: Path) -> LearningCurve:
-    """Return the curve of a column, with the times of its points and the schedule from the log's learning rate."""
-    own = log.read(name)
+def curve_of_log(log: Log, name: str, metric: Metric, path: Path, fraction: float = 1.0) -> LearningCurve:
+    """Return the curve of a column, with the times of its points and the schedule from the log's learning rate.
+
+    Args:
+        fraction: share of the points that will be fitted; schedule and scale are those of a log that ends there.
+    """
+    curve, own = _curve_of_column(log, name, metric, path), log.read(name)
+    count = int(fraction * len(curve.steps))
+    if not 0 < count < len(curve.steps):
+        return curve
+    last = int(np.flatnonzero(np.isfinite(own.values))[count - 1])
+    return curve.as_known_in(_curve_of_column(log.cut(own, last), name, metric, path, curve.unit))
+
+
+def _curve_of_column(log: Log, name: str, metric: Metric, path: Path, unit: str | None = None) -> LearningCurve:
+    own = log.read(name, unit)
     notes = (*log.notes, *own.notes, *_without(own.num_rows - len(own.steps), own.num_rows, "row", name))
     steps, note = _counted(own)
     curve = _curve(path.name, steps, own.values, metric, own.unit, notes=(*notes, *note), times=own.times, column=name)
@@ -263,16 +291,19 @@ def _curve(
         )
         notes = (*notes, f"{what} ({first})")
     steps, values, times = steps[known], values[known], None if times is None else times[known]
+    scale = 100.0 if metric == "accuracy" and len(values) and values.max() > 1 else 1.0
     if metric == "accuracy":
-        scale = 100.0 if len(values) and values.max() > 1 else 1.0
         values = 1 - values / scale
         if len(values) and values.min() < 0:
             raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
-    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, **others)
+    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, scale=scale, **others)
 
 
-def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
-    """Return the curve by epoch; the loss by step if there are too few epochs for a curve."""
+def _of_run(run: RunDir, metric: Metric, fraction: float) -> LearningCurve:
+    """Return the curve by epoch; the loss by step if there are too few epochs for a curve.
+
+    Times beyond the `fraction` to fit are not used, so that a later pause does not move them.
+    """
     log = run.read_steps(min(run.ranks(), default=0))
     ends = log.of(Epoch)
     name = "train_loss" if metric == "loss" else "test_accuracy"
@@ -292,7 +323,8 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     if not points:
         raise InputError(f"{run.path} has no {metric} yet", "wait for its first epochs, or name another run")
     steps, values, times, attempts, clock = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-    times, pauses = without_pauses(times, attempts, clock)
+    known = max(1, int(fraction * len(times)))
+    times[:known], pauses = without_pauses(times[:known], attempts[:known], clock[:known])
     others: dict[str, Any] = {"column": name, "times": times if all(map(math.isfinite, times)) else None}
     if unit == "epoch" and (run.path / "job.yaml").exists():
         job = run.job()

@@ -39,6 +39,7 @@ class LogColumn:
         times: seconds, since 1970 or since some start; None if the log does not have them.
         unit: `epoch` or `step`.
         num_rows: number of rows or records that could have a value.
+        rows: the number of each point's row; None if the log has no rows.
         notes: omissions and assumptions, in words.
     """
 
@@ -50,14 +51,20 @@ class LogColumn:
     num_rows: int
     counts_from_0: bool = False
     notes: tuple[str, ...] = ()
+    rows: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Log:
-    """The available columns, and a function that reads one, by epochs or steps; `notes` name unreadable parts."""
+    """The available columns, and functions that read one, by epochs or steps, and that cut the log after a point of one.
+
+    Attributes:
+        cut: returns the log as it was at a point of a column. notes: name unreadable parts.
+    """
 
     names: tuple[str, ...]
     reader: Callable[[str, str | None], LogColumn]
+    cut: Callable[[LogColumn, int], Log]
     notes: tuple[str, ...] = ()
 
     def read(self, name: str, unit: str | None = None) -> LogColumn:
@@ -75,13 +82,21 @@ def read_log(path: Path, run: str | None = None) -> Log:
         return _of_points(_mlflow_points(folder))
     if path.is_dir() or ".tfevents." in path.name:
         return _of_events(path)
-    rows, notes = read_rows(path, run)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    names = [name for name in names if not name.endswith(("__MIN", "__MAX"))]  # of W&B's charts
-    return Log(tuple(names), lambda name, unit: _of_rows(rows, names, name, unit, path), tuple(notes))
+    return _log_of_rows(*read_rows(path, run), path)
 
 
 # -- rows ---------------------------------------------------------------------------------------------------
+
+
+def _log_of_rows(rows: Sequence[Mapping[str, Any]], notes: Sequence[str], path: Path) -> Log:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = [name for name in names if not name.endswith(("__MIN", "__MAX"))]  # of W&B's charts
+
+    def cut(own: LogColumn, point: int) -> Log:
+        assert own.rows is not None
+        return _log_of_rows(rows[: own.rows[point] + 1], notes, path)
+
+    return Log(tuple(names), lambda name, unit: _of_rows(rows, names, name, unit, path), cut, tuple(notes))
 
 
 def _of_rows(
@@ -109,6 +124,7 @@ def _of_rows(
     return LogColumn(
         name, steps[valid], values[valid], None if times is None else times[valid], unit,
         len(valid) if is_text else len(rows) - len(own) + len(valid), from_0, tuple(notes),
+        tuple(own[point] for point in valid),
     )  # fmt: skip
 
 
@@ -233,7 +249,13 @@ def _of_points(points: Points, notes: Sequence[str] = ()) -> Log:
         has_times = len(times) > 0 and np.isfinite(times).all() and times.max() > 0
         return LogColumn(name, np.array(list(by_step)), values, times if has_times else None, "step", len(by_step))
 
-    return Log(tuple(points), read, tuple(notes))
+    def cut(own: LogColumn, point: int) -> Log:
+        """Drop later points of all names, also of those that have other steps."""
+        last = own.steps[point]
+        kept = {name: {k: at for k, at in found.items() if k <= last} for name, found in points.items()}
+        return _of_points({name: found for name, found in kept.items() if found}, notes)
+
+    return Log(tuple(points), read, cut, tuple(notes))
 
 
 def _of_events(path: Path) -> Log:

@@ -35,10 +35,13 @@ def read(
     schedule: str | None = None,
     drops: Sequence[float] = (),
     planned: float | None = None,
-    is_part: bool = False,
+    fraction: float = 1.0,
 ) -> LearningCurve:
-    """Read a learning curve. A given schedule replaces that of its job or log; see `with_schedule`."""
-    return with_schedule(read_curve(source, metric, column), schedule, drops, planned, is_part)
+    """Read a learning curve to fit its first `fraction`. A given schedule replaces that of its job or log; see
+    `with_schedule`.
+    """
+    curve = read_curve(source, metric, column, fraction=fraction)
+    return with_schedule(curve, schedule, drops, planned, is_part=fraction < 1)
 
 
 def with_schedule(
@@ -75,8 +78,8 @@ def forecast_from_half(run: Path) -> Forecast:
 
     Raises: InputError for fewer.
     """
-    curve = read(run, is_part=True)
-    return make_forecast(curve, min(1.0, max(0.5, MIN_POINTS / len(curve.steps))))
+    fraction = min(1.0, max(0.5, MIN_POINTS / len(read_curve(run).steps)))
+    return make_forecast(with_schedule(read_curve(run, fraction=fraction), is_part=True), fraction)
 
 
 def growing(run: RunDir, read_again: Callable[[], LearningCurve]) -> Iterator[LearningCurve]:

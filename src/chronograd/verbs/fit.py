@@ -184,7 +184,7 @@ class FitLoss(Request):
         from chronograd.forecast import loss_answer
 
         return loss_answer.read(
-            self.source, self.metric, self.column, self.schedule, self.drops, self.planned, self.fraction < 1
+            self.source, self.metric, self.column, self.schedule, self.drops, self.planned, self.fraction
         )
 
     def _follow(self, to: float | None) -> None:

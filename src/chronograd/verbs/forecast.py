@@ -65,7 +65,7 @@ class ForecastLog(Request):
         from chronograd.forecast.loss_answer import with_schedule
 
         to = None if self.to is None else str(self.to)
-        curve = forecast_answer.read(Path(self.log), self.metric, to, self.run)
+        curve = forecast_answer.read(Path(self.log), self.metric, to, self.run, self.fraction)
         curve = forecast_answer.with_pace(curve, self.pace)
         curve = with_schedule(curve, self.schedule, self.drops, self.planned, is_part=self.fraction < 1)
         target = None if to is None else forecast_answer.level(to, curve.metric)
