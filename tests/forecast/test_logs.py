@@ -135,6 +135,23 @@ def test_steps_from_zero_are_unchanged(tmp_path: Path) -> None:
     assert found.steps.tolist() == [1, 100, 200, 300, 400, 500, 600, 700]
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["epoch,val_loss,train_loss", *(f"{e},{9 - e},{9 - e if e else ''}" for e in range(6))],  # no training loss yet
+        ["epoch,step,val_loss,train_loss", *(f"{e},{e * 50},{9 - e},1" for e in range(6))],  # no step yet
+    ],
+)
+def test_evaluation_before_training_is_not_an_epoch(tmp_path: Path, rows: list[str]) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(rows))
+    curve = read_curve(log, column="val_loss")
+    assert curve.steps.tolist() == [0.5, 1, 2, 3, 4, 5]
+    assert curve.values.tolist() == [9, 8, 7, 6, 5, 4]
+    log.write_text("\n".join(["epoch,step,val_loss,train_loss", *(f"{e},{e * 50 + 49},{9 - e},1" for e in range(6))]))
+    assert read_curve(log, column="val_loss").steps.tolist() == [1, 2, 3, 4, 5, 6]
+
+
 def test_selecting_one_mlflow_run(tmp_path: Path) -> None:
     folder = mlflow_run(tmp_path)
     (folder / "0" / "7a11" / "metrics").mkdir(parents=True)

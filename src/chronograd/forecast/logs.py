@@ -25,6 +25,7 @@ from chronograd.forecast.log_times import carried, named, times_of, words
 from chronograd.words import how_many
 
 __all__ = ["HINT", "Log", "LogColumn", "read_log", "words"]
+OF_TRAINING = {"train", "training", "loss", "lr"}  # words of columns that a row before training does not have
 ITERATIONS = ("iter", "iteration", "step", "batch")
 # Restarts are rare: if steps go back more often, the file mixes rows of several runs, ranks or splits.
 MAX_RESTARTS = 0.25
@@ -35,7 +36,7 @@ class LogColumn:
     """Points of one name, each of shape (num_points,), in the order of the log.
 
     Attributes:
-        steps: as the log counts them; `counts_from_0` if they are whole epochs and the first is 0.
+        steps: as the log counts them; `counts_from_0` if they are whole epochs and the first trained one is 0.
         times: seconds, since 1970 or since some start; None if the log does not have them.
         unit: `epoch` or `step`.
         num_rows: number of rows or records that could have a value.
@@ -120,12 +121,34 @@ def _of_rows(
         )
     times = times_of(rows, others, own)
     from_0 = unit == "epoch" and len(steps) > 0 and min(steps) == 0 and bool((steps == np.round(steps)).all())
+    from_0 = from_0 and not _starts_before_training(rows, others, [own[point] for point in valid], steps[valid])
     is_text = any("of iterations" in row for row in rows)  # text logs mix lines of many kinds
     return LogColumn(
         name, steps[valid], values[valid], None if times is None else times[valid], unit,
         len(valid) if is_text else len(rows) - len(own) + len(valid), from_0, tuple(notes),
         tuple(own[point] for point in valid),
     )  # fmt: skip
+
+
+def _starts_before_training(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequence[int], steps: Array
+) -> bool:
+    """Return whether the first point, at epoch 0, is an evaluation before training.
+
+    Then its row has no training loss or rate, and all later rows have one. Or another counter is 0 there, and rises in
+    proportion to the epochs.
+    """
+    if len(own) < 2 or steps[0] != 0:
+        return False
+    for name in names:
+        first, *later = (rows[number].get(name) not in (None, "") for number in own)
+        if not first and all(later) and OF_TRAINING & set(words(name).split()):
+            return True
+    counters = [_counts([rows[number].get(name) for number in own]) for name in named(names, STEPS)]
+    return any(
+        counts is not None and counts[1] > steps[1] and np.allclose(counts / counts[1], steps / steps[1], rtol=0.01)
+        for counts in counters
+    )
 
 
 def _steps(
