@@ -192,6 +192,8 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves) -> str | None:
     towards 0. If the end of the curve is not known, it is compared at every progress. Known losses are cross-entropies of
     classifiers with few classes. A perplexity or a squared error is not compared with them.
     """
+    if curve.metric == "return":
+        return "returns of other tasks are not comparable"
     if curve.metric == "loss" and not is_entropy(curve.column):
         return f"{curve.column} is not a cross-entropy"
     runs = (

@@ -14,6 +14,7 @@ from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Numbers
 from chronograd.forecast.forecasting import At, Forecast
 from chronograd.forecast.learning_curves import (
+    NAMES,
     LearningCurve,
     Metric,
     curve_of_log,
@@ -35,15 +36,17 @@ _LEVEL = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*")
 
 
 def level(text: str, metric: Metric) -> float:
-    """Parse a loss, or an accuracy as a share: `92%`, `92` and `0.92` are the same. Raises InputError.
+    """Parse a loss, a return, or an accuracy as a share: `92%`, `92` and `0.92` are the same. Raises InputError.
 
     >>> [level(text, "accuracy") for text in ("92%", "92", "0.92", ".5%")], level("1.5", "loss")
     ([0.92, 0.92, 0.92, 0.005], 1.5)
     """
-    read = _LEVEL.fullmatch(text)
+    read = _LEVEL.fullmatch(text.strip().lstrip("-") if metric == "return" else text)
     if read is None:
         raise InputError(f"{text!r} is not a level", "write an accuracy such as 92% or 0.92, or a loss such as 0.5")
     value = float(read[1])
+    if metric == "return":
+        return -value if text.strip().startswith("-") else value
     if metric == "loss":
         if read[2]:
             raise InputError(f"a loss of {text.strip()}", "give a loss as a number, or --metric accuracy")
@@ -73,8 +76,8 @@ def read(
         return read_curve(source, _metric_of_run(metric, to), fraction=fraction)
     log = read_log(source, run)
     name = None
-    if metric in ("loss", "accuracy"):
-        kind: Metric = "loss" if metric == "loss" else "accuracy"
+    if metric in NAMES:
+        kind: Metric = metric
         name = matching(log.names, kind, is_held_out=True)
     elif metric is not None:
         name = named_column(log.names, metric)

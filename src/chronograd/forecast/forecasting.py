@@ -21,7 +21,7 @@ from chronograd.forecast.convergence import (
 )
 from chronograd.forecast.curves import TINY, Array
 from chronograd.forecast.learning_curves import LearningCurve
-from chronograd.forecast.loss import MIN_POINTS, LossModel, best_of, family_errors, fit_loss
+from chronograd.forecast.loss import LARGEST, MIN_POINTS, LossModel, best_of, family_errors, fit_loss
 from chronograd.forecast.pace import Pace, pace_of
 from chronograd.forecast.published_curves import PublishedCurves, published, weighted_quantiles
 from chronograd.record import Z80
@@ -222,7 +222,7 @@ class Course:
         return self._level() / max(float(self.curve.values[0]), TINY)
 
     def _shown(self, value: float) -> float:
-        return 1 - value if self.curve.metric == "accuracy" else value
+        return float(self.curve.shown(value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,7 +367,8 @@ def forecast(
             "; ".join((f"{how_many(count, 'points')} of {curve.name} are too few for a curve", *curve.notes)),
             f"wait for {MIN_POINTS}, or give a larger --fraction",
         )
-    if target is not None and not (0 <= target <= 1 if curve.metric == "accuracy" else 0 <= target < np.inf):
+    levels = {"accuracy": (0.0, 1.0), "loss": (0.0, LARGEST), "return": (-LARGEST, LARGEST)}[curve.metric]
+    if target is not None and not levels[0] <= target <= levels[1]:
         raise InputError(f"a target {curve.metric} of {target}", "give an accuracy from 0 to 1, or a loss from 0")
     early, known = curve.first(count), published() if known is None else known
     started, points = early.since_last_drop(MIN_POINTS)

@@ -1,7 +1,7 @@
 """Learning curves from a run, or from any log that `chronograd.forecast.logs` can read.
 
-A curve is a loss, or the error 1 - accuracy, by epochs or steps. Lower is better, so one model serves both. In logs the first
-column or tag with a usual name is used (`epoch`, `step`; `loss`, `train_loss`, `accuracy`, ...); others can be named.
+A curve is a loss, the error 1 - accuracy, or the distance of a return from a high one, by epochs or steps. Lower is better, so
+one model serves all. In logs the first column or tag with a usual name is used (`epoch`, `step`; `loss`, `train_loss`, `accuracy`, ...); others can be named.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chronograd.rundir.steps import Epoch
 from chronograd.units import seconds
 from chronograd.words import how_many
 
-Metric = Literal["loss", "accuracy"]
+Metric = Literal["loss", "accuracy", "return"]
 # Usual names in lower case, in search order; `matching` then accepts any name with such words.
 NAMES: dict[Metric, tuple[str, ...]] = {
     "loss": ("loss", "train_loss", "training_loss", "loss/train", "train/loss", "test_loss", "val_loss", "y"),
@@ -40,6 +40,7 @@ NAMES: dict[Metric, tuple[str, ...]] = {
         "top1",
         "train_accuracy",
     ),
+    "return": ("return", "mean_return", "ep_rew_mean", "episode_reward_mean"),
 }
 _SPLITS = (
     {"val", "valid", "validation", "eval", "evaluation", "dev"},
@@ -49,6 +50,7 @@ _SPLITS = (
 )
 _LOSSES = {"loss", "nll", "perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
 _ACCURACIES = {"accuracy", "acc", "top1", "acc1", "prec1"}
+_RETURNS = {"return", "returns", "reward", "rewards", "rew"}
 _WHOLE = {"loss", "total loss", "lm loss", "loss step", "loss epoch", "y"}
 # Other scores whose best value is 100 %.
 _SHARES = re.compile(r"(.* )?([cmb]?ap|map\d*|m?iou|miou|f1|dice|auc|auroc|mcc)( .*)?")
@@ -61,13 +63,14 @@ class LearningCurve:
     """Values by steps or epochs, both of shape (num_points,), with increasing steps above 0.
 
     Attributes:
-        values: losses, or errors (1 - accuracy), depending on `metric`.
+        values: losses, or distances below `top`, depending on `metric`.
         unit: `epoch` or `step`.
         schedule: of the learning rate, in that unit, as far as the job, the log or the user gives it; `schedule_told` describes
             it.
         notes: points of the source that were left out, and why, in words.
         times: when each point was written, in seconds since 1970 or since some start; None if unknown.
         column: the name of the values in their source. scale: their divisor, 100 for percentages.
+        top: 1 for accuracies; for returns the best so far plus their range, because no return is known to be the best.
     """
 
     name: str
@@ -81,15 +84,20 @@ class LearningCurve:
     column: str = ""
     schedule_told: str = ""
     scale: float = 1.0
+    top: float = 1.0
+
+    def shown(self, values: Any) -> Any:
+        """Return losses as they are, and distances below `top` as accuracies or returns; the same function reverses it."""
+        return values if self.metric == "loss" else self.top - values
 
     def as_known_in(self, early: LearningCurve) -> LearningCurve:
         """Return the curve as its first part shows it: its schedule, its scale and its notes, without those of later points.
 
         The later values remain, for the score of a forecast.
         """
-        shown = self.values if self.metric == "loss" else 1 - (1 - self.values) * self.scale / early.scale
         later = len(early.steps)
-        values = np.concatenate([early.values, shown[later:]])
+        shown = self.shown(self.values[later:]) * self.scale / early.scale
+        values = np.concatenate([early.values, early.shown(shown)])
         times = early.times if early.times is None else np.append(early.times, np.full(len(values) - later, np.nan))
         return replace(early, steps=self.steps, values=values, times=times)
 
@@ -156,6 +164,8 @@ def metric_of(name: str) -> Metric | None:
         return "loss"
     if own & _ACCURACIES or words(name).endswith(("accuracy", "top 1", "acc 1")):
         return "accuracy"
+    if own & _RETURNS:
+        return "return"
     return "accuracy" if _SHARES.fullmatch(words(name)) else None
 
 
@@ -292,11 +302,15 @@ def _curve(
         notes = (*notes, f"{what} ({first})")
     steps, values, times = steps[known], values[known], None if times is None else times[known]
     scale = 100.0 if metric == "accuracy" and len(values) and values.max() > 1 else 1.0
+    top = float(values.max() + np.ptp(values)) if metric == "return" and len(values) else 1.0
+    if metric == "return":
+        values = top - values
     if metric == "accuracy":
         values = 1 - values / scale
         if len(values) and values.min() < 0:
             raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
-    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, scale=scale, **others)
+    shape = {"scale": scale, "top": top}
+    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, **shape, **others)
 
 
 def _of_run(run: RunDir, metric: Metric, fraction: float) -> LearningCurve:

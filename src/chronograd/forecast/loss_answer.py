@@ -100,7 +100,7 @@ def growing(run: RunDir, read_again: Callable[[], LearningCurve]) -> Iterator[Le
 def line(forecast: Forecast) -> str:
     """Return a forecast of a run in progress, as one line."""
     curve, until = forecast.curve, forecast.until
-    value = 1 - curve.values[-1] if curve.metric == "accuracy" else curve.values[-1]
+    value = curve.shown(curve.values[-1])
     parts = [f"{curve.unit} {until:g}: {curve.metric} {value:.4g}", _convergence(forecast.converged, until, curve.unit)]
     if forecast.reached is not None:
         parts.append(_when(forecast.reached, curve))
@@ -151,7 +151,7 @@ def loss(forecast: Forecast) -> Answer[Forecast]:
 def panel(forecast: Forecast) -> Lines:
     """Return the curve, its forecast until the end, and the target."""
     curve, unit = forecast.curve, forecast.curve.unit
-    seen = (1 - curve.values if curve.metric == "accuracy" else curve.values).tolist()
+    seen = curve.shown(curve.values).tolist()
     end = max(forecast.at[-1].step if forecast.at else forecast.until, curve.schedule.planned or 0.0)
     if forecast.reached is not None and forecast.reached.step is not None:
         end = max(end, min(forecast.reached.step, FARTHEST_DRAWN * forecast.until))
