@@ -19,9 +19,10 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.forecast.curves import LARGEST_EXPONENT, TINY, Array
-from chronograd.forecast.learning_curves import LearningCurve
+from chronograd.forecast.learning_curves import LearningCurve, is_score
 from chronograd.forecast.logs import words
 from chronograd.forecast.loss import FARTHEST, MIN_POINTS, fit_loss, num_before_tail
+from chronograd.forecast.own_curve import OwnCurve, own_curve
 from chronograd.forecast.published_curves import PublishedCurves, published, weighted_quantiles
 from chronograd.forecast.schedule import Schedule
 from chronograd.record import INTERVAL
@@ -41,10 +42,9 @@ NEAR_LOSS, STAYS_LOSS = 0.4, 0.05
 # language model must not be like a classifier, and a network must be like itself with another schedule.
 LIKE = 0.3
 SHARE_LIKE = 0.05  # share of the known runs, also chosen; a few known runs diverged, so being like those proves nothing
-# Shares of the points from which known losses and the own power law are tried on the loss now. The known losses are left if the
-# law's mean error is at most this share of their error: 0.5 and 0.8 gave the same coverage of losses of either kind.
-ORIGINS, NEARER = (0.4, 0.6, 0.8), 0.8
-EVERY_PROGRESS = (0.1, 0.25, 0.5, 0.75, 1.0)
+# Known runs and the run's own curve are tried on its value now, from earlier points. The known runs are left if the mean error of
+# the own curve is at most this share of theirs: 0.5 and 0.8 gave the same coverage of losses of either kind.
+NEARER = 0.8
 NO_ENTROPIES = {"perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
 LITTLE, MAX_TIMES = 0.1, 3.0  # of log(error): keeps the ratio of two falls finite at their start
 MAX_APART = 4.0  # times the steps to its own level: a loss that needs longer to reach 0 does not fall to 0
@@ -184,23 +184,29 @@ def zero_error(steps: Array, values: Array) -> float:
     return float(np.mean(np.abs(forecast - values[head:])) / max(float(values.max()), TINY))
 
 
-def why_unlike(curve: LearningCurve, known: PublishedCurves) -> str | None:
+def why_unlike(curve: LearningCurve, known: PublishedCurves, own: OwnCurve | None = None) -> str | None:
     """Return the reason why known runs cannot forecast this curve; None if at least a share SHARE_LIKE of them is like it.
 
     A known run is unlike the curve in three cases: the curve started higher, is higher at the same progress, or falls less
     steeply, each by more than LIKE. A curve that falls faster than all known runs still counts as like them, because it falls
-    towards 0. If the end of the curve is not known, it is compared at every progress. Known losses are cross-entropies of
-    classifiers with few classes. A perplexity or a squared error is not compared with them.
+    towards 0. Known errors are those of image classifiers, and known losses are cross-entropies of classifiers with few classes.
+    A perplexity, a squared error, a mean average precision or a return is not compared with them. Without a schedule, nothing
+    shows that the rate will fall as in known runs.
+
+    Args:
+        own: the curve of the points since the last drop, fitted here if it is not given.
     """
-    if curve.metric == "return":
-        return "returns of other tasks are not comparable"
+    if curve.metric == "return" or is_score(curve.column):
+        return f"{curve.column or curve.metric} is not the accuracy of a classifier"
+    if curve.schedule.kind is None:
+        return "the schedule of the learning rate is unknown"
     if curve.metric == "loss" and not is_entropy(curve.column):
         return f"{curve.column} is not a cross-entropy"
     runs = (
         known.of_losses()[0] if curve.metric == "loss" and known.losses else known.alike_with_small(curve.schedule)[0]
     )
     mine, now = shape_of(curve.steps, curve.values), curve.steps[-1:]
-    at = curve.schedule.progress(now) if curve.schedule.planned else EVERY_PROGRESS
+    at = curve.schedule.progress(now)
     apart = []
     for run in runs:
         seen = [run.steps <= run.scale(curve.schedule).step(progress) for progress in at]
@@ -212,7 +218,7 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves) -> str | None:
         return "no known run has points this early"
     nearest = apart[int(SHARE_LIKE * len(apart))]
     if nearest.max() <= LIKE:
-        return _why_unlike_so_far(curve, known)
+        return _why_unlike_so_far(curve, known, own or own_curve(*curve.since_last_drop(MIN_POINTS)[::-1]))
     kind = "loss" if curve.metric == "loss" else "error"
     what = (f"started at such a high {kind}", f"have such a high {kind} at this progress", "fall this slowly")
     return (
@@ -222,36 +228,34 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves) -> str | None:
     )
 
 
-def _why_unlike_so_far(curve: LearningCurve, known: PublishedCurves) -> str | None:
-    """Return a reason if known losses, asked at earlier points, would have forecast less than the loss now, and the own power law
+def _why_unlike_so_far(curve: LearningCurve, known: PublishedCurves, own: OwnCurve) -> str | None:
+    """Return a reason if known runs, asked at earlier points, would have forecast less than the value now, and the own curve
     would have been nearer.
 
     Losses of language models may start as low as those of classifiers, and fall as slowly at one moment. But they fall towards
-    a level far above 0, so forecasts from earlier points show the difference.
+    a level far above 0, so forecasts from earlier points show the difference. Errors are tested only while the rate is annealed,
+    because earlier points do not show the effect of a sudden drop.
     """
-    if curve.metric != "loss":
+    if curve.metric == "accuracy" and curve.schedule.kind == "multi_step":
         return None
-    now, off = shape_of(curve.steps, curve.values)[1], []
-    places = curve.steps if curve.schedule.kind == "multi_step" else curve.schedule.at_full_rate(curve.steps)
-    for share in ORIGINS:
-        count = int(share * len(curve.steps))
-        if count < MIN_POINTS:
-            continue
-        early = curve.first(count)
+    now, off, kind = shape_of(curve.steps, curve.values)[1], [], "loss" if curve.metric == "loss" else "error"
+    before = int((curve.steps <= curve.since_last_drop(MIN_POINTS)[0]).sum())
+    for num, forecast in own.hindsight.items():
+        early = curve.first(before + num)
         first, level, _ = shape_of(early.steps, early.values)
         ratios, weights = levels_ahead(
-            curve.schedule, float(early.steps[-1]), math.exp(level - first), curve.steps[-1:], known
-        )
+            curve.schedule, float(early.steps[-1]), math.exp(level - first), curve.steps[-1:], known,
+            None if kind == "loss" else math.exp(level),
+        )  # fmt: skip
         (middle,) = weighted_quantiles(ratios[:, 0], weights, (0.5,))
-        power = fit_loss(places[:count], early.values, "power", draws=0).at(float(places[-1]))
-        off.append((now - level - math.log(middle), now - math.log(max(power, TINY))))
+        off.append((now - level - math.log(max(middle, TINY)), now - forecast))
     if not off:
         return None
-    theirs, own = np.array(off).T
-    if theirs.mean() <= 0 or np.abs(own).mean() > NEARER * np.abs(theirs).mean():
+    theirs, mine = np.array(off).T
+    if theirs.mean() <= 0 or np.abs(mine).mean() > NEARER * np.abs(theirs).mean():
         return None
     less = percent(1 - math.exp(-theirs.mean()), 0)
-    return f"at earlier points they would have forecast {less} less than the loss now"
+    return f"at earlier points they would have forecast {less} less than the {kind} now"
 
 
 def is_entropy(column: str) -> bool:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chronograd.errors import InputError
 from chronograd.forecast.convergence import (
@@ -19,12 +20,13 @@ from chronograd.forecast.convergence import (
     zero_error,
     zero_reaches,
 )
-from chronograd.forecast.curves import TINY, Array
+from chronograd.forecast.curves import FAMILIES, TINY, Array
 from chronograd.forecast.learning_curves import LearningCurve
 from chronograd.forecast.loss import LARGEST, MIN_POINTS, LossModel, best_of, family_errors, fit_loss
+from chronograd.forecast.own_curve import NUM_PATHS, OwnCurve, own_curve
 from chronograd.forecast.pace import Pace, pace_of
 from chronograd.forecast.published_curves import PublishedCurves, published, weighted_quantiles
-from chronograd.record import Z80
+from chronograd.record import INTERVAL, Z80
 from chronograd.units import number
 from chronograd.words import how_many
 
@@ -34,10 +36,6 @@ LEVEL_SIGMA, SHARE_OF_SCATTER = 0.1, 0.5
 # A run that is unlike all known runs may fall below its own curve once the rate falls. It gains these shares of log(first /
 # now), at the lower bound and in the middle. We chose both by eye on fine-tuned language models, and did not fit them.
 MAX_GAINED, GAINED = 0.25, 0.05
-# Standard deviation of the log of a later value from the curve of such a run, over log(first / now) · sqrt(log(step / last
-# step)). Fitted to half of the curves of small image networks that are unlike all others (907 values): 83 % of the values of
-# either half are inside. `python -m benchmarks.convergence --coverage` counts them again.
-OWN_SPREAD = 0.2
 FAMILY_WORDS = {
     "inverse": "Optimus' curve",
     "power": "a power law",
@@ -73,13 +71,14 @@ class Reached:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The family of a curve until `ahead`. From there on, published runs if some are like it, or its own power law.
+    """The family of a curve until `ahead`. From there on, published runs if some are like it, or the curve of its own points.
 
     Attributes:
         fitted: the fitted points, with steps counted from `started`: the last drop of the learning rate, or 0.
         errors: by family, of its forecast of the last quarter of the fitted points, over the largest value.
         until: the last fitted step.
         ahead: the step at which the rate falls next; from there published runs replace the curve. None if it does not fall.
+        own: the curve of the run's own points; None if `ahead` is None.
         unlike: why no known run can forecast this one; None if some can, or if `ahead` is None.
     """
 
@@ -91,6 +90,7 @@ class Course:
     until: float
     ahead: float | None
     known: PublishedCurves
+    own: OwnCurve | None
     unlike: str | None
 
     def expected(self, step: float) -> At:
@@ -103,39 +103,38 @@ class Course:
         return At(step, self._shown(value), low, high, self._shown(float(seen[0])) if len(seen) else None)
 
     def _own(self, steps: Array) -> tuple[Array, Array, Array]:
-        """Return the curve's own family and its 80 % bounds.
-
-        If the run is unlike all known runs, the bounds widen with distance, and the lower bound is further down once the rate
-        falls.
-        """
+        """Return the curve's own family and its 80 % bounds; for a run unlike all known runs, those of its own curve."""
         places = self.place(steps)
-        low, high = self.model.bounds(places)
-        fallen = max(0.0, -float(np.log(max(self._fallen(), TINY))))
-        gain = fallen * self._rate_fallen(steps)
-        middle = self.model.curve(places) * np.exp(-GAINED * gain)
-        low = np.minimum(low, middle) * np.exp(-MAX_GAINED * gain)
-        if not self.unlike:
-            return middle, low, high
-        sigma = OWN_SPREAD * fallen * np.sqrt(np.maximum(0.0, np.log(steps / self.until)))
-        down, up = (
-            np.hypot(np.log(np.maximum(a, TINY) / np.maximum(b, TINY)), Z80 * sigma)
-            for a, b in ((middle, low), (high, middle))
-        )
-        return middle, middle * np.exp(-down), middle * np.exp(up)
+        if not self.unlike or self.own is None:
+            low, high = self.model.bounds(places)
+            return self.model.curve(places), low, high
+        middle = np.exp(self.own.middle(places) - GAINED * self._gain(steps))
+        low, high = np.quantile(np.exp(self._paths(steps)), INTERVAL, axis=0)
+        return middle, np.minimum(low, middle), np.maximum(high, middle)
+
+    def _paths(self, steps: Array) -> Array:
+        """Return log(value) of possible runs. Each gains a random share of the fall so far once the rate falls."""
+        assert self.own is not None
+        paths = self.own.paths(self.place(steps), steps)
+        shares = np.interp(np.linspace(0, 1, len(paths)), (0.0, 0.5, INTERVAL[1]), (0.0, GAINED, MAX_GAINED))
+        return paths - np.random.default_rng(2).permutation(shares)[:, None] * self._gain(steps)
 
     def place(self, steps: Array) -> Array:
-        """Return the steps in the family's scale: since `started`, or steps at the full rate for an annealed run unlike all
-        known runs.
+        """Return the steps in the family's scale: since `started`, or the sum of the rates for an annealed loss unlike all known
+        ones.
         """
-        counts_rates = _counts_rates(self.curve, self.unlike)
-        return self.curve.schedule.at_full_rate(steps) if counts_rates else steps - self.started
+        return self.curve.places(steps) if self.unlike and not self.started else steps - self.started
+
+    def _gain(self, steps: Array) -> Array:
+        """Return the possible fall of log(value) at each step because the rate falls."""
+        return np.asarray(max(0.0, -float(np.log(max(self._fallen(), TINY)))) * self._rate_fallen(steps))
 
     def _rate_fallen(self, steps: Array) -> Array:
         """Return the share of the rate's fall between `until` and each step: 1 after a drop, the progress of an annealed rate,
         and 0 up to `until`.
         """
         schedule = self.curve.schedule
-        if self.ahead is None:
+        if self.ahead is None or schedule.kind is None:
             return np.zeros(len(steps))
         if schedule.kind == "multi_step":
             return np.where(steps > self.ahead, 1.0, 0.0)
@@ -181,16 +180,22 @@ class Course:
         return own if zero <= 0 or zero >= (own or np.inf) else zero
 
     def _reached_by_its_own(self, value: float) -> list[float | None]:
-        """Return when the curve of the run and its bounds reach a value, up to the planned end; None for never."""
-        steps = np.linspace(self.until, self._end(), NUM_STEPS)[1:]
-        there = [np.flatnonzero(bound <= value) for bound in self._own(steps)]
-        return [float(steps[at[0]]) if len(at) else None for at in there]
+        """Return when the run first reaches a value by its own curve, up to the planned end; None for never. A point may reach
+        it by its scatter.
+        """
+        known = self.curve.steps[self.curve.steps <= self.until]
+        num = (self._end() - self.until) / float(np.median(np.diff(known)))
+        steps = np.linspace(self.until, self._end(), int(np.clip(num, 1, NUM_STEPS)) + 1)[1:]
+        return self._firsts(np.exp(self._paths(steps)) <= value, steps, np.ones(NUM_PATHS))
 
     def _reached_as_published(self, value: float) -> list[float | None]:
         """Return when runs with such a schedule had fallen by the same ratio; None if they never did."""
         steps = np.linspace(self.until, self._end(), NUM_STEPS)[1:]
         ratios, weights = self._ratios(steps)
-        is_there = self._level() * ratios <= value
+        return self._firsts(self._level() * ratios <= value, steps, weights)
+
+    def _firsts(self, is_there: NDArray[np.bool_], steps: Array, weights: Array) -> list[float | None]:
+        """Return the median and the 80 % interval of the first step at which each run is there; None for never."""
         firsts = np.where(is_there.any(1), steps[is_there.argmax(1)], np.inf)
         low, middle, high = weighted_quantiles(firsts, weights, SHARES)
         return [k if np.isfinite(k) else None for k in (middle, low, high)]
@@ -259,9 +264,11 @@ class Forecast(Course):
         """Return the basis of the forecast, in words."""
         own = f"its own points since {self.curve.unit} {self.started:,.10g}" if self.started else "its own points"
         here = f"{own}, as {FAMILY_WORDS[self.model.family]}"
-        if self.unlike:
-            of_rates = " in the sum of its learning rates" if _counts_rates(self.curve, self.unlike) else ""
-            return f"forecast from {here}{of_rates}; other runs are not used: {self.unlike}"
+        if self.unlike and self.own is not None:
+            families = [FAMILY_WORDS[model.family] for model in self.own.models]
+            return (
+                f"forecast from {own}, as the mean of {' and '.join(families)}; other runs are not used: {self.unlike}"
+            )
         if self.ahead is None:
             return f"forecast from {here}"
         is_loss = self.curve.metric == "loss" and bool(self.known.losses)
@@ -334,11 +341,6 @@ class Forecast(Course):
         }
 
 
-def _counts_rates(curve: LearningCurve, unlike: str | None) -> bool:
-    """Return whether steps are counted as the sum of learning rates: in an annealed run that is unlike all known runs."""
-    return unlike is not None and curve.schedule.kind != "multi_step"
-
-
 def forecast(
     curve: LearningCurve,
     fraction: float = 1.0,
@@ -375,11 +377,12 @@ def forecast(
     errors = family_errors(points.steps, points.values)
     until = float(early.steps[-1])
     ahead = curve.schedule.next_fall(until)
-    unlike = None if ahead is None else why_unlike(early, known)
+    own = None if ahead is None else own_curve(points, started, (family,) if family else tuple(FAMILIES))
+    unlike = None if ahead is None else why_unlike(early, known, own)
     family = family or ("power" if unlike else best_of(errors))
-    places = curve.schedule.at_full_rate(points.steps) if _counts_rates(curve, unlike) else points.steps
-    model = fit_loss(places, points.values, family, draws)
-    course = Course(curve, points, model, errors, started, until, ahead, known, unlike)
+    places = points.places(points.steps) if unlike and not started else points.steps
+    model = fit_loss(places, points.values, family, 0 if unlike else draws)
+    course = Course(curve, points, model, errors, started, until, ahead, known, own, unlike)
     ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]
     counts = np.unique(np.linspace(0, count, num_earlier + 2)[1:-1].astype(int))
     steps = sorted({float(step) for step in (*at, *ends) if step > started})

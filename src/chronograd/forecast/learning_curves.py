@@ -90,6 +90,11 @@ class LearningCurve:
         """Return losses as they are, and distances below `top` as accuracies or returns; the same function reverses it."""
         return values if self.metric == "loss" else self.top - values
 
+    def places(self, steps: Array) -> Array:
+        """Return the scale on which the curve is fitted: the sum of the learning rates for a loss whose rate is annealed."""
+        sums_rates = self.metric == "loss" and self.schedule.kind == "annealed"
+        return self.schedule.at_full_rate(steps) if sums_rates else steps
+
     def as_known_in(self, early: LearningCurve) -> LearningCurve:
         """Return the curve as its first part shows it: its schedule, its scale and its notes, without those of later points.
 
@@ -166,7 +171,16 @@ def metric_of(name: str) -> Metric | None:
         return "accuracy"
     if own & _RETURNS:
         return "return"
-    return "accuracy" if _SHARES.fullmatch(words(name)) else None
+    return "accuracy" if is_score(name) else None
+
+
+def is_score(name: str) -> bool:
+    """Return whether a column holds a score such as mAP, IoU or AUC, which is not an accuracy.
+
+    >>> is_score("metrics/mAP50(B)"), is_score("val_acc")
+    (True, False)
+    """
+    return _SHARES.fullmatch(words(name)) is not None
 
 
 def matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) -> str | None:
@@ -196,7 +210,7 @@ def _rank(name: str) -> int:
     own = " ".join(word for word in words(name).split() if not any(word in split for split in _SPLITS))
     if metric_of(name) == "loss":
         return 0 if own in _WHOLE else 1
-    return 1 if _SHARES.fullmatch(words(name)) else 0
+    return 1 if is_score(name) else 0
 
 
 def _split(name: str) -> int:

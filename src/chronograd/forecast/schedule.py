@@ -72,7 +72,7 @@ class Schedule:
         >>> Schedule("annealed", (), 100.0).at_full_rate(np.array([0.0, 50.0, 100.0])).tolist()
         [0.0, 37.5, 50.0]
         """
-        if not self.planned or self.kind == "constant":
+        if not self.planned:
             return steps
         progress = np.minimum(steps / self.planned, 1.0)
         return np.asarray(self.planned * progress * (1 - progress / 2))
