@@ -62,6 +62,9 @@ def _checked(check: Callable[[Given], None], given: Given) -> Given:
     return given
 
 
+WSD_STAYS = 0.8  # share of the run after which the rate of wsd falls, if the job does not state it
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -222,12 +225,12 @@ class Training(_Section):
     """Nesterov momentum."""
     weight_decay: float = Field(0.0, ge=0)
     """L2 penalty of SGD, decoupled decay of AdamW."""
-    schedule: Literal["constant", "multi_step", "cosine", "one_cycle"] = "constant"
+    schedule: Literal["constant", "multi_step", "cosine", "one_cycle", "wsd"] = "constant"
     """Shape of the learning rate over the run."""
     warmup: float = Field(0.0, ge=0, lt=1)
     """Fraction of the run over which the rate rises linearly to its peak."""
     milestones: tuple[float, ...] = ()
-    """Fractions of the run at which multi_step multiplies the rate by gamma."""
+    """Fractions of the run at which multi_step multiplies the rate by gamma; the first is where the rate of wsd starts to fall."""
     gamma: float = Field(0.1, gt=0, lt=1)
     """Factor of multi_step."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)

@@ -15,8 +15,10 @@ from chronograd.errors import InputError
 from chronograd.forecast.convergence import converged_at, forecast_convergence, levels_ahead, why_unlike, zero_line
 from chronograd.forecast.forecasting import forecast
 from chronograd.forecast.learning_curves import LearningCurve
+from chronograd.forecast.learning_rates import schedule_of_rates
 from chronograd.forecast.published_curves import PublishedCurves, PublishedRun, published, weighted_quantiles
-from chronograd.forecast.schedule import Schedule
+from chronograd.forecast.schedule import Schedule, schedule_of
+from chronograd.job import from_dict
 
 NONE_KNOWN = PublishedCurves((), {})
 STEPS = Schedule("multi_step", (40.0, 60.0), 80.0)
@@ -328,6 +330,51 @@ class TestUnlikeAnyKnownRun:
             curve = LearningCurve(run.name, run.steps[half], run.errors[half], "accuracy", "epoch", run.schedule)
             num_unlike += why_unlike(curve, known.without(run.team)) is not None
         assert num_unlike <= 2
+
+
+class TestRateThatStaysAndThenFalls:
+    WSD = Schedule("wsd", (), 1000.0, 800.0)
+
+    def test_scale_of_steps(self) -> None:
+        """Half of the decay passes three quarters of its sum of rates."""
+        assert self.WSD.at_full_rate(np.array([400.0, 800.0, 900.0, 1000.0])).tolist() == [400, 800, 875, 900]
+        assert (self.WSD.next_fall(100.0), self.WSD.next_fall(900.0), self.WSD.next_fall(1000.0)) == (800, 900, None)
+        assert Schedule("wsd", (), 100.0).falls_from == 80
+        with pytest.raises(InputError, match="planned end"):
+            Schedule("wsd", (), 100.0, 100.0)
+        with pytest.raises(InputError, match="without an end"):
+            Schedule("wsd")
+
+    def test_decay_lowers_the_loss(self) -> None:
+        """The middle follows the three curves until step 800, and gains 5 % of the fall so far at the end."""
+        steps = np.arange(20.0, 601.0, 20.0)
+        run = LearningCurve("lm", steps, 2.6 + 8 * steps**-0.4, "loss", "step", self.WSD)
+        made = forecast(run)
+        assert made.unlike == "no known run has such a schedule"
+        assert made.own is not None
+        places = self.WSD.at_full_rate(np.array([800.0, 1000.0]))
+        plain = np.exp(made.own.middle(places))
+        gain = math.exp(0.05 * math.log((2.6 + 8 * 600**-0.4) / run.values[0]))
+        assert made.expected(800.0).value == pytest.approx(plain[0], rel=1e-9)
+        assert made.expected(1000.0).value == pytest.approx(plain[1] * gain, rel=1e-3)
+        assert made.expected(1000.0).low < 0.95 * plain[1]
+
+    def test_rates_of_a_log_show_it(self) -> None:
+        steps = np.arange(10.0, 901.0, 10.0)
+        found = schedule_of_rates(steps, 0.1 * np.minimum(1, (1000 - steps) / 200), "step")
+        assert found.schedule.kind == "wsd"
+        assert (found.schedule.planned, found.schedule.stays) == pytest.approx((1000, 800), rel=0.01)
+        assert found.text == "constant until step 800, linear until 1,000"
+
+    def test_schedule_of_a_job_and_of_the_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        job = from_dict({"network": {"name": "small-cnn"}, "data": {"name": "digits"},
+                         "training": {"schedule": "wsd", "milestones": [0.6], "epochs": 50}})  # fmt: skip
+        assert schedule_of(job) == Schedule("wsd", (), 50.0, 30.0)
+        file = tmp_path / "log.csv"
+        file.write_text("step,loss\n" + "".join(f"{k},{2 + 3 / k}\n" for k in range(10, 200, 10)))
+        words = ["forecast", str(file), "--schedule", "wsd", "--planned", "400", "--drops", "300"]
+        assert main(words) == 0
+        assert "wsd, falls after step 300 until step 400, as given" in " ".join(capsys.readouterr().out.split())
 
 
 def test_packaged_published_runs() -> None:

@@ -40,6 +40,11 @@ def test_one_cycle_rises_for_a_fifth_and_falls_to_zero() -> None:
     assert got == pytest.approx([0.4, 0.8, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
 
 
+def test_wsd_stays_and_then_falls_to_zero() -> None:
+    assert rates(10, schedule="wsd", warmup=0.2) == pytest.approx([0.4, *[0.8] * 8, 0.4])
+    assert rates(8, schedule="wsd", milestones=[0.5]) == pytest.approx([0.8, 0.8, 0.8, 0.8, 0.8, 0.6, 0.4, 0.2])
+
+
 def test_run_shorter_than_its_warmup_has_a_rate() -> None:
     assert rates(1, schedule="one_cycle") == [0.8]
     assert rates(2, warmup=0.9) == pytest.approx([0.8 / 1.8, 0.8])

@@ -198,8 +198,9 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves, own: OwnCurve | Non
     """
     if curve.metric == "return" or is_score(curve.column):
         return f"{curve.column or curve.metric} is not the accuracy of a classifier"
-    if curve.schedule.kind is None:
-        return "the schedule of the learning rate is unknown"
+    if curve.schedule.kind in (None, "wsd"):
+        unknown = curve.schedule.kind is None
+        return "the schedule of the learning rate is unknown" if unknown else "no known run has such a schedule"
     if curve.metric == "loss" and not is_entropy(curve.column):
         return f"{curve.column} is not a cross-entropy"
     runs = (

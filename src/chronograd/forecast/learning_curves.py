@@ -91,8 +91,8 @@ class LearningCurve:
         return values if self.metric == "loss" else self.top - values
 
     def places(self, steps: Array) -> Array:
-        """Return the scale on which the curve is fitted: the sum of the learning rates for a loss whose rate is annealed."""
-        sums_rates = self.metric == "loss" and self.schedule.kind == "annealed"
+        """Return the scale on which the curve is fitted: the sum of the learning rates for a loss whose rate falls evenly."""
+        sums_rates = self.metric == "loss" and self.schedule.kind in ("annealed", "wsd")
         return self.schedule.at_full_rate(steps) if sums_rates else steps
 
     def as_known_in(self, early: LearningCurve) -> LearningCurve:

@@ -1,8 +1,8 @@
 """The schedule of a learning rate, derived from the rates in a log.
 
 A rate that stays on levels and drops at once is multi_step. A rate that falls along a cosine or a line shows where it ends. A
-rise at the start is warm-up; if it lasts a tenth of the way or more, it is the first part of one cycle. If the rate still
-rises, or falls in another form, the rest of the schedule is unknown.
+rise at the start is warm-up; if it lasts a tenth of the way or more, it is the first part of one cycle. If the rate stays that
+long before it falls, the schedule is wsd (warm-up, stable, decay). If the rate still rises, or falls in another form, the rest of the schedule is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from chronograd.forecast.schedule import Schedule
 SAME = 1e-4  # share of the largest rate: rounding in logs
 CLOSE = 0.005  # share of the largest rate: a shape with a larger error does not fit
 MIN_FALL = 0.01  # share of the largest rate: a smaller fall does not show its shape
-ONE_CYCLE_FROM = 0.1  # share of the way: a longer rise is part of one cycle, a shorter one is warm-up
+ONE_CYCLE_FROM = (
+    0.1  # share of the way: a longer rise is part of one cycle; a rate that stays longer before it falls is wsd
+)
 MIN_POINTS = 4
 # The function from share of the way to share of the rate, and the largest rate that may remain at the end. A line does not show
 # the remaining rate.
@@ -97,9 +99,13 @@ def _annealed(all_steps: Array, steps: Array, after: Array, start: int, unit: st
     error, begin, end = fits[name]
     if error > CLOSE:
         return RateSchedule(Schedule(), "falling in an unknown shape; give --schedule and --planned")
+    stays_on = begin - float(steps[0]) > ONE_CYCLE_FROM * end
     if is_whole and begin > 0 and (not start or begin == all_steps[0]):
-        end -= begin  # the first epoch has the rate at the start of the first epoch
+        end -= float(steps[0]) if stays_on else begin  # the first epoch has the rate at the start of the first epoch
     planned = float(round(end)) if unit == "epoch" or end > 100 else end
+    if stays_on:
+        stays = Schedule("wsd", (), max(planned, float(steps[-1])), begin)
+        return RateSchedule(stays, f"constant until {unit} {begin:,.10g}, {name} until {planned:,.10g}")
     rise = start and (all_steps[start] - all_steps[0]) / max(planned, 1e-9)
     named = "one_cycle" if rise >= ONE_CYCLE_FROM else f"{name} after warm-up" if rise else name
     return RateSchedule(
@@ -124,11 +130,14 @@ def _fitted(
     from scipy.optimize import least_squares  # importing it takes longer than most answers
 
     best = (np.inf, first, float(steps[-1]))
-    for times in (1.0, 1.5, 3.0, 10.0):
+    left = float(
+        steps[np.flatnonzero(after > 1 - SAME)[-1]]
+    )  # the last step at the peak, where the rate of wsd starts to fall
+    for start, times in ((first, 1.0), (first, 1.5), (first, 3.0), (first, 10.0), (left, 0.2)):
         found = least_squares(
             lambda p: curve(p) - after,
-            [first, times * span, 0.0],
-            bounds=([first - span, 0.5 * span, 0.0], [first + span, 100 * span, most_left]),
+            [start, times * span, 0.0],
+            bounds=([first - span, 0.02 * span, 0.0], [first + span, 100 * span, most_left]),
             x_scale=[span, span, 1.0],
         )
         error = float(np.abs(found.fun).max())

@@ -61,15 +61,17 @@ def with_schedule(
     end = planned or own.planned or (float(curve.steps[-1]) if is_part else None)
     kind = NAMES[schedule] if schedule else "multi_step" if drops else own.kind
     places = tuple(drops) or (own.drops if kind == "multi_step" else ())
+    stays = (places or (own.stays,))[0] if kind == "wsd" else None
     description = curve.schedule_told
     if schedule or drops or planned:
         what = [
             schedule or kind or "an unknown schedule",
-            f"drops after {curve.unit} {', '.join(map(place, places))}" if places else "",
+            f"{'falls' if stays else 'drops'} after {curve.unit} {', '.join(map(place, places))}" if places else "",
         ]
         until = "" if end is None else f" until {curve.unit} {place(end)}"
         description = f"{', '.join(filter(None, what))}{until}, as given"
-    return replace(curve, schedule=Schedule(kind, places, end), schedule_told=description)
+    given = Schedule(kind, () if kind == "wsd" else places, end, stays)
+    return replace(curve, schedule=given, schedule_told=description)
 
 
 def forecast_from_half(run: Path) -> Forecast:

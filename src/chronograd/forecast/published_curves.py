@@ -54,7 +54,7 @@ class PublishedRun:
         """Return the scale for comparing this run with one of `schedule`: the share of the planned steps if only the end is
         known.
         """
-        if schedule.kind is None or schedule.kind != self.schedule.kind:
+        if schedule.kind != self.schedule.kind:
             return Schedule("annealed", (), self.schedule.planned)
         return self.schedule
 
@@ -104,7 +104,7 @@ class PublishedCurves:
 
 
 def _alike(some: Sequence[PublishedRun], schedule: Schedule) -> tuple[list[PublishedRun], Array]:
-    found = [run for run in some if schedule.kind in (None, run.schedule.kind)]
+    found = [run for run in some if schedule.kind in (None, "wsd", run.schedule.kind)]
     counts = Counter(run.team for run in found)
     return found, np.array([counts[run.team] ** -0.5 for run in found])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from chronograd.job import Training
+from chronograd.job import WSD_STAYS, Training
 
 # one_cycle rises for this share of the run if the job gives no warm-up (see recipes.sgd_one_cycle).
 ONE_CYCLE_RISE = 0.2
@@ -20,6 +20,7 @@ def learning_rate(training: Training, step: int, num_steps: int) -> float:
         multi_step   peak · gamma ** (milestones reached), which are shares of the whole run
         cosine       peak · (1 + cos(π q)) / 2
         one_cycle    peak · (1 - q)
+        wsd          peak until the first milestone, then linear to 0 (warm-up, stable, decay)
 
     >>> t = Training(recipe="sgd-one-cycle")
     >>> [round(learning_rate(t, s, 10), 4) for s in (0, 1, 2, 9)]
@@ -40,4 +41,6 @@ def learning_rate(training: Training, step: int, num_steps: int) -> float:
         return peak * (1 + math.cos(math.pi * rest)) / 2
     if training.schedule == "one_cycle":
         return peak * (1 - rest)
+    if training.schedule == "wsd":
+        return peak * min(1.0, (1 - done) / (1 - (training.milestones or (WSD_STAYS,))[0]))
     return peak
