@@ -76,6 +76,17 @@ def test_contradicting_places_are_refused(capsys: pytest.CaptureFixture[str], li
 
 
 @pytest.mark.parametrize(
+    "words",
+    ["predict {job}", "plan {job}", "plan batch {job}", "judge {job} 9/s"],
+)
+def test_accelerators_are_not_predicted(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    """The catalogue has their peaks, which alone do not give a step time."""
+    for name in ("tpu-v5e", "trainium2"):
+        assert main([*words.format(job=JOB).split(), "--on", name]) == 2
+        assert f"{name} cannot be predicted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("line", "expected"),
     [("cluster.count=4 --on v100", 4), ("cluster.count=4 --on 4xv100", 4), ("--on v100", 1), ("--on 2xv100", 2)],
 )

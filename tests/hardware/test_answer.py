@@ -11,8 +11,8 @@ from chronograd.units import dollars, si
 def test_devices_name_the_fastest() -> None:
     (section,) = answer.devices().sections
     known = catalog.devices()
-    peak = max(d.peak("fp32") for d in known)
-    first = max(d.name for d in known if d.peak("fp32") == peak)
+    peak = max(d.peak_flops_per_s.get("fp32", 0.0) for d in known)
+    first = max(d.name for d in known if d.peak_flops_per_s.get("fp32") == peak)
     assert section.takeaway.startswith(f"{len(known)} devices; {first} has the highest fp32 peak, {si(peak, 'FLOP/s')}")
     assert section.table is not None
     assert [row[0] for row in section.table.rows] == [d.name for d in known]
@@ -50,6 +50,13 @@ def test_devices_show_the_price_of_one_device(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+def test_device_without_fp32_shows_its_own_precisions() -> None:
+    section = answer.device("tpu-v5e").sections[0]
+    assert section.takeaway.startswith(f"Machine balance {197e12 / 819e9:.1f} FLOP/byte (bf16)")
+    assert section.table is not None
+    assert ["peak int8", "393 TOP/s"] in [list(row) for row in section.table.rows]
+
+
 def test_link_latency_threshold() -> None:
     link = catalog.link("ethernet-10g")
     size = si(link.latency_s * link.bandwidth_bytes_per_s, "B")
@@ -79,7 +86,7 @@ def test_prices_and_devices_agree() -> None:
 @pytest.mark.parametrize(
     "name",
     ["h100-pcie", "h100-nvl", "h200", "b200", "gb200", "gh200", "a10", "l40s", "rtx8000", "rtx2080ti", "titan-v", "v100-32", "mi250",
-     "mi300x", "xeon-8481c", "epyc-7763", "epyc-9r14", "graviton3"],
+     "mi300x", "b300", "gb300", "h20", "a30", "a40", "rtx3080", "rtx4080", "rtx5080", "mi325x", "mi355x", "xeon-8481c", "epyc-7763", "epyc-9r14", "graviton3"],
 )  # fmt: skip
 def test_common_devices_and_their_links_exist(name: str) -> None:
     d = catalog.device(name)
@@ -98,6 +105,11 @@ def test_common_devices_and_their_links_exist(name: str) -> None:
         ("NVIDIA H100 PCIe", "h100-pcie"),
         ("Quadro RTX 8000", "rtx8000"),
         ("NVIDIA L40S", "l40s"),
+        ("NVIDIA H20", "h20"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA B300", "b300"),
+        ("NVIDIA A40", "a40"),
+        ("NVIDIA GeForce RTX 5080", "rtx5080"),
     ],
 )
 def test_device_by_driver_name(driver: str, name: str) -> None:

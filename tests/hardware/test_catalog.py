@@ -120,8 +120,9 @@ class TestCatalogueFiles:
     @pytest.mark.parametrize("name", NAMES)
     def test_every_figure_has_a_source(self, name: str) -> None:
         d = device(name)
-        tables = ("peak_flops_per_s", "base_peak_flops_per_s", "node")
-        figures = {"memory_bytes", "bandwidth_bytes_per_s", "l2_bytes", "num_units", "tdp_w", "year"}
+        tables = ("peak_flops_per_s", "base_peak_flops_per_s", "peak_8bit_ops_per_s", "node")
+        figures = {"memory_bytes", "bandwidth_bytes_per_s", "l2_bytes", "num_units", "year"}
+        figures |= {"tdp_w"} if d.tdp_w else set()
         figures |= {"issued_share"} if d.issued_share != 1 else set()
         figures |= {name for name in ("chip", "fp32_matrix_flops_per_s") if getattr(d, name)}
         figures |= {f"{table}.{key}" for table in tables for key, value in dict(getattr(d, table)).items() if value}
@@ -144,6 +145,16 @@ class TestCatalogueFiles:
         for d in devices():
             peaks = [d.peak_flops_per_s[p] for p in ("fp64", "fp32", "tf32", "fp16") if p in d.peak_flops_per_s]
             assert peaks == sorted(peaks), d.name
+
+    def test_8_bit_peaks_are_dense_and_no_precision_of_a_job(self) -> None:
+        # NVIDIA H100 datasheet: 3,958 TOPS with 2:4 sparsity. Blackwell Ultra has next to no int8.
+        assert device("h100").peak_8bit_ops_per_s == {"fp8": 3958e12 / 2, "int8": 3958e12 / 2}
+        assert device("b300").peak_8bit_ops_per_s["int8"] < device("b300").peak("fp16")
+        for d in devices():
+            if "fp8" in d.peak_8bit_ops_per_s and d.name != "trainium2":  # 1,299 and 667
+                assert d.peak_8bit_ops_per_s["fp8"] == pytest.approx(2 * d.peak("fp16"), rel=0.015), d.name
+        with pytest.raises(InputError, match="h100 has no fp8 arithmetic"):
+            device("h100").peak("fp8")  # type: ignore[arg-type]
 
     def test_every_device_has_a_note(self) -> None:
         assert all(d.note for d in devices())

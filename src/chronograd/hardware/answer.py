@@ -51,6 +51,7 @@ def device(name: str) -> Answer[Device]:
         ("units", str(d.num_units)),
         ("power limit", f"{d.tdp_w:g} W" if d.tdp_w else "–"),
         *((f"peak {p}", si(v, "FLOP/s", digits=4)) for p, v in d.peak_flops_per_s.items()),
+        *((f"peak {p}", si(v, "OP/s", digits=4)) for p, v in d.peak_8bit_ops_per_s.items()),
         *((f"base-clock peak {p}", si(v, "FLOP/s", digits=4)) for p, v in d.base_peak_flops_per_s.items()),
         ("usual node", f"{how_many(d.node.devices_per_node, 'devices')} over {d.node.intra_link}"),
         *(
@@ -63,10 +64,11 @@ def device(name: str) -> Answer[Device]:
         ("calibration", ", ".join(d.calibration) if d.calibration else "none: figures are the datasheet's"),
         *((f"provenance: {key}", str(value)) for key, value in d.provenance.items()),
     ]
+    precision: Precision = "fp32" if "fp32" in d.peak_flops_per_s else next(iter(d.peak_flops_per_s))
     section = Section(
         title=f"{d.name}: {d.title}",
-        takeaway=f"Machine balance {d.machine_balance():.1f} FLOP/byte (fp32): work with fewer FLOPs per byte is bound by "
-        "memory.",
+        takeaway=f"Machine balance {d.machine_balance(precision):.1f} FLOP/byte ({precision}): work with fewer FLOPs per byte is "
+        "bound by memory.",
         table=Table(("property", "value"), rows),
         caption=d.note,
     )

@@ -120,6 +120,7 @@ class Device(_CatalogueEntry):
 
     Attributes:
         name, aliases: names in a job; lower case.
+        kind: an `accelerator` has a compiler of its own, whose step times are not predicted.
         note: distinguishes devices with similar names.
         chip: the vendor's name of the silicon. Devices of one chip differ in active units, clocks, memory and power.
         memory_bytes: as sold; drivers and error correction use some of it.
@@ -133,6 +134,7 @@ class Device(_CatalogueEntry):
             arithmetic on the device is absent.
         fp32_matrix_flops_per_s: of fp32 products on matrix units, if the device has such units.
         base_peak_flops_per_s: the same at base clock, for papers that use it.
+        peak_8bit_ops_per_s: of tensor cores in fp8 and int8, dense. No prediction uses it, because no job runs in 8 bits.
         node: its usual machine.
         priced_as: set when vendors price it under another name.
         source: the source of every figure.
@@ -144,7 +146,7 @@ class Device(_CatalogueEntry):
     title: str
     aliases: tuple[Name, ...] = ()
     note: str = ""
-    kind: Literal["gpu", "cpu"]
+    kind: Literal["gpu", "cpu", "accelerator"]
     chip: Name | None = None
     memory_bytes: Count
     bandwidth_bytes_per_s: Rate
@@ -157,6 +159,7 @@ class Device(_CatalogueEntry):
     peak_flops_per_s: dict[Precision, Rate]
     fp32_matrix_flops_per_s: Rate | None = None
     base_peak_flops_per_s: dict[Precision, Rate] = Field(default_factory=dict)
+    peak_8bit_ops_per_s: dict[Literal["fp8", "int8"], Rate] = Field(default_factory=dict)
     node: Node
     source: tuple[Source, ...] = ()
     calibration: dict[str, Any] | None = None
@@ -190,6 +193,14 @@ class Device(_CatalogueEntry):
     def is_desktop(self) -> bool:
         """Return whether the device belongs to a line for desktops. Their boards are supplied and cooled above the boost clock."""
         return any(word in self.title.lower() for word in ("geforce", "titan", "radeon vega", "core i"))
+
+    def check_predicted(self) -> None:
+        """Raise InputError for an accelerator, whose step time and memory depend on its compiler."""
+        if self.kind == "accelerator":
+            raise InputError(
+                f"{self.name} cannot be predicted: we have neither measurements of it nor a model of its compiler",
+                f"see its memory and peaks with `chronograd devices {self.name}`, or predict a GPU",
+            )
 
     def machine_balance(self, precision: Precision = "fp32") -> float:
         """Return the FLOPs that the device can do while it moves one byte: peak / bandwidth, the ridge of its roofline.

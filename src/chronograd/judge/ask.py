@@ -95,7 +95,7 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
         what = f"{_many(len(names), 'network')} and {_many(len(figures) + len(sources), 'figure')}"
         raise InputError(f"{what} in {' '.join(words)!r:.200}: give one of each", _EXAMPLE)
     if place is not None:
-        catalog.device(parse_on(place)[1])  # report a wrong name before importing torch
+        catalog.device(parse_on(place)[1]).check_predicted()  # report a wrong name before importing torch
     stated = _stated(place, precision, batch, overrides)
     if sources and sources[0].endswith(".csv"):
         return _of_table(Path(sources[0]), place, precision, mode, overrides)

@@ -97,7 +97,10 @@ class Search:
 def devices_of(job: Job, names: Sequence[str], precisions: Sequence[Precision] = ()) -> list[Device]:
     """Return the named devices; else all GPUs that can be rented and support the given precisions."""
     if names:
-        return [device(name) for name in names]
+        named = [device(name) for name in names]
+        for one in named:
+            one.check_predicted()
+        return named
     asked = set(precisions) or ({job.training.precision} if "precision" in job.training.model_fields_set else set())
     is_priced = job.cluster.price_usd_per_hour is not None
     return [

@@ -130,6 +130,7 @@ class Footprint:
 
 def reserve_bytes(device: Device) -> int:
     """Return the assumed bytes of a device's memory that tensors cannot use: framework, context and workspaces."""
+    device.check_predicted()
     return _RESERVE_BYTES[device.kind]
 
 

@@ -72,6 +72,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
     _check_is_predicted(job)
     cluster = job.cluster
     device = device or catalog.device(cluster.device)
+    device.check_predicted()
     calibration = calibration_for(
         device,
         job.training.precision,
