@@ -1,12 +1,14 @@
 """Accuracy of predictions against published and own measurements, by fixed rules.
 
     python -m benchmarks.accuracy --measured DIR [--only SOURCE ...] [--json] [--save FILE]
+    python -m benchmarks.accuracy --measured DIR --since [TAG] [--only SOURCE ...] [--save FILE]
     python -m benchmarks.accuracy --page FILE --from RESULTS.json
-    python -m benchmarks.accuracy --since BEFORE.json --from RESULTS.json
 
 The command runs every source with tables under DIR; sources measured here read benchmarks/results. Only the seed chooses the rows that
-calibrate; no rule depends on a model or a family. --page writes docs/accuracy.md. --since stores the errors of older results in the new
-ones. It fails if a row is gone, or worse by 2 percentage points and a tenth.
+calibrate; no rule depends on a model or a family. --page writes docs/accuracy.md.
+
+--since also scores the same tables with the code of TAG (default: the newest tag) and prints both errors of each rule. The exit status is 1
+if a rule is gone, or if its mean error is worse by 2 percentage points and a tenth. The source timm takes most of an hour, the others minutes.
 """
 
 from __future__ import annotations
@@ -14,13 +16,19 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import io
 import json
+import os
 import platform
 import re
+import shutil
+import subprocess
 import sys
+import tarfile
+import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -32,7 +40,10 @@ from benchmarks.reasons import reason
 from benchmarks.sources import Row
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.report import plots
+from chronograd.words import how_many
 
+ROOT = Path(__file__).parents[1]
+_COMPARED = ("source", "rule", "n", "mape", "bias", "coverage80")
 SOURCES = (
     "timm",
     "nvidia",
@@ -46,6 +57,8 @@ SOURCES = (
     "cifar",
     "local_cpu",
 )
+# Its predictions were stored with the measurements, so no other code can make them again.
+STORED = ("local_cpu",)
 _TITLES = (
     "timm",
     "NVIDIA",
@@ -81,12 +94,45 @@ def run(measured: Path, names: Sequence[str], say: Callable[[str], None]) -> dic
     }
 
 
+def _git(*words: str) -> bytes:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+
+
+def scored_at(tag: str, measured: Path, names: Sequence[str], say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Score sources with the code of a tag, in a temporary folder, and return its rows.
+
+    Its own benchmarks run, because they fit its functions. They read this tree's results, so both score the same measurements.
+    """
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        with tarfile.open(fileobj=io.BytesIO(_git("archive", tag, "src", "benchmarks"))) as archive:
+            archive.extractall(tree, filter="data")
+        shutil.rmtree(tree / "benchmarks" / "results")
+        (tree / "benchmarks" / "results").symlink_to(ROOT / "benchmarks" / "results")
+        for name in names:
+            command = ["-m", "benchmarks.accuracy", "--measured", str(measured.resolve()), "--only", name, "--json"]
+            environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+            done = subprocess.run([sys.executable, *command], cwd=tree, env=environment, stdout=subprocess.PIPE)
+            if done.returncode == 0:
+                found += json.loads(done.stdout)["rows"]
+            elif done.returncode == 2:
+                say(f"{name}: {tag} has no such source")
+            else:
+                raise RuntimeError(f"{tag} could not score {name}: see its message above")
+    return found
+
+
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the rows of `new`, and those of `old` from sources that were not run again."""
+    """Return the rows of `new`, and those of `old` from sources that were not run again; the same for the rows before."""
     again = {r["source"] for r in new["rows"]}
     kept = [r for r in old.get("rows", []) if r["source"] not in again]
     rows = sorted([*kept, *new["rows"]], key=lambda r: _place(r["source"]))
-    return {**new, "seconds": {**old.get("seconds", {}), **new["seconds"]}, "rows": rows}
+    found = {**new, "seconds": {**old.get("seconds", {}), **new["seconds"]}, "rows": rows}
+    past, before = old.get("before"), new.get("before")
+    if past and before and past["version"] == before["version"]:
+        before = {**before, "rows": [*(r for r in past["rows"] if r["source"] not in again), *before["rows"]]}
+    return {**found, "before": before or past} if before or past else found
 
 
 def _place(title: str) -> int:
@@ -106,25 +152,39 @@ def title(row: dict[str, Any]) -> str:
     return f"{row['source']}: {row['rule']}"
 
 
-def mean_of(row: dict[str, Any]) -> str:
-    """Return the mean error of a row, with its bias if known."""
-    return percent(row["mape"]) + ("" if row.get("bias") is None else f" (bias {signed(row['bias'])})")
-
-
-# A mean error counts as worse if it grew by both.
+# A mean error counts as changed if it changed by both.
 _POINTS, _SHARE = 0.02, 0.1
+CHANGES = ("source", "rule", "n", "mean", "bias", "80 % covers", "verdict")
+FAILING = ("gone", "worse")
 
 
-def worse(before: dict[str, float], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the rows of earlier results, given with their mean errors, that are gone or worse."""
-    now = {title(row): row for row in rows}
-    found = []
-    for name, old in before.items():
-        if name not in now:
-            found.append(f"{name}: {percent(old)}, no longer predicted")
-        elif now[name]["mape"] > old + _POINTS and now[name]["mape"] > old * (1 + _SHARE):
-            found.append(f"{name}: {percent(old)}, now {mean_of(now[name])}")
-    return found
+def verdict(old: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str:
+    """Return `new`, `gone`, `worse` or `better` for the row of a rule before and now; else ""."""
+    if old is None or now is None:
+        return "new" if old is None else "gone"
+    low, high = sorted((old["mape"], now["mape"]))
+    if high <= low + _POINTS or high <= low * (1 + _SHARE):
+        return ""
+    return "worse" if now["mape"] == high else "better"
+
+
+def changes(result: dict[str, Any]) -> list[list[str]]:
+    """Return a line of cells for each rule whose source was scored before: its figures before and now, and the verdict."""
+    old, now = ({title(row): row for row in rows} for rows in (result["before"]["rows"], result["rows"]))
+    sources = {row["source"] for row in old.values()}
+    lines = []
+    for name in dict.fromkeys([*now, *old]):
+        first, last = old.get(name), now.get(name)
+        row = last or first
+        assert row is not None
+        if row["source"] in sources:
+            shown: tuple[Callable[[Any], str], ...] = (str, percent, signed, lambda share: percent(share, 0))
+            cells_of = [
+                " → ".join(dict.fromkeys(show(one.get(key)) for one in (first, last) if one is not None))
+                for key, show in zip(("n", "mape", "bias", "coverage80"), shown, strict=True)
+            ]
+            lines.append([row["source"], row["rule"], *cells_of, verdict(first, last)])
+    return lines
 
 
 COLUMNS = ("source", "rule", "n", "mean", "bias", "median", "90 % below", "aim", "80 % covers")
@@ -152,13 +212,17 @@ def coverage(rows: Sequence[dict[str, Any]]) -> tuple[float, int]:
 
 
 def print_table(result: dict[str, Any]) -> None:
-    lines = [list(COLUMNS), *(cells(r) for r in result["rows"])]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    _print([list(COLUMNS), *(cells(r) for r in result["rows"])])
+    share, count = coverage(result["rows"])
+    print(f"80 % intervals cover {percent(share, 0)} on average over {count} rows (aim 75 to 88 %)")
+
+
+def _print(lines: Sequence[Sequence[str]]) -> None:
+    """Print lines of cells in columns: the first two to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         left = [c.ljust(w) for c, w in zip(line[:2], widths[:2], strict=True)]
         print("  ".join([*left, *(c.rjust(w) for c, w in zip(line[2:], widths[2:], strict=True))]).rstrip())
-    share, count = coverage(result["rows"])
-    print(f"80 % intervals cover {percent(share, 0)} on average over {count} rows (aim 75 to 88 %)")
 
 
 # The first questions of a reader: the question, the rows that answer it, and whether it is among the five lines at the top.
@@ -303,7 +367,7 @@ def page(result: dict[str, Any]) -> str:
                 *(["Rows without a bias come from an older version.", ""] if is_old else []),
             ],
         ),
-        *collapsed("Changes since the last version", since(result)),
+        *(collapsed("Changes since the last version", since(result)) if "before" in result else []),
     ]
     reasons = {""}  # one that explains several sources is printed once
     left = list(dict.fromkeys(r["source"] for r in rows))
@@ -322,7 +386,8 @@ def page(result: dict[str, Any]) -> str:
         "```",
         "",
         f"This command writes the page and its figure from saved results ({result['date']}; {versions}).",
-        "`python -m benchmarks.accuracy --measured DIR` computes the results again from tables of the same file names under DIR.",
+        "`python -m benchmarks.accuracy --measured DIR` computes the results again from tables of the same file names under DIR. With",
+        "`--since TAG` it also scores the same rows with the code of TAG, and fails if a rule is gone or worse.",
     ]
     return "\n".join(text) + "\n"
 
@@ -400,20 +465,19 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def since(result: dict[str, Any]) -> list[str]:
-    """Return the new, better and worse rows since the last version, if the results have it."""
-    before: dict[str, Any] | None = result.get("before")
-    if before is None:
-        return [""]
-    new = [title(r) for r in result["rows"] if title(r) not in before["mape"]]
-    better = [
-        f"{name}: {percent(before['mape'][name])}, now {mean_of(r)}"
-        for r in result["rows"]
-        if (name := title(r)) in before["mape"] and r["mape"] < before["mape"][name] - _POINTS
+    """Return the rules that are new, better, worse or gone since the version whose rows the results have."""
+    found, version = changes(result), result["before"]["version"]
+    told = f"{version} and this version scored the same rows of {how_many(len({line[0] for line in found}), 'sources')} in one run"
+    changed = [line for line in found if line[-1]]
+    if not changed:
+        return [f"{told}. No rule is new, better, worse or gone."]
+    head = ["| " + " | ".join(CHANGES) + " |", "|---|---|" + "---:|" * (len(CHANGES) - 2)]
+    return [
+        f"{told}; {len(changed)} of {len(found)} rules changed by 2 percentage points and a tenth, or are new or gone:",
+        "",
+        *head,
+        *("| " + " | ".join(line) + " |" for line in changed),
     ]
-    text = []
-    for what, names in (("new", new), ("better", better), ("gone or worse", worse(before["mape"], result["rows"]))):
-        text += [f"Since {before['date']}, {what}:", "", *(f"- {n}" for n in names), ""] if names else []
-    return text or [f"Since {before['date']}, nothing is new, better, worse or gone.", ""]
 
 
 def breakdown(row: dict[str, Any]) -> list[str]:
@@ -441,12 +505,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help="add to this file of results")
     parser.add_argument("--page", type=Path, help="write the page from --from")
     parser.add_argument("--from", dest="saved", type=Path, help="saved results")
-    parser.add_argument("--since", type=Path, help="older results to compare with those of --from")
+    parser.add_argument(
+        "--since", nargs="?", const="", metavar="TAG", help="compare with this tag; default: the newest"
+    )
     options = parser.parse_args(arguments)
-    if options.since is not None:
-        if options.saved is None:
-            parser.error("--since needs --from RESULTS.json")
-        return _compare_with(options.since, options.saved)
     if options.page is not None:
         if options.saved is None:
             parser.error("--page needs --from RESULTS.json")
@@ -456,26 +518,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.measured is None or not options.measured.is_dir():
         parser.error(f"--measured must be a folder of tables, and is {options.measured}")
-    names = options.only or list(SOURCES)
-    result = run(options.measured, names, lambda text: print(text, file=sys.stderr, flush=True))
+    names = options.only or [name for name in SOURCES if options.since is None or name not in STORED]
+    result = run(options.measured, names, _say)
+    if options.since is not None:
+        tag = options.since or _git("describe", "--tags", "--abbrev=0").decode().strip()
+        rows = scored_at(tag, options.measured, names, _say)
+        result["before"] = {"version": tag, "rows": [{key: row.get(key) for key in _COMPARED} for row in rows]}
     if options.save is not None:
         old = json.loads(options.save.read_text(encoding="utf-8")) if options.save.exists() else {}
         options.save.parent.mkdir(parents=True, exist_ok=True)
         options.save.write_text(json.dumps(merged(old, result), indent=1) + "\n", encoding="utf-8")
     if options.json:
         print(json.dumps(result, indent=1))
-    else:
+    elif options.since is None:
         print_table(result)
-    return 0
+    else:
+        print(f"{result['before']['version']} → this tree")
+        _print([CHANGES, *changes(result)])
+    return int("before" in result and any(line[-1] in FAILING for line in changes(result)))
 
 
-def _compare_with(before: Path, saved: Path) -> int:
-    old, result = (json.loads(path.read_text(encoding="utf-8")) for path in (before, saved))
-    result["before"] = {"date": old["date"], "mape": {title(r): r["mape"] for r in old["rows"]}}
-    saved.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    found = worse(result["before"]["mape"], result["rows"])
-    print("\n".join(found) or "nothing is gone or worse")
-    return 1 if found else 0
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,31 +64,77 @@ def test_coverage_is_the_mean_of_rows_that_have_it() -> None:
     assert accuracy.coverage(rows) == (pytest.approx(0.8), 2)
 
 
-def test_regression_needs_two_points_and_ten_percent() -> None:
-    rows = [
-        {"source": "s", "rule": rule, "mape": mape}
-        for rule, mape in (("a", 0.12), ("b", 0.121), ("c", 0.32), ("e", 0.1))
+@pytest.mark.parametrize(
+    ("old", "now", "expected"),
+    [
+        (0.10, 0.121, "worse"),
+        (0.10, 0.12, ""),  # by 2 percentage points exactly
+        (0.295, 0.32, ""),  # by 2.5 percentage points, but less than a tenth
+        (0.121, 0.10, "better"),
+        (0.10, None, "gone"),
+        (None, 0.10, "new"),
+    ],
+)
+def test_change_needs_two_points_and_a_tenth(old: float | None, now: float | None, expected: str) -> None:
+    before, after = (None if mape is None else {"mape": mape} for mape in (old, now))
+    assert accuracy.verdict(before, after) == expected
+
+
+def test_changes_show_figures_before_and_now() -> None:
+    """A source that the older version did not score has no line: its rules are not new."""
+    now = result("one", "two", "never scored before")
+    old = result("one", "two", "dropped")["rows"]
+    old[0].update(mape=0.1, bias=-0.02, coverage80=None, n=2)
+    lines = accuracy.changes({**now, "before": {"version": "v0", "rows": old}})
+    assert lines == [
+        ["one", "a rule", "2 → 3", "10.0 % → 13.3 %", "−2.0 % → +6.7 %", " → 67 %", "worse"],
+        ["two", "a rule", "3", "13.3 %", "+6.7 %", "67 %", ""],
+        ["dropped", "a rule", "3", "13.3 %", "+6.7 %", "67 %", "gone"],
     ]
-    before = {
-        "s: a": 0.10,
-        "s: b": 0.10,
-        "s: c": 0.295,
-        "s: d": 0.1,
-    }  # c is worse by 2.5 percentage points, but by less than 10 %
-    assert accuracy.worse(before, rows) == ["s: b: 10.0 %, now 12.1 %", "s: d: 10.0 %, no longer predicted"]
+    text = accuracy.page({**now, "before": {"version": "v0", "rows": old}})
+    assert "v0 and this version scored the same rows of 3 sources in one run; 2 of 3 rules changed" in text
+    assert "| one | a rule | 2 → 3 | 10.0 % → 13.3 % | −2.0 % → +6.7 % |  → 67 % | worse |\n| dropped |" in text
+    text = accuracy.page({**now, "before": {"version": "v0", "rows": now["rows"]}})
+    assert "of 3 sources in one run. No rule is new, better, worse or gone." in text
+    assert "Changes since" not in accuracy.page(now)
 
 
-def test_results_are_compared_with_older_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = tmp_path / "old.json", tmp_path / "new.json"
-    for path, sources in ((old, ("one", "two")), (new, ("two", "three"))):
-        path.write_text(json.dumps(result(*sources)))
-    assert accuracy.main(["--since", str(old), "--from", str(new)]) == 1
-    assert capsys.readouterr().out == "one: a rule: 13.3 %, no longer predicted\n"
-    text = accuracy.page(json.loads(new.read_text()))
-    assert "Since 2026-01-01, new:\n\n- three: a rule\n" in text
-    assert "Since 2026-01-01, gone or worse:\n\n- one: a rule: 13.3 %, no longer predicted\n" in text
-    assert accuracy.main(["--since", str(new), "--from", str(new)]) == 0
-    assert "Since 2026-01-01, nothing is new, better, worse or gone." in accuracy.page(json.loads(new.read_text()))
+def test_rows_before_are_merged_if_they_are_of_one_version() -> None:
+    old, new = ({**result(*own), "before": {"version": "v1", "rows": result(*own)["rows"]}} for own in ("ab", "bc"))
+    assert [r["source"] for r in accuracy.merged(old, new)["before"]["rows"]] == ["a", "b", "c"]
+    later = {**new, "before": {**new["before"], "version": "v2"}}
+    assert accuracy.merged(old, later)["before"] == later["before"]
+    assert accuracy.merged(old, result("b"))["before"] == old["before"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="older versions are in the repository")
+def test_older_version_scores_the_same_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Version v9 of a clone halves the times of PALEO's formulas, and one of its rules has another name."""
+    clone = tmp_path / "clone"
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "clone", "-qs", "--no-tags", str(ROOT), str(clone)], check=True)
+    for name, now, then in (
+        ("src/chronograd/predict/paleo.py", "return (flops / platform.peak", "return 0.5 * (flops / platform.peak"),
+        ("benchmarks/sources/paleo.py", "formulas, against the measurements", "an old rule against the measurements"),
+    ):
+        text = (clone / name).read_text()
+        assert now in text
+        (clone / name).write_text(text.replace(now, then))
+    subprocess.run([*git, "commit", "-qam", "older"], check=True)
+    subprocess.run([*git, "tag", "v9"], check=True)
+    monkeypatch.setattr(accuracy, "ROOT", clone)
+    (tmp_path / "tables").mkdir()
+    saved = tmp_path / "r.json"
+    assert (
+        accuracy.main(["--measured", str(tmp_path / "tables"), "--only", "paleo", "--since", "--save", str(saved)]) == 1
+    )
+    head, _, code, paper, old = capsys.readouterr().out.splitlines()
+    assert head == "v9 → this tree"
+    assert [line.split()[-1] for line in (code, paper, old)] == ["better", "new", "gone"]
+    assert json.loads(saved.read_text())["before"]["version"] == "v9"
 
 
 def test_page_opens_with_the_main_questions() -> None:

@@ -120,7 +120,7 @@ class Device(_CatalogueEntry):
 
     Attributes:
         name, aliases: names in a job; lower case.
-        kind: an `accelerator` has a compiler of its own, whose step times are not predicted.
+        kind: an `accelerator` needs the vendor's compiler, whose step times are not predicted.
         note: distinguishes devices with similar names.
         chip: the vendor's name of the silicon. Devices of one chip differ in active units, clocks, memory and power.
         memory_bytes: as sold; drivers and error correction use some of it.
