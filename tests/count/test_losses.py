@@ -1,4 +1,4 @@
-"""Losses of networks with inputs of their own: mean squared error, functions of a file, losses that a network returns."""
+"""Losses of networks with custom inputs: mean squared error, functions of a file, losses that a network returns."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Twice(nn.Module):
         return {"same": y, "other": y[:, :1]}
 
 
-def test_squared_error_compares_with_an_input_of_the_same_shape_else_with_a_target() -> None:
+def test_squared_error_has_an_input_or_a_target() -> None:
     x = torch.tensor([[1.0, 2.0, 3.0]])
     assert LOSSES["mse"](Twice()(x), x) == pytest.approx(14 / 3)  # `other` has no input of its shape
     assert LOSSES["mse"]((x[:, :2], torch.tensor(3)), {"a": x}) == pytest.approx((1 + 4) / 2)  # against zeros
@@ -110,7 +110,7 @@ def test_work_of_an_autoencoders_loss(file: str) -> None:
     assert [op.name for op in input_reads] == ["convolution", "mse_loss"]
 
 
-def test_function_of_a_file_gets_outputs_and_inputs_as_the_network_has_them(file: str) -> None:
+def test_function_gets_outputs_and_inputs(file: str) -> None:
     two = trace_network(f"{file}:Siamese", loss=f"{file}:apart")
     assert two.macs(3) == 3 * 2 * 20
     assert two.loss == f"{file}:apart"
@@ -195,6 +195,24 @@ def test_verbs_of_a_network_with_a_loss(file: str, tmp_path: Path, capsys: pytes
     for verb, message in (("train", "no data set has samples"), ("plan", "number of training samples is unknown")):
         assert main([verb, *network]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_example_of_another_batch_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Edges of a graph of 30 nodes refer to nodes that a batch of four does not have."""
+    path = tmp_path / "graph_nets.py"
+    path.write_text(
+        "import torch\n"
+        "class Graph(torch.nn.Linear):\n"
+        "    def __init__(self): super().__init__(8, 3)\n"
+        "    def forward(self, x, edges):\n"
+        "        y = super().forward(x)\n"
+        "        return torch.zeros_like(y).index_add(0, edges[1], y[edges[0]])\n"
+        "def inputs(): return torch.randn(30, 8), torch.arange(60).reshape(2, 30) % 30\n"
+    )
+    graph = ["measure", f"{path}:Graph", "--inputs", f"{path}:inputs", "--steps", "2", "--warmup", "1"]
+    assert main([*graph, "--batch", "4", "--out", str(tmp_path / "few")]) == 1
+    assert "example inputs have 30 samples: write --batch 30" in " ".join(capsys.readouterr().err.split())
+    assert main([*graph, "--batch", "30", "--out", str(tmp_path / "all")]) == 0
 
 
 # -- modules from Python, and samples of different sizes ---------------------------------------------------------------

@@ -14,7 +14,7 @@ from chronograd import inputs as words
 from chronograd.errors import TraceError
 from chronograd.models import registry
 
-# Of what a network returns and takes. It takes a tensor, a tuple of arguments, a dictionary of keywords, or (args, kwargs).
+# A function of the outputs and the inputs. These are a tensor, a tuple of arguments, a dictionary of keywords, or (args, kwargs).
 Loss = Callable[[Any, Any], Tensor]
 
 

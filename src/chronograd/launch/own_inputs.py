@@ -61,7 +61,13 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
             what_if=False,
             quiet=True,
         )
-        with recorder, explained(called.network, called.call, job.network.name):
+        given = called.call.batch
+        hint = (
+            f"the example inputs have {given} samples: write --batch {given}"
+            if given not in (None, training.batch)
+            else ""
+        )
+        with recorder, explained(called.network, called.call, job.network.name, hint):
             ends_at = float("inf")
             for step in range(timing.warmup + timing.num_steps):
                 if step == timing.warmup:
@@ -87,6 +93,7 @@ def _built(job: Job, device: torch.device) -> tuple[Called, list[torch.Tensor]]:
     training = job.training
     network = registry.build(job.network.name, dict(job.network.options), num_classes=job.data.classes)
     called = Called(network, call_of(network, job.network.inputs, job.network.name))
+    called.call.check_batch(training.batch)
     held = DTYPES[training.param_dtype]
     inputs = [
         value.to(device, held if training.is_pure and value.is_floating_point() else value.dtype)

@@ -143,9 +143,8 @@ class CountedRequest(JobRequest):
                 return given
         if isinstance(self.job, Job | str | os.PathLike):
             return None
-        return trace_module(
-            self.job, self.input, self.inputs, mode=self.mode or "training", loss=self.loss or "cross_entropy"
-        )
+        how = {"mode": self.mode or "training", "loss": self.loss or "cross_entropy"}
+        return trace_module(self.job, self.input, self.inputs, **how)
 
     def _trace_file(self) -> Path | None:
         return None if self.trace is None else Path(self.trace)
