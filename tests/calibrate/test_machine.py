@@ -98,6 +98,8 @@ def test_local_works_like_any_device() -> None:
         assert c.origin == "measured"
         assert set(c.classes) == set(CLASSES)
         assert c.peak_flops_per_s > 1e8
+        assert c.warm_update >= c.classes["update.backward"].bandwidth
+        assert c.warm_pass_s >= 0
         assert c.provenance["samples"] == len(blocks()) * (2 if c.mode == "training" else 1)
 
 

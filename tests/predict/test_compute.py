@@ -19,7 +19,7 @@ from chronograd.hardware import catalog, market
 from chronograd.predict.calibration import CLASSES, PARTS, Calibration, ClassRate, calibrations, from_datasheet
 from chronograd.predict.compute import Work, operator_seconds, phase_seconds, sigma_log, update_seconds
 from chronograd.predict.memory import peak_memory
-from chronograd.predict.prediction import predict, predict_step
+from chronograd.predict.prediction import predict, predict_step, rank_work
 from chronograd.predict.relatives import calibration_for
 from chronograd.predict.setting import setting_of
 from chronograd.record import STEP_PARTS
@@ -362,6 +362,23 @@ def test_device_file_selects_the_matching_calibration(tmp_path: object) -> None:
     again = catalog.device(path)
     assert calibration_for(again, threads=1, processes=2) == replace(from_datasheet(cpu), threads=1, processes=2)
     assert calibration_for(again, threads=2, processes=1).threads == 2
+
+
+def test_step_that_fits_the_cache_finds_code_and_data_there() -> None:
+    trace, setting = linear_trace(), setting_of(jobs.from_dict(JOB))
+    of = calibration(pass_s=1e-3, warm_pass_s=9e-4, cache_bytes=1e7, warm_update=4.0)
+    held_bytes = peak_memory(trace, 8, setting.job.training.optimizer_kind).total
+    cold = 1 - 1 / (1 + (held_bytes / 1e7) ** 2)
+    assert 0.1 < cold < 0.5
+    before, after = (
+        rank_work(trace, 8, replace(setting, calibration=c))[1] for c in (replace(of, warm_update=0.0), of)
+    )
+    weights_s = 4 * 1000 * 500 / 1e11
+    for name in ("forward_s", "backward_s"):
+        assert before[name] - after[name] == pytest.approx((1 - cold) * (9e-4 + weights_s))
+    assert after["update_s"] == pytest.approx((cold + (1 - cold) / 4) * before["update_s"])
+    large = replace(of, cache_bytes=1.0)
+    assert rank_work(trace, 8, replace(setting, calibration=large))[1] == pytest.approx(before)
 
 
 def test_kinds_of_convolutions_have_classes() -> None:

@@ -14,6 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+# The block that has hardly any data: all its time is the cost of launches and of a pass.
+TINY = "tiny"
+
+
 @dataclass(frozen=True)
 class TimedBlock:
     """A module to build, its input per sample, and its batch on a CPU; a GPU uses several times that."""
@@ -313,7 +317,7 @@ def blocks() -> list[TimedBlock]:
         TimedBlock("scores", _Scores, (196, 64), 6),
         TimedBlock("words-2000-192", partial(_Words, 2000, 192), (128,), 8),
         TimedBlock("words-30000-64", partial(_Words, 30_000, 64), (64,), 32),
-        TimedBlock("tiny", _repeat(nn.ReLU, 40), (8,), 1),
+        TimedBlock(TINY, _repeat(nn.ReLU, 40), (8,), 1),
     ]
     return timed + other_convolutions() + stages() + small_images() + recurrent()
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from chronograd.calibrate import links, pace, worker
-from chronograd.calibrate.blocks import TimedBlock, blocks
+from chronograd.calibrate.blocks import TINY, TimedBlock, blocks
 from chronograd.calibrate.workers import Progress, part_of, run_workers
 from chronograd.count.tracing import trace
 from chronograd.fit.device import Sample, fit_calibration
@@ -293,7 +293,7 @@ def _fit(
             part = work.chosen(found.columns["phase"] == code)
             samples.append(Sample(part, row[f"{phase}_s"], row["block"]))
     fitted = fit_calibration(samples, prior, origin="measured")
-    launch_s, share = _fit_update(result["updates"], fitted)
+    launch_s, share, warm_share = _fit_update(result["updates"], fitted)
     classes = {**fitted.classes}
     name = CLASSES[CLASSES.index("update.backward")]
     classes[name] = replace(classes[name], bandwidth=share)
@@ -306,6 +306,7 @@ def _fit(
     if place == "cpu":
         provenance |= {"pace_s": result["pace_s"], "pace_sigma_log": round(result["pace_sigma_log"], 4)}
         fitted = at_other_paces(fitted, result["pace_sigma_log"])
+        fitted = replace(fitted, warm_update=warm_share, warm_pass_s=_saved_s(result, mode))
     return replace(
         fitted,
         classes=classes,
@@ -321,16 +322,26 @@ def at_other_paces(calibration: Calibration, sigma: float) -> Calibration:
     return replace(calibration, sigma=math.hypot(calibration.sigma, sigma), class_sigma=of_class)
 
 
-def _fit_update(rows: list[dict[str, Any]], calibration: Calibration) -> tuple[float, float]:
-    """Return seconds per elementary operator of an optimizer, and its achieved share of bandwidth."""
+def _saved_s(result: dict[str, Any], mode: str) -> float:
+    """Return the seconds that a pass of the tiny block saves if the caches hold its code and data."""
+    cold, warm = next(row for row in result["blocks"] if row["block"] == TINY), result["warm_tiny"]
+    names = ("inference_s",) if mode == "inference" else ("forward_s", "backward_s")
+    return max(float(np.mean([cold[name] - warm[name] for name in names])), 0.0)
+
+
+def _fit_update(rows: list[dict[str, Any]], calibration: Calibration) -> tuple[float, float, float]:
+    """Return seconds per elementary operator of an optimizer, and the share of bandwidth from memory and from the cache."""
     passes, operators = UPDATE_PASSES["sgd-momentum"]
-    many, large = rows
+    many, large, cached = rows
     launches = [operators * update_launches(r["count"], calibration) for r in (many, large)]
     sizes = [passes * 4 * r["count"] * r["size"] for r in (many, large)]
     matrix = np.array([[launches[0], sizes[0]], [launches[1], sizes[1]]], dtype=float)
     per_launch, per_byte = np.linalg.solve(matrix, [many["seconds"], large["seconds"]])
     bandwidth = 1 / max(float(per_byte), 1e-15)
-    return max(float(per_launch), 1e-8), bandwidth / calibration.bandwidth_bytes_per_s
+    launch_s, share = max(float(per_launch), 1e-8), bandwidth / calibration.bandwidth_bytes_per_s
+    moving_s = cached["seconds"] - operators * update_launches(cached["count"], calibration) * launch_s
+    warm_bytes_per_s = passes * 4 * cached["count"] * cached["size"] / max(moving_s, 0.1 * cached["seconds"])
+    return launch_s, share, max(warm_bytes_per_s / calibration.bandwidth_bytes_per_s, share)
 
 
 def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) -> Device:

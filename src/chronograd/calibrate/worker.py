@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from chronograd.calibrate.blocks import TimedBlock, blocks
+from chronograd.calibrate.blocks import TINY, TimedBlock, blocks
 from chronograd.calibrate.pace import PASSES, Laps
 from chronograd.calibrate.workers import read, say
 from chronograd.data.augment import normalise
@@ -42,9 +42,11 @@ MIN_SECONDS = 0.01
 
 
 @cache
-def _scratch(device: torch.device) -> torch.Tensor:
-    """Return the tensor written between repeats. All blocks share it, because the pages of a new one are mapped one at a time."""
-    return torch.zeros(SCRATCH_BYTES // 4, device=device)
+def _scratch(device: torch.device, is_warm: bool = False) -> torch.Tensor:
+    """Return the tensor written between repeats, or an empty one for warm caches. All blocks share it, because the pages of a new
+    one are mapped one at a time.
+    """
+    return torch.zeros(0 if is_warm else SCRATCH_BYTES // 4, device=device)
 
 
 def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -56,12 +58,12 @@ def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[
 
 
 def time_block(
-    block: TimedBlock, device: torch.device, precision: str, seconds: float, layout: str = "nchw"
+    block: TimedBlock, device: torch.device, precision: str, seconds: float, layout: str = "nchw", is_warm: bool = False
 ) -> dict[str, Any]:
     """Return median seconds of a block: forward and backward with the sum of its output as loss, and forward in inference.
 
     Caches are cold at the start of each run, as they are after the other layers of a network and the update. Timing blocks with
-    hot caches makes them a third too fast.
+    hot caches makes them a third too fast. With `is_warm`, caches keep what they hold, as in the loop of a small network.
     """
     torch.manual_seed(0)
     model = block.make().to(device)
@@ -70,7 +72,7 @@ def time_block(
     if layout == "nhwc" and x.dim() == 4:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     x.requires_grad_()
-    scratch = _scratch(device)
+    scratch = _scratch(device, is_warm)
     forward: list[float] = []
     backward: list[float] = []
     warm_up, least = _repeats(seconds)
@@ -88,7 +90,7 @@ def time_block(
         forward.append(t1 - t0)
         del loss
     return {
-        "inference_s": _time_inference(model, x.detach(), precision, seconds),
+        "inference_s": _time_inference(model, x.detach(), precision, seconds, is_warm),
         "block": block.name,
         "batch": batch,
         "forward_s": statistics.median(forward[warm_up:]),
@@ -128,10 +130,10 @@ def time_blocks(
     ]
 
 
-def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float) -> float:
+def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float, is_warm: bool) -> float:
     """Return median seconds of a forward pass in evaluation mode, without gradients, in half of the block's time."""
     warm_up, least = _repeats(seconds)
-    scratch = _scratch(x.device)
+    scratch = _scratch(x.device, is_warm)
     model.eval()
     found: list[float] = []
     now, end = clock(x.device), time.perf_counter() + seconds / 2
@@ -173,7 +175,8 @@ def _many_layers() -> nn.Module:
 
 
 def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]]:
-    """Return seconds of a step of SGD with momentum on many small parameters and on a hundred megabytes of large ones.
+    """Return seconds of a step of SGD with momentum on many small parameters, on a hundred megabytes of large ones, and on some
+    that stay in the cache.
 
     As in training, a backward pass creates new gradients, which each step frees at its end, and the caches hold the data of
     that pass. This matters: on two cores of an EPYC an update takes 28 to 36 µs per parameter after a backward pass. With
@@ -181,8 +184,13 @@ def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]
     """
     small = _many_layers()
     large = nn.Sequential(*(nn.Linear(1414, 1414, bias=False) for _ in range(12)))
+    cached = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(6)))
     rows = []
-    for network, inputs in ((small, torch.zeros(1, 8, 4, 4)), (large, torch.zeros(1, 1414))):
+    for network, inputs in (
+        (small, torch.zeros(1, 8, 4, 4)),
+        (large, torch.zeros(1, 1414)),
+        (cached, torch.zeros(1, 256)),
+    ):
         network, inputs = network.to(device), inputs.to(device)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.0, momentum=0.9, weight_decay=1e-4)
 
@@ -194,7 +202,7 @@ def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]
             optimizer.zero_grad()
 
         sizes = [p.numel() for p in network.parameters()]
-        seconds = _cold_median(update, device, repeats, make_gradients)
+        seconds = _median(update, device, repeats, make_gradients, is_warm=network is cached)
         rows.append({"count": len(sizes), "size": sum(sizes) / len(sizes), "seconds": seconds})
     return rows
 
@@ -216,14 +224,18 @@ def time_gather(device: torch.device) -> dict[str, float]:
         labels[torch.from_numpy(mine)].to(device)
 
     before = {"inference": lambda: network(inputs), "training": lambda: network(inputs).sum().backward()}
-    return {mode: _cold_median(gather, device, before=run) for mode, run in before.items()}
+    return {mode: _median(gather, device, before=run) for mode, run in before.items()}
 
 
-def _cold_median(
-    run: Callable[[], Any], device: torch.device, repeats: int = 25, before: Callable[[], Any] = lambda: None
+def _median(
+    run: Callable[[], Any],
+    device: torch.device,
+    repeats: int = 25,
+    before: Callable[[], Any] = lambda: None,
+    is_warm: bool = False,
 ) -> float:
-    """Return median seconds of a call with its data outside of the caches. `before` runs outside the clock."""
-    scratch = _scratch(device)
+    """Return median seconds of a call, with its data outside of the caches unless `is_warm`. `before` runs outside the clock."""
+    scratch = _scratch(device, is_warm)
     now, seconds = clock(device), []
     for _ in range(repeats):
         before()
@@ -247,11 +259,14 @@ def main(argv: list[str]) -> None:
     result: dict[str, Any] = {"peaks": peaks(device, precision)}
     laps = Laps(1 if is_quick else PASSES) if place == "cpu" else None
     updates, gather = time_updates(device, 4 if is_quick else 15), time_gather(device)
+    tiny = next(block for block in blocks() if block.name == TINY)
+    warm = time_block(tiny, device, precision, float(seconds), layout, is_warm=True)
     own_s = laps.lap() if laps else 1.0
     result["blocks"] = time_blocks(device, precision, float(seconds), layout, laps)
     scale = laps.median_s / own_s if laps else 1.0
     result["updates"] = [row | {"seconds": row["seconds"] * scale} for row in updates]
     result["gather_s"] = {mode: seconds * scale for mode, seconds in gather.items()}
+    result["warm_tiny"] = {name: warm[name] * scale for name in TIMES}
     if laps:
         result |= {"pace_s": laps.median_s, "pace_sigma_log": laps.sigma_log}
     say("result", result)

@@ -88,6 +88,8 @@ class Calibration:
         host_launch_s: time in which the host issues one operator, hidden while the device works; `host_sigma`: standard
             deviation of its log, as hosts differ.
         pass_s: time to begin a forward or backward pass whose code and threads are idle; on a GPU the host is ahead by then.
+        warm_pass_s: the part of `pass_s` that a CPU saves if its caches still hold code and data. `warm_update`: the share of
+            bandwidth that an update then reaches; see `warmed`.
         graph_launch_s: time to launch a whole pass recorded as one CUDA graph; None if the host issues operators individually.
         cache_bytes, cache_speedup: operators whose bytes fit into the cache are faster by this factor.
         update_launch_s: time of one elementary operator of the optimizer; `input_launch_s`: of selecting a batch in memory.
@@ -109,6 +111,8 @@ class Calibration:
     host_launch_s: Amount = 0.0
     host_sigma: Amount = 0.0
     pass_s: Amount = 0.0
+    warm_pass_s: Amount = 0.0
+    warm_update: Amount = 0.0
     graph_launch_s: Amount | None = None
     cache_bytes: Amount = 0.0
     cache_speedup: Positive = 1.0
@@ -164,6 +168,20 @@ class Calibration:
             return found
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"calibration is damaged: {problems(error)[0]}", _AGAIN) from None
+
+
+def warmed(c: Calibration, held_bytes: float) -> Calibration:
+    """Return a calibration for a step that touches `held_bytes`: the part that fits into the cache stays there for the next step.
+
+    `calibrate` empties the caches before each timed pass, as the rest of a large network does. A step of a small network finds
+    its code, weights, gradients and optimizer state in them. Left out: ranks that share a cache.
+    """
+    cold = 1.0 - 1.0 / (1.0 + (held_bytes / max(c.cache_bytes, 1.0)) ** 2)
+    classes = {name: replace(rate, weights=rate.weights / max(cold, 1e-6)) for name, rate in c.classes.items()}
+    update = classes["update.backward"]
+    share = 1.0 / (cold / update.bandwidth + (1.0 - cold) / c.warm_update)
+    classes["update.backward"] = replace(update, bandwidth=share)
+    return replace(c, classes=classes, pass_s=max(c.pass_s - (1.0 - cold) * c.warm_pass_s, 0.0))
 
 
 _ADAPTER, _NAMES = TypeAdapter(Calibration), TypeAdapter(list[str])

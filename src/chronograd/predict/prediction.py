@@ -15,7 +15,7 @@ from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed, resolved, scaled, steps_per_epoch
 from chronograd.predict import paleo
-from chronograd.predict.calibration import DATASHEET_SIGMA, from_datasheet
+from chronograd.predict.calibration import DATASHEET_SIGMA, from_datasheet, warmed
 from chronograd.predict.carrying import Shown, way_of
 from chronograd.predict.checkpointing import is_recomputed
 from chronograd.predict.collectives import Amount
@@ -216,6 +216,8 @@ def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, d
     With gradient accumulation, operators are those of one part of the batch, and the step runs each once per part.
     """
     calibration, device, training = setting.calibration, setting.device, setting.job.training
+    if calibration.warm_update:
+        calibration = warmed(calibration, footprint_of(trace, setting).at(batch).total)
     times = operator_seconds(trace, -(-batch // training.accumulation), calibration)
     phases = phase_seconds(trace, times, calibration)
     is_training = trace.mode == "training"
