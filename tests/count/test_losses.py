@@ -197,7 +197,7 @@ def test_verbs_of_a_network_with_a_loss(file: str, tmp_path: Path, capsys: pytes
         assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_example_of_another_batch_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_of_another_batch_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Edges of a graph of 30 nodes refer to nodes that a batch of four does not have."""
     path = tmp_path / "graph_nets.py"
     path.write_text(

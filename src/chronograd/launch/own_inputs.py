@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
-from chronograd.count.calls import Called, as_taken
+from chronograd.count.calls import Call, Called, as_taken
 from chronograd.count.failures import HINT_OF_LOSS, explained
 from chronograd.count.losses import loss_of
 from chronograd.count.network import call_of
@@ -38,14 +39,12 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
             "write backend=single cluster.count=1, or run your training loop inside chronograd.record()",
         )
     training, is_training = job.training, job.mode == "training"
-    _, loss_function = loss_of(training.loss)
     with _threads_kept():
         device = rank_context_from_environment(job).device
         set_matrix_arithmetic(training.precision, device)
         torch.manual_seed(training.seed)
         called, inputs = _built(job, device)
-        rest = iter(inputs)
-        taken = as_taken(*called.call.filled(lambda _: next(rest)))
+        loss_of_outputs = _loss(called, inputs, training.loss)
         called.train(is_training)
         optimizer = make_optimizer(called, training) if is_training else None
         for group in optimizer.param_groups if optimizer is not None else ():
@@ -61,13 +60,7 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
             what_if=False,
             quiet=True,
         )
-        given = called.call.batch
-        hint = (
-            f"the example inputs have {given} samples: write --batch {given}"
-            if given not in (None, training.batch)
-            else ""
-        )
-        with recorder, explained(called.network, called.call, job.network.name, hint):
+        with recorder, explained(called.network, called.call, job.network.name, _hint(called.call, training.batch)):
             ends_at = float("inf")
             for step in range(timing.warmup + timing.num_steps):
                 if step == timing.warmup:
@@ -77,8 +70,7 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
                 with recorder.step():
                     with recorder.part("forward"), torch.set_grad_enabled(is_training), autocast(training, device):
                         outputs = model(*inputs)
-                        with explained(called.network, called.call, f"the loss {training.loss}", HINT_OF_LOSS):
-                            loss = loss_function(outputs, taken) if is_training else None
+                        loss = loss_of_outputs(outputs) if is_training else None
                     if loss is not None and optimizer is not None:
                         with recorder.part("backward"):
                             loss.backward()  # type: ignore[no-untyped-call]
@@ -86,6 +78,25 @@ def measure(job: Job, timing: Timing, flops_per_step: float | None, out: str | o
                             optimizer.step()
                             optimizer.zero_grad(set_to_none=True)
     return recorder.run
+
+
+def _hint(call: Call, batch: int) -> str:
+    """Return advice for a network that fails at another batch than that of its example."""
+    is_other = call.batch not in (None, batch)
+    return f"the example inputs have {call.batch} samples: write --batch {call.batch}" if is_other else ""
+
+
+def _loss(called: Called, inputs: list[torch.Tensor], name: str) -> Callable[[Any], torch.Tensor]:
+    """Return the loss as a function of the outputs alone."""
+    _, function = loss_of(name)
+    rest = iter(inputs)
+    taken = as_taken(*called.call.filled(lambda _: next(rest)))
+
+    def of_outputs(outputs: Any) -> torch.Tensor:
+        with explained(called.network, called.call, f"the loss {name}", HINT_OF_LOSS):
+            return function(outputs, taken)
+
+    return of_outputs
 
 
 def _built(job: Job, device: torch.device) -> tuple[Called, list[torch.Tensor]]:
