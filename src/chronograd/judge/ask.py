@@ -69,10 +69,11 @@ def _traced(job: Job, mode: str) -> Trace:
 def job_of_network(name: str, input_shape: Sequence[int] | None = None) -> Job:
     """Return a job for a network without one: samples of its shape, random ones without classes. Raises as `samples_of`."""
     shape, classes = samples_of(name, input_shape)
-    network, data = {"name": name}, {"name": "synthetic", "shape": list(shape), "classes": classes}
+    job: dict[str, Any] = {"network": {"name": name}, "training": {"batch": UNSAID_BATCH}}
     if classes is None:
-        network, data = network | {"inputs": ["x".join(map(str, shape))]}, {"name": jobs.INPUTS}
-    return jobs.from_dict({"network": network, "data": data, "training": {"batch": UNSAID_BATCH}})
+        job["network"]["inputs"] = ["x".join(map(str, shape))]
+        return jobs.from_dict({**job, "data": {"name": jobs.INPUTS}})
+    return jobs.from_dict({**job, "data": {"name": "synthetic", "shape": list(shape), "classes": classes}})
 
 
 def ask(words: Sequence[str], *, place: str | None = None, precision: str | None = None, batch: int | None = None,
