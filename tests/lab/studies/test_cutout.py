@@ -11,7 +11,18 @@ import pytest
 from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies.cutout.study import CUTOUT, PIXELS, PLAIN, STUDY, arms, hidden_share, pictures
+from chronograd_lab.exercises.problems import image
+from chronograd_lab.studies.cutout.study import (
+    ALONE,
+    CUTOUT,
+    NOTHING,
+    PIXELS,
+    PLAIN,
+    STUDY,
+    arms,
+    hidden_share,
+    pictures,
+)
 
 
 @pytest.mark.slow
@@ -61,6 +72,18 @@ def test_a_size_may_compare_fewer_augmentations() -> None:
     assert "rank" not in values
     titles = [section.title for section in STUDY.page(results).sections]
     assert titles == ["Before and after", "resnet20", "Why", "Compared with the paper"]
+
+
+def test_pictures_may_be_larger_than_images_of_training() -> None:
+    """Digits of 8 × 8 are drawn at 16 × 16, with a larger square."""
+    small, large = (
+        {name: image(png) for name, png in pictures({**STUDY.sizes["smoke"], **more}).items()}
+        for more in ({}, {"pictures": {"image_size": 16, "side": 12}})
+    )
+    assert {one.shape[:2] for one in small.values()} == {(8, 8)}
+    assert {one.shape[:2] for one in large.values()} == {(16, 16)}
+    hidden = [np.mean(one[f"{ALONE}/0"] != one[f"{NOTHING}/0"]) for one in (small, large)]
+    assert hidden[1] > hidden[0] > 0
 
 
 @pytest.mark.parametrize(("size", "side"), [(32, 16), (8, 4), (9, 3)])

@@ -78,12 +78,15 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def pictures(settings: Settings) -> dict[str, str]:
-    """Return the first training images before and after each augmentation, as the network sees them, without normalisation."""
+    """Return the first training images before and after each augmentation, without normalisation, as the network sees them or at
+    the settings' size of pictures.
+    """
     import torch
 
     from chronograd.data import augment, datasets
     from chronograd.figure import png_base64
 
+    settings = {**settings, **settings.get("pictures", {})}
     data = job(settings, settings["networks"][0], {}).data
     images = datasets.load(data).train.batch(np.arange(NUM_PICTURES))
     channels = images.shape[1]
@@ -109,6 +112,8 @@ def values(results: Results) -> dict[str, Any]:
     return {
         "hidden": hidden_share(results.settings["image_size"], results.settings["side"]),
         "side": results.settings["side"],
+        "size": results.settings["image_size"],
+        "pictures": results.settings.get("pictures"),
         "settings": len(over),
         **(_by_overfitting(over) if len(over) > 1 else over[0]),
         "published": {"least": min(gains), "most": max(gains)},
@@ -194,6 +199,8 @@ _PAPER: dict[str, Any] = {
     **_LAPTOP, "networks": ["resnet18-cifar"], "samples": None, "test_samples": None, "image_size": 32, "side": 16,
     "crop": 4, "epochs": 200, "batch": 128, "learning_rate": 0.1, "evaluate_every": 5, "seeds": 5,
 }  # fmt: skip
+# The pictures need no training, so they have the whole size.
+_PICTURES = {"image_size": 32, "side": 16, "crop": 4}
 # The whole set at its own size, with crops and flips throughout.
 _EVENING: dict[str, Any] = {
     **_PAPER, "networks": ["resnet20"], "augmentations": [PLAIN, CUTOUT], "epochs": 30, "evaluate_every": 1, "seeds": 2,
@@ -205,7 +212,7 @@ STUDY = Study(
     question="What does cutout gain over crop and flip, and would dropping single pixels do the same?",
     hypothesis="A hidden square forces a network to use the whole image. Hidden single pixels are guessed from their "
     "neighbours, so they should gain less at the same cost",
-    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
+    sizes={"smoke": _SMOKE, "laptop": {**_LAPTOP, "pictures": _PICTURES}, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
     values=values,
     blocks=blocks,
