@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from chronograd.answer import IF_KNOWN, Answer, Column, Section, Table
-from chronograd.figure import Figure, Lanes, Span
+from chronograd.figure import Figure, Lanes, Role, Span
 from chronograd.record import INTERVAL
 from chronograd.schedule.events import Conditions, Timetable, simulate
 from chronograd.schedule.jobs import Pool, ScheduledJob
 from chronograd.schedule.policies import Policy
-from chronograd.units import dollars, seconds, signed, whole_percent
+from chronograd.units import dollars, percent, seconds, signed, whole_percent
 from chronograd.words import how_many
 
 RUNS, RESTARTS, WAITS = "runs", "restarts", "waits"
@@ -80,6 +80,17 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
+class RealTimes:
+    """The time from arrival to end of a job that ran. `error`: simulated over measured, minus 1."""
+
+    name: str
+    measured_s: float
+    simulated_s: float
+    error: float
+    restarts: int
+
+
+@dataclass(frozen=True)
 class SchedulePlan:
     """The result of `schedule`; the first policy is the one that the user named first."""
 
@@ -89,6 +100,7 @@ class SchedulePlan:
     policies: list[PolicyResult]
     changes: list[WhatIf]
     draws: int
+    real: list[RealTimes] | None = field(default=None, metadata=IF_KNOWN)
 
 
 def schedule_answer(
@@ -136,6 +148,44 @@ def schedule_answer(
             "Not included: the time to load data to another node, other users, and sizes that do not fit on whole nodes."
         ],
     )
+
+
+def with_real(
+    answer: Answer[SchedulePlan], real: Timetable, pool: Pool, policy: Policy, conditions: Conditions
+) -> Answer[SchedulePlan]:
+    """Return the answer of a workload that really ran under a policy, with the times of its jobs next to the simulated ones."""
+    simulated = simulate(real.jobs, pool, policy, conditions)
+    errors = simulated.completion_s / real.completion_s - 1
+    rows = [
+        RealTimes(
+            job.name,
+            float(real.completion_s[i]),
+            float(simulated.completion_s[i]),
+            float(errors[i]),
+            int(real.restarts[i]),
+        )
+        for i, job in enumerate(real.jobs)
+    ]
+    section = Section(
+        title=f"Run under {policy.name}",
+        takeaway=f"{how_many(len(rows), 'jobs')} ended {seconds(float(real.completion_s.mean()))} after their arrival on average, simulated "
+        f"{seconds(float(simulated.completion_s.mean()))}. Simulated times are {percent(float(np.abs(errors).mean()))} off on average "
+        f"(bias {percent(float(errors.mean()))}).",
+        figure=Figure([timeline(real, "measured"), timeline(simulated)]),
+        caption="First the run, then its simulation.",
+        table=Table.of(
+            rows,
+            (
+                Column("job", "name"),
+                Column("measured", "measured_s", "s"),
+                Column("simulated", "simulated_s", "s"),
+                Column("error", lambda row: signed(f"{100 * row.error:+.0f} %"), format=str),
+                Column("restarts", "restarts", format="d"),
+            ),
+        ),
+    )
+    result = replace(answer.result, real=rows)
+    return replace(answer, sections=[section, *answer.sections], result=result, data=None)
 
 
 def _assumptions(conditions: Conditions, draws: int) -> str:
@@ -315,7 +365,7 @@ def _changes_section(result: SchedulePlan, policy: Policy) -> Section:
     )
 
 
-def timeline(schedule: Timetable) -> Lanes:
+def timeline(schedule: Timetable, role: Role = "predicted") -> Lanes:
     """Return the first jobs as lanes, in hours or minutes: waiting, running with a number of GPUs, restarting."""
     shown = range(min(MAX_LANES, len(schedule.jobs)))
     end = max(float(schedule.ended_s[i]) for i in shown)
@@ -331,7 +381,7 @@ def timeline(schedule: Timetable) -> Lanes:
             note = "" if stay.is_paused else str(stay.size.workers)
             spans.append(Span(i, part, stay.start_s / scale, stay.end_s / scale, note))
             at = stay.end_s
-    return Lanes(f"time, {unit}", [schedule.jobs[i].name for i in shown], spans, [], [], COLORS)
+    return Lanes(f"time, {unit}", [schedule.jobs[i].name for i in shown], spans, [], [], COLORS, role)
 
 
 def _range(value: Likely, form: Callable[[float], str]) -> str:

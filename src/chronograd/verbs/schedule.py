@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +10,13 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.kinds import DURATION, SHARE, ListKind, complete_devices
-from chronograd.verbs.request import Request, Spelling
+from chronograd.verbs.request import FOLDER, Request, Spelling
 from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.job import Job
+    from chronograd.launch.scheduling import RealJob
     from chronograd.schedule.answer import SchedulePlan
     from chronograd.schedule.jobs import Pool, ScheduledJob
     from chronograd.schedule.workload import JobLine
@@ -47,6 +49,7 @@ class ScheduleJobs(Request):
     examples = (
         "chronograd schedule jobs.csv --on 16xv100 --policy optimus,fifo,fair",
         "chronograd schedule jobs.csv --on 64xa100 --count 100 --gap 5min --policy all",
+        "chronograd schedule jobs.csv --on 2xlocal --policy optimus --run runs/queue",
     )
 
     workload: Annotated[
@@ -74,6 +77,10 @@ class ScheduleJobs(Request):
     """Mean time until a spot node is reclaimed, for half an hour."""
     draws: Annotated[int, click.IntRange(2, 1000)] = 20
     """Simulations of each policy."""
+    run: Annotated[Path | None, FOLDER] = None
+    """Really run the jobs on this machine's cores, under the first policy, in this folder. An interrupted schedule continues."""
+    slurm: bool = False
+    """With --run: let SLURM run the jobs."""
     seed: int = 0
 
     def answer(self) -> Answer[SchedulePlan]:
@@ -84,7 +91,8 @@ class ScheduleJobs(Request):
         from chronograd.schedule.policies import policy
         from chronograd.schedule.workload import drawn, read_workload
 
-        num_gpus, name = parse_on(self.on)
+        count, name = parse_on(self.on)
+        num_gpus = count or 1
         device = catalog.device(name)
         lines = read_workload(self.workload)
         if self.count is not None:
@@ -98,18 +106,33 @@ class ScheduleJobs(Request):
             title=device.title,
             usd_per_hour=None if price is None else float(price.usd_per_hour(num_gpus)) / num_gpus,
         )
+        reader = _Reader(device, pool, is_real=self.run is not None)
         with waiting("predicting the speed of each job") as say:
-            jobs, assumed = _Reader(device, pool).jobs(lines, say)
+            jobs = reader.jobs(lines, say)
+        policies, conditions = [policy(one) for one in self.policy], self._conditions(jobs)
         with waiting("simulating"):
-            return schedule_answer(
+            answer = schedule_answer(
                 jobs,
                 pool,
-                [policy(one) for one in self.policy],
-                self._conditions(jobs),
+                policies,
+                conditions,
                 draws=self.draws,
                 seed=self.seed,
-                assumed=assumed,
+                assumed=list(reader.assumed.values()),
             )
+        return answer if self.run is None else self._with_run(answer, reader.real(jobs, lines), pool, conditions)
+
+    def _with_run(self, answer: Any, jobs: list[RealJob], pool: Pool, conditions: Any) -> Answer[SchedulePlan]:
+        """Run the jobs under the first policy; return the answer with their real times first."""
+        from chronograd.launch.scheduling import by_slurm, here, run_schedule
+        from chronograd.schedule.answer import with_real
+        from chronograd.schedule.policies import policy
+        from chronograd.verbs.screen import say
+
+        first = policy(self.policy[0])
+        assert self.run is not None
+        found = run_schedule(jobs, pool, first, self.run, conditions, by_slurm if self.slurm else here, say)
+        return with_real(answer, found, pool, first, conditions)
 
     def _conditions(self, jobs: list[ScheduledJob]) -> Any:
         from chronograd.schedule.events import Conditions, usual_interval_s
@@ -122,25 +145,34 @@ class ScheduleJobs(Request):
 class _Reader:
     """Makes jobs from lines. Lines that differ only in name and time share one prediction."""
 
-    def __init__(self, device: Any, pool: Pool) -> None:
-        self.device, self.pool = device, pool
-        self.known: dict[JobLine, ScheduledJob] = {}
+    def __init__(self, device: Any, pool: Pool, is_real: bool) -> None:
+        self.device, self.pool, self.is_real = device, pool, is_real
+        self.known: dict[JobLine, tuple[ScheduledJob, Job | None]] = {}
         self.assumed: dict[str, str] = {}
 
-    def jobs(self, lines: list[JobLine], say: Any) -> tuple[list[ScheduledJob], list[str]]:
-        import dataclasses
-
+    def jobs(self, lines: list[JobLine], say: Any) -> list[ScheduledJob]:
         found = []
         for line in lines:
-            kind = dataclasses.replace(line, name="", arrival_s=0.0, deadline_s=None)
-            if kind not in self.known:
+            if _kind(line) not in self.known:
                 say(line.name)
-                self.known[kind] = self._job(line)
-            own = self.known[kind]
-            found.append(dataclasses.replace(own, name=line.name, arrival_s=line.arrival_s, deadline_s=line.deadline_s))
-        return found, list(self.assumed.values())
+                self.known[_kind(line)] = self._job(line)
+            own, _ = self.known[_kind(line)]
+            found.append(replace(own, name=line.name, arrival_s=line.arrival_s, deadline_s=line.deadline_s))
+        return found
 
-    def _job(self, line: JobLine) -> ScheduledJob:
+    def real(self, jobs: list[ScheduledJob], lines: list[JobLine]) -> list[RealJob]:
+        """Return the jobs with their job files. Raises InputError for one that has only coefficients."""
+        from chronograd.launch.scheduling import RealJob
+
+        found = []
+        for scheduled, line in zip(jobs, lines, strict=True):
+            _, job = self.known[_kind(line)]
+            if job is None:
+                raise InputError(f"{line.name} has a speed, but nothing to run", "give a network or a job file")
+            found.append(RealJob(scheduled, job))
+        return found
+
+    def _job(self, line: JobLine) -> tuple[ScheduledJob, Job | None]:
         from chronograd.ask import ask
         from chronograd.data.datasets import card
         from chronograd.data.trace_job import trace_job
@@ -148,17 +180,24 @@ class _Reader:
         from chronograd.schedule import predicted
 
         if not line.job:
-            return predicted.of_coefficients(line, self.pool)
+            return predicted.of_coefficients(line, self.pool), None
         short = {"data": line.data, "precision": line.precision, "batch": line.batch}
-        epochs = [] if line.epochs is None else [f"training.epochs={line.epochs}"]
-        asked = ask(line.job, epochs, {name: value for name, value in short.items() if value is not None})
+        fields = [] if line.epochs is None else [f"training.epochs={line.epochs}"]
+        if self.is_real:  # a rank has a core
+            fields += ["cluster.threads=1", f"cluster.device={self.device.name}"]
+        asked = ask(line.job, fields, {name: value for name, value in short.items() if value is not None})
         if asked.job.mode == "inference":
             raise InputError(f"{line.name} is an inference job", "schedule training jobs")
         samples = card(asked.job.data).train_size if asked.has_data else 0
         effort = effort_of(asked.job, samples, target=line.target, has_epochs=asked.has_epochs)
         if asked.assumed:
             self.assumed[line.job] = f"{line.job}: {', '.join(asked.assumed.values())}."
-        return predicted.of_job(line, asked.job, trace_job(asked.job), effort, self.device, self.pool)
+        return predicted.of_job(line, asked.job, trace_job(asked.job), effort, self.device, self.pool), asked.job
+
+
+def _kind(line: JobLine) -> JobLine:
+    """Return a line without what differs between jobs of a kind."""
+    return replace(line, name="", arrival_s=0.0, deadline_s=None)
 
 
 REQUESTS = (ScheduleJobs,)
