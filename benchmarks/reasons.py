@@ -28,9 +28,9 @@ REASONS: dict[str, str] = {
         "one pass."
     ),
     "NVIDIA": (
-        "At batch 1 to 8, the GPU waits for the host to launch operators: 50 to 59 µs each on these machines of 2020 to "
-        "2022. The interval allows for other hosts (a standard deviation of 0.4 in the logarithm), so it contains every "
-        "row of this one publisher. The rates for TF32 training on an A100 come from half precision on another card, and "
+        "At batch 1 to 8, the GPU waits for the host to launch operators: 49 to 62 µs each on these machines of 2020 to "
+        "2022. V100 and T4 each get the host time that the other's rows show. The interval allows for other hosts (a "
+        "standard deviation of 0.4 in the logarithm), so it contains every row of this one publisher. The rates for TF32 training on an A100 come from half precision on another card, and "
         "those for fp32 training on a V100 from cuDNN 5.1. Eight GPUs lose 13 to 16 % in half precision and 3 % in single "
         "precision. The causes are the exchange, the input and mutual waiting; the model uses one spread of steps for "
         "both."

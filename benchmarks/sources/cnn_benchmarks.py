@@ -19,7 +19,7 @@ from chronograd.count.cached import cached_trace
 from chronograd.errors import NotFoundError
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
-from chronograd.predict.calibration import HOST_S, HOST_SIGMA, Calibration
+from chronograd.predict.calibration import HOST_SIGMA, Calibration
 from chronograd.predict.compute import Work
 from chronograd.predict.relatives import assumed_for
 from chronograd.record import Z80
@@ -109,5 +109,5 @@ def calibrated(folder: Path) -> dict[str, Calibration]:
         samples = [sample for t in timed if t.device == name for sample in t.passes]
         fitted = fit_calibration(samples, replace(sheet, host_launch_s=0.0, host_sigma=0.0), are_networks=True)
         provenance = {**fitted.provenance, "table": TABLE}
-        found[name] = replace(fitted, host_launch_s=HOST_S, host_sigma=HOST_SIGMA, provenance=provenance)
+        found[name] = replace(fitted, host_launch_s=sheet.host_launch_s, host_sigma=HOST_SIGMA, provenance=provenance)
     return found

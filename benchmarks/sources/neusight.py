@@ -30,7 +30,8 @@ from chronograd.count.cached import cached_trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Node
-from chronograd.predict.calibration import HOST_S, HOST_SIGMA, Calibration, from_datasheet
+from chronograd.hardware.hosts import host_of
+from chronograd.predict.calibration import HOST_SIGMA, Calibration, from_datasheet
 from chronograd.predict.collectives import ring
 from chronograd.predict.compute import Work
 from chronograd.predict.relatives import lent
@@ -66,14 +67,16 @@ def rows(folder: Path) -> list[Row]:
     within, left_out = _Cases(), _Cases()
     for seed in SEEDS:
         fitted = {
-            key: _with_host(spread_rates(fit_calibration(_chosen(samples, seed), _sheet(devices[key], lines[key]))))
+            key: _with_host(
+                spread_rates(fit_calibration(_chosen(samples, seed), _sheet(devices[key], lines[key]))), devices[key]
+            )
             for key, samples in kernels.items()
             if key in devices
         }
         guessed = {
             key: lent(
                 device,
-                _with_host(_sheet(device, lines[key])),
+                _with_host(_sheet(device, lines[key]), device),
                 [(devices[other], c) for other, c in fitted.items() if other != key],
             )[0]
             for key, device in devices.items()
@@ -107,7 +110,8 @@ def calibrated(folder: Path, num_kernels: int = 500) -> dict[str, Calibration]:
         name = _catalogued(key)
         if key in lines and name is not None:
             prior = _without_host(from_datasheet(catalog.device(name)))
-            found[key] = name, _with_host(spread_rates(fit_calibration(_chosen(samples, 0, num_kernels), prior)))
+            rates = spread_rates(fit_calibration(_chosen(samples, 0, num_kernels), prior))
+            found[key] = name, _with_host(rates, catalog.device(name))
     errors = [
         abs(np.log(_seconds(label, found[key][1], _device(lines[key])) / label.seconds))
         for label in _labels(path)
@@ -252,9 +256,9 @@ def _without_host(calibration: Calibration) -> Calibration:
     return replace(calibration, host_launch_s=0.0, host_sigma=0.0)
 
 
-def _with_host(calibration: Calibration) -> Calibration:
-    """Return a calibration with host time, which kernel timings do not contain."""
-    return replace(calibration, host_launch_s=HOST_S, host_sigma=HOST_SIGMA)
+def _with_host(calibration: Calibration, device: Device) -> Calibration:
+    """Return a calibration with the time of the device's usual host, which kernel timings do not contain."""
+    return replace(calibration, host_launch_s=host_of(device).launch_s(None), host_sigma=HOST_SIGMA)
 
 
 def _kernels(path: Path) -> dict[str, dict[str, list[Sample]]]:

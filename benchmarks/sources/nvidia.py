@@ -24,7 +24,7 @@ from chronograd.fit.device import Sample, fit_calibration
 from chronograd.fit.tables import shuffled
 from chronograd.hardware import catalog
 from chronograd.job import from_dict
-from chronograd.predict.calibration import DATASHEET_SIGMA, Calibration
+from chronograd.predict.calibration import DATASHEET_SIGMA, Calibration, calibrations
 from chronograd.predict.compute import Work, update_seconds
 from chronograd.predict.prediction import rank_work, with_others
 from chronograd.predict.relatives import assumed_for
@@ -37,6 +37,8 @@ TABLE = "nvidia_deeplearningexamples/resnet50.csv"
 NUM_FITTED, SEEDS, SMALL = 4, range(5), 8
 # The optimizer of the training scripts.
 OPTIMIZER = "sgd-momentum"
+# The usual host of both is known from these rows, so each gets the one that the other's rows show.
+_HOST_OF = {"v100": "t4", "t4": "v100"}
 
 
 @dataclass(frozen=True)
@@ -158,12 +160,14 @@ def _row(rule: str, aim: float, cases: Sequence[tuple[Timed, Calibration]], by_s
 
 
 def assumed_without(setting: tuple[str, str, str, bool]) -> Calibration:
-    """Return the assumed calibration of a device without any row of it or of another card of its chip."""
+    """Return the assumed calibration of a device without any row of it or of another card of its chip, nor of their host."""
     name, precision, mode, channels_last = setting
     chip = name.partition("-")[0]
     same = [d.name for d in catalog.devices() if d.name.partition("-")[0] == chip]
     device = catalog.device(name)
-    return assumed_for(device, precision, mode=mode, channels_last=channels_last, without_devices=same)[0]
+    assumed = assumed_for(device, precision, mode=mode, channels_last=channels_last, without_devices=same)[0]
+    hosts = [c.host_launch_s for c in calibrations(catalog.device(_HOST_OF.get(chip, name))) if c.mode == mode]
+    return replace(assumed, host_launch_s=float(np.mean(hosts))) if chip in _HOST_OF and hosts else assumed
 
 
 def read(folder: Path) -> list[Timed]:

@@ -341,6 +341,10 @@ class Cluster(_Section):
     """Link between nodes (`chronograd devices --links`); by default the usual one of the device."""
     intra_link: str | None = None
     """Link between the devices of a node; by default the usual one of the device."""
+    host: str | Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Host that issues operators to a GPU, such as `epyc-7742`, or its microseconds per operator; by default the usual one of the
+    device. Predicted only.
+    """
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
     """Samples per second that the input pipeline of a node delivers while training runs; unlimited by default. Predicted only.
     """

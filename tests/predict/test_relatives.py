@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from chronograd.data.trace_job import trace_job
-from chronograd.errors import InputError
+from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.device import MIN_SAMPLES
-from chronograd.hardware import catalog
+from chronograd.hardware import catalog, hosts
 from chronograd.hardware.catalog import Device
-from chronograd.job import from_dict
+from chronograd.job import changed, from_dict
 from chronograd.predict.calibration import (
     CLASSES,
     COMPILED_TRAINING_ISSUES,
@@ -27,6 +27,7 @@ from chronograd.predict.calibration import (
 )
 from chronograd.predict.prediction import predict
 from chronograd.predict.relatives import assumed_for, calibration_for, fed
+from chronograd.predict.setting import setting_of
 
 # So old that no catalogue device is a close relative.
 YEAR = 1991
@@ -71,6 +72,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Device],
 
 
 LIKE = {"mode": "inference", "channels_last": True}
+MODES = ("inference", "training")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +312,7 @@ def test_local_machine_does_not_affect_others(known: Callable[[Device], None]) -
 def test_data_sheet_is_the_last_resort(known: Callable[[Device], None]) -> None:
     mine = device("mine", year=2090)
     found = calibration_for(mine, "fp32", mode="training", channels_last=True)
-    assert found == replace(from_datasheet(mine), mode="training", channels_last=True)
+    assert found == replace(from_datasheet(mine, mode="training"), channels_last=True)
     with pytest.raises(InputError, match="no bf16 arithmetic"):
         calibration_for(mine, "bf16")
 
@@ -318,18 +320,76 @@ def test_data_sheet_is_the_last_resort(known: Callable[[Device], None]) -> None:
 SHIPPED = sorted(path.stem for path in (Path(catalog.__file__).parent / "calibrations").glob("*.toml"))
 
 
-def test_host_speed_follows_the_device_year(known: Callable[[Device], None]) -> None:
-    """Known hosts: the sister's of 1991, the assumption of 2018, and the catalogue's, up to an H200's of 2023."""
-    known(device("sister", [fitted_calibration(host_launch_s=200e-6)]))
-    old, between, new = (
-        assumed_for(device("mine", year=y), "fp16", **LIKE)[0].host_launch_s for y in (1985, 2020, 2030)
-    )
-    assert old == pytest.approx(200e-6)  # before the first known year, use that year
-    assert new == pytest.approx(
-        calibration_for(catalog.device("h200"), "bf16", mode="inference").host_launch_s, rel=0.2
-    )
-    assert new < between < old
-    assert assumed_for(device("mine", year=2030), "fp16", mode="training")[0].host_launch_s > 2 * new
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [("v100", "xeon-e5-2698-v4"), ("a100", "epyc-7742"), ("rtx4090", "desktop-2022"), ("b200", "xeon-8570")],
+)
+def test_usual_host_issues_the_operators(name: str, host: str) -> None:
+    """The faster the processor and the newer its software, the shorter; gradients take longer to record."""
+    usual = hosts.host(host)
+    of_mode = {
+        mode: calibration_for(catalog.device(name), "bf16" if name == "b200" else "fp16", mode=mode) for mode in MODES
+    }
+    if name != "v100":  # its own rows show another value
+        assert {m: c.host_launch_s for m, c in of_mode.items()} == {m: usual.launch_s(m) for m in MODES}
+    assert of_mode["inference"].host_launch_s <= of_mode["training"].host_launch_s
+    assert of_mode["training"].host_sigma == usual.sigma_log
+    assert usual.inference_us <= hosts.host("xeon-e5-2698-v4").inference_us
+
+
+def test_timed_host_of_a_chip_replaces_the_usual_one(known: Callable[[Device], None]) -> None:
+    """Without a named host, the newest server up to the device's year counts."""
+    h100, h200 = (calibration_for(catalog.device(n), "bf16", mode="inference").host_launch_s for n in ("h100", "h200"))
+    assert h100 == pytest.approx(h200, rel=0.1)
+    known(device("sister", [fitted_calibration(host_launch_s=200e-6)], chip="gx1"))
+    other, mate = (assumed_for(device("mine", chip=c), "fp16", **LIKE)[0].host_launch_s for c in ("gx2", "gx1"))
+    assert (other, mate) == (hosts.host("xeon-e5-2698-v4").launch_s("inference"), pytest.approx(200e-6))
+    nameless = catalog.device("v100").node.model_copy(update={"host": None})
+    years = [
+        assumed_for(device("mine", year=y, node=nameless), "fp16", **LIKE)[0].host_launch_s
+        for y in (1985, 2018, 2020, 2090)
+    ]
+    assert years == [hosts.host(n).launch_s("inference") for n in ("xeon-e5-2698-v4",) * 2 + ("epyc-7742", "xeon-8570")]
+
+
+def test_hosts_follow_from_the_two_that_were_timed() -> None:
+    """Time · score is constant in training, and falls evenly from 2018 to 2023 in inference."""
+    old, new = hosts.host("xeon-e5-2698-v4"), hosts.host("xeon-8480c")
+    for name in (
+        "epyc-7742",
+        "xeon-8275cl",
+        "epyc-7r13",
+        "desktop-2017",
+        "desktop-2022",
+        "desktop-2025",
+        "xeon-e5-2686-v4",
+    ):
+        host = hosts.host(name)
+        newer = min(max((host.year - old.year) / (new.year - old.year), 0), 1)
+        for mode in MODES:
+            before, after = (h.launch_s(mode) * h.score for h in (old, new))
+            assert host.launch_s(mode) * host.score == pytest.approx(before ** (1 - newer) * after**newer, rel=0.05)
+
+
+@pytest.mark.parametrize(("stated", "seconds"), [("desktop-2022", 15e-6), (80, 80e-6), (None, 36e-6)])
+def test_host_of_the_job_is_stated_in_the_answer(stated: str | float | None, seconds: float) -> None:
+    cluster = {"device": "a100", "host": stated}
+    data = {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000}
+    job = from_dict(
+        {"network": {"name": "torchvision:resnet50"}, "data": data, "mode": "inference", "cluster": cluster,
+         "training": {"batch": 1, "precision": "fp16"}}
+    )  # fmt: skip
+    assert setting_of(job).calibration.host_launch_s == pytest.approx(seconds)
+    notes = predict(trace_job(job), job).notes
+    (note,) = (n for n in notes if "cluster.host" in n)
+    assert f"{seconds * 1e6:.0f} µs ({'as stated' if stated else 'assumed: AMD EPYC 7742'}" in note
+    large = changed(job, ["training.batch=256"])
+    assert not any("cluster.host" in n for n in predict(trace_job(large), large).notes)
+
+
+def test_unknown_host_names_the_known_ones() -> None:
+    with pytest.raises(NotFoundError, match=r"did you mean .*epyc-7742"):
+        hosts.host("epyc-7743")
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -273,13 +273,12 @@ def _fit(
 ) -> Calibration:
     peaks = result["peaks"]
     prior = replace(
-        from_datasheet(device, precision),
+        from_datasheet(device, precision, mode),
         peak_flops_per_s=peaks["flops_per_s"],
         vector_flops_per_s=device.vector_flops_per_s if place == "cuda" else peaks["flops_per_s"],
         bandwidth_bytes_per_s=peaks["bytes_per_s"],
         threads=setup.threads,
         processes=setup.processes,
-        mode=mode,
         channels_last=setup.channels_last,
     )
     samples = []

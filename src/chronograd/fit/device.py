@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from chronograd.errors import InputError
-from chronograd.predict.calibration import CLASSES, PARTS, SIZES, Calibration, ClassRate
+from chronograd.predict.calibration import CLASSES, MIN_HOST_SIGMA, PARTS, SIZES, Calibration, ClassRate
 from chronograd.predict.compute import Terms, Work, smooth_max
 from chronograd.record import Z80
 
@@ -42,8 +42,6 @@ _RATES = ("compute", "bandwidth", "weights", *SIZES, "relayout", "launch_s")
 _SHARED = ("rows", "out_width", "relayout", "launch_s")
 # Measured layer times vary by this, so predictions are not better either.
 MIN_SIGMA = 0.03
-# The speed of one machine's host varies at least by this.
-MIN_HOST_SIGMA = 0.1
 _FOLDS = 5
 # Fewer than MIN_SAMPLES samples cannot move a prior. Fewer than _FEW say little about their own error, so the prior's error
 # counts as that of _PRIOR_COUNTS more samples.

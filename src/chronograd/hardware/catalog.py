@@ -75,7 +75,7 @@ class Source(_CatalogueEntry):
 
 
 class Node(_CatalogueEntry):
-    """The usual machine of a device. Links are names of the link catalogue.
+    """The usual machine of a device. Links are names of the link catalogue, `host` is one of `hosts.toml`.
 
     `per_group` devices share a switch or a board, such as a quad of eight; messages between groups cross `group_link`.
     """
@@ -84,6 +84,7 @@ class Node(_CatalogueEntry):
     intra_link: Name
     inter_link: Name
     host_link: Name | None = None
+    host: Name | None = None
     per_group: Count | None = None
     group_link: Name | None = None
 

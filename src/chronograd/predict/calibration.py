@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, Type
 
 from chronograd.errors import FileFormatError, problems
 from chronograd.hardware.catalog import Device
+from chronograd.hardware.hosts import host_of
 from chronograd.predict.derived import derived
 from chronograd.trace import KINDS, MATRIX_KINDS, PHASES, Index, one_of
 
@@ -259,10 +260,8 @@ _STEP_S = {
     "lstm.forward": 1e-6, "lstm.backward": 4e-6, "gru.forward": 10e-6, "gru.backward": 90e-6, "rnn.forward": 4e-6,
     "rnn.backward": 26e-6,
 }  # fmt: skip
-# Python, modules and dispatch for one eager operator of a forward pass. Measured: 50 to 59 µs at batch 1 on the hosts of V100
-# and T4, devices of 2018 (NVIDIA DeepLearningExamples, PyTorch 1.6 to 1.9, 2020 to 2022). Hosts differ by half. The host of an
-# H200 took 19 µs in inference and 40 in training (2026-11-23, PyTorch 2.11).
-HOST_S, HOST_SIGMA, HOST_YEAR = 50e-6, 0.4, 2018
+# Spread of the log of the host's time: on machines that nobody timed (see hardware/hosts.toml), and at least, on one machine.
+HOST_SIGMA, MIN_HOST_SIGMA = 0.4, 0.1
 # Time to begin a pass on a CPU, in a loop without other work. Checked with 17 rows of timm's table of compiled networks
 # (i7-12700H, batch 1), fitted to 25 others by four seeds. Errors with 0, 0.1, 0.3 and 1 ms: 8.9, 9.0, 9.1 and 10.0 %; of the 14
 # shortest rows: 11, 11, 13 and 22 %. `chronograd calibrate` measures 0.3 to 0.4 ms between other work (two cores of a Xeon,
@@ -290,10 +289,11 @@ _WINOGRAD = {"conv_3x3.forward": (1.6, 500.0), "conv_3x3.backward": (1.2, 500.0)
 DATASHEET_SIGMA = 0.45
 
 
-def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
-    """Return a calibration from peaks alone. Raises InputError if the device lacks the precision."""
+def from_datasheet(device: Device, precision: str = "fp32", mode: str | None = None) -> Calibration:
+    """Return a calibration from peaks and the usual host alone. Raises InputError if the device lacks the precision."""
     peak = device.peak(precision)  # type: ignore[arg-type]
     is_gpu = device.kind == "gpu"
+    host = host_of(device)
     classes = {}
     for name in CLASSES:
         family = name.partition(".")[0]
@@ -316,14 +316,15 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
         vector_flops_per_s=device.vector_flops_per_s,
         bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
         classes=classes,
-        host_launch_s=HOST_S if is_gpu else 0.0,
-        host_sigma=HOST_SIGMA if is_gpu else 0.0,
+        host_launch_s=host.launch_s(mode) if is_gpu else 0.0,
+        host_sigma=host.sigma_log if is_gpu else 0.0,
         pass_s=0.0 if is_gpu else PASS_S,
         cache_bytes=device.l2_bytes,
         cache_speedup=3.0 if is_gpu else 2.0,
         update_launch_s=_LAUNCH_S,
         overlap=1.0 if is_gpu else 0.0,
         sigma=DATASHEET_SIGMA,
+        mode=mode,
     )
 
 

@@ -335,6 +335,12 @@ def sigma_log(trace: Trace, times: np.ndarray, calibration: Calibration) -> floa
     return _basis(trace, times, calibration).widened(class_sigma_log(index, times, issues, calibration))
 
 
+def share_of_host(trace: Trace, times: np.ndarray, calibration: Calibration) -> float:
+    """Return the share of the time that the host sets, from 0 to 1."""
+    index, issues = _classes(trace, calibration)
+    return _share_of_host(index, times, issues, calibration)
+
+
 def without_basis(trace: Trace, times: np.ndarray, calibration: Calibration) -> list[str]:
     """Return sentences on the parts that no measurement supports; see `basis`."""
     return _basis(trace, times, calibration).sentences()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from chronograd.hardware.hosts import host_of
 from chronograd.job import Job
 from chronograd.predict.carrying import Shown
 from chronograd.predict.memory import Memory, may_not_fit, reserve_bytes
@@ -14,6 +15,7 @@ from chronograd.trace import CONV_KINDS, Trace
 from chronograd.units import memory
 from chronograd.words import how_many, layout_name
 
+_MUCH_OF_HOST = 0.5
 MFU_ABOVE_PEAK = (
     "an MFU above 100 % is not an error: FLOPs are those of direct convolutions. Winograd's algorithm, which this device uses for 3×3 "
     "convolutions, needs fewer multiplications (down to a quarter)"
@@ -30,18 +32,24 @@ def only_layout(job: Job, traces: Collection[Trace]) -> list[str]:
 
 
 def notes_of(
-    setting: Setting, needed: Memory, shown: Shown | None = None, factor: float = 1.0, mfu: float = 0.0
+    setting: Setting,
+    needed: Memory,
+    shown: Shown | None = None,
+    factor: float = 1.0,
+    mfu: float = 0.0,
+    of_host: float = 0.0,
 ) -> list[str]:
     """Return the notes of a predicted record.
 
     Args:
         needed: memory of a rank. shown: an earlier measurement of the network; times were corrected for it by `factor`.
-        mfu: predicted model FLOPs utilisation.
+        mfu: predicted model FLOPs utilisation. of_host: share of the time that the host sets.
     """
     carried = [] if shown is None else [_carried(shown, factor)]
     return [
         *_of_memory(setting, needed),
         *carried,
+        *([_of_host(setting)] if of_host > _MUCH_OF_HOST else []),
         *_of_threads(setting),
         *_of_compiler(setting),
         *_of_noise_scale(setting),
@@ -65,6 +73,17 @@ def _carried(shown: Shown, factor: float) -> str:
     return (
         f"times are corrected by {factor:.2f}: in the measurement the network took {shown.ratio:.2f} times the "
         "predicted time, and the rest of that error counts as specific to that device and way of running"
+    )
+
+
+def _of_host(setting: Setting) -> str:
+    """Return a note on the host that sets the time, and whether it is stated, assumed, or that of the calibration."""
+    launch_s, usual = setting.calibration.host_launch_s, host_of(setting.device)
+    whose = f"assumed: {usual.processor}" if launch_s == usual.launch_s(setting.job.mode) else "of its calibration"
+    whose = "as stated" if setting.job.cluster.host else whose
+    return (
+        f"the GPU waits for the host, which issues an operator in {launch_s * 1e6:.3g} µs ({whose}); `cluster.host` states another "
+        "host, or its microseconds"
     )
 
 

@@ -25,6 +25,7 @@ from chronograd.predict.compute import (
     graph_input_seconds,
     operator_seconds,
     phase_seconds,
+    share_of_host,
     sigma_log,
     update_seconds,
     without_basis,
@@ -96,7 +97,7 @@ class Step:
     """A predicted step: seconds by part, communication and memory of one rank.
 
     `straggler_wait_s` is part of the exposed communication, `input_stall_s` of the input. `sigma_log` is the spread. `rough`
-    contains sentences on the parts that no measurement supports.
+    contains sentences on the parts that no measurement supports. `of_host` is the share of the time that the host sets.
     """
 
     parts: dict[str, float]
@@ -108,6 +109,7 @@ class Step:
     input_stall_s: float = 0.0
     sigma_log: float = DATASHEET_SIGMA
     rough: tuple[str, ...] = ()
+    of_host: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -139,6 +141,7 @@ def predict_step(trace: Trace, setting: Setting, factor: float = 1.0) -> Step:
         float(stall_s),
         sigma_log(trace, times, setting.calibration),
         tuple(without_basis(trace, times, setting.calibration)),
+        share_of_host(trace, times, setting.calibration),
     )
 
 
@@ -317,7 +320,7 @@ def predict(
     else:
         _put_cost_of_answers(record, job, setting.device, likely, images / step.seconds, tokens)
     record.notes += [f"{ROUGH}: {text}" for text in step.rough]
-    record.notes += notes_of(setting, step.memory, shown, factor, record.value("mfu"))
+    record.notes += notes_of(setting, step.memory, shown, factor, record.value("mfu"), step.of_host)
     if step.kinds:
         record.tables.by_kind = step.kinds
         _put_roofline(record, roofline(trace, setting.batch_per_rank, setting.calibration, model.depth))

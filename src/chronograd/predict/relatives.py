@@ -19,11 +19,11 @@ import numpy as np
 
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
+from chronograd.hardware.hosts import host_of
 from chronograd.predict.calibration import (
     CLASSES,
     COMPILED_TRAINING_ISSUES,
     HOST_SIGMA,
-    HOST_YEAR,
     Calibration,
     ClassRate,
     calibrations,
@@ -105,6 +105,9 @@ def calibration_for(
         assumed = assumed_for(device, precision, **setting)[0]  # type: ignore[arg-type]
         return _as_measured(assumed, min(measured, key=distance)) if measured else assumed
     own = min(fitting, key=distance)
+    if own.host_sigma >= HOST_SIGMA:  # its rows did not show the host
+        host = host_of(device)
+        own = replace(own, host_launch_s=host.launch_s(mode), host_sigma=host.sigma_log)
     unseen = set(CLASSES) - own.classes_seen
     if not own.classes_seen or not unseen:
         return own
@@ -186,6 +189,7 @@ def assumed_for(
 def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple[Calibration, float | None]:
     """Return a calibration from those of relatives and the data sheet, and its distance, as `assumed_for`."""
     boards = [_distance(device, r) for r, _ in lenders]
+    is_good = [c.sigma < sheet.sigma for _, c in lenders]
     is_mate = [r.name != device.name and _is_same_chip(device, r) for r, _ in lenders]
     near, stands_in = {}, {}
     for is_matrix in (False, True):
@@ -199,8 +203,7 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
         is_matrix = not uses_vector_peak(family)
         seen = [k for k, (_, c) in enumerate(lenders) if name in c.classes_seen]
         sigma_of = {k: math.hypot(lenders[k][1].sigma, _SPREAD * near[is_matrix][k]) for k in seen}
-        is_conv = family in CONV_KINDS
-        mates = [k for k in seen if stands_in[is_matrix][k] and (is_conv or sigma_of[k] < sheet.sigma)]
+        mates = [k for k in seen if stands_in[is_matrix][k] and (is_good[k] or family in CONV_KINDS)]
         knowing = mates or [k for k in seen if sigma_of[k] < sheet.sigma]
         if not knowing:
             continue
@@ -220,13 +223,8 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
     if not spreads:
         return sheet, None
     classes |= {part: classes[whole] for part, whole in parts_of(spreads).items()}
-    k = min(
-        range(len(lenders)),
-        key=lambda k: (
-            not (stands_in[True][k] and lenders[k][1].sigma < sheet.sigma),
-            math.hypot(lenders[k][1].sigma, _SPREAD * near[True][k]),
-        ),
-    )
+    errors = [math.hypot(c.sigma, _SPREAD * distance) for (_, c), distance in zip(lenders, near[True], strict=True)]
+    k = min(range(len(lenders)), key=lambda k: (not (stands_in[True][k] and is_good[k]), errors[k]))
     lender, best = lenders[k]
     provenance = {
         "relative": f"{lender.name}, {best.precision}, {best.mode or 'both modes'}",
@@ -241,7 +239,7 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
         classes=classes,
         cache_speedup=best.cache_speedup,
         host_launch_s=_host_s(device, sheet, lenders),
-        sigma=math.hypot(best.sigma, _SPREAD * near[True][k]),
+        sigma=whole[k],
         class_sigma=spreads,
         provenance=provenance,
     )
@@ -249,27 +247,14 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
 
 
 def _host_s(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> float:
-    """Return the seconds in which a host issues an operator, in its mode, interpolated between known hosts by year.
-
-    Hosts with the same chip take precedence. A data sheet's assumption counts as a host of `HOST_YEAR`. Hosts and frameworks
-    both became faster. Before the first known year and after the last one the value stays constant.
-    """
-    if not sheet.host_launch_s:
-        return 0.0
-    measured = [
-        (relative, math.log(c.host_launch_s))
+    """Return the seconds in which a host issues an operator, in its mode: of timed hosts with the same chip, else the usual one."""
+    timed = [
+        math.log(c.host_launch_s)
         for relative, c in lenders
-        if relative.year and 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled
+        if _is_same_chip(device, relative) and 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled
         if sheet.mode is None or c.mode in (None, sheet.mode)
     ]
-    of_chip = [log_s for relative, log_s in measured if _is_same_chip(device, relative)]
-    if of_chip:
-        return float(np.exp(np.mean(of_chip)))
-    known = {HOST_YEAR: [math.log(sheet.host_launch_s)]}
-    for relative, log_s in measured:
-        known.setdefault(relative.year or HOST_YEAR, []).append(log_s)
-    years = sorted(known)
-    return float(np.exp(np.interp(device.year or HOST_YEAR, years, [np.mean(known[year]) for year in years])))
+    return float(np.exp(np.mean(timed))) if timed else sheet.host_launch_s
 
 
 def sheet_for(
@@ -282,10 +267,9 @@ def sheet_for(
 ) -> Calibration:
     """Return round numbers for a way of running: the values of `from_datasheet`, with the software filled in."""
     sheet = replace(
-        from_datasheet(device, precision),
+        from_datasheet(device, precision, mode),
         is_compiled=is_compiled,
         has_fused_attention=has_fused_attention,
-        mode=mode,
         channels_last=channels_last if mode else None,
     )
     return replace(sheet, pass_s=sheet.pass_s + _compiled_pass_s(sheet))

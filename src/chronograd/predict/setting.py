@@ -9,8 +9,9 @@ from typing import Any
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
+from chronograd.hardware.hosts import host
 from chronograd.job import Job
-from chronograd.predict.calibration import GRAPH_LAUNCH_S, Calibration
+from chronograd.predict.calibration import GRAPH_LAUNCH_S, MIN_HOST_SIGMA, Calibration
 from chronograd.predict.collectives import Amount, Topology, algorithm_named
 from chronograd.predict.relatives import calibration_for
 from chronograd.predict.scaling import USUAL_STEP_SIGMA_LOG, topology_of
@@ -82,6 +83,9 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         channels_last=job.training.channels_last,
         is_compiled=bool(job.training.compile),
     )
+    if cluster.host is not None and calibration.host_launch_s:
+        launch_s, sigma = _host(cluster.host, job.mode)
+        calibration = replace(calibration, host_launch_s=launch_s, host_sigma=sigma)
     if job.training.compile == "cuda-graphs":
         if device.kind != "gpu":
             raise InputError(
@@ -117,6 +121,14 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         meeting_s,
         _alone(calibration, measured),
     )
+
+
+def _host(stated: str | float, mode: str) -> tuple[float, float]:
+    """Return the seconds in which a stated host issues an operator, and the standard deviation of their logarithm."""
+    if isinstance(stated, str):
+        named = host(stated)
+        return named.launch_s(mode), named.sigma_log
+    return 1e-6 * stated, MIN_HOST_SIGMA
 
 
 def _check_is_predicted(job: Job) -> None:
