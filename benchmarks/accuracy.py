@@ -39,6 +39,8 @@ import numpy as np
 from benchmarks.reasons import reason
 from benchmarks.sources import Row
 from chronograd.figure import Bar, Bars, Figure
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
 from chronograd.report import plots
 from chronograd.words import how_many
 
@@ -302,7 +304,42 @@ def answers(rows: Sequence[dict[str, Any]]) -> list[str]:
     return ["| what is predicted | mean error | bias | 80 % covers | n |", "|---|---:|---:|---:|---:|", *found]
 
 
+def line_of(device: Device) -> str:
+    """Return the line of a GPU: desktop, server, or small server cards of at most 80 W; AMD's are a line of their own."""
+    if device.is_desktop:
+        return "desktop"
+    small = "small " if device.tdp_w is not None and device.tdp_w <= 80 else ""
+    return f"{'AMD ' if 'AMD' in device.title else small}server"
+
+
+def left_out(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the table of the GPUs that were left out in turn, by line of cards: all rules together, weighted by their cases."""
+    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for row in rows:
+        groups = row.get("groups", {})
+        if re.search(r"each device left out|of its host", row["rule"]) and "8" not in row["rule"]:
+            for value, group in groups.get("device", groups.get("device, precision", {})).items():
+                device = catalog.device(value.partition(",")[0])
+                found.setdefault(line_of(device), {}).setdefault(device.name, []).append(group)
+    lines = []
+    for line, devices in sorted(found.items()):
+        for name, of in [*sorted(devices.items()), ("**all**", [g for own in devices.values() for g in own])]:
+            cases = [g["n"] for g in of]
+            mean, bias, covered = (float(np.average([g[key] for g in of], weights=cases)) for key in _OF_GROUP)
+            shown = (percent(mean), signed(bias), percent(covered, 0))
+            lines.append(f"| {line} | {name} | {sum(cases)} | {' | '.join(shown)} |")
+    return [
+        "| line | GPU left out | n | mean error | bias | 80 % covers |",
+        "|---|---|---:|---:|---:|---:|",
+        *lines,
+        "",
+    ]
+
+
+_OF_GROUP = ("mape", "bias", "coverage80")
+
 # The parts of the page: a heading, what its tables show, and how the titles of its sources begin.
+_LEFT_OUT = "GPUs without timings"
 _KINDS = (
     (
         "Unseen networks",
@@ -310,7 +347,7 @@ _KINDS = (
         ("timm", "CIFAR", "an EPYC"),
     ),
     (
-        "GPUs without timings",
+        _LEFT_OUT,
         "Each GPU is left out in turn and predicted from its data sheet and from other GPUs, unless a table states otherwise.",
         ("NVIDIA", "GPUs timed here", "CNNs", "NeuSight"),
     ),
@@ -376,6 +413,8 @@ def page(result: dict[str, Any]) -> str:
         left = [source for source in left if source not in sources]
         if sources:
             text += [f"## {kind}", "", *([intro, ""] if intro else [])]
+        if sources and kind == _LEFT_OUT:
+            text += left_out(rows)
         for source in sources:
             text += collapsed(source, tables(source, [r for r in rows if r["source"] == source], reasons))
     text += [

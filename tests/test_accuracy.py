@@ -57,6 +57,20 @@ def test_rerun_sources_replace_their_old_rows() -> None:
     assert accuracy.merged({}, new) == new
 
 
+def test_left_out_devices_are_grouped_by_line_of_cards() -> None:
+    rule, devices = "inference, each device left out", ["t4, fp16", "t4, fp32", "rtx4090, fp16", "mi210, fp32"]
+    row = row_of(
+        "s", rule, None, devices, [1.1, 0.7, 1.0, 0.5], [True, False, True, False], {"device, precision": devices}
+    )
+    table = accuracy.left_out([json.loads(json.dumps(row.to_json())), *result("other")["rows"]])
+    assert [line for line in table if "**all**" not in line][2:-1] == [
+        "| AMD server | mi210 | 1 | 50.0 % | −50.0 % | 0 % |",
+        "| desktop | rtx4090 | 1 | 0.0 % | +0.0 % | 100 % |",
+        "| small server | t4 | 2 | 20.0 % | −10.0 % | 50 % |",
+    ]
+    assert "| small server | **all** | 2 | 20.0 % | −10.0 % | 50 % |" in table
+
+
 def test_coverage_is_the_mean_of_rows_that_have_it() -> None:
     rows: list[dict[str, Any]] = [
         {"coverage80": 0.9, "n": 1}, {"coverage80": 0.7, "n": 1000}, {"coverage80": None, "n": 5},

@@ -122,6 +122,7 @@ def calibrated(folder: Path, num_kernels: int = 500) -> dict[str, Calibration]:
     return {name: replace(c, sigma=sigma, provenance={**c.provenance, **provenance}) for name, c in found.values()}
 
 
+@cache
 def _catalogued(key: str) -> str | None:
     """Return the catalogue's name of a device that has all words of the key."""
     words = set(key.split("-"))
@@ -147,7 +148,7 @@ class _Cases:
         ratios, seeds = np.array(self.ratios), np.array(self.seeds)
         error = np.abs(ratios - 1)
         groups = {
-            "device": [_key(label.device) for label in self.labels],
+            "device": [_catalogued(_key(label.device)) or _key(label.device) for label in self.labels],
             "mode": [label.trace.mode + " " + label.option for label in self.labels],
         }
         return row_of(

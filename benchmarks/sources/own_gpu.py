@@ -107,6 +107,7 @@ def _beforehand() -> list[Row]:
 
 def _groups(names: Sequence[str]) -> dict[str, list[str]]:
     return {
+        "device": [name.partition(":")[0] for name in names],
         "mode": ["inference" if ", inference" in name else "training" for name in names],
         "batch": ["8 and less" if int(name.split("batch ")[1].split(",")[0]) <= 8 else "more" for name in names],
         "precision": [name.split("batch ")[1].split(", ")[1] for name in names],

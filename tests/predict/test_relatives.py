@@ -202,7 +202,7 @@ def test_class_learns_most_from_the_nearest_device(known: Callable[[Device], Non
 
 
 def test_same_chip_teaches_nearly_everything(known: Callable[[Device], None]) -> None:
-    """Its convolutions do with any error of its fit. A card with halved tensor cores is another chip."""
+    """Convolutions come from it with any error of its fit. A card with halved tensor cores is another chip."""
     known(device("other", [fitted_calibration(sigma=0.1)], year=YEAR))
     mate = replace(fitted_calibration("b.csv", sigma=0.6), classes={"conv_3x3.forward": replace(TAUGHT, compute=0.4)})
     known(device("mate", [mate], year=YEAR + 3, chip="gx1"))
@@ -218,7 +218,7 @@ def test_same_chip_teaches_nearly_everything(known: Callable[[Device], None]) ->
 
 
 def test_same_chip_does_not_outrank_a_better_relative(known: Callable[[Device], None]) -> None:
-    """If its fit is worse than a data sheet, products come from the relative that is better."""
+    """Products come from the better relative if the fit of the same chip is worse than a data sheet."""
 
     def of(sigma: float, compute: float) -> Calibration:
         seen = {"classes": {"gemm.forward": replace(TAUGHT, compute=compute)}}
@@ -337,16 +337,20 @@ def test_usual_host_issues_the_operators(name: str, host: str) -> None:
     assert usual.inference_us <= hosts.host("xeon-e5-2698-v4").inference_us
 
 
-def test_timed_host_of_a_chip_replaces_the_usual_one(known: Callable[[Device], None]) -> None:
-    """Without a named host, the newest server up to the device's year counts."""
+def test_timed_host_replaces_the_listed_one(known: Callable[[Device], None]) -> None:
+    """The newest server up to the device's year counts if the device names no host."""
     h100, h200 = (calibration_for(catalog.device(n), "bf16", mode="inference").host_launch_s for n in ("h100", "h200"))
     assert h100 == pytest.approx(h200, rel=0.1)
-    known(device("sister", [fitted_calibration(host_launch_s=200e-6)], chip="gx1"))
-    other, mate = (assumed_for(device("mine", chip=c), "fp16", **LIKE)[0].host_launch_s for c in ("gx2", "gx1"))
-    assert (other, mate) == (hosts.host("xeon-e5-2698-v4").launch_s("inference"), pytest.approx(200e-6))
-    nameless = catalog.device("v100").node.model_copy(update={"host": None})
+    node = catalog.device("v100").node
+    on = {host: node.model_copy(update={"host": host}) for host in ("grace", "epyc-9654", None)}
+    known(device("sister", [fitted_calibration(host_launch_s=200e-6)], chip="gx1", node=on["grace"]))
+    other, mate = (
+        assumed_for(device("mine", chip="gx1", node=on[host]), "fp16", **LIKE)[0].host_launch_s
+        for host in ("epyc-9654", "grace")
+    )
+    assert (other, mate) == (hosts.host("epyc-9654").launch_s("inference"), pytest.approx(200e-6))
     years = [
-        assumed_for(device("mine", year=y, node=nameless), "fp16", **LIKE)[0].host_launch_s
+        assumed_for(device("mine", year=y, node=on[None]), "fp16", **LIKE)[0].host_launch_s
         for y in (1985, 2018, 2020, 2090)
     ]
     assert years == [hosts.host(n).launch_s("inference") for n in ("xeon-e5-2698-v4",) * 2 + ("epyc-7742", "xeon-8570")]

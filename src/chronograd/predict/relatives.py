@@ -61,8 +61,8 @@ _COMPILED_MAX_POOLING = 0.0006
 
 # _SAME_CHIP is the distance between two boards of one chip. Boards of one chip that run alike are the only
 # lenders; layout does not count, nor does memory-bound work. A fit to one board has the same errors on networks of the other.
-# If those errors are larger than a data sheet's, other devices lend too, except for convolutions, whose algorithm depends on the
-# chip: an H200 in fp32 (62 % off) uses no Winograd, which all older cards use.
+# If those errors are larger than a data sheet's, others lend too, except for convolutions. Their algorithm depends on the chip: an
+# H200 in fp32 (62 % off) uses no Winograd, which all older cards use.
 _SAME_CHIP, _ALIKE = 0.05, 0.25
 
 Lender = tuple[Device, Calibration]
@@ -239,7 +239,7 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
         classes=classes,
         cache_speedup=best.cache_speedup,
         host_launch_s=_host_s(device, sheet, lenders),
-        sigma=whole[k],
+        sigma=errors[k],
         class_sigma=spreads,
         provenance=provenance,
     )
@@ -247,11 +247,12 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
 
 
 def _host_s(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> float:
-    """Return the seconds in which a host issues an operator, in its mode: of timed hosts with the same chip, else the usual one."""
+    """Return the seconds in which a host issues an operator, in its mode: as timed with devices of the same usual host, else as listed."""
     timed = [
         math.log(c.host_launch_s)
         for relative, c in lenders
-        if _is_same_chip(device, relative) and 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled
+        if device.name == relative.name or device.node.host == relative.node.host is not None
+        if 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled
         if sheet.mode is None or c.mode in (None, sheet.mode)
     ]
     return float(np.exp(np.mean(timed))) if timed else sheet.host_launch_s
