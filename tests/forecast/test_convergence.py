@@ -216,7 +216,9 @@ class TestUnlikeAnyKnownRun:
         assert 0.75 * true < end.low < true < end.high < 1.2 * true
         assert made.model.family == "power"
         assert "other runs are not used: fewer than 5 %" in made.basis
-        assert any("too narrow" in warning for warning in made.warnings)
+        assert made.warnings == (
+            "the learning rate will fall, and its effect is unknown; the lower bound allows for it",
+        )
         assert made.reached is not None
         assert made.reached.step is None  # below the level that it can fall to
         assert made.as_data()["unlike_known_runs"]
@@ -288,7 +290,7 @@ class TestUnlikeAnyKnownRun:
         [
             ("metrics/mAP50(B)", "accuracy", Schedule("annealed", (), 40.0), "not the accuracy of a classifier"),
             ("ep_rew_mean", "return", Schedule("annealed", (), 40.0), "not the accuracy of a classifier"),
-            ("val_acc", "accuracy", Schedule(None, (), 40.0), "schedule of the learning rate is unknown"),
+            ("val_acc", "accuracy", Schedule(None, (), 40.0), "whether the learning rate will fall is unknown"),
         ],
     )
     def test_other_kinds_of_runs(self, column: str, metric: str, schedule: Schedule, reason: str) -> None:

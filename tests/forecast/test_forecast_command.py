@@ -164,7 +164,7 @@ def test_steps_are_printed_in_full(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_page_and_chart(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
-    assert main(["forecast", str(log), "--to", "91%", "--out", str(page)]) == 0
+    assert main(["forecast", str(log), "--to", "89%", "--out", str(page)]) == 0
     text = capsys.readouterr().out
     assert "<svg" in page.read_text()
     assert max(len(line) for line in text.splitlines() if "│" in line or "  " in line) <= 80

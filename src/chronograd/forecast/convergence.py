@@ -42,8 +42,8 @@ NEAR_LOSS, STAYS_LOSS = 0.4, 0.05
 # language model must not be like a classifier, and a network must be like itself with another schedule.
 LIKE = 0.3
 SHARE_LIKE = 0.05  # share of the known runs, also chosen; a few known runs diverged, so being like those proves nothing
-# Known runs and the run's own curve are tried on its value now, from earlier points. The known runs are left if the mean error of
-# the own curve is at most this share of theirs: 0.5 and 0.8 gave the same coverage of losses of either kind.
+# Known runs and the run's curve forecast its value now from earlier points. The known runs are not used if the curve has at most
+# this share of their mean error: 0.5 and 0.8 gave the same coverage of losses of either kind.
 NEARER = 0.8
 NO_ENTROPIES = {"perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
 LITTLE, MAX_TIMES = 0.1, 3.0  # of log(error): keeps the ratio of two falls finite at their start
@@ -200,7 +200,7 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves, own: OwnCurve | Non
         return f"{curve.column or curve.metric} is not the accuracy of a classifier"
     if curve.schedule.kind in (None, "wsd"):
         unknown = curve.schedule.kind is None
-        return "the schedule of the learning rate is unknown" if unknown else "no known run has such a schedule"
+        return "whether the learning rate will fall is unknown" if unknown else "no known run has such a schedule"
     if curve.metric == "loss" and not is_entropy(curve.column):
         return f"{curve.column} is not a cross-entropy"
     runs = (

@@ -302,7 +302,7 @@ def _unknown_rate(curve: LearningCurve) -> str:
     if curve.schedule.planned is not None:
         return f"learning rate: only its end is known, {curve.unit} {_place(curve.schedule.planned)}; give the rest with --schedule"
     end = f"--schedule cosine --planned {2 * curve.steps[-1]:.0f}"
-    return f"learning rate: unknown, so assumed constant; if it will fall, give {end}"
+    return f"learning rate: unknown; if it will fall, give {end}"
 
 
 def with_pace(curve: LearningCurve, seconds_each: float | None) -> LearningCurve:

@@ -44,6 +44,7 @@ FAMILY_WORDS = {
 }
 NO_WORSE = 2.0  # times the error of the best family on held-out points: up to here a family is equally likely
 NUM_STEPS = 400  # evaluated between now and the planned end
+TIMES_AHEAD = 10.0  # times the last step: no level is looked for later if the planned end is unknown
 MAX_HELD_OUT = 100  # evenly chosen points after the fitted ones, to compare with the forecast
 
 
@@ -71,13 +72,13 @@ class Reached:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The family of a curve until `ahead`. From there on, published runs if some are like it, or the curve of its own points.
+    """The family of a curve until `ahead`. From there on, published runs if some are like it, or `own`.
 
     Attributes:
         fitted: the fitted points, with steps counted from `started`: the last drop of the learning rate, or 0.
         errors: by family, of its forecast of the last quarter of the fitted points, over the largest value.
         until: the last fitted step.
-        ahead: the step at which the rate falls next; from there published runs replace the curve. None if it does not fall.
+        ahead: the step at which the rate falls next, or may fall; from there published runs replace the curve. None if it stays.
         own: the curve of the run's own points; None if `ahead` is None.
         unlike: why no known run can forecast this one; None if some can, or if `ahead` is None.
     """
@@ -103,7 +104,7 @@ class Course:
         return At(step, self._shown(value), low, high, self._shown(float(seen[0])) if len(seen) else None)
 
     def _own(self, steps: Array) -> tuple[Array, Array, Array]:
-        """Return the curve's own family and its 80 % bounds; for a run unlike all known runs, those of its own curve."""
+        """Return the curve's family and its 80 % bounds; for a run unlike all known runs, those of `own`."""
         places = self.place(steps)
         if not self.unlike or self.own is None:
             low, high = self.model.bounds(places)
@@ -186,8 +187,9 @@ class Course:
         it by its scatter.
         """
         known = self.curve.steps[self.curve.steps <= self.until]
-        num = (self._end() - self.until) / float(np.median(np.diff(known)))
-        steps = np.linspace(self.until, self._end(), int(np.clip(num, 1, NUM_STEPS)) + 1)[1:]
+        end = self.curve.schedule.planned or TIMES_AHEAD * self.until
+        num = (end - self.until) / float(np.median(np.diff(known)))
+        steps = np.linspace(self.until, end, int(np.clip(num, 1, NUM_STEPS)) + 1)[1:]
         return self._firsts(np.exp(self._paths(steps)) <= value, steps, np.ones(NUM_PATHS))
 
     def _reached_as_published(self, value: float) -> list[float | None]:
@@ -289,9 +291,11 @@ class Forecast(Course):
         errors.
         """
         if self.unlike:
+            known = self.curve.schedule.kind is not None
             return (
-                "the learning rate will fall, and its effect is unknown; the lower bound allows for it",
-                "this interval may be too narrow: for small image networks, 73 % of later losses and 93 % of later errors lie in such intervals",
+                "the learning rate will fall, and its effect is unknown; the lower bound allows for it"
+                if known
+                else "a fall of the learning rate is not in this forecast; state it with --schedule and --planned",
             )
         if self.ahead is None or self.curve.metric != "accuracy":
             return ()
@@ -352,6 +356,7 @@ def forecast(
     num_earlier: int = 0,
     known: PublishedCurves | None = None,
     draws: int = 100,
+    may_fall: bool = False,
 ) -> Forecast:
     """Fit the first `fraction` of a curve, since the last drop of its learning rate, and forecast.
 
@@ -363,6 +368,7 @@ def forecast(
         target: a loss or an accuracy to reach. `at`: steps; the last step of the curve and the planned end are added.
         num_earlier: number of earlier forecasts of convergence, evenly spaced.
         known: published runs, by default those of the package. draws: refits for the intervals of values.
+        may_fall: do not assume that the rate of an unknown schedule without an end stays.
     Raises: InputError for too few points, or a target that is not a loss or accuracy.
     """
     count = int(fraction * len(curve.steps))
@@ -378,7 +384,7 @@ def forecast(
     started, points = early.since_last_drop(MIN_POINTS)
     errors = family_errors(points.steps, points.values)
     until = float(early.steps[-1])
-    ahead = curve.schedule.next_fall(until)
+    ahead = until if may_fall and curve.schedule.kind is None else curve.schedule.next_fall(until)
     own = None if ahead is None else own_curve(points, started, (family,) if family else tuple(FAMILIES))
     unlike = None if ahead is None else why_unlike(early, known, own)
     family = family or ("power" if unlike else best_of(errors))

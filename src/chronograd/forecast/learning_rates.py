@@ -130,9 +130,7 @@ def _fitted(
     from scipy.optimize import least_squares  # importing it takes longer than most answers
 
     best = (np.inf, first, float(steps[-1]))
-    left = float(
-        steps[np.flatnonzero(after > 1 - SAME)[-1]]
-    )  # the last step at the peak, where the rate of wsd starts to fall
+    left = float(steps[after > 1 - SAME][-1])  # where the rate of wsd starts to fall
     for start, times in ((first, 1.0), (first, 1.5), (first, 3.0), (first, 10.0), (left, 0.2)):
         found = least_squares(
             lambda p: curve(p) - after,

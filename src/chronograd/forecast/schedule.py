@@ -77,8 +77,8 @@ class Schedule:
         return float(np.interp(progress, marks, steps))
 
     def at_full_rate(self, steps: Array) -> Array:
-        """Return the steps at the full rate with the same sum of rates, if the rate falls evenly to 0 at the planned end; for
-        wsd, from the step at which it starts to fall.
+        """Return the steps at the full rate with the same sum of rates, if the rate falls evenly to 0 at the planned end. The
+        rate of wsd stays at first.
 
         >>> Schedule("annealed", (), 100.0).at_full_rate(np.array([0.0, 50.0, 100.0])).tolist()
         [0.0, 37.5, 50.0]

@@ -69,7 +69,7 @@ class ForecastLog(Request):
         curve = forecast_answer.with_pace(curve, self.pace)
         curve = with_schedule(curve, self.schedule, self.drops, self.planned, is_part=self.fraction < 1)
         target = None if to is None else forecast_answer.level(to, curve.metric)
-        made = forecast(curve, self.fraction, target=target, at=self.at)
+        made = forecast(curve, self.fraction, target=target, at=self.at, may_fall=True)
         answer = forecast_answer.forecast_answer(made, now=time.time())
         if self.out is not None:
             from chronograd.report.html import write_page
