@@ -2,7 +2,7 @@
 
     python -m benchmarks.scheduling [--jobs 1000] [--gpus 256] [--json]
 
-Jobs arrive as a Poisson process, a minute apart, and their speed follows an all-reduce with Optimus' coefficients. Everything but the
+Jobs arrive as a Poisson process, one a minute, and their speed follows an all-reduce with Optimus' coefficients. Everything but the
 making of the jobs is timed.
 """
 

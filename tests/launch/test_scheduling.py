@@ -78,7 +78,7 @@ def test_jobs_share_the_cores_and_are_resized(tmp_path: Path) -> None:
     assert ends[0].test_loss == pytest.approx(ends[1].test_loss, rel=0.05)
 
 
-def test_weights_of_a_job_of_one_size_equal_those_without_a_scheduler(tmp_path: Path) -> None:
+def test_a_job_of_constant_size_ends_with_its_usual_weights(tmp_path: Path) -> None:
     run([real("a"), real("b")], tmp_path / "queue", policy("fifo"))
     runs.train(digits(), out=tmp_path / "alone")
     assert weights_of(tmp_path / "queue" / "a") == weights_of(tmp_path / "alone")

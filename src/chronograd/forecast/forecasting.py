@@ -141,7 +141,7 @@ class Course:
             return np.where(steps > self.ahead, 1.0, 0.0)
         ends = np.maximum(np.append(steps, self.until), schedule.falls_from) - schedule.falls_from
         fallen = np.minimum(ends / ((schedule.planned or self.until) - schedule.falls_from), 1.0)
-        return np.maximum(0.0, fallen[:-1] - fallen[-1])
+        return np.asarray(np.maximum(0.0, fallen[:-1] - fallen[-1]))
 
     def _as_published(self, step: float) -> tuple[float, float, float]:
         level = self._level()

@@ -323,8 +323,9 @@ def _curve(
         values = 1 - values / scale
         if len(values) and values.min() < 0:
             raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
-    shape = {"scale": scale, "top": top}
-    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, **shape, **others)
+    return LearningCurve(
+        name, steps, values, metric, unit, notes=tuple(notes), times=times, scale=scale, top=top, **others
+    )
 
 
 def _of_run(run: RunDir, metric: Metric, fraction: float) -> LearningCurve:

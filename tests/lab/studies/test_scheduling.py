@@ -69,7 +69,7 @@ def test_steps_are_those_of_the_table_between_its_points(tmp_path: Path) -> None
     assert step_s(1, 12) == pytest.approx(1.5)
     assert step_s(4, 32) == pytest.approx(1.5)
     assert step_s(2, 16) == pytest.approx(1.25)  # half way in log(GPUs)
-    assert step_s(4, 128) == pytest.approx(2.5 + 2.0)  # two parts of 16, of which the last one synchronises
+    assert step_s(4, 128) == pytest.approx(2.5 + 2.0)  # two parts of 16; the last one synchronises
 
 
 def test_relative_is_a_mean_over_seeds_with_its_interval() -> None:

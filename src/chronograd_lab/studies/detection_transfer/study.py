@@ -198,8 +198,8 @@ def _pictures(
         by_stage[EXPORTED] = annotating.in_pixels(small, runtime, related)
         for stage, found in by_stage.items():
             shown[f"{name}/{stage}"] = png_base64(drawn(small, found))
-            labels = [one.name for one in found]
-            rows += [{"picture": name, "stage": stage, "name": of, "boxes": labels.count(of)} for of in related]
+            names = [one.name for one in found]
+            rows += [{"picture": name, "stage": stage, "name": of, "boxes": names.count(of)} for of in related]
     return shown, {
         "pictured": rows,
         "file": [exported["file"]],

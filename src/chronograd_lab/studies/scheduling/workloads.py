@@ -1,4 +1,4 @@
-"""Three workloads: as Optimus describes its own, the published one of Pollux, and twenty of our own runs.
+"""Three workloads: as Optimus describes its own, the published one of Pollux, and twenty runs of our studies.
 
 Optimus: nine jobs arrive within 12,000 s at 13 servers, whose CPUs have places for some 40 containers. Each job trains
 synchronously or asynchronously, with parameter servers. Only ResNet-50's speed is published; other jobs are that times a random
@@ -138,7 +138,7 @@ def speeds_of(measured: Path, app: str, batch: int) -> tuple[Sequence[float], Se
 def step_times(path: Path, app: str) -> Callable[[int, int], float]:
     """Return a function of GPUs and global batch: seconds of a step, with packed GPUs, between the measured points.
 
-    A local batch above the largest measured one is accumulated over several parts, of which only the last one synchronises.
+    A local batch above the largest measured one is accumulated over several parts. Only the last one synchronises.
     """
     points: dict[int, dict[int, tuple[float, float]]] = {}
     with path.open(newline="") as file:
