@@ -12,7 +12,7 @@ from benchmarks.forecasts import CUTS, LOGS, Case, case, groups, scores
 
 RESULTS = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "forecasts.json").read_text())
 CASES = [Case(**one) for one in RESULTS["cases"]]
-SOURCES = list(csv.DictReader((LOGS / "sources.csv").open(newline="", encoding="utf-8")))
+SOURCES = list(csv.DictReader((LOGS / "sources.csv").read_text().splitlines()))
 
 
 def test_every_log_has_a_source() -> None:

@@ -323,9 +323,8 @@ def _curve(
         values = 1 - values / scale
         if len(values) and values.min() < 0:
             raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
-    return LearningCurve(
-        name, steps, values, metric, unit, notes=tuple(notes), times=times, scale=scale, top=top, **others
-    )
+    others |= {"scale": scale, "top": top}
+    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, **others)
 
 
 def _of_run(run: RunDir, metric: Metric, fraction: float) -> LearningCurve:
