@@ -236,7 +236,7 @@ _QUESTIONS = (
     ("a GPU without timings, from its data sheet and other GPUs", r"NVIDIA.*left out|CNNs|NeuSight: each", True),
     (
         "a new chip without timings (an H200), all kinds of network",
-        r"GPUs timed here: no measurement of the chip",
+        r"GPUs timed here: no measurement of the chip$",
         True,
     ),
     ("the H200 after `chronograd calibrate`", r"GPUs timed here: chronograd calibrate", False),
