@@ -305,7 +305,7 @@ def answers(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def line_of(device: Device) -> str:
-    """Return the line of a GPU: desktop, server, or small server cards of at most 80 W; AMD's are another line."""
+    """Return the line of a GPU: desktop, server, AMD server, or small server for cards of at most 80 W."""
     if device.is_desktop:
         return "desktop"
     small = "small " if device.tdp_w is not None and device.tdp_w <= 80 else ""
