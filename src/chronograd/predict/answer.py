@@ -53,11 +53,16 @@ def predict_jobs(
 
 
 def on_devices(job: Job, places: Sequence[str], overrides: Sequence[str] = ()) -> list[Job]:
-    """Return the job on each of several places, such as `8xV100`, or the job itself if there is no place. Raises as `placed`."""
+    """Return the job on each of several places, such as `8xV100`, or the job itself if there is no place.
+
+    Raises as `placed`, and NotFoundError for an unknown device.
+    """
     if not places:
         check_backend(job)
-        return [job]
-    return [placed(job, place, overrides) for place in places]
+    jobs = [placed(job, place, overrides) for place in places] or [job]
+    for one in jobs:
+        catalog.device(one.cluster.device)
+    return jobs
 
 
 def shown_of(

@@ -48,13 +48,9 @@ class _OnDevices(CountedRequest):
 
     def jobs(self, job: Job) -> list[Job]:
         """Return the job on each device; raise an error for an unknown device before importing torch."""
-        from chronograd.hardware import catalog
         from chronograd.predict.answer import on_devices
 
-        jobs = on_devices(job, self.on, self.overrides)
-        for one in jobs:
-            catalog.device(one.cluster.device)
-        return jobs
+        return on_devices(job, self.on, self.overrides)
 
     def step_model(self, paced: Pace, depth: int | None = None) -> StepModel:
         """Return the options of a prediction: the all-reduce, PALEO's percentages, and the input speed."""
@@ -304,7 +300,6 @@ class PredictServer(CountedRequest):
             return [served_here(Path(self.job), options, rows, self.threads, say)]
 
     def _on_devices(self, options: Server, rows: int) -> list[Served]:
-        from chronograd.hardware import catalog
         from chronograd.job import changed
         from chronograd.predict.answer import on_devices
         from chronograd.simulate.server import FRONTEND, of_operators
@@ -313,8 +308,6 @@ class PredictServer(CountedRequest):
             raise InputError("--threads is of an ONNX file", "for a job, write cluster.threads=N")
         job = changed(replace(self, batch=None).asked().job, ["mode=inference"])
         jobs = on_devices(job, self.on, self.overrides)
-        for one in jobs:
-            catalog.device(one.cluster.device)  # check before importing torch
         with waiting("counting the work of the network"):
             trace = self.traced(jobs[0])
         return [of_operators(trace, one, options, rows, FRONTEND) for one in jobs]
