@@ -40,7 +40,7 @@ STUDY = Study(
     question="Does an agent learn more when it draws what it was most wrong about more often?",
     hypothesis="Priorities beat uniform replay in 41 of 49 Atari games, proportional and rank-based about alike. Where good "
     "transitions are many, as in CartPole, there is less to win",
-    sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
+    sizes={"smoke": returns.SMOKE, "laptop": {**returns.LAPTOP, "seeds": 20}},
     conduct=conduct,
     values=returns.values,
     blocks=returns.paired_blocks(COLORS),
