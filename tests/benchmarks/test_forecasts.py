@@ -32,7 +32,7 @@ def test_stored_scores_follow_from_the_stored_cases() -> None:
 
 
 @pytest.mark.parametrize("cut", [f"{cut:.0%}" for cut in CUTS])
-def test_final_values_are_nearer_than_last_value_and_power_law(cut: str) -> None:
+def test_final_values_are_nearer_than_the_baselines(cut: str) -> None:
     for part in (cut, f"half A, {cut}", f"half B, {cut}"):
         found = RESULTS["scores"][part]
         assert found["ours_mean"] < min(found["last_mean"], found["power_mean"]), part

@@ -356,7 +356,6 @@ def forecast(
     num_earlier: int = 0,
     known: PublishedCurves | None = None,
     draws: int = 100,
-    may_fall: bool = False,
 ) -> Forecast:
     """Fit the first `fraction` of a curve, since the last drop of its learning rate, and forecast.
 
@@ -368,7 +367,6 @@ def forecast(
         target: a loss or an accuracy to reach. `at`: steps; the last step of the curve and the planned end are added.
         num_earlier: number of earlier forecasts of convergence, evenly spaced.
         known: published runs, by default those of the package. draws: refits for the intervals of values.
-        may_fall: do not assume that the rate of an unknown schedule without an end stays.
     Raises: InputError for too few points, or a target that is not a loss or accuracy.
     """
     count = int(fraction * len(curve.steps))
@@ -384,7 +382,7 @@ def forecast(
     started, points = early.since_last_drop(MIN_POINTS)
     errors = family_errors(points.steps, points.values)
     until = float(early.steps[-1])
-    ahead = until if may_fall and curve.schedule.kind is None else curve.schedule.next_fall(until)
+    ahead = until if curve.may_fall and curve.schedule.kind is None else curve.schedule.next_fall(until)
     own = None if ahead is None else own_curve(points, started, (family,) if family else tuple(FAMILIES))
     unlike = None if ahead is None else why_unlike(early, known, own)
     family = family or ("power" if unlike else best_of(errors))

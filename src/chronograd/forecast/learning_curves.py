@@ -71,6 +71,7 @@ class LearningCurve:
         times: when each point was written, in seconds since 1970 or since some start; None if unknown.
         column: the name of the values in their source. scale: their divisor, 100 for percentages.
         top: 1 for accuracies; for returns the best so far plus their range, because no return is known to be the best.
+        may_fall: whether the rate of an unknown schedule without an end may fall; otherwise it is assumed to stay.
     """
 
     name: str
@@ -85,6 +86,7 @@ class LearningCurve:
     schedule_told: str = ""
     scale: float = 1.0
     top: float = 1.0
+    may_fall: bool = False
 
     def shown(self, values: Any) -> Any:
         """Return losses as they are, and distances below `top` as accuracies or returns; the same function reverses it."""

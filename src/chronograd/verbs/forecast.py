@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -68,8 +68,9 @@ class ForecastLog(Request):
         curve = forecast_answer.read(Path(self.log), self.metric, to, self.run, self.fraction)
         curve = forecast_answer.with_pace(curve, self.pace)
         curve = with_schedule(curve, self.schedule, self.drops, self.planned, is_part=self.fraction < 1)
+        curve = replace(curve, may_fall=True)
         target = None if to is None else forecast_answer.level(to, curve.metric)
-        made = forecast(curve, self.fraction, target=target, at=self.at, may_fall=True)
+        made = forecast(curve, self.fraction, target=target, at=self.at)
         answer = forecast_answer.forecast_answer(made, now=time.time())
         if self.out is not None:
             from chronograd.report.html import write_page
