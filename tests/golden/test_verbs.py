@@ -164,6 +164,7 @@ CASES = [
     Case("fit-accuracy", "fit loss accuracy.csv --metric accuracy --to 0.93 --fraction 0.5 --earlier 2", tolerance=FITTED),
     Case("fit-loss-of-run", "fit loss trained --family last", tolerance=FITTED),
     Case("forecast", "forecast accuracy.csv --to 93% --fraction 0.5 --pace 95", tolerance=FITTED),
+    Case("forecast-cosine", "forecast accuracy.csv --to 92% --fraction 0.5 --pace 95 --schedule cosine", tolerance=FITTED),
     Case("forecast-no-column", "forecast accuracy.csv --metric f1", status=2),
     Case("fit-speed", "fit speed speeds.csv --at 16,8", tolerance=FITTED),
     Case("fit-batch", "fit batch batch-32 batch-128 batch-256 --to 0.85 --batches 32,64,128", tolerance=FITTED),
