@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from chronograd.models.registry import build
 from chronograd.report.html import render_html
 from chronograd.rundir import RunDir
 from chronograd_lab.common.results import Results
@@ -180,6 +181,21 @@ def test_network_scales_its_input_as_keras_does() -> None:
         torch.testing.assert_close(network(bytes_NCHW), plain(bytes_NCHW / 127.5 - 1))
         twice = network(bytes_NCHW / 255)
         torch.testing.assert_close(twice, plain(torch.full_like(bytes_NCHW, -1.0)), atol=0.01, rtol=0.1)
+
+
+def test_dropout_adds_no_parameters() -> None:
+    """The network equals the small CNN in evaluation, and draws in training, after the pooling and before the last layer."""
+    network, plain = keras_input.small_cnn_with_dropout(), build("small-cnn", num_classes=10)
+    assert sum(p.numel() for p in network.parameters()) == study.REPORT["small CNN"]["total"]
+    for ours, theirs in zip(network.parameters(), plain.parameters(), strict=True):
+        theirs.data.copy_(ours.data)
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(network.eval()(images), plain.eval()(images))
+    network.train()
+    assert not torch.equal(network(images), network(images))
+    dropped = {number: one.p for number, one in enumerate(network) if isinstance(one, torch.nn.Dropout)}
+    assert dropped == {5: 0.25, 9: 0.5}
+    assert [type(network[number - 1]) for number in dropped] == [torch.nn.MaxPool2d, torch.nn.ReLU]
 
 
 def test_networks_without_their_weights_are_declared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 as Keras builds an EfficientNet: the network scales its input itself, and takes 0 … 255.
+"""Networks as Keras builds them: EfficientNet-Lite0, which scales its input of 0 … 255 itself, and the small CNN with dropout.
 
 Keras' EfficientNet starts with the layers Rescaling(1/255) and Normalization. Images that are already 0 … 1 are scaled twice.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from chronograd.models.registry import optional_library
+from chronograd.models.registry import build, optional_library
 
 
 def efficientnet_lite0(num_classes: int = 10) -> nn.Module:
@@ -20,6 +20,13 @@ def efficientnet_lite0(num_classes: int = 10) -> nn.Module:
     )
     network.register_forward_pre_hook(_scale)
     return network
+
+
+def small_cnn_with_dropout(num_classes: int = 10) -> nn.Sequential:
+    """Return the small CNN with the dropout of Keras' mnist_cnn.py: 0.25 after the pooling, and 0.5 before the last layer."""
+    network = build("small-cnn", num_classes=num_classes)
+    assert isinstance(network, nn.Sequential)
+    return network.insert(5, nn.Dropout(0.25)).insert(9, nn.Dropout(0.5))
 
 
 def _scale(network: nn.Module, images: tuple[Any, ...]) -> tuple[torch.Tensor]:

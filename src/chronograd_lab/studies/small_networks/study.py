@@ -553,12 +553,14 @@ _LAPTOP: dict[str, Any] = {
 }  # fmt: skip
 # The small CNN on all images, as in the report; the explanation of the heads needs no more images than before.
 _ALL = {**_SMALL_CNN, "data": {"samples": None, "test_samples": None}}
+_REPORTED = {"training": {"batch": 128, "evaluate_every": 1}, "seeds": 1}
 _EVENING = {
     **_LAPTOP,
     "networks": {
         **_LAPTOP["networks"],
         "small CNN": _ALL,
-        "small CNN, batch 128": {**_ALL, "training": {"batch": 128, "evaluate_every": 1}, "seeds": 1},
+        "small CNN, batch 128": {**_ALL, **_REPORTED},
+        "small CNN, batch 128, dropout": {**_ALL, **_REPORTED, "network": f"{KERAS_INPUT}:small_cnn_with_dropout"},
     },
     "epochs": {SCRATCH: 12, HEAD: 10, TUNED: 1},
 }  # fmt: skip
