@@ -363,10 +363,20 @@ _LAPTOP = {
 # point.
 _EVENING = {
     **_LAPTOP,
-    "targets": {"clothes": {"name": "fashion-mnist", "samples": 2000}},
-    "sources": {"CIFAR-10": {"network": "resnet20", "weights": "resnet20-12fca82f.th", "image_size": 32}},
+    "targets": {
+        "clothes": {"name": "fashion-mnist", "samples": 2000}, "photographs": {"name": "cifar10", "samples": 2000},
+        "ants and bees": {"name": "folder:hymenoptera-160"},
+    },
+    "sources": {
+        "CIFAR-10": {"network": "resnet20", "weights": "resnet20-12fca82f.th", "image_size": 32, "targets": {"clothes": {}}},
+        "ImageNet": {
+            "network": "timm:tf_efficientnet_lite0", "weights": "efficientnet-lite0-57934424.pth", "image_size": 128,
+            "normalisation": "signed", "fine_rates": [0.01], "scratch_rates": [], "epochs": 10, "evaluate_every": 2, "seeds": 2,
+            "targets": {"clothes": {"test_samples": 2000}, "photographs": {"test_samples": 2000}, "ants and bees": {}},
+        },
+    },
     "head_rates": [0.001, 0.01, 0.1, 1.0], "scratch_rates": [0.01, 0.1],
-    "epochs": 60, "evaluate_every": 5,
+    "epochs": 40, "batch": 64, "evaluate_every": 5,
 }  # fmt: skip
 _PAPER = {
     **_LAPTOP,
