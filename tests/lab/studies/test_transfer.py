@@ -79,35 +79,35 @@ def test_page_values_follow_from_accuracies_and_times() -> None:
     found = values(Results.load(FOLDER / "results.json"))
     assert found["gain"] == pytest.approx(100 * (found["fine"]["accuracy"].mean - found["head"]["accuracy"].mean))
     assert found["worth"] == pytest.approx(100 * (found["fine"]["accuracy"].mean - found["scratch"]["accuracy"].mean))
-    assert found["test_error"] == pytest.approx(100 * (0.8837 * 0.1163 / 10_000) ** 0.5, rel=1e-3)
+    assert found["test_error"] == pytest.approx(100 * (0.8875 * 0.1125 / 10_000) ** 0.5, rel=1e-3)
     assert found["unresolved"] == pytest.approx(1.96 * 2**0.5 * found["test_error"] / 100)
 
 
 @pytest.mark.parametrize(
-    ("mode", "rate", "change", "sentence"),
+    ("source", "mode", "rate", "change", "sentence"),
     [
-        (SCRATCH, 0.1, +0.05, "Fine-tuning all layers is the most accurate way"),
-        (FINE, 0.01, +0.05, "Fine-tuning all layers is the most accurate way"),  # another rate becomes the best
-        (FINE, 0.01, -0.05, "The rate 0.01 .* does not differ significantly"),
-        (HEAD, 0.1, -0.05, "The test images cannot distinguish the rate 0.1"),
-        (HEAD, 1.0, +0.12, "Training the last layer only reaches 86.08 .* less than"),
+        ("CIFAR-10", SCRATCH, 0.1, +0.05, "fine-tuning all layers is the most accurate way"),
+        (
+            "CIFAR-10",
+            FINE,
+            0.01,
+            +0.05,
+            "fine-tuning all layers is the most accurate way",
+        ),  # another rate becomes the best
+        ("CIFAR-10", FINE, 0.01, +0.022, "Against the rate 0.01"),
+        ("CIFAR-10", HEAD, 0.1, +0.05, "a higher rate is better up to 1"),
+        ("ImageNet", FINE, 0.01, +0.15, "the last layer alone is more accurate"),
     ],
 )
-def test_different_accuracies_contradict_the_page(mode: str, rate: float, change: float, sentence: str) -> None:
+def test_different_accuracies_contradict_the_page(
+    source: str, mode: str, rate: float, change: float, sentence: str
+) -> None:
     published = Results.load(FOLDER / "results.json")
     for run in published.rows["runs"]:
-        if (run["mode"], run["rate"]) == (mode, rate):
+        if (run["source"], run["mode"], run["rate"]) == (source, mode, rate):
             run["accuracy"] += change
     with pytest.raises(ClaimError, match=sentence):
         STUDY.page(published)
-
-
-def test_page_states_compared_precisions() -> None:
-    """Runs from scratch used a GPU; the others were repeated on a CPU."""
-    page = STUDY.page(Results.load(FOLDER / "results.json"))
-    for text in (page.opening()[0], *(s.takeaway for s in page.sections if s.title == "Clothes from CIFAR-10")):
-        assert "fp32 on a CPU" in text
-        assert "bf16 on a GPU" in text
 
 
 def test_no_sign_of_rounded_zero() -> None:
