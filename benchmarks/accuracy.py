@@ -512,7 +512,7 @@ def since(result: dict[str, Any]) -> list[str]:
         return [f"{told}. No rule is new, better, worse or gone."]
     head = ["| " + " | ".join(CHANGES) + " |", "|---|---|" + "---:|" * (len(CHANGES) - 2)]
     return [
-        f"{told}; {len(changed)} of {len(found)} rules changed by 2 percentage points and a tenth, or are new or gone:",
+        f"{told}. {len(changed)} of {len(found)} rules changed by 2 percentage points and a tenth, or are new or gone:",
         "",
         *head,
         *("| " + " | ".join(line) + " |" for line in changed),

@@ -54,6 +54,7 @@ LINES: dict[str, list[str]] = {
     "study": [],
     "hand-in": [],
     "simulate": [],
+    "schedule": ["workload.csv --on 2xv100 --draws 2", "jobs --on 2xv100 --draws 2"],
     "label": ["run --per-class 1 --out labels.npz"],
     "data": [],
     "validate": ["table.csv --device v100 --precision fp32"],
@@ -78,6 +79,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for step in list((folder / "unfinished" / "checkpoints").iterdir())[1:]:
         shutil.rmtree(step)
     (folder / "table.csv").write_text(f"model,batch_size,throughput\n{code}:Net,32,1000\n{code}:Net,64,1500\n")
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "job.yaml").write_text(f"network: {{name: '{code}:Net'}}\ndata: {{name: digits}}\n")
+    (folder / "workload.csv").write_text(f"job,data,epochs\n{code}:Net,digits,2\n")
     fields = {"network.name": f"{code}:Net", "data.name": "digits"}
     (folder / "job.json").write_text(
         json.dumps({"AlgorithmSpecification": {"TrainingImage": "an-image"}, "HyperParameters": fields})

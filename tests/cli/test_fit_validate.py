@@ -15,6 +15,7 @@ from chronograd.calibrate.tables import join
 from chronograd.cli.main import main
 from chronograd.fit.tables import ThroughputRow, ThroughputTable
 from chronograd.hardware import catalog
+from chronograd.hardware.hosts import host_of
 from chronograd.predict.calibration import calibrations, from_datasheet
 
 timm = pytest.importorskip("timm")
@@ -37,7 +38,8 @@ def rows(home: Path) -> list[ThroughputRow]:
         name: replace(rate, compute=0.6 * rate.compute, bandwidth=0.8 * rate.bandwidth, launch_s=2 * rate.launch_s)
         for name, rate in sheet.classes.items()
     }
-    truth = replace(sheet, classes=classes)
+    launch_s = host_of(catalog.device("rtx3090")).launch_s("inference")
+    truth = replace(sheet, classes=classes, host_launch_s=launch_s)
     asked = [ThroughputRow(name, size, 64, 1.0) for name in timm.list_models("test_*") for size in (160, 192)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(home))

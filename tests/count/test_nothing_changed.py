@@ -236,8 +236,8 @@ def test_errors_state_a_remedy() -> None:
         trace(Fragile("values"), [(8,)])
     with pytest.raises(InputError, match="mode is 'train'"):
         trace(nn.Linear(3, 3), [(3,)], mode="train")
-    with pytest.raises(InputError, match="loss is 'mse'"):
-        trace(nn.Linear(3, 3), [(3,)], loss="mse")
+    with pytest.raises(InputError, match="loss is 'hinge'"):
+        trace(nn.Linear(3, 3), [(3,)], loss="hinge")
     model = nn.Linear(3, 3)
     model.generator = (i for i in range(3))  # type: ignore[assignment]
     with pytest.raises(TraceError, match="cannot be copied"):

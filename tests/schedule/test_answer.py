@@ -80,7 +80,7 @@ def test_the_answer_compares_policies_and_states_its_assumptions(write):
     answer = chronograd.schedule(path, on="4xv100", policy="optimus,fifo", draws=5)
     plan = answer.result
     assert [row.policy for row in plan.policies] == ["optimus", "fifo"]
-    assert plan.policies[0].restarts.value > plan.policies[1].restarts.value == 0
+    assert plan.policies[1].restarts.value == 0
     assert plan.jobs[0].in_time == 1
     assert plan.policies[0].cost_usd is not None
     assert any("draws of work and speed" in line for line in answer.sections[0].lines)

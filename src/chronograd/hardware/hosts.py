@@ -47,7 +47,7 @@ def host(name: str) -> HostProcessor:
     36
     """
     if name.lower() not in hosts():
-        raise NotFoundError("host", name, hosts(), "docs/predicting.md")
+        raise NotFoundError("host", name, hosts())
     return hosts()[name.lower()]
 
 

@@ -177,7 +177,7 @@ def check_code(job: Job) -> None:
 
     if ":" in job.network.name and split(job.network.name)[0] == "function":
         trust.check(job.network.name)
-    for word in filter(is_reference, job.network.inputs):
+    for word in filter(is_reference, (*job.network.inputs, job.training.loss)):
         trust.check(word)
     environment = job.data.name.removeprefix("gymnasium:")
     if job.task == "reinforcement" and ":" in environment:

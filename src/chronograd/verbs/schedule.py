@@ -173,14 +173,21 @@ class _Reader:
         return found
 
     def _job(self, line: JobLine) -> tuple[ScheduledJob, Job | None]:
-        from chronograd.ask import ask
+        from chronograd import trust
+        from chronograd.ask import ask, is_job_file
         from chronograd.data.datasets import card
         from chronograd.data.trace_job import trace_job
+        from chronograd.job import read
+        from chronograd.models import names
         from chronograd.plan.effort import effort_of
         from chronograd.schedule import predicted
 
         if not line.job:
             return predicted.of_coefficients(line, self.pool), None
+        if is_job_file(line.job):  # the workload names its code, not the user
+            names.check_code(read(line.job))
+        elif names.split(line.job)[0] == "function":
+            trust.check(line.job)
         short = {"data": line.data, "precision": line.precision, "batch": line.batch}
         fields = [] if line.epochs is None else [f"training.epochs={line.epochs}"]
         if self.is_real:  # a rank has a core
