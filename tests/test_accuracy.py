@@ -106,7 +106,7 @@ def test_changes_show_figures_before_and_now() -> None:
         ["dropped", "a rule", "3", "13.3 %", "+6.7 %", "67 %", "gone"],
     ]
     text = accuracy.page({**now, "before": {"version": "v0", "rows": old}})
-    assert "v0 and this version scored the same rows of 3 sources in one run; 2 of 3 rules changed" in text
+    assert "v0 and this version scored the same rows of 3 sources in one run. 2 of 3 rules changed" in text
     assert "| one | a rule | 2 → 3 | 10.0 % → 13.3 % | −2.0 % → +6.7 % |  → 67 % | worse |\n| dropped |" in text
     text = accuracy.page({**now, "before": {"version": "v0", "rows": now["rows"]}})
     assert "of 3 sources in one run. No rule is new, better, worse or gone." in text

@@ -100,8 +100,12 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 
 def _devices(settings: Settings) -> list[Device]:
-    """Return devices of the catalogue without the user's own; at the smallest size, every n-th of them."""
-    known = [device for device in catalog.devices() if not catalog.user_device_path(device.name).exists()]
+    """Return devices that can be predicted, without the user's own; at the smallest size, every n-th of them."""
+    known = [
+        device
+        for device in catalog.devices()
+        if device.kind != "accelerator" and not catalog.user_device_path(device.name).exists()
+    ]
     return sorted(known, key=lambda device: (device.kind, device.peak("fp32")))[:: settings["one_device_in"]]
 
 
