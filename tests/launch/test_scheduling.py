@@ -52,24 +52,25 @@ def weights_of(path: Path) -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in load_file(newest / MODEL).items()}
 
 
-def two_then_one(moment: Moment) -> Sizes:
-    """Give the first job both cores until it is half done, then one core to each job."""
-    first = moment.jobs[0]
-    if first.job.name == "a" and first.left > first.job.work / 2:
-        return {first.index: Allocation(2)}
-    return {state.index: Allocation(1) for state in moment.jobs[:2]}
-
-
 def test_jobs_share_the_cores_and_are_resized(tmp_path: Path) -> None:
-    own = Policy("two then one", "", two_then_one, "interval")
-    found = run([real("a", epochs=12), real("b"), real("c")], tmp_path / "queue", own)
+    decisions = []
+
+    def two_then_one(moment: Moment) -> Sizes:
+        """Give the first job both cores, and from the second decision on one core to each job."""
+        decisions.append(moment.now_s)
+        return {s.index: Allocation(2 if len(decisions) == 1 else 1) for s in moment.jobs[: min(len(decisions), 2)]}
+
+    # The second decision comes while the first job starts, so it is resized at its first checkpoint.
+    own, conditions = Policy("two then one", "", two_then_one, "interval"), Conditions(interval_s=0.1)
+    jobs = [real("a", epochs=30), real("b"), real("c")]
+    found = run_schedule(jobs, TWO_CORES, own, tmp_path / "queue", conditions)
     for at in [stay.start_s for stay in found.stays]:
         assert sum(s.size.workers for s in found.stays if s.start_s <= at < s.end_s) <= 2
     assert [stay.size.workers for stay in found.stays if stay.index == 0] == [2, 1]
     assert found.restarts.tolist() == [1, 0, 0]
     assert found.waiting_s[1] > 0
     resized = RunDir.open(tmp_path / "queue" / "a")
-    alone = runs.train(digits(12), out=tmp_path / "alone")
+    alone = runs.train(digits(30), out=tmp_path / "alone")
     ends = [log.read_steps(0).last(Epoch) for log in (resized, alone)]
     assert ends[0] is not None
     assert ends[1] is not None

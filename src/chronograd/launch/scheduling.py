@@ -144,13 +144,13 @@ class _Schedule:
     def run(self) -> Timetable:
         regular = self.conditions.interval_s if self.policy.decides != "events" else 0.0
         at_events = self.policy.decides != "interval" or not regular
-        tick, known = 0.0, 0
+        tick, known = 0.0, (0, 0)
         try:
             while not all(one.is_over for one in self.live):
                 active = [one for one in self.live if self._is_here(one)]
-                over = sum(one.is_over for one in self.live)
-                if (regular and self._now() >= tick) or (at_events and len(active) + 1000 * over != known):
-                    known, tick = len(active) + 1000 * over, tick + regular
+                present = len(active), sum(one.is_over for one in self.live)
+                if (regular and self._now() >= tick) or (at_events and present != known):
+                    known, tick = present, self._now() + regular
                     self._decide(active)
                 self._start()
                 time.sleep(POLL_S)
