@@ -34,7 +34,11 @@ def digits(epochs: int = 3) -> Job:
     """Return a job of a second or two."""
     parts = {"network": {"name": "small-cnn"}, "data": {"name": "digits", "samples": 256, "test_samples": 64}}
     return from_dict(
-        {**parts, "training": {"epochs": epochs, "batch": 32}, "cluster": {"device": "cpu", "count": 1, "threads": 1}}
+        {
+            **parts,
+            "training": {"epochs": epochs, "batch": 32, "learning_rate": 0.01},
+            "cluster": {"device": "cpu", "count": 1, "threads": 1},
+        }
     )
 
 
@@ -75,7 +79,7 @@ def test_jobs_share_the_cores_and_are_resized(tmp_path: Path) -> None:
     assert ends[0] is not None
     assert ends[1] is not None
     assert ends[0].step == ends[1].step
-    # A resize changes only the order of sums: far less than seeds do.
+    # A resize changes only the order of sums. At a rate of 0.1 that grows after 12 epochs, as between seeds.
     assert ends[0].test_loss == pytest.approx(ends[1].test_loss, rel=0.05)
 
 
