@@ -348,7 +348,7 @@ _KINDS = (
     ),
     (
         _LEFT_OUT,
-        "Each GPU is left out in turn and predicted from its data sheet and from other GPUs, unless a table states otherwise.",
+        "Each GPU is left out in turn and predicted from its data sheet and from other GPUs, unless a table states otherwise. The time of the H200's host comes from its rows.",
         ("NVIDIA", "GPUs timed here", "CNNs", "NeuSight"),
     ),
     ("More GPUs", "Timings on a few GPUs predict those on more.", ("TensorFlow", "Pollux", "PALEO")),

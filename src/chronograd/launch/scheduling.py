@@ -2,7 +2,7 @@
 
 A job is resized at a checkpoint: it is stopped when the next one is written, and continues from it with another number of ranks. Its
 global batch and the order of its samples stay the same. Everything is in one folder: a run for each job, and `events.jsonl` with
-each start and stop. If the scheduler is killed, the ranks end with it; the next call on that folder continues all runs.
+each start and stop. If the scheduler is killed, its ranks on this machine end with it; the next call on that folder continues all runs.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def run_schedule(
     way: Way = here,
     say: Say = lambda line: None,
 ) -> Timetable:
-    """Run jobs to their end under a policy. Returns what happened, in seconds from the first call on this folder.
+    """Run jobs to their end under a policy. Returns their timetable, in seconds from the first call on this folder.
 
     Args:
         folder: of the runs; a schedule that was interrupted there continues.
@@ -211,6 +211,7 @@ class _Schedule:
     def _work(self, one: _Live, size: Allocation) -> None:
         """Run a job at one size, until it is over or gets another size."""
         assert one.run is not None
+        start_s = self._now()
         try:
             resize(one.run, size.workers)
             self._note(one, "start", size.workers)
@@ -220,12 +221,9 @@ class _Schedule:
             pass
         except Exception as error:  # reported once the others have ended
             one.error, one.is_over = error, True
-        one.attained += size.workers * (self._now() - self._last_start(one))
+        one.attained += size.workers * (self._now() - start_s)
         one.size = NOTHING
         self._note(one, "end" if one.is_over else "stop", size.workers)
-
-    def _last_start(self, one: _Live) -> float:
-        return next((e["time"] - self.start for e in reversed(self.events) if e["job"] == one.job.name), self._now())
 
     def _note(self, one: _Live, event: str, workers: int) -> None:
         line = {"time": time.time(), "job": one.job.name, "event": event, "workers": workers}
@@ -243,7 +241,7 @@ class _Schedule:
                 one.thread.join()
 
     def _timetable(self) -> Timetable:
-        """Return what happened, from the events of all calls on this folder."""
+        """Return the timetable from the events of all calls on this folder. A stay that a kill ended is left out."""
         stays, index = list[Stay](), {one.job.name: one.index for one in self.live}
         open_at: dict[str, dict[str, Any]] = {}
         for event in self.events:

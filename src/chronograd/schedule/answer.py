@@ -38,11 +38,7 @@ class Likely:
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """A policy on the workload. `completion` is the time from arrival to end; `faster` the first policy's mean over this one's.
-
-    Attributes:
-        missed: deadlines. gpu_hours: held by jobs.
-    """
+    """A policy on the workload: means over its jobs. `completion` is the time from arrival to end, `missed` counts deadlines."""
 
     policy: str
     title: str
@@ -190,12 +186,12 @@ def with_real(
 
 def _assumptions(conditions: Conditions, draws: int) -> str:
     regular = (
-        f" Fair shares, Optimus and Pollux decide every {seconds(conditions.interval_s)}."
+        f" Fair shares, Optimus, Pollux and Tiresias decide every {seconds(conditions.interval_s)}."
         if conditions.interval_s
         else ""
     )
     return (
-        f"Assumed: a job keeps its batch when it is resized, which pauses it for {seconds(conditions.resize_s)}; intervals are those of "
+        f"Assumed: a resize pauses a job for {seconds(conditions.resize_s)} and keeps its batch, except under Pollux. Intervals are those of "
         f"{how_many(draws, 'draws')} of work and speed from their predictions.{regular}"
     )
 

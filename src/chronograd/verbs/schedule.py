@@ -66,7 +66,7 @@ class ScheduleJobs(Request):
     gap: Annotated[float, DURATION] = 600.0
     """With --count: mean time between arrivals, such as 10min."""
     interval: Annotated[float | None, DURATION] = None
-    """Time between the decisions of fair, optimus and pollux; by default a tenth of the mean job's time, up to 10 minutes."""
+    """Time between the decisions of fair, optimus, pollux and tiresias; by default a tenth of the mean job's time, up to 10 minutes."""
     resize: Annotated[float, DURATION] = 30.0
     """Pause of a job that gets another size: checkpoint and restart."""
     mtbf: Annotated[float | None, DURATION] = None
@@ -80,7 +80,7 @@ class ScheduleJobs(Request):
     run: Annotated[Path | None, FOLDER] = None
     """Really run the jobs on this machine's cores, under the first policy, in this folder. An interrupted schedule continues."""
     slurm: bool = False
-    """With --run: let SLURM run the jobs."""
+    """With --run: let SLURM run the jobs. Not tried yet."""
     seed: int = 0
 
     def answer(self) -> Answer[SchedulePlan]:
