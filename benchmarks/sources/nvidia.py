@@ -23,7 +23,7 @@ from chronograd.count.cached import cached_trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.fit.tables import shuffled
 from chronograd.hardware import catalog
-from chronograd.job import from_dict
+from chronograd.job import Training, from_dict
 from chronograd.predict.calibration import DATASHEET_SIGMA, Calibration, calibrations
 from chronograd.predict.compute import Work, update_seconds
 from chronograd.predict.prediction import rank_work, with_others
@@ -36,7 +36,7 @@ SOURCE = "NVIDIA DeepLearningExamples"
 TABLE = "nvidia_deeplearningexamples/resnet50.csv"
 NUM_FITTED, SEEDS, SMALL = 4, range(5), 8
 # The optimizer of the training scripts.
-OPTIMIZER = "sgd-momentum"
+TRAINING = Training(recipe="sgd-momentum", weight_decay=1e-4)
 # The usual host of both is known from these rows, so each gets the one that the other's rows show.
 _HOST_OF = {"v100": "t4", "t4": "v100"}
 
@@ -62,7 +62,7 @@ class Timed:
         """Return predicted over measured, and the spread of its logarithm."""
         seconds = self.sample.work.total_seconds(calibration)
         if self.setting[2] == "training":
-            seconds += update_seconds(self.trace, OPTIMIZER, calibration)
+            seconds += update_seconds(self.trace, TRAINING, calibration)
         return seconds / self.sample.seconds, self.sample.work.sigma_log(calibration)
 
 

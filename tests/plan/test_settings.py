@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from chronograd.count.network import trace_network
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.plan.settings import evaluate, largest_batch
+from chronograd.predict.calibration import from_datasheet
 from chronograd.predict.collectives import ALGORITHMS
 from chronograd.predict.memory import footprint_of_job, overhead, reserve_bytes
 from chronograd.predict.prediction import predict, predict_step
@@ -62,6 +65,16 @@ def test_columns_match_single_predictions(trace: Trace, fields: tuple[str, ...])
         assert np.ceil(table["memory_bytes"][i]) == pytest.approx(step.memory.total, abs=5)
         needed = overhead(device, job.mode).median * step.memory.total + reserve_bytes(device)
         assert table["fits"][i] == (needed <= device.memory_bytes)
+
+
+def test_a_cpu_whose_caches_stay_warm(trace: Trace) -> None:
+    """The memory of one rank decides what a small network saves, for every number of ranks."""
+    warm = replace(from_datasheet(catalog.device("cpu")), warm_update=0.5, warm_pass_s=1e-5, cache_bytes=2**25)
+    device = catalog.device("cpu").model_copy(update={"calibration": {"settings": [warm.to_table()]}})
+    table = evaluate(trace, job_of(), [device], (1, 2, 4), (4, 48))
+    for count, batch, step_s in zip(table["count"], table["batch_per_rank"], table["step_time_s"], strict=True):
+        job = job_of(f"cluster.count={count}", f"training.batch={batch * count}")
+        assert step_s == pytest.approx(predict_step(trace, setting_of(job, "ring", device)).seconds, rel=1e-9)
 
 
 def test_fixed_batch_trace_is_refused() -> None:

@@ -211,8 +211,27 @@ def test_joined_work_equals_its_parts() -> None:
 
 def test_update_reads_and_writes_each_array_once() -> None:
     """SGD with momentum reads weight, gradient and momentum, and writes weight and momentum."""
-    seconds = update_seconds(linear_trace(), "sgd-momentum", calibration())
+    training = jobs.from_dict(JOB).training.model_copy(update={"momentum": 0.9})
+    seconds = update_seconds(linear_trace(), training, calibration())
     assert seconds == pytest.approx(5 * 4 * 1000 * 500 / 1e11)
+
+
+@pytest.mark.parametrize(
+    ("fields", "operators"),
+    [
+        ({"momentum": 0.0, "weight_decay": 0.1}, 2),
+        ({"momentum": 0.9, "weight_decay": 0.1}, 4),
+        ({"momentum": 0.9, "weight_decay": 0.0}, 3),
+        ({"momentum": 0.9, "weight_decay": 0.1, "nesterov": True}, 5),
+    ],
+)
+def test_update_issues_its_elementary_operators(fields: dict[str, float], operators: int) -> None:
+    """Weight decay, two for the momentum, one for Nesterov's, one for the step: each once for the one parameter."""
+    training = jobs.from_dict(JOB).training.model_copy(update=fields)
+    issued, free = (
+        update_seconds(linear_trace(), training, replace(calibration(), update_launch_s=s)) for s in (1.0, 0.0)
+    )
+    assert issued - free == pytest.approx(operators)
 
 
 def test_peak_memory() -> None:
@@ -277,7 +296,7 @@ def test_accumulated_parts_run_sequentially() -> None:
     parts = predict_step(linear_trace(), setting).parts
     assert parts["forward_s"] == pytest.approx(4 * forward_s)
     assert parts["backward_s"] == pytest.approx(4 * backward_s)
-    assert parts["update_s"] == pytest.approx(update_seconds(linear_trace(), "sgd", calibration()))
+    assert parts["update_s"] == pytest.approx(update_seconds(linear_trace(), job.training, calibration()))
 
 
 def test_zero_divides_the_update() -> None:

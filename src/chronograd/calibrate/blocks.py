@@ -196,6 +196,11 @@ def _repeat(make: Callable[[], nn.Module], times: int) -> Callable[[], nn.Module
     return lambda: nn.Sequential(*(make() for _ in range(times)))
 
 
+def many_layers() -> nn.Module:
+    """Return a network with 120 small parameters, 40 layers as in a ResNet for small images."""
+    return _repeat(_conv(32, 32, 3), 40)()
+
+
 def _conv(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*_conv_norm(cin, cout, kernel, stride, groups))
 
@@ -245,7 +250,10 @@ def small_images() -> list[TimedBlock]:
     input from memory and shows neither effect.
     """
     timed = []
-    for c, size, batch in ((24, 28, 1), (24, 28, 8), (24, 28, 48), (48, 14, 1), (48, 14, 32), (96, 7, 1), (96, 7, 32)):
+    for c, size, batch in (
+        (24, 28, 1), (24, 28, 8), (24, 28, 48), (48, 14, 1), (48, 14, 32), (96, 7, 1), (96, 7, 32), (16, 8, 8), (16, 8, 32), (32, 4, 32),
+        (64, 2, 16),
+    ):  # fmt: skip
         make = _repeat(partial(_residual, c), 3)
         timed.append(TimedBlock(f"small-basic-{c}-{size}-{batch}", make, (c, size, size), batch))
     for c, size, batch, kernel, has_gate, activation in (

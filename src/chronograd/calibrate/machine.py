@@ -243,7 +243,7 @@ def save_local(device: Device) -> Device:
 def machine_key() -> str:
     """Return a key that changes when a calibration becomes invalid: processor, cores, GPU, torch, and the file's format."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 13"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 14"
 
 
 # -- measurements of workers -------------------------------------------------------------------------

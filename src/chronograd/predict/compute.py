@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from chronograd.job import Training
 from chronograd.predict.basis import Basis, basis
 from chronograd.predict.calibration import (
     CLASSES,
@@ -382,7 +383,13 @@ def class_sigma_log(index: np.ndarray, times: np.ndarray, issues: np.ndarray, ca
 
 # Per parameter element, fp32: arrays that one fused pass of the optimizer reads and writes, and the number of elementary
 # operators without fusion: weight decay, moments, step.
-UPDATE_PASSES = {"sgd": (3, 2), "sgd-momentum": (5, 4), "adamw": (7, 9), "adadelta": (7, 9), "rmsprop": (7, 7)}
+UPDATE_PASSES = {
+    "sgd": (3, 2),
+    "sgd-momentum": (5, 4),
+    "adamw": (7, 9),
+    "adadelta": (7, 9),
+    "rmsprop": (7, 7),
+}
 
 
 def update_launches(num_parameters: int, calibration: Calibration) -> int:
@@ -391,14 +398,16 @@ def update_launches(num_parameters: int, calibration: Calibration) -> int:
     return -(-num_parameters // 110) if calibration.host_launch_s > 0 else num_parameters
 
 
-def update_seconds(trace: Trace, optimizer: str, calibration: Calibration) -> float:
+def update_seconds(trace: Trace, training: Training, calibration: Calibration) -> float:
     """Return the time of one optimizer step, derived from the parameter list.
 
     On a GPU the tensors of a step are batched into a few launches per elementary operator. On a CPU each parameter has its own
     launch.
     """
     num_trained, size = derived(trace, "trained", lambda: _trained(trace))
-    passes, operators = UPDATE_PASSES[optimizer]
+    passes, operators = UPDATE_PASSES[training.optimizer_kind]
+    if training.optimizer == "sgd":
+        operators += bool(training.nesterov) - (training.weight_decay == 0)
     launches = operators * update_launches(num_trained, calibration)
     bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns["bandwidth"][CLASSES.index("update.backward")]
     return float(launches * calibration.update_launch_s + passes * size / bandwidth)

@@ -220,7 +220,8 @@ def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, d
     """
     calibration, device, training = setting.calibration, setting.device, setting.job.training
     if calibration.warm_update:
-        calibration = warmed(calibration, footprint_of(trace, setting).at(batch).total)
+        # That of one rank: a setting may have several numbers of ranks, and only ZeRO divides the memory among them.
+        calibration = warmed(calibration, footprint_of_job(trace, setting.job, 1).at(batch).total)
     times = operator_seconds(trace, -(-batch // training.accumulation), calibration)
     phases = phase_seconds(trace, times, calibration)
     is_training = trace.mode == "training"
@@ -238,7 +239,7 @@ def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, d
         "forward_s": phases["forward"] * training.accumulation,
         "backward_s": phases["backward"] * training.accumulation,
         "communication_exposed_s": 0.0,
-        "update_s": update_seconds(trace, training.optimizer_kind, calibration) + average_s if is_training else 0.0,
+        "update_s": update_seconds(trace, training, calibration) + average_s if is_training else 0.0,
     }
 
 
