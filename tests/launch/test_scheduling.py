@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,17 +12,21 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
+from tools.slurm_cluster import cluster
 
+from chronograd.cli.main import main
 from chronograd.errors import InputError, RunError
 from chronograd.job import Job, from_dict
 from chronograd.launch import jobs as runs
-from chronograd.launch.scheduling import EVENTS, RealJob, here, run_schedule
+from chronograd.launch.scheduling import Machines, RealJob, by_slurm, here, run_schedule, time_start
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import Epoch
 from chronograd.schedule.events import Conditions, Timetable
 from chronograd.schedule.jobs import Allocation, Moment, Pool, ScheduledJob, Sizes
+from chronograd.schedule.log import EVENTS, ScheduleLog
 from chronograd.schedule.policies import Policy, policy
 from chronograd.train.checkpoint_folder import MODEL, list_checkpoints
+from chronograd.watch.queue import queue_answer
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +46,7 @@ def digits(epochs: int = 3) -> Job:
 
 
 def real(name: str, arrival_s: float = 0.0, epochs: int = 3, job: Job | None = None) -> RealJob:
-    scheduled = ScheduledJob(name, arrival_s, 256.0 * epochs, [[0.0], [400.0], [600.0]], Allocation(1))
+    scheduled = ScheduledJob(name, arrival_s, 256.0 * epochs, [[0.0], [400.0], [600.0], [700.0]], Allocation(1))
     return RealJob(scheduled, job or digits(epochs))
 
 
@@ -104,30 +107,77 @@ def test_a_killed_schedule_continues(tmp_path: Path) -> None:
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = len((folder / EVENTS).read_text().splitlines())
+    began = {event.job: event.time for event in ScheduleLog.read(folder).events}
+    assert queue_answer(folder).result[0].state == "runs"
     found = run([real("a", epochs=40), real("b", epochs=40)], folder)
-    assert (found.completion_s > 0).all()
-    assert len((folder / EVENTS).read_text().splitlines()) > before
+    rows = queue_answer(folder).result
+    assert [(row.state, row.done, row.restarts) for row in rows] == [("done", 1.0, 1), ("done", 1.0, 1)]
     for name in "ab":
+        # The stay that the kill ended lasts until the last step that its ranks wrote.
+        killed, last = (stay for stay in found.stays if found.jobs[stay.index].name == name)
+        assert 0 < killed.end_s - killed.start_s < last.start_s - killed.start_s
+        assert killed.start_s == pytest.approx(began[name] - ScheduleLog.read(folder).start)
         log = RunDir.open(folder / name).read_steps(0)
         assert log.attempts > 1
         assert log.steps[-1].step == 40 * 256 // 32
 
 
 def test_a_failing_job_leaves_the_others_alone(tmp_path: Path) -> None:
-    def way(own: RunDir, must_stop: Callable[[], bool]) -> None:
+    def run_or_fail(own: RunDir, must_stop: Callable[[], bool]) -> None:
         if own.path.name == "bad":
             raise RunError("its rank was killed")
-        here(own, must_stop)
+        here().run(own, must_stop)
 
+    machines = Machines(here().open, run_or_fail)
     with pytest.raises(RunError, match="bad: its rank was killed"):
-        run_schedule([real("bad"), real("good")], TWO_CORES, policy("fifo"), tmp_path, Conditions(), way)
+        run_schedule([real("bad"), real("good")], TWO_CORES, policy("fifo"), tmp_path, Conditions(), machines)
     assert RunDir.open(tmp_path / "good").is_finished
 
 
 def test_a_folder_of_another_schedule_is_refused(tmp_path: Path) -> None:
-    (tmp_path / EVENTS).write_text(json.dumps({"time": 0.0, "job": "other", "event": "start", "workers": 1}) + "\n")
-    with pytest.raises(InputError, match="other jobs"):
-        run([real("a")], tmp_path)
+    run([real("a", epochs=1)], tmp_path)
+    with pytest.raises(InputError, match="another schedule"):
+        run([real("b")], tmp_path)
     with pytest.raises(InputError, match="same name"):
         run([real("a"), real("a")], tmp_path / "new")
+
+
+def test_a_start_takes_seconds(tmp_path: Path) -> None:
+    assert 0 < time_start(here(), tmp_path / "new") < 120
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_a_queue_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run([real("a", epochs=1)], tmp_path)
+    assert main(["records", str(tmp_path), "--follow"]) == 0
+    told = " ".join("".join(capsys.readouterr()).split())
+    assert told.count("1 job under optimus: 1 done; 0 of 2 cores in use.") == 2  # while following, and as the answer
+    with (tmp_path / EVENTS).open("a") as file:
+        file.write('{"time": 1.0, "job"')  # a scheduler that is writing
+    assert main(["records", str(tmp_path)]) == 0
+    (tmp_path / EVENTS).write_text("[]\n")
+    assert main(["records", str(tmp_path)]) == 2
+    assert "events.jsonl is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.slurm
+def test_jobs_are_resized_in_slurm(tmp_path: Path) -> None:
+    decisions = []
+
+    def three_then_one(moment: Moment) -> Sizes:
+        decisions.append(moment.now_s)
+        return {s.index: Allocation(3 if len(decisions) == 1 else 1) for s in moment.jobs[: min(len(decisions), 2)]}
+
+    own, conditions = Policy("three then one", "", three_then_one, "interval"), Conditions(interval_s=0.1)
+    with cluster(3) as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        found = run_schedule(
+            [real("a", epochs=30), real("b")], Pool(3, title="node"), own, tmp_path, conditions, by_slurm()
+        )
+    assert [stay.size.workers for stay in found.stays if stay.index == 0] == [3, 1]
+    runs.train(digits(), out=tmp_path / "alone")
+    assert weights_of(tmp_path / "b") == weights_of(tmp_path / "alone")
+    log = RunDir.open(tmp_path / "a").read_steps(0)
+    assert log.attempts == 2
+    assert log.steps[-1].step == 30 * 256 // 32

@@ -84,11 +84,27 @@ def test_the_answer_compares_policies_and_states_its_assumptions(write):
     assert plan.jobs[0].in_time == 1
     assert plan.policies[0].cost_usd is not None
     assert any("draws of work and speed" in line for line in answer.sections[0].lines)
-    assert answer.sections[1].figure.panels[0].lanes == ["resnet20", "resnet20"]
+    lanes, used = answer.sections[1].figure.panels
+    assert lanes.lanes == ["resnet20", "resnet20"]
+    assert 2 <= max(used.series[0].y) <= 4
+    assert used.series[0].y[-1] == 0
     # Under FIFO a job runs at its requested size: the time is that of `predict`.
     alone = chronograd.predict("resnet20", "training.epochs=200", data="cifar10", batch=128, on="2xv100").result
     fifo = chronograd.schedule(path, on="4xv100", policy="fifo", draws=2).result
     assert fifo.jobs[0].end_s.value == pytest.approx(alone["training_time_s"].value, rel=0.35)
+
+
+def test_a_schedule_is_saved_for_a_trace_viewer(write, tmp_path):
+    path = write("name,job,data,gpus,epochs\nsmall,resnet20,cifar10,1,1\n")
+    chronograd.schedule(path, on="2xv100", policy="fifo", draws=2, timeline=tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["small"]
+
+
+@pytest.mark.parametrize("words", [{"slurm": True}, {"partition": "gpu"}])
+def test_options_of_slurm_need_a_run(write, words):
+    with pytest.raises(InputError, match="add --"):
+        chronograd.schedule(write("job,data,epochs\nresnet20,cifar10,1\n"), on="2xv100", **words)
 
 
 def test_a_job_whose_batch_does_not_fit_accumulates(write):

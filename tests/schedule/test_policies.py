@@ -10,6 +10,7 @@ from chronograd.predict.speed import SpeedModel
 from chronograd.schedule.events import Conditions, simulate
 from chronograd.schedule.jobs import Allocation, Pool, ScheduledJob, best_goodput
 from chronograd.schedule.policies import names, policy
+from chronograd.schedule.timelines import timeline_of_schedule
 
 AT_EVENTS = Conditions(resize_s=0, interval_s=0)
 LINEAR = [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -106,6 +107,29 @@ def test_a_resize_pauses_a_job_and_keeps_its_work():
     assert schedule.ended_s.tolist() == pytest.approx([8, 5])
     assert schedule.restarts.tolist() == [2, 0]
     assert schedule.waiting_s.tolist() == pytest.approx([0, 0])
+
+
+def test_a_start_comes_before_the_first_step():
+    # A starts until 2 and ends at 12; B waits for it, starts until 14 and ends at 19.
+    jobs = [job("A", 0, 10, LINEAR[:2]), job("B", 0, 5, LINEAR[:2])]
+    schedule = simulate(jobs, Pool(1), policy("fifo"), Conditions(start_s=2))
+    assert schedule.ended_s.tolist() == pytest.approx([12, 19])
+    assert [(stay.index, stay.start_s, stay.is_paused) for stay in schedule.stays] == [
+        (0, 0, True), (0, 2, False), (1, 12, True), (1, 14, False)
+    ]  # fmt: skip
+
+
+def test_a_trace_viewer_shows_each_job_and_the_gpus_in_use():
+    jobs = [job("A", 0, 10, LINEAR[:2]), job("B", 3, 5, LINEAR[:2])]
+    events = timeline_of_schedule(simulate(jobs, Pool(1), policy("fifo"), Conditions(start_s=2)), "V100")["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["A", "B"]
+    spans = [(e["pid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans == [
+        (0, "restarts", 0, 2e6), (0, "1 worker", 2e6, 10e6),
+        (1, "waits", 3e6, 9e6), (1, "restarts", 12e6, 2e6), (1, "1 worker", 14e6, 5e6),
+    ]  # fmt: skip
+    used = {e["ts"]: e["args"]["count"] for e in events if e["name"] == "V100 in use"}
+    assert used == {0: 1, 2e6: 1, 12e6: 1, 14e6: 1, 19e6: 0}
 
 
 def test_regular_policies_decide_at_intervals():

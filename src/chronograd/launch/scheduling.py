@@ -1,72 +1,113 @@
 """Real jobs under a scheduling policy, on the cores of this machine or in a SLURM partition.
 
 A job is resized at a checkpoint: it is stopped when the next one is written, and continues from it with another number of ranks. Its
-global batch and the order of its samples stay the same. Everything is in one folder: a run for each job, and `events.jsonl` with
-each start and stop. If the scheduler is killed, its ranks on this machine end with it; the next call on that folder continues all runs.
+global batch and the order of its samples stay the same. Everything is in one folder, see `chronograd.schedule.log`. If the scheduler
+is killed, its ranks on this machine end with it, and jobs in SLURM continue; the next call on that folder continues all of them.
 """
 
 from __future__ import annotations
 
-import json
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
-
-from chronograd import files
 from chronograd.errors import InputError, RunError
-from chronograd.job import Job, changed, with_ranks
+from chronograd.job import Job, changed, from_dict, with_ranks
 from chronograd.launch import jobs as runs
 from chronograd.launch import slurm
-from chronograd.launch.slurm import commands as slurm_commands
-from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Epoch
-from chronograd.schedule.events import Conditions, Stay, Timetable
+from chronograd.launch.slurm.script import Options
+from chronograd.rundir import RunDir, StepFollower
+from chronograd.rundir.steps import Epoch, StepLine
+from chronograd.schedule.events import Conditions, Timetable
 from chronograd.schedule.jobs import NOTHING, Allocation, JobState, Moment, Pool, ScheduledJob
+from chronograd.schedule.log import JobQueue, Kind, QueuedJob, ScheduleLog
 from chronograd.schedule.policies import Policy
 from chronograd.train.checkpoint_folder import list_checkpoints
 
-EVENTS = "events.jsonl"
 POLL_S = 0.5
-SLURM_POLL_S = 2.0
 
 Say = Callable[[str], None]
+MustStop = Callable[[], bool]
 
 
 class ResizedError(Exception):
     """Ends the ranks of a run that gets another size."""
 
 
-Way = Callable[[RunDir, Callable[[], bool]], None]
-"""Runs a job until it is finished, or until the function says that it must stop; then raises ResizedError."""
+class Machines(NamedTuple):
+    """The machines that run jobs.
+
+    Attributes:
+        open: returns the run directory of a job at a path, made if there is none.
+        run: runs a job until it is finished, or until the function says that it must stop; then raises ResizedError.
+    """
+
+    open: Callable[[Job, Path], RunDir]
+    run: Callable[[RunDir, MustStop], None]
 
 
-def here(run: RunDir, must_stop: Callable[[], bool]) -> None:
-    """Run a job's ranks on this machine."""
+def here() -> Machines:
+    """Return this machine."""
 
+    def opened(job: Job, path: Path) -> RunDir:
+        return RunDir.open(path) if path.exists() else runs.create(job, path)
+
+    def run(own: RunDir, must_stop: MustStop) -> None:
+        runs.resume(own, on_poll=_stopping(must_stop))
+
+    return Machines(opened, run)
+
+
+def by_slurm(options: Options = Options()) -> Machines:  # noqa: B008
+    """Return the nodes of SLURM, where a job is cancelled to be resized."""
+
+    def opened(job: Job, path: Path) -> RunDir:
+        if not path.exists():
+            return slurm.create(job, options, path)
+        own = RunDir.open(path)
+        if not own.is_finished and slurm.is_submitted(own):  # by a scheduler that was killed
+            slurm.withdraw(own)
+        return own
+
+    def run(own: RunDir, must_stop: MustStop) -> None:
+        slurm.submit(own, options)
+        try:
+            slurm.wait(own, on_poll=_stopping(must_stop))
+        except ResizedError:
+            slurm.withdraw(own)
+            raise
+
+    return Machines(opened, run)
+
+
+def _stopping(must_stop: MustStop) -> Callable[[RunDir], None]:
     def look(_: RunDir) -> None:
         if must_stop():
             raise ResizedError
 
-    runs.resume(run, on_poll=look)
+    return look
 
 
-def by_slurm(run: RunDir, must_stop: Callable[[], bool]) -> None:
-    """Run a job in SLURM; it is cancelled to be resized."""
-    job_id = slurm.submit(run)
-    while not (now := slurm.state(run)).is_over:
-        if must_stop():
-            slurm_commands.scancel(job_id)
-            while not slurm.state(run).is_over:
-                time.sleep(SLURM_POLL_S)
-            raise ResizedError
-        time.sleep(SLURM_POLL_S)
-    if now.state != "COMPLETED":
-        slurm.collect(run)  # raises with the reason
+def time_start(machines: Machines, folder: Path) -> float:
+    """Return the seconds that a job needs besides its steps: its ranks start, and its record is written.
+
+    Trains a tiny job in a folder that is removed again, in one that all nodes see.
+    """
+    tiny = {
+        "network": {"name": "small-cnn"}, "data": {"name": "digits", "samples": 64, "test_samples": 16},
+        "training": {"epochs": 1, "batch": 64}, "cluster": {"device": "cpu", "count": 1, "threads": 1},
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="start-", dir=folder) as own:
+        run = machines.open(from_dict(tiny), Path(own) / "run")
+        start = time.monotonic()
+        machines.run(run, lambda: False)
+        whole_s = time.monotonic() - start
+        return whole_s - run.record().value("training_time_s")
 
 
 @dataclass(frozen=True)
@@ -83,6 +124,7 @@ class _Live(JobState):
 
     real: RealJob | None = None
     run: RunDir | None = None
+    follower: StepFollower | None = None
     wanted: Allocation = NOTHING
     checkpoint: str = ""  # the newest one when the size was decided
     thread: threading.Thread | None = None
@@ -105,17 +147,17 @@ def run_schedule(
     policy: Policy,
     folder: Path,
     conditions: Conditions,
-    way: Way = here,
+    machines: Machines | None = None,
     say: Say = lambda line: None,
 ) -> Timetable:
     """Run jobs to their end under a policy. Returns their timetable, in seconds from the first call on this folder.
 
     Args:
         folder: of the runs; a schedule that was interrupted there continues.
-        way: `here` or `by_slurm`.
-    Raises: RunError if a job failed, after the others have ended; InputError for a folder with other jobs.
+        machines: `here()` by default.
+    Raises: RunError if a job failed, after the others have ended; InputError for a folder with another schedule.
     """
-    return _Schedule(jobs, pool, policy, folder, conditions, way, say).run()
+    return _Schedule(jobs, pool, policy, folder, conditions, machines or here(), say).run()
 
 
 class _Schedule:
@@ -126,20 +168,24 @@ class _Schedule:
         policy: Policy,
         folder: Path,
         conditions: Conditions,
-        way: Way,
+        machines: Machines,
         say: Say,
     ) -> None:
         self.jobs, self.pool, self.policy, self.folder = jobs, pool, policy, folder
-        self.conditions, self.way, self.say = conditions, way, say
-        folder.mkdir(parents=True, exist_ok=True)
-        names = [one.scheduled.name for one in jobs]
-        if len(set(names)) < len(names):
+        self.conditions, self.machines, self.say = conditions, machines, say
+        scheduled = [one.scheduled for one in jobs]
+        if len({one.name for one in scheduled}) < len(jobs):
             raise InputError("two jobs have the same name", "give each line of the workload its own name")
-        self.events = list(_read_events(folder / EVENTS))
-        if any(event["job"] not in names for event in self.events):
-            raise InputError(f"{folder} has a schedule of other jobs", "choose another folder")
-        self.start = self.events[0]["time"] if self.events else time.time()
+        queued = (
+            QueuedJob(s.name, s.arrival_s, s.work, one.job.training.batch)
+            for s, one in zip(scheduled, jobs, strict=True)
+        )
+        self.log = ScheduleLog.open(folder, JobQueue(policy.name, pool.gpus, tuple(queued)))
         self.live = [_Live(i, one.scheduled, one.scheduled.work, real=one) for i, one in enumerate(jobs)]
+        self.is_stopped = threading.Event()
+        for name, event in self.log.running().items():  # when an earlier scheduler was killed
+            path = RunDir(folder / name).steps_path(0)
+            self.log.note(name, "stop", event.workers, max(event.time, path.stat().st_mtime if path.exists() else 0.0))
 
     def run(self) -> Timetable:
         regular = self.conditions.interval_s if self.policy.decides != "events" else 0.0
@@ -159,19 +205,18 @@ class _Schedule:
         failed = [one for one in self.live if one.error is not None]
         if failed:
             raise RunError(f"{failed[0].job.name}: {failed[0].error}", f"the runs are in {self.folder}")
-        return self._timetable()
+        return self.log.timetable([one.scheduled for one in self.jobs], self.pool)
 
     def _now(self) -> float:
-        return time.time() - self.start
+        return time.time() - self.log.start
 
     def _is_here(self, one: _Live) -> bool:
         """Return whether a job has arrived and is not over."""
         if one.run is None and one.job.arrival_s <= self._now():
             assert one.real is not None
-            path = self.folder / one.job.name
-            one.run = RunDir.open(path) if path.exists() else runs.create(one.real.job, path)
-            if one.run.is_finished:
-                one.is_over = True
+            one.run = self.machines.open(one.real.job, self.folder / one.job.name)
+            one.follower = StepFollower(one.run.steps_path(0), is_from_start=True)
+            one.is_over = one.run.is_finished
         return one.run is not None and not one.is_over
 
     def _decide(self, active: Sequence[_Live]) -> None:
@@ -183,16 +228,15 @@ class _Schedule:
             one.checkpoint = _newest(one)
 
     def _look(self, one: _Live) -> None:
-        """Read the progress and the speed of a job from its run."""
-        assert one.run is not None
+        """Read the progress and the speed of a job from the new lines of its run."""
         assert one.real is not None
-        log, batch = one.run.read_steps(0), one.real.job.training.batch
-        done = log.steps[-1].step * batch if log.steps else 0
-        one.left = max(one.job.work - done, 0.01 * one.job.work)
-        last = log.last(Epoch)
-        if last is not None and last.epoch_time_s and one.size != NOTHING:
-            per_epoch = last.step / last.epoch * batch
-            one.pace = per_epoch / last.epoch_time_s / one.job.speed(one.size)
+        assert one.follower is not None
+        batch = one.real.job.training.batch
+        for line in one.follower.new_lines():
+            if isinstance(line, StepLine):
+                one.left = max(one.job.work - line.step * batch, 0.01 * one.job.work)
+            elif isinstance(line, Epoch) and line.epoch_time_s and one.size != NOTHING:
+                one.pace = line.step / line.epoch * batch / line.epoch_time_s / one.job.speed(one.size)
 
     def _start(self) -> None:
         """Start jobs whose cores are free, in the order of their arrival."""
@@ -215,67 +259,32 @@ class _Schedule:
         try:
             resize(one.run, size.workers)
             self._note(one, "start", size.workers)
-            self.way(one.run, lambda: one.wanted != size and _newest(one) != one.checkpoint)
+            self.machines.run(
+                one.run,
+                lambda: self.is_stopped.is_set() or (one.wanted != size and _newest(one) != one.checkpoint),
+            )
             one.is_over = True
         except ResizedError:
-            pass
+            one.is_over = one.run.is_finished  # it ended while it was stopped
         except Exception as error:  # reported once the others have ended
             one.error, one.is_over = error, True
         one.attained += size.workers * (self._now() - start_s)
         one.size = NOTHING
         self._note(one, "end" if one.is_over else "stop", size.workers)
 
-    def _note(self, one: _Live, event: str, workers: int) -> None:
-        line = {"time": time.time(), "job": one.job.name, "event": event, "workers": workers}
-        self.events.append(line)
-        with files.filling(self.folder), (self.folder / EVENTS).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    def _note(self, one: _Live, event: Kind, workers: int) -> None:
+        self.log.note(one.job.name, event, workers)
         self.say(f"{self._now():8.1f} s  {one.job.name} {event}s with {workers}")
 
     def _stop_all(self) -> None:
         """End what still runs, because the schedule was interrupted."""
-        for one in self.live:
-            one.wanted, one.checkpoint = Allocation(-1), "-"
+        self.is_stopped.set()
         for one in self.live:
             if one.thread is not None:
                 one.thread.join()
-
-    def _timetable(self) -> Timetable:
-        """Return the timetable from the events of all calls on this folder. A stay that a kill ended is left out."""
-        stays, index = list[Stay](), {one.job.name: one.index for one in self.live}
-        open_at: dict[str, dict[str, Any]] = {}
-        for event in self.events:
-            begun = open_at.pop(event["job"], None)
-            if event["event"] == "start":
-                open_at[event["job"]] = event
-            elif begun is not None:
-                start_s, end_s = begun["time"] - self.start, event["time"] - self.start
-                stays.append(Stay(index[event["job"]], start_s, end_s, Allocation(event["workers"])))
-        count = len(self.live)
-        ended, held, ran, restarts = np.zeros(count), np.zeros(count), np.zeros(count), np.full(count, -1)
-        for stay in stays:
-            ended[stay.index] = max(ended[stay.index], stay.end_s)
-            held[stay.index] += stay.size.workers * (stay.end_s - stay.start_s)
-            ran[stay.index] += stay.end_s - stay.start_s
-            restarts[stay.index] += 1
-        span = ended.max() - min(one.job.arrival_s for one in self.live)
-        scheduled = [one.scheduled for one in self.jobs]
-        return Timetable(
-            scheduled, ended, held, ran, restarts, np.zeros(count, int), self.pool.gpus * float(span), stays
-        )
 
 
 def _newest(one: _Live) -> str:
     """Return the name of a run's newest checkpoint; "" without one."""
     found = list_checkpoints(one.run.checkpoints) if one.run is not None else []
     return found[-1].name if found else ""
-
-
-def _read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the whole lines of the events of earlier calls."""
-    if path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                return

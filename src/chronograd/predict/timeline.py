@@ -6,7 +6,7 @@ Source: "Trace Event Format", the Chromium project.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,13 +34,13 @@ def timeline_of_step(trace: Trace, setting: Setting) -> dict[str, Any]:
     step = predict_step(trace, setting)
     times, _ = rank_work(trace, setting.batch_per_rank, setting)
     title = f"{trace.network}, rank 0 of {setting.count} on {setting.device.title} (predicted)"
-    return _file([*_named(0, title), *_predicted(trace, setting, step, times)])
+    return trace_file([*named(0, title), *_predicted(trace, setting, step, times)])
 
 
 def _predicted(trace: Trace, setting: Setting, step: Step, times: np.ndarray) -> Iterator[Event]:
     now = 0.0
     for part in ("input_s", "transfer_s"):
-        yield from _slice(COMPUTE, STEP_PARTS[part], now, step.parts[part])
+        yield from event(COMPUTE, STEP_PARTS[part], now, step.parts[part])
         now += step.parts[part]
     live = trace.live_bytes(setting.batch_per_rank) + step.memory.optimizer_state
     codes = trace.columns["phase"]
@@ -53,18 +53,18 @@ def _predicted(trace: Trace, setting: Setting, step: Step, times: np.ndarray) ->
             op = trace.operators[i]
             if op.kind != "view":
                 details = {"kind": op.kind, "module": op.module, "MACs": op.macs.at(setting.batch_per_rank)}
-                yield from _slice(COMPUTE, op.name, start, seconds, phase, details)
-                yield {"ph": "C", "name": "memory", "pid": 0, "ts": _us(start), "args": {"bytes": float(live[i])}}
+                yield from event(COMPUTE, op.name, start, seconds, phase, details)
+                yield counter("memory", start, {"bytes": float(live[i])})
         if phase == "backward":
             for bucket in step.communication.buckets:
                 details = {"bytes": bucket.size_bytes, "algorithm": setting.algorithm}
                 name = f"all-reduce {si(bucket.size_bytes, 'B')}"
-                yield from _slice(COMMUNICATION, name, now + bucket.start_s, bucket.seconds, "communication", details)
+                yield from event(COMMUNICATION, name, now + bucket.start_s, bucket.seconds, "communication", details)
         now += length
     exposed = step.parts["communication_exposed_s"]
     wait = step.straggler_wait_s
-    yield from _slice(COMMUNICATION, "wait for the slowest rank", now + exposed - wait, wait)
-    yield from _slice(COMPUTE, STEP_PARTS["update_s"], now + exposed, step.parts["update_s"])
+    yield from event(COMMUNICATION, "wait for the slowest rank", now + exposed - wait, wait)
+    yield from event(COMPUTE, STEP_PARTS["update_s"], now + exposed, step.parts["update_s"])
 
 
 def timeline_of_run(run: RunDir) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def timeline_of_run(run: RunDir) -> dict[str, Any]:
     """
     events: list[Event] = []
     for rank in run.ranks():
-        events += _named(rank, f"rank {rank} (measured)", TRACKS[:1])
+        events += named(rank, f"rank {rank} (measured)", TRACKS[:1])
         now = 0.0
         log = run.read_steps(rank)
         is_timed = any(line.mode is not None for line in log.steps)  # measured, each attempt from its start
@@ -84,13 +84,13 @@ def timeline_of_run(run: RunDir) -> dict[str, Any]:
             found = {name: value for name in STEP_PARTS if (value := getattr(line, name)) is not None}
             length = max(sum(found.values()), line.step_time_s or 0.0)
             title = f"step {line.step}" + (" without exchange" if line.mode == "no_exchange" else "")
-            events += _slice(COMPUTE, title, now, length, "step", {"attempt": line.attempt}, rank)
+            events += event(COMPUTE, title, now, length, "step", {"attempt": line.attempt}, rank)
             start = now
             for name, seconds in found.items():
-                events += _slice(COMPUTE, STEP_PARTS[name], start, seconds, "part", process=rank)
+                events += event(COMPUTE, STEP_PARTS[name], start, seconds, "part", process=rank)
                 start += seconds
             now += length
-    return _file([*events, *(_of_agents(run, len(run.ranks())) if run.is_finished else ())])
+    return trace_file([*events, *(_of_agents(run, len(run.ranks())) if run.is_finished else ())])
 
 
 def _of_agents(run: RunDir, first: int) -> Iterator[Event]:
@@ -98,13 +98,13 @@ def _of_agents(run: RunDir, first: int) -> Iterator[Event]:
     rows = run.record().tables.timeline
     parts = {part: first + i for i, part in enumerate(sorted({(row.role, row.number) for row in rows}))}
     for (role, number), process in parts.items():
-        yield from _named(process, f"{role} {number} (measured)", TRACKS[:1])
+        yield from named(process, f"{role} {number} (measured)", TRACKS[:1])
     for row in rows:
         process = parts[row.role, row.number]
-        yield from _slice(COMPUTE, "at work", row.start, row.end - row.start, process=process)
+        yield from event(COMPUTE, "at work", row.start, row.end - row.start, process=process)
 
 
-def _slice(
+def event(
     track: int,
     name: str,
     start_s: float,
@@ -119,7 +119,8 @@ def _slice(
         yield {"ph": "X", "name": name, "cat": kind, "pid": process, "tid": track, **span, "args": args or {}}
 
 
-def _named(process: int, title: str, tracks: tuple[str, ...] = TRACKS) -> Iterator[Event]:
+def named(process: int, title: str, tracks: tuple[str, ...] = TRACKS) -> Iterator[Event]:
+    """Yield the names of a process and its tracks."""
     yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": title}}
     for track, name in enumerate(tracks):
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": {"name": name}}
@@ -129,5 +130,11 @@ def _us(seconds: float) -> float:
     return round(float(seconds) * 1e6, 4)
 
 
-def _file(events: list[Event]) -> dict[str, Any]:
+def counter(name: str, at_s: float, values: Mapping[str, float]) -> Event:
+    """Return the value of a counter from a time on."""
+    return {"ph": "C", "name": name, "pid": 0, "ts": _us(at_s), "args": dict(values)}
+
+
+def trace_file(events: list[Event]) -> dict[str, Any]:
+    """Return the content of a file with these events."""
     return {"traceEvents": events, "displayTimeUnit": "ms"}

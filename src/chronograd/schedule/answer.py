@@ -8,17 +8,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from chronograd.answer import IF_KNOWN, Answer, Column, Section, Table
-from chronograd.figure import Figure, Lanes, Role, Span
+from chronograd.figure import Figure
 from chronograd.record import INTERVAL
-from chronograd.schedule.events import Conditions, Timetable, simulate
+from chronograd.schedule.events import Conditions, Stay, Timetable, simulate
 from chronograd.schedule.jobs import Pool, ScheduledJob
 from chronograd.schedule.policies import Policy
+from chronograd.schedule.timelines import in_use, timeline
 from chronograd.units import dollars, percent, seconds, signed, whole_percent
 from chronograd.words import how_many
 
-RUNS, RESTARTS, WAITS = "runs", "restarts", "waits"
-COLORS = {RUNS: "sky", RESTARTS: "vermilion", WAITS: "grey"}
-MAX_LANES = 20
 _MAX_ROWS = 40
 
 
@@ -77,13 +75,19 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class RealTimes:
-    """The time from arrival to end of a job that ran. `error`: simulated over measured, minus 1."""
+    """A job that ran, and its simulation: the time from arrival to end, and its stays.
+
+    Attributes:
+        error: simulated over measured, minus 1. restarts: of the real job.
+    """
 
     name: str
     measured_s: float
     simulated_s: float
     error: float
     restarts: int
+    measured: list[Stay]
+    simulated: list[Stay]
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def schedule_answer(
     expected = simulate(jobs, pool, first, conditions)
     sections = [
         _policies_section(result, schedules, [_assumptions(conditions, draws), *assumed]),
-        _jobs_section(result, first, expected),
+        _jobs_section(result, first, expected, pool),
         _changes_section(result, first),
     ]
     return Answer(
@@ -141,7 +145,8 @@ def schedule_answer(
         sections=sections,
         result=result,
         notes=[
-            "Not included: the time to load data to another node, other users, and sizes that do not fit on whole nodes."
+            "Not included: evaluation and checkpoints, the time to load data to another node, other users, and sizes that do not fit on "
+            "whole nodes."
         ],
     )
 
@@ -159,6 +164,7 @@ def with_real(
             float(simulated.completion_s[i]),
             float(errors[i]),
             int(real.restarts[i]),
+            *([stay for stay in one.stays if stay.index == i] for one in (real, simulated)),
         )
         for i, job in enumerate(real.jobs)
     ]
@@ -185,13 +191,14 @@ def with_real(
 
 
 def _assumptions(conditions: Conditions, draws: int) -> str:
+    start = f" A job needs {seconds(conditions.start_s)} to start." if conditions.start_s else ""
     regular = (
         f" Fair shares, Optimus, Pollux and Tiresias decide every {seconds(conditions.interval_s)}."
         if conditions.interval_s
         else ""
     )
     return (
-        f"Assumed: a resize pauses a job for {seconds(conditions.resize_s)} and keeps its batch, except under Pollux. Intervals are those of "
+        f"Assumed: a resize pauses a job for {seconds(conditions.resize_s)} and keeps its batch, except under Pollux.{start} Intervals are those of "
         f"{how_many(draws, 'draws')} of work and speed from their predictions.{regular}"
     )
 
@@ -319,14 +326,14 @@ def _verdict(rows: Sequence[PolicyResult], schedules: Mapping[str, Sequence[Time
     return f"{start}; {second.policy} takes {np.mean(ratio):.2f} times as long ({low:.2f} to {high:.2f})."
 
 
-def _jobs_section(result: SchedulePlan, policy: Policy, expected: Timetable) -> Section:
+def _jobs_section(result: SchedulePlan, policy: Policy, expected: Timetable, pool: Pool) -> Section:
     last = max(result.jobs, key=lambda job: job.end_s.value)
     late = [job for job in result.jobs if job.in_time is not None and job.in_time < 0.5]
     more = f" {how_many(len(late), 'jobs')} will probably miss the deadline." if late else ""
     return Section(
         title=f"Jobs under {policy.name}: {policy.title}",
         takeaway=f"The last job, {last.name}, ends after {_range(last.end_s, seconds)}.{more}",
-        figure=Figure([timeline(expected)]),
+        figure=Figure([timeline(expected), in_use(expected, pool)]),
         caption="Expected schedule, without errors of predictions; a number is that of GPUs.",
         table=Table.of(
             result.jobs[:_MAX_ROWS],
@@ -359,25 +366,6 @@ def _changes_section(result: SchedulePlan, policy: Policy) -> Section:
             ),
         ),
     )
-
-
-def timeline(schedule: Timetable, role: Role = "predicted") -> Lanes:
-    """Return the first jobs as lanes, in hours or minutes: waiting, running with a number of GPUs, restarting."""
-    shown = range(min(MAX_LANES, len(schedule.jobs)))
-    end = max(float(schedule.ended_s[i]) for i in shown)
-    unit, scale = ("h", 3600.0) if end >= 7200 else ("min", 60.0) if end >= 120 else ("s", 1.0)
-    spans = []
-    for i in shown:
-        at = schedule.jobs[i].arrival_s
-        stays = sorted((stay for stay in schedule.stays if stay.index == i), key=lambda stay: stay.start_s)
-        for stay in stays:
-            if stay.start_s > at:
-                spans.append(Span(i, WAITS, at / scale, stay.start_s / scale))
-            part = RESTARTS if stay.is_paused else RUNS
-            note = "" if stay.is_paused else str(stay.size.workers)
-            spans.append(Span(i, part, stay.start_s / scale, stay.end_s / scale, note))
-            at = stay.end_s
-    return Lanes(f"time, {unit}", [schedule.jobs[i].name for i in shown], spans, [], [], COLORS, role)
 
 
 def _range(value: Likely, form: Callable[[float], str]) -> str:

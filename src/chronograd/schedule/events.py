@@ -32,7 +32,7 @@ class Conditions:
     """The costs and risks of a cluster.
 
     Attributes:
-        resize_s: pause when a job that has run gets another size. interval_s: between decisions of policies that decide regularly;
+        resize_s: pause when a job that has run gets another size. start_s: pause before its first step. interval_s: between decisions of policies that decide regularly;
             with 0 they decide at events.
         mtbf_s: mean time between failures of one GPU; infinite without failures. checkpoint_s: of running between checkpoints.
         slow_share: probability that a job is a straggler. slow_factor: of its speed.
@@ -40,6 +40,7 @@ class Conditions:
     """
 
     resize_s: float = 30.0
+    start_s: float = 0.0
     interval_s: float = 600.0
     mtbf_s: float = math.inf
     checkpoint_s: float = 600.0
@@ -52,9 +53,9 @@ class Conditions:
         for name in ("mtbf_s", "checkpoint_s", "reclaim_s", "slow_factor", "outage_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name):g}", "give a number above 0")
-        if not (self.resize_s >= 0 and self.interval_s >= 0 and 0 <= self.slow_share <= 1):
+        if not (self.resize_s >= 0 and self.start_s >= 0 and self.interval_s >= 0 and 0 <= self.slow_share <= 1):
             raise InputError(
-                f"a resize of {self.resize_s:g} s, an interval of {self.interval_s:g} s, {self.slow_share:g} of jobs slow",
+                f"a start of {self.start_s:g} s, a resize of {self.resize_s:g} s, an interval of {self.interval_s:g} s, {self.slow_share:g} of jobs slow",
                 "give times of at least 0, and a share from 0 to 1",
             )
 
@@ -309,7 +310,7 @@ class _Simulation:
             if size != one.size:
                 self._close(one)
                 one.size = size
-                self._begin(one, self.conditions.resize_s if one.started_s is not None else 0.0)
+                self._begin(one, self.conditions.start_s if one.started_s is None else self.conditions.resize_s)
 
     def _begin(self, one: _Active, pause_s: float) -> None:
         """Let a job run at its present size after a pause."""

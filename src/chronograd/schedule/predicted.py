@@ -11,6 +11,7 @@ from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed, with_ranks
 from chronograd.plan.effort import Effort, OutOfReach, Unknown
 from chronograd.plan.settings import evaluate
+from chronograd.predict.scaling import is_this_processor
 from chronograd.predict.speed import NUM_COEFFICIENTS, SpeedModel
 from chronograd.schedule.jobs import Allocation, Pool, ScheduledJob, best_goodput
 from chronograd.schedule.workload import JobLine
@@ -53,6 +54,17 @@ def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device
         speed_sigma=sigma,
         deadline_s=line.deadline_s,
     )
+
+
+def beside_others(device: Device) -> Device:
+    """Return this machine's CPU as a job finds it while other jobs use the other cores; any other device unchanged.
+
+    Predictions for one rank on a quiet machine use the speed of a core whose neighbours are idle, which the calibration then does not state.
+    """
+    if not is_this_processor(device) or device.calibration is None:
+        return device
+    calibration = {name: value for name, value in device.calibration.items() if name != "pace_s"}
+    return device.model_copy(update={"calibration": calibration})
 
 
 def of_coefficients(line: JobLine, pool: Pool) -> ScheduledJob:

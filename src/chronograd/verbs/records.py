@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Records(Request):
-    """List predictions and measurements; with RECORD (a run directory or a record file), show that one."""
+    """List predictions and measurements; with RECORD (a run directory, a schedule's folder or a record file), show that one."""
 
     verb = "records"
     examples = (
@@ -39,17 +39,20 @@ class Records(Request):
     timeline: Annotated[Path | None, FILE] = None
     """Save RECORD's steps for Perfetto."""
     follow: bool = False
-    """Follow the run RECORD until it ends, wherever it was started."""
+    """Follow RECORD, a run or a schedule, until it ends, wherever it was started."""
 
     def answer(self) -> Answer:
         from chronograd.quantities import record_answer
         from chronograd.rundir import RunDir, listing
+        from chronograd.schedule.log import is_schedule
 
         if self.record is None:
             if self.follow or self.timeline is not None:
                 option = "--follow" if self.follow else "--timeline FILE"
                 raise InputError(f"{option} takes a run directory", f"chronograd records RUN {option}")
             return listing.listing(self.folder, job=self.job, kind=self.kind, device=self.device)
+        if is_schedule(Path(self.record)):
+            return self._queue(Path(self.record))
         path = listing.one_run(self.record, self.folder)
         if self.follow:
             from chronograd.watch.terminal import console, follow
@@ -63,6 +66,19 @@ class Records(Request):
             say(f"{self.timeline}: open it in https://ui.perfetto.dev")
             raise click.exceptions.Exit(0)
         return record_answer(listing.load(path))
+
+    def _queue(self, folder: Path) -> Answer:
+        """Return the state of a schedule, at its end if it is followed."""
+        from chronograd.watch.queue import follow_queue, queue_answer
+        from chronograd.watch.terminal import console
+
+        if self.timeline is not None:
+            raise InputError(
+                f"{folder} is a schedule, and --timeline saves the steps of a run", f"name a run in {folder}"
+            )
+        if self.follow:
+            follow_queue(folder, console())
+        return queue_answer(folder)
 
 
 REQUESTS = (Records,)

@@ -10,13 +10,14 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.kinds import DURATION, SHARE, ListKind, complete_devices
-from chronograd.verbs.request import FOLDER, Request, Spelling
+from chronograd.verbs.request import FILE, FOLDER, Request, Spelling
 from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.hardware.catalog import Device
     from chronograd.job import Job
-    from chronograd.launch.scheduling import RealJob
+    from chronograd.launch.scheduling import Machines, RealJob
     from chronograd.schedule.answer import SchedulePlan
     from chronograd.schedule.jobs import Pool, ScheduledJob
     from chronograd.schedule.workload import JobLine
@@ -67,8 +68,10 @@ class ScheduleJobs(Request):
     """With --count: mean time between arrivals, such as 10min."""
     interval: Annotated[float | None, DURATION] = None
     """Time between the decisions of fair, optimus, pollux and tiresias; by default a tenth of the mean job's time, up to 10 minutes."""
-    resize: Annotated[float, DURATION] = 30.0
-    """Pause of a job that gets another size: checkpoint and restart."""
+    resize: Annotated[float | None, DURATION] = None
+    """Pause of a job that gets another size: checkpoint and restart; 30 s by default, with --run as --start."""
+    start: Annotated[float | None, DURATION] = None
+    """Time from the start of a job to its first step; 0 by default, with --run measured first."""
     mtbf: Annotated[float | None, DURATION] = None
     """Mean time between failures of one GPU, such as 30d."""
     slow: Annotated[float | None, SHARE] = None
@@ -80,36 +83,36 @@ class ScheduleJobs(Request):
     run: Annotated[Path | None, FOLDER] = None
     """Really run the jobs on this machine's cores, under the first policy, in this folder. An interrupted schedule continues."""
     slurm: bool = False
-    """With --run: let SLURM run the jobs. Not tried yet."""
+    """With --run: let SLURM run the jobs, with one rank on each node."""
+    partition: str | None = None
+    """With --slurm: the partition; by default that of the cluster."""
+    timeline: Annotated[Path | None, FILE] = None
+    """Save the schedule, or the run, for Perfetto."""
     seed: int = 0
 
     def answer(self) -> Answer[SchedulePlan]:
-        from chronograd.hardware import catalog, market
+        from chronograd.files import save_json
+        from chronograd.hardware import catalog
         from chronograd.job import parse_on
-        from chronograd.schedule.answer import schedule_answer
-        from chronograd.schedule.jobs import Pool
+        from chronograd.schedule.answer import schedule_answer, with_real
+        from chronograd.schedule.events import simulate
         from chronograd.schedule.policies import policy
+        from chronograd.schedule.timelines import timeline_of_schedule
         from chronograd.schedule.workload import drawn, read_workload
+        from chronograd.verbs.screen import say as notice
 
+        machines = self._machines()
         count, name = parse_on(self.on)
-        num_gpus = count or 1
         device = catalog.device(name)
         lines = read_workload(self.workload)
         if self.count is not None:
             lines = drawn(lines, self.count, self.gap, self.seed)
-        slots = num_gpus if self.slots is None else self.slots
-        price = market.price_of(device, count=num_gpus) if device.kind == "gpu" else None
-        pool = Pool(
-            num_gpus,
-            slots,
-            gpus_per_node=min(num_gpus, device.node.devices_per_node),
-            title=device.title,
-            usd_per_hour=None if price is None else float(price.usd_per_hour(num_gpus)) / num_gpus,
-        )
+        pool = self._pool(device, count or 1)
         reader = _Reader(device, pool, is_real=self.run is not None)
         with waiting("predicting the speed of each job") as say:
             jobs = reader.jobs(lines, say)
-        policies, conditions = [policy(one) for one in self.policy], self._conditions(jobs)
+        policies = [policy(one) for one in self.policy]
+        conditions = self._conditions(jobs, machines)
         with waiting("simulating"):
             answer = schedule_answer(
                 jobs,
@@ -120,33 +123,71 @@ class ScheduleJobs(Request):
                 seed=self.seed,
                 assumed=list(reader.assumed.values()),
             )
-        return answer if self.run is None else self._with_run(answer, reader.real(jobs, lines), pool, conditions)
+        real = None
+        if machines is not None and self.run is not None:
+            from chronograd.launch.scheduling import run_schedule  # imports torch
 
-    def _with_run(self, answer: Any, jobs: list[RealJob], pool: Pool, conditions: Any) -> Answer[SchedulePlan]:
-        """Run the jobs under the first policy; return the answer with their real times first."""
-        from chronograd.launch.scheduling import by_slurm, here, run_schedule
-        from chronograd.schedule.answer import with_real
-        from chronograd.schedule.policies import policy
-        from chronograd.verbs.screen import say
+            real = run_schedule(reader.real(jobs, lines), pool, policies[0], self.run, conditions, machines, notice)
+            answer = with_real(answer, real, pool, policies[0], conditions)
+        if self.timeline is not None:
+            shown = real or simulate(jobs, pool, policies[0], conditions)
+            save_json(self.timeline, timeline_of_schedule(shown, pool.title))
+            notice(f"{self.timeline}: open it in https://ui.perfetto.dev")
+        return answer
 
-        first = policy(self.policy[0])
-        assert self.run is not None
-        found = run_schedule(jobs, pool, first, self.run, conditions, by_slurm if self.slurm else here, say)
-        return with_real(answer, found, pool, first, conditions)
+    def _pool(self, device: Device, num_gpus: int) -> Pool:
+        from chronograd.hardware import market
+        from chronograd.schedule.jobs import Pool
 
-    def _conditions(self, jobs: list[ScheduledJob]) -> Any:
+        price = market.price_of(device, count=num_gpus) if device.kind == "gpu" else None
+        return Pool(
+            num_gpus,
+            num_gpus if self.slots is None else self.slots,
+            gpus_per_node=min(num_gpus, device.node.devices_per_node),
+            title=device.title,
+            usd_per_hour=None if price is None else float(price.usd_per_hour(num_gpus)) / num_gpus,
+        )
+
+    def _machines(self) -> Machines | None:
+        """Return where the jobs really run; None if they are only simulated."""
+        if self.run is None and self.slurm:
+            raise InputError("--slurm is for jobs that really run", "add --run FOLDER")
+        if not self.slurm and self.partition is not None:
+            raise InputError("--partition is one of SLURM", "add --slurm")
+        if self.run is None:
+            return None
+        from chronograd.launch.scheduling import by_slurm, here
+        from chronograd.launch.slurm.script import Options
+
+        return by_slurm(Options(partition=self.partition)) if self.slurm else here()
+
+    def _conditions(self, jobs: list[ScheduledJob], machines: Machines | None) -> Any:
         from chronograd.schedule.events import Conditions, usual_interval_s
 
-        interval_s = self.interval or usual_interval_s(jobs)
-        given = {"interval_s": interval_s, "mtbf_s": self.mtbf, "slow_share": self.slow, "reclaim_s": self.reclaim}
-        return Conditions(resize_s=self.resize, **{name: value for name, value in given.items() if value is not None})
+        start_s = self.start
+        if start_s is None and machines is not None and self.run is not None:
+            from chronograd.launch.scheduling import time_start
+
+            with waiting("measuring how long a job needs to start"):
+                start_s = time_start(machines, self.run)
+        given = {
+            "start_s": start_s,
+            "resize_s": start_s if self.resize is None and machines is not None else self.resize,
+            "interval_s": self.interval or usual_interval_s(jobs),
+            "mtbf_s": self.mtbf,
+            "slow_share": self.slow,
+            "reclaim_s": self.reclaim,
+        }
+        return Conditions(**{name: value for name, value in given.items() if value is not None})
 
 
 class _Reader:
     """Makes jobs from lines. Lines that differ only in name and time share one prediction."""
 
-    def __init__(self, device: Any, pool: Pool, is_real: bool) -> None:
-        self.device, self.pool, self.is_real = device, pool, is_real
+    def __init__(self, device: Device, pool: Pool, is_real: bool) -> None:
+        from chronograd.schedule.predicted import beside_others
+
+        self.device, self.pool, self.is_real = beside_others(device), pool, is_real
         self.known: dict[JobLine, tuple[ScheduledJob, Job | None]] = {}
         self.assumed: dict[str, str] = {}
 

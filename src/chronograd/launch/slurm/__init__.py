@@ -30,7 +30,7 @@ from chronograd.data import catalogue, datasets, layouts
 from chronograd.errors import FileFormatError, InputError, RunError
 from chronograd.files import write_aside, write_json
 from chronograd.job import Job, changed
-from chronograd.launch.jobs import OnLine, check_anywhere, check_has_files, new_run
+from chronograd.launch.jobs import OnLine, OnPoll, check_anywhere, check_has_files, new_run
 from chronograd.launch.processes import tail
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.launch.slurm.script import EXIT_FILE, TIMED_OUT, Options, for_nodes, placed, render
@@ -119,7 +119,7 @@ def submit(run: RunDir, options: Options | None = None) -> str:
     if run.is_finished:
         raise RunError(f"{run.path} is finished", "`chronograd launch collect` shows its record")
     before = Options()
-    if (run.path / NOTE).exists():
+    if is_submitted(run):
         if not (now := state(run)).is_over:
             raise RunError(f"{run.path} is {now.state} as job {now.job_id}", "wait for it, or scancel that job")
         before = submission(run).options
@@ -235,11 +235,12 @@ def state(run: RunDir) -> Status:
     return Status(job_id, *(ended or found), "run directory" if ended else source, *progress)
 
 
-def wait(run: RunDir, on_line: OnLine = lambda line: None) -> RunDir:
+def wait(run: RunDir, on_line: OnLine = lambda line: None, on_poll: OnPoll = lambda run: None) -> RunDir:
     """Wait until SLURM has finished a run, through requeues. Returns it with its record; raises as `collect`.
 
     Args:
         on_line: called for each line that rank 0 writes, as by `chronograd.launch.jobs.train`.
+        on_poll: called with the run before each look; an error there ends the wait, and the run goes on.
     """
     submission(run)  # raises at once if the run was not submitted
     follower = StepFollower(run.steps_path(0))
@@ -248,6 +249,7 @@ def wait(run: RunDir, on_line: OnLine = lambda line: None) -> RunDir:
     while True:
         for line in follower.new_lines():
             on_line(line)
+        on_poll(run)
         status = None
         try:
             status = state(run)
@@ -268,6 +270,25 @@ def wait(run: RunDir, on_line: OnLine = lambda line: None) -> RunDir:
             return collect(run)
         # Poll long jobs rarely: a controller has many clients.
         time.sleep(min(MAX_POLL_S, max(MIN_POLL_S, (time.monotonic() - start) / 20)))
+
+
+def is_submitted(run: RunDir) -> bool:
+    """Return whether SLURM has or had a job of this run."""
+    return (run.path / NOTE).exists()
+
+
+def withdraw(run: RunDir) -> None:
+    """Cancel a run's job, and wait until its ranks have ended. Its script is removed unless edited: the run may get another job.
+
+    A rank that has just finished may still write the run's record.
+    """
+    if not state(run).is_over:
+        slurm_commands.scancel(submission(run).job_id)
+    while not state(run).is_over:
+        time.sleep(MIN_POLL_S)
+    script = run.path / SCRIPT
+    if _text(script) == render(run.job(), run.path, submission(run).options):
+        script.unlink()
 
 
 def collect(run: RunDir) -> RunDir:

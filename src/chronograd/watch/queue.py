@@ -1,0 +1,142 @@
+"""A schedule that really runs, followed: each job's state, progress and accuracy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chronograd.answer import Answer, Column, Section, Table
+from chronograd.rundir import RunDir, is_run_dir
+from chronograd.schedule.log import QueuedJob, ScheduleLog
+from chronograd.units import percent, whole_percent
+from chronograd.watch.progress import LiveRun, RunFigures
+from chronograd.words import how_many
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as Drawn
+
+POLL_S, SAY_EVERY_S = 0.5, 10.0
+EXPECTED, WAITS, RUNS, DONE = "expected", "waits", "runs", "done"
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """A job of a queue.
+
+    Attributes:
+        state: expected (it has not arrived), waits, runs or done.
+        cores: that it has now. done: share of its work.
+        since_s: since the arrival; the time from arrival to end of a job that is done.
+        left_s: training time left at the present speed; None if it does not run.
+    """
+
+    name: str
+    state: str
+    cores: int
+    done: float
+    accuracy: float | None
+    restarts: int
+    since_s: float
+    left_s: float | None
+
+
+class LiveQueue:
+    """A follower of a schedule's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._runs: dict[str, LiveRun] = {}
+
+    def rows(self) -> tuple[ScheduleLog, list[QueueRow]]:
+        """Return the log and the present state of each job."""
+        log = ScheduleLog.read(self.folder)
+        return log, [self._row(job, log) for job in log.queue.jobs]
+
+    def _row(self, job: QueuedJob, log: ScheduleLog) -> QueueRow:
+        own = [event for event in log.events if event.job == job.name]
+        running = log.running().get(job.name)
+        is_done = bool(own) and own[-1].event == "end"
+        now_s = (own[-1].time if is_done else time.time()) - log.start
+        state = DONE if is_done else RUNS if running else WAITS if now_s >= job.arrival_s else EXPECTED
+        figures = self._figures(job.name)
+        done = figures.step * job.batch / job.work if figures is not None else 0.0
+        return QueueRow(
+            job.name,
+            state,
+            running.workers if running else 0,
+            1.0 if is_done else min(done, 1.0),
+            figures.test_accuracy if figures is not None else None,
+            max(0, sum(event.event == "start" for event in own) - 1),
+            max(0.0, now_s - job.arrival_s),
+            figures.left_s if figures is not None and running else None,
+        )
+
+    def _figures(self, name: str) -> RunFigures | None:
+        if name not in self._runs and is_run_dir(self.folder / name):
+            self._runs[name] = LiveRun(RunDir(self.folder / name))
+        if name not in self._runs:
+            return None
+        self._runs[name].poll()
+        return self._runs[name].figures()
+
+
+COLUMNS = (
+    Column("job", "name"),
+    Column("state", "state"),
+    Column("cores", lambda row: row.cores or None, format="d"),
+    Column("done", "done", format=whole_percent),
+    Column("accuracy", "accuracy", format=percent),
+    Column("restarts", "restarts", format="d"),
+    Column("since arrival", lambda row: None if row.state == EXPECTED else row.since_s, "s"),
+    Column("left", "left_s", "s"),
+)
+
+
+def summary(log: ScheduleLog, rows: Sequence[QueueRow]) -> str:
+    """Return a sentence on the queue."""
+    counts = {state: sum(row.state == state for row in rows) for state in (RUNS, WAITS, EXPECTED, DONE)}
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    used = sum(row.cores for row in rows)
+    return f"{how_many(len(rows), 'jobs')} under {log.queue.policy}: {told}; {used} of {log.queue.cores} cores in use."
+
+
+def queue_answer(folder: Path) -> Answer[list[QueueRow]]:
+    """Return the present state of a schedule that runs or ran."""
+    log, rows = LiveQueue(folder).rows()
+    section = Section(title="Jobs", takeaway=summary(log, rows), table=Table.of(rows, COLUMNS))
+    return Answer(f"schedule in {folder}", sections=[section], result=rows)
+
+
+def follow_queue(folder: Path, console: Console) -> None:
+    """Show a schedule until all its jobs are done."""
+    from rich.live import Live
+
+    queue, said_s = LiveQueue(folder), 0.0
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            log, rows = queue.rows()
+            if console.is_terminal:
+                live.update(_drawn(log, rows), refresh=True)
+            elif time.monotonic() - said_s >= SAY_EVERY_S:
+                said_s = time.monotonic()
+                console.print(summary(log, rows), soft_wrap=True)
+            if all(row.state == DONE for row in rows):
+                return
+            time.sleep(POLL_S)
+
+
+def _drawn(log: ScheduleLog, rows: Sequence[QueueRow]) -> Drawn:
+    from rich import box
+    from rich.table import Table as Drawn
+
+    plain = Table.of(rows, COLUMNS)
+    drawn = Drawn(title=summary(log, rows), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, name in enumerate(plain.columns):
+        drawn.add_column(name, justify="right" if i in plain.right else "left", no_wrap=True)
+    for cells in plain.rows:
+        drawn.add_row(*cells)
+    return drawn
