@@ -174,8 +174,8 @@ def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]
     that stay in the cache.
 
     As in training, a backward pass creates new gradients, which each step frees at its end, and the caches hold the data of
-    that pass. This matters: on a core of an EPYC an update takes 10 µs per parameter after a pass without data, 14 to 16 µs
-    after one of 32 images with batch norm, and 18 to 20 µs in the training of a ResNet-20.
+    that pass. This matters: on a core of an EPYC an update takes 10 µs per parameter after a pass without data. After one of 32
+    images with batch norm it takes 14 to 16 µs, and in the training of a ResNet-20 18 to 20 µs.
     """
     small = many_layers()
     large = nn.Sequential(*(nn.Linear(1414, 1414, bias=False) for _ in range(12)))

@@ -32,7 +32,8 @@ class Conditions:
     """The costs and risks of a cluster.
 
     Attributes:
-        resize_s: pause when a job that has run gets another size. start_s: pause before its first step. interval_s: between decisions of policies that decide regularly;
+        resize_s: pause when a job that has run gets another size.
+        start_s: pause before a job's first step. interval_s: between decisions of policies that decide regularly;
             with 0 they decide at events.
         mtbf_s: mean time between failures of one GPU; infinite without failures. checkpoint_s: of running between checkpoints.
         slow_share: probability that a job is a straggler. slow_factor: of its speed.

@@ -48,7 +48,7 @@ class QueuedJob:
 
 @dataclass(frozen=True)
 class JobQueue:
-    """What a folder schedules. `cores`: places for ranks."""
+    """The jobs that a folder schedules. `cores`: places for ranks."""
 
     policy: str
     cores: int

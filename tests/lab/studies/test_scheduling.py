@@ -10,7 +10,7 @@ import pytest
 from chronograd.errors import InputError
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.studies.scheduling import workloads
+from chronograd_lab.studies.scheduling import real_runs, workloads
 from chronograd_lab.studies.scheduling.study import STUDY, relative
 
 
@@ -79,3 +79,17 @@ def test_relative_is_a_mean_over_seeds_with_its_interval() -> None:
         for seed in range(5)
     ]
     assert relative(rows, "a", "b") == pytest.approx({"ratio": 2, "low": 2, "high": 2})
+
+
+def test_real_schedules_are_summed_up_and_drawn() -> None:
+    stay = {"index": 0, "start_s": 5.0, "end_s": 25.0, "size": [2, 0], "is_paused": False}
+    row = {"place": "two cores", "policy": "fifo", "name": "a", "arrival_s": 5.0, "measured_s": 20.0, "simulated_s": 15.0,
+           "error": -0.25, "restarts": 0, "same_weights": True, "measured": [stay], "simulated": [{**stay, "end_s": 20.0}]}  # fmt: skip
+    other = {**row, "name": "b", "error": 0.05, "restarts": 1, "same_weights": None}
+    other["measured"] = other["simulated"] = [{**stay, "index": 1}]
+    found = real_runs.real_values([row, other])["two_cores"]["fifo"]
+    assert (found["jobs"], found["restarts"], found["resized"], found["equal"], found["different"]) == (2, 1, 1, 1, 0)
+    assert (found["error"], found["bias"], found["largest"]) == pytest.approx((0.15, -0.1, 0.25))
+    drawn = real_runs.timetable([row, other], "simulated")
+    assert drawn.ended_s.tolist() == [20.0, 20.0]
+    assert [(s.index, s.end_s, s.size.workers) for s in drawn.stays] == [(0, 20.0, 2), (1, 25.0, 2)]

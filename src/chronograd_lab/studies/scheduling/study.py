@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from chronograd.errors import InputError
-from chronograd.figure import Figure, Lines, Mark, Series
+from chronograd.figure import Figure, Lines, Mark, Role, Series
 from chronograd.record import INTERVAL
-from chronograd.schedule.answer import timeline
-from chronograd.schedule.events import Conditions, Stay, Timetable, simulate
-from chronograd.schedule.jobs import Allocation, ScheduledJob
+from chronograd.schedule.events import Conditions, Timetable, simulate
+from chronograd.schedule.jobs import ScheduledJob
 from chronograd.schedule.policies import names, policy
+from chronograd.schedule.timelines import timeline
 from chronograd.units import seconds, whole_percent
 from chronograd_lab.common.published_runs import measured_folder
 from chronograd_lab.common.results import Results, Row, Settings
@@ -26,6 +26,7 @@ from chronograd_lab.common.rows import distinct, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, table
 from chronograd_lab.common.written import Block, key
+from chronograd_lab.studies.scheduling.real_runs import HERE, SLURM, real_values, run_real, stays_of, timetable
 from chronograd_lab.studies.scheduling.workloads import OPTIMUS, OWN, POLLUX, workload
 
 # How each workload is run: Optimus decides every ten minutes, Pollux every minute; our runs are short.
@@ -38,6 +39,7 @@ CONDITIONS = {
 SIGMA = math.sqrt(math.pi / 2)
 WITHOUT_FORECAST = "fair"
 WORKLOAD_COLORS = {OPTIMUS: "accent", POLLUX: "vermilion", OWN: "teal"}
+ROLES: dict[str, Role] = {"measured": "measured", "simulated": "predicted"}
 COLORS = {"optimus": "accent", "srtf": "teal", "pollux": "vermilion"}
 # Mean completion in seconds that the authors' simulator gives for workload 6 of Pollux with jobs of all six applications. Source:
 # simulator/README.md of petuum/adaptdl @de25dcc.
@@ -82,6 +84,9 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     jobs, pool = workload(OWN, 0)
     shown = simulate(jobs, pool, policy("optimus"), CONDITIONS[OWN])
     rows["stays"] = [{**vars(stay), "size": list(stay.size)} for stay in shown.stays]
+    if settings["real"]:
+        rows["real"], left_out = run_real(runner.folder / "queues", settings["real"], runner.say)
+        notes += left_out
     return runner.results(settings, rows=rows, notes=notes)
 
 
@@ -115,7 +120,7 @@ def relative(rows: Sequence[Row], own: str, to: str, measure: str = "completion_
 
 def values(results: Results) -> dict[str, Any]:
     runs = results.rows["runs"]
-    found: dict[str, Any] = {"slower": {}, "load": {}}
+    found: dict[str, Any] = {"slower": {}, "load": {}, "real": real_values(results.rows.get("real", []))}
     for name in distinct(runs, "workload"):
         own, place = matching(runs, workload=name), key(name.lower())
         found[place] = {
@@ -151,7 +156,24 @@ def blocks(results: Results) -> dict[str, Block]:
             results.rows["loads"], "load", "arrivals per hour, over the workload's", 1
         ),
         "Our own runs over time": Block(figure=Figure([timeline(_shown(results))])),
+        **({"For real": _real(results.rows["real"])} if results.rows.get("real") else {}),
     }
+
+
+def _real(rows: Sequence[Row]) -> Block:
+    """Return each job's real and simulated time, and both timelines of the first policy in each place."""
+    panels = []
+    for place, own in grouped(rows, "place").items():
+        first = matching(own, policy=own[0]["policy"])
+        for which, role in ROLES.items():
+            lanes = timeline(timetable(first, which), role)
+            panels.append(replace(lanes, x_label=f"{place}, {own[0]['policy']}, {which}: {lanes.x_label}"))
+    columns: dict[str, Any] = {
+        "place": "place", "policy": "policy", "job": "name", "measured": ("measured_s", seconds), "simulated": ("simulated_s", seconds),
+        "error": lambda row: f"{100 * row['error']:+.0f} %", "restarts": "restarts",
+        "weights of a plain run": lambda row: {None: "resized", True: "equal", False: "different"}[row["same_weights"]],
+    }  # fmt: skip
+    return Block(table(rows, columns, text=3), Figure(panels))
 
 
 def _policies(runs: Sequence[Row]) -> Block:
@@ -234,15 +256,16 @@ def _lines(rows: Sequence[Row], name: str, label: str, scale: float) -> Block:
 def _shown(results: Results) -> Timetable:
     """Return the timetable of the figure."""
     jobs, _ = workload(OWN, 0)
-    stays = [Stay(**{**row, "size": Allocation(*row["size"])}) for row in results.rows["stays"]]
+    stays = stays_of(results.rows["stays"])
     ended = np.array([max(stay.end_s for stay in stays if stay.index == i) for i in range(len(jobs))])
     none = np.zeros(len(jobs))
     return Timetable(jobs, ended, none, none, none, none, 1.0, stays)
 
 
-_SMOKE = {"workloads": [OPTIMUS, OWN], "seeds": 2, "errors": [0.0, 0.5], "loads": [1.0]}
+_SMOKE = {"workloads": [OPTIMUS, OWN], "seeds": 2, "errors": [0.0, 0.5], "loads": [1.0], "real": {}}
 _LAPTOP = {
     "workloads": [OPTIMUS, POLLUX, OWN], "seeds": 10, "errors": [0.0, 0.1, 0.3, 0.5], "loads": [0.25, 0.5, 1.0, 2.0],
+    "real": {HERE: ["optimus", "fifo"], SLURM: ["optimus"]},
 }  # fmt: skip
 
 STUDY = Study(
