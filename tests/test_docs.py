@@ -41,6 +41,7 @@ RUNNING = [
     ROOT / "README.md",
     ROOT / "docs" / "README.md",
     ROOT / "docs" / "tutorial.md",
+    ROOT / "docs" / "large-models.md",
     *(ROOT / "docs").glob("guides/*.md"),
 ]
 

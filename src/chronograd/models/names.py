@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronograd import trust
 from chronograd.answer import Answer, Section, Table
+from chronograd.configs import find as large
 from chronograd.errors import EXTRAS, InputError, NotFoundError, install_command, require
 from chronograd.words import how_many
 
@@ -155,6 +156,11 @@ def listed() -> Answer:
                 ),
                 data=rows,
             ),
+            Section(
+                "Large models, counted from their sizes",
+                ", ".join(large.packaged()) + "; also a config.json of Hugging Face, a folder that holds one, and hf:NAME in its cache.",
+                data=[{"name": name} for name in large.packaged()],
+            ),
             *(
                 Section(
                     f"{library}:NAME",
@@ -164,7 +170,7 @@ def listed() -> Answer:
                 for library, own in libraries.items()
             ),
         ],
-        data={"zoo": rows, **libraries},
+        data={"zoo": rows, "large": list(large.packaged()), **libraries},
     )  # fmt: skip
 
 
@@ -190,6 +196,7 @@ def check(reference: str) -> None:
     Functions of the user are not checked, nor libraries whose source does not show their names. Raises InputError for code that
     the user did not name.
     """
+    large.refuse(reference)
     library, name = split(reference)
     if library == "function":
         trust.check(reference)
@@ -214,7 +221,7 @@ def require_library(reference: str) -> None:
 
 def _unknown(name: str) -> NotFoundError:
     """Return the error for an unknown name without a library; a library that is not installed may have it."""
-    names = {*zoo(), *(one.partition(":")[2] for one in packaged())}
+    names = {*zoo(), *large.packaged(), *(one.partition(":")[2] for one in packaged())}
     error = NotFoundError("network", name, names.union(*map(of_library, LIBRARIES)), LIST)
     missing = [library for library in LIBRARIES if not of_library(library)]
     if missing:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +19,7 @@ from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd.configs.answer import CountedConfig
     from chronograd.count.layers import Counted
     from chronograd.trace import Trace
 
@@ -28,6 +31,9 @@ class Count(Request):
     NETWORK is a built-in name, torchvision:NAME, timm:NAME, FILE.py:CLASS or package.module:function; FIELD=VALUE are then its
     keyword arguments. It may also be a job file, a saved trace, or in Python a module with `input_shape`. Nothing is downloaded
     and no weights are allocated.
+
+    A large model is a `config.json` of Hugging Face, its folder, hf:NAME in the cache of Hugging Face, or a name such as
+    llama-3-8b. FIELD=VALUE are then other values of its keys.
     """
 
     verb = "count"
@@ -35,16 +41,19 @@ class Count(Request):
         "chronograd count vgg19 --show-work",
         "chronograd count torchvision:resnet50 --batch 32 --json",
         "chronograd count llama-7b --depth 2",
+        "chronograd count llama-3-8b --input 4096",
     )
 
-    network: Annotated[Any, Spelling(metavar="NETWORK|JOB|TRACE", is_argument=True, complete=complete_jobs)] = None
+    network: Annotated[Any, Spelling(metavar="NETWORK|JOB|TRACE|CONFIG", is_argument=True, complete=complete_jobs)] = (
+        None
+    )
     overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
     batch: Annotated[int | None, click.IntRange(1)] = None
     """Samples in one step; default: the job's batch, else 1."""
     inputs: Annotated[Any, Spelling(metavar="FILE.py:NAME")] = None
     """A function or object with the network's arguments."""
     input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
-    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
+    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64. Of a large model: tokens of a sequence."""
     classes: Annotated[int | None, click.IntRange(1), Spelling(aliases=("num_classes",))] = None
     """Size of the head."""
     mode: Literal["training", "inference"] = "training"
@@ -58,7 +67,7 @@ class Count(Request):
     fixed_batch: Annotated[int | None, click.IntRange(1)] = None
     """Trace at this batch only, for networks that loop over it."""
     show_work: Annotated[bool, Spelling(aliases=("with_work",))] = False
-    """Show each layer's formulas with the numbers inserted."""
+    """Show each layer's formulas with the numbers inserted; of a large model, every tensor."""
     depth: Annotated[int | None, click.IntRange(1)] = None
     """Depth of the module names in the table; by default one row per layer."""
     list: bool = False
@@ -66,7 +75,7 @@ class Count(Request):
     out: Annotated[Path | None, FILE] = None
     """Save the trace (.json or .json.gz)."""
 
-    def answer(self) -> Answer[Counted]:
+    def answer(self) -> Answer[Counted | CountedConfig]:
         if self.list:
             from chronograd.models.names import listed
 
@@ -75,6 +84,11 @@ class Count(Request):
             raise InputError(
                 "no network was given", "name a network, a job file or a saved trace; --list shows the names"
             )
+        if isinstance(self.network, str | os.PathLike):
+            from chronograd.configs.find import find
+
+            if (path := find(self.network)) is not None:
+                return self._of_config(path)
         from chronograd.count.answer import count
 
         with waiting("counting the work of the network"):
@@ -83,6 +97,27 @@ class Count(Request):
             trace.save(self.out)
         optimizer = self.optimizer or optimizer or "sgd-momentum"
         return count(trace, self.batch or batch, optimizer, with_work=self.show_work, depth=self.depth)
+
+    def _of_config(self, path: Path) -> Answer[CountedConfig]:
+        """Return the counts of a large model from its `config.json`. Raises InputError for options that it does not have."""
+        from chronograd.configs.answer import count_config
+        from chronograd.files import parsed_options
+
+        name = os.fspath(self.network)
+        own = ("network", "overrides", "batch", "input", "show_work")
+        for option in dataclasses.fields(self):
+            if option.name not in own and getattr(self, option.name) != option.default:
+                raise InputError(
+                    f"--{option.name.replace('_', '-')} does not apply to {name}: a large model is counted from its sizes",
+                    "leave it out; --input LENGTH, --batch, --show-work and KEY=VALUE apply",
+                )
+        if self.input and (len(self.input) != 1 or not re.fullmatch(r"[1-9]\d{0,8}", str(self.input[0]))):
+            raise InputError(
+                f"--input {','.join(map(str, self.input))} is no length", "write a number of tokens, such as 4096"
+            )
+        length = int(self.input[0]) if self.input else None
+        options = parsed_options(self.overrides)
+        return count_config(path, name, options, length=length, batch=self.batch or 1, with_tensors=self.show_work)
 
     def after(self, answer: Answer, as_json: bool) -> None:
         if self.out is not None and not as_json:

@@ -203,11 +203,12 @@ def complete_devices(_: click.Context, __: click.Parameter, begun: str) -> list[
 
 def complete_jobs(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return completions: files, and names of networks, without importing any."""
+    from chronograd.configs import find as large
     from chronograd.models import names
 
     library, colon, _rest = begun.partition(":")
     if not colon:
-        known = [*names.zoo(), *(f"{library}:" for library in names.LIBRARIES)]
+        known = [*names.zoo(), *large.packaged(), *(f"{library}:" for library in names.LIBRARIES)]
     else:
         is_known = library in names.LIBRARIES
         known = [f"{library}:{name}" for name in names.usable(library)] if is_known else []

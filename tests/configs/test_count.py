@@ -1,0 +1,141 @@
+"""`count` of large models: files, folders, packaged names, the cache of Hugging Face; and the other verbs, which refuse them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.configs.examples import packaged_data
+
+import chronograd
+from chronograd.cli.main import main
+from chronograd.configs.find import packaged
+from chronograd.errors import InputError
+
+MOST_SECONDS, MOST_BYTES = 5, 2**30
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder with a config.json, and other files of a model."""
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    shutil.copy(packaged()["llama-3.2-1b"], folder / "config.json")
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def text_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["count", *words]) == 0
+    return capsys.readouterr().out
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main([*words]) == 2
+    return capsys.readouterr().err
+
+
+def test_file_folder_and_name_have_the_same_counts(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = [json.loads(text_of(capsys, str(one), "--json")) for one in (model, model / "config.json", "llama-3.2-1b")]
+    for one in found:
+        one.pop("network")
+    assert found[0] == found[1] == found[2]
+    assert found[0]["params"] == 1_235_814_400
+
+
+def test_first_lines_state_the_assumptions(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = " ".join(text_of(capsys, "deepseek-v3").split("total")[0].split())
+    assert "671 G parameters, of which a token uses 37" in lines
+    assert "163,840 (its file states this length)" in lines
+    assert "Not counted: the backward pass" in lines
+    assert "further tokens are not counted" in lines
+
+
+def test_length_batch_and_keys_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    one = chronograd.count("llama-3-8b", "num_hidden_layers=16", input=(4096,), batch=2).result
+    assert (one.length, one.batch, one.layers) == (4096, 2, 16)
+    assert one.flops_forward == 2 * 2 * 4096 * one.macs_per_token
+    assert one.cache_bytes == 2 * 4096 * one.cache_bytes_per_token == 2 * 4096 * 2 * 16 * 2 * 8 * 128
+    assert "exceeds the 8,192 of its file" in " ".join(text_of(capsys, "llama-3-8b", "--input", "16384").split())
+
+
+def test_show_work_lists_every_tensor(capsys: pytest.CaptureFixture[str]) -> None:
+    text = text_of(capsys, "gpt2", "--show-work")
+    assert "layers.*.feed_forward.up.weight" in text
+    assert "3072×768" in text
+    assert "196 tensors have parameters" in text  # 148 in the checkpoint, where query, key and value are one
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gpt2", "--input", "2048"], "reads at most 1,024 tokens"),
+        (["vit-base", "--input", "10"], "reads exactly 197 tokens"),
+        (["llama-3-8b", "--input", "3,224,224"], "is no length"),
+        (["llama-3-8b", "--depth", "2"], "--depth does not apply"),
+        (["llama-3-8b", "--out", "x.json"], "--out does not apply"),
+        (["llama-3-8b", "hidden_size"], "cannot read 'hidden_size'"),
+        (["llama-3-8b", "hiden_size=8"], "did you mean hidden_size"),
+        (["hf:no/such-model"], "is not in the cache"),
+        (["hf:../../etc"], "is no name of a model"),
+        (["llama-3-9b"], "did you mean llama-3-8b"),
+    ],
+)
+def test_wrong_requests(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in " ".join(error_of(capsys, "count", *words).split())
+
+
+def test_model_in_the_cache_of_hugging_face(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    folder = tmp_path / "hub" / "models--openai-community--gpt2"
+    for revision, name in (("0123", "gpt2"), ("4567", "gpt2-medium")):
+        (folder / "snapshots" / revision).mkdir(parents=True)
+        shutil.copy(packaged()[name], folder / "snapshots" / revision / "config.json")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("4567")
+    assert json.loads(text_of(capsys, "hf:openai-community/gpt2", "--json"))["params"] == 354_823_168
+    (folder / "refs" / "main").write_text("../../..")
+    assert json.loads(text_of(capsys, "hf:openai-community/gpt2", "--json"))["params"] == 124_439_808
+
+
+@pytest.mark.parametrize("verb", ["predict", "plan", "plan batch", "plan inference", "train", "measure"])
+@pytest.mark.parametrize("name", ["llama-3-8b", "config.json", "folder"])
+def test_other_verbs_refuse_large_models(verb: str, name: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    what = {"config.json": str(model / "config.json"), "folder": str(model)}.get(name, name)
+    words = " ".join(error_of(capsys, *verb.split(), what).split())
+    assert "can only be counted" in words
+    assert "chronograd count" in words
+
+
+def test_trace_option_refuses_a_configuration(model: Path) -> None:
+    with pytest.raises(InputError, match="can only be counted"):
+        chronograd.predict("resnet50", trace=str(model / "config.json"), on="v100")
+
+
+def test_names_are_listed_and_completed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(text_of(capsys, "--list", "--json"))["large"] == list(packaged())
+    from chronograd.verbs.kinds import complete_jobs
+
+    assert "llama-3.1-405b" in [one.value for one in complete_jobs(None, None, "llama-3.1")]  # type: ignore[arg-type]
+
+
+def test_deepseek_v3_takes_little_time_and_memory_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(packaged_data("deepseek-v3")))
+    code = (
+        "import resource, sys\nsys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from chronograd.cli.main import main\n"
+        f"assert main(['count', {str(tmp_path / 'config.json')!r}, '--show-work', '--json']) == 0\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        f"assert used.ru_utime + used.ru_stime < {MOST_SECONDS}, used\n"
+        f"assert used.ru_maxrss * 1024 < {MOST_BYTES}, used\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["params"] == 671_026_404_352
