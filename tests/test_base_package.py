@@ -39,6 +39,7 @@ DONE = [
     *QUESTIONS,
     "count resnet20",
     "count vit_small_patch16_224 --json",
+    "count llama-3.1-405b --show-work",
     "count --list",
     "predict resnet50 --on v100",
     "plan inference torchvision:resnet18 --on t4",

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from chronograd import files, known, trust
 from chronograd import job as jobs
-from chronograd.configs import find as large
 from chronograd.data import catalogue, published
 from chronograd.errors import InputError, MissingExtraError
 from chronograd.job import Data, Job, Training
@@ -146,7 +145,7 @@ def ask(
     """
     given = _without_none(short or {})
     trust.name(str(what))
-    large.refuse(what)
+    names.check_not_large(what)
     stated = {SHORT[key] for key in given} | {text.partition("=")[0].strip() for text in overrides}
     if is_job_file(what):
         job = jobs.load(what, [*as_overrides(given), *overrides])

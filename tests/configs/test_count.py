@@ -57,7 +57,7 @@ def test_first_lines_state_the_assumptions(capsys: pytest.CaptureFixture[str]) -
 
 def test_length_batch_and_keys_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     one = chronograd.count("llama-3-8b", "num_hidden_layers=16", input=(4096,), batch=2).result
-    assert (one.length, one.batch, one.layers) == (4096, 2, 16)
+    assert (one.length, one.batch, one.num_layers) == (4096, 2, 16)
     assert one.flops_forward == 2 * 2 * 4096 * one.macs_per_token
     assert one.cache_bytes == 2 * 4096 * one.cache_bytes_per_token == 2 * 4096 * 2 * 16 * 2 * 8 * 128
     assert "exceeds the 8,192 of its file" in " ".join(text_of(capsys, "llama-3-8b", "--input", "16384").split())
@@ -112,6 +112,15 @@ def test_other_verbs_refuse_large_models(verb: str, name: str, model: Path, caps
     words = " ".join(error_of(capsys, *verb.split(), what).split())
     assert "can only be counted" in words
     assert "chronograd count" in words
+
+
+def test_names_of_the_zoo_win_over_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("lenet5", "my-model"):
+        (tmp_path / name).mkdir()
+        shutil.copy(packaged()["gpt2"], tmp_path / name / "config.json")
+    assert chronograd.count("lenet5").result.params == 61_706
+    assert chronograd.count("my-model").result.params == 124_439_808
 
 
 def test_trace_option_refuses_a_configuration(model: Path) -> None:

@@ -116,7 +116,7 @@ def test_messages_name_the_key_the_value_and_the_repair() -> None:
     refused({**FILES["mixtral"], "num_experts_per_tok": 9}, "num_experts_per_tok must be a whole number from 1 to 8")
 
 
-def test_unknown_families_are_named_with_the_known_ones() -> None:
+def test_unknown_family_lists_the_known_ones() -> None:
     error = refused({"model_type": "mamba2"}, "'mamba2' is a family that is not counted")
     assert all(family in error.hint for family in READERS)
     assert "did you mean llama" in refused({"model_type": "lama"}).hint

@@ -42,7 +42,7 @@ def test_forward_work_equals_that_of_the_traced_network(zoo: str, name: str, cha
 
 
 def test_work_of_llama_3_8b_by_hand() -> None:
-    """Per token: the matrices of 32 layers and the head; per pair of positions 2 × 32 heads × 128."""
+    """A token takes the matrices of 32 layers and the head; a pair of positions takes 2 × 32 heads × 128."""
     found = macs_by_kind(packaged_model("llama-3-8b"), 8192)
     assert found["attention"] == 8192 * 32 * (4096 * 4096 * 2 + 2 * 4096 * 1024)
     assert found["feed-forward"] == 8192 * 32 * 3 * 4096 * 14_336
@@ -99,7 +99,7 @@ def test_short_sequences_take_two_flops_per_active_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "qwen3-30b-a3b"])
-def test_more_experts_add_parameters_but_only_the_work_of_the_router(name: str) -> None:
+def test_more_experts_add_only_the_work_of_the_router(name: str) -> None:
     data = packaged_data(name)
     key = next(key for key in ("num_local_experts", "n_routed_experts", "num_experts") if key in data)
     few, many = describe(data, name), describe(data, name, {key: 2 * data[key]})

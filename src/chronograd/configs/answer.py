@@ -39,7 +39,7 @@ class PartWork:
 
 @dataclass(frozen=True)
 class CountedTensor:
-    """Equal tensors of the layers, with `*` for their numbers. A tied tensor has work, but no parameters of its own."""
+    """Equal tensors of the layers, with `*` for their numbers. A tied tensor has work, but no further parameters."""
 
     name: str
     part: str
@@ -63,7 +63,7 @@ class CountedConfig:
 
     network: str
     family: str
-    layers: int
+    num_layers: int
     width: int
     vocabulary: int
     positions: str
@@ -95,12 +95,13 @@ def count_config(
     """Return the parameters, forward work and cache of a model from its `config.json`.
 
     Args:
+        name: of the model, for the reader.
         changes: keys of the file with other values.
         length: tokens of a sequence; by default the length that the file states.
         with_tensors: also show every tensor. Data always have them.
     Raises: FileFormatError for a file that cannot be counted, InputError for an impossible length.
     """
-    model = describe(load(path), str(path), changes)
+    model = describe(load(path), name, changes)
     counted = _counted(model, name, _length_of(model, name, length), batch)
     sections = [_totals(counted, model, length is None), _parts(counted)]
     if with_tensors:
@@ -140,7 +141,7 @@ def _counted(model: ModelDescription, name: str, length: int, batch: int) -> Cou
     return CountedConfig(
         network=name,
         family=model.family,
-        layers=sum(len(group.places) for group in model.groups),
+        num_layers=sum(len(group.places) for group in model.groups),
         width=model.width,
         vocabulary=model.vocabulary,
         positions=model.positions,
@@ -185,7 +186,7 @@ def _totals(counted: CountedConfig, model: ModelDescription, is_stated: bool) ->
     if not is_stated and counted.length > model.length:
         source += f", which exceeds the {model.length:,} of its file"
     return Section(
-        title=f"{counted.network} ({counted.family}), {how_many(counted.layers, 'layers')}, {how_many(counted.length, 'tokens')}",
+        title=f"{counted.network} ({counted.family}), {how_many(counted.num_layers, 'layers')}, {how_many(counted.length, 'tokens')}",
         takeaway=f"{si(counted.params)} parameters{active}; forward takes "
         f"{si(FLOPS_PER_MAC * counted.macs_per_token, 'FLOP')} per token in a sequence of {counted.length:,} ({source}).",
         lines=counted.notes,

@@ -29,7 +29,7 @@ class ParameterTensor:
     Attributes:
         kind: a word of KINDS.
         active: number of experts that a token uses, if the first dimension is the number of experts.
-        is_tied: it is the same tensor as the embedding, so it has work but no parameters of its own.
+        is_tied: it is the same tensor as the embedding, so it has work but no further parameters.
     """
 
     name: str
@@ -222,7 +222,7 @@ class FeedForwardPart:
 
 @dataclass(frozen=True)
 class ExpertsPart:
-    """A mixture of experts: a router, and experts of which each token uses `active`. Shared experts are a separate part.
+    """A mixture of experts: a router and `experts` experts. Each token uses `active` of them. Shared experts are a separate part.
 
     Attributes:
         inputs: of each expert, if it is not the model's width.

@@ -46,16 +46,6 @@ def find(reference: str | os.PathLike[str]) -> Path | None:
         return None
 
 
-def refuse(reference: str | os.PathLike[str]) -> None:
-    """Raise InputError if a reference names such a file: only its counts are known."""
-    if find(reference) is not None:
-        raise InputError(
-            f"{os.fspath(reference)} is the configuration of a large model, which can only be counted: "
-            "prediction of large models is not there yet",
-            f"write `chronograd count {os.fspath(reference)}`",
-        )
-
-
 def load(path: Path) -> dict[str, Any]:
     """Return the keys of a file. Raises FileFormatError. Infinities, which such files may have, become None."""
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import os
 import re
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -190,13 +191,28 @@ def check_code(job: Job) -> None:
         trust.check(environment)
 
 
+def large_model(reference: str | os.PathLike[str]) -> Path | None:
+    """Return the `config.json` of the large model that a reference names; None for another network. Names of the zoo win."""
+    return None if reference in zoo() else large.find(reference)
+
+
+def check_not_large(reference: str | os.PathLike[str]) -> None:
+    """Raise InputError if a reference names a large model, which can only be counted."""
+    if large_model(reference) is not None:
+        raise InputError(
+            f"{os.fspath(reference)} is the configuration of a large model, which can only be counted: "
+            "prediction of large models is not there yet",
+            f"write `chronograd count {os.fspath(reference)}`",
+        )
+
+
 def check(reference: str) -> None:
     """Raise NotFoundError for an unknown network, with similar names of the zoo and of all installed libraries.
 
     Functions of the user are not checked, nor libraries whose source does not show their names. Raises InputError for code that
     the user did not name.
     """
-    large.refuse(reference)
+    check_not_large(reference)
     library, name = split(reference)
     if library == "function":
         trust.check(reference)

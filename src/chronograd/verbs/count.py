@@ -85,9 +85,9 @@ class Count(Request):
                 "no network was given", "name a network, a job file or a saved trace; --list shows the names"
             )
         if isinstance(self.network, str | os.PathLike):
-            from chronograd.configs.find import find
+            from chronograd.models.names import large_model
 
-            if (path := find(self.network)) is not None:
+            if (path := large_model(self.network)) is not None:
                 return self._of_config(path)
         from chronograd.count.answer import count
 

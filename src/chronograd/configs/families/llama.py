@@ -14,7 +14,7 @@ from chronograd.configs.keys import Keys
 
 @dataclass(frozen=True)
 class Relative:
-    """How a relative differs from Llama.
+    """The differences of a relative from Llama.
 
     Attributes:
         has_bias: `key` reads `attention_bias`; `inputs` has biases of query, key and value.
