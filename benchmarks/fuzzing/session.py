@@ -20,7 +20,7 @@ from typing import Any
 
 WITH_TORCH = ("checkpoint", "weights", "labels")
 NAMES = (
-    *("job", "override", "device", "link", "prices", "calibration", "table", "trace", "record", "rundir"),
+    *("job", "override", "device", "link", "prices", "config", "calibration", "table", "trace", "record", "rundir"),
     *("profile", "wall-times", "curve", "speeds"),
     *WITH_TORCH,
 )

@@ -19,6 +19,8 @@ from benchmarks.fuzzing.seeds import run_entries, small_trace
 from chronograd import job as jobs
 from chronograd.answer import as_json
 from chronograd.cli import common
+from chronograd.configs.answer import count_config
+from chronograd.configs.find import packaged
 from chronograd.data.published import DatasetCard
 from chronograd.errors import ChronogradError, InputError
 from chronograd.explain import wall_times
@@ -181,6 +183,16 @@ def _prices(folder: Path) -> None:
 def _price_seeds() -> list[bytes]:
     files = sorted((ROOT / "src/chronograd/hardware/prices").glob("*.csv"))
     return [b"\n".join(path.read_bytes().splitlines()[:4]) for path in files]
+
+
+def _config(folder: Path) -> None:
+    answer = count_config(folder / "config.json", "config.json", with_tensors=True)
+    json.dumps(answer.as_data(), allow_nan=False)
+
+
+def _config_seeds() -> list[bytes]:
+    names = ("llama-3-8b", "deepseek-v3", "gpt-oss-20b", "gemma-2-9b", "t5-base", "vit-base", "nemotron-h-56b")
+    return [packaged()[name].read_bytes() for name in names]
 
 
 def _calibration(folder: Path) -> None:
@@ -455,6 +467,7 @@ TARGETS = (
     Target("device", as_file("x.toml"), _device, _device_seeds, damage.of_toml),
     Target("link", _lay_out_link, _link, _link_seeds, damage.of_toml),
     Target("prices", as_file("prices.csv"), _prices, _price_seeds, damage.of_cells),
+    Target("config", as_file("config.json"), _config, _config_seeds, damage.of_json),
     Target("calibration", _lay_out_calibration, _calibration, _calibration_seeds, damage.of_json),
     Target("table", _lay_out_table, _table, _table_seeds, damage.of_cells),
     Target("trace", as_file("net.json.gz"), _trace, _trace_seeds, damage.of_json),
