@@ -80,6 +80,7 @@ def test_show_work_lists_every_tensor(capsys: pytest.CaptureFixture[str]) -> Non
         (["llama-3-8b", "--out", "x.json"], "--out does not apply"),
         (["llama-3-8b", "hidden_size"], "cannot read 'hidden_size'"),
         (["llama-3-8b", "hiden_size=8"], "did you mean hidden_size"),
+        (["./"], "./ is a folder without a config.json"),
         (["hf:no/such-model"], "is not in the cache"),
         (["hf:../../etc"], "is no name of a model"),
         (["llama-3-9b"], "did you mean llama-3-8b"),

@@ -89,6 +89,10 @@ class Count(Request):
 
             if (path := large_model(self.network)) is not None:
                 return self._of_config(path)
+            if os.sep in os.fspath(self.network) and os.path.isdir(self.network):
+                raise InputError(
+                    f"{self.network} is a folder without a config.json", "name a network, or a folder that holds one"
+                )
         from chronograd.count.answer import count
 
         with waiting("counting the work of the network"):
