@@ -23,6 +23,16 @@ from chronograd.models import names
 # Totals: the sum of `numel()` of the parameters that Transformers 5 builds on the meta device (`tensors_of`, November 2026), with
 # tied tensors once. The pages of these models on huggingface.co state the same numbers, rounded.
 TOTALS = {
+    "pythia-1.4b": 1_414_647_808,
+    "pythia-12b": 11_846_072_320,
+    "qwen3-4b": 4_022_468_096,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-72b": 72_706_203_648,
+    "opt-13b": 12_853_473_280,
+    "opt-30b": 29_974_540_288,
+    "llama-3.3-70b": 70_553_706_496,
+    "deepseek-r1": 671_026_404_352,
     "bert-base": 109_514_298,
     "gpt2": 124_439_808,
     "gpt2-medium": 354_823_168,
