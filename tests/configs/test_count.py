@@ -144,7 +144,9 @@ def test_deepseek_v3_takes_little_time_and_memory_without_torch(tmp_path: Path) 
         f"assert main(['count', {str(tmp_path / 'config.json')!r}, '--show-work', '--json']) == 0\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
         f"assert used.ru_utime + used.ru_stime < {MOST_SECONDS}, used\n"
-        f"assert used.ru_maxrss * 1024 < {MOST_BYTES}, used\n"
+        # Of this process alone: `ru_maxrss` is at least that of the process that started it.
+        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM:'))\n"
+        f"assert int(peak.split()[1]) * 1024 < {MOST_BYTES}, peak\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

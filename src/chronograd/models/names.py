@@ -199,10 +199,11 @@ def large_model(reference: str | os.PathLike[str]) -> Path | None:
 def check_not_large(reference: str | os.PathLike[str]) -> None:
     """Raise InputError if a reference names a large model, which can only be counted."""
     if large_model(reference) is not None:
+        name = os.fspath(reference)
+        near = [known for known in zoo() if known.startswith(f"{name}-")]
         raise InputError(
-            f"{os.fspath(reference)} is the configuration of a large model, which can only be counted: "
-            "prediction of large models is not there yet",
-            f"write `chronograd count {os.fspath(reference)}`",
+            f"{name} is the configuration of a large model, which can only be counted: prediction of large models is not there yet",
+            f"write `chronograd count {name}`" + (f", or name a network of the zoo: {', '.join(near)}" if near else ""),
         )
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from chronograd import api
 from chronograd.launch import jobs
@@ -66,6 +65,8 @@ def _plain(stays: list[Stay]) -> list[Row]:
 
 def _has_weights_of(scheduled: RunDir, alone: Path) -> bool:
     """Train a scheduled run's job without a scheduler, and return whether all weights are equal."""
+    from safetensors.numpy import load_file
+
     job = scheduled.job()
     run = jobs.resume(RunDir.open(alone)) if alone.exists() else jobs.train(job, out=alone)
     ours, theirs = (load_file(list_checkpoints(one.checkpoints)[-1] / MODEL) for one in (scheduled, run))
