@@ -1,6 +1,7 @@
 """`schedule`: workloads as files, predicted speeds, and the answer."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,6 +72,15 @@ def test_drawn_jobs_follow_weights_and_a_poisson_process(write):
     assert gaps.mean() == pytest.approx(60, rel=0.06)
     assert gaps.std() == pytest.approx(60, rel=0.1)
     assert all(one.deadline_s is None or one.deadline_s == one.arrival_s + 3600 for one in found)
+
+
+def test_published_sizes_are_drawn_by_their_number():
+    """134 of 521 jobs request six GPUs, and 26 train on ImageNet."""
+    lines = read_workload(Path(__file__).parents[2] / "examples" / "pollux-sizes.csv")
+    assert sum(line.weight for line in lines) == 521
+    found = drawn(lines, 20_000, 60.0, 0)
+    assert np.mean([line.gpus == 6 for line in found]) == pytest.approx(134 / 521, rel=0.05)
+    assert np.mean([line.data == "imagenet" for line in found]) == pytest.approx(26 / 521, rel=0.15)
 
 
 def test_the_answer_compares_policies_and_states_its_assumptions(write):
