@@ -1,6 +1,7 @@
 """`schedule`: workloads as files, predicted speeds, and the answer."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,10 @@ from click.testing import CliRunner
 import chronograd
 from chronograd.cli.main import command
 from chronograd.errors import FileFormatError, InputError
+from chronograd.hardware import catalog
+from chronograd.predict.calibration import from_datasheet
+from chronograd.predict.relatives import calibration_for
+from chronograd.schedule.predicted import beside_others
 from chronograd.schedule.workload import drawn, read_workload
 
 SERVERS = "coefficients,steps,batch,gpus,servers\n"
@@ -115,6 +120,22 @@ def test_a_schedule_is_saved_for_a_trace_viewer(write, tmp_path):
 def test_options_of_slurm_need_a_run(write, words):
     with pytest.raises(InputError, match="add --"):
         chronograd.schedule(write("job,data,epochs\nresnet20,cifar10,1\n"), on="2xv100", **words)
+
+
+def test_a_job_on_this_machine_shares_it_with_others():
+    """Two ranks at once were calibrated at half the speed of one alone."""
+    plain = from_datasheet(catalog.device("cpu"))
+    alone = replace(plain, processes=1, threads=1, provenance={"pace_s": 1.0})
+    beside = replace(alone, processes=2, peak_flops_per_s=plain.peak_flops_per_s / 2, provenance={"pace_s": 2.0})
+    device = catalog.device("cpu").model_copy(
+        update={"name": "local", "calibration": {"pace_s": 1.0, "settings": [alone.to_table(), beside.to_table()]}}
+    )
+    for processes in (1, 2):
+        found = calibration_for(beside_others(device), threads=1, processes=processes)
+        assert found.peak_flops_per_s == beside.peak_flops_per_s
+    assert "pace_s" not in (beside_others(device).calibration or {})
+    assert calibration_for(device, threads=1, processes=1).peak_flops_per_s == plain.peak_flops_per_s
+    assert beside_others(catalog.device("v100")) == catalog.device("v100")
 
 
 def test_a_job_whose_batch_does_not_fit_accumulates(write):

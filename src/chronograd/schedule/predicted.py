@@ -59,11 +59,15 @@ def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device
 def beside_others(device: Device) -> Device:
     """Return this machine's CPU as a job finds it while other jobs use the other cores; any other device unchanged.
 
-    Predictions for one rank on a quiet machine use the speed of a core whose neighbours are idle, which the calibration then does not state.
+    Only the ways of running with the most ranks at once remain, without the speed of a core whose neighbours are idle.
     """
-    if not is_this_processor(device) or device.calibration is None:
+    if not is_this_processor(device) or not device.calibration:
         return device
     calibration = {name: value for name, value in device.calibration.items() if name != "pace_s"}
+    at_once = [row.get("processes") or 1 for row in calibration.get("settings", [])]
+    if at_once:
+        rows = zip(calibration["settings"], at_once, strict=True)
+        calibration["settings"] = [row for row, processes in rows if processes == max(at_once)]
     return device.model_copy(update={"calibration": calibration})
 
 
