@@ -125,8 +125,8 @@ def test_a_trace_viewer_shows_each_job_and_the_gpus_in_use():
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["A", "B"]
     spans = [(e["pid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     assert spans == [
-        (0, "restarts", 0, 2e6), (0, "1 worker", 2e6, 10e6),
-        (1, "waits", 3e6, 9e6), (1, "restarts", 12e6, 2e6), (1, "1 worker", 14e6, 5e6),
+        (0, "starts", 0, 2e6), (0, "1 worker", 2e6, 10e6),
+        (1, "waits", 3e6, 9e6), (1, "starts", 12e6, 2e6), (1, "1 worker", 14e6, 5e6),
     ]  # fmt: skip
     used = {e["ts"]: e["args"]["count"] for e in events if e["name"] == "V100 in use"}
     assert used == {0: 1, 2e6: 1, 12e6: 1, 14e6: 1, 19e6: 0}

@@ -11,8 +11,8 @@ from chronograd.schedule.events import Timetable
 from chronograd.schedule.jobs import Pool
 from chronograd.words import how_many
 
-RUNS, RESTARTS, WAITS = "runs", "restarts", "waits"
-COLORS = {RUNS: "sky", RESTARTS: "vermilion", WAITS: "grey"}
+RUNS, STARTS, WAITS = "runs", "starts", "waits"
+COLORS = {RUNS: "sky", STARTS: "vermilion", WAITS: "grey"}
 MAX_LANES = 20
 
 
@@ -27,7 +27,7 @@ def timeline(schedule: Timetable, role: Role = "predicted") -> Lanes:
         for stay in stays:
             if stay.start_s > at:
                 spans.append(Span(i, WAITS, at / scale, stay.start_s / scale))
-            part = RESTARTS if stay.is_paused else RUNS
+            part = STARTS if stay.is_paused else RUNS
             note = "" if stay.is_paused else str(stay.size.workers)
             spans.append(Span(i, part, stay.start_s / scale, stay.end_s / scale, note))
             at = stay.end_s
@@ -55,8 +55,8 @@ def timeline_of_schedule(schedule: Timetable, title: str) -> dict[str, Any]:
         events += named(i, job.name, ("size",))
         at = job.arrival_s
         for stay in sorted((stay for stay in schedule.stays if stay.index == i), key=lambda stay: stay.start_s):
-            events += event(0, "waits", at, stay.start_s - at, "wait", process=i)
-            text = "restarts" if stay.is_paused else how_many(stay.size.workers, "workers")
+            events += event(0, WAITS, at, stay.start_s - at, "wait", process=i)
+            text = STARTS if stay.is_paused else how_many(stay.size.workers, "workers")
             sizes = {"workers": stay.size.workers, "servers": stay.size.servers}
             events += event(0, text, stay.start_s, stay.end_s - stay.start_s, "run", sizes, i)
             at = stay.end_s
