@@ -67,8 +67,7 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path, rent: Callable[[], Answ
         f"count      {trace.network} on {data.name}: {how_many(trace.params, 'parameters')}, {macs} per sample forward, {flops} per step"
     )
     with bar("calibrate") as report:
-        setups = [Setup(world, threads_of(job), lays_channels_last(job.training)) for world in WORLDS]
-        device, why = calibrate_once(report, setups)
+        device, why = calibrate_once(report, [Setup(max(WORLDS), threads_of(job), lays_channels_last(job.training))])
     rates = f"{si(device.peak(), 'FLOP/s')} and {si(device.bandwidth_bytes_per_s, 'B/s')}"
     say(f"calibrate  {device.title}: {rates} reached{f'; {why}' if why else ''}")
     for world in WORLDS:

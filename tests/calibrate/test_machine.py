@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from chronograd.calibrate.blocks import blocks
+from chronograd.calibrate.blocks import TIMED_ALONE, blocks
 from chronograd.calibrate.machine import WORKER, Setup, _traces_of, default_setups, gpu_of, machine_key, save_local
 from chronograd.calibrate.workers import run_workers
 from chronograd.cli.main import main
@@ -43,6 +43,14 @@ def test_blocks_are_traced_in_both_layouts(name: str) -> None:
 def test_setups_share_the_cores() -> None:
     assert default_setups(2) == [Setup(1, 2), Setup(2, 1)]
     assert default_setups(1) == [Setup(1, 1), Setup(2, 1)]
+
+
+@pytest.mark.usefixtures("local_device")
+def test_a_single_rank_repeats_some_blocks() -> None:
+    assert {block.name for block in blocks()} >= {*TIMED_ALONE}
+    shares = {c.processes: c.provenance.get("alone_share") for c in calibrations(catalog.device("local"))}
+    assert shares[1] is None
+    assert 0 < shares[2] <= 1
 
 
 def driver(name: str) -> SimpleNamespace:

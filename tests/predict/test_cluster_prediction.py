@@ -221,3 +221,6 @@ def test_rank_alone_runs_at_the_speed_of_an_idle_neighbour() -> None:
     assert beside_another.parts == both.parts
     slower = after.model_copy(update={"calibration": {**tables, "pace_s": 3e-3}})
     assert predict_step(TRACE, setting_of(job(), device=slower)).parts == one.parts
+    timed = replace(beside, provenance={"pace_s": 2.5e-3, "alone_share": 0.9})
+    blocks = after.model_copy(update={"calibration": {"pace_s": 2e-3, "settings": [timed.to_table()]}})
+    assert predict_step(TRACE, setting_of(job(), device=blocks)).seconds == pytest.approx(0.9 * one.seconds)

@@ -16,6 +16,9 @@ from torch import nn
 
 # The block that has hardly any data: all its time is the cost of launches and of a pass.
 TINY = "tiny"
+# Blocks of several kinds that a single rank repeats, to see what the others cost it.
+TIMED_ALONE = ("residual-16-8", "small-basic-16-8-32", "small-basic-48-14-32", "basic-256-14-4", "small-inverted-24-14-16", "inverted-32-192-28-8",
+               "encoder-384-49", "norm-64-28")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from chronograd.calibrate import links, pace, worker
-from chronograd.calibrate.blocks import TINY, TimedBlock, blocks
+from chronograd.calibrate.blocks import TIMED_ALONE, TINY, TimedBlock, blocks
 from chronograd.calibrate.workers import Progress, part_of, run_workers
 from chronograd.count.tracing import trace
 from chronograd.fit.device import Sample, fit_calibration
@@ -97,7 +97,10 @@ def calibrate(
         what += ", channels last" * setup.channels_last
         report = part_of(progress, i, len(runs), f"{what}: ")
         arguments = [place, str(setup.threads), precision, str(seconds_per_block), _LAYOUTS[setup.channels_last]]
-        measured.append(_mean(run_workers(WORKER, [arguments] * setup.processes, report, rounds * len(blocks()))))
+        found = _mean(run_workers(WORKER, [arguments] * setup.processes, report, rounds * len(blocks())))
+        if setup.processes > 1:
+            found["alone_share"] = _alone_share(found["blocks"], arguments)
+        measured.append(found)
         if place == "cpu":
             probes.append(pace.probe_s())
     device = _describe(place, [m["peaks"] for m in measured], [p for _, p in runs])
@@ -243,7 +246,7 @@ def save_local(device: Device) -> Device:
 def machine_key() -> str:
     """Return a key that changes when a calibration becomes invalid: processor, cores, GPU, torch, and the file's format."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 14"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 15"
 
 
 # -- measurements of workers -------------------------------------------------------------------------
@@ -257,6 +260,18 @@ def _mean(results: Sequence[Any]) -> Any:
     if isinstance(first, list):
         return [_mean(rows) for rows in zip(*results, strict=True)]
     return float(np.mean(results)) if isinstance(first, float) else first
+
+
+def _alone_share(beside: Sequence[dict[str, Any]], arguments: list[str]) -> float:
+    """Return the time of some blocks in a single worker over that next to others, at most 1. Each is at its own run's pace."""
+    (result,) = run_workers(WORKER, [[*arguments, *TIMED_ALONE]])
+    times = {row["block"]: row for row in beside}
+    logs = [
+        math.log(row[name] / times[row["block"]][name])
+        for row in result["blocks"]
+        for name in ("forward_s", "backward_s")
+    ]
+    return min(1.0, math.exp(statistics.median(logs)))
 
 
 # -- from times to a device -----------------------------------------------------------------------
@@ -304,6 +319,7 @@ def _fit(
     }
     if place == "cpu":
         provenance |= {"pace_s": result["pace_s"], "pace_sigma_log": round(result["pace_sigma_log"], 4)}
+        provenance |= {"alone_share": result["alone_share"]} if "alone_share" in result else {}
         fitted = at_other_paces(fitted, result["pace_sigma_log"])
         fitted = replace(fitted, warm_update=warm_share, warm_pass_s=_saved_s(result, mode))
     return replace(

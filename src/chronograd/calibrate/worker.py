@@ -1,9 +1,9 @@
 """One process of a calibration: times blocks, large products and copies; prints JSON.
 
-    python -m chronograd.calibrate.worker DEVICE THREADS PRECISION SECONDS_PER_BLOCK nchw|nhwc
+    python -m chronograd.calibrate.worker DEVICE THREADS PRECISION SECONDS_PER_BLOCK nchw|nhwc [BLOCK...]
 
 For a job of several ranks, several of these processes run at once, because ranks slow each other down. Each prints `ready` and
-waits for a line on its standard input before it starts.
+waits for a line on its standard input before it starts. With names, it times only these blocks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -109,17 +109,19 @@ def rounds_in(seconds: float) -> int:
 
 
 def time_blocks(
-    device: torch.device, precision: str, seconds: float, layout: str, laps: Laps | None
+    device: torch.device, precision: str, seconds: float, layout: str, laps: Laps | None, names: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Time every block for `seconds` in total, over `ROUNDS` rounds through all blocks. Return the median of each time.
 
     Args:
+        names: of the blocks, if not all.
         laps: tracks the speed of a CPU; each round of a block is scaled to its median speed.
     """
     rounds = rounds_in(seconds)
-    timed: dict[str, list[tuple[dict[str, Any], float]]] = {block.name: [] for block in blocks()}
+    chosen = [block for block in blocks() if block.name in names or not names]
+    timed: dict[str, list[tuple[dict[str, Any], float]]] = {block.name: [] for block in chosen}
     for _ in range(rounds):
-        for block in blocks():
+        for block in chosen:
             row = time_block(block, device, precision, seconds / rounds, layout)
             timed[block.name].append((row, laps.lap() if laps else 1.0))
             say("progress", block.name)
@@ -242,7 +244,7 @@ def _median(
 
 
 def main(argv: list[str]) -> None:
-    place, threads, precision, seconds, layout = argv
+    place, threads, precision, seconds, layout, *names = argv
     say("ready")
     read()
     exit_with_parent()
@@ -251,6 +253,10 @@ def main(argv: list[str]) -> None:
     if place == "cpu":
         keep_freed_memory()  # as ranks do
     is_quick = float(seconds) < MIN_SECONDS
+    if names:
+        laps = Laps(1 if is_quick else PASSES) if place == "cpu" else None
+        say("result", {"blocks": time_blocks(device, precision, float(seconds), layout, laps, names)})
+        return
     result: dict[str, Any] = {"peaks": peaks(device, precision)}
     laps = Laps(1 if is_quick else PASSES) if place == "cpu" else None
     updates, gather = time_updates(device, 4 if is_quick else 15), time_gather(device)

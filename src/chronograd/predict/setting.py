@@ -154,8 +154,10 @@ def _check_is_predicted(job: Job) -> None:
 def _alone(calibration: Calibration, measured: Mapping[str, Any]) -> float:
     """Return the time of a piece of work on one core while no other rank runs, over that while the others run, at most 1.
 
-    `calibrate` times this piece of work between its runs, and within each run.
+    `calibrate` times some blocks both ways. An older calibration has the speed of the machine between its runs and within each.
     """
+    if (share := calibration.provenance.get("alone_share")) is not None:
+        return float(share)
     alone_s, beside_s = _seconds_of(measured, "pace_s"), _seconds_of(calibration.provenance, "pace_s")
     if (calibration.processes or 1) == 1 or not alone_s or not beside_s:
         return 1.0

@@ -63,12 +63,13 @@ def beside_others(device: Device) -> Device:
     """
     if not is_this_processor(device) or not device.calibration:
         return device
-    calibration = {name: value for name, value in device.calibration.items() if name != "pace_s"}
-    at_once = [row.get("processes") or 1 for row in calibration.get("settings", [])]
-    if at_once:
-        rows = zip(calibration["settings"], at_once, strict=True)
-        calibration["settings"] = [row for row, processes in rows if processes == max(at_once)]
-    return device.model_copy(update={"calibration": calibration})
+    rows = [
+        {**row, "provenance": {**row.get("provenance", {}), "alone_share": 1.0}}
+        for row in device.calibration["settings"]
+    ]
+    most = max(row.get("processes") or 1 for row in rows)
+    beside = [row for row in rows if (row.get("processes") or 1) == most]
+    return device.model_copy(update={"calibration": {**device.calibration, "settings": beside}})
 
 
 def of_coefficients(line: JobLine, pool: Pool) -> ScheduledJob:
