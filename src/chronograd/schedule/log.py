@@ -1,8 +1,10 @@
 """The folder of a schedule that really runs: what was scheduled, and each start and end.
 
-schedule.json   when it began, the policy, the cluster and the jobs
-events.jsonl    one line for each start, stop and end of a job
-JOB/            the run directory of each job
+    schedule.json   when it began, the policy, the cluster and the jobs
+    events.jsonl    one line for each start, stop and end of a job
+    JOB/            the run directory of each job
+
+The scheduler writes it, and others may read it at any time.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class JobQueue:
 
 @dataclass
 class ScheduleLog:
-    """The folder of a schedule: written by the scheduler, read by everyone. `start` is in seconds since 1970."""
+    """The content of a schedule's folder. `start` is in seconds since 1970."""
 
     folder: Path
     queue: JobQueue

@@ -7,7 +7,7 @@ from typing import Any
 
 from chronograd.figure import Lanes, Lines, Role, Series, Span
 from chronograd.predict.timeline import Event, counter, event, named, trace_file
-from chronograd.schedule.events import Timetable
+from chronograd.schedule.events import Stay, Timetable
 from chronograd.schedule.jobs import Pool
 from chronograd.words import how_many
 
@@ -17,14 +17,13 @@ MAX_LANES = 20
 
 
 def timeline(schedule: Timetable, role: Role = "predicted") -> Lanes:
-    """Return the first jobs as lanes, in hours or minutes: waiting, running with a number of GPUs, restarting."""
+    """Return the first jobs as lanes, in hours or minutes: waiting, starting, running with a number of GPUs."""
     shown = range(min(MAX_LANES, len(schedule.jobs)))
     unit, scale = _unit(max(float(schedule.ended_s[i]) for i in shown))
     spans = []
     for i in shown:
         at = schedule.jobs[i].arrival_s
-        stays = sorted((stay for stay in schedule.stays if stay.index == i), key=lambda stay: stay.start_s)
-        for stay in stays:
+        for stay in _stays_of(schedule, i):
             if stay.start_s > at:
                 spans.append(Span(i, WAITS, at / scale, stay.start_s / scale))
             part = STARTS if stay.is_paused else RUNS
@@ -54,13 +53,18 @@ def timeline_of_schedule(schedule: Timetable, title: str) -> dict[str, Any]:
     for i, job in enumerate(schedule.jobs):
         events += named(i, job.name, ("size",))
         at = job.arrival_s
-        for stay in sorted((stay for stay in schedule.stays if stay.index == i), key=lambda stay: stay.start_s):
+        for stay in _stays_of(schedule, i):
             events += event(0, WAITS, at, stay.start_s - at, "wait", process=i)
             text = STARTS if stay.is_paused else how_many(stay.size.workers, "workers")
             sizes = {"workers": stay.size.workers, "servers": stay.size.servers}
             events += event(0, text, stay.start_s, stay.end_s - stay.start_s, "run", sizes, i)
             at = stay.end_s
     return trace_file([*events, *(counter(f"{title} in use", at, {"count": count}) for at, count in _held(schedule))])
+
+
+def _stays_of(schedule: Timetable, index: int) -> list[Stay]:
+    """Return the stays of a job, in order."""
+    return sorted((stay for stay in schedule.stays if stay.index == index), key=lambda stay: stay.start_s)
 
 
 def _held(schedule: Timetable) -> list[tuple[float, int]]:

@@ -190,6 +190,8 @@ class _Reader:
         self.device, self.pool, self.is_real = beside_others(device), pool, is_real
         self.known: dict[JobLine, tuple[ScheduledJob, Job | None]] = {}
         self.assumed: dict[str, str] = {}
+        if self.device is not device:
+            self.assumed[""] = "Speeds are those of this machine while its other cores work, too."
 
     def jobs(self, lines: list[JobLine], say: Any) -> list[ScheduledJob]:
         found = []

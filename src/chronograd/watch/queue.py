@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from chronograd.answer import Answer, Column, Section, Table
 from chronograd.rundir import RunDir, is_run_dir
-from chronograd.schedule.log import QueuedJob, ScheduleLog
+from chronograd.schedule.log import Event, QueuedJob, ScheduleLog
 from chronograd.units import percent, whole_percent
 from chronograd.watch.progress import LiveRun, RunFigures
 from chronograd.words import how_many
@@ -54,11 +54,11 @@ class LiveQueue:
     def rows(self) -> tuple[ScheduleLog, list[QueueRow]]:
         """Return the log and the present state of each job."""
         log = ScheduleLog.read(self.folder)
-        return log, [self._row(job, log) for job in log.queue.jobs]
+        running = log.running()
+        return log, [self._row(job, log, running.get(job.name)) for job in log.queue.jobs]
 
-    def _row(self, job: QueuedJob, log: ScheduleLog) -> QueueRow:
+    def _row(self, job: QueuedJob, log: ScheduleLog, running: Event | None) -> QueueRow:
         own = [event for event in log.events if event.job == job.name]
-        running = log.running().get(job.name)
         is_done = bool(own) and own[-1].event == "end"
         now_s = (own[-1].time if is_done else time.time()) - log.start
         state = DONE if is_done else RUNS if running else WAITS if now_s >= job.arrival_s else EXPECTED
