@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from chronograd.cli.main import main
 from chronograd.errors import InputError, RunError
 from chronograd.job import Job, from_dict
 from chronograd.launch import jobs as runs
+from chronograd.launch.jobs import OnPoll
 from chronograd.launch.scheduling import Machines, RealJob, by_slurm, here, run_schedule, time_start
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import Epoch
@@ -123,10 +123,10 @@ def test_a_killed_schedule_continues(tmp_path: Path) -> None:
 
 
 def test_a_failing_job_leaves_the_others_alone(tmp_path: Path) -> None:
-    def run_or_fail(own: RunDir, must_stop: Callable[[], bool]) -> None:
+    def run_or_fail(own: RunDir, on_poll: OnPoll) -> None:
         if own.path.name == "bad":
             raise RunError("its rank was killed")
-        here().run(own, must_stop)
+        here().run(own, on_poll)
 
     machines = Machines(here().open, run_or_fail)
     with pytest.raises(RunError, match="bad: its rank was killed"):

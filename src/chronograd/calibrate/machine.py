@@ -266,11 +266,8 @@ def _alone_share(beside: Sequence[dict[str, Any]], arguments: list[str]) -> floa
     """Return the time of some blocks in a single worker over that next to others, at most 1. Each is at its own run's pace."""
     (result,) = run_workers(WORKER, [[*arguments, *TIMED_ALONE]])
     times = {row["block"]: row for row in beside}
-    logs = [
-        math.log(row[name] / times[row["block"]][name])
-        for row in result["blocks"]
-        for name in ("forward_s", "backward_s")
-    ]
+    passes = worker.TIMES[1:]  # not inference
+    logs = [math.log(row[name] / times[row["block"]][name]) for row in result["blocks"] for name in passes]
     return min(1.0, math.exp(statistics.median(logs)))
 
 

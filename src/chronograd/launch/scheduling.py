@@ -19,6 +19,7 @@ from chronograd.errors import InputError, RunError
 from chronograd.job import Job, changed, from_dict, with_ranks
 from chronograd.launch import jobs as runs
 from chronograd.launch import slurm
+from chronograd.launch.jobs import OnPoll
 from chronograd.launch.slurm.script import Options
 from chronograd.rundir import RunDir, StepFollower
 from chronograd.rundir.steps import Epoch, StepLine
@@ -31,7 +32,6 @@ from chronograd.train.checkpoint_folder import list_checkpoints
 POLL_S = 0.5
 
 Say = Callable[[str], None]
-MustStop = Callable[[], bool]
 
 
 class ResizedError(Exception):
@@ -43,11 +43,11 @@ class Machines(NamedTuple):
 
     Attributes:
         open: returns the run directory of a job at a path, made if there is none.
-        run: runs a job until it is finished, or until the function says that it must stop; then raises ResizedError.
+        run: runs a job until it is finished, and calls the function with it again and again; what that raises ends the ranks.
     """
 
     open: Callable[[Job, Path], RunDir]
-    run: Callable[[RunDir, MustStop], None]
+    run: Callable[[RunDir, OnPoll], None]
 
 
 def here() -> Machines:
@@ -56,8 +56,8 @@ def here() -> Machines:
     def opened(job: Job, path: Path) -> RunDir:
         return RunDir.open(path) if path.exists() else runs.create(job, path)
 
-    def run(own: RunDir, must_stop: MustStop) -> None:
-        runs.resume(own, on_poll=_stopping(must_stop))
+    def run(own: RunDir, on_poll: OnPoll) -> None:
+        runs.resume(own, on_poll=on_poll)
 
     return Machines(opened, run)
 
@@ -73,23 +73,15 @@ def by_slurm(options: Options = Options()) -> Machines:  # noqa: B008
             slurm.withdraw(own)
         return own
 
-    def run(own: RunDir, must_stop: MustStop) -> None:
+    def run(own: RunDir, on_poll: OnPoll) -> None:
         slurm.submit(own, options)
         try:
-            slurm.wait(own, on_poll=_stopping(must_stop))
+            slurm.wait(own, on_poll=on_poll)
         except ResizedError:
             slurm.withdraw(own)
             raise
 
     return Machines(opened, run)
-
-
-def _stopping(must_stop: MustStop) -> Callable[[RunDir], None]:
-    def look(_: RunDir) -> None:
-        if must_stop():
-            raise ResizedError
-
-    return look
 
 
 def time_start(machines: Machines, folder: Path) -> float:
@@ -105,7 +97,7 @@ def time_start(machines: Machines, folder: Path) -> float:
     with tempfile.TemporaryDirectory(prefix="start-", dir=folder) as own:
         run = machines.open(from_dict(tiny), Path(own) / "run")
         start = time.monotonic()
-        machines.run(run, lambda: False)
+        machines.run(run, lambda run: None)
         whole_s = time.monotonic() - start
         return whole_s - run.record().value("training_time_s")
 
@@ -256,13 +248,15 @@ class _Schedule:
         """Run a job at one size, until it is over or gets another size."""
         assert one.run is not None
         start_s = self._now()
+
+        def look(_: RunDir) -> None:
+            if self.is_stopped.is_set() or (one.wanted != size and _newest(one) != one.checkpoint):
+                raise ResizedError
+
         try:
             resize(one.run, size.workers)
             self._note(one, "start", size.workers)
-            self.machines.run(
-                one.run,
-                lambda: self.is_stopped.is_set() or (one.wanted != size and _newest(one) != one.checkpoint),
-            )
+            self.machines.run(one.run, look)
             one.is_over = True
         except ResizedError:
             one.is_over = one.run.is_finished  # it ended while it was stopped
