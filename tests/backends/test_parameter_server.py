@@ -273,44 +273,49 @@ def test_dead_learner_is_reported(tmp_path: Path, mark: str) -> None:
 @needs_ray
 @pytest.mark.real_exec
 def test_learners_share_all_updates_of_a_run_that_restarts_twice(tmp_path: Path, mark: str) -> None:
-    """Kill the driver in the second epoch and a server in the third; the third attempt ends the run."""
-    job = jobs.changed(make_job(learners=3, servers=2, epochs=4), ["cluster.max_restarts=2"])
-    # Three learners wait before their seventh minibatch: at step 18, then at 12 + 18, each time between two checkpoints.
+    """Kill the driver, then a server, each between two checkpoints; the third attempt ends the run."""
+    # A learner waits before its 14th minibatch. No epoch ends without it, and the other learners finish this epoch's other
+    # minibatches, or wait too: 13 updates each are 39, or 3 epochs and 3 updates. So 3 updates after a checkpoint come surely.
+    job = jobs.changed(make_job(learners=3, servers=2, epochs=7), ["cluster.max_restarts=2"])
     hold = tmp_path / "hold"
     hold.touch()
     job = jobs.changed(
-        job, ["network.name=tiny_networks:random", f"network.options.hold={hold}", "network.options.hold_at=7"]
+        job, ["network.name=tiny_networks:random", f"network.options.hold={hold}", "network.options.hold_at=14"]
     )
-    victims = [(15, "parameter_server.run"), (27, "ray::ParameterServer")]
+    victims = ["parameter_server.run", "ray::ParameterServer"]
     killed: list[int] = []
 
-    def kill(line: Line) -> None:
-        if len(killed) < len(victims) and line.step >= victims[len(killed)][0]:
-            written = RunDir(tmp_path / "run").checkpoints / ("step-00000024" if killed else "step-00000012")
-            wait_until(written.is_dir, 60)
-            killed.append(marked(mark, victims[len(killed)][1])[0])
+    def kill(run: RunDir) -> None:
+        if len(killed) == len(victims):
+            return
+        if not any(Path(f"{hold}-{pid}").exists() for pid in marked(mark, "ray::GradientLearner")):
+            return
+        newest = merged(run.logs().values()).steps[-1]
+        if newest.attempt == len(killed) + 1 and newest.step % 12 >= 3:
+            wait_until((run.checkpoints / f"step-{newest.step // 12 * 12:08}").is_dir, 60)
+            killed.append(marked(mark, victims[len(killed)])[0])
             os.kill(killed[-1], signal.SIGKILL)
             if len(killed) == len(victims):
                 hold.unlink()
 
-    run = launch.train(job, out=tmp_path / "run", on_line=kill)
+    run = launch.resume(launch.create(job, tmp_path / "run"), on_poll=kill)
     assert len(killed) == 2
     assert marked(mark) == []
     assert re.search(r"parameter server [01] died", run.output_path(0).read_text())
     assert run.ranks() == [0, 1, 2]
     log, record = merged(run.logs().values()), run.record()
-    assert [line.step for line in log.steps] == list(range(1, 49))
+    assert [line.step for line in log.steps] == list(range(1, 85))
     assert (log.attempts, record.provenance.attempts) == (3, 3)
     assert record.value("redone_steps") == len(log.discarded) >= 3 + 3
     assert record.value("lost_s") > record.value("redone_s") > 0
-    assert len(record.curves["loss"].columns["loss"]) == 48
-    assert record["step_time_s"].n == 48 - 3 * 5
+    assert len(record.curves["loss"].columns["loss"]) == 84
+    assert record["step_time_s"].n == 84 - 3 * 5
     assert record.value("training_time_s") + record.value("lost_s") < record.value("wall_time_s")
     assert all(line.learner == rank and is_timed(line) for rank in run.ranks() for line in run.read_steps(rank).steps)
     # A learner pulls after its own push, so about one push of each other learner comes in between.
     assert 0.5 < record.value("staleness") < 3.5
-    assert sum(row["updates"] for row in record.tables.staleness) == record["staleness"].n == 48
-    assert record.curves["training"].columns["step"] == [12, 24, 36, 48]
+    assert sum(row["updates"] for row in record.tables.staleness) == record["staleness"].n == 84
+    assert record.curves["training"].columns["step"] == list(range(12, 85, 12))
     assert record.value("test_accuracy") <= 1
     assert any("3 learners and 2 parameter servers" in note for note in record.notes)
 

@@ -27,7 +27,8 @@ def random(num_classes: int = 10, sleep_s: float = 0.0, hold: str = "", hold_at:
     """Return a network with batch norm and dropout: a resumed run differs if any state is missing.
 
     Args:
-        hold: a file; while it exists, processes wait at the start of their step `hold_at`.
+        hold: a file; while it exists, processes wait at the start of their step `hold_at`. A process that waits has
+            written the file HOLD-PID.
     """
     return nn.Sequential(
         _Sleep(sleep_s, hold, hold_at), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
@@ -103,8 +104,10 @@ class _Sleep(nn.Module):
         if self.training:
             time.sleep(self.seconds)
             self.calls += 1
-            while self.calls == self.hold_at and os.path.exists(self.hold):
-                time.sleep(0.01)
+            if self.calls == self.hold_at and os.path.exists(self.hold):
+                open(f"{self.hold}-{os.getpid()}", "w").close()
+                while os.path.exists(self.hold):
+                    time.sleep(0.01)
         return images_NCHW
 
 
