@@ -356,6 +356,8 @@ class Cluster(_Section):
     """CPU threads per rank; by default this machine's cores divided by its ranks."""
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     """Price of one device per hour; from the price table by default."""
+    layout: Layout | None = Field(None, exclude_if=lambda given: given is None)
+    """Degrees by which the ranks of a large model share its work."""
     max_restarts: int = Field(0, ge=0, le=1000)
     """How often to restart all ranks from the newest checkpoint after one has failed, was killed or hung."""
     timeout_s: float = Field(1800.0, ge=1, le=1e6)
@@ -364,6 +366,95 @@ class Cluster(_Section):
     def threads_per_rank(self, cores: int, ranks_on_node: int) -> int:
         """Return the CPU threads per rank: the job's value, else the cores divided by the ranks on the node, at least 1."""
         return self.threads or max(1, cores // ranks_on_node)
+
+
+class Layout(_Section):
+    """The degrees by which the ranks of a large model share its work. Predicted only.
+
+    The other ranks are data-parallel: their number is `cluster.count` / (tensor · pipeline · context). Experts are spread over
+    ranks that are data- or context-parallel in the other layers.
+    """
+
+    tensor: int = Field(1, ge=1)
+    """Ranks that share each matrix."""
+    sequence: bool = True
+    """With tensor above 1, norms and residuals are split along the sequence (sequence parallelism)."""
+    pipeline: int = Field(1, ge=1)
+    """Pipeline stages."""
+    schedule: Literal["1f1b", "interleaved", "zero-bubble"] = "1f1b"
+    """Order of the micro-batches in the stages. interleaved needs chunks above 1."""
+    chunks: int = Field(1, ge=1)
+    """Groups of layers of a stage, each followed by the next stage (virtual stages)."""
+    stage_layers: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Number of layers of each stage; equal by default."""
+    context: int = Field(1, ge=1)
+    """Ranks that share each sequence."""
+    expert: int = Field(1, ge=1)
+    """Ranks that share the experts of a layer."""
+    expert_tensor: Annotated[int, Field(ge=1)] | None = None
+    """Ranks that share the matrices of an expert; by default as many as `tensor`."""
+    shard_ranks: Annotated[int, Field(ge=1)] | None = None
+    """Data-parallel ranks over which training.zero_stage shards, each such group with a copy (hybrid sharding); all by default."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.schedule == "interleaved") != (self.chunks > 1):
+            raise ValueError(
+                f"schedule is {self.schedule} and chunks is {self.chunks}: interleaved stages have 2 or more chunks, others 1"
+            )
+        if self.pipeline == 1 and self.chunks > 1:
+            raise ValueError(f"chunks is {self.chunks} and pipeline is 1: write pipeline above 1, or leave chunks out")
+        if self.stage_layers and len(self.stage_layers) != self.pipeline:
+            raise ValueError(
+                f"stage_layers has {how_many(len(self.stage_layers), 'numbers')} and pipeline is {self.pipeline}: write one per stage"
+            )
+        if self.stage_layers and self.chunks > 1:
+            raise ValueError("stage_layers and chunks are both given: stages of several chunks are equal")
+        return self
+
+
+class LargeModel(_Section):
+    """Storage and computation of a large model, named by its `config.json`. Predicted only."""
+
+    attention: Literal["fused", "plain"] = "fused"
+    """fused: one kernel that stores no scores, such as FlashAttention; plain: scores are stored for the backward pass."""
+    loss: Literal["plain", "fused", "chunked"] = "plain"
+    """plain: logits and their fp32 copy are stored; fused: logits are stored once; chunked: only a part of them at a time."""
+    kernels: Literal["fused", "eager"] = "fused"
+    """fused: norms and loss are one kernel each, as in Megatron; eager: several operators with fp32 copies, as in Transformers."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout of attention and residuals; its masks are stored."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations that backward computes again: none, those between the matrices of attention, or those of whole layers."""
+    gradient_dtype: Literal["fp32", "bf16"] | None = None
+    """Type of stored gradients; by default fp32 with tensor or pipeline parallelism (Megatron), else that of the parameters."""
+    optimizer_bits: Literal[8, 16, 32] = 32
+    """Bits of each number of the optimizer state."""
+    master: bool = True
+    """Keep an fp32 copy of parameters that are trained in half precision."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """Keep the optimizer state, or also the parameters, in the memory of the host."""
+    fp8: bool = False
+    """Multiply the matrices of layers in fp8."""
+    adapter_rank: int = Field(0, ge=0)
+    """Rank of LoRA matrices, which are trained instead of the network; 0 for none."""
+    adapter_on: Literal["query-value", "attention", "all"] = "all"
+    """Matrices with LoRA: query and value; query, key, value and output; or all of a layer."""
+    base_bits: Literal[4, 8, 16] = 16
+    """Bits of each parameter of the frozen network; 4 is QLoRA."""
+
+    @property
+    def dropout_bytes(self) -> int:
+        """Return the bytes of a mask of dropout per number."""
+        return 1 if self.dropout else 0
+
+    @model_validator(mode="after")
+    def _frozen(self) -> Self:
+        if self.base_bits < 16 and not self.adapter_rank:
+            raise ValueError(
+                f"base_bits is {self.base_bits} without adapters: quantised parameters are frozen, so write adapter_rank"
+            )
+        return self
 
 
 class GradientExchange(_Section):
@@ -497,6 +588,14 @@ class Job(_Model):
     """Library and method by which ranks work together."""
     reinforcement: Reinforcement | None = Field(None, exclude_if=lambda agent: agent is None)
     """Settings of an agent; only for task reinforcement, which always has them."""
+    large: LargeModel | None = Field(None, exclude_if=lambda given: given is None)
+    """Settings of a large model; only for a network named by its `config.json`, which always has them."""
+
+    @property
+    def replicas(self) -> int:
+        """Return the number of data-parallel ranks. Ranks that share a model by its layout together are one."""
+        layout = self.cluster.layout or Layout()
+        return max(self.cluster.count // (layout.tensor * layout.pipeline * layout.context), 1)
 
     @property
     def images_per_rank(self) -> int:
@@ -578,12 +677,16 @@ class Job(_Model):
 
     @model_validator(mode="after")
     def _ranks(self) -> Self:
-        if self.backend != "parameter_server" and self.training.batch < self.cluster.count:
-            raise ValueError(
-                f"training.batch is {self.training.batch}, fewer than cluster.count = {self.cluster.count}: "
-                "each rank needs at least one sample per step"
+        if self.backend != "parameter_server" and self.training.batch < self.replicas:
+            ranks = (
+                f"cluster.count = {self.cluster.count}"
+                if self.cluster.layout is None
+                else f"the {self.replicas} data-parallel ranks"
             )
-        of_rank = self.training.batch // (1 if self.backend == "parameter_server" else self.cluster.count)
+            raise ValueError(
+                f"training.batch is {self.training.batch}, fewer than {ranks}: each rank needs at least one sample per step"
+            )
+        of_rank = self.training.batch // (1 if self.backend == "parameter_server" else self.replicas)
         images = of_rank * self.training.augmentation.copies
         if self.training.accumulation > images:
             raise ValueError(

@@ -1,0 +1,154 @@
+"""Memory of the ranks of a large model, by stage and part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chronograd.hardware import catalog
+from chronograd.large.setting import LargeSetting, Stage
+from chronograd.large.states import shards, share_of, states_of
+from chronograd.large.stored import Head, Stored, of_head, of_layer, residual_bytes
+from chronograd.units import si
+from chronograd.words import how_many
+
+# Workspaces of matrix libraries: medians of what remains, on A100 and H100, of the steady memory of Megatron's runs after 18 bytes a
+# parameter. Matrix products of NVIDIA's Hopper and later take 32 MiB a stream instead of 8.
+WORKSPACE, LATER_WORKSPACE = 85e6, 115e6
+LATER = 2022  # year of the device
+RESERVED = 1.05  # of the allocator, over what is allocated: median of 15 runs on B200, which range from 1.03 to 1.08
+CONTEXT = 0.6e9  # a CUDA context with the kernels of torch
+PER_GROUP = 0.15e9  # buffers of NCCL for each group of ranks
+SIGMA_LOG = 0.04
+
+
+@dataclass(frozen=True)
+class MemoryPart:
+    """A part of a rank's peak.
+
+    Attributes:
+        cause: what it is, in words with its numbers: `logits of 4,096 × 128,256 in fp32`.
+        remedy: a field and value that reduce it, and how: `large.loss=chunked`; empty for none.
+    """
+
+    name: str
+    bytes: float
+    cause: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """The peak of the ranks of a stage.
+
+    Attributes:
+        parts: of the allocated peak, largest first.
+        allocated_bytes: the most that tensors take at one time: `max_memory_allocated` of PyTorch.
+        reserved_bytes: with the allocator's rounding and fragments.
+        used_bytes: of the device, with its context and the buffers of collectives; what must fit.
+        sigma_log: standard deviation of log(used).
+    """
+
+    stage: int
+    parts: tuple[MemoryPart, ...]
+    allocated_bytes: float
+    reserved_bytes: float
+    used_bytes: float
+    sigma_log: float
+
+
+def memory_of(setting: LargeSetting) -> Sequence[StageMemory]:
+    """Return the peak memory of each stage."""
+    return [_of_stage(setting, stage) for stage in setting.stages]
+
+
+def probability_of_fit(memory: StageMemory, memory_bytes: float) -> float:
+    """Return the probability that a stage fits into a device's memory."""
+    return 0.5 * math.erfc(math.log(memory.used_bytes / memory_bytes) / (memory.sigma_log * math.sqrt(2)))
+
+
+def in_flight(setting: LargeSetting, stage: Stage) -> list[float]:
+    """Return the number of micro-batches that are stored at the peak, for each chunk of a stage.
+
+    1F1B: a stage has started as many micro-batches as there are stages from it to the last. Interleaved chunks (Narayanan et al.
+    2021, arXiv:2104.04473): 2 (p − place − 1) + (v − 1) p chunks of warm-up, and the one at work.
+    """
+    layout, micro_batches = setting.layout, setting.micro_batches
+    after = layout.pipeline - stage.place
+    if layout.chunks == 1:
+        return [min(after, micro_batches)]
+    total = min(2 * (after - 1) + (layout.chunks - 1) * layout.pipeline + 1, micro_batches * layout.chunks)
+    return [total / layout.chunks] * layout.chunks
+
+
+def _of_stage(setting: LargeSetting, stage: Stage) -> StageMemory:
+    layers, head = _activations(setting, stage), of_head(setting, stage.last)
+    # The loss comes when all is stored; then backward passes from the last layer to the first.
+    passing = max(layers.passing + head.passing, head.logits)
+    workspace = LATER_WORKSPACE if (catalog.device(setting.job.cluster.device).year or LATER) >= LATER else WORKSPACE
+    parts = [
+        *_state_parts(setting, stage),
+        _activation_part(setting, stage, layers.kept + head.kept),
+        _passing_part(setting, head, passing),
+        MemoryPart("workspaces", workspace, "of the libraries"),
+    ]
+    allocated = sum(part.bytes for part in parts)
+    layout = setting.layout
+    groups = sum(degree > 1 for degree in (setting.data, layout.tensor, layout.pipeline, layout.context, layout.expert))
+    used = RESERVED * allocated + CONTEXT + PER_GROUP * groups
+    shown = tuple(sorted((part for part in parts if part.bytes), key=lambda part: -part.bytes))
+    return StageMemory(stage.place, shown, allocated, RESERVED * allocated, used, SIGMA_LOG)
+
+
+def _state_parts(setting: LargeSetting, stage: Stage) -> list[MemoryPart]:
+    states, share, zero = states_of(setting, stage), share_of(setting, stage), setting.training.zero_stage
+    params = f"{si(share.plain + share.experts)} parameters"
+    trained = f"{si(share.adapters)} parameters of adapters" if share.adapters else params
+    ranks = shards(setting)
+    over = [f", over {ranks} ranks" if zero >= least and ranks > 1 else "" for least in (3, 2, 1)]
+    can_shard = ranks > 1 and not share.adapters
+    remedies = [f"training.zero_stage={least}" if can_shard and zero < least else "" for least in (3, 2, 1)]
+    if not share.adapters and setting.options.optimizer_bits > 8:
+        remedies[2] = remedies[2] or "large.optimizer_bits=8"
+    return [
+        MemoryPart("parameters", states.parameters, f"{params}{over[0]}", remedies[0]),
+        MemoryPart("gradients", states.gradients, f"of {trained}{over[1]}", remedies[1]),
+        MemoryPart("optimizer states", states.optimizer, f"of {trained}{over[2]}", remedies[2]),
+        MemoryPart("gathered parameters", states.gathered, "whole layers at work, with the embedding and the head"),
+    ]
+
+
+def _passing_part(setting: LargeSetting, head: Head, passing: float) -> MemoryPart:
+    loss = setting.options.loss
+    if head.logits == passing > 0:
+        copies = {"plain": "with a copy in fp32", "fused": "with their gradient", "chunked": ""}[loss]
+        return MemoryPart(
+            "logits", passing, f"{head.rows:,} × {head.columns:,.0f} logits {copies}", "large.loss=chunked"
+        )
+    return MemoryPart("passing gradients", passing, "of the largest layer, in its backward pass")
+
+
+def _activation_part(setting: LargeSetting, stage: Stage, kept: float) -> MemoryPart:
+    flights = max(in_flight(setting, stage), default=0)
+    batches = f", {flights:.3g} micro-batches in flight" if setting.layout.pipeline > 1 else ""
+    remedy = "" if setting.options.recompute == "full" else "large.recompute=full"
+    return MemoryPart(
+        "activations", kept, f"{how_many(len(stage.layers), 'layers')} × {setting.tokens:,} tokens{batches}", remedy
+    )
+
+
+def _activations(setting: LargeSetting, stage: Stage) -> Stored:
+    """Return what the layers of a stage store at the peak, with all their micro-batches in flight.
+
+    Selective recomputation stores nothing between the matrices of attention, full recomputation only the input of each layer.
+    """
+    recompute, kept, passing = setting.options.recompute, 0.0, 0.0
+    of: dict[int, Stored] = {}
+    for chunk, flights in zip(stage.chunks, in_flight(setting, stage), strict=True):
+        for layer in chunk:
+            own = of.setdefault(id(layer), of_layer(setting, layer))
+            again = {"none": 0.0, "selective": own.scores, "full": own.kept - residual_bytes(setting)}[recompute]
+            kept += flights * (own.kept - again)
+            passing = max(passing, own.passing + again)
+    return Stored(kept, passing=passing)

@@ -1,0 +1,200 @@
+"""Activations of a micro-batch on one rank: what a layer stores for its backward pass, and what it needs for a moment.
+
+After Korthikanti et al. 2022, arXiv:2205.05198, section 4, with grouped heads, latent attention, gated networks and experts. Norms and
+residuals are shared by the ranks of sequence parallelism, all else inside a layer by those of tensor parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chronograd.configs.description import (
+    AttentionPart,
+    ExpertsPart,
+    FeedForwardPart,
+    LatentAttentionPart,
+    MambaPart,
+    NormPart,
+    Part,
+    ProjectionPart,
+    TablePart,
+)
+from chronograd.large.setting import LargeSetting, Layer
+
+ADAPTER = 4  # bytes of a number of an adapter, which is trained in fp32
+STATISTICS = 4  # bytes of a number that norms and fused attention keep in fp32
+# Fitted to 15 runs on B200, within 2 %: gradients in the width of the model at one time, and how often that of the widest matrix exists.
+PASSING_RESIDUALS, PASSING_WEIGHTS = 4, 2
+ROUTED = 3  # numbers of 4 bytes per token and expert of the router: logits, probabilities, map
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Bytes of one micro-batch on one rank.
+
+    Attributes:
+        kept: stored for the backward pass; `scores` of it between the matrices of attention, `loss` in the head.
+        passing: needed for a moment in the backward pass: the gradients of the largest part and of its widest matrix.
+    """
+
+    kept: float = 0.0
+    scores: float = 0.0
+    passing: float = 0.0
+
+    def __add__(self, other: Stored) -> Stored:
+        return Stored(self.kept + other.kept, self.scores + other.scores, max(self.passing, other.passing))
+
+
+def number_bytes(setting: LargeSetting) -> int:
+    """Return the bytes of an activation."""
+    return 4 if setting.training.precision in ("fp32", "tf32") else 2
+
+
+def residual_bytes(setting: LargeSetting) -> float:
+    """Return the bytes of the residual stream between two layers."""
+    return setting.tokens / setting.norm_share * setting.model.width * number_bytes(setting)
+
+
+def of_layer(setting: LargeSetting, layer: Layer) -> Stored:
+    return sum((of_part(setting, part) for part in layer), Stored())
+
+
+def of_part(setting: LargeSetting, part: Part) -> Stored:
+    """Return what a part stores. A norm stores its input; other parts store theirs, and what lies between their matrices."""
+    residual, width = residual_bytes(setting), setting.model.width
+    rows = setting.tokens / setting.norm_share
+    if isinstance(part, NormPart):
+        copy = rows * width * STATISTICS if setting.options.kernels == "eager" else residual
+        return Stored(copy + 2 * STATISTICS * rows if part.size in (None, width) else 0.0)
+    if isinstance(part, AttentionPart | LatentAttentionPart):
+        return _of_attention(setting, part)
+    if isinstance(part, FeedForwardPart):
+        weights = PASSING_WEIGHTS * width * part.size / setting.layout.tensor
+        return Stored(_inputs(setting, part) + setting.options.dropout_bytes * rows * width) + _of_matrices(
+            setting, setting.tokens / setting.layout.tensor, part.size, part.is_gated, weights
+        )
+    if isinstance(part, ExpertsPart):
+        return _of_experts(setting, part)
+    if isinstance(part, MambaPart):
+        inner = part.heads * part.head_size / setting.layout.tensor
+        mixed = 3 * inner + 2 * part.groups * part.state
+        return Stored(residual + 2 * setting.tokens * mixed * number_bytes(setting))
+    return Stored()
+
+
+def _inputs(setting: LargeSetting, part: AttentionPart | LatentAttentionPart | FeedForwardPart) -> float:
+    """Return the bytes of the inputs of a part's first matrices.
+
+    They are stored for the gradients of the matrices, once in all. A frozen matrix needs none, but its adapter stores a copy in fp32.
+    """
+    options = setting.options
+    if not options.adapter_rank:
+        return residual_bytes(setting)
+    tokens, width = setting.tokens / setting.norm_share, setting.model.width
+    if isinstance(part, FeedForwardPart):
+        inputs = (1 + part.is_gated) * width + part.size / setting.layout.tensor
+        return tokens * inputs * ADAPTER if options.adapter_on == "all" else 0.0
+    if options.adapter_on == "query-value":
+        return tokens * 2 * width * ADAPTER
+    size = part.head_size if isinstance(part, AttentionPart) else part.value_size
+    return tokens * (3 * width + part.heads / setting.layout.tensor * size) * ADAPTER
+
+
+def _of_matrices(setting: LargeSetting, rows: float, size: float, is_gated: bool, weights: float) -> Stored:
+    """Return what lies between the matrices of a feed-forward network, before and after its activation, and its gradients.
+
+    `weights`: parameters of one of the first matrices, times its copies.
+    """
+    kept = (3 if is_gated else 2) * rows * size * number_bytes(setting)
+    return Stored(kept, passing=kept + _passing(setting, (2 if is_gated else 1) * weights))
+
+
+def _passing(setting: LargeSetting, weights: float) -> float:
+    """Return the bytes of gradients in the width of the model, and of those of a matrix unless it is frozen."""
+    matrix = 0 if setting.options.adapter_rank else weights
+    return (PASSING_RESIDUALS * setting.tokens * setting.model.width + matrix) * number_bytes(setting)
+
+
+def _of_attention(setting: LargeSetting, part: AttentionPart | LatentAttentionPart) -> Stored:
+    """Return what attention stores: its input, queries, keys and values, its output, and the scores unless they are fused."""
+    layout, tokens, size = setting.layout, setting.tokens, number_bytes(setting)
+    heads = part.heads / layout.tensor
+    if isinstance(part, AttentionPart):
+        kv_heads = max(part.kv_heads / layout.tensor, 1)
+        inner, output = (heads + 2 * kv_heads) * part.head_size, heads * part.head_size
+        compressed = 0.0
+    else:
+        keys = part.plain_size + part.rotary_size
+        inner, output = heads * (2 * keys + part.value_size), heads * part.value_size
+        compressed = 2 * ((part.query_rank or 0) + part.kv_rank) / setting.norm_share
+    dropout = setting.options.dropout_bytes
+    outside = _inputs(setting, part) + dropout * tokens / setting.norm_share * setting.model.width
+    matrices = tokens * (inner + output + compressed) * size
+    passing = _passing(setting, PASSING_WEIGHTS * setting.model.width * inner)
+    if setting.options.attention == "fused":
+        kept = tokens * heads * STATISTICS
+        return Stored(outside + matrices + kept, kept, tokens * (inner + output) * size + passing)
+    pairs = tokens * setting.sequence * heads
+    # The softmax, and with dropout its result and mask.
+    kept = pairs * (size + (size + 1 if setting.options.dropout else 0))
+    return Stored(outside + matrices + kept, kept, 2 * pairs * size + passing)
+
+
+def _of_experts(setting: LargeSetting, part: ExpertsPart) -> Stored:
+    """Return what experts store with balanced load: the tokens that arrive, the activations, and what leaves."""
+    size, shared = number_bytes(setting), setting.expert_tensor
+    width = part.inputs or setting.model.width
+    here = setting.tokens / setting.norm_share
+    routed = here * part.active
+    arriving = routed * shared  # ranks that share an expert all have its tokens
+    outside = residual_bytes(setting) + here * part.experts * ROUTED * STATISTICS
+    moved = 2 * arriving * width * size
+    weights = part.experts / setting.layout.expert * width * part.size / shared
+    return Stored(outside + moved) + _of_matrices(setting, arriving / shared, part.size, part.is_gated, weights)
+
+
+@dataclass(frozen=True)
+class Head:
+    """Bytes of the last stage's head and loss.
+
+    Attributes:
+        kept: the inputs of norm and head.
+        logits: when the loss is computed.
+        passing: gradients of its matrix, which remain while the last layer's are computed.
+        rows, columns: of the logits on this rank.
+    """
+
+    kept: float
+    logits: float
+    passing: float
+    rows: int
+    columns: float
+
+
+def of_head(setting: LargeSetting, parts: Iterable[Part]) -> Head:
+    """Return the bytes of the head and the loss."""
+    kept, logits, passing, columns = 0.0, 0.0, 0.0, 0.0
+    for part in parts:
+        if isinstance(part, ProjectionPart):
+            outputs = (part.outputs or setting.model.width) / setting.layout.tensor
+            rows = setting.tokens if part.use == "token" else setting.micro_batch
+            kept += rows / setting.norm_share * (part.inputs or setting.model.width) * number_bytes(setting)
+            if part.outputs == setting.model.vocabulary:
+                logits, columns = rows * outputs * _bytes_of_a_logit(setting), outputs
+                if not setting.options.adapter_rank:
+                    passing = outputs * setting.model.width * number_bytes(setting)
+        elif not isinstance(part, TablePart):
+            kept += of_part(setting, part).kept
+    return Head(kept, logits, passing, setting.tokens, columns)
+
+
+def _bytes_of_a_logit(setting: LargeSetting) -> float:
+    """Return the bytes of a logit at the peak of the loss.
+
+    The plain loss has the logit, and a copy in fp32 that becomes the softmax and its gradient; in separate operators these are two.
+    The fused loss has the logit and its gradient. The chunked loss has few logits at a time.
+    """
+    size, options = number_bytes(setting), setting.options
+    plain = size + 2 * 4 if options.kernels == "eager" else size + 4
+    return {"plain": plain, "fused": 2 * size, "chunked": 0}[options.loss]
