@@ -58,6 +58,7 @@ SOURCES = (
     "paleo",
     "cifar",
     "local_cpu",
+    "large_models",
 )
 # Its predictions were stored with the measurements, so no other code can make them again.
 STORED = ("local_cpu",)
@@ -73,6 +74,7 @@ _TITLES = (
     "PALEO",
     "CIFAR",
     "an EPYC",
+    "large models",
 )
 
 

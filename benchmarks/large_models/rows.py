@@ -26,6 +26,17 @@ from chronograd.configs.readers import describe
 from chronograd.large.setting import LargeSetting
 
 Row = dict[str, str]
+# Flags that change memory, for which a job has no field.
+OTHER_OPTIONS = (
+    "cross-entropy-loss-fusion",
+    "microbatch-group-size-per-virtual-pipeline-stage",
+    "defer-embedding-wgrad-compute",
+    "optimizer",
+    "num-distributed-optimizer-instances",
+    "fp8-format",
+    "recompute-modules",
+    "fine-grained-activation-offloading",
+)
 # Layers, width and heads of MosaicML's MPT configurations.
 MPT = {
     "mpt-125m": (12, 768, 12), "mpt-350m": (24, 1024, 16), "mpt-760m": (24, 1536, 12), "mpt-1b": (24, 2048, 16),
@@ -73,6 +84,11 @@ def is_scored(row: Row) -> bool:
         and not row["copy_of"]
         and not any(name in flags for name in OTHER_NETWORKS)
     )
+
+
+def has_other_options(row: Row) -> bool:
+    """Return whether a row of Megatron has flags for which a job has no field."""
+    return any(name in json.loads(row["flags_json"]) for name in OTHER_OPTIONS)
 
 
 def of_megatron(row: Row, kernel: str) -> LargeSetting:
