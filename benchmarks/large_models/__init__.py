@@ -1,0 +1,1 @@
+"""Predictions of large models against published measurements."""

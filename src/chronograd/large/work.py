@@ -1,0 +1,280 @@
+"""Operators of the parts of a layer on one rank, for a micro-batch: matrix products, attention, and passes over memory.
+
+Sizes are those of the rank: tensor parallelism divides heads, feed-forward sizes and the vocabulary; context parallelism divides
+the tokens; expert parallelism divides the experts. Letters: T tokens of the rank, D width of the model, t tensor-parallel ranks.
+Biases and masks are fused into neighbouring operators. Left out: tile quantisation, and products of a router's groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from chronograd.configs.description import (
+    AttentionPart,
+    ExpertsPart,
+    FeedForwardPart,
+    LatentAttentionPart,
+    MambaPart,
+    NormPart,
+    Part,
+    ProjectionPart,
+    ScoringPart,
+    TablePart,
+)
+from chronograd.configs.work import pairs_of
+from chronograd.large.setting import LargeSetting
+from chronograd.units import FLOPS_PER_MAC
+
+# Backward has the gradients of inputs (`data`) and of weights (`weights`).
+Phase = Literal["forward", "data", "weights"]
+# Bytes per logit that a loss in fp32 moves: plain, it casts, takes a log-softmax and a gather; backward multiplies and casts.
+# Fused, it reads the logits twice and writes their gradient in place.
+LOSS_BYTES = {"plain": (24, 18), "fused": (4, 4), "chunked": (4, 4)}
+# Attention without a fused kernel writes its scores; scale, mask, softmax and products read and write them again.
+PLAIN_SCORE_PASSES = {"forward": 4, "data": 6}
+# A fused kernel computes the scores again in backward: five products instead of two (Dao 2022, arXiv:2205.14135).
+BACKWARD_PRODUCTS = 2.5
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A kernel, or several that run together.
+
+    Attributes:
+        family: a family of `predict.calibration`, such as gemm.
+        sample_bytes, weight_bytes: moved in memory, growing with the tokens or not.
+        rows, depth, width: of a product (rows × depth) · (depth × width); 1 elsewhere.
+        in_8_bits: multiplied in fp8.
+        is_core: between the matrices of attention; selective recomputation runs it again.
+    """
+
+    family: str
+    phase: Phase
+    flops: float = 0.0
+    sample_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    rows: float = 1.0
+    depth: float = 1.0
+    width: float = 1.0
+    in_8_bits: bool = False
+    is_core: bool = False
+
+
+def element_bytes(setting: LargeSetting) -> int:
+    """Return the bytes of an activation, and of a parameter while it is multiplied."""
+    return 2 if setting.training.precision in ("fp16", "bf16") else 4
+
+
+def gradient_bytes(setting: LargeSetting) -> int:
+    """Return the bytes of a stored gradient; see `large.gradient_dtype`."""
+    stated = setting.options.gradient_dtype
+    is_megatron = setting.layout.tensor > 1 or setting.layout.pipeline > 1
+    return {"fp32": 4, "bf16": 2}[stated or ("fp32" if is_megatron else setting.training.param_dtype)]
+
+
+def operators(part: Part, setting: LargeSetting) -> Iterator[Operator]:
+    """Yield the operators of a part of a layer, or before or after the layers, for one micro-batch."""
+    match part:
+        case NormPart():
+            yield from _norm(setting)
+        case AttentionPart():
+            yield from _attention(part, setting)
+        case LatentAttentionPart():
+            yield from _latent_attention(part, setting)
+        case FeedForwardPart():
+            yield from _feed_forward(part, setting)
+        case ExpertsPart():
+            yield from _experts(part, setting)
+        case MambaPart():
+            yield from _state_space(part, setting)
+        case TablePart():
+            yield from _table(part, setting)
+        case ProjectionPart():
+            yield from _projection(part, setting)
+
+
+def _product(
+    setting: LargeSetting, rows: float, depth: float, width: float, *, of: str = "", groups: int = 1
+) -> Iterator[Operator]:
+    """Yield a linear layer: forward, and the gradients of its input and of its weights.
+
+    Args:
+        of: `attention` or `forward` for the matrices of layers, which LoRA and fp8 concern; empty for others.
+        groups: matrices that share the rows equally, as experts do.
+    """
+    size, options = element_bytes(setting), setting.options
+    flops = FLOPS_PER_MAC * rows * depth * width
+    moved, matrix = size * rows * (depth + width), size * groups * depth * width
+    is_8_bit = options.fp8 and bool(of)
+    each = rows / groups
+    yield Operator("gemm", "forward", flops, moved, matrix, each, depth, width, is_8_bit)
+    yield Operator("gemm", "data", flops, moved, matrix, each, width, depth, is_8_bit)
+    if is_8_bit:  # the input and the gradient of the output are cast, and each is stored in both orders
+        yield Operator("elementwise", "forward", sample_bytes=(size + 2) * rows * depth)
+        yield Operator("elementwise", "data", sample_bytes=(size + 2) * rows * width)
+    if options.adapter_rank:
+        yield from _adapter(setting, rows, depth, width, of)
+        return
+    written = 2 * gradient_bytes(setting) * groups * depth * width  # read, added to, and written
+    yield Operator("gemm", "weights", flops, moved, written, width, each, depth, is_8_bit)
+
+
+def _adapter(setting: LargeSetting, rows: float, depth: float, width: float, of: str) -> Iterator[Operator]:
+    """Yield the work that a frozen matrix adds: its dequantisation, and the two products of LoRA."""
+    options, size = setting.options, element_bytes(setting)
+    if of and options.base_bits < 16:
+        phases: tuple[Phase, ...] = ("forward", "data")
+        for phase in phases:
+            yield Operator("elementwise", phase, weight_bytes=(options.base_bits / 8 + size) * depth * width)
+    if of == "attention" or (of and options.adapter_on == "all"):
+        for i, o in ((depth, options.adapter_rank), (options.adapter_rank, width)):
+            flops, moved = FLOPS_PER_MAC * rows * i * o, size * rows * (i + o)
+            yield Operator("gemm", "forward", flops, moved, 0.0, rows, i, o)
+            yield Operator("gemm", "data", flops, moved, 0.0, rows, o, i)
+            yield Operator("gemm", "weights", flops, moved, 0.0, o, rows, i)
+
+
+def _streamed(forward: float, backward: float, family: str = "elementwise", core: bool = False) -> Iterator[Operator]:
+    """Yield a pass over memory that moves these bytes."""
+    yield Operator(family, "forward", sample_bytes=forward, is_core=core)
+    yield Operator(family, "data", sample_bytes=backward, is_core=core)
+
+
+def _residual(setting: LargeSetting) -> Iterator[Operator]:
+    """Yield the addition to the residual, with dropout and its mask of one byte."""
+    numbers = setting.tokens * setting.model.width / setting.norm_share
+    size, mask = element_bytes(setting), bool(setting.options.dropout)
+    yield from _streamed((3 * size + mask) * numbers, (3 * size + mask * (1 + 2 * size)) * numbers)
+
+
+def _norm(setting: LargeSetting) -> Iterator[Operator]:
+    numbers = setting.tokens * setting.model.width / setting.norm_share
+    size = element_bytes(setting)
+    yield from _streamed(2 * size * numbers, 3 * size * numbers, "layer_norm")
+
+
+def _scores(part: ScoringPart, setting: LargeSetting, head_numbers: float) -> Iterator[Operator]:
+    """Yield the scores, the softmax and the weighted values of a rank's heads.
+
+    Context parallelism gives each rank equal numbers of causal pairs. `head_numbers` are those of queries, keys, values and outputs
+    per token, which a fused kernel reads and writes.
+    """
+    layout, size = setting.layout, element_bytes(setting)
+    pairs = setting.micro_batch * pairs_of(part, setting.sequence) / layout.context
+    rows = setting.micro_batch * setting.sequence / layout.context
+    moved = size * setting.tokens * head_numbers
+    if setting.options.attention == "fused":
+        flops = FLOPS_PER_MAC * part.pair_macs * pairs / layout.tensor
+        yield Operator("attention", "forward", flops, moved, rows=rows, is_core=True)
+        yield Operator("attention", "data", BACKWARD_PRODUCTS * flops, 2 * moved, rows=rows, is_core=True)
+        return
+    all_pairs = setting.micro_batch * setting.sequence**2 / layout.context  # a mask saves no work
+    flops = FLOPS_PER_MAC * part.pair_macs * all_pairs / layout.tensor
+    masks = 2 * bool(setting.options.dropout)  # written and read
+    scores = all_pairs * part.heads / layout.tensor
+    phases: tuple[Phase, ...] = ("forward", "data")
+    for phase, factor in zip(phases, (1, 2), strict=True):
+        bytes_of = scores * (PLAIN_SCORE_PASSES[phase] * size + masks * (1 + size)) + factor * moved
+        yield Operator("batched_gemm", phase, factor * flops, rows=setting.sequence, depth=part.pair_macs / part.heads / 2,
+                       width=setting.sequence, is_core=True)  # fmt: skip
+        yield Operator("softmax", phase, sample_bytes=bytes_of, is_core=True)
+
+
+def _attention(part: AttentionPart, setting: LargeSetting) -> Iterator[Operator]:
+    t, width, tokens = setting.layout.tensor, setting.model.width, setting.tokens
+    heads, kv_heads = part.heads / t, max(part.kv_heads / t, 1)
+    inner = heads * part.head_size
+    values = kv_heads * part.head_size * (1 if part.keys_are_values else 2)
+    yield from _product(setting, tokens, width, inner + values, of="attention")
+    if setting.model.positions == "rotary":
+        turned = 2 * element_bytes(setting) * tokens * (heads + kv_heads) * part.head_size
+        yield from _streamed(turned, turned)
+    yield from _scores(part, setting, 2 * inner + 2 * kv_heads * part.head_size)
+    yield from _product(setting, tokens, inner, width, of="attention")
+    yield from _residual(setting)
+
+
+def _latent_attention(part: LatentAttentionPart, setting: LargeSetting) -> Iterator[Operator]:
+    """Yield latent attention: the projections to the ranks are on every tensor-parallel rank, or share the sequence."""
+    t, width, tokens = setting.layout.tensor, setting.model.width, setting.tokens
+    shared, heads, size = tokens / setting.norm_share, part.heads / t, element_bytes(setting)
+    query, key = part.plain_size + part.rotary_size, part.kv_rank + part.rotary_size
+    if part.query_rank is not None:
+        yield from _product(setting, shared, width, part.query_rank, of="attention")
+        yield from _streamed(2 * size * shared * part.query_rank, 3 * size * shared * part.query_rank, "layer_norm")
+    yield from _product(setting, tokens, part.query_rank or width, heads * query, of="attention")
+    yield from _product(setting, shared, width, key, of="attention")
+    yield from _streamed(2 * size * shared * key, 3 * size * shared * key, "layer_norm")
+    yield from _product(setting, tokens, part.kv_rank, heads * (part.plain_size + part.value_size), of="attention")
+    joined = 2 * size * tokens * heads * 2 * query  # the rotary part is turned, and joined to every head
+    yield from _streamed(joined, joined)
+    yield from _scores(part, setting, heads * 2 * (query + part.value_size))
+    yield from _product(setting, tokens, heads * part.value_size, width, of="attention")
+    yield from _residual(setting)
+
+
+def _activation(setting: LargeSetting, numbers: float, is_gated: bool) -> Iterator[Operator]:
+    size, inputs = element_bytes(setting), 2 if is_gated else 1
+    yield from _streamed((inputs + 1) * size * numbers, (2 * inputs + 1) * size * numbers)
+
+
+def _feed_forward(part: FeedForwardPart, setting: LargeSetting) -> Iterator[Operator]:
+    inner, width = part.size / setting.layout.tensor, setting.model.width
+    yield from _product(setting, setting.tokens, width, inner * (2 if part.is_gated else 1), of="forward")
+    yield from _activation(setting, setting.tokens * inner, part.is_gated)
+    yield from _product(setting, setting.tokens, inner, width, of="forward")
+    yield from _residual(setting)
+
+
+def expert_rows(part: ExpertsPart, setting: LargeSetting) -> float:
+    """Return the rows that the experts of a rank multiply, with balanced experts: T · active · expert_tensor / t."""
+    return setting.tokens * part.active * setting.expert_tensor / setting.layout.tensor
+
+
+def _experts(part: ExpertsPart, setting: LargeSetting) -> Iterator[Operator]:
+    """Yield a mixture of experts: router, permutation of the tokens, experts as grouped products, weighted sum."""
+    width, size = part.inputs or setting.model.width, element_bytes(setting)
+    rows, inner = expert_rows(part, setting), part.size / setting.expert_tensor
+    groups = part.experts // setting.layout.expert
+    yield from _product(setting, setting.tokens / setting.norm_share, setting.model.width, part.experts)
+    yield from _streamed(4 * size * rows * width, 4 * size * rows * width, "gather")
+    yield from _product(setting, rows, width, inner * (2 if part.is_gated else 1), of="forward", groups=groups)
+    yield from _activation(setting, rows * inner, part.is_gated)
+    yield from _product(setting, rows, inner, width, of="forward", groups=groups)
+    yield from _streamed(4 * size * rows * width, 4 * size * rows * width, "gather")
+    yield from _residual(setting)
+
+
+def _state_space(part: MambaPart, setting: LargeSetting) -> Iterator[Operator]:
+    """Yield a layer of Mamba 2: projections, a short convolution, and the scan over the state in chunks (arXiv:2405.21060)."""
+    t, width, tokens, size = setting.layout.tensor, setting.model.width, setting.tokens, element_bytes(setting)
+    inner = part.heads * part.head_size / t
+    mixed = inner + 2 * part.groups * part.state / t
+    yield from _product(setting, tokens, width, inner + mixed + part.heads / t, of="attention")
+    yield from _streamed(2 * size * tokens * mixed, 3 * size * tokens * mixed)
+    flops = FLOPS_PER_MAC * part.state_macs * tokens / t
+    moved = size * tokens * (inner + mixed)
+    yield Operator("batched_gemm", "forward", flops, moved, rows=part.state, depth=part.state, width=part.head_size)
+    yield Operator("batched_gemm", "data", 2 * flops, 2 * moved, rows=part.state, depth=part.state, width=part.head_size)
+    yield from _streamed(2 * size * tokens * inner, 3 * size * tokens * inner, "layer_norm")
+    yield from _product(setting, tokens, inner, width, of="attention")
+    yield from _residual(setting)
+
+
+def _table(part: TablePart, setting: LargeSetting) -> Iterator[Operator]:
+    """Yield a look-up; backward adds rows to the gradient of the table."""
+    numbers, size = setting.tokens * (part.size or setting.model.width), element_bytes(setting)
+    yield from _streamed(2 * size * numbers, (size + 2 * gradient_bytes(setting)) * numbers, "gather")
+
+
+def _projection(part: ProjectionPart, setting: LargeSetting) -> Iterator[Operator]:
+    """Yield a linear layer outside of attention and feed-forward; the head has the loss as well."""
+    width, is_head = setting.model.width, part.kind == "head"
+    outputs = (part.outputs or width) / (setting.layout.tensor if is_head else 1)
+    rows = setting.micro_batch if part.use == "sequence" else setting.tokens
+    yield from _product(setting, rows, part.inputs or width, outputs)
+    if is_head and part.use == "token":
+        forward, backward = LOSS_BYTES[setting.options.loss]
+        yield from _streamed(forward * rows * outputs, backward * rows * outputs, "softmax")
