@@ -1,165 +1,116 @@
-"""Collectives of a group of ranks in nodes: α–β with the protocols of NCCL, and rings across both tiers.
-
-A ring enters and leaves each node once, so a collective runs at the slower of both tiers. The ranks of a group in one node use
-their shares of the node's network together. Left out: contention between groups, and topologies of switches.
-"""
+"""Exchange of the ranks of a large model: of each layer in a micro-batch, and of a step's gradients and parameters."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from chronograd.hardware.catalog import Link
-from chronograd.predict.collectives import Topology, reduce_scatter
-
-# Share of a link's bandwidth that large messages reach. nccl-tests on a DGX A100: bus bandwidth 230 GB/s of 300 GB/s.
-REACHED = 0.77
-# Protocols of NCCL (2.8, src/graph/tuning.cc): share of the latency of the simple one, and share of its bandwidth. NVLink: 3.4,
-# 1.9 and 0.6 µs; LL128 sends 120 of 128 bytes, LL 4 of 8.
-PROTOCOLS = ((1.0, 1.0), (0.56, 0.94), (0.18, 0.5))
-# Time to launch a collective and to meet: the base latency of a ring in the same file.
-CALL_S = 8.4e-6
-
-# Share of a hidden exchange by which the work that hides it takes longer: both use units and memory of the device.
-CONTENTION = 0.1
-
-
-@dataclass(frozen=True)
-class Collective:
-    """A kind of exchange of a step on one rank.
-
-    Attributes:
-        name: such as `all-gather of parameters`.
-        calls, bytes: per step; bytes of one call are those of the whole result.
-        ranks: of its group.
-        tier: the link that limits it, a name of the link catalogue.
-        seconds: of all calls; `exposed_s` of these are not hidden behind `hidden_by`.
-    """
-
-    name: str
-    calls: int
-    bytes: float
-    ranks: int
-    tier: str
-    seconds: float
-    exposed_s: float
-    hidden_by: str = ""
-
-    def times(self, number: int) -> Collective:
-        """Return the collective of `number` equal pieces of a step."""
-        scaled = {"calls": number * self.calls, "seconds": number * self.seconds}
-        return replace(self, exposed_s=number * self.exposed_s, **scaled)
+from chronograd.configs.description import (
+    ExpertsPart,
+    FeedForwardPart,
+    MambaPart,
+    Part,
+    ProjectionPart,
+    ScoringPart,
+    TablePart,
+)
+from chronograd.large.collective import Collective, Cover
+from chronograd.large.groups import Groups, key_value_numbers, parameters, trained
+from chronograd.large.setting import Layer, LargeSetting
+from chronograd.large.software import Software
+from chronograd.large.work import element_bytes, gradient_bytes
 
 
 @dataclass(frozen=True)
-class Cover:
-    """Work that hides an exchange: its name, its seconds, and the share of the exchange that the software can hide."""
+class Exchanges:
+    """The collectives of a rank. A `Cover` is the work that hides them."""
 
-    name: str = ""
-    seconds: float = 0.0
-    share: float = 0.0
+    setting: LargeSetting
+    groups: Groups
+    software: Software
 
-    def exposed_s(self, seconds: float) -> float:
-        """Return the seconds of an exchange that the work does not hide, with the slowdown of the work.
+    @property
+    def hidden_bytes(self) -> float:
+        """Return the bytes of the hidden states of a micro-batch that a tensor-parallel group shares."""
+        return element_bytes(self.setting) * self.setting.tokens * self.setting.model.width
 
-        >>> Cover("forward", 2.0, 1.0).exposed_s(3.0), Cover("forward", 2.0, 0.5).exposed_s(2.0)
-        (1.2, 1.1)
+    def tensor(self, layer: Layer, cover: Cover) -> Iterator[Collective]:
+        """Yield an all-reduce for each part that ranks share, or an all-gather and a reduce-scatter with sequence parallelism."""
+        group, message = self.groups.tensor, self.hidden_bytes
+        calls = sum(_is_shared(part, self.setting) for part in layer)
+        if self.setting.layout.sequence:
+            name, each_s = "all-gather and reduce-scatter of hidden states", group.gather_s(message)
+            yield from group.exchange(name, 2 * calls, message, each_s, cover)
+        else:
+            yield from group.exchange("all-reduce of hidden states", calls, message, group.all_reduce_s(message), cover)
+
+    def context(self, layer: Layer, factor: int, cover: Cover) -> Iterator[Collective]:
+        """Yield the ring of keys and values; `factor` is 2 in backward, which also sends their gradients."""
+        group = self.groups.context
+        for part in (part for part in layer if isinstance(part, ScoringPart)):
+            numbers = factor * self.setting.tokens * key_value_numbers(part, self.setting)
+            message = element_bytes(self.setting) * numbers
+            yield from group.exchange(
+                "ring of keys and values", group.ranks - 1, message, group.send_s(message), cover
+            )
+
+    def experts(self, layer: Layer, cover: Cover) -> Iterator[Collective]:
+        """Yield the all-to-all to the experts and back."""
+        group = self.groups.expert
+        for part in (part for part in layer if isinstance(part, ExpertsPart)):
+            tokens = self.hidden_bytes / self.setting.norm_share
+            each_s = self.software.imbalance * group.all_to_all_s(tokens, part.active, self.software.sends_once)
+            yield from group.exchange("all-to-all of tokens", 2, part.active * tokens, each_s, cover)
+
+    def gather(self, layer: Layer, cover: Cover) -> Iterator[Collective]:
+        """Yield the all-gathers of a layer's parameters in ZeRO 3."""
+        if self.setting.training.zero_stage == 3:
+            sizes = [element_bytes(self.setting) * number for number in parameters(layer, self.setting)]
+            yield from self._sharded("all-gather of parameters", sizes, cover)
+
+    def scatter(self, layer: Layer, cover: Cover) -> Iterator[Collective]:
+        """Yield the reduce-scatters of a layer's gradients in ZeRO 3."""
+        if self.setting.training.zero_stage == 3:
+            sizes = [gradient_bytes(self.setting) * number for number in trained(layer, self.setting)]
+            yield from self._sharded("reduce-scatter of gradients", sizes, cover)
+
+    def update(self, parts: Sequence[Part], forward: Cover, backward: Cover) -> Iterator[Collective]:
+        """Yield the exchange of a step's gradients, and of the parameters that ZeRO 1 and 2 update in shards.
+
+        Hybrid sharding also reduces gradients between the copies of a shard.
         """
-        hidden = min(self.share * seconds, self.seconds)
-        return seconds - hidden + CONTENTION * hidden
+        stage, numbers = self.setting.training.zero_stage, trained(parts, self.setting)
+        sizes = [gradient_bytes(self.setting) * number for number in numbers]
+        groups = self.groups
+        if stage == 0:
+            for group, size in zip((groups.all_data, groups.all_expert_data), sizes, strict=True):
+                yield from group.exchange("all-reduce of gradients", 1, size, group.all_reduce_s(size), backward)
+            return
+        if stage < 3:
+            yield from self._sharded("reduce-scatter of gradients", sizes, backward)
+            updated = [element_bytes(self.setting) * number for number in numbers]
+            yield from self._sharded("all-gather of parameters", updated, forward)
+        shards = (groups.shard.ranks, groups.expert_shard.ranks)
+        for group, size, shard in zip((groups.copies, groups.expert_copies), sizes, shards, strict=True):
+            each_s = group.all_reduce_s(size / shard)
+            yield from group.exchange("all-reduce of gradients between copies", 1, size / shard, each_s, backward)
+
+    def sends(self) -> Iterator[Collective]:
+        """Yield the sends of hidden states to the next stage and of gradients back, for each micro-batch and chunk."""
+        setting, group = self.setting, self.groups.pipeline
+        message = self.hidden_bytes / setting.layout.tensor
+        calls = 2 * (setting.micro_batches * setting.layout.chunks + setting.layout.pipeline - 1)
+        cover = Cover("other micro-batches", float("inf"), self.software.pipeline)
+        yield from group.exchange("sends between stages", calls, message, group.send_s(message), cover)
+
+    def _sharded(self, name: str, sizes: Sequence[float], cover: Cover) -> Iterator[Collective]:
+        for group, size in zip((self.groups.shard, self.groups.expert_shard), sizes, strict=True):
+            yield from group.exchange(name, 1, size, group.gather_s(size), cover)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Ranks that exchange data: `ranks` of them, `stride` ranks apart.
-
-    >>> from chronograd.hardware.catalog import link
-    >>> nodes = Topology(64, 8, link("nvlink4"), link("efa-3200g"))
-    >>> Group(8, 2, nodes).on_node, Group(8, 2, nodes).nodes, Group(8, 8, nodes).nodes
-    (4, 2, 8)
-    """
-
-    ranks: int
-    stride: int
-    topology: Topology
-
-    @property
-    def on_node(self) -> int:
-        """Return the ranks of the group in one node."""
-        return max(1, min(self.ranks, int(self.topology.on_node) // self.stride))
-
-    @property
-    def nodes(self) -> int:
-        return -(-self.ranks // self.on_node)
-
-    @property
-    def tier(self) -> Link:
-        """Return the link that limits the group."""
-        return self.topology.inter if self.nodes > 1 else self.topology.intra
-
-    @property
-    def network(self) -> float:
-        """Return the bytes per second between nodes for each rank, when all ranks of a node send."""
-        return REACHED * float(self.topology.shared())
-
-    @property
-    def inside(self) -> float:
-        """Return the bytes per second between the devices of a node."""
-        return REACHED * float(self.topology.within[1])
-
-    @property
-    def bandwidth(self) -> float:
-        """Return the bytes per second of a ring through the group."""
-        return min(self.inside, self.network * self.on_node) if self.nodes > 1 else self.inside
-
-    @property
-    def hop_s(self) -> float:
-        """Return the mean latency of the hops of a ring."""
-        near = float(self.topology.within[0])
-        if self.nodes == 1:
-            return near
-        far, hops = self.nodes - 1, self.ranks - 1
-        return ((hops - far) * near + far * max(self.topology.inter.latency_s, near)) / hops
-
-    def gather_s(self, message_bytes: float) -> float:
-        """Return the seconds of an all-gather or a reduce-scatter of `message_bytes`, the size of the whole tensor."""
-        if self.ranks == 1 or not message_bytes:
-            return 0.0
-        options = (
-            reduce_scatter(message_bytes, self.ranks, share * self.hop_s, part * self.bandwidth)
-            for share, part in PROTOCOLS
-        )
-        return CALL_S + float(min(options))
-
-    def all_reduce_s(self, message_bytes: float) -> float:
-        """Return the seconds of an all-reduce: a ring, or a chain in each node and a double binary tree between nodes."""
-        if self.ranks == 1 or not message_bytes:
-            return 0.0
-        near, far = float(self.topology.within[0]), self.topology.inter.latency_s
-        depth_s = (self.on_node - 1) * near + math.ceil(math.log2(self.nodes)) * far
-        tree = min(2 * (share * depth_s + message_bytes / (part * self.bandwidth)) for share, part in PROTOCOLS)
-        return min(2 * self.gather_s(message_bytes) - CALL_S, CALL_S + tree)
-
-    def all_to_all_s(self, message_bytes: float) -> float:
-        """Return the seconds of an all-to-all in which each rank sends `message_bytes`, equal parts to every rank."""
-        if self.ranks == 1 or not message_bytes:
-            return 0.0
-        outside = message_bytes * (self.ranks - self.on_node) / self.ranks
-        inside = message_bytes * (self.on_node - 1) / self.ranks
-        return CALL_S + max(outside / self.network, inside / self.inside)
-
-    def send_s(self, message_bytes: float) -> float:
-        """Return the seconds in which every rank sends to the next one of its group, which may be in another node."""
-        if self.ranks == 1 or not message_bytes:
-            return 0.0
-        far = self.nodes > 1
-        latency_s = self.topology.inter.latency_s if far else float(self.topology.within[0])
-        return CALL_S + latency_s + message_bytes / (self.network if far else self.inside)
-
-    def exchange(self, name: str, calls: int, message_bytes: float, each_s: float, cover: Cover = Cover()) -> list[Collective]:
-        """Return `calls` equal exchanges of this group behind a piece of work; none for a group of one rank."""
-        if self.ranks == 1 or not calls or not message_bytes:
-            return []
-        seconds = calls * each_s
-        exposed_s = cover.exposed_s(seconds)
-        return [Collective(name, calls, message_bytes, self.ranks, self.tier.name, seconds, exposed_s, cover.name)]
+def _is_shared(part: Part, setting: LargeSetting) -> bool:
+    """Return whether tensor-parallel ranks exchange the part's hidden states."""
+    if isinstance(part, ExpertsPart):
+        return setting.expert_tensor > 1
+    is_head = isinstance(part, ProjectionPart) and part.kind == "head"
+    return is_head or isinstance(part, ScoringPart | FeedForwardPart | MambaPart | TablePart)

@@ -1,4 +1,8 @@
-"""Seconds of operators on a rank, from the calibration of its device."""
+"""Seconds of operators on a rank: the operator model of `predict.compute`, with rates for products of large models.
+
+Tables of small networks hardly show how fast a device multiplies large matrices, so its own measurements decide, else its power:
+multiplying at the peak takes more power than a board has.
+"""
 
 from __future__ import annotations
 
@@ -14,75 +18,116 @@ from chronograd.large.setting import LargeSetting
 from chronograd.large.work import Operator
 from chronograd.predict.calibration import CLASSES, Calibration, uses_vector_peak
 from chronograd.predict.compute import Work
+from chronograd.predict.derived import derived
 from chronograd.predict.relatives import calibration_for
+from chronograd.trace import PHASES
 
 # A kernel that has been issued takes some 2 µs to start and end, as in `predict.calibration`. Launches fitted to networks of
-# small operators hide their host, so large models do not use them.
+# small operators include their host.
 KERNEL_S = 2e-6
+# Share of the 16-bit peak that products reach for each watt per TFLOP/s of board power, with watts of 2016: the need halves in
+# HALVING_YEARS, as in `predict.relatives`. Fitted to llm-foundry without checkpointing on A100 (0.71 of the peak).
+PRODUCT_SHARE_PER_W, HALVING_YEARS, MOST_SHARE = 0.256, 3.6, 0.75
+# Share of memory bandwidth of passes over activations: fitted to the same rows. Products reach more; assumed.
+STREAM_SHARE, PRODUCT_BANDWIDTH = 0.6, 0.8
+_PRODUCTS, _STREAMS = ("gemm", "batched_gemm"), ("elementwise", "layer_norm", "softmax", "gather")
+
+
+def product_share(device: Device) -> float | None:
+    """Return the share of its peak at which a GPU multiplies large matrices in 16 or 8 bits; None if its power is unknown.
+
+    >>> [round(product_share(catalog.device(name)), 2) for name in ("a100-80", "h100", "b200")]
+    [0.71, 0.58, 0.53]
+    """
+    peaks = [device.peak_flops_per_s[name] for name in ("bf16", "fp16") if name in device.peak_flops_per_s]  # type: ignore[index]
+    if device.kind != "gpu" or not peaks or device.tdp_w is None or device.year is None:
+        return None
+    watts = device.tdp_w / (max(peaks) / 1e12) * 2 ** ((device.year - 2016) / HALVING_YEARS)
+    return float(min(MOST_SHARE, PRODUCT_SHARE_PER_W * watts))
 
 
 @dataclass(frozen=True)
 class Rates:
-    """A device's calibration for a precision, and its peak in fp8.
+    """A device's calibration for a precision.
 
     Attributes:
-        eight_bit: the calibration with the peak in fp8; None if no product runs in fp8.
+        columns: its rates over CLASSES, for large models.
+        peak_8bit: FLOP/s in fp8; 0 if no product runs in fp8.
     """
 
     device: Device
     calibration: Calibration
-    eight_bit: Calibration | None = None
+    columns: dict[str, np.ndarray]
+    peak_8bit: float = 0.0
 
     @classmethod
-    def of(cls, setting: LargeSetting) -> Rates:
-        """Return the rates of a job's device. Raises InputError for a device without fp8 that a job wants to use."""
-        job = setting.job
-        device = catalog.device(job.cluster.device)
+    def of(cls, setting: LargeSetting, attention: float) -> Rates:
+        """Return the rates of a job's device; `attention` is the speed of fused attention relative to products.
+
+        Raises: InputError for a device without fp8 that a job wants to use, and for one that cannot be predicted.
+        """
+        training, device = setting.training, catalog.device(setting.job.cluster.device)
         device.check_predicted()
-        usual = calibration_for(
-            device, job.training.precision, mode="training", is_compiled=bool(job.training.compile)
-        )
-        if not setting.options.fp8:
-            return cls(device, usual)
-        if "fp8" not in device.peak_8bit_ops_per_s:
+        if setting.options.fp8 and "fp8" not in device.peak_8bit_ops_per_s:
             raise InputError(f"{device.name} has no fp8 arithmetic", "write large.fp8=false, or name a device with fp8")
-        peak = device.peak_8bit_ops_per_s["fp8"]
-        return cls(device, usual, replace(usual, peak_flops_per_s=peak))
+        key = ("large", training.precision, bool(training.compile))
+        calibration = derived(
+            device, key, lambda: calibration_for(device, training.precision, mode="training", is_compiled=key[2])
+        )
+        peak_8bit = device.peak_8bit_ops_per_s["fp8"] if setting.options.fp8 else 0.0
+        return cls(device, calibration, _columns(device, calibration, attention), peak_8bit)
 
     def seconds(self, operators: Sequence[Operator]) -> np.ndarray:
         """Return the seconds of each operator on the device, shape (operators,)."""
         found = np.zeros(len(operators))
-        for in_8_bits, calibration in ((False, self.calibration), (True, self.eight_bit)):
+        for in_8_bits in (False, True):
             places = [i for i, one in enumerate(operators) if one.in_8_bits == in_8_bits]
-            if calibration is not None and places:
-                found[places] = _seconds([operators[i] for i in places], calibration)
+            if places:
+                peak = self.peak_8bit if in_8_bits else self.calibration.peak_flops_per_s
+                calibration = replace(self.calibration, peak_flops_per_s=peak)
+                found[places] = _work([operators[i] for i in places]).seconds(calibration, self.columns)
         return found
 
     def bandwidth(self, family: str) -> float:
         """Return the bytes per second that a family of operators moves."""
-        share = self.calibration.columns["bandwidth"][CLASSES.index(f"{family}.backward")]
+        share = self.columns["bandwidth"][CLASSES.index(f"{family}.backward")]
         return float(self.calibration.bandwidth_bytes_per_s * share)
 
 
-def _seconds(operators: Sequence[Operator], calibration: Calibration) -> np.ndarray:
-    columns = {name: np.array([getattr(one, name) for one in operators], dtype=np.float64) for name in _COLUMNS}
+def _columns(device: Device, calibration: Calibration, attention: float) -> dict[str, np.ndarray]:
+    """Return the rates of a calibration, with those of large products unless the device itself was measured."""
+    columns = {name: values.copy() for name, values in calibration.columns.items()}
+    columns["launch_s"][:] = KERNEL_S
+    share = product_share(device)
+    if calibration.origin == "measured" or share is None:
+        return columns
+    for phase in PHASES[:2]:
+        for family in _PRODUCTS:
+            place = CLASSES.index(f"{family}.{phase}")
+            columns["compute"][place], columns["bandwidth"][place] = share, PRODUCT_BANDWIDTH
+        for family in _STREAMS:
+            columns["bandwidth"][CLASSES.index(f"{family}.{phase}")] = STREAM_SHARE
+        columns["compute"][CLASSES.index(f"attention.{phase}")] = attention * share
+    return columns
+
+
+def _work(operators: Sequence[Operator]) -> Work:
+    """Return operators as the work of `predict.compute`."""
+    names = ("flops", "sample_bytes", "rows", "depth", "width")
+    columns = {name: np.array([getattr(one, name) for one in operators], dtype=np.float64) for name in names}
     zeros = np.zeros(len(operators))
-    work = Work(
-        class_index=np.array([CLASSES.index(_class_of(one)) for one in operators]),
-        is_vector=np.array([uses_vector_peak(one.family) and one.flops == 0 for one in operators]),
+    directions = ("forward" if one.phase == "forward" else "backward" for one in operators)
+    classes = [f"{one.family}.{direction}" for one, direction in zip(operators, directions, strict=True)]
+    is_product = np.array([one.family == "gemm" for one in operators])
+    return Work(
+        class_index=np.array([CLASSES.index(name) for name in classes]),
+        is_vector=np.array([uses_vector_peak(one.family) for one in operators]),
         launches=zeros + 1,
         issues=zeros,
+        weight_bytes=zeros,
         cast_bytes=zeros,
         relayout_bytes=zeros,
         out_width=zeros + 1,
-        is_unaligned=np.array([one.family == "gemm" and (one.depth % 8 > 0 or one.width % 8 > 0) for one in operators]),
+        is_unaligned=is_product & (columns["depth"] % 8 + columns["width"] % 8 > 0),
         **columns,
     )
-    return work.seconds(calibration, {**calibration.columns, "launch_s": np.full(len(CLASSES), KERNEL_S)})
-
-
-_COLUMNS = ("flops", "sample_bytes", "weight_bytes", "rows", "depth", "width")
-
-
-def _class_of(operator: Operator) -> str:
-    return f"{operator.family}.{'forward' if operator.phase == 'forward' else 'backward'}"

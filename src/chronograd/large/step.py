@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from chronograd.configs.description import Part
 from chronograd.configs.work import SCORES, macs_by_kind
-from chronograd.hardware import catalog
-from chronograd.large.exchange import Collective, Cover
+from chronograd.large.collective import Collective, Cover
+from chronograd.large.exchange import Exchanges
+from chronograd.large.groups import Groups, shard_ranks, trained
 from chronograd.large.rates import Rates
 from chronograd.large.setting import LargeSetting, Stage
-from chronograd.large.stage import Groups, LayerPasses, Overlap, Pass, StageModel, trained
+from chronograd.large.software import Software
+from chronograd.large.stage import MicroBatch, StageModel, joined
 from chronograd.large.work import element_bytes, gradient_bytes
 from chronograd.predict.compute import UPDATE_PASSES
 from chronograd.predict.scaling import topology_of
 from chronograd.units import FLOPS_PER_MAC
 
-__all__ = ["Collective", "Overlap", "StepTime", "step_of"]
+__all__ = ["Collective", "Software", "StepTime", "step_of"]
 
 
 @dataclass(frozen=True)
@@ -40,119 +42,98 @@ class StepTime:
     notes: tuple[str, ...] = ()
 
 
-def step_of(setting: LargeSetting, overlap: Overlap = Overlap()) -> StepTime:
+def step_of(setting: LargeSetting, software: Software = Software()) -> StepTime:
     """Return the time of a step.
 
-    Args:
-        overlap: the exchanges that the software hides behind work.
+    Raises: InputError for a device or a precision that cannot be predicted.
     """
-    device = catalog.device(setting.job.cluster.device)
-    cluster = setting.job.cluster
-    topology = topology_of(device, setting.ranks, cluster.per_node, cluster.link, cluster.intra_link)
-    rates = Rates.of(setting)
-    model = StageModel(setting, rates, Groups.of(setting, topology), overlap)
-    distinct: dict[Stage, LayerPasses] = {}
-    passes = [_of_stage(model, stage, distinct) for stage in setting.stages]
-    times = [_micro_batch_s(one) for one in passes]
-    slowest = max(range(len(times)), key=lambda i: times[i])
-    chosen, m = passes[slowest], setting.micro_batches
-    stage = setting.stages[slowest]
+    cluster, m = setting.job.cluster, setting.micro_batches
+    rates = Rates.of(setting, software.attention)
+    topology = topology_of(rates.device, setting.ranks, cluster.per_node, cluster.link, cluster.intra_link)
+    exchanges = Exchanges(setting, Groups.of(setting, topology), software)
+    model = StageModel(setting, rates, exchanges, software)
+    found: dict[Stage, MicroBatch] = {}
+    for stage in setting.stages:
+        if _work_of(stage) not in found:  # stages with equal layers are computed once
+            found[_work_of(stage)] = model.micro_batch(stage)
+    batches = [found[_work_of(stage)] for stage in setting.stages]
+    slowest = max(range(len(batches)), key=lambda place: batches[place].seconds)
+    stage, batch = setting.stages[slowest], batches[slowest]
+    layer_parts = [part for layer in (*stage.layers, stage.first, stage.last) for part in layer]
+    sends = list(exchanges.sends())
+    update = list(
+        exchanges.update(
+            layer_parts,
+            Cover("forward", batch.forward.seconds, software.parameters),
+            Cover("backward", batch.backward.seconds, software.gradients),
+        )
+    )
     parts = {
-        "forward": m * chosen.forward.work_s,
-        "backward": m * chosen.backward.work_s,
-        "recomputation": m * chosen.again.work_s,
-        "exposed exchange": m * (chosen.forward.exposed_s + chosen.backward.exposed_s + chosen.again.exposed_s),
+        "forward": m * batch.forward.work_s,
+        "backward": m * batch.backward.work_s,
+        "recomputation": m * batch.again.work_s,
+        "exchange in layers": m * sum(one.exposed_s for one in batch.passes),
     }
-    parts["host"] = m * times[slowest] - sum(parts.values())
-    parts["pipeline bubble"] = bubble_s(setting, passes, slowest)
-    sends = _sends(model)
-    update = model.update(stage, chosen.forward.seconds, chosen.backward.seconds)
+    parts["host"] = m * batch.seconds - sum(parts.values())
+    parts["pipeline bubble"] = bubble_s(setting, batches, slowest)
     parts["pipeline sends"] = sum(one.exposed_s for one in sends)
-    parts["gradient exchange"] = sum(one.exposed_s for one in update)
-    parts["optimizer"] = _update_s(setting, stage, rates)
-    collectives = [*Pass.joined((chosen.forward, chosen.backward, chosen.again)).times(m).exchanges, *sends, *update]
-    forward_flops = _forward_flops(setting)
-    again = _recomputed_share(setting) * forward_flops
-    model_flops = forward_flops * (2 if setting.options.adapter_rank else 3)
+    parts["exchange of the update"] = sum(one.exposed_s for one in update)
+    parts["optimizer"] = _update_s(setting, layer_parts, rates)
+    model_flops, again_flops = _flops(setting)
     return StepTime(
         sum(parts.values()),
-        {name: seconds for name, seconds in parts.items() if seconds},
-        tuple(collectives),
+        {name: seconds for name, seconds in parts.items() if seconds > 0},
+        (*joined(batch.passes).times(m).exchanges, *sends, *update),
         model_flops,
-        model_flops + again,
+        model_flops + again_flops,
         _sigma_log(parts, rates),
     )
 
 
-def _of_stage(model: StageModel, stage: Stage, known: dict[Stage, LayerPasses]) -> LayerPasses:
-    """Return the passes of a stage; stages with equal layers are computed once."""
-    key = Stage(0, stage.chunks, stage.first, stage.last)
-    if key not in known:
-        known[key] = model.passes(stage)
-    return known[key]
+def _work_of(stage: Stage) -> Stage:
+    """Return a stage without its place."""
+    return replace(stage, place=0)
 
 
-def _micro_batch_s(passes: LayerPasses) -> float:
-    return passes.forward.seconds + passes.backward.seconds + passes.again.seconds
-
-
-def bubble_s(setting: LargeSetting, passes: Sequence[LayerPasses], slowest: int) -> float:
+def bubble_s(setting: LargeSetting, batches: Sequence[MicroBatch], slowest: int) -> float:
     """Return the seconds in which the slowest stage waits for the first and the last micro-batch in the other stages.
 
-    One forward and one backward pass of every other stage; divided by the chunks of interleaved stages. The zero-bubble schedule
-    fills waits with gradients of weights (Qi et al. 2023, arXiv:2401.10241): F + B − W of each other stage, where W are these
-    gradients and B the others.
+    One micro-batch in every other stage; divided by the chunks of interleaved stages. The zero-bubble schedule fills waits with
+    gradients of weights: F + B − W for each other stage, where W are these gradients and B the others (Qi et al. 2023,
+    arXiv:2401.10241).
     """
-    waits = 0.0
-    for place, one in enumerate(passes):
-        if place != slowest:
-            filled = 2 * one.backward.weights_s if setting.layout.schedule == "zero-bubble" else 0.0
-            waits += max(_micro_batch_s(one) - filled, 0.0)
-    return waits / setting.layout.chunks
+    filled = 2 if setting.layout.schedule == "zero-bubble" else 0
+    waits = [max(one.seconds - filled * one.backward.weights_s, 0.0) for one in batches]
+    return (sum(waits) - waits[slowest]) / setting.layout.chunks
 
 
-def _sends(model: StageModel) -> list[Collective]:
-    """Return the sends of hidden states to the next stage and of their gradients back, for each micro-batch and chunk."""
-    setting, group = model.setting, model.groups.pipeline
-    message = element_bytes(setting) * setting.tokens * setting.model.width / setting.layout.tensor
-    calls = 2 * setting.micro_batches * setting.layout.chunks + 2 * (setting.layout.pipeline - 1)
-    each_s = group.send_s(message)
-    return group.exchange("sends between stages", calls, message, each_s, Cover("other micro-batches", math.inf, model.overlap.pipeline))
-
-
-def _update_s(setting: LargeSetting, stage: Stage, rates: Rates) -> float:
+def _update_s(setting: LargeSetting, parts: Sequence[Part], rates: Rates) -> float:
     """Return the seconds of the optimizer's update: its arrays go through memory once, sharded by ZeRO."""
-    parts = [part for layer in (*stage.layers, stage.first, stage.last) for part in layer]
-    dense, experts = trained(parts, setting)
     options, training = setting.options, setting.training
-    if training.zero_stage:
-        shards = setting.layout.shard_ranks or setting.data * setting.layout.context
-        dense, experts = dense / shards, experts / max(1, min(setting.expert_data, shards))
+    shards = shard_ranks(setting) if training.zero_stage else (1, 1)
+    numbers = sum(number / ranks for number, ranks in zip(trained(parts, setting), shards, strict=True))
     passes, _ = UPDATE_PASSES[training.optimizer_kind]
-    own = 4 if options.master or training.param_dtype == "fp32" else 2
-    states = (passes - 3) * options.optimizer_bits / 8
-    each = states + 2 * own + 2 * gradient_bytes(setting) + element_bytes(setting)
-    return (dense + experts) * each / rates.bandwidth("update")
+    own = 4 if options.master or not training.is_pure else 2
+    # Of these passes, three are of the parameter, twice, and of its gradient; clipping reads the gradient once more.
+    each = (passes - 3) * options.optimizer_bits / 8 + 2 * own + 2 * gradient_bytes(setting) + element_bytes(setting)
+    return numbers * each / rates.bandwidth("update")
 
 
-def _forward_flops(setting: LargeSetting) -> float:
-    """Return the FLOPs of forward passes of a step over all ranks, with every pair of positions."""
-    return float(FLOPS_PER_MAC * setting.training.batch * sum(macs_by_kind(setting.model, setting.sequence).values()))
+def _flops(setting: LargeSetting) -> tuple[float, float]:
+    """Return the FLOPs of a step over all ranks, with every pair of positions, and those of recomputation.
 
-
-def _recomputed_share(setting: LargeSetting) -> float:
-    """Return the share of forward that is computed again: all but the head, or the scores of attention."""
-    macs = macs_by_kind(setting.model, setting.sequence)
-    total, options = sum(macs.values()), setting.options
+    Backward is twice forward, or once if the network is frozen. Checkpointing computes all but the head again.
+    """
+    macs, options = macs_by_kind(setting.model, setting.sequence), setting.options
+    forward = FLOPS_PER_MAC * setting.training.batch * sum(macs.values())
+    again = 0
     if options.recompute == "full" or setting.training.activation_checkpointing == "blocks":
-        return 1 - macs.get("head", 0) / total
-    return macs.get(SCORES, 0) / total if options.recompute == "selective" else 0.0
+        again = sum(macs.values()) - macs.get("head", 0)
+    elif options.recompute == "selective":
+        again = macs.get(SCORES, 0)
+    return forward * (2.0 if options.adapter_rank else 3.0), float(FLOPS_PER_MAC * setting.training.batch * again)
 
 
 def _sigma_log(parts: dict[str, float], rates: Rates) -> float:
     """Return the standard deviation of log(step): of the device's work, of exchange and of the host, by their shares."""
     return 0.1
-
-
-def exposed_by_name(collectives: Iterable[Collective]) -> dict[str, float]:
-    return {one.name: one.exposed_s for one in collectives}

@@ -44,7 +44,7 @@ class Operator:
 
     Attributes:
         family: a family of `predict.calibration`, such as gemm.
-        sample_bytes, weight_bytes: moved in memory, growing with the tokens or not.
+        sample_bytes: moved in memory; kernels load weights while they multiply, so these count as well.
         rows, depth, width: of a product (rows × depth) · (depth × width); 1 elsewhere.
         in_8_bits: multiplied in fp8.
         is_core: between the matrices of attention; selective recomputation runs it again.
@@ -54,7 +54,6 @@ class Operator:
     phase: Phase
     flops: float = 0.0
     sample_bytes: float = 0.0
-    weight_bytes: float = 0.0
     rows: float = 1.0
     depth: float = 1.0
     width: float = 1.0
@@ -74,8 +73,12 @@ def gradient_bytes(setting: LargeSetting) -> int:
     return {"fp32": 4, "bf16": 2}[stated or ("fp32" if is_megatron else setting.training.param_dtype)]
 
 
-def operators(part: Part, setting: LargeSetting) -> Iterator[Operator]:
-    """Yield the operators of a part of a layer, or before or after the layers, for one micro-batch."""
+def operators(part: Part, setting: LargeSetting, imbalance: float = 1.0) -> Iterator[Operator]:
+    """Yield the operators of a part of a layer, or before or after the layers, for one micro-batch.
+
+    Args:
+        imbalance: tokens of the busiest rank's experts relative to the mean.
+    """
     match part:
         case NormPart():
             yield from _norm(setting)
@@ -86,7 +89,7 @@ def operators(part: Part, setting: LargeSetting) -> Iterator[Operator]:
         case FeedForwardPart():
             yield from _feed_forward(part, setting)
         case ExpertsPart():
-            yield from _experts(part, setting)
+            yield from _experts(part, setting, imbalance)
         case MambaPart():
             yield from _state_space(part, setting)
         case TablePart():
@@ -109,8 +112,8 @@ def _product(
     moved, matrix = size * rows * (depth + width), size * groups * depth * width
     is_8_bit = options.fp8 and bool(of)
     each = rows / groups
-    yield Operator("gemm", "forward", flops, moved, matrix, each, depth, width, is_8_bit)
-    yield Operator("gemm", "data", flops, moved, matrix, each, width, depth, is_8_bit)
+    yield Operator("gemm", "forward", flops, moved + matrix, each, depth, width, is_8_bit)
+    yield Operator("gemm", "data", flops, moved + matrix, each, width, depth, is_8_bit)
     if is_8_bit:  # the input and the gradient of the output are cast, and each is stored in both orders
         yield Operator("elementwise", "forward", sample_bytes=(size + 2) * rows * depth)
         yield Operator("elementwise", "data", sample_bytes=(size + 2) * rows * width)
@@ -118,7 +121,7 @@ def _product(
         yield from _adapter(setting, rows, depth, width, of)
         return
     written = 2 * gradient_bytes(setting) * groups * depth * width  # read, added to, and written
-    yield Operator("gemm", "weights", flops, moved, written, width, each, depth, is_8_bit)
+    yield Operator("gemm", "weights", flops, moved + written, width, each, depth, is_8_bit)
 
 
 def _adapter(setting: LargeSetting, rows: float, depth: float, width: float, of: str) -> Iterator[Operator]:
@@ -127,13 +130,13 @@ def _adapter(setting: LargeSetting, rows: float, depth: float, width: float, of:
     if of and options.base_bits < 16:
         phases: tuple[Phase, ...] = ("forward", "data")
         for phase in phases:
-            yield Operator("elementwise", phase, weight_bytes=(options.base_bits / 8 + size) * depth * width)
+            yield Operator("elementwise", phase, sample_bytes=(options.base_bits / 8 + size) * depth * width)
     if of == "attention" or (of and options.adapter_on == "all"):
         for i, o in ((depth, options.adapter_rank), (options.adapter_rank, width)):
             flops, moved = FLOPS_PER_MAC * rows * i * o, size * rows * (i + o)
-            yield Operator("gemm", "forward", flops, moved, 0.0, rows, i, o)
-            yield Operator("gemm", "data", flops, moved, 0.0, rows, o, i)
-            yield Operator("gemm", "weights", flops, moved, 0.0, o, rows, i)
+            yield Operator("gemm", "forward", flops, moved, rows, i, o)
+            yield Operator("gemm", "data", flops, moved, rows, o, i)
+            yield Operator("gemm", "weights", flops, moved, o, rows, i)
 
 
 def _streamed(forward: float, backward: float, family: str = "elementwise", core: bool = False) -> Iterator[Operator]:
@@ -228,19 +231,18 @@ def _feed_forward(part: FeedForwardPart, setting: LargeSetting) -> Iterator[Oper
     yield from _residual(setting)
 
 
-def expert_rows(part: ExpertsPart, setting: LargeSetting) -> float:
-    """Return the rows that the experts of a rank multiply, with balanced experts: T · active · expert_tensor / t."""
-    return setting.tokens * part.active * setting.expert_tensor / setting.layout.tensor
+def _experts(part: ExpertsPart, setting: LargeSetting, imbalance: float) -> Iterator[Operator]:
+    """Yield a mixture of experts: router, permutation of the tokens, experts as grouped products, weighted sum.
 
-
-def _experts(part: ExpertsPart, setting: LargeSetting) -> Iterator[Operator]:
-    """Yield a mixture of experts: router, permutation of the tokens, experts as grouped products, weighted sum."""
+    The experts of a rank multiply T · active · expert_tensor / t rows, times the imbalance.
+    """
     width, size = part.inputs or setting.model.width, element_bytes(setting)
-    rows, inner = expert_rows(part, setting), part.size / setting.expert_tensor
-    groups = part.experts // setting.layout.expert
+    rows = imbalance * setting.tokens * part.active * setting.expert_tensor / setting.layout.tensor
+    inner, groups = part.size / setting.expert_tensor, part.experts // setting.layout.expert
+    into = inner * (2 if part.is_gated else 1)
     yield from _product(setting, setting.tokens / setting.norm_share, setting.model.width, part.experts)
     yield from _streamed(4 * size * rows * width, 4 * size * rows * width, "gather")
-    yield from _product(setting, rows, width, inner * (2 if part.is_gated else 1), of="forward", groups=groups)
+    yield from _product(setting, rows, width, into, of="forward", groups=groups)
     yield from _activation(setting, rows * inner, part.is_gated)
     yield from _product(setting, rows, inner, width, of="forward", groups=groups)
     yield from _streamed(4 * size * rows * width, 4 * size * rows * width, "gather")
