@@ -25,9 +25,10 @@ from chronograd.trace import PHASES
 # A kernel that has been issued takes some 2 µs to start and end, as in `predict.calibration`. Launches fitted to networks of
 # small operators include their host.
 KERNEL_S = 2e-6
-# Share of the 16-bit peak that products reach for each watt per TFLOP/s of board power, with watts of 2016: the need halves in
-# HALVING_YEARS, as in `predict.relatives`. Fitted to llm-foundry without checkpointing on A100 (0.71 of the peak).
-PRODUCT_SHARE_PER_W, HALVING_YEARS, MOST_SHARE = 0.256, 3.6, 0.75
+# Share of the 16-bit peak that products reach, at one watt of board power per TFLOP/s of it. A board at its power limit lowers
+# the clock, and power grows with its cube (frequency times voltage squared), so the share grows with the cube root of the watts.
+# Fitted to llm-foundry without checkpointing on A100 (0.71). MOST_SHARE is for boards with power to spare; assumed.
+SHARE_AT_ONE_WATT, MOST_SHARE = 0.654, 0.75
 # Share of memory bandwidth of passes over activations: fitted to the same rows. Products reach more; assumed.
 STREAM_SHARE, PRODUCT_BANDWIDTH = 0.6, 0.8
 _PRODUCTS, _STREAMS = ("gemm", "batched_gemm"), ("elementwise", "layer_norm", "softmax", "gather")
@@ -37,13 +38,13 @@ def product_share(device: Device) -> float | None:
     """Return the share of its peak at which a GPU multiplies large matrices in 16 or 8 bits; None if its power is unknown.
 
     >>> [round(product_share(catalog.device(name)), 2) for name in ("a100-80", "h100", "b200")]
-    [0.71, 0.58, 0.53]
+    [0.71, 0.58, 0.5]
     """
     peaks = [device.peak_flops_per_s[name] for name in ("bf16", "fp16") if name in device.peak_flops_per_s]  # type: ignore[index]
-    if device.kind != "gpu" or not peaks or device.tdp_w is None or device.year is None:
+    if device.kind != "gpu" or not peaks or device.tdp_w is None:
         return None
-    watts = device.tdp_w / (max(peaks) / 1e12) * 2 ** ((device.year - 2016) / HALVING_YEARS)
-    return float(min(MOST_SHARE, PRODUCT_SHARE_PER_W * watts))
+    watts = device.tdp_w / (max(peaks) / 1e12)
+    return float(min(MOST_SHARE, SHARE_AT_ONE_WATT * watts ** (1 / 3)))
 
 
 @dataclass(frozen=True)

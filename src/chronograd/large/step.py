@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,9 @@ from chronograd.large.work import element_bytes, gradient_bytes
 from chronograd.predict.compute import UPDATE_PASSES
 from chronograd.predict.scaling import topology_of
 from chronograd.units import FLOPS_PER_MAC
+
+# Standard deviations of the log of predicted work, on the chip whose rows gave the rates and on others, and of exchange and host.
+FITTED_CHIP, WORK_SIGMA, OTHER_WORK_SIGMA, EXCHANGE_SIGMA, HOST_SIGMA = "ga100", 0.06, 0.12, 0.5, 0.3
 
 __all__ = ["Collective", "Software", "StepTime", "step_of"]
 
@@ -135,5 +139,11 @@ def _flops(setting: LargeSetting) -> tuple[float, float]:
 
 
 def _sigma_log(parts: dict[str, float], rates: Rates) -> float:
-    """Return the standard deviation of log(step): of the device's work, of exchange and of the host, by their shares."""
-    return 0.1
+    """Return the standard deviation of log(step): of work, exchange and host, by their shares of the step."""
+    exchange = ("exchange in layers", "pipeline sends", "exchange of the update")
+    shares = (
+        (WORK_SIGMA if rates.device.chip == FITTED_CHIP else OTHER_WORK_SIGMA, 1.0),
+        (EXCHANGE_SIGMA, sum(parts[name] for name in exchange) / sum(parts.values())),
+        (HOST_SIGMA, parts["host"] / sum(parts.values())),
+    )
+    return math.hypot(*(sigma * share for sigma, share in shares))
