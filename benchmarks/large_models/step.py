@@ -47,9 +47,7 @@ def score(errors: Sequence[float], sigmas: Sequence[float]) -> str:
     absolute = 100 * np.abs(np.expm1(logs))
     covered = 100 * np.mean(np.abs(logs) <= _Z * np.array(sigmas))
     bias = 100 * math.expm1(float(np.mean(logs)))
-    return (
-        f"{absolute.mean():7.1f} {np.median(absolute):7.1f} {np.quantile(absolute, 0.9):7.1f} {bias:+7.1f} {covered:9.0f} {len(logs):6d}"
-    )
+    return f"{absolute.mean():7.1f} {np.median(absolute):7.1f} {np.quantile(absolute, 0.9):7.1f} {bias:+7.1f} {covered:9.0f} {len(logs):6d}"
 
 
 def calibrated(rows: Sequence[Scored], seed: int) -> tuple[list[float], list[float]]:
@@ -98,11 +96,15 @@ def main() -> None:
             print(f"{name:28} {score(errors, sigmas)}")
     found = 100 * np.array(regrets([one for one in scored if one.row.file == "vtrain"]))
     if len(found):
-        print(f"\nregret on vTrain: mean {found.mean():.1f} %, p90 {np.quantile(found, 0.9):.1f} %, {len(found)} groups")
+        print(
+            f"\nregret on vTrain: mean {found.mean():.1f} %, p90 {np.quantile(found, 0.9):.1f} %, {len(found)} groups"
+        )
     for one in scored:
         if one.row.file == arguments.rows:
             ratio = one.step.step_s / one.row.measured_s
-            print(f"{one.row.device} {one.row.name}: {one.row.measured_s:.4g} s measured, {one.step.step_s:.4g} s predicted, {ratio:.2f}")
+            print(
+                f"{one.row.device} {one.row.name}: {one.row.measured_s:.4g} s measured, {one.step.step_s:.4g} s predicted, {ratio:.2f}"
+            )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from chronograd.configs.description import ModelDescription
 from chronograd.configs.find import load, packaged
 from chronograd.configs.readers import describe
 from chronograd.job import from_dict
+from chronograd.large.limits import check
 from chronograd.large.setting import LargeSetting
 from chronograd.large.software import Software
 
@@ -72,7 +73,7 @@ def _setting(
         }
     )
     setting = LargeSetting(model, job)
-    setting.check()
+    check(setting)
     return setting
 
 
@@ -112,8 +113,13 @@ def _llm_foundry(row: Columns) -> Iterator[Timed]:
 
 
 def _simumax(row: Columns) -> Iterator[Timed]:
-    name = {"llama3_70b": "llama-3-70b", "llama3_405b": "llama-3.1-405b", "deepseekv3": "deepseek-v3"}[_prefix(row["case"])]
-    n = {key: int(row[key]) for key in ("layers", "tp", "pp", "cp", "ep", "etp", "world_size", "zero", "seq_length", "sp")}
+    name = {"llama3_70b": "llama-3-70b", "llama3_405b": "llama-3.1-405b", "deepseekv3": "deepseek-v3"}[
+        _prefix(row["case"])
+    ]
+    n = {
+        key: int(row[key])
+        for key in ("layers", "tp", "pp", "cp", "ep", "etp", "world_size", "zero", "seq_length", "sp")
+    }
     dense = {"first_k_dense_replace": int(row["dense_layers"])} if row["model_type"] == "moe" else {}
     layout = {
         "tensor": n["tp"], "pipeline": n["pp"], "context": n["cp"], "expert": n["ep"], "expert_tensor": n["etp"], "sequence": n["sp"] == 1,
@@ -132,9 +138,28 @@ def _prefix(case: str) -> str:
 
 
 def _seqsel(row: Columns) -> Iterator[Timed]:
-    n = {key: int(row[key]) for key in ("num_gpus", "hidden", "heads", "layers", "seq_length", "tp", "pp", "dp", "micro_batch", "global_batch")}
+    n = {
+        key: int(row[key])
+        for key in (
+            "num_gpus",
+            "hidden",
+            "heads",
+            "layers",
+            "seq_length",
+            "tp",
+            "pp",
+            "dp",
+            "micro_batch",
+            "global_batch",
+        )
+    }
     chunks = int(row["virtual_stages"])
-    layout = {"tensor": n["tp"], "pipeline": n["pp"], "chunks": chunks, "schedule": "interleaved" if chunks > 1 else "1f1b"}
+    layout = {
+        "tensor": n["tp"],
+        "pipeline": n["pp"],
+        "chunks": chunks,
+        "schedule": "interleaved" if chunks > 1 else "1f1b",
+    }
     ways = (
         ("step_s_full_recompute", False, "full"),
         ("step_s_selective_recompute_and_sequence_parallel", True, "selective"),

@@ -1,35 +1,55 @@
-"""Large models: the peak memory of published training runs (Megatron, SimuMax)."""
+"""Large models: peak memory and step times of published training runs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.large_models.memory import WIDTH_80, Scored, halves, megatron, simumax
+from benchmarks.large_models import memory, step
+from benchmarks.large_models.timed import timed
 from benchmarks.sources import Row, row_of
+from chronograd.large.step import step_of
 
 SOURCE = "large models"
+TITLES = {
+    "vtrain": "Megatron GPT on 2 to 8 A100 in every layout, from the catalogue",
+    "llm_foundry": "MPT of 125 M to 70 B under FSDP, from the catalogue",
+    "simumax": "SimuMax' runs on B200, from the catalogue",
+    "seqsel": "Megatron of 22 B to 1 T on A100, from the catalogue",
+    "bridge": "tuned recipes in fp8 and bf16, from the catalogue",
+}
 
 
 def rows(folder: Path) -> list[Row]:
-    """Return the rows of memory. Empty if the tables are missing."""
-    if not (folder / "large_models" / "megatron_golden.csv").exists():
+    """Return a row of memory and one of step time per collection. Empty if the tables are missing."""
+    tables = folder / "large_models"
+    if not (tables / "megatron_golden.csv").exists():
         return []
-    _, held_out = halves(megatron(folder))
-    note = "two constants of the backward pass were fitted to these runs"
+    _, held_out = memory.halves(memory.megatron(folder))
+    note = "Two constants of the backward pass were fitted to these runs."
+    scored = [step.Scored(row, step_of(row.setting, row.software)) for row in timed(tables)]
     return [
         _memory("peak memory of Megatron's regression runs, the half that chose no constant", held_out),
-        _memory("peak memory of SimuMax' runs on B200", simumax(folder), note),
+        _memory("peak memory of SimuMax' runs on B200", memory.simumax(folder), note),
+        *(_steps(f"step: {title}", [one for one in scored if one.row.file == file]) for file, title in TITLES.items()),
     ]
 
 
-def _memory(rule: str, found: Sequence[Scored], note: str = "") -> Row:
+def _memory(rule: str, found: Sequence[memory.Scored], note: str = "") -> Row:
     ratios = np.array([one.predicted / one.measured for one in found])
-    inside = [abs(np.log(ratio)) <= WIDTH_80 * one.sigma_log for ratio, one in zip(ratios.tolist(), found, strict=True)]
+    inside = np.abs(np.log(ratios)) <= memory.WIDTH_80 * np.array([one.sigma_log for one in found])
     groups = {
         "device": [one.device for one in found],
         "attention kernel": ["stated" if one.is_stated else "left to the container" for one in found],
     }
     return row_of(SOURCE, rule, 0.03, [one.name for one in found], ratios, inside, groups, note=note)
+
+
+def _steps(rule: str, found: Sequence[step.Scored]) -> Row:
+    ratios = [math.exp(one.log_error) for one in found]
+    inside = [abs(one.log_error) <= memory.WIDTH_80 * one.step.sigma_log for one in found]
+    groups = {"device": [one.row.device for one in found]}
+    return row_of(SOURCE, rule, 0.15, [one.row.name for one in found], ratios, inside, groups)
