@@ -149,6 +149,7 @@ def ask(
     stated = {SHORT[key] for key in given} | {text.partition("=")[0].strip() for text in overrides}
     if is_job_file(what):
         job = jobs.load(what, [*as_overrides(given), *overrides])
+        check_ordinary(job)
         return Asked(job, frozenset(stated | _fields_of(Path(what))))
     name = names.resolved(str(what))
     traced = _trace_of(name)
@@ -159,6 +160,7 @@ def ask(
     if traced is not None and has_layout:
         plain["training"]["channels_last"] = traced.channels_last
     job = jobs.from_dict(jobs.override(plain, overrides), f"the job of {what}")
+    check_ordinary(job)
     has_data = job.data.name not in ("synthetic", jobs.TOKENS, jobs.INPUTS) or job.data.samples is not None
     return Asked(job, frozenset(stated), usual, has_data, has_layout)
 
@@ -173,6 +175,17 @@ def job_of(
     if isinstance(what, Job):
         return jobs.changed(what, overrides)
     return ask(what, overrides, short, target).job
+
+
+def check_ordinary(job: Job) -> None:
+    """Raise InputError for the job of a large model, and for settings that only a large model has."""
+    names.check_not_large(job.network.name)
+    for field, given in (("cluster.layout", job.cluster.layout), ("large", job.large)):
+        if given is not None:
+            raise InputError(
+                f"the job has {field}, which only a large model has, and {job.network.name} is an ordinary network",
+                f"leave {field} out, or name a config.json or such as llama-3-8b in network.name",
+            )
 
 
 def _fields_of(path: Path) -> set[str]:

@@ -738,6 +738,11 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     """Read a job file as `load` does, without running the code of its network: the file may come from anyone."""
+    return from_dict(override(plain(path), overrides), str(path))
+
+
+def plain(path: str | Path) -> dict[str, Any]:
+    """Return the fields that a job file states, not validated. Raises JobError for a file that is not one."""
     path = Path(path)
     if os.path.isdir(path):
         is_run = (path / "job.yaml").is_file()
@@ -759,7 +764,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise JobError(f"{path} must be a mapping of keys to values, got {shown(data)}", _EXAMPLE)
-    return from_dict(override(data, overrides), str(path))
+    return data
 
 
 def _network_hint(path: Path) -> str:
@@ -793,8 +798,11 @@ def stated(job: Job) -> dict[str, Any]:
     data = job.model_dump(mode="json", exclude_unset=True)
     defaults = Training(recipe=job.training.recipe)
     training = data.get("training", {})
+    always = (
+        ("recipe",) if job.large is None else ("recipe", "batch")
+    )  # the usual batch of a large model has no fixed number
     data["training"] = {
-        k: v for k, v in training.items() if k == "recipe" or getattr(job.training, k) != getattr(defaults, k)
+        k: v for k, v in training.items() if k in always or getattr(job.training, k) != getattr(defaults, k)
     }
     if (agent := job.reinforcement) is not None:
         own = Reinforcement(algorithm=agent.algorithm, replay=agent.replay)  # exponents depend on the kind of replay

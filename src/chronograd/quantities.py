@@ -27,6 +27,7 @@ FIRST = (
     "cost_usd",
     "cost_usd_per_million_samples",
     "memory_peak_bytes",
+    "fit_probability",
 )
 # The main rows, in their order; the others are details.
 MAIN = (
@@ -46,8 +47,11 @@ MAIN = (
     "step_time_s",
     "throughput_samples_per_s",
     "throughput_tokens_per_s",
+    "throughput_tokens_per_s_per_device",
     "mfu",
+    "hfu",
     "memory_peak_bytes",
+    "fit_probability",
     "epoch_time_s",
     "training_time_s",
     "cost_usd",
@@ -197,10 +201,12 @@ def _side_by_side(records: Sequence[Record], labels: Sequence[str]) -> str:
     fitting = [(label, r) for label, r in zip(labels, records, strict=True) if not _misfit(r)]
     sentences = misfits
     best: dict[str, list[str]] = {}
+    has_tokens = all(record["throughput_tokens_per_s"].value is not None for record in records)
     for name, words, pick in (
-        ("throughput_samples_per_s", "fastest", max),
+        ("throughput_tokens_per_s" if has_tokens else "throughput_samples_per_s", "fastest", max),
         ("cost_usd", "cheapest", min),
         ("cost_usd_per_million_samples", "cheapest for a million samples", min),
+        ("cost_usd_per_million_tokens", "cheapest for a million tokens", min),
     ):
         known = [(r.value(name), label, r[name].unit) for label, r in fitting if r[name].value is not None]
         if known:

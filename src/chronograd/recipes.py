@@ -154,6 +154,11 @@ def adamw() -> dict[str, Any]:
     }
 
 
+def large_model() -> dict[str, Any]:
+    """Return AdamW in bf16 mixed precision, the usual training of large models."""
+    return {**adamw(), "precision": "bf16"}
+
+
 def adam() -> dict[str, Any]:
     """Return Adam at a constant 1e-3: AdamW without decay."""
     return {"optimizer": "adamw", "learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.0, "schedule": "constant"}
@@ -187,6 +192,7 @@ RECIPES: dict[str, Recipe] = {
     "feature-extraction": feature_extraction,
     "fast-cifar": fast_cifar,
     "adamw": adamw,
+    "large-model": large_model,
     "adam": adam,
     "adadelta": adadelta,
     "dqn": dqn,

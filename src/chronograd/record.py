@@ -70,6 +70,7 @@ QUANTITIES = {
     "latency_p99_s": ("latency, 99th percentile", "s"),
     "throughput_samples_per_s": ("throughput of all ranks", "sample/s"),
     "throughput_tokens_per_s": ("throughput of all ranks in tokens", "token/s"),
+    "throughput_tokens_per_s_per_device": ("throughput of one device in tokens", "token/s"),
     "offered_requests_per_s": ("requests sent to a server", "request/s"),
     "throughput_requests_per_s": ("requests that a server answered", "request/s"),
     "failed_requests": ("requests without a good answer", "count"),
@@ -77,8 +78,10 @@ QUANTITIES = {
     "most_requests_per_s": ("most requests that a server can answer", "request/s"),
     "achieved_flops_per_s": ("achieved rate of matrix FLOPs per rank", "FLOP/s"),
     "mfu": ("model FLOPs utilisation (MFU)", "1"),
+    "hfu": ("hardware FLOPs utilisation (HFU), with recomputation", "1"),
     "ppp": ("PALEO's percent of peak", "1"),
     "memory_peak_bytes": ("peak memory of one rank", "B"),
+    "fit_probability": ("probability that the memory is enough", "1"),
     "epoch_time_s": ("time per epoch", "s"),
     "epoch_compute_time_s": ("time per epoch without loading data", "s"),
     "training_time_s": ("training time", "s"),
@@ -432,6 +435,7 @@ class Tables(RecordPart):
         scaling: points on growing numbers of ranks.
         staleness: number of updates by staleness. `epochs`: times of an epoch by batch.
         timeline: of actors and learners, in the first seconds.
+        step, stages, collectives: of a large model, seconds by part, memory of each pipeline stage, and exchanges.
     """
 
     by_kind: list[OperatorKind] = []
@@ -441,6 +445,9 @@ class Tables(RecordPart):
     staleness: list[dict[str, Any]] = []
     epochs: list[dict[str, Any]] = []
     timeline: list[AtWork] = []
+    step: list[dict[str, Any]] = []
+    stages: list[dict[str, Any]] = []
+    collectives: list[dict[str, Any]] = []
 
 
 class Record(BaseModel):

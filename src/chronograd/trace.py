@@ -431,9 +431,8 @@ class Trace:
     def from_json(cls, data: Any, where: str = "trace") -> Trace:
         if isinstance(data, dict) and data.keys() & {"architectures", "model_type"}:
             raise FileFormatError(
-                f"{where} is the configuration of a Hugging Face model, which can only be counted",
-                f"write `chronograd count {where}`; to predict it, write a function that builds the model, and name it as "
-                "FILE.py:NAME with --input tokens:128:int64",
+                f"{where} is the configuration of a large model, not a trace",
+                f"write `chronograd count {where}` or `chronograd predict {where} --on 8xh100`",
             )
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise FileFormatError(f"{where} is not a Chronograd trace", _REMAKE)

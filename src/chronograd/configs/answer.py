@@ -102,23 +102,23 @@ def count_config(
     Raises: FileFormatError for a file that cannot be counted, InputError for an impossible length.
     """
     model = describe(load(path), name, changes)
-    counted = _counted(model, name, _length_of(model, name, length), batch)
+    counted = _counted(model, name, length_of(model, name, length), batch)
     sections = [_totals(counted, model, length is None), _parts(counted)]
     if with_tensors:
         sections.append(_tensors(counted.tensors))
     return Answer(f"Work of {name}", sections=sections, notes=[], result=counted)
 
 
-def _length_of(model: ModelDescription, name: str, length: int | None) -> int:
-    """Return the tokens of a sequence. Raises InputError if the model cannot read them."""
+def length_of(model: ModelDescription, name: str, length: int | None, option: str = "--input") -> int:
+    """Return the tokens of a sequence. Raises InputError if the model cannot read the length that an option asks for."""
     is_limited = model.positions == "learned"
     if length is None or (length <= model.length and not model.is_fixed):
         return model.length if length is None else length
     if model.is_fixed or is_limited:
         most = "exactly" if model.is_fixed else "at most"
         raise InputError(
-            f"{name} reads {most} {how_many(model.length, 'tokens')}, and --input asks for {length:,}",
-            "leave --input out" if model.is_fixed else f"write --input {model.length} or less",
+            f"{name} reads {most} {how_many(model.length, 'tokens')}, and {option} asks for {length:,}",
+            f"leave {option} out" if model.is_fixed else f"write {model.length} or less",
         )
     return length
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from chronograd import job as jobs
 from chronograd.answer import Answer
-from chronograd.ask import samples_of
+from chronograd.ask import check_ordinary, samples_of
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError, InputError, MissingExtraError, NotFoundError
 from chronograd.fit.tables import ThroughputRow, precision_of, read_table
@@ -87,11 +87,9 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
 
     Raises: InputError if one of them is missing or given twice; as `judge` for the rest.
     """
-    overrides = [word for word in words if re.match(r"[a-z_]+(\.[a-z_]+)*=", word)]
-    others = [word for word in words if word not in overrides]
-    figures = [word for word in others if is_claim(word) and not os.path.exists(word)]
-    sources = [word for word in others if word not in figures and _has_figures(word)]
-    names = [word for word in others if word not in figures and word not in sources]
+    overrides, figures, others = split(words)
+    sources = [word for word in others if _has_figures(word)]
+    names = [word for word in others if word not in sources]
     if len(figures) + len(sources) != 1 or len(names) > 1:
         what = f"{_many(len(names), 'network')} and {_many(len(figures) + len(sources), 'figure')}"
         raise InputError(f"{what} in {' '.join(words)!r:.200}: give one of each", _EXAMPLE)
@@ -128,6 +126,14 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
     )
 
 
+def split(words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return the overrides among the words of a command line, the figures, and the names of networks and files."""
+    overrides = [word for word in words if re.match(r"[a-z_]+(\.[a-z_]+)*=", word)]
+    others = [word for word in words if word not in overrides]
+    figures = [word for word in others if is_claim(word) and not os.path.exists(word)]
+    return overrides, figures, [word for word in others if word not in figures]
+
+
 def _many(count: int, what: str) -> str:
     return f"{count or 'no'} {what}{'s' * (count > 1)}"
 
@@ -159,7 +165,9 @@ def _has_batch(names: Sequence[str], overrides: Sequence[str]) -> bool:
 def _job(names: Sequence[str], record: Record | None, shape: Sequence[int] | None, stated: Sequence[str]) -> Job:
     """Return the setting of a job file, a network's name or a record, with the stated values in it."""
     if names and names[0].endswith((".yaml", ".yml")):
-        return with_ranks(jobs.load(names[0], stated))
+        job = jobs.load(names[0], stated)
+        check_ordinary(job)
+        return with_ranks(job)
     if record is None or names:
         if not names:
             raise InputError("no network was given", _EXAMPLE)

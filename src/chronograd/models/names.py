@@ -197,13 +197,15 @@ def large_model(reference: str | os.PathLike[str]) -> Path | None:
 
 
 def check_not_large(reference: str | os.PathLike[str]) -> None:
-    """Raise InputError if a reference names a large model, which can only be counted."""
+    """Raise InputError if a reference names a large model, which only some verbs read."""
     if large_model(reference) is not None:
         name = os.fspath(reference)
         near = [known for known in zoo() if known.startswith(f"{name}-")]
         raise InputError(
-            f"{name} is the configuration of a large model, which can only be counted: prediction of large models is not there yet",
-            f"write `chronograd count {name}`" + (f", or name a network of the zoo: {', '.join(near)}" if near else ""),
+            f"{name} is a large model: `predict` gives time, memory and cost of a layout that you state, but training, and a search "
+            "over layouts, are not there yet",
+            f"write `chronograd predict {name} --on 8xh100`"
+            + (f", or name a network of the zoo: {', '.join(near)}" if near else ""),
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +13,7 @@ import click
 from chronograd.errors import InputError
 from chronograd.verbs.jobs import JobRequest, fields_of_inputs, trace_module
 from chronograd.verbs.kinds import complete_jobs
+from chronograd.verbs.large import length_of_input
 from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import waiting
 
@@ -115,11 +115,7 @@ class Count(Request):
                     f"--{option.name.replace('_', '-')} does not apply to {name}: a large model is counted from its sizes",
                     "leave it out; --input LENGTH, --batch, --show-work and KEY=VALUE apply",
                 )
-        if self.input and (len(self.input) != 1 or not re.fullmatch(r"[1-9]\d{0,8}", str(self.input[0]))):
-            raise InputError(
-                f"--input {','.join(map(str, self.input))} is no length", "write a number of tokens, such as 4096"
-            )
-        length = int(self.input[0]) if self.input else None
+        length = length_of_input(self.input)
         options = parsed_options(self.overrides)
         return count_config(path, name, options, length=length, batch=self.batch or 1, with_tensors=self.show_work)
 

@@ -14,6 +14,7 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.kinds import COUNTS, complete_jobs
+from chronograd.verbs.large import only_batch
 from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class JobRequest(Request):
         """
         from chronograd import ask, job
 
-        if self.batch and len(self.batch) > 1 and not takes_batches:
-            raise InputError(f"--batch {','.join(map(str, self.batch))}", "give one number here")
+        if self.batch and not takes_batches:
+            only_batch(self.batch)
         if isinstance(self.job, job.Job):
             changes = [*ask.as_overrides(self.short()), *self.overrides]
             own = job.changed(self.job, changes) if changes else self.job
@@ -73,23 +74,30 @@ class JobRequest(Request):
                 f"{part}.{field}" for part in ("data", "training") for field in getattr(own, part).model_fields_set
             }
             asked = ask.Asked(own, frozenset(fields))
+            ask.check_ordinary(own)
         elif not isinstance(self.job, str | os.PathLike):
             own = _job_of(self._given, self.batch[0] if self.batch else 32, self.precision or "fp32", self.overrides)
             asked = ask.Asked(own, frozenset())
         else:
             asked = ask.ask(os.fspath(self.job), self.overrides, self.short(), is_counted=self.is_counted, **how)
+        self.show_job(asked.job)
+        return asked
+
+    def show_job(self, own: Any) -> None:
+        """Save or print a job if an option asks for it. Raises Exit after `print_config`."""
+        from chronograd import job
+
         if self.save_job is not None:
             from chronograd.files import as_asked, write_aside
 
             with as_asked(self.save_job):
-                write_aside(self.save_job, job.to_yaml(asked.job, is_whole=False))
+                write_aside(self.save_job, job.to_yaml(own, is_whole=False))
             click.echo(f"saved the job to {self.save_job}", err=True)
         if self.print_config:
             from chronograd.errors import printable
 
-            click.echo(printable(job.to_yaml(asked.job)), nl=False)
+            click.echo(printable(job.to_yaml(own)), nl=False)
             raise click.exceptions.Exit(0)
-        return asked
 
     @property
     def is_counted(self) -> bool:

@@ -11,7 +11,8 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.jobs import CountedRequest
-from chronograd.verbs.kinds import COUNTS, LATENCY, RATES, complete_devices
+from chronograd.verbs.kinds import ABOVE_0, COUNTS, LATENCY, RATES, complete_devices
+from chronograd.verbs.large import LargeRequest, is_large
 from chronograd.verbs.request import FILE, Spelling
 from chronograd.verbs.screen import waiting
 
@@ -68,10 +69,13 @@ class _OnDevices(CountedRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(_OnDevices):
+class Predict(_OnDevices, LargeRequest):
     """Predict step time by part, memory, throughput, utilisation and cost, each with an interval.
 
     With --inference it predicts latency, throughput and the cost of a million samples for each batch of --batch 1,8,64.
+
+    A large model is a `config.json` of Hugging Face, its folder, hf:NAME in the cache of Hugging Face, or a name such as
+    llama-3-8b. Its answer also states the memory by part, the pipeline stages, the collectives and the probability that it fits.
 
     `predict scaling` is a table over numbers of devices, `predict server` a server under load. Without torch, give a trace
     saved by `chronograd count JOB --out FILE`.
@@ -82,6 +86,7 @@ class Predict(_OnDevices):
         "chronograd predict job.yaml --on 8xV100",
         "chronograd predict resnet50 --on v100 --precision fp16 --inference --batch 1,8,64",
         "chronograd predict gpt2-small --on a100 --precision bf16 --batch 8",
+        "chronograd predict llama-3-8b --on 8xh100 --fsdp --sequence 8192",
         "chronograd predict resnet50 --on v100 --measured-on rtx3090=234/s",
         "chronograd predict job.yaml --trace net.json.gz --on h100 --json",
         "chronograd predict scaling job.yaml strong --on v100",
@@ -98,12 +103,17 @@ class Predict(_OnDevices):
     """A measurement of the same job on another device, to correct the prediction with: a record, or a figure such as
     rtx3090=1234/s or 8xv100=78ms.
     """
+    tokens: Annotated[float | None, ABOVE_0, Spelling(metavar="N")] = None
+    """Large model: tokens of the whole training, such as 1e12, for its hours and dollars."""
     out: Annotated[Path | None, FILE] = None
     """Save the record (.json)."""
 
     def answer(self) -> Answer[Record | list[Record]]:
         from chronograd.job import changed
 
+        if is_large(self.job, self.overrides):
+            return self._of_large()
+        self.check_ordinary(self.job)
         asked = self.asked(takes_batches=True, can_download=True)
         batches = self._batches(asked.job)
         job = changed(asked.job, [f"training.batch={max(batches)}"]) if len(batches) > 1 else asked.job
@@ -116,6 +126,26 @@ class Predict(_OnDevices):
             if len(batches) > 1:
                 return self._of_batches(trace, jobs, batches, measured)
             return self._of_jobs(asked, trace, jobs, measured)
+
+    def _of_large(self) -> Answer[Record | list[Record]]:
+        """Return the answer for a large model."""
+        own = ("job", "overrides", "on", "tokens", "out", "save_job", "print_config")
+        asked = self.asked_large(self.job, self.overrides, self.on, own)
+        if len(asked) > 1 and (self.out or self.save_job or self.print_config):
+            raise InputError("--out, --save-job and --print-config take one job", "give --on once")
+        self.show_job(asked[0].setting.job)
+        from chronograd.large.answer import predict_large
+
+        with waiting("predicting"):
+            answer = predict_large(asked, self.tokens)
+        if self.out is not None:
+            next(iter(answer.records.values())).save(self.out)
+        return answer
+
+    def check_ordinary(self, name: Any) -> None:
+        if self.tokens is not None:
+            raise InputError("--tokens applies to large models only", "state training.epochs=N for an ordinary network")
+        super().check_ordinary(str(name))
 
     def _of_batches(
         self, trace: Trace, jobs: Sequence[Job], batches: Sequence[int], measured: Any

@@ -1,0 +1,168 @@
+"""The judgement of a figure of a large model: its place in the interval of the prediction, and what would explain the rest."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chronograd.answer import Answer, Column, Section, Table
+from chronograd.errors import InputError
+from chronograd.figure import Bar, Bars, Figure
+from chronograd.judge.claim import parse
+from chronograd.judge.verdict import Verdict
+from chronograd.large.asking import AskedLarge, with_changes
+from chronograd.large.prediction import LargePrediction, predicted, record_of
+from chronograd.record import Quantity, normal_probability
+from chronograd.units import percent, quantity, seconds, whole_percent
+from chronograd.words import interval, is_inside
+
+_MFU = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*mfu\s*", re.IGNORECASE)
+_OVERLAP = "no overlap of the exchange"
+
+
+@dataclass(frozen=True)
+class OtherSetting:
+    """A setting that may explain a figure, with the tokens per second that are predicted for it.
+
+    Attributes:
+        changes: fields that lead to it; empty if no field does.
+        of_expected: the figure as a fraction of `tokens_per_s`.
+    """
+
+    words: str
+    changes: tuple[str, ...]
+    tokens_per_s: float
+    of_expected: float
+
+
+@dataclass(frozen=True)
+class JudgedLarge:
+    """The result of `judge` for a large model. `quantile`: probability of a lower figure in exactly this setting."""
+
+    claim: str
+    verdict: Verdict
+    tokens_per_s: float
+    step_s: float
+    mfu: float
+    expected: Quantity
+    of_expected: float
+    quantile: float
+    others: list[OtherSetting]
+
+
+def judge_large(figure: str, asked: AskedLarge) -> Answer[JudgedLarge]:
+    """Return the answer about a figure such as `11200 tokens/s/gpu`, `7.2 s/step` or `45% mfu`. Raises InputError."""
+    prediction = predicted(asked.setting)
+    record = record_of(prediction, asked)
+    step_s = _step_s(figure, prediction)
+    rate, expected = prediction.setting.step_tokens / step_s, record["throughput_tokens_per_s"]
+    ratio = rate / prediction.tokens_per_s
+    mfu = prediction.mfu * ratio
+    is_expected = is_inside(rate, expected)
+    verdict: Verdict = "as expected" if is_expected else "slow" if ratio < 1 else "suspicious"
+    judged = JudgedLarge(
+        figure,
+        "impossible" if mfu > 1 else verdict,
+        rate,
+        step_s,
+        mfu,
+        expected,
+        ratio,
+        float(normal_probability(math.log(ratio) / prediction.step.sigma_log)),
+        _others(prediction, rate),
+    )
+    lines = [note for note in record.notes if note not in prediction.step.notes]
+    return Answer(
+        title=f"{figure}: {judged.verdict}",
+        sections=[_verdict(judged, record.title, lines), _explanations(judged)],
+        records={record.title: record},
+        notes=prediction.step.notes,
+        result=judged,
+    )
+
+
+def _step_s(figure: str, prediction: LargePrediction) -> float:
+    """Return the seconds of a step that a figure states. Raises InputError."""
+    setting = prediction.setting
+    match = _MFU.fullmatch(figure)
+    if match is None:
+        rate = parse(figure).samples_per_s(setting.training.batch, setting.ranks, setting.sequence)
+        return setting.training.batch / rate
+    mfu = float(match[1]) / (100 if match[2] or float(match[1]) > 1 else 1)
+    if not 0 < mfu < math.inf:
+        raise InputError(f"{figure!r} is not a utilisation above 0", "write it as 45% mfu")
+    return prediction.step.step_s * prediction.mfu / mfu
+
+
+def _others(prediction: LargePrediction, rate: float) -> list[OtherSetting]:
+    """Return the settings that are often the reason of another speed, each predicted again; the nearest first."""
+    setting, options = prediction.setting, prediction.setting.options
+    hidden_s = sum(one.seconds - one.exposed_s for one in prediction.step.collectives)
+    tried: list[tuple[str, tuple[str, ...], float]] = []
+    if hidden_s > 0:
+        tried.append((_OVERLAP, (), setting.step_tokens / (prediction.step.step_s + hidden_s)))
+    half, batch = setting.micro_batch // 2, setting.training.batch
+    candidates = [
+        *(
+            (f"recomputation {kind}", f"large.recompute={kind}")
+            for kind in ("none", "selective", "full")
+            if kind != options.recompute
+        ),
+        *((f"{kind} attention", f"large.attention={kind}") for kind in ("fused", "plain") if kind != options.attention),
+        (f"micro-batch {2 * setting.micro_batch}", f"training.batch={2 * batch}"),
+        *([(f"micro-batch {half}", f"training.batch={batch * half // setting.micro_batch}")] if half else []),
+    ]
+    for words, change in candidates:
+        try:
+            tried.append((words, (change,), predicted(with_changes(setting, [change])).tokens_per_s))
+        except InputError:  # impossible in this setting
+            continue
+    found = [OtherSetting(words, changes, value, rate / value) for words, changes, value in tried]
+    return sorted(found, key=lambda one: abs(math.log(one.of_expected)))
+
+
+def _verdict(judged: JudgedLarge, title: str, lines: Sequence[str]) -> Section:
+    expected, ratio = judged.expected, judged.of_expected
+    rate = quantity(judged.tokens_per_s, "token/s")
+    between = f"the expected {quantity(expected.value, 'token/s')} ({interval(expected)})"
+    if judged.verdict == "impossible":
+        sentence = f"Impossible: {rate} would be an MFU of {percent(judged.mfu)}, above the peak of the devices."
+    else:
+        side = f"{whole_percent(abs(ratio - 1))} {'above' if ratio >= 1 else 'below'}"
+        sentence = f"{judged.verdict.capitalize()}: {rate} is {side} {between}."
+    rows = [
+        ("this figure", rate, seconds(judged.step_s), percent(judged.mfu)),
+        ("expected", quantity(expected.value, "token/s"), seconds(judged.step_s * ratio), percent(judged.mfu / ratio)),
+    ]
+    place = f"In exactly this setting, {whole_percent(judged.quantile)} of runs are expected to be slower"
+    bars = [
+        Bar("this figure", "measured", {"tokens": judged.tokens_per_s}),
+        Bar("expected", "predicted", {"tokens": expected.value or 0.0}, expected.low, expected.high),
+    ]
+    return Section(
+        title,
+        sentence,
+        lines=[f"{line}." for line in (place, *lines)],
+        table=Table(("", "tokens/s", "step", "MFU"), rows, {1, 2, 3}),
+        figure=Figure([Bars("tokens per second", "", bars)]),
+    )
+
+
+def _explanations(judged: JudgedLarge) -> Section:
+    columns = (
+        Column("with", "words"),
+        Column("tokens/s", "tokens_per_s", format=",.0f"),
+        Column("yours is", "of_expected", format=whole_percent),
+        Column("field", lambda one: " ".join(one.changes)),
+    )
+    nearest = judged.others[0] if judged.others else None
+    if nearest is None or abs(math.log(nearest.of_expected)) >= abs(math.log(judged.of_expected)):
+        takeaway = "None of the settings that we tried is nearer to this figure than the stated one."
+    else:
+        takeaway = (
+            f"{nearest.words[0].upper()}{nearest.words[1:]} comes nearest: {quantity(nearest.tokens_per_s, 'token/s')}, and this "
+            f"figure is {whole_percent(nearest.of_expected)} of that."
+        )
+    return Section("What would explain it", takeaway, table=Table.of(judged.others, columns, drop=("field",)))

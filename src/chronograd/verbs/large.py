@@ -1,0 +1,129 @@
+"""Shared options of the verbs on a large model: short forms of its layout, its batch and its memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+
+from chronograd.errors import InputError
+from chronograd.verbs.request import Request, Spelling
+
+if TYPE_CHECKING:
+    from chronograd.large.asking import AskedLarge
+
+AT_LEAST_1 = click.IntRange(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeRequest(Request):
+    """A question that may be about a large model."""
+
+    sequence: Annotated[int | None, AT_LEAST_1, Spelling(metavar="TOKENS")] = None
+    """Large model: tokens of a sequence; by default the length in its config.json."""
+    micro_batch: Annotated[int | None, AT_LEAST_1, Spelling(metavar="N")] = None
+    """Large model: sequences that a rank computes together; 1 by default."""
+    fsdp: bool = False
+    """Large model: shard parameters, gradients and optimizer state over the data-parallel ranks (ZeRO stage 3)."""
+    zero: Annotated[int | None, click.IntRange(0, 3), Spelling(metavar="STAGE")] = None
+    """Large model: ZeRO stage: 1 shards the optimizer state, 2 also gradients, 3 also parameters."""
+    tensor: Annotated[int | None, AT_LEAST_1, Spelling(metavar="RANKS")] = None
+    """Large model: ranks that share each matrix (tensor parallelism)."""
+    pipeline: Annotated[int | None, AT_LEAST_1, Spelling(metavar="STAGES")] = None
+    """Large model: pipeline stages."""
+    context: Annotated[int | None, AT_LEAST_1, Spelling(metavar="RANKS")] = None
+    """Large model: ranks that share each sequence (context parallelism)."""
+    expert: Annotated[int | None, AT_LEAST_1, Spelling(metavar="RANKS")] = None
+    """Large model: ranks that share the experts of a layer (expert parallelism)."""
+    recompute: Literal["none", "selective", "full"] | None = None
+    """Large model: activations that backward computes again."""
+    lora: Annotated[int | None, AT_LEAST_1, Spelling(metavar="RANK")] = None
+    """Large model: train LoRA matrices of this rank instead of the model."""
+    qlora: Annotated[int | None, AT_LEAST_1, Spelling(metavar="RANK")] = None
+    """Large model: LoRA on a model that is stored in 4 bits."""
+
+    def of_large(self) -> dict[str, Any]:
+        """Return the options of large models that were given, by name."""
+        named = {field.name: getattr(self, field.name) for field in dataclasses.fields(LargeRequest)}
+        return {name: value for name, value in named.items() if value not in (None, False)}
+
+    def check_ordinary(self, name: str) -> None:
+        """Raise InputError if an option of large models is given for an ordinary network."""
+        for option in self.of_large():
+            raise InputError(
+                f"{spelled(option)} applies to large models only, and {name} is an ordinary network",
+                "leave it out; `chronograd count --list` lists large models",
+            )
+
+    def asked_large(
+        self, what: Any, words: Sequence[str], places: Sequence[str | None], own: tuple[str, ...]
+    ) -> list[AskedLarge]:
+        """Return a large model and its job on each place.
+
+        Args:
+            own: names of the other options that apply to it.
+        Raises: InputError for options that do not apply, and as `ask_large`.
+        """
+        from chronograd.large.asking import ask_large
+
+        self._check_options(os.fspath(what) if isinstance(what, str | os.PathLike) else "this job", own)
+        given: dict[str, Any] = {name: getattr(self, name) for name in ("precision", "batch")}
+        if isinstance(given["batch"], tuple):
+            given["batch"] = only_batch(given["batch"])
+        length = length_of_input(getattr(self, "input", None) or ())
+        if length is not None and self.sequence is not None:
+            raise InputError("--input and --sequence both state the length", "give one of them")
+        short = {name: value for name, value in given.items() if value is not None} | self.of_large()
+        short |= {} if length is None else {"sequence": length}
+        micro_batch = short.pop("micro_batch", None)
+        return [ask_large(what, words, short, place, micro_batch) for place in (places or [None])]
+
+    def _check_options(self, name: str, own: tuple[str, ...]) -> None:
+        applies = {*(field.name for field in dataclasses.fields(LargeRequest)), *own, "precision", "batch", "input"}
+        for option in dataclasses.fields(self):
+            if option.name not in applies and getattr(self, option.name) not in (option.default, None):
+                raise InputError(
+                    f"{spelled(option.name)} does not apply to {name}: a large model is predicted from its sizes",
+                    "leave it out; FIELD=VALUE of the job and KEY=VALUE of the config.json apply",
+                )
+
+
+def spelled(option: str) -> str:
+    """Return an option as the command line spells it."""
+    return "--inference" if option == "mode" else f"--{option.replace('_', '-')}"
+
+
+def only_batch(batch: Sequence[int]) -> int:
+    """Return the batch of an option that takes several. Raises InputError for more than one."""
+    if len(batch) > 1:
+        raise InputError(f"--batch {','.join(map(str, batch))}", "give one number here")
+    return batch[0]
+
+
+def length_of_input(given: Sequence[Any]) -> int | None:
+    """Return the tokens that --input states for a large model; None without it. Raises InputError for another shape."""
+    if given and (len(given) != 1 or not re.fullmatch(r"[1-9]\d{0,8}", str(given[0]))):
+        raise InputError(f"--input {','.join(map(str, given))} is no length", "write a number of tokens, such as 4096")
+    return int(given[0]) if given else None
+
+
+def is_large(what: Any, overrides: Sequence[str] = ()) -> bool:
+    """Return whether a name, a job file or a job is that of a large model. Raises InputError for a file that cannot be read."""
+    from chronograd import job as jobs
+    from chronograd.models.names import large_model
+
+    if isinstance(what, jobs.Job):
+        return large_model(what.network.name) is not None
+    if not isinstance(what, str | os.PathLike):
+        return False
+    name: Any = os.fspath(what)
+    if name.endswith((".yaml", ".yml")):
+        own = [word for word in overrides if word.startswith("network.name=")]
+        network = jobs.override(jobs.plain(name), own).get("network")
+        name = network.get("name") if isinstance(network, dict) else None
+    return isinstance(name, str) and large_model(name) is not None

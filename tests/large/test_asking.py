@@ -1,0 +1,190 @@
+"""Jobs of large models from words: the usual values of the field, short options, job files, and one clear error each."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chronograd
+from chronograd import job as jobs
+from chronograd.cli.main import main
+from chronograd.configs.find import packaged
+from chronograd.errors import ChronogradError, InputError
+from chronograd.large.asking import AskedLarge, ask_large, with_changes
+
+
+def of(*words: str, place: str | None = "8xh100", micro_batch: int | None = None, **short: Any) -> AskedLarge:
+    return ask_large("llama-3-8b", words, short, place, micro_batch)
+
+
+def test_usual_values() -> None:
+    setting = of().setting
+    job, training = setting.job, setting.training
+    assert (job.task, job.data.name, job.data.shape) == ("language", "tokens", (8192,))
+    assert (training.optimizer, training.precision, training.param_dtype) == ("adamw", "bf16", "fp32")
+    assert (setting.data, setting.micro_batch, setting.micro_batches, training.batch) == (8, 1, 1, 8)
+    assert job.large == jobs.LargeModel()
+    assumed = " ".join(of().assumed)
+    for words in (
+        "8,192 tokens",
+        "micro-batches of 1 sequence",
+        "AdamW",
+        "bf16",
+        "data parallelism",
+        "fused attention",
+    ):
+        assert words in assumed
+
+
+def test_stated_values_are_not_assumed() -> None:
+    stated = of("large.attention=plain", "large.loss=fused", "training.optimizer=sgd", sequence=4096, batch=64, precision="bf16",
+                fsdp=True, recompute="full")  # fmt: skip
+    assert stated.assumed == ()
+    assert stated.setting.sequence == 4096
+
+
+@pytest.mark.parametrize(
+    ("short", "field", "value"),
+    [
+        ({"fsdp": True}, "zero_stage", 3),
+        ({"zero": 1}, "zero_stage", 1),
+        ({"tensor": 4}, "tensor", 4),
+        ({"pipeline": 2}, "pipeline", 2),
+        ({"context": 2}, "context", 2),
+        ({"recompute": "full"}, "recompute", "full"),
+        ({"lora": 16}, "adapter_rank", 16),
+        ({"qlora": 16}, "base_bits", 4),
+    ],
+)
+def test_short_options_set_fields_of_the_job(short: dict[str, Any], field: str, value: Any) -> None:
+    setting = of(**short).setting
+    assert value in [getattr(part, field, None) for part in (setting.training, setting.layout, setting.options)]
+
+
+def test_experts_are_shared() -> None:
+    assert ask_large("mixtral-8x7b", (), {"expert": 8}, "8xh100").setting.layout.expert == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "how", "batch", "micro_batch", "parts"),
+    [
+        ((), {}, 8, 1, 1),
+        ((), {"micro_batch": 2}, 16, 2, 1),
+        ((), {"batch": 64}, 64, 1, 8),
+        ((), {"batch": 64, "micro_batch": 2}, 64, 2, 4),
+        (("training.accumulation=4",), {}, 32, 1, 4),
+        (("training.accumulation=4",), {"batch": 64}, 64, 2, 4),
+        ((), {"tensor": 8}, 1, 1, 1),
+        ((), {"pipeline": 2}, 32, 1, 8),
+    ],
+)
+def test_batches(words: tuple[str, ...], how: dict[str, Any], batch: int, micro_batch: int, parts: int) -> None:
+    setting = of(*words, **how).setting
+    assert (setting.training.batch, setting.micro_batch, setting.micro_batches) == (batch, micro_batch, parts)
+
+
+@pytest.mark.parametrize(
+    ("words", "how", "message"),
+    [
+        ((), {"batch": 12}, "cannot be divided into micro-batches of 1 on 8"),
+        ((), {"batch": 4}, "fewer than"),
+        ((), {"fsdp": True, "zero": 2}, "--fsdp and --zero both set training.zero_stage"),
+        (("training.zero_stage=1",), {"fsdp": True}, "both set training.zero_stage"),
+        ((), {"place": None}, "on which devices"),
+        ((), {"place": "cpu"}, "is no GPU"),
+        ((), {"place": "tpu-v5e"}, "cannot be predicted"),
+        ((), {"precision": "bf16", "place": "v100"}, "has no bf16 arithmetic"),
+        (("cluster.count=4",), {}, "contradicts"),
+        (("mode=inference",), {}, "mode is inference, which is not predicted for a large model"),
+        (("training.activation_checkpointing=blocks",), {}, "large.recompute=full"),
+        (("backend=horovod",), {}, "backend is horovod"),
+        (("data.shape=[3,8]",), {}, "rows of tokens"),
+        (("hidden=8",), {}, "hidden"),
+        (("hidden_size",), {}, "cannot read override"),
+        ((), {"tensor": 3}, "does not divide"),
+        ((), {"expert": 2}, "the model has no experts"),
+    ],
+)  # fmt: skip
+def test_one_clear_error(words: tuple[str, ...], how: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        of(*words, **how)
+    assert message in str(error.value)
+
+
+def test_learned_positions_limit_the_length() -> None:
+    with pytest.raises(InputError, match="reads at most 1,024 tokens"):
+        ask_large("gpt2", (), {"sequence": 2048}, "h100")
+
+
+def test_keys_of_the_file_and_fields_of_the_job() -> None:
+    setting = of("num_hidden_layers=16", "large.fp8=true").setting
+    assert sum(len(group.places) for group in setting.model.groups) == 16
+    assert setting.job.network.options == {"num_hidden_layers": 16}
+    assert setting.options.fp8
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("training.optimizer=sgd", "training.precision=fp32"),
+        ("training.recipe=sgd-momentum", "training.batch=64"),
+        ("training.accumulation=4", "num_hidden_layers=16", "large.adapter_rank=8"),
+        ("cluster.layout.pipeline=2", "cluster.layout.tensor=4", "training.accumulation=1"),
+    ],
+)
+def test_a_saved_job_is_the_same_job(words: tuple[str, ...], tmp_path: Path) -> None:
+    asked = of(*words).setting.job
+    for number, is_whole in enumerate((True, False)):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(jobs.to_yaml(asked, is_whole))
+        assert ask_large(str(path)).setting.job == asked
+    assert ask_large(asked).setting.job == asked
+
+
+def test_a_short_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(packaged()["gpt2"], tmp_path / "config.json")
+    (tmp_path / "job.yaml").write_text("network: {name: config.json}\ncluster: {device: h100, count: 4}\n")
+    setting = ask_large("job.yaml").setting
+    assert (setting.training.precision, setting.training.batch, setting.sequence) == ("bf16", 4, 1024)
+
+
+def test_with_changes_keeps_batch_and_micro_batch() -> None:
+    setting = of(batch=16, micro_batch=2).setting
+    other = with_changes(setting, ["cluster.layout.tensor=8"])
+    assert (other.training.batch, other.micro_batch, other.micro_batches) == (16, 2, 8)
+    with pytest.raises(InputError):
+        with_changes(setting, ["cluster.layout.tensor=3"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("predict llama-3-8b --on h100 --depth 2", "--depth does not apply to llama-3-8b"),
+        ("predict llama-3-8b --on h100 --inference", "--inference does not apply"),
+        ("predict llama-3-8b --on h100 --input 3,4", "is no length"),
+        ("predict llama-3-8b --on h100 --input 4096 --sequence 4096", "both state the length"),
+        ("predict llama-3-8b --on h100 --batch 8,16", "give one number"),
+        ("predict llama-3-8b --on h100 --on a100 --out x.json", "--on once"),
+        ("predict resnet50 --on v100 --fsdp", "--fsdp applies to large models only"),
+        ("predict resnet50 --on v100 --tokens 1e9", "--tokens applies to large models only"),
+        ("predict resnet50 --on v100 cluster.layout.tensor=2", "only a large model has"),
+        ("predict resnet50 --on v100 large.fp8=true", "only a large model has"),
+        ("train lenet5 large.fp8=true", "only a large model has"),
+        ("judge resnet50 --on v100 --tensor 2 9/s", "--tensor applies to large models only"),
+        ("judge llama-3-8b --on h100", "no figures for llama-3-8b"),
+        ("judge llama-3-8b --on h100 --inference 9/s", "--inference does not apply"),
+    ],
+)
+def test_options_that_do_not_apply(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_python_passes_a_job() -> None:
+    with pytest.raises(ChronogradError, match="only a large model has"):
+        chronograd.predict(jobs.changed(of().setting.job, ["network.name=lenet5", "data.name=digits"]), on="v100")
