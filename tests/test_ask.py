@@ -110,7 +110,7 @@ def test_wrong_names_are_refused_before_torch_is_imported(capsys: pytest.Capture
         (["predict", "resnet51", "--on", "v100"], "resnet50"),
         (["predict", "mobilenet_v22", "--on", "v100"], "mobilenet_v2"),
         (["predict", "resnet50", "--on", "v1000"], "v100"),
-        (["predict", "gpt2", "--on", "v100"], "gpt2-small"),
+        (["plan", "gpt2", "--on", "v100"], "gpt2-small"),
         (["predict", "gpt2-small", "--on", "v1000"], "v100"),
         (["predict", "resnet50", "--data", "imagenette2", "--on", "v100"], "imagenette"),
         (["predict", "resnet50", "--data", "c4", "--on", "v100"], "is text"),

@@ -75,7 +75,8 @@ CASES = [
     Case("count-out", "count job.yaml --out counted.json.gz", outputs=TEXT),
     Case("count-unknown", "count lenet6", status=2),
     Case("count-large", "count mixtral-8x7b --input 4096"),
-    Case("count-large-refused", "predict mixtral-8x7b --on h100", status=2),
+    Case("plan-large-refused", "plan mixtral-8x7b --on h100", status=2),
+    Case("predict-large-refused", "predict mixtral-8x7b --on 8xh100 --expert 3", status=2),
     # predict
     Case("predict-one", "predict job.yaml --trace net.json.gz --on v100"),
     Case("predict-several", "predict job.yaml --trace net.json.gz --on v100 --on 2xt4"),

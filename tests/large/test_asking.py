@@ -64,6 +64,10 @@ def test_short_options_set_fields_of_the_job(short: dict[str, Any], field: str, 
     assert value in [getattr(part, field, None) for part in (setting.training, setting.layout, setting.options)]
 
 
+def test_devices_without_bf16_get_fp16() -> None:
+    assert of(place="8xv100").setting.training.precision == "fp16"
+
+
 def test_experts_are_shared() -> None:
     assert ask_large("mixtral-8x7b", (), {"expert": 8}, "8xh100").setting.layout.expert == 8
 

@@ -97,7 +97,7 @@ def ask_large(
     length = length_of(model, job.network.name, _length(job), "data.shape")
     names = {name for name, _ in dotted(stated)}
     batch = _batch(job, names, micro_batch, is_file=not isinstance(what, Job) and _is_job_file(what))
-    job = with_ranks(changed(job, [f"data.shape=[{length}]", *batch]))
+    job = with_ranks(changed(job, [f"data.shape=[{length}]", *_precision(job, names), *batch]))
     setting = LargeSetting(model, job)
     _check(setting, names)
     return AskedLarge(setting, tuple(_assumed(setting, names, micro_batch)))
@@ -199,6 +199,13 @@ def _batch(job: Job, stated: set[str], micro_batch: int | None, *, is_file: bool
             f"write a multiple of {own}, or another --micro-batch",
         )
     return [f"training.accumulation={batch // own}"]
+
+
+def _precision(job: Job, stated: set[str]) -> list[str]:
+    """Return fp16 as an override if the user states no precision and the device has no bf16."""
+    peaks = catalog.device(job.cluster.device).peak_flops_per_s if "cluster.device" in stated else {}
+    is_open = not stated & {"training.precision", "training.recipe"}
+    return ["training.precision=fp16"] if is_open and "fp16" in peaks and "bf16" not in peaks else []
 
 
 def _check(setting: LargeSetting, stated: set[str]) -> None:
