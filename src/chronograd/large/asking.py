@@ -22,6 +22,7 @@ from chronograd.configs.readers import describe
 from chronograd.errors import InputError, JobError
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, fields_of_place, with_ranks
+from chronograd.large.limits import check
 from chronograd.large.setting import LargeSetting
 from chronograd.words import dotted, how_many
 
@@ -113,7 +114,7 @@ def with_changes(setting: LargeSetting, changes: Sequence[str]) -> LargeSetting:
         parts = max(job.training.batch // (job.replicas * setting.micro_batch), 1)
         job = changed(job, [f"training.accumulation={parts}"])
     other = replace(setting, job=job)
-    other.check()
+    check(other)
     return other
 
 
