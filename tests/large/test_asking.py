@@ -157,6 +157,13 @@ def test_a_short_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (setting.training.precision, setting.training.batch, setting.sequence) == ("bf16", 4, 1024)
 
 
+def test_the_job_file_of_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "large-models.md").read_text()
+    (tmp_path / "job.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    setting = ask_large(tmp_path / "job.yaml").setting
+    assert (setting.ranks, setting.data, setting.micro_batch, setting.sequence) == (16, 2, 8, 8192)
+
+
 def test_with_changes_keeps_batch_and_micro_batch() -> None:
     setting = of(batch=16, micro_batch=2).setting
     other = with_changes(setting, ["cluster.layout.tensor=8"])

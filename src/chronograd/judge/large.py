@@ -13,9 +13,9 @@ from chronograd.figure import Bar, Bars, Figure
 from chronograd.judge.claim import parse
 from chronograd.judge.verdict import Verdict
 from chronograd.large.asking import AskedLarge, with_changes
-from chronograd.large.prediction import LargePrediction, predicted, record_of
-from chronograd.record import Quantity, normal_probability
-from chronograd.units import percent, quantity, seconds, whole_percent
+from chronograd.large.prediction import LargePrediction, record_of
+from chronograd.record import DOES_NOT_FIT, Quantity, normal_probability
+from chronograd.units import chance, percent, quantity, seconds, whole_percent
 from chronograd.words import interval, is_inside
 
 _MFU = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*mfu\s*", re.IGNORECASE)
@@ -54,7 +54,7 @@ class JudgedLarge:
 
 def judge_large(figure: str, asked: AskedLarge) -> Answer[JudgedLarge]:
     """Return the answer about a figure such as `11200 tokens/s/gpu`, `7.2 s/step` or `45% mfu`. Raises InputError."""
-    prediction = predicted(asked.setting)
+    prediction = LargePrediction(asked.setting)
     record = record_of(prediction, asked)
     step_s = _step_s(figure, prediction)
     rate, expected = prediction.setting.step_tokens / step_s, record["throughput_tokens_per_s"]
@@ -73,7 +73,11 @@ def judge_large(figure: str, asked: AskedLarge) -> Answer[JudgedLarge]:
         float(normal_probability(math.log(ratio) / prediction.step.sigma_log)),
         _others(prediction, rate),
     )
-    lines = [note for note in record.notes if note not in prediction.step.notes]
+    lines = [
+        f"It {note}" if note.startswith(DOES_NOT_FIT) else note
+        for note in record.notes
+        if note not in prediction.step.notes
+    ]
     return Answer(
         title=f"{figure}: {judged.verdict}",
         sections=[_verdict(judged, record.title, lines), _explanations(judged)],
@@ -116,7 +120,7 @@ def _others(prediction: LargePrediction, rate: float) -> list[OtherSetting]:
     ]
     for words, change in candidates:
         try:
-            tried.append((words, (change,), predicted(with_changes(setting, [change])).tokens_per_s))
+            tried.append((words, (change,), LargePrediction(with_changes(setting, [change])).tokens_per_s))
         except InputError:  # impossible in this setting
             continue
     found = [OtherSetting(words, changes, value, rate / value) for words, changes, value in tried]
@@ -136,7 +140,7 @@ def _verdict(judged: JudgedLarge, title: str, lines: Sequence[str]) -> Section:
         ("this figure", rate, seconds(judged.step_s), percent(judged.mfu)),
         ("expected", quantity(expected.value, "token/s"), seconds(judged.step_s * ratio), percent(judged.mfu / ratio)),
     ]
-    place = f"In exactly this setting, {whole_percent(judged.quantile)} of runs are expected to be slower"
+    place = f"In exactly this setting, {chance(judged.quantile)} of runs are expected to be slower"
     bars = [
         Bar("this figure", "measured", {"tokens": judged.tokens_per_s}),
         Bar("expected", "predicted", {"tokens": expected.value or 0.0}, expected.low, expected.high),

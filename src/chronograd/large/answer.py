@@ -9,7 +9,7 @@ from chronograd.answer import Answer, Column, Section, Table
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.large.asking import AskedLarge
 from chronograd.large.memory import MemoryPart, probability_of_fit
-from chronograd.large.prediction import LEAST_FIT, LargePrediction, predicted, record_of
+from chronograd.large.prediction import LEAST_FIT, LargePrediction, record_of
 from chronograd.large.remedies import ENOUGH, Remedied, change_in, of_parts, until_it_fits
 from chronograd.quantities import record_answer
 from chronograd.record import Record
@@ -26,7 +26,7 @@ def predict_large(asked: Sequence[AskedLarge], tokens: float | None = None) -> A
     Args:
         tokens: of the whole training, for its time and cost.
     """
-    predictions = [predicted(one.setting) for one in asked]
+    predictions = [LargePrediction(one.setting) for one in asked]
     records = [record_of(p, one, tokens) for p, one in zip(predictions, asked, strict=True)]
     answer = record_answer(*records)
     if len(asked) > 1:

@@ -1,8 +1,7 @@
 """The job of a large model from the user's words, with the usual values of the field for everything that they leave out.
 
-llama-3-8b --on 8xh100 --fsdp                 a packaged model
-my-model/config.json num_hidden_layers=16     a file of Hugging Face with another value of one of its keys
-job.yaml training.batch=64                    a job file whose network.name is one of these
+The words name a packaged model, a file of Hugging Face with `KEY=VALUE` for its keys, or a job file whose `network.name` is one of
+these. Short options and `FIELD=VALUE` set fields of the job.
 """
 
 from __future__ import annotations

@@ -28,11 +28,17 @@ LEAST_FIT = 0.5  # probability below which we state that a setting does not fit
 
 @dataclass(frozen=True)
 class LargePrediction:
-    """A setting with its predicted step, and the memory of the ranks of each stage."""
+    """A setting with its predicted step, and the memory of the ranks of each stage, both computed when they are needed."""
 
     setting: LargeSetting
-    step: StepTime
-    stages: Sequence[StageMemory]
+
+    @cached_property
+    def step(self) -> StepTime:
+        return step_of(self.setting)
+
+    @cached_property
+    def stages(self) -> Sequence[StageMemory]:
+        return memory_of(self.setting)
 
     @property
     def device(self) -> Device:
@@ -61,11 +67,6 @@ class LargePrediction:
     @property
     def mfu(self) -> float:
         return self.step.model_flops / self.step.step_s / self.peak_flops_per_s
-
-
-def predicted(setting: LargeSetting) -> LargePrediction:
-    """Return the prediction of a setting."""
-    return LargePrediction(setting, step_of(setting), memory_of(setting))
 
 
 def record_of(prediction: LargePrediction, asked: AskedLarge, tokens: float | None = None) -> Record:

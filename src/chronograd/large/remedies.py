@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from chronograd.errors import InputError
 from chronograd.large.asking import with_changes
-from chronograd.large.prediction import LargePrediction, predicted
+from chronograd.large.prediction import LargePrediction
 
-# Changes that often make a setting fit, in addition to the remedies of its own parts.
+# Changes that often make a setting fit, in addition to the remedies of its parts.
 USUAL = (
     "training.zero_stage=1",
     "training.zero_stage=3",
@@ -48,10 +48,10 @@ def change_in(remedy: str) -> str | None:
 def remedied(prediction: LargePrediction, changes: Sequence[str]) -> Remedied | None:
     """Return the prediction with some changes; None if they are impossible in this setting."""
     try:
-        other = predicted(with_changes(prediction.setting, changes))
+        other = LargePrediction(with_changes(prediction.setting, changes))
+        return Remedied(tuple(changes), prediction.fullest.used_bytes - other.fullest.used_bytes, other)
     except InputError:
         return None
-    return Remedied(tuple(changes), prediction.fullest.used_bytes - other.fullest.used_bytes, other)
 
 
 def of_parts(prediction: LargePrediction) -> dict[str, Remedied]:

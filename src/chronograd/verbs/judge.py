@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -76,7 +76,8 @@ class JudgeFigure(LargeRequest):
                 f"{len(figures) or 'no'} figures for {name}", 'give one, such as "11200 tokens/s/gpu" or "45% mfu"'
             )
         places = () if self.on is None else (self.on,)
-        (asked,) = self.asked_large(name, overrides, places, ("words", "on"))
+        own = replace(self, precision="fp16") if self.precision == "amp" else self
+        (asked,) = own.asked_large(name, overrides, places, ("words", "on"))
         return judge_large(figures[0], asked)
 
 
