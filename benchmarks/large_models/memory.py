@@ -1,11 +1,12 @@
 """Memory of large models, against published runs and other rules.
 
-    python -m benchmarks.large_models.memory --measured DIR [--worst N]
+    python -m benchmarks.large_models.memory --measured DIR [--worst N] [--tracker]
 
 Megatron's rows are of the last stage. Its attention kernel is taken from the row; rows that leave it to the container ("auto") are scored
 with the kernel that is nearer, and shown on their own. The rows of a seeded half chose the constants; the other half is "held out".
 
 - textbook: 18 bytes a parameter over tensor and pipeline ranks, and the activations of Korthikanti et al. for the first stage
+- PyTorch: its memory tracker, on a CPU, for the rows with one rank of a model
 - weights × 4: what `accelerate estimate-memory` prints for Adam (Accelerate 1.x, documentation of the command): no activations
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.large_models import rows as of
+from benchmarks.large_models.tracker import tracked
 from chronograd.configs.work import params_by_kind
 from chronograd.hardware import catalog
 from chronograd.large.memory import StageMemory, memory_of, probability_of_fit
@@ -134,10 +136,28 @@ def foundry(measured: Path) -> str:
     return f"{len(chances)} FSDP configurations that ran: fits with 95 % {sure}, in between {len(chances) - sure - low}, does not fit {low}"
 
 
+def by_tracker(measured: Path) -> str:
+    """Return the error of PyTorch's tracker on Megatron's rows of GPT whose models have one rank."""
+    alone = [
+        row
+        for row in of.read(measured, "megatron_golden")
+        if of.is_scored(row) and row["family"] == "gpt" and row["tp"] == row["pp"] == row["cp"] == "1"
+    ]
+    errors = np.array(
+        [
+            tracked(of.of_megatron(row, KERNELS[row["attention_backend"]][0])) / float(row["mem_max_allocated_bytes"])
+            - 1
+            for row in alone
+        ]
+    )
+    return f"{'Megatron, one rank a model: PyTorch':44} {len(alone):4} {abs(errors).mean():7.1%} {np.median(abs(errors)):7.1%} {'':7} {errors.mean():+7.1%}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measured", type=Path, required=True, help="folder of published tables")
     parser.add_argument("--worst", type=int, default=0, help="also print the N largest errors")
+    parser.add_argument("--tracker", action="store_true", help="also run PyTorch's tracker, a minute and a half")
     arguments = parser.parse_args()
     runs, b200 = megatron(arguments.measured), simumax(arguments.measured)
     print(f"{'peak memory':44} {'n':>4} {'mean':>7} {'median':>7} {'p90':>7} {'bias':>7} inside 80 %")
@@ -156,6 +176,8 @@ def main() -> None:
     for title, rows in (("Megatron", runs), ("SimuMax' runs", b200)):
         print(line(f"{title}: textbook", rows, lambda one: one.textbook))
         print(line(f"{title}: weights × 4", rows, lambda one: one.weights))
+    if arguments.tracker:
+        print(by_tracker(arguments.measured))
     print(foundry(arguments.measured))
     both = [*runs, *b200]
     for title, group in (("all", both), ("with flags that a job can state", [one for one in both if one.is_whole])):
