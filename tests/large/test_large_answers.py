@@ -85,6 +85,35 @@ def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["job"]["large"]["attention"] == "fused"
 
 
+def test_a_saved_job_has_the_same_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "job.yaml")
+    words = [
+        "predict",
+        "llama-3-8b",
+        "num_hidden_layers=16",
+        "--on",
+        "16xh100",
+        "--pipeline",
+        "2",
+        "--zero",
+        "0",
+        "--qlora",
+        "8",
+    ]
+    assert main([*words, "--save-job", path, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(["predict", path, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["job"], again["quantities"]) == (first["job"], first["quantities"])
+    assert main(["predict", path, "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "adapter_rank: 8" in printed
+    (tmp_path / "printed.yaml").write_text(printed)
+    assert chronograd.predict(tmp_path / "printed.yaml").result.quantities == chronograd.predict(path).result.quantities
+    judged = chronograd.judge(path, "9 s/step", batch=64).result
+    assert judged.step_s == 9
+
+
 @pytest.mark.parametrize(
     ("figure", "verdict"),
     [

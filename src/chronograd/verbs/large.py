@@ -50,7 +50,7 @@ class LargeRequest(Request):
     def of_large(self) -> dict[str, Any]:
         """Return the options of large models that were given, by name."""
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(LargeRequest)}
-        return {name: value for name, value in named.items() if value not in (None, False)}
+        return {name: value for name, value in named.items() if value is not None and value is not False}
 
     def check_ordinary(self, name: str) -> None:
         """Raise InputError if an option of large models is given for an ordinary network."""
