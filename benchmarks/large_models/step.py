@@ -53,14 +53,17 @@ def score(errors: Sequence[float], sigmas: Sequence[float]) -> str:
 def calibrated(rows: Sequence[Scored], seed: int) -> tuple[list[float], list[float]]:
     """Return log errors and sigmas of the rows that a seed does not choose, after scaling by the chosen ones.
 
-    The sigma after scaling is the spread of the chosen rows, with that of the prediction as two further rows.
+    The scale is shrunk to 1: its expected variance is that of the prediction, against the variance of the chosen rows over their
+    number. That of the rows has the prediction's as two further rows.
     """
     order = np.random.default_rng(seed).permutation(len(rows))
     chosen, others = ([rows[i] for i in part] for part in (order[:CALIBRATING_ROWS], order[CALIBRATING_ROWS:]))
-    factor = float(np.mean([one.log_error for one in chosen]))
-    spread = sum((one.log_error - factor) ** 2 for one in chosen)
-    sigmas = [math.sqrt((spread + 2 * one.step.sigma_log**2) / (len(chosen) + 1)) for one in others]
-    return [one.log_error - factor for one in others], sigmas
+    errors = np.array([one.log_error for one in chosen])
+    prior = float(np.mean([one.step.sigma_log**2 for one in chosen]))
+    variance = (float(((errors - errors.mean()) ** 2).sum()) + 2 * prior) / (len(chosen) + 1)
+    factor = float(errors.mean()) * prior / (prior + variance / len(chosen))
+    sigma = math.sqrt(variance * (1 + 1 / len(chosen)))
+    return [one.log_error - factor for one in others], [sigma] * len(others)
 
 
 def regrets(rows: Sequence[Scored]) -> list[float]:

@@ -52,7 +52,9 @@ class Collective:
 
     def with_calls_of(self, other: Collective) -> Collective:
         """Return the collective with the calls of another one of equal size."""
-        calls, seconds, exposed_s = (getattr(self, name) + getattr(other, name) for name in ("calls", "seconds", "exposed_s"))
+        calls, seconds, exposed_s = (
+            getattr(self, name) + getattr(other, name) for name in ("calls", "seconds", "exposed_s")
+        )
         return replace(self, calls=calls, seconds=seconds, exposed_s=exposed_s)
 
 
@@ -168,7 +170,9 @@ class Group:
         latency_s = self.topology.inter.latency_s if far else float(self.topology.within[0])
         return CALL_S + latency_s + message_bytes / (self.network if far else self.inside)
 
-    def exchange(self, name: str, calls: int, message_bytes: float, each_s: float, cover: Cover = Cover()) -> list[Collective]:
+    def exchange(
+        self, name: str, calls: int, message_bytes: float, each_s: float, cover: Cover = Cover()
+    ) -> list[Collective]:
         """Return `calls` equal exchanges of this group behind a piece of work; none for a group of one rank."""
         if self.ranks == 1 or not calls or not message_bytes:
             return []

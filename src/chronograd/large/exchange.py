@@ -16,7 +16,7 @@ from chronograd.configs.description import (
 )
 from chronograd.large.collective import Collective, Cover
 from chronograd.large.groups import Groups, key_value_numbers, parameters, trained
-from chronograd.large.setting import Layer, LargeSetting
+from chronograd.large.setting import LargeSetting, Layer
 from chronograd.large.software import Software
 from chronograd.large.work import element_bytes, gradient_bytes
 
@@ -50,9 +50,7 @@ class Exchanges:
         for part in (part for part in layer if isinstance(part, ScoringPart)):
             numbers = factor * self.setting.tokens * key_value_numbers(part, self.setting)
             message = element_bytes(self.setting) * numbers
-            yield from group.exchange(
-                "ring of keys and values", group.ranks - 1, message, group.send_s(message), cover
-            )
+            yield from group.exchange("ring of keys and values", group.ranks - 1, message, group.send_s(message), cover)
 
     def experts(self, layer: Layer, cover: Cover) -> Iterator[Collective]:
         """Yield the all-to-all to the experts and back."""

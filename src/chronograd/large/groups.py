@@ -83,6 +83,8 @@ def trained(parts: Iterable[Part], setting: LargeSetting) -> tuple[float, float]
     rank, t = setting.options.adapter_rank, setting.layout.tensor
     if not rank:
         return parameters(parts, setting)
-    kinds = ("attention",) if setting.options.adapter_on == "attention" else ("attention", "feed-forward", "shared experts")
+    kinds = (
+        ("attention",) if setting.options.adapter_on == "attention" else ("attention", "feed-forward", "shared experts")
+    )
     tensors = (tensor for part in parts for tensor in part.tensors(setting.model.width))
     return sum(rank * sum(one.shape) / t for one in tensors if one.kind in kinds and len(one.shape) == 2), 0.0

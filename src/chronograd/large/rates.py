@@ -14,6 +14,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
+from chronograd.hardware.hosts import host
 from chronograd.large.setting import LargeSetting
 from chronograd.large.work import Operator
 from chronograd.predict.calibration import CLASSES, Calibration, uses_vector_peak
@@ -28,9 +29,14 @@ KERNEL_S = 2e-6
 # Share of the 16-bit peak that products reach, at one watt of board power per TFLOP/s of it. A board at its power limit lowers
 # the clock, and power grows with its cube (frequency times voltage squared), so the share grows with the cube root of the watts.
 # Fitted to llm-foundry without checkpointing on A100 (0.71). MOST_SHARE is for boards with power to spare; assumed.
-SHARE_AT_ONE_WATT, MOST_SHARE = 0.654, 0.75
+SHARE_AT_ONE_WATT, MOST_SHARE = 0.65, 0.75
 # Share of memory bandwidth of passes over activations: fitted to the same rows. Products reach more; assumed.
-STREAM_SHARE, PRODUCT_BANDWIDTH = 0.6, 0.8
+STREAM_SHARE, PRODUCT_BANDWIDTH = 0.65, 0.8
+# Speed of the grouped products of experts relative to large products: fitted to the mixtures of experts of Megatron-Bridge on
+# H100; the one of SimuMax on B200 agrees.
+GROUPED_SPEED = 0.45
+# Host work per operator relative to eager code: of a compiler's wrapper, as in `predict.traffic`, and of a replayed graph.
+COMPILED_ISSUES: dict[bool | str, float] = {False: 1.0, True: 0.3, "cuda-graphs": 0.0}
 _PRODUCTS, _STREAMS = ("gemm", "batched_gemm"), ("elementwise", "layer_norm", "softmax", "gather")
 
 
@@ -40,7 +46,7 @@ def product_share(device: Device) -> float | None:
     >>> [round(product_share(catalog.device(name)), 2) for name in ("a100-80", "h100", "b200")]
     [0.71, 0.58, 0.5]
     """
-    peaks = [device.peak_flops_per_s[name] for name in ("bf16", "fp16") if name in device.peak_flops_per_s]  # type: ignore[index]
+    peaks = [device.peak_flops_per_s[name] for name in ("bf16", "fp16") if name in device.peak_flops_per_s]
     if device.kind != "gpu" or not peaks or device.tdp_w is None:
         return None
     watts = device.tdp_w / (max(peaks) / 1e12)
@@ -53,12 +59,14 @@ class Rates:
 
     Attributes:
         columns: its rates over CLASSES, for large models.
+        issue_s: time in which the host issues an operator.
         peak_8bit: FLOP/s in fp8; 0 if no product runs in fp8.
     """
 
     device: Device
     calibration: Calibration
     columns: dict[str, np.ndarray]
+    issue_s: float
     peak_8bit: float = 0.0
 
     @classmethod
@@ -76,7 +84,10 @@ class Rates:
             device, key, lambda: calibration_for(device, training.precision, mode="training", is_compiled=key[2])
         )
         peak_8bit = device.peak_8bit_ops_per_s["fp8"] if setting.options.fp8 else 0.0
-        return cls(device, calibration, _columns(device, calibration, attention), peak_8bit)
+        stated = setting.job.cluster.host
+        issue_s = calibration.host_launch_s if stated is None else _stated_host_s(stated)
+        issue_s *= COMPILED_ISSUES[training.compile]
+        return cls(device, calibration, _columns(device, calibration, attention), issue_s, peak_8bit)
 
     def seconds(self, operators: Sequence[Operator]) -> np.ndarray:
         """Return the seconds of each operator on the device, shape (operators,)."""
@@ -95,6 +106,11 @@ class Rates:
         return float(self.calibration.bandwidth_bytes_per_s * share)
 
 
+def _stated_host_s(stated: str | float) -> float:
+    """Return the seconds per operator of a host that the job names, or states in microseconds."""
+    return host(stated).launch_s("training") if isinstance(stated, str) else 1e-6 * stated
+
+
 def _columns(device: Device, calibration: Calibration, attention: float) -> dict[str, np.ndarray]:
     """Return the rates of a calibration, with those of large products unless the device itself was measured."""
     columns = {name: values.copy() for name, values in calibration.columns.items()}
@@ -105,7 +121,8 @@ def _columns(device: Device, calibration: Calibration, attention: float) -> dict
     for phase in PHASES[:2]:
         for family in _PRODUCTS:
             place = CLASSES.index(f"{family}.{phase}")
-            columns["compute"][place], columns["bandwidth"][place] = share, PRODUCT_BANDWIDTH
+            columns["compute"][place] = share * (GROUPED_SPEED if family == "batched_gemm" else 1.0)
+            columns["bandwidth"][place] = PRODUCT_BANDWIDTH
         for family in _STREAMS:
             columns["bandwidth"][CLASSES.index(f"{family}.{phase}")] = STREAM_SHARE
         columns["compute"][CLASSES.index(f"attention.{phase}")] = attention * share

@@ -35,3 +35,6 @@ class Software:
     attention: float = 0.75
     sends_once: bool = False
     imbalance: float = 1.0
+
+
+USUAL = Software()

@@ -12,7 +12,7 @@ import numpy as np
 from chronograd.large.collective import Collective, Cover
 from chronograd.large.exchange import Exchanges
 from chronograd.large.rates import Rates
-from chronograd.large.setting import Layer, LargeSetting, Stage
+from chronograd.large.setting import LargeSetting, Layer, Stage
 from chronograd.large.software import Software
 from chronograd.large.work import Operator, operators
 
@@ -20,7 +20,7 @@ from chronograd.large.work import Operator, operators
 BACKWARD_ISSUE = 0.7
 # Operators that the host issues for each one here: views, casts, masks and states of random numbers are separate operators.
 # Fitted to vTrain's rows.
-ISSUES = 2.8
+ISSUES = 2.7
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class StageModel:
 
     def _issued(self, one: Pass, num_exchanges: int) -> Pass:
         """Return a pass whose `host_s` counts operators with the seconds in which the host issues them."""
-        return replace(one, host_s=ISSUES * (one.host_s + num_exchanges) * self.rates.calibration.host_launch_s)
+        return replace(one, host_s=ISSUES * (one.host_s + num_exchanges) * self.rates.issue_s)
 
 
 def _sum(work: list[Operator], seconds: np.ndarray, phase: str, only_core: bool = False) -> Pass:

@@ -111,9 +111,9 @@ def _product(
     flops = FLOPS_PER_MAC * rows * depth * width
     moved, matrix = size * rows * (depth + width), size * groups * depth * width
     is_8_bit = options.fp8 and bool(of)
-    each = rows / groups
-    yield Operator("gemm", "forward", flops, moved + matrix, each, depth, width, is_8_bit)
-    yield Operator("gemm", "data", flops, moved + matrix, each, width, depth, is_8_bit)
+    each, family = rows / groups, "gemm" if groups == 1 else "batched_gemm"
+    yield Operator(family, "forward", flops, moved + matrix, each, depth, width, is_8_bit)
+    yield Operator(family, "data", flops, moved + matrix, each, width, depth, is_8_bit)
     if is_8_bit:  # the input and the gradient of the output are cast, and each is stored in both orders
         yield Operator("elementwise", "forward", sample_bytes=(size + 2) * rows * depth)
         yield Operator("elementwise", "data", sample_bytes=(size + 2) * rows * width)
@@ -121,7 +121,7 @@ def _product(
         yield from _adapter(setting, rows, depth, width, of)
         return
     written = 2 * gradient_bytes(setting) * groups * depth * width  # read, added to, and written
-    yield Operator("gemm", "weights", flops, moved + written, width, each, depth, is_8_bit)
+    yield Operator(family, "weights", flops, moved + written, width, each, depth, is_8_bit)
 
 
 def _adapter(setting: LargeSetting, rows: float, depth: float, width: float, of: str) -> Iterator[Operator]:
@@ -180,7 +180,7 @@ def _scores(part: ScoringPart, setting: LargeSetting, head_numbers: float) -> It
     phases: tuple[Phase, ...] = ("forward", "data")
     for phase, factor in zip(phases, (1, 2), strict=True):
         bytes_of = scores * (PLAIN_SCORE_PASSES[phase] * size + masks * (1 + size)) + factor * moved
-        yield Operator("batched_gemm", phase, factor * flops, rows=setting.sequence, depth=part.pair_macs / part.heads / 2,
+        yield Operator("gemm", phase, factor * flops, rows=setting.sequence, depth=part.pair_macs / part.heads / 2,
                        width=setting.sequence, is_core=True)  # fmt: skip
         yield Operator("softmax", phase, sample_bytes=bytes_of, is_core=True)
 
@@ -258,8 +258,8 @@ def _state_space(part: MambaPart, setting: LargeSetting) -> Iterator[Operator]:
     yield from _streamed(2 * size * tokens * mixed, 3 * size * tokens * mixed)
     flops = FLOPS_PER_MAC * part.state_macs * tokens / t
     moved = size * tokens * (inner + mixed)
-    yield Operator("batched_gemm", "forward", flops, moved, rows=part.state, depth=part.state, width=part.head_size)
-    yield Operator("batched_gemm", "data", 2 * flops, 2 * moved, rows=part.state, depth=part.state, width=part.head_size)
+    yield Operator("gemm", "forward", flops, moved, rows=part.state, depth=part.state, width=part.head_size)
+    yield Operator("gemm", "data", 2 * flops, 2 * moved, rows=part.state, depth=part.state, width=part.head_size)
     yield from _streamed(2 * size * tokens * inner, 3 * size * tokens * inner, "layer_norm")
     yield from _product(setting, tokens, inner, width, of="attention")
     yield from _residual(setting)
