@@ -19,6 +19,7 @@ from chronograd.errors import InputError
 from chronograd.hardware.catalog import Link, device
 from chronograd.job import from_dict
 from chronograd.large.collective import CALL_S, REACHED, Collective, Group
+from chronograd.large.limits import check
 from chronograd.large.setting import LargeSetting
 from chronograd.large.software import Software
 from chronograd.large.stage import MicroBatch, Pass
@@ -56,7 +57,7 @@ def setting_of(
         }
     )
     setting = LargeSetting(describe(data, "model"), job)
-    setting.check()
+    check(setting)
     return setting
 
 
