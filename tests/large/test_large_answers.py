@@ -46,6 +46,12 @@ def test_tokens_give_hours_and_dollars() -> None:
     assert record.value("cost_usd") == pytest.approx(1e6 * record.value("cost_usd_per_million_tokens"))
 
 
+@pytest.mark.parametrize("tokens", ["nan", "inf", "0", "-1", "1e300", "many"])
+def test_tokens_that_are_no_number(tokens: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "llama-3-8b", "--on", "8xh100", "--tokens", tokens]) == 2
+    assert "write 1e12 or 300B" in capsys.readouterr().err
+
+
 def test_a_setting_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     text = text_of(capsys, "predict llama-3-8b --on 8xh100 --fsdp")
     assert "and it fits with a probability of over 99 %" in text

@@ -91,12 +91,13 @@ def ask_large(
     stated = jobs.override(_stated(what), [*_of_options(short or {}, fields), *fields])
     if place is not None:
         stated = jobs.override(stated, fields_of_place(place, fields))
-    where = "the job" if isinstance(what, Job) else os.fspath(what)
+    is_file = not isinstance(what, Job) and _is_job_file(what)
+    where = "the job" if isinstance(what, Job) else f"{'' if is_file else 'the job of '}{os.fspath(what)}"
     job = jobs.from_dict(_filled(stated), where)
     model = _model(job)
     length = length_of(model, job.network.name, _length(job), "data.shape")
     names = {name for name, _ in dotted(stated)}
-    batch = _batch(job, names, micro_batch, is_file=not isinstance(what, Job) and _is_job_file(what))
+    batch = _batch(job, names, micro_batch, is_file=is_file)
     job = with_ranks(changed(job, [f"data.shape=[{length}]", *_precision(job, names), *batch]))
     setting = LargeSetting(model, job)
     _check(setting, names)

@@ -115,6 +115,19 @@ def parse_dollars(text: str) -> float:
     return amount
 
 
+def parse_tokens(text: str) -> float:
+    """Return a number of tokens, from 1 to 1e18. Raises ValueError.
+
+    >>> [parse_tokens(text) for text in ("1e12", "300B", "1.5 T", "2,000")]
+    [1000000000000.0, 300000000000.0, 1500000000000.0, 2000.0]
+    """
+    size = re.fullmatch(r"\s*(\d+\.?\d*(?:e\+?\d+)?)\s*([kmbt]?)\s*", text.lower().replace(",", ""))
+    number = float(size[1]) * {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[size[2]] if size else 0.0
+    if not 1 <= number <= 1e18:
+        raise ValueError(f"cannot read the tokens {text!r}; write 1e12 or 300B")
+    return number
+
+
 def parse_whole_numbers(text: str) -> tuple[int, ...]:
     """Return numbers from 1 to MAX_NUMBER, as in `--counts 1,2,4`. Raises ValueError."""
     try:
@@ -183,6 +196,7 @@ LATENCY = ValueKind("TIME", parse_latency, _is_positive)
 SHARE = ValueKind("SHARE", parse_share, lambda value: isinstance(value, int | float) and 0 < value <= 1)
 CLOCK = ValueKind("TIME", parse_clock, lambda value: isinstance(value, int) and value > 0)
 PAIR = ValueKind("PAIR", parse_pair, lambda value: isinstance(value, tuple) and len(value) == 2)
+TOKENS = ValueKind("N", parse_tokens, lambda value: isinstance(value, int | float) and 1 <= value <= 1e18)
 DOLLARS = ValueKind("USD", parse_dollars, _is_positive)
 COUNTS = ListKind("N,N,...", parse_whole_numbers, lambda _: False)
 NUMBERS = ListKind("K,K,...", parse_numbers, lambda _: False)

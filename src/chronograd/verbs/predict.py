@@ -11,7 +11,7 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.jobs import CountedRequest
-from chronograd.verbs.kinds import ABOVE_0, COUNTS, LATENCY, RATES, complete_devices
+from chronograd.verbs.kinds import COUNTS, LATENCY, RATES, TOKENS, complete_devices
 from chronograd.verbs.large import LargeRequest, is_large
 from chronograd.verbs.request import FILE, Spelling
 from chronograd.verbs.screen import waiting
@@ -103,8 +103,8 @@ class Predict(_OnDevices, LargeRequest):
     """A measurement of the same job on another device, to correct the prediction with: a record, or a figure such as
     rtx3090=1234/s or 8xv100=78ms.
     """
-    tokens: Annotated[float | None, ABOVE_0, Spelling(metavar="N")] = None
-    """Large model: tokens of the whole training, such as 1e12, for its hours and dollars."""
+    tokens: Annotated[float | None, TOKENS, Spelling(metavar="N")] = None
+    """Large model: tokens of the whole training, such as 1e12 or 300B, for its hours and dollars."""
     out: Annotated[Path | None, FILE] = None
     """Save the record (.json)."""
 
