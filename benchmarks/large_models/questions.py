@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shlex
 import sys
 import time
@@ -18,11 +19,13 @@ from pathlib import Path
 
 from chronograd.cli.main import main as chronograd
 
+WIDTH = "400"  # so that a sentence is one line
 QUESTIONS = Path(__file__).with_name("questions.toml")
 
 
 def answered(words: str) -> tuple[str, float]:
     """Return what a command prints, and its seconds."""
+    os.environ["COLUMNS"] = WIDTH
     out, start = io.StringIO(), time.perf_counter()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         chronograd(shlex.split(words))

@@ -131,8 +131,8 @@ def upwards(value: float) -> str:
 def quantity(value: float | None, unit: str) -> str:
     """Return a quantity of a record, formatted by its unit. Bytes of a record are those of a memory.
 
-    >>> quantity(0.0123, "s"), quantity(2**31, "B"), quantity(None, "s"), quantity(0.31, "1")
-    ('12.3 ms', '2 GiB', '–', '31.0 %')
+    >>> quantity(0.0123, "s"), quantity(2**31, "B"), quantity(None, "s"), quantity(0.31, "1"), quantity(1.0, "probability")
+    ('12.3 ms', '2 GiB', '–', '31.0 %', 'over 99 %')
     >>> quantity(-10196, "sample/s"), quantity(171_766, "count"), quantity(45909.2, "count")
     ('−10,196 samples/s', '171,766', '45,909')
     """
@@ -146,6 +146,8 @@ def quantity(value: float | None, unit: str) -> str:
         return dollars(value)
     if unit == "1":
         return percent(value)
+    if unit == "probability":
+        return chance(value)
     if unit == "B":
         return memory(value)
     if unit in ("", "count"):

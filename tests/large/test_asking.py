@@ -40,10 +40,18 @@ def test_usual_values() -> None:
 
 
 def test_stated_values_are_not_assumed() -> None:
-    stated = of("large.attention=plain", "large.loss=fused", "training.optimizer=sgd", sequence=4096, batch=64, precision="bf16",
+    stated = of("large.attention=plain", "large.loss=fused", "large.kernels=eager", "training.optimizer=sgd", sequence=4096, batch=64, precision="bf16",
                 fsdp=True, recompute="full")  # fmt: skip
     assert stated.assumed == ()
     assert stated.setting.sequence == 4096
+
+
+def test_links_between_assumed_nodes_are_stated() -> None:
+    on = "16xrtx4090"
+    assert any(
+        "4 devices per node (cluster.per_node), nodes joined by ethernet-10g" in text for text in of(place=on).assumed
+    )
+    assert not any("per node" in text for text in of("cluster.per_node=8", place=on).assumed)
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,16 @@ def _check(setting: LargeSetting, stated: set[str]) -> None:
     check(setting)
 
 
+def _nodes(setting: LargeSetting, stated: set[str]) -> str:
+    """Return the devices of a node and the links, if ranks are on several nodes."""
+    cluster = setting.job.cluster
+    node = catalog.device(cluster.device).node
+    if setting.ranks <= (cluster.per_node or node.devices_per_node):
+        return ""
+    link = "" if "cluster.link" in stated else f", nodes joined by {node.inter_link} (cluster.link)"
+    return f"{node.devices_per_node} devices per node (cluster.per_node){link}"
+
+
 def _assumed(setting: LargeSetting, stated: set[str], micro_batch: int | None) -> list[str]:
     """Return the values that the user did not state, in words."""
     training, ranks = setting.training, setting.ranks
@@ -243,7 +253,9 @@ def _assumed(setting: LargeSetting, stated: set[str], micro_batch: int | None) -
         "layout": f"data parallelism, with the whole model on each of {ranks} ranks (--fsdp, --tensor, --pipeline)"
         if ranks > 1 and not has_layout
         else "",
+        "cluster.per_node": _nodes(setting, stated),
         "large.attention": "fused attention (large.attention)",
+        "large.kernels": "fused norms and loss, as in Megatron (large.kernels=eager is Transformers)",
         "large.recompute": "no recomputation (--recompute)",
         "large.loss": "all logits in memory (large.loss)",
     }

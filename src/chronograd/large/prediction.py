@@ -119,7 +119,7 @@ def _put(record: Record, prediction: LargePrediction, tokens: float | None) -> N
     peak = likely_by(f"stage {fullest.stage}", fullest.sigma_log)(fullest.used_bytes, "B")
     record.put("memory_peak_bytes", peak)
     memory_source = f"of {memory(prediction.device.memory_bytes)}"
-    record.put("fit_probability", Quantity(value=prediction.fit, unit="1", source=memory_source))
+    record.put("fit_probability", Quantity(value=prediction.fit, unit="probability", source=memory_source))
     price = price_of(setting.job, prediction.device)
     if price is None:
         for name in ("cost_usd_per_hour", "cost_usd_per_million_tokens", *(["cost_usd"] if tokens else [])):
