@@ -560,9 +560,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.measured is None or not options.measured.is_dir():
         parser.error(f"--measured must be a folder of tables, and is {options.measured}")
     names = options.only or [name for name in SOURCES if options.since is None or name not in STORED]
-    result = run(options.measured, names, _say)
-    if options.since is not None:
+    tag = ""
+    if options.since is not None:  # before an hour of work
         tag = options.since or _git("describe", "--tags", "--abbrev=0").decode().strip()
+        _git("rev-parse", "--verify", "--quiet", f"{tag}^{{commit}}")
+    result = run(options.measured, names, _say)
+    if tag:
         rows = scored_at(tag, options.measured, names, _say)
         result["before"] = {"version": tag, "rows": [{key: row.get(key) for key in _COMPARED} for row in rows]}
     if options.save is not None:
@@ -571,7 +574,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.save.write_text(json.dumps(merged(old, result), indent=1) + "\n", encoding="utf-8")
     if options.json:
         print(json.dumps(result, indent=1))
-    elif options.since is None:
+    elif not tag:
         print_table(result)
     else:
         print(f"{result['before']['version']} → this tree")
