@@ -4,8 +4,7 @@
 
 Files: vTrain (Megatron on A100), llm-foundry (MPT under FSDP on A100), SimuMax (B200), Korthikanti et al. (A100), and
 Megatron-Bridge (H100, fp8). The first table predicts every row from the catalogue. The second one scales the predictions of a file and
-device by the geometric mean of measured / predicted of four rows, chosen by a seed, and scores the other rows; figures are means over
-ten seeds. The last lines state the regret on vTrain's groups with four layouts or more: how much longer than the best layout the layout
+device by four rows, chosen by a seed, and scores the other rows; figures are means over ten seeds. The last lines state the regret on vTrain's groups with four layouts or more: how much longer than the best layout the layout
 with the shortest prediction takes.
 """
 
@@ -22,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.large_models.timed import Timed, timed
+from chronograd.large.measured import Scale
 from chronograd.large.step import StepTime, step_of
 from chronograd.record import normal_quantile
 
@@ -41,29 +41,22 @@ class Scored:
         return math.log(self.step.step_s / self.row.measured_s)
 
 
-def score(errors: Sequence[float], sigmas: Sequence[float]) -> str:
+def score(rows: Sequence[Scored]) -> str:
     """Return mean, median and 90th percentile of the absolute error, bias, number of rows, and coverage of the 80 % interval."""
-    logs = np.array(errors)
+    logs = np.array([one.log_error for one in rows])
+    sigmas = np.array([one.step.sigma_log for one in rows])
     absolute = 100 * np.abs(np.expm1(logs))
-    covered = 100 * np.mean(np.abs(logs) <= _Z * np.array(sigmas))
+    covered = 100 * np.mean(np.abs(logs) <= _Z * sigmas)
     bias = 100 * math.expm1(float(np.mean(logs)))
     return f"{absolute.mean():7.1f} {np.median(absolute):7.1f} {np.quantile(absolute, 0.9):7.1f} {bias:+7.1f} {covered:9.0f} {len(logs):6d}"
 
 
-def calibrated(rows: Sequence[Scored], seed: int) -> tuple[list[float], list[float]]:
-    """Return log errors and sigmas of the rows that a seed does not choose, after scaling by the chosen ones.
-
-    The scale is shrunk to 1: its expected variance is that of the prediction, against the variance of the chosen rows over their
-    number. That of the rows has the prediction's as two further rows.
-    """
+def calibrated(rows: Sequence[Scored], seed: int) -> list[Scored]:
+    """Return the rows that a seed does not choose, after scaling by the chosen ones."""
     order = np.random.default_rng(seed).permutation(len(rows))
     chosen, others = ([rows[i] for i in part] for part in (order[:CALIBRATING_ROWS], order[CALIBRATING_ROWS:]))
-    errors = np.array([one.log_error for one in chosen])
-    prior = float(np.mean([one.step.sigma_log**2 for one in chosen]))
-    variance = (float(((errors - errors.mean()) ** 2).sum()) + 2 * prior) / (len(chosen) + 1)
-    factor = float(errors.mean()) * prior / (prior + variance / len(chosen))
-    sigma = math.sqrt(variance * (1 + 1 / len(chosen)))
-    return [one.log_error - factor for one in others], [sigma] * len(others)
+    scale = Scale.of([one.step for one in chosen], [one.row.measured_s for one in chosen])
+    return [Scored(one.row, scale.applied(one.step)) for one in others]
 
 
 def regrets(rows: Sequence[Scored]) -> list[float]:
@@ -90,13 +83,11 @@ def main() -> None:
         files[f"{one.row.file}, {one.row.device}"].append(one)
     print(f"{'from the catalogue':28} mean %  median     p90    bias  in 80 %   rows")
     for name, rows in files.items():
-        print(f"{name:28} {score([one.log_error for one in rows], [one.step.sigma_log for one in rows])}")
+        print(f"{name:28} {score(rows)}")
     print(f"\nafter {CALIBRATING_ROWS} rows of the device")
     for name, rows in files.items():
         if len(rows) > CALIBRATING_ROWS:
-            parts = [calibrated(rows, seed) for seed in range(SEEDS)]
-            errors, sigmas = ([value for part in parts for value in part[i]] for i in (0, 1))
-            print(f"{name:28} {score(errors, sigmas)}")
+            print(f"{name:28} {score([one for seed in range(SEEDS) for one in calibrated(rows, seed)])}")
     found = 100 * np.array(regrets([one for one in scored if one.row.file == "vtrain"]))
     if len(found):
         print(

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from chronograd.hardware.catalog import Link, device
 from chronograd.job import from_dict
 from chronograd.large.collective import CALL_S, REACHED, Collective, Group
 from chronograd.large.limits import check
+from chronograd.large.measured import Scale
+from chronograd.large.rates import Rates, product_share
 from chronograd.large.setting import LargeSetting
 from chronograd.large.software import Software
 from chronograd.large.stage import MicroBatch, Pass
@@ -256,6 +259,38 @@ class TestStep:
         step = step_of(setting)
         assert math.isfinite(step.step_s)
         assert step.model_flops / (step.step_s * 16 * device("h100").peak("bf16")) < 0.75
+
+
+class TestRates:
+    def test_share_of_a_board_at_its_power_limit(self) -> None:
+        """0.65 · (400 W / 312 TFLOP/s)^(1/3); boards with more than 1.5 W per TFLOP/s have the largest share."""
+        assert product_share(device("a100-80")) == pytest.approx(0.65 * (400 / 312) ** (1 / 3))
+        assert product_share(device("rtx4090")) == 0.75
+        assert product_share(device("m40")) is None
+
+    def test_a_measured_device_has_its_own_rates(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        usual = Rates.of(setting_of(SMALL), 0.75)
+        measured = replace(usual.calibration, origin="measured")
+        monkeypatch.setattr("chronograd.large.rates.derived", lambda *_: measured)
+        own = Rates.of(setting_of(SMALL), 0.75)
+        assert np.array_equal(own.columns["compute"], measured.columns["compute"])
+        assert not np.array_equal(usual.columns["compute"], measured.columns["compute"])
+
+
+class TestScale:
+    step = StepTime(2.0, {"forward": 2.0}, (), 1.0, 1.0, 0.13, (), 0.12)
+
+    def test_of_equal_measurements(self) -> None:
+        """Four steps with an error of 0.05 each, a prior of 0.12: the mean has the weight 4 / 0.05² of 4 / 0.05² + 1 / 0.12²."""
+        scale = Scale.of([self.step] * 4, [2.0 * math.exp(0.1)] * 4)
+        weight, prior = 4 / 0.05**2, 1 / 0.12**2
+        assert math.log(scale.factor) == pytest.approx(0.1 * weight / (weight + prior))
+        assert scale.sigma_log == pytest.approx((weight + prior) ** -0.5)
+
+    def test_applied(self) -> None:
+        step = Scale(1.5, 0.03).applied(self.step)
+        assert (step.step_s, step.parts, step.shared_sigma_log) == (3.0, {"forward": 3.0}, 0.03)
+        assert step.sigma_log == pytest.approx(math.hypot(0.05, 0.03))
 
 
 # Largest mean error in percent, and smallest coverage of the 80 % interval.

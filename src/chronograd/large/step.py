@@ -21,9 +21,10 @@ from chronograd.predict.compute import UPDATE_PASSES
 from chronograd.predict.scaling import topology_of
 from chronograd.units import FLOPS_PER_MAC
 
-# Standard deviations of the log of predicted work, on the chip whose rows gave the rates and on others, and of exchange and host.
-# With these, 80 % intervals cover 83 % of vTrain's rows, 86 % of llm-foundry's and 84 % of Megatron-Bridge's.
-FITTED_CHIP, WORK_SIGMA, OTHER_WORK_SIGMA, EXCHANGE_SIGMA, HOST_SIGMA = "ga100", 0.06, 0.12, 0.5, 0.3
+# Standard deviations of the log of predictions: of a device and its software, for the chip whose rows gave the rates and for
+# others; of the work of a step, with experts or without; of exchange and of the host. With these, 80 % intervals cover 83 % of vTrain's rows.
+FITTED_CHIP, FITTED_SIGMA, DEVICE_SIGMA = "ga100", 0.04, 0.11
+WORK_SIGMA, EXPERTS_SIGMA, EXCHANGE_SIGMA, HOST_SIGMA = 0.05, 0.13, 0.5, 0.3
 
 __all__ = ["Collective", "Software", "StepTime", "step_of"]
 
@@ -36,7 +37,7 @@ class StepTime:
         parts: seconds by name (forward, backward, recomputation, bubble, exposed exchange, optimizer, host …); their sum is `step_s`.
         model_flops: of the step over all ranks, forward and backward without recomputation, with causal attention's pairs
             counted as Megatron and the field count them (dense): used for MFU; `hardware_flops` with recomputation, for HFU.
-        sigma_log: standard deviation of log(step_s).
+        sigma_log: standard deviation of log(step_s); `shared_sigma_log` of it is the same error for all steps of a device.
     """
 
     step_s: float
@@ -46,6 +47,7 @@ class StepTime:
     hardware_flops: float
     sigma_log: float
     notes: tuple[str, ...] = ()
+    shared_sigma_log: float = 0.0
 
 
 def step_of(setting: LargeSetting, software: Software = USUAL) -> StepTime:
@@ -87,14 +89,16 @@ def step_of(setting: LargeSetting, software: Software = USUAL) -> StepTime:
     parts["optimizer"] = _update_s(setting, layer_parts, rates)
     parts["offload"] = _offload_s(setting, layer_parts, rates, parts["forward"] + parts["backward"])
     model_flops, again_flops = _flops(setting)
+    shared = FITTED_SIGMA if rates.device.chip == FITTED_CHIP else DEVICE_SIGMA
     return StepTime(
         sum(parts.values()),
         {name: seconds for name, seconds in parts.items() if seconds > 0},
         (*joined(batch.passes).times(m).exchanges, *sends, *update),
         model_flops,
         model_flops + again_flops,
-        _sigma_log(parts, rates),
+        _sigma_log(setting, parts, shared),
         tuple(_notes(setting, software)),
+        shared,
     )
 
 
@@ -148,10 +152,13 @@ def _offload_s(setting: LargeSetting, parts: Sequence[Part], rates: Rates, work_
     return update_s + max(fetched_s - work_s, 0.0)
 
 
+def _has_experts(setting: LargeSetting) -> bool:
+    return any(isinstance(part, ExpertsPart) for _, part in setting.model.parts())
+
+
 def _notes(setting: LargeSetting, software: Software) -> Iterator[str]:
     """Yield sentences on the assumptions of a prediction."""
-    has_experts = any(isinstance(part, ExpertsPart) for _, part in setting.model.parts())
-    if has_experts and software.imbalance == 1:
+    if _has_experts(setting) and software.imbalance == 1:
         yield "Every expert gets the same number of tokens."
     if setting.options.offload != "none":
         yield "The time of the update on the host is not predicted, only the transfers."
@@ -172,12 +179,9 @@ def _flops(setting: LargeSetting) -> tuple[float, float]:
     return forward * (2.0 if options.adapter_rank else 3.0), float(FLOPS_PER_MAC * setting.training.batch * again)
 
 
-def _sigma_log(parts: dict[str, float], rates: Rates) -> float:
-    """Return the standard deviation of log(step): of work, exchange and host, by their shares of the step."""
+def _sigma_log(setting: LargeSetting, parts: dict[str, float], shared: float) -> float:
+    """Return the standard deviation of log(step): of device and work, and of exchange and host by their shares of the step."""
     exchange = ("exchange in layers", "pipeline sends", "exchange of the update")
-    shares = (
-        (WORK_SIGMA if rates.device.chip == FITTED_CHIP else OTHER_WORK_SIGMA, 1.0),
-        (EXCHANGE_SIGMA, sum(parts[name] for name in exchange) / sum(parts.values())),
-        (HOST_SIGMA, parts["host"] / sum(parts.values())),
-    )
-    return math.hypot(*(sigma * share for sigma, share in shares))
+    shares = (sum(parts[name] for name in names) / sum(parts.values()) for names in (exchange, ("host",)))
+    own = (sigma * share for sigma, share in zip((EXCHANGE_SIGMA, HOST_SIGMA), shares, strict=True))
+    return math.hypot(shared, EXPERTS_SIGMA if _has_experts(setting) else WORK_SIGMA, *own)
