@@ -103,7 +103,9 @@ class Exchanges:
 
     def _sharded(self, name: str, sizes: Sequence[float], cover: Cover) -> Iterator[Collective]:
         for group, size in zip((self.groups.shard, self.groups.expert_shard), sizes, strict=True):
-            yield from group.exchange(name, 1, size, group.gather_s(size), cover)
+            found = group.exchange(name, 1, size, group.gather_s(size), cover)
+            cover = cover.after(found)
+            yield from found
 
 
 def _is_shared(part: Part, setting: LargeSetting) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from chronograd.large.work import Operator, operators
 BACKWARD_ISSUE = 0.7
 # Operators that the host issues for each one here: views, casts, masks and states of random numbers are separate operators.
 # Fitted to vTrain's rows.
-ISSUES = 2.7
+ISSUES = 2.8
 
 
 @dataclass(frozen=True)
@@ -117,18 +117,17 @@ class StageModel:
             *exchanges.context(layer, 2, Cover("attention", core_back.work_s, software.context)),
             *exchanges.experts(layer, Cover("backward", backward_s, software.experts)),
         )
-        gathers = [
-            tuple(exchanges.gather(layer, Cover(name, work_s, software.parameters)))
-            for name, work_s in (("forward", forward.work_s), ("backward", backward_s))
-        ]
-        scatters = exchanges.scatter(layer, Cover("backward", backward_s, software.gradients))
-        forward, core = (self._issued(one, len(ahead)) for one in (forward, core))
-        backward = self._issued(joined((data, weights)), len(back))
+        ahead_hides = Cover("forward", forward.work_s, software.parameters)
+        back_hides = Cover("backward", backward_s, software.parameters)
+        gathers = tuple(exchanges.gather(layer, back_hides))
+        scatters = exchanges.scatter(layer, replace(back_hides, share=software.gradients).after(gathers))
+        forward, core = self._issued(forward, ahead), self._issued(core)
+        backward = self._issued(joined((data, weights)), back)
         backward = replace(backward, host_s=BACKWARD_ISSUE * backward.host_s)
         again = self._again(work, seconds, replace(forward, exchanges=ahead), core) if is_repeated else Pass()
         return MicroBatch(
-            replace(forward, exchanges=ahead + gathers[0]),
-            replace(backward, exchanges=(*back, *gathers[1], *scatters)),
+            replace(forward, exchanges=(*ahead, *exchanges.gather(layer, ahead_hides))),
+            replace(backward, exchanges=(*back, *gathers, *scatters)),
             again,
         )
 
@@ -137,13 +136,14 @@ class StageModel:
         if self.setting.options.recompute == "full":
             return forward
         if self.setting.training.activation_checkpointing == "blocks":
-            last = max(i for i, one in enumerate(work) if one.family == "gemm" and one.phase == "forward")
+            last = max(i for i, one in enumerate(work) if one.family.endswith("gemm") and one.phase == "forward")
             return replace(forward, work_s=forward.work_s - float(seconds[last]))
         return core if self.setting.options.recompute == "selective" else Pass()
 
-    def _issued(self, one: Pass, num_exchanges: int) -> Pass:
-        """Return a pass whose `host_s` counts operators with the seconds in which the host issues them."""
-        return replace(one, host_s=ISSUES * (one.host_s + num_exchanges) * self.rates.issue_s)
+    def _issued(self, one: Pass, exchanges: Sequence[Collective] = ()) -> Pass:
+        """Return a pass whose `host_s` counts operators with the seconds in which the host issues them and exchanges."""
+        issues = ISSUES * one.host_s + sum(exchange.calls for exchange in exchanges)
+        return replace(one, host_s=issues * self.rates.issue_s)
 
 
 def _sum(work: list[Operator], seconds: np.ndarray, phase: str, only_core: bool = False) -> Pass:
