@@ -243,6 +243,8 @@ _QUESTIONS = (
     ),
     ("the H200 after `chronograd calibrate`", r"GPUs timed here: chronograd calibrate", False),
     ("up to 64 GPUs, from timings on a few", r"TensorFlow|Pollux", True),
+    ("a step of a large model, from the catalogue", r"large models: step", True),
+    ("the peak memory of a large model", r"large models: peak", True),
 )
 
 
@@ -289,7 +291,7 @@ def picture(rows: Sequence[dict[str, Any]]) -> Figure:
             )
         )
     colors = {"half of the cases": "blue", "nine of ten": "sky"}
-    return Figure([Bars("error of a predicted time, %", "", bars, colors)])
+    return Figure([Bars("error of a prediction, %", "", bars, colors)])
 
 
 def answers(rows: Sequence[dict[str, Any]]) -> list[str]:

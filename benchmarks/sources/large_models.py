@@ -15,11 +15,11 @@ from chronograd.large.step import step_of
 
 SOURCE = "large models"
 TITLES = {
-    "vtrain": "Megatron GPT on 2 to 8 A100 in every layout, from the catalogue",
-    "llm_foundry": "MPT of 125 M to 70 B under FSDP, from the catalogue",
-    "simumax": "SimuMax' runs on B200, from the catalogue",
-    "seqsel": "Megatron of 22 B to 1 T on A100, from the catalogue",
-    "bridge": "tuned recipes in fp8 and bf16, from the catalogue",
+    "vtrain": "Megatron GPT on 2 to 8 A100 in every layout",
+    "llm_foundry": "MPT of 125 M to 70 B under FSDP",
+    "simumax": "SimuMax' runs on B200",
+    "seqsel": "Megatron of 22 B to 1 T on A100",
+    "bridge": "tuned recipes in fp8 and bf16",
 }
 
 
