@@ -41,7 +41,7 @@ def test_usual_values() -> None:
 
 def test_stated_values_are_not_assumed() -> None:
     stated = of("large.attention=plain", "large.loss=fused", "large.kernels=eager", "training.optimizer=sgd", sequence=4096, batch=64, precision="bf16",
-                fsdp=True, recompute="full")  # fmt: skip
+                fsdp=True, recompute="full", micro_batch=8)  # fmt: skip
     assert stated.assumed == ()
     assert stated.setting.sequence == 4096
 
@@ -52,6 +52,14 @@ def test_links_between_assumed_nodes_are_stated() -> None:
         "4 devices per node (cluster.per_node), nodes joined by ethernet-10g" in text for text in of(place=on).assumed
     )
     assert not any("per node" in text for text in of("cluster.per_node=8", place=on).assumed)
+
+
+def test_stated_batch_is_computed_in_the_largest_micro_batches_that_fit() -> None:
+    assert of(sequence=1024, batch=8, fsdp=True).setting.micro_batches == 1
+    large = of(sequence=8192, batch=64, fsdp=True)
+    assert (large.setting.micro_batch, large.setting.micro_batches) == (1, 8)
+    assert any("micro-batches of 1 sequence" in text for text in large.assumed)
+    assert of(sequence=1024, batch=8, fsdp=True, micro_batch=1, place="4xh100").setting.micro_batches == 2
 
 
 @pytest.mark.parametrize(

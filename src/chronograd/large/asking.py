@@ -22,6 +22,7 @@ from chronograd.errors import InputError, JobError
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, fields_of_place, with_ranks
 from chronograd.large.limits import check
+from chronograd.large.memory import memory_of, probability_of_fit
 from chronograd.large.setting import LargeSetting
 from chronograd.words import dotted, how_many
 
@@ -59,6 +60,7 @@ _ONLY = {
     "training.noise_scale_every": 0,
     "communication.compression": "none",
 }
+SURE = 0.95  # probability of fitting that an assumed micro-batch has
 _INSTEAD = {"training.activation_checkpointing": "large.recompute=full"}
 
 
@@ -101,6 +103,8 @@ def ask_large(
     job = with_ranks(changed(job, [f"data.shape=[{length}]", *_precision(job, names), *batch]))
     setting = LargeSetting(model, job)
     _check(setting, names)
+    if micro_batch is None and not is_file and "training.accumulation" not in names:
+        setting = _with_largest_micro_batch(setting)
     return AskedLarge(setting, tuple(_assumed(setting, names, micro_batch)))
 
 
@@ -202,6 +206,17 @@ def _batch(job: Job, stated: set[str], micro_batch: int | None, *, is_file: bool
     return [f"training.accumulation={batch // own}"]
 
 
+def _with_largest_micro_batch(setting: LargeSetting) -> LargeSetting:
+    """Return a setting with the largest micro-batches that fit, if any do; stages of a pipeline need several, so these stay."""
+    of_rank, room = setting.micro_batch * setting.micro_batches, catalog.device(setting.job.cluster.device).memory_bytes
+    if setting.layout.pipeline == 1:
+        for parts in (parts for parts in range(1, of_rank) if of_rank % parts == 0):
+            other = replace(setting, job=changed(setting.job, [f"training.accumulation={parts}"]))
+            if min(probability_of_fit(stage, room) for stage in memory_of(other)) >= SURE:
+                return other
+    return setting
+
+
 def _precision(job: Job, stated: set[str]) -> list[str]:
     """Return fp16 as an override if the user states no precision and the device has no bf16."""
     peaks = catalog.device(job.cluster.device).peak_flops_per_s if "cluster.device" in stated else {}
@@ -248,6 +263,7 @@ def _assumed(setting: LargeSetting, stated: set[str], micro_batch: int | None) -
     words = {
         "data.shape": f"sequences of {how_many(setting.sequence, 'tokens')} (--sequence)",
         "training.batch": "; ".join(sizes),
+        "training.accumulation": sizes[0] if "training.batch" in stated and not micro_batch else "",
         "training.optimizer": "AdamW" if training.optimizer == "adamw" else "",
         "training.precision": f"{training.precision} mixed precision (--precision)",
         "layout": f"data parallelism, with the whole model on each of {ranks} ranks (--fsdp, --tensor, --pipeline)"

@@ -27,7 +27,7 @@ class LargeRequest(Request):
     sequence: Annotated[int | None, AT_LEAST_1, Spelling(metavar="TOKENS")] = None
     """Large model: tokens of a sequence; by default the length in its config.json."""
     micro_batch: Annotated[int | None, AT_LEAST_1, Spelling(metavar="N")] = None
-    """Large model: sequences that a rank computes together; 1 by default."""
+    """Large model: sequences that a rank computes together; default: 1, or with --batch the most that fit."""
     fsdp: bool = False
     """Large model: shard parameters, gradients and optimizer state over the data-parallel ranks (ZeRO stage 3)."""
     zero: Annotated[int | None, click.IntRange(0, 3), Spelling(metavar="STAGE")] = None
