@@ -29,11 +29,18 @@ from chronograd.units import FLOPS_PER_MAC
 
 # Backward has the gradients of inputs (`data`) and of weights (`weights`).
 Phase = Literal["forward", "data", "weights"]
-# Bytes per logit that a loss in fp32 moves: plain, it casts, takes a log-softmax and a gather; backward multiplies and casts.
-# Fused, it reads the logits twice and writes their gradient in place.
+# Bytes per logit that a loss in fp32 moves in forward and backward. Plain in PyTorch: shifted logits are copied and cast, a
+# log-softmax reads them twice and writes them; backward writes fp32 gradients and casts. Fused, it reads the logits twice and
+# writes their gradient in place.
 LOSS_BYTES = {"plain": (24, 18), "fused": (4, 4), "chunked": (4, 4)}
+# Megatron's loss over a divided vocabulary (cross_entropy.py): cast (6), maximum (4), subtract (8), exponential (8), sum (4),
+# divide (8); backward multiplies (8) and casts (6).
+MEGATRON_LOSS_BYTES = (38, 14)
 # Attention without a fused kernel writes its scores; scale, mask, softmax and products read and write them again.
 PLAIN_SCORE_PASSES = {"forward": 4, "data": 6}
+# The fused softmax of Megatron (fused_softmax.py, is_kernel_available) needs heads · sequences divisible by 4. Otherwise five
+# operators cast to fp32, scale, mask, take the softmax and cast back: bytes per score of each, in the 16-bit case.
+FUSED_SOFTMAX_MULTIPLE, UNFUSED_SOFTMAX_BYTES = 4, (6, 8, 8, 8, 6)
 # A fused kernel computes the scores again in backward: five products instead of two (Dao 2022, arXiv:2205.14135).
 BACKWARD_PRODUCTS = 2.5
 
@@ -66,11 +73,15 @@ def element_bytes(setting: LargeSetting) -> int:
     return 2 if setting.training.precision in ("fp16", "bf16") else 4
 
 
+def is_megatron(setting: LargeSetting) -> bool:
+    """Return whether the layout needs Megatron: it has tensor or pipeline parallelism."""
+    return setting.layout.tensor > 1 or setting.layout.pipeline > 1
+
+
 def gradient_bytes(setting: LargeSetting) -> int:
     """Return the bytes of a stored gradient; see `large.gradient_dtype`."""
-    stated = setting.options.gradient_dtype
-    is_megatron = setting.layout.tensor > 1 or setting.layout.pipeline > 1
-    return {"fp32": 4, "bf16": 2}[stated or ("fp32" if is_megatron else setting.training.param_dtype)]
+    usual = "fp32" if is_megatron(setting) else setting.training.param_dtype
+    return {"fp32": 4, "bf16": 2}[setting.options.gradient_dtype or usual]
 
 
 def operators(part: Part, setting: LargeSetting, imbalance: float = 1.0) -> Iterator[Operator]:
@@ -183,6 +194,9 @@ def _scores(part: ScoringPart, setting: LargeSetting, head_numbers: float) -> It
         yield Operator("gemm", phase, factor * flops, rows=setting.sequence, depth=part.pair_macs / part.heads / 2,
                        width=setting.sequence, is_core=True)  # fmt: skip
         yield Operator("softmax", phase, sample_bytes=bytes_of, is_core=True)
+    if part.heads * setting.micro_batch // layout.tensor % FUSED_SOFTMAX_MULTIPLE:
+        for each in UNFUSED_SOFTMAX_BYTES:
+            yield from _streamed(each * scores, each * scores, core=True)
 
 
 def _attention(part: AttentionPart, setting: LargeSetting) -> Iterator[Operator]:
@@ -271,6 +285,12 @@ def _table(part: TablePart, setting: LargeSetting) -> Iterator[Operator]:
     yield from _streamed(2 * size * numbers, (size + 2 * gradient_bytes(setting)) * numbers, "gather")
 
 
+def _loss_bytes(setting: LargeSetting) -> tuple[int, int]:
+    """Return the bytes per logit that the loss moves in forward and in backward."""
+    loss = setting.options.loss
+    return MEGATRON_LOSS_BYTES if loss == "plain" and is_megatron(setting) else LOSS_BYTES[loss]
+
+
 def _projection(part: ProjectionPart, setting: LargeSetting) -> Iterator[Operator]:
     """Yield a linear layer outside of attention and feed-forward; the head has the loss as well."""
     width, is_head = setting.model.width, part.kind == "head"
@@ -278,5 +298,5 @@ def _projection(part: ProjectionPart, setting: LargeSetting) -> Iterator[Operato
     rows = setting.micro_batch if part.use == "sequence" else setting.tokens
     yield from _product(setting, rows, part.inputs or width, outputs)
     if is_head and part.use == "token":
-        forward, backward = LOSS_BYTES[setting.options.loss]
+        forward, backward = _loss_bytes(setting)
         yield from _streamed(forward * rows * outputs, backward * rows * outputs, "softmax")
