@@ -29,8 +29,11 @@ BRIDGE = {
 }  # fmt: skip
 # SimuMax states that nothing overlaps.
 NOTHING = Software(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-# Megatron of 2022 sends gradients after backward. vTrain's version also waits for tensor-parallel ranks in backward.
-AFTER_BACKWARD, WAITING = Software(gradients=0.0), Software(gradients=0.0, tensor_backward=0.0)
+# Megatron of 2022 sends gradients after backward.
+AFTER_BACKWARD = Software(gradients=0.0)
+# vTrain's authors send gradients in buckets behind backward (Bang et al. 2024, arXiv:2312.12391). Their rows fit better if
+# tensor-parallel exchange in backward is not hidden.
+WAITING = Software(tensor_backward=0.0)
 # llm-foundry of 2023 has the first FlashAttention, in Triton; the second one is twice as fast (Dao 2023, arXiv:2307.08691).
 FIRST_FLASH = Software(attention=0.45)
 # The recipes of Megatron-Bridge overlap tensor-parallel exchange and sends, and send tokens with DeepEP.
