@@ -156,8 +156,8 @@ class Group:
         """Return the seconds in which each rank sends `message_bytes` of tokens to `copies` random ranks per token.
 
         Args:
-            sends_once: a token crosses the network once for each other node with a receiver: (nodes − 1) · (1 − (1 − 1/nodes)^copies)
-                times on average.
+            sends_once: a token crosses the network once for each other node with a receiver. On average these are
+                (nodes − 1) · (1 − (1 − 1/nodes)^copies) nodes.
         """
         if self.ranks == 1 or not message_bytes:
             return 0.0

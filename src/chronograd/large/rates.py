@@ -28,12 +28,13 @@ from chronograd.trace import PHASES
 KERNEL_S = 2e-6
 # Share of the 16-bit peak that products reach, at one watt of board power per TFLOP/s of it. A board at its power limit lowers
 # the clock, and power grows with its cube (frequency times voltage squared), so the share grows with the cube root of the watts.
-# Fitted to llm-foundry without checkpointing on A100 (0.71). MOST_SHARE is for boards with power to spare; assumed.
+# Fitted to llm-foundry on A100 (0.71), with STREAM_SHARE: 4.1 % error on a seeded half, 4.0 % on the other one. MOST_SHARE is for
+# boards with power to spare; assumed.
 SHARE_AT_ONE_WATT, MOST_SHARE = 0.65, 0.75
-# Share of memory bandwidth of passes over activations: fitted to the same rows. Products reach more; assumed.
+# Share of memory bandwidth that passes over activations reach. Products reach more; assumed.
 STREAM_SHARE, PRODUCT_BANDWIDTH = 0.65, 0.8
 # Speed of the grouped products of experts relative to large products: fitted to the mixtures of experts of Megatron-Bridge on
-# H100; the one of SimuMax on B200 agrees.
+# H100 (12 to 15 % error on the other seeded half of the networks); the one of SimuMax on B200 agrees.
 GROUPED_SPEED = 0.45
 # Host work per operator relative to eager code: of a compiler's wrapper, as in `predict.traffic`, and of a replayed graph.
 COMPILED_ISSUES: dict[bool | str, float] = {False: 1.0, True: 0.3, "cuda-graphs": 0.0}

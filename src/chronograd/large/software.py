@@ -20,7 +20,8 @@ class Software:
         parameters: all-gathers of ZeRO 3 behind the work of a layer; those of ZeRO 1 and 2 behind forward.
         gradients: gradient exchange behind the backward pass of the last micro-batch.
         pipeline: sends between stages.
-        attention: speed of fused attention relative to matrix products.
+        attention: speed of fused attention relative to matrix products, counting only the pairs that a causal mask leaves. The
+            default is that of the second FlashAttention and cuDNN, from SimuMax's rows (B200) and Llama in Megatron-Bridge (H100).
         sends_once: a token is sent to a node once, and forwarded there to its experts, as in DeepEP.
         imbalance: tokens of the busiest rank's experts relative to the mean.
     """
