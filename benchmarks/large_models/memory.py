@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.large_models import rows as of
+from benchmarks.large_models.timed import timed
 from benchmarks.large_models.tracker import tracked
 from chronograd.configs.work import params_by_kind
 from chronograd.hardware import catalog
@@ -87,12 +88,17 @@ def megatron(measured: Path) -> list[Scored]:
     return found
 
 
+def settings_of(measured: Path, file: str) -> list[tuple[str, LargeSetting]]:
+    """Return names and settings of the rows of a file, which `timed` reads."""
+    return [(one.name, one.setting) for one in timed(measured / "large_models") if one.file == file]
+
+
 def simumax(measured: Path) -> list[Scored]:
+    gib = {row["case"]: float(row["measured_max_allocated_gib"]) for row in of.read(measured, "simumax_b200")}
     found = []
-    for row in of.read(measured, "simumax_b200"):
-        setting = of.of_simumax(row)
+    for name, setting in settings_of(measured, "simumax"):
         fullest = max(memory_of(setting), key=lambda one: one.allocated_bytes)
-        found.append(scored(row["case"], setting, fullest, float(row["measured_max_allocated_gib"]) * 2**30))
+        found.append(scored(name, setting, fullest, gib[name] * 2**30))
     return found
 
 
@@ -128,8 +134,7 @@ def halves(rows: Iterable[Scored]) -> tuple[list[Scored], list[Scored]]:
 def foundry(measured: Path) -> str:
     """Return the verdicts on configurations that ran under FSDP, which therefore fit."""
     chances = []
-    for row in of.read(measured, "llm_foundry"):
-        setting = of.of_foundry(row)
+    for _, setting in settings_of(measured, "llm_foundry"):
         room = catalog.device(setting.job.cluster.device).memory_bytes
         chances.append(min(probability_of_fit(one, room) for one in memory_of(setting)))
     low, sure = sum(chance < 0.05 for chance in chances), sum(chance >= 0.95 for chance in chances)

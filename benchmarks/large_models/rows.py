@@ -37,13 +37,6 @@ OTHER_OPTIONS = (
     "recompute-modules",
     "fine-grained-activation-offloading",
 )
-# Layers, width and heads of MosaicML's MPT configurations.
-MPT = {
-    "mpt-125m": (12, 768, 12), "mpt-350m": (24, 1024, 16), "mpt-760m": (24, 1536, 12), "mpt-1b": (24, 2048, 16),
-    "mpt-3b": (32, 2560, 20), "mpt-7b": (32, 4096, 32), "mpt-13b": (40, 5120, 40), "mpt-30b": (48, 7168, 56),
-    "mpt-70b": (80, 8192, 64),
-}  # fmt: skip
-SIMUMAX = {"llama3-70b": "llama-3-70b", "llama3-405b": "llama-3.1-405b", "deepseekv3": "deepseek-v3"}
 OTHER_NETWORKS = (
     "use-megatron-fsdp",
     "use-custom-fsdp",
@@ -160,40 +153,6 @@ def _repeated(term: str) -> list[int]:
     """Return the list of `[1]*12`."""
     kinds, _, times = term.partition("*")
     return list(ast.literal_eval(kinds)) * int(times or 1)
-
-
-def of_simumax(row: Row) -> LargeSetting:
-    changes = {"num_hidden_layers": int(row["layers"])}
-    if row["model_type"] == "moe":
-        changes["first_k_dense_replace"] = int(row["dense_layers"])
-    name = SIMUMAX[row["model"]]
-    model = describe(load(packaged()[name]), name, changes)
-    layout = {"tensor": int(row["tp"]), "pipeline": int(row["pp"]), "context": int(row["cp"]), "expert": int(row["ep"]),
-              "expert_tensor": int(row["etp"])}  # fmt: skip
-    training = {
-        "length": int(row["seq_length"]),
-        "batch": int(row["global_batch"]),
-        "accumulation": int(row["num_microbatches"]),
-        "zero_stage": 1,
-    }
-    return setting(model, training, {"device": "b200", "count": int(row["world_size"]), "layout": layout}, loss="fused")
-
-
-def of_foundry(row: Row) -> LargeSetting:
-    """Return the setting of a row of llm-foundry: FSDP over all ranks; PURE stores parameters in bf16, too."""
-    layers, width, heads = MPT[row["model"]]
-    changes = {"n_layers": layers, "d_model": width, "n_heads": heads, "max_seq_len": int(row["seq_length"])}
-    model = describe(load(packaged()["mpt-7b"]), row["model"], {**changes, "vocab_size": 50_368})
-    training = {
-        "length": int(row["seq_length"]),
-        "batch": int(row["global_batch"]),
-        "accumulation": int(row["grad_accum"]),
-        "zero_stage": 3,
-        "param_dtype": "bf16" if row["mp_mode"] == "PURE" else "fp32",
-    }
-    device = "a100-80" if row["gpu"] == "a100_80gb" else "a100-40"
-    full = "full" if row["activation_checkpointing"] == "1" else "none"
-    return setting(model, training, {"device": device, "count": int(row["num_gpus"])}, recompute=full)
 
 
 def of_peft(row: Row) -> LargeSetting:

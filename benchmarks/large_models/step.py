@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.large_models.scale import Scale
 from benchmarks.large_models.timed import Timed, timed
-from chronograd.large.measured import Scale
 from chronograd.large.step import StepTime, step_of
 from chronograd.record import normal_quantile
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.large_models.scale import Scale
 from benchmarks.large_models.timed import timed
 
 from chronograd.configs.find import load, packaged
@@ -21,7 +22,6 @@ from chronograd.hardware.catalog import Link, device
 from chronograd.job import from_dict
 from chronograd.large.collective import CALL_S, REACHED, Collective, Group
 from chronograd.large.limits import check
-from chronograd.large.measured import Scale
 from chronograd.large.rates import Rates, product_share
 from chronograd.large.setting import LargeSetting
 from chronograd.large.software import Software

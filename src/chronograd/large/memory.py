@@ -143,7 +143,8 @@ def _activations(setting: LargeSetting, stage: Stage) -> Stored:
 
     Selective recomputation stores nothing between the matrices of attention, full recomputation only the input of each layer.
     """
-    recompute, kept, passing = setting.options.recompute, 0.0, 0.0
+    is_full = setting.training.activation_checkpointing == "blocks"
+    recompute, kept, passing = "full" if is_full else setting.options.recompute, 0.0, 0.0
     of: dict[int, Stored] = {}
     for chunk, flights in zip(stage.chunks, in_flight(setting, stage), strict=True):
         for layer in chunk:

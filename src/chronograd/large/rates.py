@@ -16,7 +16,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.hardware.hosts import host
 from chronograd.large.setting import LargeSetting
-from chronograd.large.work import Operator
+from chronograd.large.work import RankOperator
 from chronograd.predict.calibration import CLASSES, Calibration, uses_vector_peak
 from chronograd.predict.compute import Work
 from chronograd.predict.derived import derived
@@ -90,7 +90,7 @@ class Rates:
         issue_s *= COMPILED_ISSUES[training.compile]
         return cls(device, calibration, _columns(device, calibration, attention), issue_s, peak_8bit)
 
-    def seconds(self, operators: Sequence[Operator]) -> np.ndarray:
+    def seconds(self, operators: Sequence[RankOperator]) -> np.ndarray:
         """Return the seconds of each operator on the device, shape (operators,)."""
         found = np.zeros(len(operators))
         for in_8_bits in (False, True):
@@ -130,7 +130,7 @@ def _columns(device: Device, calibration: Calibration, attention: float) -> dict
     return columns
 
 
-def _work(operators: Sequence[Operator]) -> Work:
+def _work(operators: Sequence[RankOperator]) -> Work:
     """Return operators as the work of `predict.compute`."""
     names = ("flops", "sample_bytes", "rows", "depth", "width")
     columns = {name: np.array([getattr(one, name) for one in operators], dtype=np.float64) for name in names}

@@ -14,7 +14,7 @@ from chronograd.large.exchange import Exchanges
 from chronograd.large.rates import Rates
 from chronograd.large.setting import LargeSetting, Layer, Stage
 from chronograd.large.software import Software
-from chronograd.large.work import Operator, operators
+from chronograd.large.work import RankOperator, operators
 
 # Host work of a backward operator relative to a forward one, which Python issues: as in `predict.traffic`.
 BACKWARD_ISSUE = 0.7
@@ -131,7 +131,7 @@ class StageModel:
             again,
         )
 
-    def _again(self, work: list[Operator], seconds: np.ndarray, forward: Pass, core: Pass) -> Pass:
+    def _again(self, work: list[RankOperator], seconds: np.ndarray, forward: Pass, core: Pass) -> Pass:
         """Return the recomputation. Checkpoints of PyTorch stop before the last product, whose output backward does not need."""
         if self.setting.options.recompute == "full":
             return forward
@@ -146,7 +146,7 @@ class StageModel:
         return replace(one, host_s=issues * self.rates.issue_s)
 
 
-def _sum(work: list[Operator], seconds: np.ndarray, phase: str, only_core: bool = False) -> Pass:
+def _sum(work: list[RankOperator], seconds: np.ndarray, phase: str, only_core: bool = False) -> Pass:
     """Return the operators of a phase as a pass, with their number in place of the host's seconds."""
     mask = np.array([one.phase == phase and (one.is_core or not only_core) for one in work], dtype=bool)
     work_s = float(seconds[mask].sum())

@@ -46,7 +46,7 @@ BACKWARD_PRODUCTS = 2.5
 
 
 @dataclass(frozen=True)
-class Operator:
+class RankOperator:
     """A kernel, or several that run together.
 
     Attributes:
@@ -84,7 +84,7 @@ def gradient_bytes(setting: LargeSetting) -> int:
     return {"fp32": 4, "bf16": 2}[setting.options.gradient_dtype or usual]
 
 
-def operators(part: Part, setting: LargeSetting, imbalance: float = 1.0) -> Iterator[Operator]:
+def operators(part: Part, setting: LargeSetting, imbalance: float = 1.0) -> Iterator[RankOperator]:
     """Yield the operators of a part of a layer, or before or after the layers, for one micro-batch.
 
     Args:
@@ -111,7 +111,7 @@ def operators(part: Part, setting: LargeSetting, imbalance: float = 1.0) -> Iter
 
 def _product(
     setting: LargeSetting, rows: float, depth: float, width: float, *, of: str = "", groups: int = 1
-) -> Iterator[Operator]:
+) -> Iterator[RankOperator]:
     """Yield a linear layer: forward, and the gradients of its input and of its weights.
 
     Args:
@@ -123,53 +123,55 @@ def _product(
     moved, matrix = size * rows * (depth + width), size * groups * depth * width
     is_8_bit = options.fp8 and bool(of)
     each, family = rows / groups, "gemm" if groups == 1 else "batched_gemm"
-    yield Operator(family, "forward", flops, moved + matrix, each, depth, width, is_8_bit)
-    yield Operator(family, "data", flops, moved + matrix, each, width, depth, is_8_bit)
+    yield RankOperator(family, "forward", flops, moved + matrix, each, depth, width, is_8_bit)
+    yield RankOperator(family, "data", flops, moved + matrix, each, width, depth, is_8_bit)
     if is_8_bit:  # the input and the gradient of the output are cast, and each is stored in both orders
-        yield Operator("elementwise", "forward", sample_bytes=(size + 2) * rows * depth)
-        yield Operator("elementwise", "data", sample_bytes=(size + 2) * rows * width)
+        yield RankOperator("elementwise", "forward", sample_bytes=(size + 2) * rows * depth)
+        yield RankOperator("elementwise", "data", sample_bytes=(size + 2) * rows * width)
     if options.adapter_rank:
         yield from _adapter(setting, rows, depth, width, of)
         return
     written = 2 * gradient_bytes(setting) * groups * depth * width  # read, added to, and written
-    yield Operator(family, "weights", flops, moved + written, width, each, depth, is_8_bit)
+    yield RankOperator(family, "weights", flops, moved + written, width, each, depth, is_8_bit)
 
 
-def _adapter(setting: LargeSetting, rows: float, depth: float, width: float, of: str) -> Iterator[Operator]:
+def _adapter(setting: LargeSetting, rows: float, depth: float, width: float, of: str) -> Iterator[RankOperator]:
     """Yield the work that a frozen matrix adds: its dequantisation, and the two products of LoRA."""
     options, size = setting.options, element_bytes(setting)
     if of and options.base_bits < 16:
         phases: tuple[Phase, ...] = ("forward", "data")
         for phase in phases:
-            yield Operator("elementwise", phase, sample_bytes=(options.base_bits / 8 + size) * depth * width)
+            yield RankOperator("elementwise", phase, sample_bytes=(options.base_bits / 8 + size) * depth * width)
     if of == "attention" or (of and options.adapter_on == "all"):
         for i, o in ((depth, options.adapter_rank), (options.adapter_rank, width)):
             flops, moved = FLOPS_PER_MAC * rows * i * o, size * rows * (i + o)
-            yield Operator("gemm", "forward", flops, moved, rows, i, o)
-            yield Operator("gemm", "data", flops, moved, rows, o, i)
-            yield Operator("gemm", "weights", flops, moved, o, rows, i)
+            yield RankOperator("gemm", "forward", flops, moved, rows, i, o)
+            yield RankOperator("gemm", "data", flops, moved, rows, o, i)
+            yield RankOperator("gemm", "weights", flops, moved, o, rows, i)
 
 
-def _streamed(forward: float, backward: float, family: str = "elementwise", core: bool = False) -> Iterator[Operator]:
+def _streamed(
+    forward: float, backward: float, family: str = "elementwise", core: bool = False
+) -> Iterator[RankOperator]:
     """Yield a pass over memory that moves these bytes."""
-    yield Operator(family, "forward", sample_bytes=forward, is_core=core)
-    yield Operator(family, "data", sample_bytes=backward, is_core=core)
+    yield RankOperator(family, "forward", sample_bytes=forward, is_core=core)
+    yield RankOperator(family, "data", sample_bytes=backward, is_core=core)
 
 
-def _residual(setting: LargeSetting) -> Iterator[Operator]:
+def _residual(setting: LargeSetting) -> Iterator[RankOperator]:
     """Yield the addition to the residual, with dropout and its mask of one byte."""
     numbers = setting.tokens * setting.model.width / setting.norm_share
     size, mask = element_bytes(setting), bool(setting.options.dropout)
     yield from _streamed((3 * size + mask) * numbers, (3 * size + mask * (1 + 2 * size)) * numbers)
 
 
-def _norm(setting: LargeSetting) -> Iterator[Operator]:
+def _norm(setting: LargeSetting) -> Iterator[RankOperator]:
     numbers = setting.tokens * setting.model.width / setting.norm_share
     size = element_bytes(setting)
     yield from _streamed(2 * size * numbers, 3 * size * numbers, "layer_norm")
 
 
-def _scores(part: ScoringPart, setting: LargeSetting, head_numbers: float) -> Iterator[Operator]:
+def _scores(part: ScoringPart, setting: LargeSetting, head_numbers: float) -> Iterator[RankOperator]:
     """Yield the scores, the softmax and the weighted values of a rank's heads.
 
     Context parallelism gives each rank equal numbers of causal pairs. `head_numbers` are those of queries, keys, values and outputs
@@ -181,8 +183,8 @@ def _scores(part: ScoringPart, setting: LargeSetting, head_numbers: float) -> It
     moved = size * setting.tokens * head_numbers
     if setting.options.attention == "fused":
         flops = FLOPS_PER_MAC * part.pair_macs * pairs / layout.tensor
-        yield Operator("attention", "forward", flops, moved, rows=rows, is_core=True)
-        yield Operator("attention", "data", BACKWARD_PRODUCTS * flops, 2 * moved, rows=rows, is_core=True)
+        yield RankOperator("attention", "forward", flops, moved, rows=rows, is_core=True)
+        yield RankOperator("attention", "data", BACKWARD_PRODUCTS * flops, 2 * moved, rows=rows, is_core=True)
         return
     all_pairs = setting.micro_batch * setting.sequence**2 / layout.context  # a mask saves no work
     flops = FLOPS_PER_MAC * part.pair_macs * all_pairs / layout.tensor
@@ -191,15 +193,15 @@ def _scores(part: ScoringPart, setting: LargeSetting, head_numbers: float) -> It
     phases: tuple[Phase, ...] = ("forward", "data")
     for phase, factor in zip(phases, (1, 2), strict=True):
         bytes_of = scores * (PLAIN_SCORE_PASSES[phase] * size + masks * (1 + size)) + factor * moved
-        yield Operator("gemm", phase, factor * flops, rows=setting.sequence, depth=part.pair_macs / part.heads / 2,
+        yield RankOperator("gemm", phase, factor * flops, rows=setting.sequence, depth=part.pair_macs / part.heads / 2,
                        width=setting.sequence, is_core=True)  # fmt: skip
-        yield Operator("softmax", phase, sample_bytes=bytes_of, is_core=True)
+        yield RankOperator("softmax", phase, sample_bytes=bytes_of, is_core=True)
     if part.heads * setting.micro_batch // layout.tensor % FUSED_SOFTMAX_MULTIPLE:
         for each in UNFUSED_SOFTMAX_BYTES:
             yield from _streamed(each * scores, each * scores, core=True)
 
 
-def _attention(part: AttentionPart, setting: LargeSetting) -> Iterator[Operator]:
+def _attention(part: AttentionPart, setting: LargeSetting) -> Iterator[RankOperator]:
     t, width, tokens = setting.layout.tensor, setting.model.width, setting.tokens
     heads, kv_heads = part.heads / t, max(part.kv_heads / t, 1)
     inner = heads * part.head_size
@@ -213,7 +215,7 @@ def _attention(part: AttentionPart, setting: LargeSetting) -> Iterator[Operator]
     yield from _residual(setting)
 
 
-def _latent_attention(part: LatentAttentionPart, setting: LargeSetting) -> Iterator[Operator]:
+def _latent_attention(part: LatentAttentionPart, setting: LargeSetting) -> Iterator[RankOperator]:
     """Yield latent attention: the projections to the ranks are on every tensor-parallel rank, or share the sequence."""
     t, width, tokens = setting.layout.tensor, setting.model.width, setting.tokens
     shared, heads, size = tokens / setting.norm_share, part.heads / t, element_bytes(setting)
@@ -232,12 +234,12 @@ def _latent_attention(part: LatentAttentionPart, setting: LargeSetting) -> Itera
     yield from _residual(setting)
 
 
-def _activation(setting: LargeSetting, numbers: float, is_gated: bool) -> Iterator[Operator]:
+def _activation(setting: LargeSetting, numbers: float, is_gated: bool) -> Iterator[RankOperator]:
     size, inputs = element_bytes(setting), 2 if is_gated else 1
     yield from _streamed((inputs + 1) * size * numbers, (2 * inputs + 1) * size * numbers)
 
 
-def _feed_forward(part: FeedForwardPart, setting: LargeSetting) -> Iterator[Operator]:
+def _feed_forward(part: FeedForwardPart, setting: LargeSetting) -> Iterator[RankOperator]:
     inner, width = part.size / setting.layout.tensor, setting.model.width
     yield from _product(setting, setting.tokens, width, inner * (2 if part.is_gated else 1), of="forward")
     yield from _activation(setting, setting.tokens * inner, part.is_gated)
@@ -245,7 +247,7 @@ def _feed_forward(part: FeedForwardPart, setting: LargeSetting) -> Iterator[Oper
     yield from _residual(setting)
 
 
-def _experts(part: ExpertsPart, setting: LargeSetting, imbalance: float) -> Iterator[Operator]:
+def _experts(part: ExpertsPart, setting: LargeSetting, imbalance: float) -> Iterator[RankOperator]:
     """Yield a mixture of experts: router, permutation of the tokens, experts as grouped products, weighted sum.
 
     The experts of a rank multiply T · active · expert_tensor / t rows, times the imbalance.
@@ -263,7 +265,7 @@ def _experts(part: ExpertsPart, setting: LargeSetting, imbalance: float) -> Iter
     yield from _residual(setting)
 
 
-def _state_space(part: MambaPart, setting: LargeSetting) -> Iterator[Operator]:
+def _state_space(part: MambaPart, setting: LargeSetting) -> Iterator[RankOperator]:
     """Yield a layer of Mamba 2: projections, a short convolution, and the scan over the state in chunks (arXiv:2405.21060)."""
     t, width, tokens, size = setting.layout.tensor, setting.model.width, setting.tokens, element_bytes(setting)
     inner = part.heads * part.head_size / t
@@ -272,14 +274,14 @@ def _state_space(part: MambaPart, setting: LargeSetting) -> Iterator[Operator]:
     yield from _streamed(2 * size * tokens * mixed, 3 * size * tokens * mixed)
     flops = FLOPS_PER_MAC * part.state_macs * tokens / t
     moved = size * tokens * (inner + mixed)
-    yield Operator("gemm", "forward", flops, moved, rows=part.state, depth=part.state, width=part.head_size)
-    yield Operator("gemm", "data", 2 * flops, 2 * moved, rows=part.state, depth=part.state, width=part.head_size)
+    yield RankOperator("gemm", "forward", flops, moved, rows=part.state, depth=part.state, width=part.head_size)
+    yield RankOperator("gemm", "data", 2 * flops, 2 * moved, rows=part.state, depth=part.state, width=part.head_size)
     yield from _streamed(2 * size * tokens * inner, 3 * size * tokens * inner, "layer_norm")
     yield from _product(setting, tokens, inner, width, of="attention")
     yield from _residual(setting)
 
 
-def _table(part: TablePart, setting: LargeSetting) -> Iterator[Operator]:
+def _table(part: TablePart, setting: LargeSetting) -> Iterator[RankOperator]:
     """Yield a look-up; backward adds rows to the gradient of the table."""
     numbers, size = setting.tokens * (part.size or setting.model.width), element_bytes(setting)
     yield from _streamed(2 * size * numbers, (size + 2 * gradient_bytes(setting)) * numbers, "gather")
@@ -291,7 +293,7 @@ def _loss_bytes(setting: LargeSetting) -> tuple[int, int]:
     return MEGATRON_LOSS_BYTES if loss == "plain" and is_megatron(setting) else LOSS_BYTES[loss]
 
 
-def _projection(part: ProjectionPart, setting: LargeSetting) -> Iterator[Operator]:
+def _projection(part: ProjectionPart, setting: LargeSetting) -> Iterator[RankOperator]:
     """Yield a linear layer outside of attention and feed-forward; the head has the loss as well."""
     width, is_head = setting.model.width, part.kind == "head"
     outputs = (part.outputs or width) / (setting.layout.tensor if is_head else 1)
