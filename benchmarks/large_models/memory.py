@@ -5,9 +5,8 @@
 Megatron's rows are of the last stage. Its attention kernel is taken from the row; rows that leave it to the container ("auto") are scored
 with the kernel that is nearer, and shown on their own. The rows of a seeded half chose the constants; the other half is "held out".
 
-- textbook: 18 bytes a parameter over tensor and pipeline ranks, and the activations of Korthikanti et al. for the first stage
-- PyTorch: its memory tracker, on a CPU, for the rows with one rank of a model
-- weights × 4: what `accelerate estimate-memory` prints for Adam (Accelerate 1.x, documentation of the command): no activations
+The textbook rule has 18 bytes a parameter, and the activations of Korthikanti et al. for the first stage. PyTorch's tracker follows tensors
+on a CPU, for rows with one rank a model. Weights × 4 is what `accelerate estimate-memory` prints for Adam, as its documentation states.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_links_between_assumed_nodes_are_stated() -> None:
     assert not any("per node" in text for text in of("cluster.per_node=8", place=on).assumed)
 
 
-def test_stated_batch_is_computed_in_the_largest_micro_batches_that_fit() -> None:
+def test_stated_batch_has_the_largest_micro_batches_that_fit() -> None:
     assert of(sequence=1024, batch=8, fsdp=True).setting.micro_batches == 1
     large = of(sequence=8192, batch=64, fsdp=True)
     assert (large.setting.micro_batch, large.setting.micro_batches) == (1, 8)

@@ -26,7 +26,7 @@ def layer_bytes(one: LargeSetting) -> float:
     return of_layer(one, one.stages[0].layers[0]).kept
 
 
-def test_layer_stores_what_korthikanti_et_al_count() -> None:
+def test_layer_stores_the_bytes_of_korthikanti_et_al() -> None:
     """34 s b h + 5 a s² b bytes with one rank; of 8 ranks with sequence parallelism each has an eighth (arXiv:2205.05198, table 2)."""
     model = plain_gpt(width=256, heads=8)
     s, b, h, a = 128, 2, 256, 8

@@ -89,7 +89,7 @@ class TestBubble:
         setting = self.setting(chunks=2, schedule="interleaved")
         assert bubble_s(setting, self.batches, 0) == pytest.approx(3 * 3.0 / 2)
 
-    def test_of_zero_bubble_is_forward_and_input_gradients_less_weight_gradients(self) -> None:
+    def test_zero_bubble_fills_with_weight_gradients(self) -> None:
         expected = 3 * (1.0 + 1.25 - 0.75)
         assert bubble_s(self.setting(schedule="zero-bubble"), self.batches, 0) == pytest.approx(expected)
 
@@ -109,14 +109,14 @@ class TestExchange:
         assert (found.bytes, found.ranks, found.calls, found.tier) == (4 * PARAMS, 8, 1, "nvlink4")
         assert not step_of(setting_of(SMALL)).collectives
 
-    def test_fully_sharded_parameters_are_gathered_twice_per_micro_batch(self) -> None:
+    def test_sharded_parameters_are_gathered_twice(self) -> None:
         setting = setting_of(SMALL, zero_stage=3, batch=24, accumulation=3, cluster={"count": 8})
         gathers = [one for one in step_of(setting).collectives if one.name == "all-gather of parameters"]
         assert sum(one.calls * one.bytes for one in gathers) == 3 * 2 * 2 * PARAMS
         scatters = [one for one in step_of(setting).collectives if one.name == "reduce-scatter of gradients"]
         assert sum(one.calls * one.bytes for one in scatters) == 3 * 4 * PARAMS
 
-    def test_sharded_optimizer_exchanges_gradients_and_parameters_once(self) -> None:
+    def test_sharded_optimizer_exchanges_once_per_step(self) -> None:
         step = step_of(setting_of(SMALL, zero_stage=1, cluster={"count": 8}))
         assert collective(step, "reduce-scatter of gradients").bytes == 4 * PARAMS
         assert collective(step, "all-gather of parameters").bytes == 2 * PARAMS
@@ -238,7 +238,7 @@ class TestStep:
         with pytest.raises(InputError, match="no fp8"):
             step_of(setting_of(large={"fp8": True}, cluster={"device": "a100-80"}))
 
-    def test_a_compiler_or_a_fast_host_shorten_steps_of_small_networks(self) -> None:
+    def test_compiler_or_fast_host_shortens_small_steps(self) -> None:
         usual = step_of(setting_of(SMALL)).parts["host"]
         assert step_of(setting_of(SMALL, compile=True)).parts["host"] < usual
         assert step_of(setting_of(SMALL, cluster={"host": 5.0})).parts["host"] < usual

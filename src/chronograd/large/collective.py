@@ -83,7 +83,7 @@ class Cover:
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that exchange data: `ranks` of them, `stride` ranks apart.
+    """Ranks that exchange data: every `stride`-th rank, `ranks` of them.
 
     >>> from chronograd.hardware.catalog import link
     >>> nodes = Topology(64, 8, link("nvlink4"), link("efa-3200g"))

@@ -21,9 +21,8 @@ from chronograd.predict.compute import UPDATE_PASSES
 from chronograd.predict.scaling import topology_of
 from chronograd.units import FLOPS_PER_MAC
 
-# Standard deviations of the log of predictions: of a device and its software, for the chip whose rows gave the rates and for
-# others; of the work of a step, with experts or without; of exchange and of the host. With these, 80 % intervals cover 85 % of
-# vTrain's rows.
+# Standard deviations of the log of predictions. A device and its software have one, smaller for the chip whose rows gave the rates.
+# The work of a step has one, larger with experts; exchange and the host have theirs. 80 % intervals cover 85 % of vTrain's rows.
 FITTED_CHIP, FITTED_SIGMA, DEVICE_SIGMA = "ga100", 0.04, 0.11
 WORK_SIGMA, EXPERTS_SIGMA, EXCHANGE_SIGMA, HOST_SIGMA = 0.05, 0.13, 0.4, 0.2
 
@@ -36,8 +35,8 @@ class StepTime:
 
     Attributes:
         parts: seconds by name (forward, backward, recomputation, bubble, exposed exchange, optimizer, host …); their sum is `step_s`.
-        model_flops: of the step over all ranks, forward and backward without recomputation, with causal attention's pairs
-            counted as Megatron and the field count them (dense): used for MFU; `hardware_flops` with recomputation, for HFU.
+        model_flops: of the step over all ranks, forward and backward, with dense attention as Megatron counts it, for MFU.
+        hardware_flops: the same with recomputation, for HFU.
         sigma_log: standard deviation of log(step_s); `shared_sigma_log` of it is the same error for all steps of a device.
     """
 
