@@ -72,12 +72,12 @@ class Exchanges:
             sizes = [gradient_bytes(self.setting) * number for number in trained(layer, self.setting)]
             yield from self._sharded("reduce-scatter of gradients", sizes, cover)
 
-    def update(self, parts: Sequence[Part], forward: Cover, backward: Cover) -> Iterator[Collective]:
+    def update(self, numbers: Sequence[float], forward: Cover, backward: Cover) -> Iterator[Collective]:
         """Yield the exchange of a step's gradients, and of the parameters that ZeRO 1 and 2 update in shards.
 
-        Hybrid sharding also reduces gradients between the copies of a shard.
+        Hybrid sharding also reduces gradients between the copies of a shard. `numbers` are those of `groups.trained`.
         """
-        stage, numbers = self.setting.training.zero_stage, trained(parts, self.setting)
+        stage = self.setting.training.zero_stage
         sizes = [gradient_bytes(self.setting) * number for number in numbers]
         groups = self.groups
         if stage == 0:

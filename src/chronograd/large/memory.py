@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from chronograd.hardware import catalog
-from chronograd.large.setting import LargeSetting, Stage
-from chronograd.large.states import shards, share_of, states_of
+from chronograd.large.setting import Amount, LargeSetting, Stage, StageGrid
+from chronograd.large.states import States, shards, share_of, states_of
 from chronograd.large.stored import Head, Stored, of_head, of_layer, residual_bytes
 from chronograd.units import si
 from chronograd.words import how_many
@@ -69,40 +71,63 @@ def probability_of_fit(memory: StageMemory, memory_bytes: float) -> float:
 
 
 def in_flight(setting: LargeSetting, stage: Stage) -> list[float]:
-    """Return the number of micro-batches that are stored at the peak, for each chunk of a stage.
+    """Return the number of micro-batches that are stored at the peak, for each chunk of a stage."""
+    return [_flights(setting, stage)] * setting.layout.chunks
+
+
+def _flights(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
+    """Return the number of micro-batches that each chunk of a stage stores at the peak.
 
     1F1B: a stage has started as many micro-batches as there are stages from it to the last. Interleaved chunks (Narayanan et al.
     2021, arXiv:2104.04473): 2 (p − place − 1) + (v − 1) p chunks of warm-up, and the one at work.
     """
     layout, micro_batches = setting.layout, setting.micro_batches
-    after = layout.pipeline - stage.place
-    if layout.chunks == 1:
-        return [min(after, micro_batches)]
-    total = min(2 * (after - 1) + (layout.chunks - 1) * layout.pipeline + 1, micro_batches * layout.chunks)
-    return [total / layout.chunks] * layout.chunks
+    after, chunks = layout.pipeline - stage.place, layout.chunks
+    warm = np.minimum(2 * (after - 1) + (chunks - 1) * layout.pipeline + 1, micro_batches * chunks) / chunks
+    is_plain = np.equal(chunks, 1)
+    return is_plain * np.minimum(after, micro_batches) + ~is_plain * warm
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes at the peak of the ranks of a stage, or of each stage of many layouts; `used` is what must fit into the device."""
+
+    states: States
+    head: Head
+    kept: Amount
+    passing: Amount
+    workspace: float
+    allocated: Amount
+    used: Amount
+
+
+def peak_of(setting: LargeSetting, stage: Stage | StageGrid) -> Peak:
+    """Return the peak of a stage."""
+    layout, states = setting.layout, states_of(setting, stage)
+    layers, head = _activations(setting, stage), of_head(setting, stage.last)
+    kept = layers.kept + stage.is_last * head.kept
+    # The loss comes when all is stored; then backward passes from the last layer to the first.
+    passing = np.maximum(layers.passing + stage.is_last * head.passing, stage.is_last * head.logits)
+    workspace = LATER_WORKSPACE if (catalog.device(setting.job.cluster.device).year or LATER) >= LATER else WORKSPACE
+    allocated = states.parameters + states.gradients + states.optimizer + states.gathered + kept + passing + workspace
+    groups = sum(degree > 1 for degree in (setting.data, layout.tensor, layout.pipeline, layout.context, layout.expert))
+    return Peak(states, head, kept, passing, workspace, allocated, RESERVED * allocated + CONTEXT + PER_GROUP * groups)
 
 
 def _of_stage(setting: LargeSetting, stage: Stage) -> StageMemory:
-    layers, head = _activations(setting, stage), of_head(setting, stage.last)
-    # The loss comes when all is stored; then backward passes from the last layer to the first.
-    passing = max(layers.passing + head.passing, head.logits)
-    workspace = LATER_WORKSPACE if (catalog.device(setting.job.cluster.device).year or LATER) >= LATER else WORKSPACE
+    peak = peak_of(setting, stage)
     parts = [
-        *_state_parts(setting, stage),
-        _activation_part(setting, stage, layers.kept + head.kept),
-        _passing_part(setting, head, passing),
-        MemoryPart("workspaces", workspace, "of the libraries"),
+        *_state_parts(setting, stage, peak.states),
+        _activation_part(setting, stage, peak.kept),
+        _passing_part(setting, peak.head, peak.passing),
+        MemoryPart("workspaces", peak.workspace, "of the libraries"),
     ]
-    allocated = sum(part.bytes for part in parts)
-    layout = setting.layout
-    groups = sum(degree > 1 for degree in (setting.data, layout.tensor, layout.pipeline, layout.context, layout.expert))
-    used = RESERVED * allocated + CONTEXT + PER_GROUP * groups
     shown = tuple(sorted((part for part in parts if part.bytes), key=lambda part: -part.bytes))
-    return StageMemory(stage.place, shown, allocated, RESERVED * allocated, used, SIGMA_LOG)
+    return StageMemory(stage.place, shown, peak.allocated, RESERVED * peak.allocated, peak.used, SIGMA_LOG)
 
 
-def _state_parts(setting: LargeSetting, stage: Stage) -> list[MemoryPart]:
-    states, share, zero = states_of(setting, stage), share_of(setting, stage), setting.training.zero_stage
+def _state_parts(setting: LargeSetting, stage: Stage, states: States) -> list[MemoryPart]:
+    share, zero = share_of(setting, stage), setting.training.zero_stage
     params = f"{si(share.plain + share.experts)} parameters"
     trained = f"{si(share.adapters)} parameters of adapters" if share.adapters else params
     ranks = shards(setting)
@@ -130,7 +155,7 @@ def _passing_part(setting: LargeSetting, head: Head, passing: float) -> MemoryPa
 
 
 def _activation_part(setting: LargeSetting, stage: Stage, kept: float) -> MemoryPart:
-    flights = max(in_flight(setting, stage), default=0)
+    flights = _flights(setting, stage)
     batches = f", {flights:.3g} micro-batches in flight" if setting.layout.pipeline > 1 else ""
     remedy = "" if setting.options.recompute == "full" else "large.recompute=full"
     return MemoryPart(
@@ -138,18 +163,16 @@ def _activation_part(setting: LargeSetting, stage: Stage, kept: float) -> Memory
     )
 
 
-def _activations(setting: LargeSetting, stage: Stage) -> Stored:
+def _activations(setting: LargeSetting, stage: Stage | StageGrid) -> Stored:
     """Return what the layers of a stage store at the peak, with all their micro-batches in flight.
 
     Selective recomputation stores nothing between the matrices of attention, full recomputation only the input of each layer.
     """
     is_full = setting.training.activation_checkpointing == "blocks"
-    recompute, kept, passing = "full" if is_full else setting.options.recompute, 0.0, 0.0
-    of: dict[int, Stored] = {}
-    for chunk, flights in zip(stage.chunks, in_flight(setting, stage), strict=True):
-        for layer in chunk:
-            own = of.setdefault(id(layer), of_layer(setting, layer))
-            again = {"none": 0.0, "selective": own.scores, "full": own.kept - residual_bytes(setting)}[recompute]
-            kept += flights * (own.kept - again)
-            passing = max(passing, own.passing + again)
-    return Stored(kept, passing=passing)
+    recompute, flights = "full" if is_full else setting.options.recompute, _flights(setting, stage)
+    found = Stored()
+    for layer, number in stage.numbers:
+        own = of_layer(setting, layer)
+        again = {"none": 0.0, "selective": own.scores, "full": own.kept - residual_bytes(setting)}[recompute]
+        found += Stored(flights * number * (own.kept - again), passing=np.minimum(number, 1) * (own.passing + again))
+    return found

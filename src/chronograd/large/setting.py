@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
+
+import numpy as np
 
 from chronograd.configs.description import ModelDescription, Part
 from chronograd.job import Job, LargeModel, Layout, Training
 
 Layer = tuple[Part, ...]
+Amount = Any  # a number, or an array with an entry for each layout
 
 
 @dataclass(frozen=True)
@@ -25,10 +31,39 @@ class Stage:
     def layers(self) -> list[Layer]:
         return [layer for chunk in self.chunks for layer in chunk]
 
+    @property
+    def numbers(self) -> list[tuple[Layer, Amount]]:
+        """Return each different layer with its number."""
+        numbers = Counter(map(id, self.layers))
+        return [(layer, numbers[id(layer)]) for layer in different(self.layers)]
+
+    @property
+    def is_first(self) -> Amount:
+        return bool(self.first)
+
+    @property
+    def is_last(self) -> Amount:
+        return bool(self.last)
+
+
+@dataclass(frozen=True)
+class StageGrid:
+    """Pipeline stages of many layouts: each array has an entry for each stage."""
+
+    place: np.ndarray
+    numbers: list[tuple[Layer, Amount]]
+    first: Layer
+    last: Layer
+    is_first: np.ndarray
+    is_last: np.ndarray
+
 
 @dataclass(frozen=True)
 class LargeSetting:
     """A large model and a job that trains it.
+
+    The degrees of its layout, and its number of micro-batches, may be arrays with an entry for each layout; see `grid`. Then all
+    amounts that follow are arrays.
 
     The number of ranks is data · context · pipeline · tensor. A rank computes `micro_batches` micro-batches per step, each of
     `micro_batch` sequences of `sequence` tokens, shared with the ranks of its tensor and context group.
@@ -61,7 +96,8 @@ class LargeSetting:
     @property
     def data(self) -> int:
         """Return the number of data-parallel ranks."""
-        return self.job.replicas
+        layout = self.layout
+        return self.ranks // (layout.tensor * layout.pipeline * layout.context)
 
     @property
     def micro_batches(self) -> int:
@@ -75,7 +111,7 @@ class LargeSetting:
     @property
     def expert_tensor(self) -> int:
         """Return the ranks that share the matrices of an expert."""
-        return self.layout.expert_tensor or self.layout.tensor
+        return self.layout.tensor if self.layout.expert_tensor is None else self.layout.expert_tensor
 
     @property
     def expert_data(self) -> int:
@@ -103,11 +139,7 @@ class LargeSetting:
 
         `limits.check` refuses a number of layers that the stages do not divide.
         """
-        layout = self.layout
-        layers: list[Layer] = []
-        for stack in dict.fromkeys(group.stack for group in self.model.groups):
-            own = {place: group.parts for group in self.model.groups if group.stack == stack for place in group.places}
-            layers += [own[place] for place in sorted(own)]
+        layout, layers = self.layout, layers_of(self.model)
         count = layout.pipeline * layout.chunks
         sizes = layout.stage_layers or [len(layers) // count] * count
         ends = list(accumulate(sizes))
@@ -121,3 +153,17 @@ class LargeSetting:
             )
             for place in range(layout.pipeline)
         )
+
+
+def layers_of(model: ModelDescription) -> list[Layer]:
+    """Return the layers in the order of the stages."""
+    layers: list[Layer] = []
+    for stack in dict.fromkeys(group.stack for group in model.groups):
+        own = {place: group.parts for group in model.groups if group.stack == stack for place in group.places}
+        layers += [own[place] for place in sorted(own)]
+    return layers
+
+
+def different(layers: Sequence[Layer]) -> list[Layer]:
+    """Return each different layer once."""
+    return list({id(layer): layer for layer in layers}.values())

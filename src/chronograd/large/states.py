@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from chronograd.configs.description import AttentionPart, ParameterTensor, Part
-from chronograd.large.setting import LargeSetting, Stage
+from chronograd.large.setting import Amount, LargeSetting, Layer, Stage, StageGrid
 from chronograd.large.stored import ADAPTER, number_bytes
 
 SPLIT = ("attention", "feed-forward", "shared experts", "experts", "embedding", "head", "state space")
@@ -21,46 +23,50 @@ IN_4_BITS = (
 class Share:
     """Parameters of one rank: those whose states are sharded over the data-parallel ranks, and those of experts."""
 
-    plain: float = 0.0
-    experts: float = 0.0
-    layer: float = 0.0  # of its largest layer
-    outside: float = 0.0  # of those in `plain` that are before and after the layers
-    adapters: float = 0.0
+    plain: Amount = 0.0
+    experts: Amount = 0.0
+    layer: Amount = 0.0  # of its largest layer
+    outside: Amount = 0.0  # of those in `plain` that are before and after the layers
+    adapters: Amount = 0.0
 
 
-def share_of(setting: LargeSetting, stage: Stage) -> Share:
+def share_of(setting: LargeSetting, stage: Stage | StageGrid) -> Share:
     """Return the parameters of a rank of a stage."""
-    plain = experts = largest = adapters = 0.0
-    sizes: dict[int, tuple[float, float, float]] = {}
-    for layer in stage.layers:
-        if id(layer) not in sizes:
-            own = [
-                (tensor, _divisor(setting, part, tensor))
-                for part in layer
-                for tensor in part.tensors(setting.model.width)
-            ]
-            sizes[id(layer)] = (
-                sum(tensor.params / by for tensor, by in own if tensor.kind != "experts"),
-                sum(tensor.params / by for tensor, by in own if tensor.kind == "experts"),
-                sum(_adapter(setting, tensor) / by for tensor, by in own),
-            )
-        layer_plain, layer_experts, layer_adapters = sizes[id(layer)]
-        plain, experts, adapters = plain + layer_plain, experts + layer_experts, adapters + layer_adapters
-        largest = max(largest, layer_plain + layer_experts)
-    outside = sum(params for params in _outside(setting, stage))
+    plain: Amount = 0.0
+    experts: Amount = 0.0
+    adapters: Amount = 0.0
+    largest: Amount = 0.0
+    for layer, number in stage.numbers:
+        own = _of_layer(setting, layer)
+        plain += number * own.plain
+        experts += number * own.experts
+        adapters += number * own.adapters
+        largest = np.maximum(largest, np.minimum(number, 1) * (own.plain + own.experts))
+    outside = sum(_outside(setting, stage))
     return Share(plain + outside, experts, largest, outside, adapters)
 
 
-def _outside(setting: LargeSetting, stage: Stage) -> Iterator[float]:
-    """Yield the parameters before and after the layers. A tied head on a stage of its own has a copy of the embedding."""
-    for part in (*stage.first, *stage.last):
+def _of_layer(setting: LargeSetting, layer: Layer) -> Share:
+    found: dict[bool, Amount] = {False: 0.0, True: 0.0}
+    adapters: Amount = 0.0
+    for part in layer:
         for tensor in part.tensors(setting.model.width):
-            is_copied = tensor.is_tied and not stage.first
-            params = math.prod(tensor.shape) if is_copied else tensor.params
-            yield params / _divisor(setting, part, tensor)
+            by = _divisor(setting, part, tensor)
+            found[tensor.kind == "experts"] += tensor.params / by
+            adapters += _adapter(setting, tensor) / by
+    return Share(found[False], found[True], adapters=adapters)
 
 
-def _divisor(setting: LargeSetting, part: Part, tensor: ParameterTensor) -> float:
+def _outside(setting: LargeSetting, stage: Stage | StageGrid) -> Iterator[Amount]:
+    """Yield the parameters before and after the layers. A tied head on a stage of its own has a copy of the embedding."""
+    for parts, is_here in ((stage.first, stage.is_first), (stage.last, stage.is_last)):
+        for part in parts:
+            for tensor in part.tensors(setting.model.width):
+                params = math.prod(tensor.shape) * (1 - stage.is_first * tensor.is_tied)
+                yield is_here * params / _divisor(setting, part, tensor)
+
+
+def _divisor(setting: LargeSetting, part: Part, tensor: ParameterTensor) -> Amount:
     """Return the number of ranks that share a tensor."""
     layout = setting.layout
     if tensor.kind == "experts":
@@ -68,7 +74,7 @@ def _divisor(setting: LargeSetting, part: Part, tensor: ParameterTensor) -> floa
     if tensor.kind not in SPLIT or tensor.name.endswith(WHOLE):
         return 1
     if isinstance(part, AttentionPart) and (".key." in tensor.name or ".value." in tensor.name):
-        return min(layout.tensor, part.kv_heads)
+        return np.minimum(layout.tensor, part.kv_heads)
     if tensor.name.rsplit(".", 2)[-2] in ("query_down", "kv_down"):
         return 1
     return layout.tensor
@@ -92,13 +98,13 @@ def _adapter(setting: LargeSetting, tensor: ParameterTensor) -> float:
 class States:
     """Bytes of one rank."""
 
-    parameters: float
-    gradients: float
-    optimizer: float
-    gathered: float  # whole parameters and gradients of the layers that are computed, with sharded parameters
+    parameters: Amount
+    gradients: Amount
+    optimizer: Amount
+    gathered: Amount  # whole parameters and gradients of the layers that are computed, with sharded parameters
 
 
-def states_of(setting: LargeSetting, stage: Stage) -> States:
+def states_of(setting: LargeSetting, stage: Stage | StageGrid) -> States:
     """Return the bytes of parameters, gradients and optimizer states on a rank of a stage.
 
     Mixed precision stores parameters in half precision, gradients in fp32, a copy of the parameters in fp32 and the optimizer's
@@ -116,7 +122,7 @@ def states_of(setting: LargeSetting, stage: Stage) -> States:
         if training.optimizer == "adamw"
         else (4 if training.optimizer_kind == "sgd-momentum" else 0)
     )
-    found = [0.0, 0.0, 0.0]
+    found: list[Amount] = [0.0, 0.0, 0.0]
     for params, ranks in ((share.plain, shards(setting)), (share.experts, expert_shards(setting))):
         found[0] += params * (max(half, master) / ranks if stage_of_zero == 3 else half)
         found[1] += params * gradient / (ranks if stage_of_zero >= 2 else 1)
@@ -133,17 +139,17 @@ def _frozen(setting: LargeSetting, share: Share) -> States:
     by = shards(setting) if setting.training.zero_stage == 3 else 1
     inside = share.plain + share.experts - share.outside
     base = (inside * layers + share.outside * 2) / by
-    gathered = (2 * share.layer * layers + share.outside * 2) if by > 1 else 0.0
+    gathered = (by > 1) * (2 * share.layer * layers + share.outside * 2)
     return States(
         base + share.adapters * ADAPTER / by, share.adapters * ADAPTER / by, 2 * share.adapters * ADAPTER / by, gathered
     )
 
 
-def shards(setting: LargeSetting) -> int:
+def shards(setting: LargeSetting) -> Amount:
     """Return the ranks over which states are sharded."""
     return setting.layout.shard_ranks or setting.data * setting.layout.context
 
 
-def expert_shards(setting: LargeSetting) -> int:
+def expert_shards(setting: LargeSetting) -> Amount:
     """Return the ranks over which the states of experts are sharded."""
-    return min(setting.layout.shard_ranks or setting.expert_data, setting.expert_data)
+    return np.minimum(setting.layout.shard_ranks or setting.expert_data, setting.expert_data)

@@ -68,10 +68,10 @@ def step_of(setting: LargeSetting, software: Software = USUAL) -> StepTime:
     slowest = max(range(len(batches)), key=lambda place: batches[place].seconds)
     stage, batch = setting.stages[slowest], batches[slowest]
     layer_parts = [part for layer in (*stage.layers, stage.first, stage.last) for part in layer]
-    sends = list(exchanges.sends())
+    numbers, sends = trained(layer_parts, setting), list(exchanges.sends())
     update = list(
         exchanges.update(
-            layer_parts,
+            numbers,
             Cover("forward", batch.forward.seconds, software.parameters),
             Cover("backward", batch.backward.seconds, software.gradients),
         )
@@ -86,7 +86,7 @@ def step_of(setting: LargeSetting, software: Software = USUAL) -> StepTime:
     parts["pipeline bubble"] = bubble_s(setting, batches, slowest)
     parts["pipeline sends"] = sum(one.exposed_s for one in sends)
     parts["exchange of the update"] = sum(one.exposed_s for one in update)
-    parts["optimizer"] = _update_s(setting, layer_parts, rates)
+    parts["optimizer"] = update_s(setting, numbers, rates)
     parts["offload"] = _offload_s(setting, layer_parts, rates, parts["forward"] + parts["backward"])
     model_flops, again_flops = _flops(setting)
     shared = FITTED_SIGMA if rates.device.chip == FITTED_CHIP else DEVICE_SIGMA
@@ -119,20 +119,24 @@ def bubble_s(setting: LargeSetting, batches: Sequence[MicroBatch], slowest: int)
     return (sum(waits) - waits[slowest]) / setting.layout.chunks
 
 
-def _updated(setting: LargeSetting, parts: Sequence[Part]) -> float:
-    """Return the number of parameters that a rank updates."""
+def _updated(setting: LargeSetting, numbers: Sequence[float]) -> float:
+    """Return the number of parameters that a rank updates, of those that `groups.trained` returns."""
     shards = shard_ranks(setting) if setting.training.zero_stage else (1, 1)
-    return sum(number / ranks for number, ranks in zip(trained(parts, setting), shards, strict=True))
+    return sum(number / ranks for number, ranks in zip(numbers, shards, strict=True))
 
 
-def _update_s(setting: LargeSetting, parts: Sequence[Part], rates: Rates) -> float:
-    """Return the seconds of the optimizer's update: its arrays go through memory once, sharded by ZeRO."""
+def update_s(setting: LargeSetting, numbers: Sequence[float], rates: Rates) -> float:
+    """Return the seconds of the optimizer's update: its arrays go through memory once, sharded by ZeRO.
+
+    Args:
+        numbers: of parameters, as `groups.trained` returns them.
+    """
     options, training = setting.options, setting.training
     passes, _ = UPDATE_PASSES[training.optimizer_kind]
     own = 4 if options.master or not training.is_pure else 2
     # Of these passes, three are of the parameter, twice, and of its gradient; clipping reads the gradient once more.
     each = (passes - 3) * options.optimizer_bits / 8 + 2 * own + 2 * gradient_bytes(setting) + element_bytes(setting)
-    return _updated(setting, parts) * each / rates.bandwidth("update")
+    return _updated(setting, numbers) * each / rates.bandwidth("update")
 
 
 def _offload_s(setting: LargeSetting, parts: Sequence[Part], rates: Rates, work_s: float) -> float:
@@ -145,11 +149,11 @@ def _offload_s(setting: LargeSetting, parts: Sequence[Part], rates: Rates, work_
     if offload == "none" or node.host_link is None:
         return 0.0
     bandwidth = REACHED * catalog.link(node.host_link).bandwidth_bytes_per_s
-    update_s = _updated(setting, parts) * (gradient_bytes(setting) + element_bytes(setting)) / bandwidth
+    moved = _updated(setting, trained(parts, setting)) * (gradient_bytes(setting) + element_bytes(setting)) / bandwidth
     if offload == "optimizer":
-        return update_s
+        return moved
     fetched_s = 2 * setting.micro_batches * sum(parameters(parts, setting)) * element_bytes(setting) / bandwidth
-    return update_s + max(fetched_s - work_s, 0.0)
+    return moved + max(fetched_s - work_s, 0.0)
 
 
 def _has_experts(setting: LargeSetting) -> bool:

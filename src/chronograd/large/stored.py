@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from chronograd.configs.description import (
     AttentionPart,
     ExpertsPart,
@@ -20,7 +22,7 @@ from chronograd.configs.description import (
     ProjectionPart,
     TablePart,
 )
-from chronograd.large.setting import LargeSetting, Layer
+from chronograd.large.setting import Amount, LargeSetting, Layer
 
 ADAPTER = 4  # bytes of a number of an adapter, which is trained in fp32
 STATISTICS = 4  # bytes of a number that norms and fused attention keep in fp32
@@ -38,12 +40,12 @@ class Stored:
         passing: needed for a moment in the backward pass: the gradients of the largest part and of its widest matrix.
     """
 
-    kept: float = 0.0
-    scores: float = 0.0
-    passing: float = 0.0
+    kept: Amount = 0.0
+    scores: Amount = 0.0
+    passing: Amount = 0.0
 
     def __add__(self, other: Stored) -> Stored:
-        return Stored(self.kept + other.kept, self.scores + other.scores, max(self.passing, other.passing))
+        return Stored(self.kept + other.kept, self.scores + other.scores, np.maximum(self.passing, other.passing))
 
 
 def number_bytes(setting: LargeSetting) -> int:
@@ -51,7 +53,7 @@ def number_bytes(setting: LargeSetting) -> int:
     return 4 if setting.training.precision in ("fp32", "tf32") else 2
 
 
-def residual_bytes(setting: LargeSetting) -> float:
+def residual_bytes(setting: LargeSetting) -> Amount:
     """Return the bytes of the residual stream between two layers."""
     return setting.tokens / setting.norm_share * setting.model.width * number_bytes(setting)
 
@@ -83,7 +85,7 @@ def of_part(setting: LargeSetting, part: Part) -> Stored:
     return Stored()
 
 
-def _inputs(setting: LargeSetting, part: AttentionPart | LatentAttentionPart | FeedForwardPart) -> float:
+def _inputs(setting: LargeSetting, part: AttentionPart | LatentAttentionPart | FeedForwardPart) -> Amount:
     """Return the bytes of the inputs of a part's first matrices.
 
     They are stored for the gradients of the matrices, once in all. A frozen matrix needs none, but its adapter stores a copy in fp32.
@@ -101,7 +103,7 @@ def _inputs(setting: LargeSetting, part: AttentionPart | LatentAttentionPart | F
     return tokens * (3 * width + part.heads / setting.layout.tensor * size) * ADAPTER
 
 
-def _of_matrices(setting: LargeSetting, rows: float, size: float, is_gated: bool, weights: float) -> Stored:
+def _of_matrices(setting: LargeSetting, rows: Amount, size: float, is_gated: bool, weights: Amount) -> Stored:
     """Return what lies between the matrices of a feed-forward network, before and after its activation, and its gradients.
 
     `weights`: parameters of one of the first matrices, times its copies.
@@ -110,7 +112,7 @@ def _of_matrices(setting: LargeSetting, rows: float, size: float, is_gated: bool
     return Stored(kept, passing=kept + _passing(setting, (2 if is_gated else 1) * weights))
 
 
-def _passing(setting: LargeSetting, weights: float) -> float:
+def _passing(setting: LargeSetting, weights: Amount) -> Amount:
     """Return the bytes of gradients in the width of the model, and of those of a matrix unless it is frozen."""
     matrix = 0 if setting.options.adapter_rank else weights
     return (PASSING_RESIDUALS * setting.tokens * setting.model.width + matrix) * number_bytes(setting)
@@ -121,7 +123,7 @@ def _of_attention(setting: LargeSetting, part: AttentionPart | LatentAttentionPa
     layout, tokens, size = setting.layout, setting.tokens, number_bytes(setting)
     heads = part.heads / layout.tensor
     if isinstance(part, AttentionPart):
-        kv_heads = max(part.kv_heads / layout.tensor, 1)
+        kv_heads = np.maximum(part.kv_heads / layout.tensor, 1)
         inner, output = (heads + 2 * kv_heads) * part.head_size, heads * part.head_size
         compressed = 0.0
     else:
@@ -165,16 +167,19 @@ class Head:
         rows, columns: of the logits on this rank.
     """
 
-    kept: float
-    logits: float
-    passing: float
-    rows: int
-    columns: float
+    kept: Amount
+    logits: Amount
+    passing: Amount
+    rows: Amount
+    columns: Amount
 
 
 def of_head(setting: LargeSetting, parts: Iterable[Part]) -> Head:
     """Return the bytes of the head and the loss."""
-    kept, logits, passing, columns = 0.0, 0.0, 0.0, 0.0
+    kept: Amount = 0.0
+    logits: Amount = 0.0
+    passing: Amount = 0.0
+    columns: Amount = 0.0
     for part in parts:
         if isinstance(part, ProjectionPart):
             outputs = (part.outputs or setting.model.width) / setting.layout.tensor
@@ -189,7 +194,7 @@ def of_head(setting: LargeSetting, parts: Iterable[Part]) -> Head:
     return Head(kept, logits, passing, setting.tokens, columns)
 
 
-def _bytes_of_a_logit(setting: LargeSetting) -> float:
+def _bytes_of_a_logit(setting: LargeSetting) -> Amount:
     """Return the bytes of a logit at the peak of the loss.
 
     The plain loss has the logit, and a copy in fp32 that becomes the softmax and its gradient; in separate operators these are two.
