@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from tests.large.settings import plain_gpt, setting
 
+from chronograd.cli.main import main
 from chronograd.errors import JobError
 from chronograd.hardware import catalog
 from chronograd.large import search
@@ -32,6 +35,11 @@ def base(model: Any = "llama-3-8b", **changes: Any) -> LargeSetting:
 def large(name: str) -> LargeSetting:
     """Return models with equal layers, with experts, and with unequal layers that stages do not divide."""
     return base(name, ranks=64, batch=128, length=1024)
+
+
+def data_of(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 def sample(grids: list[LayoutGrid], seed: int, size: int = SAMPLE) -> list[tuple[LayoutGrid, int]]:
@@ -66,8 +74,8 @@ def test_zero_bubble_schedules_are_timed_without_chunks() -> None:
         assert timer.seconds(grid)[number] == pytest.approx(step_of(grid.one(number)).step_s, rel=1e-12)
 
 
-def test_every_legal_layout_is_found_once() -> None:
-    """Against all products of degrees up to the number of ranks."""
+def test_search_covers_every_legal_layout_once() -> None:
+    """The search agrees with all products of degrees up to the number of ranks."""
     small = base(plain_gpt(6), ranks=8, batch=16, length=64, device="a100-80")
     found = [grid.one(number) for grid in grids_of(small, {}) for number in range(len(grid.degrees))]
     keys = {one.job.model_dump_json() for one in found}
@@ -117,3 +125,72 @@ def test_choice_is_the_shortest_step_of_all_that_fit() -> None:
         (s, used) for i, (s, used) in enumerate(found) if s <= limit and all(used < other for _, other in found[:i])
     ]
     assert np.array(front) == pytest.approx(np.array(expected))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        (["--tensor", "2"], []),
+        (["--micro-batch", "2", "--recompute", "full"], ["cluster.layout.sequence=false", "cluster.layout.tensor=4"]),
+        (["--pipeline", "3", "--zero", "1"], ["num_hidden_layers=10", "cluster.count=24"]),
+        (["--pipeline", "2"], ["cluster.layout.chunks=4", "cluster.layout.schedule=interleaved"]),
+    ],
+)
+def test_command_predicts_the_chosen_layout(
+    question: tuple[list[str], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, words = question
+    place = ["--on", "16xh100"] if "cluster.count=24" not in words else ["cluster.device=h100"]
+    answer = data_of(
+        capsys, "plan", "llama-3-8b", *words, *place, "--layouts", "--batch", "96", "--sequence", "2048", *options
+    )
+    best = answer["search"]["best"]
+    for name, value in zip(options[::2], options[1::2], strict=True):
+        key = {"micro-batch": "micro_batch", "zero": "zero_stage"}.get(name[2:], name[2:])
+        assert str(best[key]) == value
+    record = data_of(capsys, *shlex.split(answer["command"])[1:])
+    assert record["quantities"]["step_time_s"]["value"] == pytest.approx(best["step_time_s"])
+    assert record["quantities"]["memory_peak_bytes"]["value"] == pytest.approx(best["used_bytes"])
+
+
+def test_answer_for_experts_states_its_assumptions(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = data_of(capsys, "plan", "mixtral-8x7b", "--on", "32xh100", "--layouts", "--sequence", "4096")
+    assert answer["assumed"][0] == "1,024 sequences per step (--batch), at least 4,194,304 tokens"
+    assert "whole experts on a rank (cluster.layout.expert_tensor)" in answer["assumed"]
+    best, rule = answer["search"]["best"], answer["search"]["rule"]
+    assert best["fit_probability"] >= search.FIT
+    assert best["step_time_s"] <= rule["step_time_s"]
+    assert best["expert_tensor"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resnet50", "--layouts"], "--layouts applies to large models only, and resnet50 is an ordinary network"),
+        (["resnet50", "--tensor", "2"], "--tensor applies to large models only"),
+        (["llama-3-8b", "--on", "8xh100"], "`plan --layouts` finds the best layout"),
+        (["llama-3-8b", "--layouts"], "on which devices does llama-3-8b train?"),
+        (["llama-3-8b", "--layouts", "--on", "8xh100", "--on", "8xa100"], "--layouts takes one place"),
+        (["llama-3-8b", "--layouts", "--on", "8xh100", "--to", "75%"], "--to does not apply to llama-3-8b"),
+        (["llama-3-8b", "--layouts", "--on", "8xh100", "--counts", "8"], "--counts does not apply to llama-3-8b"),
+        (["llama-3-8b", "--layouts", "--on", "8xh100", "training.accumulation=2"], "training.accumulation is stated"),
+        (["llama-3-70b", "--layouts", "--on", "1xh100"], "no layout fits: the smallest one needs"),
+        (
+            ["llama-3-8b", "--layouts", "--on", "8xh100", "--tensor", "3"],
+            "no layout with tensor 3 is possible for 8 devices",
+        ),
+        (
+            ["llama-3-8b", "--layouts", "--on", "8xh100", "--tensor", "2", "cluster.layout.tensor=2"],
+            "--tensor both set",
+        ),
+        (
+            ["llama-3-8b", "--layouts", "--on", "8xh100", "--micro-batch", "3"],
+            "no layout with micro_batch 3 is possible",
+        ),
+    ],
+)
+def test_impossible_search_is_one_clear_error(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -78,7 +78,7 @@ def in_flight(setting: LargeSetting, stage: Stage) -> list[float]:
 def _flights(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
     """Return the number of micro-batches that each chunk of a stage stores at the peak.
 
-    1F1B: a stage has started as many micro-batches as there are stages from it to the last. Interleaved chunks (Narayanan et al.
+    1F1B: a stage has started one micro-batch for each stage from it to the last. Interleaved chunks (Narayanan et al.
     2021, arXiv:2104.04473): 2 (p − place − 1) + (v − 1) p chunks of warm-up, and the one at work.
     """
     layout, micro_batches = setting.layout, setting.micro_batches

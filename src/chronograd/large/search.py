@@ -16,14 +16,15 @@ from chronograd.large.layouts import RECOMPUTATION, LayoutGrid, grids_of, used_b
 from chronograd.large.memory import SIGMA_LOG
 from chronograd.large.setting import LargeSetting, layers_of
 from chronograd.large.timing import StepTimer
-from chronograd.record import normal_quantile
+from chronograd.record import normal_probability, normal_quantile
 from chronograd.units import memory
+from chronograd.words import listed
 
 FIT = 0.95  # probability with which a chosen layout fits
 SLOWEST = 2.0  # times the shortest step: slower layouts are not on the front that we show
-# Standard deviation of log(time of a layout / time of another one) around the prediction, for the same model and ranks: of the rows
-# of vTrain, in groups that differ in layout only.
-PAIR_SIGMA = 0.1
+# Standard deviation of the error of log(time of a layout / time of another one). From vTrain's rows, in groups that differ in layout
+# only; `python -m benchmarks.large_models.layouts` prints it.
+PAIR_SIGMA = 0.14
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class LayoutOption:
     def fit(self) -> float:
         """Return the probability that it fits."""
         room = catalog.device(self.setting.job.cluster.device).memory_bytes
-        return 0.5 * math.erfc(math.log(self.used_bytes / room) / (SIGMA_LOG * math.sqrt(2)))
+        return float(normal_probability(-math.log(self.used_bytes / room) / SIGMA_LOG))
 
     @property
     def degrees(self) -> dict[str, Any]:
@@ -54,7 +55,7 @@ class LayoutOption:
 
     def better_than(self, other: LayoutOption) -> float:
         """Return the probability that its step is shorter than that of another layout."""
-        return 0.5 * math.erfc(-math.log(other.step_s / self.step_s) / (PAIR_SIGMA * math.sqrt(2)))
+        return float(normal_probability(math.log(other.step_s / self.step_s) / PAIR_SIGMA))
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class LayoutSearch:
 
 
 @dataclass(frozen=True)
-class TimedRow:
+class TimedLayout:
     """A layout of a grid, with its memory and time."""
 
     grid: LayoutGrid
@@ -108,7 +109,7 @@ def searched(base: LargeSetting, fixed: Mapping[str, Any]) -> LayoutSearch:
         if np.any(own <= room)
     ]
     if not fitting:
-        _refuse(base, used)
+        _refuse(base, fixed, used)
     timer = StepTimer(base)
     timed = sorted(_timed(fitting, timer), key=attrgetter("step_s", "used_bytes"))
     least = np.minimum.accumulate([one.used_bytes for one in timed])
@@ -124,7 +125,7 @@ def searched(base: LargeSetting, fixed: Mapping[str, Any]) -> LayoutSearch:
     )
 
 
-def _timed(fitting: Sequence[tuple[LayoutGrid, np.ndarray]], timer: StepTimer) -> Iterator[TimedRow]:
+def _timed(fitting: Sequence[tuple[LayoutGrid, np.ndarray]], timer: StepTimer) -> Iterator[TimedLayout]:
     """Yield layouts with their times, without those that a bound shows to be neither among the best two nor on the front."""
     memory_of, best_of = (
         np.array([]),
@@ -138,7 +139,7 @@ def _timed(fitting: Sequence[tuple[LayoutGrid, np.ndarray]], timer: StepTimer) -
         if not len(places):
             continue
         seconds = timer.seconds(replace(grid, degrees=grid.degrees[places]))
-        yield from (TimedRow(grid, int(i), float(used[i]), float(s)) for i, s in zip(places, seconds, strict=True))
+        yield from (TimedLayout(grid, int(i), float(used[i]), float(s)) for i, s in zip(places, seconds, strict=True))
         first, second = np.sort([first, second, *seconds])[:2]
         memory_of, best_of = _staircase(np.append(memory_of, used[places]), np.append(best_of[1:], seconds))
 
@@ -149,7 +150,7 @@ def _staircase(memory_of: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, 
     return memory_of[order], np.append(np.inf, np.minimum.accumulate(seconds[order]))
 
 
-def _rule_of_thumb(fitting: Sequence[tuple[LayoutGrid, np.ndarray]], timer: StepTimer) -> TimedRow:
+def _rule_of_thumb(fitting: Sequence[tuple[LayoutGrid, np.ndarray]], timer: StepTimer) -> TimedLayout:
     """Return the layout that the rule of thumb chooses. Of equal ones, it has more tensor parallelism and fewer chunks."""
     best: tuple[tuple[int, ...], LayoutGrid, int, float] | None = None
     for grid, used in fitting:
@@ -160,14 +161,16 @@ def _rule_of_thumb(fitting: Sequence[tuple[LayoutGrid, np.ndarray]], timer: Step
                 best = (key, grid, number, float(used[number]))
     assert best is not None
     _, grid, number, own = best
-    return TimedRow(grid, number, own, float(timer.seconds(replace(grid, degrees=grid.degrees[[number]]))[0]))
+    return TimedLayout(grid, number, own, float(timer.seconds(replace(grid, degrees=grid.degrees[[number]]))[0]))
 
 
-def _refuse(base: LargeSetting, used: Sequence[np.ndarray]) -> None:
+def _refuse(base: LargeSetting, fixed: Mapping[str, Any], used: Sequence[np.ndarray]) -> None:
     """Raise InputError if no layout is legal, or none fits."""
     if not used:
+        stated = listed([f"{name} {value}" for name, value in fixed.items()])
         raise InputError(
-            f"no layout divides {base.ranks} devices, {base.training.batch} sequences and {len(layers_of(base.model))} layers",
+            f"no layout{f' with {stated}' if stated else ''} is possible for {base.ranks} devices, {base.training.batch} sequences of "
+            f"{base.sequence} tokens and {len(layers_of(base.model))} layers",
             "state fewer degrees, or another --batch",
         )
     raise InputError(

@@ -71,7 +71,13 @@ class LargeRequest(Request):
         """
         from chronograd.large.asking import ask_large
 
-        self._check_options(os.fspath(what) if isinstance(what, str | os.PathLike) else "this job", own)
+        self.check_large(what, own)
+        short = self.short_large()
+        micro_batch = short.pop("micro_batch", None)
+        return [ask_large(what, words, short, place, micro_batch) for place in (places or [None])]
+
+    def short_large(self) -> dict[str, Any]:
+        """Return the values of the options that set a field of a large model's job. Raises InputError for a contradiction."""
         given: dict[str, Any] = {name: getattr(self, name) for name in ("precision", "batch")}
         if isinstance(given["batch"], tuple):
             given["batch"] = only_batch(given["batch"])
@@ -79,11 +85,11 @@ class LargeRequest(Request):
         if length is not None and self.sequence is not None:
             raise InputError("--input and --sequence both state the length", "give one of them")
         short = {name: value for name, value in given.items() if value is not None} | self.of_large()
-        short |= {} if length is None else {"sequence": length}
-        micro_batch = short.pop("micro_batch", None)
-        return [ask_large(what, words, short, place, micro_batch) for place in (places or [None])]
+        return short | ({} if length is None else {"sequence": length})
 
-    def _check_options(self, name: str, own: tuple[str, ...]) -> None:
+    def check_large(self, what: Any, own: tuple[str, ...]) -> None:
+        """Raise InputError for an option that does not apply to a large model. `own` are those of the verb that do."""
+        name = os.fspath(what) if isinstance(what, str | os.PathLike) else "this job"
         applies = {*(field.name for field in dataclasses.fields(LargeRequest)), *own, "precision", "batch", "input"}
         for option in dataclasses.fields(self):
             if option.name not in applies and getattr(self, option.name) not in (option.default, None):

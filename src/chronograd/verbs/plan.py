@@ -26,6 +26,7 @@ from chronograd.verbs.kinds import (
     complete_devices,
     parse_bytes,
 )
+from chronograd.verbs.large import LargeRequest, is_large
 from chronograd.verbs.request import Spelling
 from chronograd.verbs.screen import waiting
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from chronograd.hardware.catalog import Device
     from chronograd.hardware.market import Kind
     from chronograd.job import Job
+    from chronograd.large.search_answer import LayoutPlan
     from chronograd.plan.effort import Unknown
     from chronograd.plan.goal import Goal, SamplesToTarget
     from chronograd.plan.largest import BatchPlan
@@ -189,7 +191,7 @@ class PlanBatch(CountedRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(_Search):
+class Plan(_Search, LargeRequest):
     """Find the setup to rent for a goal, or list settings by the price of a sample.
 
     With --to, --budget or --deadline it shows the setup to rent, its time, cost and probability, and the limits that would
@@ -198,6 +200,8 @@ class Plan(_Search):
 
     The search covers devices, counts, batches, precision, memory layout, checkpointing and all-reduce. Fields that the job
     states do not change. Prices are for whole instances with their host (`chronograd devices --prices`).
+
+    A large model, such as llama-3-70b, needs --layouts: the search covers every layout of the devices of --on, such as 64xh100.
 
     `plan inference` searches for a latency, `plan batch` finds the largest batch that fits. Without torch, give a trace saved
     by `chronograd count JOB --out FILE`.
@@ -211,6 +215,7 @@ class Plan(_Search):
         "chronograd plan inference resnet50 --latency 20ms",
         "chronograd plan batch resnet50 --data imagenet --precision bf16 --on rtx4090",
         "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16",
+        "chronograd plan llama-3-70b --on 64xh100 --layouts --batch 512 --sequence 8192",
     )
 
     batches: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="LIST")] = None
@@ -246,6 +251,11 @@ class Plan(_Search):
     decode: Annotated[float | None, click.FloatRange(0), Spelling(metavar="N")] = None
     """Images/s that a virtual CPU of the host decodes; 0 ignores decoding."""
 
+    layouts: bool = False
+    """Large model: find the layout with the shortest step that fits: tensor, sequence, pipeline, context and expert parallelism,
+    micro-batches, recomputation and ZeRO. Options of the layout that you state do not change.
+    """
+
     latency: Annotated[float | None, LATENCY, Spelling(aliases=("latency_s",), hidden=True)] = None
     """For a job file in inference, which `plan inference` answers."""
 
@@ -253,13 +263,19 @@ class Plan(_Search):
     def has_goal(self) -> bool:
         return any(limit is not None for limit in (self.to, self.budget, self.deadline, self.platforms))
 
-    def answer(self) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption] | NoPlan | SettingList | ServingPlan]:
+    def answer(
+        self,
+    ) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption] | NoPlan | SettingList | ServingPlan] | Answer[LayoutPlan]:
         from chronograd.ask import name_of
         from chronograd.data.datasets import card
         from chronograd.plan.effort import OutOfReach, effort_of
         from chronograd.plan.goal import Goal
         from chronograd.plan.open_answer import out_of_reach
 
+        if self.layouts:
+            return self._of_layouts()
+        if not is_large(self.job, self.overrides):
+            self.check_ordinary(str(self.job))
         asked = self.asked(target=self.to, can_download=True)
         job = asked.job
         if job.mode == "inference":
@@ -275,6 +291,25 @@ class Plan(_Search):
         if isinstance(effort, OutOfReach):
             return out_of_reach(f"{name} on {job.data.name.partition(':')[0]}", effort, goal)
         return self._reached(asked, samples, effort, goal)
+
+    def _of_layouts(self) -> Answer[LayoutPlan]:
+        """Return the best layout of a large model. Raises InputError for an ordinary network, and for options of other searches."""
+        from chronograd.large.layout_asking import ask_layouts
+        from chronograd.large.search_answer import plan_layouts
+
+        if not is_large(self.job, self.overrides):
+            raise InputError(
+                f"--layouts applies to large models only, and {self.job} is an ordinary network",
+                "leave it out; `chronograd count --list` lists large models",
+            )
+        if len(self.on) > 1:
+            raise InputError(
+                f"--layouts takes one place, not {' and '.join(self.on)}", "give --on once, such as --on 64xh100"
+            )
+        self.check_large(self.job, ("job", "overrides", "on", "layouts"))
+        asked = ask_layouts(self.job, self.overrides, self.short_large(), self.on[0] if self.on else None)
+        with waiting("trying layouts"):
+            return plan_layouts(asked)
 
     def _of_inference(self) -> Answer[ServingPlan]:
         """Return the answer of `plan inference` for a job file in inference. Raises InputError for options of training."""
