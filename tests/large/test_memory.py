@@ -23,7 +23,7 @@ STATISTICS = 2 * 2 * 4  # bytes a token: a mean and a deviation of two norms
 
 
 def layer_bytes(one: LargeSetting) -> float:
-    return of_layer(one, one.stages[0].layers[0]).kept
+    return of_layer(one, one.stages[0].layers[0]).saved
 
 
 def test_layer_stores_the_bytes_of_korthikanti_et_al() -> None:

@@ -15,8 +15,8 @@ from chronograd.large.stored import Head, Stored, of_head, of_layer, residual_by
 from chronograd.units import si
 from chronograd.words import how_many
 
-# Workspaces of matrix libraries: medians of what remains, on A100 and H100, of the steady memory of Megatron's runs after 18 bytes a
-# parameter. Matrix products of NVIDIA's Hopper and later take 32 MiB a stream instead of 8.
+# Workspaces of matrix libraries. The steady memory of Megatron's runs less 18 bytes a parameter has these medians on A100 and H100.
+# Matrix products of NVIDIA's Hopper and later take 32 MiB a stream instead of 8.
 WORKSPACE, LATER_WORKSPACE = 85e6, 115e6
 LATER = 2022  # year of the device
 RESERVED = 1.05  # of the allocator, over what is allocated: median of 15 runs on B200, which range from 1.03 to 1.08
@@ -94,7 +94,7 @@ class Peak:
 
     states: States
     head: Head
-    kept: Amount
+    saved: Amount
     passing: Amount
     workspace: float
     allocated: Amount
@@ -105,20 +105,20 @@ def peak_of(setting: LargeSetting, stage: Stage | StageGrid) -> Peak:
     """Return the peak of a stage."""
     layout, states = setting.layout, states_of(setting, stage)
     layers, head = _activations(setting, stage), of_head(setting, stage.last)
-    kept = layers.kept + stage.is_last * head.kept
+    saved = layers.saved + stage.is_last * head.saved
     # The loss comes when all is stored; then backward passes from the last layer to the first.
     passing = np.maximum(layers.passing + stage.is_last * head.passing, stage.is_last * head.logits)
     workspace = LATER_WORKSPACE if (catalog.device(setting.job.cluster.device).year or LATER) >= LATER else WORKSPACE
-    allocated = states.parameters + states.gradients + states.optimizer + states.gathered + kept + passing + workspace
+    allocated = states.parameters + states.gradients + states.optimizer + states.gathered + saved + passing + workspace
     groups = sum(degree > 1 for degree in (setting.data, layout.tensor, layout.pipeline, layout.context, layout.expert))
-    return Peak(states, head, kept, passing, workspace, allocated, RESERVED * allocated + CONTEXT + PER_GROUP * groups)
+    return Peak(states, head, saved, passing, workspace, allocated, RESERVED * allocated + CONTEXT + PER_GROUP * groups)
 
 
 def _of_stage(setting: LargeSetting, stage: Stage) -> StageMemory:
     peak = peak_of(setting, stage)
     parts = [
         *_state_parts(setting, stage, peak.states),
-        _activation_part(setting, stage, peak.kept),
+        _activation_part(setting, stage, peak.saved),
         _passing_part(setting, peak.head, peak.passing),
         MemoryPart("workspaces", peak.workspace, "of the libraries"),
     ]
@@ -154,12 +154,12 @@ def _passing_part(setting: LargeSetting, head: Head, passing: float) -> MemoryPa
     return MemoryPart("passing gradients", passing, "of the largest layer, in its backward pass")
 
 
-def _activation_part(setting: LargeSetting, stage: Stage, kept: float) -> MemoryPart:
+def _activation_part(setting: LargeSetting, stage: Stage, saved: float) -> MemoryPart:
     flights = _flights(setting, stage)
     batches = f", {flights:.3g} micro-batches in flight" if setting.layout.pipeline > 1 else ""
     remedy = "" if setting.options.recompute == "full" else "large.recompute=full"
     return MemoryPart(
-        "activations", kept, f"{how_many(len(stage.layers), 'layers')} × {setting.tokens:,} tokens{batches}", remedy
+        "activations", saved, f"{how_many(len(stage.layers), 'layers')} × {setting.tokens:,} tokens{batches}", remedy
     )
 
 
@@ -173,6 +173,6 @@ def _activations(setting: LargeSetting, stage: Stage | StageGrid) -> Stored:
     found = Stored()
     for layer, number in stage.numbers:
         own = of_layer(setting, layer)
-        again = {"none": 0.0, "selective": own.scores, "full": own.kept - residual_bytes(setting)}[recompute]
-        found += Stored(flights * number * (own.kept - again), passing=np.minimum(number, 1) * (own.passing + again))
+        again = {"none": 0.0, "selective": own.scores, "full": own.saved - residual_bytes(setting)}[recompute]
+        found += Stored(flights * number * (own.saved - again), passing=np.minimum(number, 1) * (own.passing + again))
     return found

@@ -33,8 +33,8 @@ KERNEL_S = 2e-6
 SHARE_AT_ONE_WATT, MOST_SHARE = 0.65, 0.75
 # Share of memory bandwidth that passes over activations reach. Products reach more; assumed.
 STREAM_SHARE, PRODUCT_BANDWIDTH = 0.65, 0.8
-# Speed of the grouped products of experts relative to large products. It was fitted to the mixtures of experts of Megatron-Bridge
-# on H100: 12 to 15 % error on the other seeded half of the rows, in which releases of a recipe repeat. SimuMax' row on B200 agrees.
+# Speed of the grouped products of experts relative to large products. Fitted to the mixtures of experts of Megatron-Bridge on
+# H100, with 12 to 15 % error on the other seeded half of the rows. Releases of a recipe repeat in both halves. SimuMax' row agrees.
 GROUPED_SPEED = 0.45
 # Host work per operator relative to eager code: of a compiler's wrapper, as in `predict.traffic`, and of a replayed graph.
 COMPILED_ISSUES: dict[bool | str, float] = {False: 1.0, True: 0.3, "cuda-graphs": 0.0}

@@ -58,7 +58,7 @@ def _of_layer(setting: LargeSetting, layer: Layer) -> Share:
 
 
 def _outside(setting: LargeSetting, stage: Stage | StageGrid) -> Iterator[Amount]:
-    """Yield the parameters before and after the layers. A tied head on a stage of its own has a copy of the embedding."""
+    """Yield the parameters before and after the layers. A tied head has a copy of the embedding if that is on another stage."""
     for parts, is_here in ((stage.first, stage.is_first), (stage.last, stage.is_last)):
         for part in parts:
             for tensor in part.tensors(setting.model.width):
@@ -128,8 +128,8 @@ def states_of(setting: LargeSetting, stage: Stage | StageGrid) -> States:
         found[1] += params * gradient / (ranks if stage_of_zero >= 2 else 1)
         found[2] += params * (moments + (0 if stage_of_zero == 3 else master)) / (ranks if stage_of_zero >= 1 else 1)
     gathered = half * (3 * share.layer + share.outside) + gradient * share.layer if stage_of_zero == 3 else 0.0
-    kept = {"none": (1, 1, 1), "optimizer": (1, 1, 0), "all": (0, 0, 0)}[options.offload]
-    return States(found[0] * kept[0], found[1] * kept[1], found[2] * kept[2], gathered)
+    saved = {"none": (1, 1, 1), "optimizer": (1, 1, 0), "all": (0, 0, 0)}[options.offload]
+    return States(found[0] * saved[0], found[1] * saved[1], found[2] * saved[2], gathered)
 
 
 def _frozen(setting: LargeSetting, share: Share) -> States:

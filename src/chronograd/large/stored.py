@@ -36,16 +36,16 @@ class Stored:
     """Bytes of one micro-batch on one rank.
 
     Attributes:
-        kept: stored for the backward pass; `scores` of it between the matrices of attention, `loss` in the head.
+        saved: for the backward pass; `scores` of it between the matrices of attention.
         passing: needed for a moment in the backward pass: the gradients of the largest part and of its widest matrix.
     """
 
-    kept: Amount = 0.0
+    saved: Amount = 0.0
     scores: Amount = 0.0
     passing: Amount = 0.0
 
     def __add__(self, other: Stored) -> Stored:
-        return Stored(self.kept + other.kept, self.scores + other.scores, np.maximum(self.passing, other.passing))
+        return Stored(self.saved + other.saved, self.scores + other.scores, np.maximum(self.passing, other.passing))
 
 
 def number_bytes(setting: LargeSetting) -> int:
@@ -108,8 +108,8 @@ def _of_matrices(setting: LargeSetting, rows: Amount, size: float, is_gated: boo
 
     `weights`: parameters of one of the first matrices, times its copies.
     """
-    kept = (3 if is_gated else 2) * rows * size * number_bytes(setting)
-    return Stored(kept, passing=kept + _passing(setting, (2 if is_gated else 1) * weights))
+    saved = (3 if is_gated else 2) * rows * size * number_bytes(setting)
+    return Stored(saved, passing=saved + _passing(setting, (2 if is_gated else 1) * weights))
 
 
 def _passing(setting: LargeSetting, weights: Amount) -> Amount:
@@ -135,12 +135,12 @@ def _of_attention(setting: LargeSetting, part: AttentionPart | LatentAttentionPa
     matrices = tokens * (inner + output + compressed) * size
     passing = _passing(setting, PASSING_WEIGHTS * setting.model.width * inner)
     if setting.options.attention == "fused":
-        kept = tokens * heads * STATISTICS
-        return Stored(outside + matrices + kept, kept, tokens * (inner + output) * size + passing)
+        saved = tokens * heads * STATISTICS
+        return Stored(outside + matrices + saved, saved, tokens * (inner + output) * size + passing)
     pairs = tokens * setting.sequence * heads
     # The softmax, and with dropout its result and mask.
-    kept = pairs * (size + (size + 1 if setting.options.dropout else 0))
-    return Stored(outside + matrices + kept, kept, 2 * pairs * size + passing)
+    saved = pairs * (size + (size + 1 if setting.options.dropout else 0))
+    return Stored(outside + matrices + saved, saved, 2 * pairs * size + passing)
 
 
 def _of_experts(setting: LargeSetting, part: ExpertsPart) -> Stored:
@@ -161,13 +161,13 @@ class Head:
     """Bytes of the last stage's head and loss.
 
     Attributes:
-        kept: the inputs of norm and head.
+        saved: the inputs of norm and head.
         logits: when the loss is computed.
         passing: gradients of its matrix, which remain while the last layer's are computed.
         rows, columns: of the logits on this rank.
     """
 
-    kept: Amount
+    saved: Amount
     logits: Amount
     passing: Amount
     rows: Amount
@@ -176,7 +176,7 @@ class Head:
 
 def of_head(setting: LargeSetting, parts: Iterable[Part]) -> Head:
     """Return the bytes of the head and the loss."""
-    kept: Amount = 0.0
+    saved: Amount = 0.0
     logits: Amount = 0.0
     passing: Amount = 0.0
     columns: Amount = 0.0
@@ -184,14 +184,14 @@ def of_head(setting: LargeSetting, parts: Iterable[Part]) -> Head:
         if isinstance(part, ProjectionPart):
             outputs = (part.outputs or setting.model.width) / setting.layout.tensor
             rows = setting.tokens if part.use == "token" else setting.micro_batch
-            kept += rows / setting.norm_share * (part.inputs or setting.model.width) * number_bytes(setting)
+            saved += rows / setting.norm_share * (part.inputs or setting.model.width) * number_bytes(setting)
             if part.outputs == setting.model.vocabulary:
                 logits, columns = rows * outputs * _bytes_of_a_logit(setting), outputs
                 if not setting.options.adapter_rank:
                     passing = outputs * setting.model.width * number_bytes(setting)
         elif not isinstance(part, TablePart):
-            kept += of_part(setting, part).kept
-    return Head(kept, logits, passing, setting.tokens, columns)
+            saved += of_part(setting, part).saved
+    return Head(saved, logits, passing, setting.tokens, columns)
 
 
 def _bytes_of_a_logit(setting: LargeSetting) -> Amount:
