@@ -172,8 +172,8 @@ def test_page_has_averages_and_draws_median_and_p90() -> None:
         "- **Up to 64 GPUs, from timings on a few**: 3 % to 11 % off on average, nine of ten within 4 % to 20 %."
     ]
     (row, rest) = accuracy.picture([first, second]).rows()
-    assert row["error of a predicted time, %"] == pytest.approx(8)
-    assert rest["error of a predicted time, %"] == pytest.approx(16 - 8)
+    assert row["error of a prediction, %"] == pytest.approx(8)
+    assert rest["error of a prediction, %"] == pytest.approx(16 - 8)
 
 
 def test_breakdown_has_bias_and_coverage_of_each_value() -> None:
