@@ -103,7 +103,7 @@ def _passes(grid: LayoutGrid) -> bool:
 
 
 def test_choice_is_the_shortest_step_of_all_that_fit() -> None:
-    one = base(ranks=8, batch=8, length=4096)
+    one = base(ranks=4, batch=8, length=4096)
     room = catalog.device("h100").memory_bytes
     found = []
     for grid in grids_of(one, {}):
@@ -194,3 +194,18 @@ def test_impossible_search_is_one_clear_error(
 ) -> None:
     assert main(["plan", *words]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_one_possible_layout_has_no_runner_up() -> None:
+    fixed = {
+        "tensor": 4,
+        "pipeline": 1,
+        "context": 1,
+        "micro_batch": 1,
+        "sequence": True,
+        "recompute": "none",
+        "zero_stage": 0,
+    }
+    result = searched(base(ranks=4, batch=4), fixed)
+    assert (result.legal, result.timed, result.runner_up) == (1, 1, None)
+    assert result.front == [result.best] == [result.rule]

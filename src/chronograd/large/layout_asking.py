@@ -45,6 +45,7 @@ _DEGREES = {
 # What `ask_large` assumes about fields that the search chooses.
 _CHOSEN = ("(--batch)", "(--fsdp, --tensor, --pipeline)", "(--recompute)")
 _REFUSED = {
+    "large.offload": "transfers to the host are not searched",
     "cluster.layout.stage_layers": "layers are split as evenly as possible",
     "training.accumulation": "the number of micro-batches follows from their size (--micro-batch)",
 }
@@ -68,29 +69,28 @@ class AskedLayouts:
 
     def command(self, layout: LargeSetting) -> str:
         """Return the command that predicts a layout."""
-        degrees, training = layout.layout, layout.training
+        degrees = layout.layout
         options = {
             "tensor": degrees.tensor,
             "pipeline": degrees.pipeline,
             "context": degrees.context,
             "expert": degrees.expert,
+            "zero": layout.training.zero_stage,
+            "recompute": layout.options.recompute,
         }
-        found = [f"--{name} {value}" for name, value in options.items() if value > 1]
-        found += [f"--zero {training.zero_stage}"] if training.zero_stage else []
-        found += [f"--recompute {layout.options.recompute}"] if layout.options.recompute != "none" else []
+        usual = {"zero": 0, "recompute": "none"}
+        found = _spelled({name: value for name, value in options.items() if value != usual.get(name, 1)})
         is_file = self.words[0].endswith((".yaml", ".yml"))
-        found.append(
-            f"training.accumulation={layout.micro_batches}" if is_file else f"--micro-batch {layout.micro_batch}"
-        )
-        if not degrees.sequence:
-            found.append("cluster.layout.sequence=false")
+        sizes = [f"training.accumulation={layout.micro_batches}"]
+        found += sizes if is_file else _spelled({"micro-batch": layout.micro_batch})
+        found += ["cluster.layout.sequence=false"] if not degrees.sequence else []
         if degrees.chunks > 1:
-            found.append(f"cluster.layout.chunks={degrees.chunks} cluster.layout.schedule=interleaved")
+            found += [f"cluster.layout.chunks={degrees.chunks}", "cluster.layout.schedule=interleaved"]
         if degrees.stage_layers:
-            found.append(f"cluster.layout.stage_layers={list(degrees.stage_layers)}".replace(" ", ""))
+            found.append(f"cluster.layout.stage_layers=[{','.join(map(str, degrees.stage_layers))}]")
         if degrees.expert_tensor not in (None, degrees.tensor):
             found.append(f"cluster.layout.expert_tensor={degrees.expert_tensor}")
-        return " ".join(["chronograd predict", shlex.join(self.words), *found])
+        return shlex.join(["chronograd", "predict", *self.words, *found])
 
 
 def ask_layouts(
@@ -151,7 +151,7 @@ def _fixed(setting: LargeSetting, stated: set[str], short: Mapping[str, Any], wo
     for option, value in short.items():
         name = _DEGREES.get(option, "")
         if name and _SEARCHED.get(name) in of_words:
-            raise InputError(f"{_SEARCHED[name]} and --{option} both set {_SEARCHED[name]}", "give one of them")
+            raise InputError(f"{_SEARCHED[name]} and --{option} both set the same degree", "give one of them")
         found |= {name: 3 if option == "fsdp" else value} if name else {}
     return found
 
@@ -169,4 +169,9 @@ def _words(
     on = ["--on", place] if place else []
     named = {name: options[name] for name in ("precision", "lora", "qlora") if name in options}
     named |= {"sequence": setting.sequence, "batch": setting.training.batch}
-    return (name, *further, *on, *(text for option, value in named.items() for text in (f"--{option}", str(value))))
+    return (name, *further, *on, *_spelled(named))
+
+
+def _spelled(options: Mapping[str, Any]) -> list[str]:
+    """Return options as the words of a command."""
+    return [text for name, value in options.items() for text in (f"--{name}", str(value))]

@@ -112,13 +112,17 @@ def searched(base: LargeSetting, fixed: Mapping[str, Any]) -> LayoutSearch:
         _refuse(base, fixed, used)
     timer = StepTimer(base)
     timed = sorted(_timed(fitting, timer), key=attrgetter("step_s", "used_bytes"))
-    least = np.minimum.accumulate([one.used_bytes for one in timed])
-    is_on = [one.step_s <= SLOWEST * timed[0].step_s for one in timed[1:]] & (least[1:] < least[:-1])
+    before = [np.inf, *np.minimum.accumulate([one.used_bytes for one in timed])]  # the least memory of faster layouts
+    slowest_s = SLOWEST * timed[0].step_s
     return LayoutSearch(
         timed[0].option,
         timed[1].option if len(timed) > 1 else None,
         _rule_of_thumb(fitting, timer).option,
-        [timed[0].option, *(one.option for one, here in zip(timed[1:], is_on, strict=True) if here)],
+        [
+            one.option
+            for one, least in zip(timed, before, strict=False)
+            if one.used_bytes < least and one.step_s <= slowest_s
+        ],
         sum(map(len, used)),
         sum(len(own) for _, own in fitting),
         len(timed),
@@ -127,10 +131,8 @@ def searched(base: LargeSetting, fixed: Mapping[str, Any]) -> LayoutSearch:
 
 def _timed(fitting: Sequence[tuple[LayoutGrid, np.ndarray]], timer: StepTimer) -> Iterator[TimedLayout]:
     """Yield layouts with their times, without those that a bound shows to be neither among the best two nor on the front."""
-    memory_of, best_of = (
-        np.array([]),
-        np.array([np.inf]),
-    )  # the shortest step of the layouts so far with at most this memory
+    # The shortest step of the layouts so far with at most this memory.
+    memory_of, best_of = np.array([]), np.array([np.inf])
     first = second = np.inf
     for grid, used in sorted(fitting, key=lambda pair: pair[0].zero_stage):  # bounds of the third stage are not tight
         bounds = timer.bounds(grid)

@@ -95,8 +95,8 @@ def _front(search: LayoutSearch) -> Section:
     )
     return Section(
         "Front of time and memory",
-        f"Up to {SLOWEST:g} times the shortest step, {how_many(len(search.front), 'layouts')} are best in time or memory; the "
-        f"smallest one needs {memory(least.used_bytes)} and {seconds(least.step_s)}.",
+        f"{how_many(len(search.front), 'layouts')} up to {SLOWEST:g} times the shortest step, each with the least memory for its "
+        f"time; the smallest one needs {memory(least.used_bytes)} and {seconds(least.step_s)}.",
         table=Table.of(search.front, _columns(), drop=("sequence", "expert", "chunks", "context"), most=_MOST_ROWS),
         figure=Figure([Lines("GiB", "s", [series])]),
     )
