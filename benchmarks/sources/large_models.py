@@ -21,6 +21,12 @@ TITLES = {
     "seqsel": "Megatron of 22 B to 1 T on A100",
     "bridge": "tuned recipes in fp8 and bf16",
 }
+NOTES = {
+    "vtrain": "These times are exactly linear in the number of micro-batches: vTrain composed them from profiled operators. "
+    "The host's work per operator was fitted to half of them.",
+    "llm_foundry": "The shares of the A100's peak and bandwidth were fitted to half of these rows; the other half is as close.",
+    "bridge": "The speed of grouped products was fitted to half of the mixtures of experts.",
+}
 
 
 def rows(folder: Path) -> list[Row]:
@@ -34,7 +40,10 @@ def rows(folder: Path) -> list[Row]:
     return [
         _memory("peak memory of Megatron's regression runs, the half that chose no constant", held_out),
         _memory("peak memory of SimuMax' runs on B200", memory.simumax(folder), note),
-        *(_steps(f"step: {title}", [one for one in scored if one.row.file == file]) for file, title in TITLES.items()),
+        *(
+            _steps(f"step: {title}", [one for one in scored if one.row.file == file], NOTES.get(file, ""))
+            for file, title in TITLES.items()
+        ),
     ]
 
 
@@ -48,8 +57,8 @@ def _memory(rule: str, found: Sequence[memory.Scored], note: str = "") -> Row:
     return row_of(SOURCE, rule, 0.03, [one.name for one in found], ratios, inside, groups, note=note)
 
 
-def _steps(rule: str, found: Sequence[step.Scored]) -> Row:
+def _steps(rule: str, found: Sequence[step.Scored], note: str) -> Row:
     ratios = [math.exp(one.log_error) for one in found]
     inside = [abs(one.log_error) <= memory.WIDTH_80 * one.step.sigma_log for one in found]
     groups = {"device": [one.row.device for one in found]}
-    return row_of(SOURCE, rule, 0.15, [one.row.name for one in found], ratios, inside, groups)
+    return row_of(SOURCE, rule, 0.15, [one.row.name for one in found], ratios, inside, groups, note=note)
