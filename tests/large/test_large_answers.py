@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import fakes
 import pytest
+from tests.large import fakes
 
 import chronograd
 from chronograd.cli.main import main
@@ -77,7 +77,7 @@ def test_stages(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_several_places_are_one_table(capsys: pytest.CaptureFixture[str]) -> None:
-    text = text_of(capsys, "predict llama-3-8b --on 16xh100 --on 8xa100-80 --fsdp")
+    text = text_of(capsys, "predict llama-3-8b --on 16xh100 --on 8xa100-80 --fsdp cluster.per_node=8")
     assert "16 × h100 8 × a100-80" in text
     assert "16 × h100 is the fastest, with 20,165 tokens/s" in text
     assert text.count("Assumed") == 1
