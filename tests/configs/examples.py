@@ -7,12 +7,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from chronograd.configs.description import ModelDescription
 from chronograd.configs.find import load, packaged
 from chronograd.configs.readers import READERS, describe
 
 MEASURED = os.environ.get("CHRONOGRAD_MEASURED")
 FOLDER = Path(MEASURED or "/nowhere") / "large_models" / "configs"
+needs_measured = pytest.mark.skipif(not MEASURED, reason="CHRONOGRAD_MEASURED names no folder of measured tables")
 # Small files with keys that the packaged ones leave out: the decoders of BERT, biases, windows, dense layers among experts.
 SPECIAL: dict[str, dict[str, Any]] = {
     "llama with biases": {"model_type": "llama", "vocab_size": 96, "hidden_size": 24, "num_hidden_layers": 2,

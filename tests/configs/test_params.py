@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from tests.configs.examples import FOLDER, SPECIAL, measured, packaged_data, packaged_model
+from tests.configs.examples import FOLDER, SPECIAL, measured, needs_measured, packaged_data, packaged_model
 
 from chronograd.configs.description import KINDS, AttentionPart, ModelDescription
 from chronograd.configs.find import packaged
@@ -145,6 +145,7 @@ def test_packaged_files_are_small_facts_with_a_source(name: str) -> None:
 
 
 @pytest.mark.published
+@needs_measured
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -236,6 +237,7 @@ def test_every_tensor_of_real_files(name: str) -> None:
 
 
 @pytest.mark.published
+@needs_measured
 def test_unknown_family_of_real_files_is_refused() -> None:
     with pytest.raises(FileFormatError, match="'deepseek_v4' is a family that is not counted"):
         describe(measured()["DeepSeek-V4-Flash"], "DeepSeek-V4-Flash")
