@@ -378,7 +378,7 @@ class Layout(_Section):
     tensor: int = Field(1, ge=1)
     """Ranks that share each matrix."""
     sequence: bool = True
-    """With tensor above 1, norms and residuals are split along the sequence (sequence parallelism)."""
+    """Split norms and residuals along the sequence, if tensor is above 1 (sequence parallelism)."""
     pipeline: int = Field(1, ge=1)
     """Pipeline stages."""
     schedule: Literal["1f1b", "interleaved", "zero-bubble"] = "1f1b"

@@ -51,8 +51,6 @@ def answered(*words: Any, **how: Any) -> AskedLarge | None:
         asked = ask_large(*words, **how)
         assert asked.setting.stages
         predict_large([asked])
-    except NotImplementedError:
-        return asked
     except ChronogradError:
         return None
     return asked

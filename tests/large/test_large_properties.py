@@ -62,23 +62,6 @@ def allocated(setting: LargeSetting) -> float:
     return max(stage.allocated_bytes for stage in memory_of(setting))
 
 
-@pytest.fixture(scope="module")
-def memory() -> None:
-    _skip_without(memory_of)
-
-
-@pytest.fixture(scope="module")
-def step() -> None:
-    _skip_without(step_of)
-
-
-def _skip_without(function: object) -> None:
-    try:
-        function(next(settings(1, 0)))  # type: ignore[operator]
-    except NotImplementedError:
-        pytest.skip("not implemented yet")
-
-
 def test_degrees_multiply_to_the_number_of_ranks() -> None:
     for one in settings(NUMBER, 0):
         layout = one.layout
@@ -88,7 +71,6 @@ def test_degrees_multiply_to_the_number_of_ranks() -> None:
         assert sum(len(stage.layers) for stage in one.stages) == sum(len(group.places) for group in one.model.groups)
 
 
-@pytest.mark.usefixtures("memory")
 def test_memory_adds_up() -> None:
     for one in settings(NUMBER, 1):
         stages = memory_of(one)
@@ -102,7 +84,6 @@ def test_memory_adds_up() -> None:
             assert (fits[0], fits[-1]) == (pytest.approx(0, abs=0.01), pytest.approx(1, abs=0.01))
 
 
-@pytest.mark.usefixtures("memory")
 def test_more_shards_never_need_more_memory() -> None:
     for one in settings(NUMBER, 2):
         batch = f"training.batch={2 * one.training.batch}"  # the same micro-batches on twice the ranks
@@ -110,7 +91,6 @@ def test_more_shards_never_need_more_memory() -> None:
         assert allocated(other) <= ROUNDING * allocated(one), one.job
 
 
-@pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize(
     "change", ["training.zero_stage=3", "large.recompute=full", "large.loss=chunked", "large.offload=all"]
 )
@@ -120,14 +100,12 @@ def test_remedies_never_need_much_more_memory(change: str) -> None:
         assert allocated(other) <= 1.1 * allocated(one), (change, one.job)
 
 
-@pytest.mark.usefixtures("memory")
 def test_larger_micro_batches_never_need_less_memory() -> None:
     for one in settings(NUMBER, 4):
         other = with_changes(one, [f"training.batch={2 * one.training.batch}"])
         assert allocated(other) >= allocated(one), one.job
 
 
-@pytest.mark.usefixtures("step")
 def test_times_add_up() -> None:
     for one in settings(NUMBER, 5):
         found = step_of(one)
@@ -142,7 +120,6 @@ def test_times_add_up() -> None:
             assert collective.ranks > 1
 
 
-@pytest.mark.usefixtures("step")
 @pytest.mark.parametrize("field", ["cluster.link", "cluster.intra_link"])
 def test_more_bandwidth_is_never_slower(field: str) -> None:
     pairs = [(slow, fast) for slow in catalog.links() for fast in catalog.links()

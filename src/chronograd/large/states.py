@@ -10,13 +10,13 @@ import numpy as np
 
 from chronograd.configs.description import AttentionPart, ParameterTensor, Part
 from chronograd.large.setting import Amount, LargeSetting, Layer, Stage, StageGrid
-from chronograd.large.stored import ADAPTER, number_bytes
+from chronograd.large.stored import ADAPTER
+from chronograd.large.work import element_bytes
 
 SPLIT = ("attention", "feed-forward", "shared experts", "experts", "embedding", "head", "state space")
 WHOLE = (".out.bias", ".down.bias", "positions.weight", "_norm.weight", "_norm.bias", ".sinks")
-IN_4_BITS = (
-    4.127 / 8
-)  # bytes of a parameter with its scales, quantised twice: Dettmers et al. 2023, arXiv:2305.14314, section 3
+# Bytes of a parameter with its scales, which are quantised as well: Dettmers et al. 2023, arXiv:2305.14314, section 3.
+IN_4_BITS = 4.127 / 8
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def states_of(setting: LargeSetting, stage: Stage | StageGrid) -> States:
     numbers. With sharded parameters the copy is the only one, and the layers at work are gathered in half precision.
     """
     share, training, options = share_of(setting, stage), setting.training, setting.options
-    half = number_bytes(setting)
+    half = element_bytes(setting)
     if options.adapter_rank:
         return _frozen(setting, share)
     is_mixed, stage_of_zero = half == 2, training.zero_stage

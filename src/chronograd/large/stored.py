@@ -23,6 +23,7 @@ from chronograd.configs.description import (
     TablePart,
 )
 from chronograd.large.setting import Amount, LargeSetting, Layer
+from chronograd.large.work import element_bytes
 
 ADAPTER = 4  # bytes of a number of an adapter, which is trained in fp32
 STATISTICS = 4  # bytes of a number that norms and fused attention keep in fp32
@@ -48,14 +49,9 @@ class Stored:
         return Stored(self.saved + other.saved, self.scores + other.scores, np.maximum(self.passing, other.passing))
 
 
-def number_bytes(setting: LargeSetting) -> int:
-    """Return the bytes of an activation."""
-    return 4 if setting.training.precision in ("fp32", "tf32") else 2
-
-
 def residual_bytes(setting: LargeSetting) -> Amount:
     """Return the bytes of the residual stream between two layers."""
-    return setting.tokens / setting.norm_share * setting.model.width * number_bytes(setting)
+    return setting.tokens / setting.norm_share * setting.model.width * element_bytes(setting)
 
 
 def of_layer(setting: LargeSetting, layer: Layer) -> Stored:
@@ -81,7 +77,7 @@ def of_part(setting: LargeSetting, part: Part) -> Stored:
     if isinstance(part, MambaPart):
         inner = part.heads * part.head_size / setting.layout.tensor
         mixed = 3 * inner + 2 * part.groups * part.state
-        return Stored(residual + 2 * setting.tokens * mixed * number_bytes(setting))
+        return Stored(residual + 2 * setting.tokens * mixed * element_bytes(setting))
     return Stored()
 
 
@@ -108,19 +104,19 @@ def _of_matrices(setting: LargeSetting, rows: Amount, size: float, is_gated: boo
 
     `weights`: parameters of one of the first matrices, times its copies.
     """
-    saved = (3 if is_gated else 2) * rows * size * number_bytes(setting)
+    saved = (3 if is_gated else 2) * rows * size * element_bytes(setting)
     return Stored(saved, passing=saved + _passing(setting, (2 if is_gated else 1) * weights))
 
 
 def _passing(setting: LargeSetting, weights: Amount) -> Amount:
     """Return the bytes of gradients in the width of the model, and of those of a matrix unless it is frozen."""
     matrix = 0 if setting.options.adapter_rank else weights
-    return (PASSING_RESIDUALS * setting.tokens * setting.model.width + matrix) * number_bytes(setting)
+    return (PASSING_RESIDUALS * setting.tokens * setting.model.width + matrix) * element_bytes(setting)
 
 
 def _of_attention(setting: LargeSetting, part: AttentionPart | LatentAttentionPart) -> Stored:
     """Return what attention stores: its input, queries, keys and values, its output, and the scores unless they are fused."""
-    layout, tokens, size = setting.layout, setting.tokens, number_bytes(setting)
+    layout, tokens, size = setting.layout, setting.tokens, element_bytes(setting)
     heads = part.heads / layout.tensor
     if isinstance(part, AttentionPart):
         kv_heads = np.maximum(part.kv_heads / layout.tensor, 1)
@@ -145,7 +141,7 @@ def _of_attention(setting: LargeSetting, part: AttentionPart | LatentAttentionPa
 
 def _of_experts(setting: LargeSetting, part: ExpertsPart) -> Stored:
     """Return what experts store with balanced load: the tokens that arrive, the activations, and what leaves."""
-    size, shared = number_bytes(setting), setting.expert_tensor
+    size, shared = element_bytes(setting), setting.expert_tensor
     width = part.inputs or setting.model.width
     here = setting.tokens / setting.norm_share
     routed = here * part.active
@@ -184,11 +180,11 @@ def of_head(setting: LargeSetting, parts: Iterable[Part]) -> Head:
         if isinstance(part, ProjectionPart):
             outputs = (part.outputs or setting.model.width) / setting.layout.tensor
             rows = setting.tokens if part.use == "token" else setting.micro_batch
-            saved += rows / setting.norm_share * (part.inputs or setting.model.width) * number_bytes(setting)
+            saved += rows / setting.norm_share * (part.inputs or setting.model.width) * element_bytes(setting)
             if part.outputs == setting.model.vocabulary:
                 logits, columns = rows * outputs * _bytes_of_a_logit(setting), outputs
                 if not setting.options.adapter_rank:
-                    passing = outputs * setting.model.width * number_bytes(setting)
+                    passing = outputs * setting.model.width * element_bytes(setting)
         elif not isinstance(part, TablePart):
             saved += of_part(setting, part).saved
     return Head(saved, logits, passing, setting.tokens, columns)
@@ -200,6 +196,6 @@ def _bytes_of_a_logit(setting: LargeSetting) -> Amount:
     The plain loss has the logit, and a copy in fp32 that becomes the softmax and its gradient; in separate operators these are two.
     The fused loss has the logit and its gradient. The chunked loss has few logits at a time.
     """
-    size, options = number_bytes(setting), setting.options
+    size, options = element_bytes(setting), setting.options
     plain = size + 2 * 4 if options.kernels == "eager" else size + 4
     return {"plain": plain, "fused": 2 * size, "chunked": 0}[options.loss]
