@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from chronograd.answer import Answer, Column, Section, Table
-from chronograd.figure import Bar, Bars, Figure
+from chronograd.figure import PART_COLORS, Bar, Bars, Figure
 from chronograd.large.asking import AskedLarge
 from chronograd.large.memory import MemoryPart, probability_of_fit
 from chronograd.large.prediction import LEAST_FIT, LargePrediction, record_of
@@ -16,6 +16,17 @@ from chronograd.record import Record
 from chronograd.units import chance, dollars, memory, percent, quantity, seconds, si
 from chronograd.words import how_many, interval, listed
 
+_COLORS = {
+    **PART_COLORS,
+    "recomputation": "purple",
+    "exchange in layers": "vermilion",
+    "host": "teal",
+    "pipeline bubble": "grey",
+    "pipeline sends": "rose",
+    "exchange of the update": "brown",
+    "optimizer": "green",
+    "offload": "sky",
+}
 _LEAST_SHARE = 0.01  # of the memory; smaller parts have no sentence
 _MOST_SENTENCES = 3
 
@@ -72,7 +83,7 @@ def _step(prediction: LargePrediction) -> Section:
         "Step time by part",
         f"A step takes {seconds(whole)}; most of it is {words}.",
         table=Table.of(parts.items(), columns),
-        figure=Figure([Bars("s", "", [Bar("step", "predicted", parts)])]),
+        figure=Figure([Bars("s", "", [Bar("step", "predicted", parts)], _COLORS)]),
     )
 
 

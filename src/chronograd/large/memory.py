@@ -120,7 +120,7 @@ def _of_stage(setting: LargeSetting, stage: Stage) -> StageMemory:
         *_state_parts(setting, stage, peak.states),
         _activation_part(setting, stage, peak.saved),
         _passing_part(setting, peak.head, peak.passing),
-        MemoryPart("workspaces", peak.workspace, "of the libraries"),
+        MemoryPart("workspaces", peak.workspace, "workspaces of the libraries"),
     ]
     shown = tuple(sorted((part for part in parts if part.bytes), key=lambda part: -part.bytes))
     return StageMemory(stage.place, shown, peak.allocated, RESERVED * peak.allocated, peak.used, SIGMA_LOG)
@@ -137,9 +137,9 @@ def _state_parts(setting: LargeSetting, stage: Stage, states: States) -> list[Me
     if not share.adapters and setting.options.optimizer_bits > 8:
         remedies[2] = remedies[2] or "large.optimizer_bits=8"
     return [
-        MemoryPart("parameters", states.parameters, f"{params}{over[0]}", remedies[0]),
-        MemoryPart("gradients", states.gradients, f"of {trained}{over[1]}", remedies[1]),
-        MemoryPart("optimizer states", states.optimizer, f"of {trained}{over[2]}", remedies[2]),
+        MemoryPart("parameters", states.parameters, f"for {params}{over[0]}", remedies[0]),
+        MemoryPart("gradients", states.gradients, f"gradients of {trained}{over[1]}", remedies[1]),
+        MemoryPart("optimizer states", states.optimizer, f"optimizer states of {trained}{over[2]}", remedies[2]),
         MemoryPart("gathered parameters", states.gathered, "whole layers at work, with the embedding and the head"),
     ]
 
@@ -147,11 +147,11 @@ def _state_parts(setting: LargeSetting, stage: Stage, states: States) -> list[Me
 def _passing_part(setting: LargeSetting, head: Head, passing: float) -> MemoryPart:
     loss = setting.options.loss
     if head.logits == passing > 0:
-        copies = {"plain": "with a copy in fp32", "fused": "with their gradient", "chunked": ""}[loss]
+        copies = {"plain": ", with a copy in fp32", "fused": ", with their gradient", "chunked": ""}[loss]
         return MemoryPart(
-            "logits", passing, f"{head.rows:,} × {head.columns:,.0f} logits {copies}", "large.loss=chunked"
+            "logits", passing, f"logits of {head.rows:,} × {head.columns:,.0f}{copies}", "large.loss=chunked"
         )
-    return MemoryPart("passing gradients", passing, "of the largest layer, in its backward pass")
+    return MemoryPart("passing gradients", passing, "gradients of the largest layer, in its backward pass")
 
 
 def _activation_part(setting: LargeSetting, stage: Stage, saved: float) -> MemoryPart:
@@ -159,7 +159,10 @@ def _activation_part(setting: LargeSetting, stage: Stage, saved: float) -> Memor
     batches = f", {flights:.3g} micro-batches in flight" if setting.layout.pipeline > 1 else ""
     remedy = "" if setting.options.recompute == "full" else "large.recompute=full"
     return MemoryPart(
-        "activations", saved, f"{how_many(len(stage.layers), 'layers')} × {setting.tokens:,} tokens{batches}", remedy
+        "activations",
+        saved,
+        f"activations of {how_many(len(stage.layers), 'layers')} × {setting.tokens:,} tokens{batches}",
+        remedy,
     )
 
 
