@@ -258,7 +258,9 @@ class Training(_Section):
     channels_last: bool = False
     """Store images (NHWC), volumes (NDHWC) and the weights of convolutions as channels last."""
     compile: bool | Literal["cuda-graphs"] = False
-    """Run the network through torch.compile; with cuda-graphs each pass is launched as one graph (NVIDIA GPUs)."""
+    """true: run the network through torch.compile. cuda-graphs: record each pass once and launch it as one graph, without a
+    compiler (NVIDIA GPUs).
+    """
     activation_checkpointing: Literal["none", "blocks"] = "none"
     """Store only the inputs of repeated blocks, and run each block again before its backward pass."""
     zero_stage: int = Field(0, ge=0, le=3)
@@ -304,6 +306,8 @@ class Training(_Section):
             raise ValueError("schedule multi_step needs milestones, such as [0.5, 0.75]")
         if list(self.milestones) != sorted(self.milestones) or any(not 0 < m < 1 for m in self.milestones):
             raise ValueError("milestones are rising shares of the run between 0 and 1")
+        if self.compile == "cuda-graphs" and self.accumulation > 1:
+            raise ValueError("compile is cuda-graphs, whose gradients last until the next pass: write accumulation=1")
         if self.param_dtype == "bf16" != self.precision:
             raise ValueError(f"param_dtype is bf16 and precision {self.precision}: also write training.precision=bf16")
         return self

@@ -59,11 +59,11 @@ def test_fields_of_the_job_are_fixed(traces: list[Trace]) -> None:
     of_graphs = search(
         traces, job_of(**pinned, compile="cuda-graphs"), SearchSpace([catalog.device("a100-40")], [1], [1], ("ring",))
     )
-    compiled = search(
-        traces, job_of(**pinned, compile=True), SearchSpace([catalog.device("a100-40")], [1], [1], ("ring",))
+    eager = search(
+        traces, job_of(**pinned, compile=False), SearchSpace([catalog.device("a100-40")], [1], [1], ("ring",))
     )
     assert [str(way) for way in of_graphs.ways] == ["fp32 channels-last in CUDA graphs"]
-    assert of_graphs.columns["step_time_s"][0] < 0.7 * compiled.columns["step_time_s"][0]
+    assert of_graphs.columns["step_time_s"][0] < 0.7 * eager.columns["step_time_s"][0]
     assert ways(traces[:1], "a100-40", precision="tf32") == {"tf32", "tf32 +ckpt"}
     found = search(
         traces,

@@ -336,8 +336,8 @@ def correction_from_another_device_has_the_right_direction(one: Drawn) -> None:
 
 
 @holds
-def host_time_falls_from_eager_to_compiled_to_graphs(one: Drawn) -> None:
-    """An instant device shows the host time only; kernels, optimizer and input match a compiled step."""
+def compiler_and_graphs_only_save_host_time(one: Drawn) -> None:
+    """An instant device shows the host time only; optimizer and input are those of an eager step."""
     asked = one.random.choice((one, one.with_("mode=inference")))
     instant = catalog.device(one.job.cluster.device)
     instant = instant.model_copy(
@@ -353,8 +353,8 @@ def host_time_falls_from_eager_to_compiled_to_graphs(one: Drawn) -> None:
     )
     for part in ("forward_s", "backward_s"):
         not_less(eager[part], compiled[part])
-        not_less(compiled[part], graphs[part])
-    assert all(compiled[part] == graphs[part] for part in compiled if part not in ("forward_s", "backward_s"))
+        not_less(eager[part], graphs[part])
+    assert all(eager[part] == graphs[part] for part in eager if part not in ("forward_s", "backward_s"))
 
 
 @holds

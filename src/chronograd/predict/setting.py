@@ -81,7 +81,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         cluster.count,
         mode=job.mode,
         channels_last=job.training.channels_last,
-        is_compiled=bool(job.training.compile),
+        is_compiled=job.training.compile is True,
     )
     if cluster.host is not None and calibration.host_launch_s:
         launch_s, sigma = _host(cluster.host, job.mode)

@@ -28,7 +28,7 @@ def check_network(job: Job, card: DatasetCard) -> None:
     if job.training.trainable == "head":
         head_of(network)
     parameter_groups(network, job.training)
-    if job.training.compile:
+    if job.training.compile is True:
         _check_compiler()
     shape = "x".join(str(n) for n in card.shape)
     sort, outputs = ("tokens", "one row per token") if job.is_text else ("images", "one row per image")

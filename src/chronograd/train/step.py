@@ -28,6 +28,7 @@ from chronograd.models import registry
 from chronograd.models.layout import lay_out
 from chronograd.models.weights import head_of, without_head
 from chronograd.predict.checkpointing import blocks_to_checkpoint
+from chronograd.train.graphs import GraphedNetwork
 from chronograd.train.heads import load_start
 from chronograd.train.inputs import InputSplit, RowInput, in_chunks, input_of
 from chronograd.train.optimizer import make_optimizer, set_rate
@@ -323,10 +324,10 @@ class TrainingStep:
 
 
 def compiled(network: nn.Module, how: bool | str) -> nn.Module:
-    """Return the network compiled as the job's `training.compile` asks."""
+    """Return the network compiled, or recorded as CUDA graphs, as the job's `training.compile` asks."""
     if not how:
         return network
-    return cast(nn.Module, torch.compile(network, mode="reduce-overhead" if how == "cuda-graphs" else None))
+    return GraphedNetwork(network) if how == "cuda-graphs" else cast(nn.Module, torch.compile(network))
 
 
 def set_matrix_arithmetic(precision: str, device: torch.device) -> None:
