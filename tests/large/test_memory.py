@@ -15,7 +15,8 @@ from chronograd.errors import JobError
 from chronograd.large.limits import check
 from chronograd.large.memory import in_flight, memory_of, probability_of_fit
 from chronograd.large.setting import LargeSetting
-from chronograd.large.states import share_of, states_of
+from chronograd.large.share import outside_of, share_of_stage
+from chronograd.large.states import states_of
 from chronograd.large.stored import of_layer
 
 MEASURED = os.environ.get("CHRONOGRAD_MEASURED")
@@ -54,7 +55,7 @@ def test_fused_attention_stores_no_scores() -> None:
 def test_states_have_18_bytes_a_parameter_or_a_share(zero: int, per_parameter: float) -> None:
     one = setting("llama-3-8b", ranks=8, batch=8, zero_stage=zero)
     states, params = states_of(one, one.stages[0]), sum(params_by_kind(one.model).values())
-    assert share_of(one, one.stages[0]).plain == params
+    assert share_of_stage(one, one.stages[0]).plain == params
     assert states.parameters + states.gradients + states.optimizer == pytest.approx(params * per_parameter)
     assert (states.gathered > 0) == (zero == 3)
 
@@ -62,7 +63,7 @@ def test_states_have_18_bytes_a_parameter_or_a_share(zero: int, per_parameter: f
 def test_stages_and_ranks_hold_all_parameters() -> None:
     """Norms and routers are on every tensor rank; experts are spread over expert ranks."""
     one = setting("mixtral-8x7b", ranks=16, batch=4, accumulation=1, layout={"tensor": 2, "pipeline": 2, "expert": 4})
-    found = [share_of(one, stage) for stage in one.stages]
+    found = [share_of_stage(one, stage) for stage in one.stages]
     kinds = params_by_kind(one.model)
     repeated = kinds["norm"] + kinds["router"]
     assert sum(share.experts for share in found) * 2 * 4 == kinds["experts"]
@@ -72,20 +73,20 @@ def test_stages_and_ranks_hold_all_parameters() -> None:
 def test_tied_head_on_another_stage_has_a_copy() -> None:
     one = setting("gpt2", ranks=4, batch=2, accumulation=2, layout={"pipeline": 4}, length=1024)
     table = one.model.vocabulary * one.model.width
-    assert share_of(one, one.stages[-1]).outside == table + 2 * one.model.width
+    assert outside_of(one, one.stages[-1]).params == table + 2 * one.model.width
     alone = setting("gpt2", length=1024)
-    assert share_of(alone, alone.stages[0]).plain == sum(params_by_kind(alone.model).values())
+    assert share_of_stage(alone, alone.stages[0]).plain == sum(params_by_kind(alone.model).values())
 
 
 def test_pipeline_stores_micro_batches_of_the_stages_after_it() -> None:
     one = setting(plain_gpt(8), ranks=4, batch=16, accumulation=16, layout={"pipeline": 4})
-    assert [in_flight(one, stage) for stage in one.stages] == [[4], [3], [2], [1]]
+    assert [in_flight(one, stage) for stage in one.stages] == [4, 3, 2, 1]
     short = setting(plain_gpt(8), ranks=4, batch=2, accumulation=2, layout={"pipeline": 4})
-    assert [in_flight(short, stage)[0] for stage in short.stages] == [2, 2, 2, 1]
+    assert [in_flight(short, stage) for stage in short.stages] == [2, 2, 2, 1]
     chunked = {"pipeline": 4, "chunks": 2, "schedule": "interleaved"}
     inter = setting(plain_gpt(8), ranks=4, batch=16, accumulation=16, layout=chunked)
     # Stage 0 of 4 with 2 chunks: 2 · 3 + 4 chunks of warm-up and the one at work.
-    assert [sum(in_flight(inter, stage)) for stage in inter.stages] == [11, 9, 7, 5]
+    assert [2 * in_flight(inter, stage) for stage in inter.stages] == [11, 9, 7, 5]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from chronograd.configs.description import (
     TablePart,
 )
 from chronograd.large.collective import Collective, Cover
-from chronograd.large.groups import Groups, key_value_numbers, parameters, trained
+from chronograd.large.groups import Groups, key_value_numbers
 from chronograd.large.setting import LargeSetting, Layer
+from chronograd.large.share import share_of, trained
 from chronograd.large.software import Software
 from chronograd.large.work import element_bytes, gradient_bytes
 
@@ -63,19 +64,21 @@ class Exchanges:
     def gather(self, layer: Layer, cover: Cover) -> Iterator[Collective]:
         """Yield the all-gathers of a layer's parameters in ZeRO 3."""
         if self.setting.training.zero_stage == 3:
-            sizes = [element_bytes(self.setting) * number for number in parameters(layer, self.setting)]
+            share = share_of(self.setting, layer)
+            sizes = [element_bytes(self.setting) * number for number in (share.plain, share.experts)]
             yield from self._sharded("all-gather of parameters", sizes, cover)
 
     def scatter(self, layer: Layer, cover: Cover) -> Iterator[Collective]:
         """Yield the reduce-scatters of a layer's gradients in ZeRO 3."""
         if self.setting.training.zero_stage == 3:
-            sizes = [gradient_bytes(self.setting) * number for number in trained(layer, self.setting)]
+            numbers = trained(self.setting, share_of(self.setting, layer))
+            sizes = [gradient_bytes(self.setting) * number for number in numbers]
             yield from self._sharded("reduce-scatter of gradients", sizes, cover)
 
     def update(self, numbers: Sequence[float], forward: Cover, backward: Cover) -> Iterator[Collective]:
         """Yield the exchange of a step's gradients, and of the parameters that ZeRO 1 and 2 update in shards.
 
-        Hybrid sharding also reduces gradients between the copies of a shard. `numbers` are those of `groups.trained`.
+        Hybrid sharding also reduces gradients between the copies of a shard. `numbers` are those of `share.trained`.
         """
         stage = self.setting.training.zero_stage
         sizes = [gradient_bytes(self.setting) * number for number in numbers]

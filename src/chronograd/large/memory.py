@@ -10,7 +10,8 @@ import numpy as np
 
 from chronograd.hardware import catalog
 from chronograd.large.setting import Amount, LargeSetting, Stage, StageGrid
-from chronograd.large.states import States, shards, share_of, states_of
+from chronograd.large.share import shard_ranks, share_of_stage
+from chronograd.large.states import States, states_of
 from chronograd.large.stored import Head, Stored, of_head, of_layer, residual_bytes
 from chronograd.units import si
 from chronograd.words import how_many
@@ -70,12 +71,7 @@ def probability_of_fit(memory: StageMemory, memory_bytes: float) -> float:
     return 0.5 * math.erfc(math.log(memory.used_bytes / memory_bytes) / (memory.sigma_log * math.sqrt(2)))
 
 
-def in_flight(setting: LargeSetting, stage: Stage) -> list[float]:
-    """Return the number of micro-batches that are stored at the peak, for each chunk of a stage."""
-    return [_flights(setting, stage)] * setting.layout.chunks
-
-
-def _flights(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
+def in_flight(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
     """Return the number of micro-batches that each chunk of a stage stores at the peak.
 
     1F1B: a stage has started one micro-batch for each stage from it to the last. Interleaved chunks (Narayanan et al.
@@ -127,10 +123,10 @@ def _of_stage(setting: LargeSetting, stage: Stage) -> StageMemory:
 
 
 def _state_parts(setting: LargeSetting, stage: Stage, states: States) -> list[MemoryPart]:
-    share, zero = share_of(setting, stage), setting.training.zero_stage
-    params = f"{si(share.plain + share.experts)} parameters"
+    share, zero = share_of_stage(setting, stage), setting.training.zero_stage
+    params = f"{si(share.params)} parameters"
     trained = f"{si(share.adapters)} parameters of adapters" if share.adapters else params
-    ranks = shards(setting)
+    ranks = shard_ranks(setting)[0]
     over = [f", over {ranks} ranks" if zero >= least and ranks > 1 else "" for least in (3, 2, 1)]
     can_shard = ranks > 1 and not share.adapters
     remedies = [f"training.zero_stage={least}" if can_shard and zero < least else "" for least in (3, 2, 1)]
@@ -155,7 +151,7 @@ def _passing_part(setting: LargeSetting, head: Head, passing: float) -> MemoryPa
 
 
 def _activation_part(setting: LargeSetting, stage: Stage, saved: float) -> MemoryPart:
-    flights = _flights(setting, stage)
+    flights = in_flight(setting, stage)
     batches = f", {flights:.3g} micro-batches in flight" if setting.layout.pipeline > 1 else ""
     remedy = "" if setting.options.recompute == "full" else "large.recompute=full"
     return MemoryPart(
@@ -172,7 +168,7 @@ def _activations(setting: LargeSetting, stage: Stage | StageGrid) -> Stored:
     Selective recomputation stores nothing between the matrices of attention, full recomputation only the input of each layer.
     """
     is_full = setting.training.activation_checkpointing == "blocks"
-    recompute, flights = "full" if is_full else setting.options.recompute, _flights(setting, stage)
+    recompute, flights = "full" if is_full else setting.options.recompute, in_flight(setting, stage)
     found = Stored()
     for layer, number in stage.numbers:
         own = of_layer(setting, layer)

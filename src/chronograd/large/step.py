@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from chronograd.configs.description import ExpertsPart, Part
+from chronograd.configs.description import ExpertsPart
 from chronograd.configs.work import SCORES, macs_by_kind
 from chronograd.hardware import catalog
 from chronograd.large.collective import REACHED, Collective, Cover
 from chronograd.large.exchange import Exchanges
-from chronograd.large.groups import Groups, parameters, shard_ranks, trained
+from chronograd.large.groups import Groups
 from chronograd.large.rates import Rates
 from chronograd.large.setting import LargeSetting, Stage
+from chronograd.large.share import Share, shard_ranks, share_of_stage, trained
 from chronograd.large.software import USUAL, Software
 from chronograd.large.stage import MicroBatch, StageModel, joined
 from chronograd.large.work import element_bytes, gradient_bytes
@@ -66,9 +67,9 @@ def step_of(setting: LargeSetting, software: Software = USUAL) -> StepTime:
             found[_work_of(stage)] = model.micro_batch(stage)
     batches = [found[_work_of(stage)] for stage in setting.stages]
     slowest = max(range(len(batches)), key=lambda place: batches[place].seconds)
-    stage, batch = setting.stages[slowest], batches[slowest]
-    layer_parts = [part for layer in (*stage.layers, stage.first, stage.last) for part in layer]
-    numbers, sends = trained(layer_parts, setting), list(exchanges.sends())
+    batch = batches[slowest]
+    share = share_of_stage(setting, setting.stages[slowest])
+    numbers, sends = trained(setting, share), list(exchanges.sends())
     update = list(
         exchanges.update(
             numbers,
@@ -87,7 +88,7 @@ def step_of(setting: LargeSetting, software: Software = USUAL) -> StepTime:
     parts["pipeline sends"] = sum(one.exposed_s for one in sends)
     parts["exchange of the update"] = sum(one.exposed_s for one in update)
     parts["optimizer"] = update_s(setting, numbers, rates)
-    parts["offload"] = _offload_s(setting, layer_parts, rates, parts["forward"] + parts["backward"])
+    parts["offload"] = _offload_s(setting, share, rates, parts["forward"] + parts["backward"])
     model_flops, again_flops = _flops(setting)
     shared = FITTED_SIGMA if rates.device.chip == FITTED_CHIP else DEVICE_SIGMA
     return StepTime(
@@ -120,26 +121,28 @@ def bubble_s(setting: LargeSetting, batches: Sequence[MicroBatch], slowest: int)
 
 
 def _updated(setting: LargeSetting, numbers: Sequence[float]) -> float:
-    """Return the number of parameters that a rank updates, of those that `groups.trained` returns."""
+    """Return the number of parameters that a rank updates, of those that `share.trained` returns."""
     shards = shard_ranks(setting) if setting.training.zero_stage else (1, 1)
-    return sum(number / ranks for number, ranks in zip(numbers, shards, strict=True))
+    return float(sum(number / ranks for number, ranks in zip(numbers, shards, strict=True)))
 
 
 def update_s(setting: LargeSetting, numbers: Sequence[float], rates: Rates) -> float:
     """Return the seconds of the optimizer's update: its arrays go through memory once, sharded by ZeRO.
 
     Args:
-        numbers: of parameters, as `groups.trained` returns them.
+        numbers: of parameters, as `share.trained` returns them.
     """
     options, training = setting.options, setting.training
     passes, _ = UPDATE_PASSES[training.optimizer_kind]
     own = 4 if options.master or not training.is_pure else 2
     # Of these passes, three are of the parameter, twice, and of its gradient; clipping reads the gradient once more.
-    each = (passes - 3) * options.optimizer_bits / 8 + 2 * own + 2 * gradient_bytes(setting) + element_bytes(setting)
+    each: float = (
+        (passes - 3) * options.optimizer_bits / 8 + 2 * own + 2 * gradient_bytes(setting) + element_bytes(setting)
+    )
     return _updated(setting, numbers) * each / rates.bandwidth("update")
 
 
-def _offload_s(setting: LargeSetting, parts: Sequence[Part], rates: Rates, work_s: float) -> float:
+def _offload_s(setting: LargeSetting, share: Share, rates: Rates, work_s: float) -> float:
     """Return the seconds in which a rank exchanges gradients and parameters with the memory of its host.
 
     Gradients go there and updated parameters come back. If the host stores the parameters as well, each micro-batch fetches them
@@ -149,10 +152,12 @@ def _offload_s(setting: LargeSetting, parts: Sequence[Part], rates: Rates, work_
     if offload == "none" or node.host_link is None:
         return 0.0
     bandwidth = REACHED * catalog.link(node.host_link).bandwidth_bytes_per_s
-    moved = _updated(setting, trained(parts, setting)) * (gradient_bytes(setting) + element_bytes(setting)) / bandwidth
+    moved: float = (
+        _updated(setting, trained(setting, share)) * (gradient_bytes(setting) + element_bytes(setting)) / bandwidth
+    )
     if offload == "optimizer":
         return moved
-    fetched_s = 2 * setting.micro_batches * sum(parameters(parts, setting)) * element_bytes(setting) / bandwidth
+    fetched_s: float = 2 * setting.micro_batches * share.params * element_bytes(setting) / bandwidth
     return moved + max(fetched_s - work_s, 0.0)
 
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from chronograd.large.collective import Cover
 from chronograd.large.exchange import Exchanges
-from chronograd.large.groups import Groups, trained
+from chronograd.large.groups import Groups
 from chronograd.large.layouts import GridStages, LayoutGrid, stages_of
 from chronograd.large.rates import Rates
 from chronograd.large.setting import LargeSetting, Layer, Stage, different, layers_of
+from chronograd.large.share import share_of, trained
 from chronograd.large.software import Software
 from chronograd.large.stage import MicroBatch, StageModel
 from chronograd.large.step import update_s
@@ -138,7 +139,7 @@ class StepTimer:
 
     def _update(self, setting: LargeSetting, counts: tuple[float, ...], passes: np.ndarray) -> np.ndarray:
         parts = (*self._layers, setting.model.first, setting.model.last)
-        numbers = (counts @ np.array([trained(own, setting) for own in parts])).tolist()
+        numbers = (counts @ np.array([trained(setting, share_of(setting, own)) for own in parts])).tolist()
         forward, backward = (
             Cover("", float(seconds), share)
             for seconds, share in zip(passes, (self.software.parameters, self.software.gradients), strict=False)

@@ -7,7 +7,7 @@ Biases and masks are fused into neighbouring operators. Left out: tile quantisat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +24,8 @@ from chronograd.configs.description import (
     TablePart,
 )
 from chronograd.configs.work import pairs_of
-from chronograd.large.setting import LargeSetting
+from chronograd.large.setting import Amount, LargeSetting
+from chronograd.large.share import ADAPTED
 from chronograd.units import FLOPS_PER_MAC
 
 # Backward has the gradients of inputs (`data`) and of weights (`weights`).
@@ -73,15 +74,15 @@ def element_bytes(setting: LargeSetting) -> int:
     return 2 if setting.training.precision in ("fp16", "bf16") else 4
 
 
-def is_megatron(setting: LargeSetting) -> bool:
+def is_megatron(setting: LargeSetting) -> Amount:
     """Return whether the layout needs Megatron: it has tensor or pipeline parallelism."""
-    return setting.layout.tensor > 1 or setting.layout.pipeline > 1
+    return (setting.layout.tensor > 1) | (setting.layout.pipeline > 1)
 
 
-def gradient_bytes(setting: LargeSetting) -> int:
+def gradient_bytes(setting: LargeSetting) -> Amount:
     """Return the bytes of a stored gradient; see `large.gradient_dtype`."""
-    usual = "fp32" if is_megatron(setting) else setting.training.param_dtype
-    return {"fp32": 4, "bf16": 2}[setting.options.gradient_dtype or usual]
+    usual = 2 + 2 * (is_megatron(setting) | (not setting.training.is_pure))
+    return {"fp32": 4, "bf16": 2, None: usual}[setting.options.gradient_dtype]
 
 
 def operators(part: Part, setting: LargeSetting, imbalance: float = 1.0) -> Iterator[RankOperator]:
@@ -110,13 +111,21 @@ def operators(part: Part, setting: LargeSetting, imbalance: float = 1.0) -> Iter
 
 
 def _product(
-    setting: LargeSetting, rows: float, depth: float, width: float, *, of: str = "", groups: int = 1
+    setting: LargeSetting,
+    rows: float,
+    depth: float,
+    width: float,
+    *,
+    of: str = "",
+    groups: int = 1,
+    named: Sequence[float] = (),
 ) -> Iterator[RankOperator]:
     """Yield a linear layer: forward, and the gradients of its input and of its weights.
 
     Args:
-        of: `attention` or `forward` for the matrices of layers, which LoRA and fp8 concern; empty for others.
+        of: kind of tensor of the matrices of layers, which LoRA and fp8 concern; empty for others.
         groups: matrices that share the rows equally, as experts do.
+        named: widths of the queries and values among the outputs.
     """
     size, options = element_bytes(setting), setting.options
     flops = FLOPS_PER_MAC * rows * depth * width
@@ -129,21 +138,24 @@ def _product(
         yield RankOperator("elementwise", "forward", sample_bytes=(size + 2) * rows * depth)
         yield RankOperator("elementwise", "data", sample_bytes=(size + 2) * rows * width)
     if options.adapter_rank:
-        yield from _adapter(setting, rows, depth, width, of)
+        yield from _adapter(setting, rows, depth, width, of, named)
         return
     written = 2 * gradient_bytes(setting) * groups * depth * width  # read, added to, and written
     yield RankOperator(family, "weights", flops, moved + written, width, each, depth, is_8_bit)
 
 
-def _adapter(setting: LargeSetting, rows: float, depth: float, width: float, of: str) -> Iterator[RankOperator]:
-    """Yield the work that a frozen matrix adds: its dequantisation, and the two products of LoRA."""
+def _adapter(
+    setting: LargeSetting, rows: float, depth: float, width: float, of: str, named: Sequence[float]
+) -> Iterator[RankOperator]:
+    """Yield the work that a frozen matrix adds: its dequantisation, and the two products of LoRA for each adapted matrix."""
     options, size = setting.options, element_bytes(setting)
     if of and options.base_bits < 16:
         phases: tuple[Phase, ...] = ("forward", "data")
         for phase in phases:
             yield RankOperator("elementwise", phase, sample_bytes=(options.base_bits / 8 + size) * depth * width)
-    if of == "attention" or (of and options.adapter_on == "all"):
-        for i, o in ((depth, options.adapter_rank), (options.adapter_rank, width)):
+    adapted = (width,) if of in ADAPTED[options.adapter_on] else named if options.adapter_on == "query-value" else ()
+    for outputs in adapted:
+        for i, o in ((depth, options.adapter_rank), (options.adapter_rank, outputs)):
             flops, moved = FLOPS_PER_MAC * rows * i * o, size * rows * (i + o)
             yield RankOperator("gemm", "forward", flops, moved, rows, i, o)
             yield RankOperator("gemm", "data", flops, moved, rows, o, i)
@@ -206,7 +218,8 @@ def _attention(part: AttentionPart, setting: LargeSetting) -> Iterator[RankOpera
     heads, kv_heads = part.heads / t, max(part.kv_heads / t, 1)
     inner = heads * part.head_size
     values = kv_heads * part.head_size * (1 if part.keys_are_values else 2)
-    yield from _product(setting, tokens, width, inner + values, of="attention")
+    named = [inner] if part.keys_are_values else [inner, values / 2]
+    yield from _product(setting, tokens, width, inner + values, of="attention", named=named)
     if setting.model.positions == "rotary":
         turned = 2 * element_bytes(setting) * tokens * (heads + kv_heads) * part.head_size
         yield from _streamed(turned, turned)
@@ -223,7 +236,7 @@ def _latent_attention(part: LatentAttentionPart, setting: LargeSetting) -> Itera
     if part.query_rank is not None:
         yield from _product(setting, shared, width, part.query_rank, of="attention")
         yield from _streamed(2 * size * shared * part.query_rank, 3 * size * shared * part.query_rank, "layer_norm")
-    yield from _product(setting, tokens, part.query_rank or width, heads * query, of="attention")
+    yield from _product(setting, tokens, part.query_rank or width, heads * query, of="attention", named=[heads * query])
     yield from _product(setting, shared, width, key, of="attention")
     yield from _streamed(2 * size * shared * key, 3 * size * shared * key, "layer_norm")
     yield from _product(setting, tokens, part.kv_rank, heads * (part.plain_size + part.value_size), of="attention")
@@ -241,9 +254,9 @@ def _activation(setting: LargeSetting, numbers: float, is_gated: bool) -> Iterat
 
 def _feed_forward(part: FeedForwardPart, setting: LargeSetting) -> Iterator[RankOperator]:
     inner, width = part.size / setting.layout.tensor, setting.model.width
-    yield from _product(setting, setting.tokens, width, inner * (2 if part.is_gated else 1), of="forward")
+    yield from _product(setting, setting.tokens, width, inner * (2 if part.is_gated else 1), of="feed-forward")
     yield from _activation(setting, setting.tokens * inner, part.is_gated)
-    yield from _product(setting, setting.tokens, inner, width, of="forward")
+    yield from _product(setting, setting.tokens, inner, width, of="feed-forward")
     yield from _residual(setting)
 
 
@@ -258,9 +271,9 @@ def _experts(part: ExpertsPart, setting: LargeSetting, imbalance: float) -> Iter
     into = inner * (2 if part.is_gated else 1)
     yield from _product(setting, setting.tokens / setting.norm_share, setting.model.width, part.experts)
     yield from _streamed(4 * size * rows * width, 4 * size * rows * width, "gather")
-    yield from _product(setting, rows, width, into, of="forward", groups=groups)
+    yield from _product(setting, rows, width, into, of="experts", groups=groups)
     yield from _activation(setting, rows * inner, part.is_gated)
-    yield from _product(setting, rows, inner, width, of="forward", groups=groups)
+    yield from _product(setting, rows, inner, width, of="experts", groups=groups)
     yield from _streamed(4 * size * rows * width, 4 * size * rows * width, "gather")
     yield from _residual(setting)
 
@@ -270,14 +283,14 @@ def _state_space(part: MambaPart, setting: LargeSetting) -> Iterator[RankOperato
     t, width, tokens, size = setting.layout.tensor, setting.model.width, setting.tokens, element_bytes(setting)
     inner = part.heads * part.head_size / t
     mixed = inner + 2 * part.groups * part.state / t
-    yield from _product(setting, tokens, width, inner + mixed + part.heads / t, of="attention")
+    yield from _product(setting, tokens, width, inner + mixed + part.heads / t, of="state space")
     yield from _streamed(2 * size * tokens * mixed, 3 * size * tokens * mixed)
     flops = FLOPS_PER_MAC * part.state_macs * tokens / t
     moved = size * tokens * (inner + mixed)
     yield RankOperator("gemm", "forward", flops, moved, rows=part.state, depth=part.state, width=part.head_size)
     yield RankOperator("gemm", "data", 2 * flops, 2 * moved, rows=part.state, depth=part.state, width=part.head_size)
     yield from _streamed(2 * size * tokens * inner, 3 * size * tokens * inner, "layer_norm")
-    yield from _product(setting, tokens, inner, width, of="attention")
+    yield from _product(setting, tokens, inner, width, of="state space")
     yield from _residual(setting)
 
 
