@@ -143,7 +143,7 @@ def records_section(records: Sequence[Record]) -> Section:
         title=f"{listed(list(dict.fromkeys(r.title.partition(' on ')[0] for r in records)))} on {len(records)} settings "
         f"({listed(sorted({r.kind for r in records}))})",
         takeaway=_side_by_side(records, labels),
-        lines=[*_assumed(records), *_rough(records)],
+        lines=[*_assumed(records, labels), *_rough(records)],
         table=table,
         data=[
             {"record": record.title, "quantity": name, **record[name].model_dump(mode="json")}
@@ -228,9 +228,16 @@ def _rough(records: Sequence[Record]) -> list[str]:
     return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(words)]
 
 
-def _assumed(records: Sequence[Record]) -> list[str]:
-    """Return the assumptions of the records, each sentence once."""
-    return list(dict.fromkeys(f"{note}." for record in records for note in record.notes if note.startswith(ASSUMED)))
+def _assumed(records: Sequence[Record], labels: Sequence[str] = ("",)) -> list[str]:
+    """Return the assumptions in one sentence: those of all records, then those of single ones with their label."""
+    notes = [next((note for note in record.notes if note.startswith(ASSUMED)), "") for record in records]
+    if len(set(notes)) == 1:
+        return [f"{notes[0]}."] if notes[0] else []
+    items = [note.partition(": ")[2].split("; ") if note else [] for note in notes]
+    common = [item for item in items[0] if all(item in own for own in items)]
+    rest = [(label, [item for item in own if item not in common]) for label, own in zip(labels, items, strict=True)]
+    own = [f"for {label}: {', '.join(words)}" for label, words in rest if words]
+    return [f"{max(notes).partition(': ')[0]}: {'; '.join([*common, *own])}."]
 
 
 def _parts_words(record: Record) -> str:

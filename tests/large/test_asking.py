@@ -46,12 +46,16 @@ def test_stated_values_are_not_assumed() -> None:
     assert stated.setting.sequence == 4096
 
 
-def test_links_between_assumed_nodes_are_stated() -> None:
-    on = "16xrtx4090"
-    assert any(
-        "4 devices per node (cluster.per_node), nodes joined by ethernet-10g" in text for text in of(place=on).assumed
-    )
-    assert not any("per node" in text for text in of("cluster.per_node=8", place=on).assumed)
+def test_nodes_and_their_links_are_stated() -> None:
+    nodes, link = "4 devices per node (cluster.per_node)", "nodes joined by ethernet-10g (cluster.link)"
+
+    def stated(*words: str, place: str = "16xrtx4090") -> list[str]:
+        return [text for text in of(*words, place=place).assumed if text in (nodes, link)]
+
+    assert stated() == [nodes, link]
+    assert stated("cluster.per_node=8") == [link]
+    assert stated("cluster.link=infiniband-hdr") == [nodes]
+    assert stated("cluster.per_node=16") == stated(place="4xrtx4090") == []
 
 
 def test_stated_batch_has_the_largest_micro_batches_that_fit() -> None:

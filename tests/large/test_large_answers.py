@@ -80,7 +80,14 @@ def test_several_places_are_one_table(capsys: pytest.CaptureFixture[str]) -> Non
     text = text_of(capsys, "predict llama-3-8b --on 16xh100 --on 8xa100-80 --fsdp cluster.per_node=8")
     assert "16 × h100 8 × a100-80" in text
     assert "16 × h100 is the fastest, with 20,165 tokens/s" in text
-    assert text.count("Assumed") == 1
+    assert text.count("Assumed") == text.count("AdamW") == 1
+    assert "all logits in memory (large.loss); for 16 × h100: nodes joined by efa-3200g (cluster.link)." in text
+
+
+def test_the_peak_has_a_prefix() -> None:
+    record = chronograd.predict("llama-3-8b", on="8xh100", fsdp=True).result
+    assert record["mfu"].source == "of 989 TFLOP/s, bf16, without recomputation"
+    assert record["hfu"].source == "of 989 TFLOP/s, bf16"
 
 
 def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.large.settings import packaged_model, plain_gpt, setting
 
+import chronograd
 from chronograd.configs.work import params_by_kind
 from chronograd.errors import JobError
 from chronograd.large.limits import check
@@ -124,6 +125,16 @@ def test_chance_to_fit_falls_from_1_to_0() -> None:
     assert chances == sorted(chances)
     assert chances[2] == pytest.approx(0.5)
     assert chances[0] < 0.01 < 0.99 < chances[-1]
+
+
+def test_chance_to_fit_without_the_assumed_kernels_is_stated() -> None:
+    """Separate operators store fp32 copies in each norm, 2 bytes per number, and in the loss, 4 bytes per logit."""
+    words, options = ("llama-3.2-3b", {"on": "8xa100-40", "fsdp": True, "sequence": 8192})
+    text = chronograd.predict(words, **options).sections[0].takeaway
+    assert "with a probability of over 99 %, or 9 % without fused norms and loss (large.kernels=eager)." in text
+    assert "large.kernels" not in chronograd.predict(words, "large.kernels=eager", **options).sections[0].takeaway
+    fused, eager = (setting("llama-3.2-3b", length=8192, large={"kernels": name}) for name in ("fused", "eager"))
+    assert layer_bytes(eager) - layer_bytes(fused) == 2 * 2 * 8192 * 3072
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,14 @@ def _takeaway(prediction: LargePrediction, record: Record) -> str:
     price = "" if cost.value is None else f" {dollars(cost.value)} for a million tokens,"
     return (
         f"Predicted: {quantity(rate.value, 'token/s')} (80 % interval {interval(rate)}), {quantity(each.value, 'token/s')} per "
-        f"device, MFU {percent(prediction.mfu)},{price} and it fits with a probability of {chance(prediction.fit)}."
+        f"device, MFU {percent(prediction.mfu)},{price} and it fits with a probability of {_chance(prediction)}."
     )
+
+
+def _chance(prediction: LargePrediction) -> str:
+    """Return the probability that a setting fits, and another one without fused kernels."""
+    fused, eager = chance(prediction.fit), chance(prediction.eager_fit)
+    return fused if fused == eager else f"{fused}, or {eager} without fused norms and loss (large.kernels=eager)"
 
 
 def _details(prediction: LargePrediction) -> list[Section]:
@@ -167,9 +173,7 @@ def _fit(prediction: LargePrediction) -> Section:
     """Return the probability that the setting fits, and what makes it fit."""
     steps = until_it_fits(prediction)
     total, used = prediction.device.memory_bytes, prediction.fullest.used_bytes
-    sentence = (
-        f"A rank needs {memory(used)} of {memory(total)}: it fits with a probability of {chance(prediction.fit)}."
-    )
+    sentence = f"A rank needs {memory(used)} of {memory(total)}: it fits with a probability of {_chance(prediction)}."
     if not steps:
         if prediction.fit < ENOUGH:
             sentence += " No change that we tried saves memory: use more devices, or devices with more memory."

@@ -244,19 +244,11 @@ def _check(setting: LargeSetting, stated: set[str]) -> None:
     check(setting)
 
 
-def _nodes(setting: LargeSetting, stated: set[str]) -> str:
-    """Return the devices of a node and the links, if ranks are on several nodes."""
-    cluster = setting.job.cluster
-    node = catalog.device(cluster.device).node
-    if setting.ranks <= (cluster.per_node or node.devices_per_node):
-        return ""
-    link = "" if "cluster.link" in stated else f", nodes joined by {node.inter_link} (cluster.link)"
-    return f"{node.devices_per_node} devices per node (cluster.per_node){link}"
-
-
 def _assumed(setting: LargeSetting, stated: set[str], micro_batch: int | None) -> list[str]:
     """Return the values that the user did not state, in words."""
-    training, ranks = setting.training, setting.ranks
+    training, ranks, cluster = setting.training, setting.ranks, setting.job.cluster
+    node = catalog.device(cluster.device).node
+    has_nodes = ranks > (cluster.per_node or node.devices_per_node)
     has_layout = "training.zero_stage" in stated or any(name.startswith("cluster.layout.") for name in stated)
     sizes = [] if micro_batch else [f"micro-batches of {how_many(setting.micro_batch, 'sequences')} (--micro-batch)"]
     sizes.append(f"{how_many(setting.micro_batches, 'micro-batches')} per rank and step (--batch)")
@@ -269,7 +261,8 @@ def _assumed(setting: LargeSetting, stated: set[str], micro_batch: int | None) -
         "layout": f"data parallelism, with the whole model on each of {ranks} ranks (--fsdp, --tensor, --pipeline)"
         if ranks > 1 and not has_layout
         else "",
-        "cluster.per_node": _nodes(setting, stated),
+        "cluster.per_node": f"{node.devices_per_node} devices per node (cluster.per_node)" if has_nodes else "",
+        "cluster.link": f"nodes joined by {node.inter_link} (cluster.link)" if has_nodes else "",
         "large.attention": "fused attention (large.attention)",
         "large.kernels": "fused norms and loss, as in Megatron (large.kernels=eager is Transformers)",
         "large.recompute": "no recomputation (--recompute)",

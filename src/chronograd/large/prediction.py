@@ -12,13 +12,13 @@ from chronograd.answer import as_json
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import resolved
-from chronograd.large.asking import AskedLarge
+from chronograd.large.asking import AskedLarge, with_changes
 from chronograd.large.memory import StageMemory, memory_of, probability_of_fit
 from chronograd.large.setting import LargeSetting
 from chronograd.large.step import StepTime, step_of
 from chronograd.predict.prediction import likely_by, price_of
 from chronograd.record import ASSUMED, DOES_NOT_FIT, QUANTITIES, Provenance, Quantity, Record, RecordedCluster
-from chronograd.units import chance, memory
+from chronograd.units import chance, memory, si
 from chronograd.words import how_many
 
 SOURCE = "sizes of the model"
@@ -53,6 +53,11 @@ class LargePrediction:
     def fit(self) -> float:
         """Return the probability that the fullest stage fits: the other stages share its errors."""
         return probability_of_fit(self.fullest, self.device.memory_bytes)
+
+    @cached_property
+    def eager_fit(self) -> float:
+        """Return the same with the separate operators of Transformers, which store more."""
+        return LargePrediction(with_changes(self.setting, ["large.kernels=eager"])).fit
 
     @property
     def tokens_per_s(self) -> float:
@@ -106,7 +111,7 @@ def _put(record: Record, prediction: LargePrediction, tokens: float | None) -> N
     setting, step, ranks = prediction.setting, prediction.step, prediction.setting.ranks
     likely = likely_by(SOURCE, step.sigma_log)
     rate, precision = prediction.tokens_per_s, setting.training.precision
-    convention = f"of {prediction.peak_flops_per_s / ranks:.3g} FLOP/s, {precision}"
+    convention = f"of {si(prediction.peak_flops_per_s / ranks, 'FLOP/s')}, {precision}"
     flops = step.model_flops / step.step_s / ranks
     record.put("step_time_s", likely(step.step_s, "s"))
     record.put("throughput_samples_per_s", likely(setting.training.batch / step.step_s, "sample/s"))
