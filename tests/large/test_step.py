@@ -25,8 +25,7 @@ from chronograd.large.limits import check
 from chronograd.large.rates import Rates, product_share
 from chronograd.large.setting import LargeSetting
 from chronograd.large.software import Software
-from chronograd.large.stage import MicroBatch, Pass
-from chronograd.large.step import StepTime, bubble_s, step_of
+from chronograd.large.step import StepTime, pipelined, step_of
 from chronograd.predict.collectives import Topology
 
 MEASURED = os.environ.get("CHRONOGRAD_MEASURED", "")
@@ -76,22 +75,28 @@ def deepseek(**changes: Any) -> LargeSetting:
 
 
 class TestBubble:
-    batches = tuple(MicroBatch(Pass(1.0), Pass(2.0, weights_s=0.75)) for _ in range(4))
+    def bubble_s(self, **layout: Any) -> float:
+        """Return the bubble of four stages with forward passes of 1 s and backward passes of 2 s, 0.75 s of them for weights."""
+        _, (bubble_s,) = pipelined(self.setting(**layout), np.full(4, 3.0), np.full(4, 0.75))
+        return float(bubble_s)
 
     def setting(self, **layout: Any) -> LargeSetting:
         keys = {**SMALL, "num_hidden_layers": 8}
         return setting_of(keys, layout={"pipeline": 4, **layout}, batch=8, accumulation=8, cluster={"count": 4})
 
     def test_of_equal_stages_is_one_micro_batch_of_each_other_stage(self) -> None:
-        assert bubble_s(self.setting(), self.batches, 0) == pytest.approx(3 * 3.0)
+        assert self.bubble_s() == pytest.approx(3 * 3.0)
 
     def test_of_interleaved_stages_is_divided_by_the_chunks(self) -> None:
-        setting = self.setting(chunks=2, schedule="interleaved")
-        assert bubble_s(setting, self.batches, 0) == pytest.approx(3 * 3.0 / 2)
+        assert self.bubble_s(chunks=2, schedule="interleaved") == pytest.approx(3 * 3.0 / 2)
 
     def test_zero_bubble_fills_with_weight_gradients(self) -> None:
-        expected = 3 * (1.0 + 1.25 - 0.75)
-        assert bubble_s(self.setting(schedule="zero-bubble"), self.batches, 0) == pytest.approx(expected)
+        assert self.bubble_s(schedule="zero-bubble") == pytest.approx(3 * (1.0 + 1.25 - 0.75))
+
+    def test_of_several_layouts(self) -> None:
+        """Layouts of three and of one stage: each has its own slowest stage and waits for the other ones."""
+        slowest, bubbles = pipelined(self.setting(), np.array([1.0, 4.0, 2.0, 5.0]), np.zeros(4), (0, 3))
+        assert (slowest.tolist(), bubbles.tolist()) == ([1, 3], [3.0, 0.0])
 
     def test_share_of_a_step(self) -> None:
         """(p − 1) / m of the other time, if the stages are equal: the embedding and the head are negligible here."""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from chronograd.configs.description import ExpertsPart
 from chronograd.configs.work import SCORES, macs_by_kind
 from chronograd.hardware import catalog
@@ -66,9 +68,10 @@ def step_of(setting: LargeSetting, software: Software = USUAL) -> StepTime:
         if _work_of(stage) not in found:  # stages with equal layers are computed once
             found[_work_of(stage)] = model.micro_batch(stage)
     batches = [found[_work_of(stage)] for stage in setting.stages]
-    slowest = max(range(len(batches)), key=lambda place: batches[place].seconds)
-    batch = batches[slowest]
-    share = share_of_stage(setting, setting.stages[slowest])
+    (slowest,), (bubble_s,) = pipelined(
+        setting, np.array([one.seconds for one in batches]), np.array([one.backward.weights_s for one in batches])
+    )
+    batch, share = batches[slowest], share_of_stage(setting, setting.stages[slowest])
     numbers, sends = trained(setting, share), list(exchanges.sends())
     update = list(
         exchanges.update(
@@ -84,7 +87,7 @@ def step_of(setting: LargeSetting, software: Software = USUAL) -> StepTime:
         "exchange in layers": m * sum(one.exposed_s for one in batch.passes),
     }
     parts["host"] = m * batch.seconds - sum(parts.values())
-    parts["pipeline bubble"] = bubble_s(setting, batches, slowest)
+    parts["pipeline bubble"] = float(bubble_s)
     parts["pipeline sends"] = sum(one.exposed_s for one in sends)
     parts["exchange of the update"] = sum(one.exposed_s for one in update)
     parts["optimizer"] = update_s(setting, numbers, rates)
@@ -108,16 +111,26 @@ def _work_of(stage: Stage) -> Stage:
     return replace(stage, place=0)
 
 
-def bubble_s(setting: LargeSetting, batches: Sequence[MicroBatch], slowest: int) -> float:
-    """Return the seconds in which the slowest stage waits for the first and the last micro-batch in the other stages.
+def pipelined(
+    setting: LargeSetting, stage_s: np.ndarray, weights_s: np.ndarray, starts: Sequence[int] | np.ndarray = (0,)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the slowest stage of each layout, and its bubble in seconds.
 
-    One micro-batch in every other stage; divided by the chunks of interleaved stages. The zero-bubble schedule fills waits with
-    gradients of weights: F + B − W for each other stage, where W are these gradients and B the others (Qi et al. 2023,
-    arXiv:2401.10241).
+    The bubble is the wait for the first and the last micro-batch in the other stages: one micro-batch in each of them, divided by
+    the chunks of interleaved stages. The zero-bubble schedule fills waits with gradients of weights: F + B − W for each other
+    stage, where W are these gradients and B the others (Qi et al. 2023, arXiv:2401.10241).
+
+    Args:
+        stage_s: seconds of a micro-batch on each stage; `weights_s` of them for gradients of weights.
+        starts: the first stage of each layout.
     """
+    slowest = np.array(
+        [start + np.argmax(own) for start, own in zip(starts, np.split(stage_s, starts[1:]), strict=True)]
+    )
     filled = 2 if setting.layout.schedule == "zero-bubble" else 0
-    waits = [max(one.seconds - filled * one.backward.weights_s, 0.0) for one in batches]
-    return (sum(waits) - waits[slowest]) / setting.layout.chunks
+    waits = np.maximum(stage_s - filled * weights_s, 0.0)
+    chunks = np.broadcast_to(setting.layout.chunks, stage_s.shape)[slowest]
+    return slowest, (np.add.reduceat(waits, starts) - waits[slowest]) / chunks
 
 
 def _updated(setting: LargeSetting, numbers: Sequence[float]) -> float:

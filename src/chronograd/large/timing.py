@@ -21,7 +21,7 @@ from chronograd.large.setting import LargeSetting, Layer, Stage, different, laye
 from chronograd.large.share import share_of, trained
 from chronograd.large.software import Software
 from chronograd.large.stage import MicroBatch, StageModel
-from chronograd.large.step import update_s
+from chronograd.large.step import pipelined, update_s
 from chronograd.predict.collectives import Topology
 from chronograd.predict.scaling import topology_of
 
@@ -78,12 +78,8 @@ class StepTimer:
         whole = np.einsum("ek,ekpq->epq", counts, passes[stages.entries])
         each = np.hypot(whole[..., _WORK] + whole[..., _EXPOSED], whole[..., _HOST])
         stage_s = each.sum(axis=1)
-        ends = [*starts[1:], len(stage_s)]
-        slowest = np.array([start + np.argmax(stage_s[start:end]) for start, end in zip(starts, ends, strict=True)])
-        filled = 2 if self.base.layout.schedule == "zero-bubble" else 0
-        waits = np.maximum(stage_s - filled * whole[:, 1, _WEIGHTS], 0.0)
-        bubble = (np.add.reduceat(waits, starts) - waits[slowest]) / np.asarray(setting.layout.chunks)[starts]
-        seconds = np.asarray(setting.micro_batches)[starts] * stage_s[slowest] + bubble
+        slowest, bubble_s = pipelined(setting, stage_s, whole[:, 1, _WEIGHTS], starts)
+        seconds = np.asarray(setting.micro_batches)[starts] * stage_s[slowest] + bubble_s
         return SlowestStages(seconds, counts[slowest], each[slowest])
 
     @cached_property
