@@ -159,8 +159,9 @@ def of_peft(row: Row) -> LargeSetting:
     """Return the setting of a row of text: an adapter on queries and values, in Transformers' operators."""
     name = "llama-3.2-3b"
     model = describe(load(packaged()[name]), name)
-    training = {"length": int(row["max_seq_length"]), "batch": int(row["micro_batch"])}
-    on = "all" if "mlp" in row["run"] else "query-value"
+    dtype = "fp32" if row["use_amp"] == "1" else "bf16"
+    training = {"length": int(row["max_seq_length"]), "batch": int(row["micro_batch"]), "param_dtype": dtype}
+    on = "feed-forward" if "mlp" in row["run"] else "query-value"
     return setting(
         model, training, {"device": "l40s"}, kernels="eager", adapter_rank=int(row["rank"] or 1), adapter_on=on
     )

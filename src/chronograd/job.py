@@ -442,8 +442,8 @@ class LargeModel(_Section):
     """Multiply the matrices of layers in fp8."""
     adapter_rank: int = Field(0, ge=0)
     """Rank of LoRA matrices, which are trained instead of the network; 0 for none."""
-    adapter_on: Literal["query-value", "attention", "all"] = "all"
-    """Matrices with LoRA: query and value; query, key, value and output; or all of a layer."""
+    adapter_on: Literal["query-value", "attention", "feed-forward", "all"] = "all"
+    """Matrices with LoRA: query and value; query, key, value and output; those of the feed-forward network; or all of a layer."""
     base_bits: Literal[4, 8, 16] = 16
     """Bits of each parameter of the frozen network; 4 is QLoRA."""
 

@@ -12,7 +12,8 @@ from chronograd.hardware import catalog
 from chronograd.large.setting import Amount, LargeSetting, Stage, StageGrid
 from chronograd.large.share import shard_ranks, share_of_stage
 from chronograd.large.states import States, states_of
-from chronograd.large.stored import Head, Stored, of_head, of_layer, residual_bytes
+from chronograd.large.stored import EAGER_LOGIT, Head, Stored, of_head, of_layer, residual_bytes
+from chronograd.large.work import casts_weights, element_bytes, is_eager
 from chronograd.units import si
 from chronograd.words import how_many
 
@@ -20,8 +21,10 @@ from chronograd.words import how_many
 # Matrix products of NVIDIA's Hopper and later take 32 MiB a stream instead of 8.
 WORKSPACE, LATER_WORKSPACE = 85e6, 115e6
 LATER = 2022  # year of the device
-RESERVED = 1.05  # of the allocator, over what is allocated: median of 15 runs on B200, which range from 1.03 to 1.08
-CONTEXT = 0.6e9  # a CUDA context with the kernels of torch
+# Of the allocator, over what is allocated: median of 15 runs on B200, which range from 1.03 to 1.08. 3 runs of separate operators with full
+# recomputation on an H200 range from 1.12 to 1.25, for logits are large beside all else; 13 others from 1.02 to 1.11.
+RESERVED, AGAIN_RESERVED = 1.05, 1.17
+CONTEXT = 0.8e9  # a CUDA context with the kernels of torch 2.11, on an H200
 PER_GROUP = 0.15e9  # buffers of NCCL for each group of ranks
 SIGMA_LOG = 0.04
 
@@ -104,10 +107,37 @@ def peak_of(setting: LargeSetting, stage: Stage | StageGrid) -> Peak:
     saved = layers.saved + stage.is_last * head.saved
     # The loss comes when all is stored; then backward passes from the last layer to the first.
     passing = np.maximum(layers.passing + stage.is_last * head.passing, stage.is_last * head.logits)
+    at_loss, at_end = (
+        states.gradients + saved + _with_casts(setting, states, head, passing),
+        states.gradients + layers.passing,
+    )
+    if is_eager(setting):  # a plain loop drops its gradients after each step
+        has_none = np.equal(setting.data * setting.micro_batches, 1)
+        at_loss = at_loss - has_none * states.gradients
     workspace = LATER_WORKSPACE if (catalog.device(setting.job.cluster.device).year or LATER) >= LATER else WORKSPACE
-    allocated = states.parameters + states.gradients + states.optimizer + states.gathered + saved + passing + workspace
+    allocated = states.parameters + states.optimizer + states.gathered + np.maximum(at_loss, at_end) + workspace
     groups = sum(degree > 1 for degree in (setting.data, layout.tensor, layout.pipeline, layout.context, layout.expert))
-    return Peak(states, head, saved, passing, workspace, allocated, RESERVED * allocated + CONTEXT + PER_GROUP * groups)
+    used = _reserved(setting) * allocated + CONTEXT + PER_GROUP * groups
+    return Peak(states, head, saved, passing, workspace, allocated, used)
+
+
+def _with_casts(setting: LargeSetting, states: States, head: Head, passing: Amount) -> Amount:
+    """Return the bytes that pass, with the casts of parameters that exist at that time.
+
+    Layers that are computed again do not keep theirs for backward, so that only forward has them all, and no gradient of a logit.
+    """
+    if not (casts_weights(setting) and _is_recomputed(setting)):
+        return passing + states.casts
+    in_forward = head.logits * (1 - element_bytes(setting) / EAGER_LOGIT) + states.casts
+    return np.maximum(passing + head.passing, in_forward)
+
+
+def _reserved(setting: LargeSetting) -> float:
+    return AGAIN_RESERVED if is_eager(setting) and _is_recomputed(setting) else RESERVED
+
+
+def _is_recomputed(setting: LargeSetting) -> bool:
+    return setting.training.activation_checkpointing == "blocks" or setting.options.recompute == "full"
 
 
 def _of_stage(setting: LargeSetting, stage: Stage) -> StageMemory:
@@ -119,7 +149,7 @@ def _of_stage(setting: LargeSetting, stage: Stage) -> StageMemory:
         MemoryPart("workspaces", peak.workspace, "workspaces of the libraries"),
     ]
     shown = tuple(sorted((part for part in parts if part.bytes), key=lambda part: -part.bytes))
-    return StageMemory(stage.place, shown, peak.allocated, RESERVED * peak.allocated, peak.used, SIGMA_LOG)
+    return StageMemory(stage.place, shown, peak.allocated, _reserved(setting) * peak.allocated, peak.used, SIGMA_LOG)
 
 
 def _state_parts(setting: LargeSetting, stage: Stage, states: States) -> list[MemoryPart]:
@@ -167,8 +197,7 @@ def _activations(setting: LargeSetting, stage: Stage | StageGrid) -> Stored:
 
     Selective recomputation stores nothing between the matrices of attention, full recomputation only the input of each layer.
     """
-    is_full = setting.training.activation_checkpointing == "blocks"
-    recompute, flights = "full" if is_full else setting.options.recompute, in_flight(setting, stage)
+    recompute, flights = "full" if _is_recomputed(setting) else setting.options.recompute, in_flight(setting, stage)
     found = Stored()
     for layer, number in stage.numbers:
         own = of_layer(setting, layer)

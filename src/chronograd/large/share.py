@@ -17,6 +17,7 @@ WHOLE = (".out.bias", ".down.bias", "positions.weight", "_norm.weight", "_norm.b
 ADAPTED = {
     "all": ("attention", "feed-forward", "shared experts", "state space"),
     "attention": ("attention",),
+    "feed-forward": ("feed-forward", "shared experts"),
     "query-value": (),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +11,10 @@ import numpy as np
 from chronograd.large.collective import Collective, Cover
 from chronograd.large.exchange import Exchanges
 from chronograd.large.rates import Rates
-from chronograd.large.setting import LargeSetting, Layer, Stage
+from chronograd.large.setting import Amount, LargeSetting, Layer, Stage
 from chronograd.large.software import Software
 from chronograd.large.work import RankOperator, operators
+from chronograd.predict.compute import smooth_max
 
 # Host work of a backward operator relative to a forward one, which Python issues: as in `predict.traffic`.
 BACKWARD_ISSUE = 0.7
@@ -31,12 +31,14 @@ class Pass:
         work_s: of the device; `weights_s` of it compute gradients of weights.
         host_s: time in which the host issues it.
         exchanges: collectives of the pass.
+        is_alone: whether no other rank waits for it.
     """
 
     work_s: float = 0.0
     weights_s: float = 0.0
     host_s: float = 0.0
     exchanges: tuple[Collective, ...] = ()
+    is_alone: bool = False
 
     @property
     def exposed_s(self) -> float:
@@ -44,12 +46,11 @@ class Pass:
 
     @property
     def seconds(self) -> float:
-        """Return √(device² + host²): the host hides behind the device, except where ranks wait for each other."""
-        return math.hypot(self.work_s + self.exposed_s, self.host_s)
+        return float(with_host(self.work_s + self.exposed_s, self.host_s, self.is_alone))
 
     def times(self, number: int) -> Pass:
         exchanges = tuple(one.times(number) for one in self.exchanges)
-        return Pass(number * self.work_s, number * self.weights_s, number * self.host_s, exchanges)
+        return Pass(number * self.work_s, number * self.weights_s, number * self.host_s, exchanges, self.is_alone)
 
 
 def joined(passes: Iterable[Pass]) -> Pass:
@@ -60,7 +61,12 @@ def joined(passes: Iterable[Pass]) -> Pass:
         key = (one.name, one.bytes, one.ranks)
         exchanges[key] = exchanges[key].with_calls_of(one) if key in exchanges else one
     work_s, weights_s, host_s = (sum(getattr(one, name) for one in found) for name in ("work_s", "weights_s", "host_s"))
-    return Pass(work_s, weights_s, host_s, tuple(exchanges.values()))
+    return Pass(work_s, weights_s, host_s, tuple(exchanges.values()), any(one.is_alone for one in found))
+
+
+def with_host(device_s: Amount, host_s: Amount, is_alone: bool) -> Amount:
+    """Return √(device² + host²), for ranks wait for each other's hosts; of a rank alone, the smooth maximum of a small network."""
+    return smooth_max(device_s, host_s) if is_alone else np.hypot(device_s, host_s)
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ class StageModel:
     def _issued(self, one: Pass, exchanges: Sequence[Collective] = ()) -> Pass:
         """Return a pass whose `host_s` counts operators with the seconds in which the host issues them and exchanges."""
         issues = ISSUES * one.host_s + sum(exchange.calls for exchange in exchanges)
-        return replace(one, host_s=issues * self.rates.issue_s)
+        return replace(one, host_s=issues * self.rates.issue_s, is_alone=self.setting.ranks == 1)
 
 
 def _sum(work: list[RankOperator], seconds: np.ndarray, phase: str, only_core: bool = False) -> Pass:

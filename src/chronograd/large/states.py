@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chronograd.configs.description import TablePart
 from chronograd.large.setting import Amount, LargeSetting, Stage, StageGrid
 from chronograd.large.share import Share, outside_of, shard_ranks, share_of, share_of_stage
 from chronograd.large.stored import ADAPTER
-from chronograd.large.work import element_bytes, gradient_bytes
+from chronograd.large.work import casts_weights, element_bytes, gradient_bytes, is_eager
 
 # Bytes of a parameter with its scales, which are quantised as well: Dettmers et al. 2023, arXiv:2305.14314, section 3.
 IN_4_BITS = 4.127 / 8
@@ -23,13 +24,15 @@ class States:
     gradients: Amount
     optimizer: Amount
     gathered: Amount  # whole parameters and gradients of the layers that are computed, with sharded parameters
+    casts: Amount = 0.0  # of parameters, which autocast keeps until their gradients are computed
 
 
 def states_of(setting: LargeSetting, stage: Stage | StageGrid) -> States:
     """Return the bytes of parameters, gradients and optimizer states on a rank of a stage.
 
     Mixed precision stores parameters in half precision, gradients in fp32, a copy of the parameters in fp32 and the optimizer's
-    numbers. With sharded parameters the copy is the only one, and the layers at work are gathered in half precision.
+    numbers. With sharded parameters the copy is the only one, and the layers at work are gathered in half precision. A plain loop
+    under autocast has parameters in fp32 alone, and casts of all that it multiplies.
     """
     share, training, options = share_of_stage(setting, stage), setting.training, setting.options
     outside, layer = outside_of(setting, stage).params, _largest_layer(setting, stage)
@@ -37,6 +40,7 @@ def states_of(setting: LargeSetting, stage: Stage | StageGrid) -> States:
     if options.adapter_rank:
         return _frozen(setting, share, outside, layer)
     is_mixed, stage_of_zero = half == 2, training.zero_stage
+    is_single = stage_of_zero == 3 or casts_weights(setting)
     master = 4 if is_mixed and options.master and not training.is_pure else 0
     moments = (
         2 * options.optimizer_bits / 8
@@ -45,12 +49,20 @@ def states_of(setting: LargeSetting, stage: Stage | StageGrid) -> States:
     )
     found: list[Amount] = [0.0, 0.0, 0.0]
     for params, ranks in zip((share.plain, share.experts), shard_ranks(setting), strict=True):
-        found[0] += params * (max(half, master) / ranks if stage_of_zero == 3 else half)
+        found[0] += params * (max(half, master) if is_single else half) / (ranks if stage_of_zero == 3 else 1)
         found[1] += params * gradient / (ranks if stage_of_zero >= 2 else 1)
-        found[2] += params * (moments + (0 if stage_of_zero == 3 else master)) / (ranks if stage_of_zero >= 1 else 1)
+        found[2] += params * (moments + (0 if is_single else master)) / (ranks if stage_of_zero >= 1 else 1)
     gathered = half * (3 * layer + outside) + gradient * layer if stage_of_zero == 3 else 0.0
     saved = {"none": (1, 1, 1), "optimizer": (1, 1, 0), "all": (0, 0, 0)}[options.offload]
-    return States(found[0] * saved[0], found[1] * saved[1], found[2] * saved[2], gathered)
+    casts = half * (share.params - _never_cast(setting, stage)) if casts_weights(setting) else 0.0
+    return States(found[0] * saved[0], found[1] * saved[1], found[2] * saved[2], gathered, casts)
+
+
+def _never_cast(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
+    """Return the parameters of an embedding that no head shares: it is looked up, not multiplied."""
+    tied = any(tensor.is_tied for part in stage.last for tensor in part.tensors(setting.model.width))
+    tables = [part for part in stage.first if isinstance(part, TablePart)]
+    return 0.0 if tied else share_of(setting, tables).params * stage.is_first
 
 
 def _largest_layer(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
@@ -71,4 +83,5 @@ def _frozen(setting: LargeSetting, share: Share, outside: Amount, layer: Amount)
     ranks = shard_ranks(setting)[0] if setting.training.zero_stage == 3 else 1
     base = ((share.params - outside) * each + outside * 2) / ranks
     adapters = share.adapters * ADAPTER / ranks
-    return States(base + adapters, adapters, 2 * adapters, (ranks > 1) * 2 * (layer * each + outside))
+    casts = share.adapters * 2 if is_eager(setting) and not setting.training.is_pure else 0.0
+    return States(base + adapters, adapters, 2 * adapters, (ranks > 1) * 2 * (layer * each + outside), casts)

@@ -20,7 +20,7 @@ from chronograd.large.rates import Rates
 from chronograd.large.setting import LargeSetting, Layer, Stage, different, layers_of
 from chronograd.large.share import share_of, trained
 from chronograd.large.software import Software
-from chronograd.large.stage import MicroBatch, StageModel
+from chronograd.large.stage import MicroBatch, StageModel, with_host
 from chronograd.large.step import pipelined, update_s
 from chronograd.predict.collectives import Topology
 from chronograd.predict.scaling import topology_of
@@ -76,7 +76,7 @@ class StepTimer:
         passes = np.array([self._passes(grid, number, is_gathered) for number in range(len(grid.degrees))])
         counts = _counts(stages)
         whole = np.einsum("ek,ekpq->epq", counts, passes[stages.entries])
-        each = np.hypot(whole[..., _WORK] + whole[..., _EXPOSED], whole[..., _HOST])
+        each = with_host(whole[..., _WORK] + whole[..., _EXPOSED], whole[..., _HOST], self.base.ranks == 1)
         stage_s = each.sum(axis=1)
         slowest, bubble_s = pipelined(setting, stage_s, whole[:, 1, _WEIGHTS], starts)
         seconds = np.asarray(setting.micro_batches)[starts] * stage_s[slowest] + bubble_s

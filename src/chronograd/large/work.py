@@ -37,6 +37,14 @@ LOSS_BYTES = {"plain": (24, 18), "fused": (4, 4), "chunked": (4, 4)}
 # Megatron's loss over a divided vocabulary (cross_entropy.py): cast (6), maximum (4), subtract (8), exponential (8), sum (4),
 # divide (8); backward multiplies (8) and casts (6).
 MEGATRON_LOSS_BYTES = (38, 14)
+# Bytes per number that separate operators move in forward and backward, counted in the code of Transformers and PEFT. A norm casts
+# to fp32, squares, averages, scales, casts back and multiplies by its weight. Rotary positions negate, join, multiply twice and
+# add. An activated gate is written before it is multiplied. GPT-2's GELU has a power and a hyperbolic tangent in fp32. A matrix casts
+# its input if residuals are fp32; a LoRA matrix casts its input twice, and scales and adds its output.
+EAGER_NORM, EAGER_ROTARY, EAGER_GATED, EAGER_GELU = (34, 60), (20, 20), (10, 18), (76, 110)
+EAGER_CAST, EAGER_INPUT, EAGER_OUTPUT = (6, 6), (12, 18), (10, 4)
+# Families with one matrix for queries, keys and values, and those whose GELU is eight operators.
+ONE_MATRIX, GELU_OF_OPERATORS = ("gpt2", "gpt_neox", "mpt", "phi3"), ("gpt2", "phi")
 # Attention without a fused kernel writes its scores; scale, mask, softmax and products read and write them again.
 PLAIN_SCORE_PASSES = {"forward": 4, "data": 6}
 # The fused softmax of Megatron (fused_softmax.py, is_kernel_available) needs heads · sequences divisible by 4. Otherwise five
@@ -74,6 +82,17 @@ def element_bytes(setting: LargeSetting) -> int:
     return 2 if setting.training.precision in ("fp16", "bf16") else 4
 
 
+def is_eager(setting: LargeSetting) -> bool:
+    return setting.options.kernels == "eager"
+
+
+def casts_weights(setting: LargeSetting) -> bool:
+    """Return whether autocast casts parameters in fp32 for each product, as a plain loop does, so that residuals are fp32."""
+    training = setting.training
+    is_plain = training.zero_stage == 0 and not training.is_pure and not setting.options.adapter_rank
+    return is_eager(setting) and is_plain and element_bytes(setting) == 2
+
+
 def is_megatron(setting: LargeSetting) -> Amount:
     """Return whether the layout needs Megatron: it has tensor or pipeline parallelism."""
     return (setting.layout.tensor > 1) | (setting.layout.pipeline > 1)
@@ -93,7 +112,7 @@ def operators(part: Part, setting: LargeSetting, imbalance: float = 1.0) -> Iter
     """
     match part:
         case NormPart():
-            yield from _norm(setting)
+            yield from _norm(part, setting)
         case AttentionPart():
             yield from _attention(part, setting)
         case LatentAttentionPart():
@@ -137,6 +156,9 @@ def _product(
     if is_8_bit:  # the input and the gradient of the output are cast, and each is stored in both orders
         yield RankOperator("elementwise", "forward", sample_bytes=(size + 2) * rows * depth)
         yield RankOperator("elementwise", "data", sample_bytes=(size + 2) * rows * width)
+    if casts_weights(setting):
+        numbers = rows * depth + groups * depth * width
+        yield from _streamed(EAGER_CAST[0] * numbers, EAGER_CAST[1] * numbers)
     if options.adapter_rank:
         yield from _adapter(setting, rows, depth, width, of, named)
         return
@@ -155,6 +177,9 @@ def _adapter(
             yield RankOperator("elementwise", phase, sample_bytes=(options.base_bits / 8 + size) * depth * width)
     adapted = (width,) if of in ADAPTED[options.adapter_on] else named if options.adapter_on == "query-value" else ()
     for outputs in adapted:
+        if is_eager(setting):
+            ahead, back = (rows * (i * depth + o * outputs) for i, o in zip(EAGER_INPUT, EAGER_OUTPUT, strict=True))
+            yield from _streamed(ahead, back)
         for i, o in ((depth, options.adapter_rank), (options.adapter_rank, outputs)):
             flops, moved = FLOPS_PER_MAC * rows * i * o, size * rows * (i + o)
             yield RankOperator("gemm", "forward", flops, moved, rows, i, o)
@@ -177,9 +202,12 @@ def _residual(setting: LargeSetting) -> Iterator[RankOperator]:
     yield from _streamed((3 * size + mask) * numbers, (3 * size + mask * (1 + 2 * size)) * numbers)
 
 
-def _norm(setting: LargeSetting) -> Iterator[RankOperator]:
+def _norm(part: NormPart, setting: LargeSetting) -> Iterator[RankOperator]:
     numbers = setting.tokens * setting.model.width / setting.norm_share
     size = element_bytes(setting)
+    if is_eager(setting) and not part.bias:
+        yield from _streamed(EAGER_NORM[0] * numbers, EAGER_NORM[1] * numbers)
+        return
     yield from _streamed(2 * size * numbers, 3 * size * numbers, "layer_norm")
 
 
@@ -221,8 +249,9 @@ def _attention(part: AttentionPart, setting: LargeSetting) -> Iterator[RankOpera
     named = [inner] if part.keys_are_values else [inner, values / 2]
     yield from _product(setting, tokens, width, inner + values, of="attention", named=named)
     if setting.model.positions == "rotary":
-        turned = 2 * element_bytes(setting) * tokens * (heads + kv_heads) * part.head_size
-        yield from _streamed(turned, turned)
+        ahead, back = EAGER_ROTARY if is_eager(setting) else (2 * element_bytes(setting),) * 2
+        turned = tokens * (heads + kv_heads) * part.head_size
+        yield from _streamed(ahead * turned, back * turned)
     yield from _scores(part, setting, 2 * inner + 2 * kv_heads * part.head_size)
     yield from _product(setting, tokens, inner, width, of="attention")
     yield from _residual(setting)
@@ -249,6 +278,10 @@ def _latent_attention(part: LatentAttentionPart, setting: LargeSetting) -> Itera
 
 def _activation(setting: LargeSetting, numbers: float, is_gated: bool) -> Iterator[RankOperator]:
     size, inputs = element_bytes(setting), 2 if is_gated else 1
+    if is_eager(setting) and (is_gated or setting.model.family in GELU_OF_OPERATORS):
+        forward, backward = EAGER_GATED if is_gated else EAGER_GELU
+        yield from _streamed(forward * numbers, backward * numbers)
+        return
     yield from _streamed((inputs + 1) * size * numbers, (2 * inputs + 1) * size * numbers)
 
 
