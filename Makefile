@@ -7,6 +7,7 @@
 # make docs   the documentation site, in build/site: links are checked, code blocks run; EXTERNAL=1 checks links to other sites, too
 # make house  lines by room, long functions, names used twice, imports against the layers; fails above tools/house.toml
 # make onnx serve  what exports, and what serves and its client (Triton's), into .venv: their tests run then, too
+# make transformers  the library Transformers into .venv: the tests of models without a reader run then, too
 # make atari  gymnasium and Atari games into .venv: the tests of agents run then, too
 # make backends  TensorFlow and Ray into .venv, and Horovod built once: their tests run then, too
 # make vendors  the clouds' own software, built once in the user cache, before which rendered jobs are tested
@@ -18,9 +19,9 @@ WORKERS ?= 2
 ALL_WORKERS ?= 3
 # Compiled modules are kept, whatever the shell says: tests start many interpreters, and pytest rewrites each assertion.
 export PYTHONDONTWRITEBYTECODE =
-LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or vendors
+LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or transformers or vendors
 
-.PHONY: run test test-all slowest check house words docs format install backends tensorflow ray onnx horovod serve atari vendors clean
+.PHONY: run test test-all slowest check house words docs format install backends tensorflow ray onnx transformers horovod serve atari vendors clean
 .DEFAULT_GOAL := run
 
 install:
@@ -59,7 +60,7 @@ docs: install
 
 backends: tensorflow ray horovod
 
-tensorflow ray onnx atari: install
+tensorflow ray onnx atari transformers: install
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[$@]"
 
 serve: install

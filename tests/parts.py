@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import pytest
 
 # Optional parts that a machine may lack, by the marker of the tests that need them.
-PARTS = ("onnx", "serve", "gymnasium", "atari", "tensorflow", "ray", "horovod", "slurm", "netns", "install", "vendors",
+PARTS = ("onnx", "serve", "gymnasium", "atari", "transformers", "tensorflow", "ray", "horovod", "slurm", "netns", "install", "vendors",
          "data")  # fmt: skip
 # What the tests marked `data` read, in the folder of data sets.
 DATA_FOLDERS = ("bccd", "cifar-10-batches-py", "FashionMNIST", "hymenoptera-160", "traces")
@@ -67,6 +67,7 @@ _WHY_NOT: dict[str, Callable[[], str]] = {
     "netns": _why_no_namespaces,
     "gymnasium": lambda: _why_missing("gymnasium"),
     "atari": lambda: _why_missing("ale_py"),
+    "transformers": lambda: _why_missing("transformers"),
     "vendors": _why_no_vendors,
     "data": _why_no_data,
 }

@@ -38,7 +38,7 @@ CONFINED = {
     "nbformat": {"report/notebook.py"},
     "nbclient": {"report/notebook.py"},
     "lightning": {"hooks/lightning.py"},
-    "transformers": {"hooks/transformers.py"},
+    "transformers": {"count/meta_network.py", "hooks/transformers.py"},
     "accelerate": {"hooks/accelerate.py"},
     "ray": {
         "backends/ray_session.py",

@@ -98,6 +98,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "safetensors", "psutil"), "torch"),
     **dict.fromkeys(("torchvision", "sklearn"), "vision"),
     "timm": "timm",
+    "transformers": "transformers",
     "tensorboard": "tensorboard",
     "pandas": "pandas",
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),

@@ -117,6 +117,20 @@ def test_other_verbs_refuse_large_models(verb: str, name: str, model: Path, caps
     assert "--layouts" in words
 
 
+def test_family_without_a_reader_names_the_missing_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`predict` needs the roles of tensors, so it refuses such a family, extra or not."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "stablelm"}))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert main(["count", str(tmp_path)]) == 3
+    words = capsys.readouterr().err
+    assert "counting a family that Chronograd does not read needs transformers, which is not installed" in words
+    assert "[transformers]" in words
+    assert main(["predict", str(tmp_path), "--on", "8xh100"]) == 2
+    assert "'stablelm' is a family that is not counted" in capsys.readouterr().err
+
+
 def test_names_of_the_zoo_win_over_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("lenet5", "my-model"):

@@ -83,7 +83,7 @@ def test_work_of_adapters(on: str, outputs: list[int]) -> None:
 
 
 def test_frozen_experts_have_no_adapters() -> None:
-    """Their matrices are one tensor for all experts, which LoRA leaves alone, in memory and in time."""
+    """The matrices of all experts are one tensor, which LoRA leaves alone, in memory and in time."""
     one = setting("mixtral-8x7b", large={"adapter_rank": 16})
     d, kv = 4096, 1024
     assert share_of(one, layer_of(one)).adapters == 16 * ((d + d) + 2 * (d + kv) + (d + d))

@@ -103,10 +103,21 @@ def count_config(
     """
     model = describe(load(path), name, changes)
     counted = _counted(model, name, length_of(model, name, length), batch)
-    sections = [_totals(counted, model, length is None), _parts(counted)]
+    return answer_of(counted, model.length, is_stated=length is None, with_tensors=with_tensors)
+
+
+def answer_of(
+    counted: CountedConfig, length: int, *, is_stated: bool, with_tensors: bool = False
+) -> Answer[CountedConfig]:
+    """Return the answer for a counted model.
+
+    Args:
+        length: the longest sequence of its file; `is_stated`: it is the counted one.
+    """
+    sections = [_totals(counted, length, is_stated), _parts(counted)]
     if with_tensors:
         sections.append(_tensors(counted.tensors))
-    return Answer(f"Work of {name}", sections=sections, notes=[], result=counted)
+    return Answer(f"Work of {counted.network}", sections=sections, notes=[], result=counted)
 
 
 def length_of(model: ModelDescription, name: str, length: int | None, option: str = "--input") -> int:
@@ -162,7 +173,7 @@ def _counted(model: ModelDescription, name: str, length: int, batch: int) -> Cou
     )
 
 
-def _totals(counted: CountedConfig, model: ModelDescription, is_stated: bool) -> Section:
+def _totals(counted: CountedConfig, length: int, is_stated: bool) -> Section:
     n = "{:,}".format
     outside = sum(part.params for part in counted.parts if part.part in ("embedding", "head"))
     sequences = f"{counted.batch:,} × {counted.length:,} tokens"
@@ -183,8 +194,8 @@ def _totals(counted: CountedConfig, model: ModelDescription, is_stated: bool) ->
     left_out = {*([] if is_sparse else [1]), *([] if has_mask else [3, 5]), *([] if counted.cache_bytes else [6, 7])}
     active = f", of which a token uses {si(counted.active_params)}" if is_sparse else ""
     source = "its file states this length" if is_stated else "--input states this length"
-    if not is_stated and counted.length > model.length:
-        source += f", which exceeds the {model.length:,} of its file"
+    if not is_stated and counted.length > length:
+        source += f", which exceeds the {length:,} of its file"
     return Section(
         title=f"{counted.network} ({counted.family}), {how_many(counted.num_layers, 'layers')}, {how_many(counted.length, 'tokens')}",
         takeaway=f"{si(counted.params)} parameters{active}; forward takes "

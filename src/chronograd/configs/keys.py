@@ -151,12 +151,19 @@ class Keys:
             )
         return next(iter(heads.values()))
 
+    def rest(self) -> list[str]:
+        """Return the keys that were not read and may change the network."""
+        return [
+            name
+            for name, value in self.data.items()
+            if name not in self._read and value is not None and _WITHOUT_SIZES.fullmatch(name) is None
+        ]
+
     def check_rest(self) -> None:
         """Raise FileFormatError for a key that was not read and may change the network."""
-        for name, value in self.data.items():
-            if name not in self._read and value is not None and _WITHOUT_SIZES.fullmatch(name) is None:
-                near = did_you_mean(name, self._read)
-                raise self.fault(
-                    f"unknown key {shown(name)}, so the network may differ from the {self.family} models that are counted",
-                    f"{near[2:]}" if "did you" in near else "remove it if it changes neither tensors nor work",
-                )
+        for name in self.rest():
+            near = did_you_mean(name, self._read)
+            raise self.fault(
+                f"unknown key {shown(name)}, so the network may differ from the {self.family} models that are counted",
+                f"{near[2:]}" if "did you" in near else "remove it if it changes neither tensors nor work",
+            )

@@ -61,13 +61,26 @@ def describe(data: Mapping[str, Any], where: str, changes: Mapping[str, Any] | N
     if not isinstance(family, str):
         raise FileFormatError(f"{where}: model_type must be the name of a family, got {shown(family)}", _known())
     if family not in READERS:
-        near = near_names(family, READERS)
-        hint = f"did you mean {' or '.join(near)}? {_known()}" if near else _known()
-        raise FileFormatError(f"{where}: {shown(family)} is a family that is not counted", hint)
+        raise unread(family, where)
     keys = Keys({**data, **(changes or {})}, where, family)
     model = READERS[family](keys)
     keys.check_rest()
     return dataclasses.replace(model, notes=(*notes, *model.notes))
+
+
+def is_read(data: Mapping[str, Any]) -> bool:
+    """Return whether a reader knows the family of a file, or that of its text model. A file without a family counts as known."""
+    text = data.get("text_config")
+    families = [data.get("model_type"), *([text.get("model_type")] if isinstance(text, dict) else [])]
+    return any(str(family) in READERS for family in families) or not isinstance(families[0], str)
+
+
+def unread(family: str, where: str, reason: str = "") -> FileFormatError:
+    """Return the error for a family without a reader."""
+    near = near_names(family, READERS)
+    hint = f"did you mean {' or '.join(near)}? {_known()}" if near else _known()
+    text = f"{where}: {shown(family)} is a family that is not counted"
+    return FileFormatError(f"{text}, and {reason}" if reason else text, hint)
 
 
 def _known() -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from chronograd.errors import InputError
+from chronograd.errors import InputError, require
 from chronograd.verbs.jobs import JobRequest, fields_of_inputs, trace_module
 from chronograd.verbs.kinds import complete_jobs
 from chronograd.verbs.large import length_of_input
@@ -105,6 +105,8 @@ class Count(Request):
     def _of_config(self, path: Path) -> Answer[CountedConfig]:
         """Return the counts of a large model from its `config.json`. Raises InputError for options that it does not have."""
         from chronograd.configs.answer import count_config
+        from chronograd.configs.find import load
+        from chronograd.configs.readers import is_read
         from chronograd.files import parsed_options
 
         name = os.fspath(self.network)
@@ -117,7 +119,14 @@ class Count(Request):
                 )
         length = length_of_input(self.input)
         options = parsed_options(self.overrides)
-        return count_config(path, name, options, length=length, batch=self.batch or 1, with_tensors=self.show_work)
+        given: dict[str, Any] = {"length": length, "batch": self.batch or 1, "with_tensors": self.show_work}
+        if is_read(load(path)):
+            return count_config(path, name, options, **given)
+        require("transformers", "transformers", "counting a family that Chronograd does not read")
+        with waiting("building the network with the library Transformers"):
+            from chronograd.count.unread import count_unread
+
+            return count_unread(path, name, options, **given)
 
     def after(self, answer: Answer, as_json: bool) -> None:
         if self.out is not None and not as_json:
