@@ -31,7 +31,12 @@ from chronograd.errors import InputError, JobError, did_you_mean, problems, show
 from chronograd.recipes import ALGORITHMS, RECIPES, REPLAYS, recipe
 from chronograd.words import how_many
 
-BACKENDS = ("single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker")
+BACKENDS = (
+    *("single", "ddp", "fsdp", "tensor_parallel", "data_parallel"),
+    *("parameter_server", "horovod", "tf_mirrored", "tf_multiworker"),
+)
+# Backends whose ranks all have the whole batch.
+WHOLE_BATCH = ("parameter_server", "tensor_parallel")
 
 
 def _known_backend(name: str) -> str:
@@ -264,7 +269,9 @@ class Training(_Section):
     activation_checkpointing: Literal["none", "blocks"] = "none"
     """Store only the inputs of repeated blocks, and run each block again before its backward pass."""
     zero_stage: int = Field(0, ge=0, le=3)
-    """ZeRO: shard the optimizer state over the ranks (1), also the gradients (2), also the parameters (3). Predicted only."""
+    """ZeRO: shard the optimizer state over the ranks (1), also the gradients (2), also the parameters (3). Backend fsdp trains with 2
+    and 3, which is its default. Others predict it only.
+    """
     checkpoint_every: int = Field(1, ge=1)
     """Epochs between checkpoints."""
     evaluate_every: int = Field(1, ge=1)
@@ -605,9 +612,9 @@ class Job(_Model):
     def images_per_rank(self) -> int:
         """Return the images per step on the rank with the most: ranks share samples, each with all its copies.
 
-        torch.nn.DataParallel splits the images themselves, and a worker of a parameter server has the whole batch.
+        torch.nn.DataParallel splits the images themselves. Ranks of a backend in WHOLE_BATCH have the whole batch.
         """
-        count = 1 if self.backend == "parameter_server" else self.cluster.count
+        count = 1 if self.backend in WHOLE_BATCH else self.cluster.count
         if self.backend == "data_parallel":
             return -(-self.training.images_per_step // count)
         return -(-self.training.batch // count) * self.training.augmentation.copies
@@ -626,6 +633,15 @@ class Job(_Model):
         shape = data.get("shape")
         is_text = data.get("name") == TOKENS or (isinstance(shape, list | tuple) and len(shape) == 1)
         return {"task": "language", **given} if is_text else given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stage_of_backend(cls, given: Any) -> Any:
+        """Set ZeRO to stage 3 for backend fsdp, unless the job states a stage."""
+        if not isinstance(given, dict) or given.get("backend") != "fsdp":
+            return given
+        training = given.get("training") or {}
+        return {**given, "training": {"zero_stage": 3, **training}} if isinstance(training, dict) else given
 
     @model_validator(mode="before")
     @classmethod
@@ -681,7 +697,7 @@ class Job(_Model):
 
     @model_validator(mode="after")
     def _ranks(self) -> Self:
-        if self.backend != "parameter_server" and self.training.batch < self.replicas:
+        if self.backend not in WHOLE_BATCH and self.training.batch < self.replicas:
             ranks = (
                 f"cluster.count = {self.cluster.count}"
                 if self.cluster.layout is None
@@ -690,7 +706,7 @@ class Job(_Model):
             raise ValueError(
                 f"training.batch is {self.training.batch}, fewer than {ranks}: each rank needs at least one sample per step"
             )
-        of_rank = self.training.batch // (1 if self.backend == "parameter_server" else self.replicas)
+        of_rank = self.training.batch // (1 if self.backend in WHOLE_BATCH else self.replicas)
         images = of_rank * self.training.augmentation.copies
         if self.training.accumulation > images:
             raise ValueError(

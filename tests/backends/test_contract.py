@@ -36,14 +36,31 @@ CHECKED = [name for name in registry.names() if name in WATCHDOG or name in PART
 # Asynchronous training equals `single` only with one worker.
 DEVICES = {name: 1 if name in ("single", "parameter_server") else 2 for name in CHECKED}
 PROCESSES = {name: 1 if name in ("data_parallel", "tf_mirrored") else DEVICES[name] for name in CHECKED}
+# Tensor parallelism shares the matrices of transformers.
+NETWORKS = {
+    "images": {
+        "network": {"name": "lenet5"},  # it has a Keras port
+        "data": {"name": "synthetic", "shape": [1, 28, 28], "classes": 10, "samples": 380},
+    },
+    "text": {
+        "network": {
+            "name": "llama-7b",
+            "options": {"layers": 2, "width": 32, "heads": 4, "ffn": 48, "vocab": 20, "sequence": 12},
+        },
+        "data": {"name": "tokens", "shape": [12], "classes": 20, "samples": 380},
+    },
+}
 
 
-def make_job(backend: str, **training: object) -> Job:
+def kind_of(backend: str) -> str:
+    return "text" if backend == "tensor_parallel" else "images"
+
+
+def make_job(backend: str, kind: str = "", **training: object) -> Job:
     """Return a job of 24 steps in two epochs; two ranks have unequal shares of a batch of 31."""
     return jobs.from_dict(
         {
-            "network": {"name": "lenet5"},  # it has a Keras port
-            "data": {"name": "synthetic", "shape": [1, 28, 28], "classes": 10, "samples": 380},
+            **NETWORKS[kind or kind_of(backend)],
             "training": {"recipe": "sgd-momentum", "batch": 31, "epochs": 2, "learning_rate": 0.05, **training},
             "cluster": {"device": "cpu", "count": DEVICES.get(backend, 2), "threads": 1},
             "backend": backend,
@@ -57,18 +74,23 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         torch.manual_seed(123)
         self.folder = folder
-        self.weights = folder / "weights.safetensors"
-        save_file(build("lenet5").state_dict(), self.weights)
+        for kind in NETWORKS:
+            network = make_job("single", kind).network
+            save_file(build(network.name, network.options).state_dict(), self.weights(kind))
         self.trained = cache(self._train)
 
-    def of(self, backend: str, launcher: str | None = None) -> RunDir:
-        """Return the run of a backend, started by its own launcher, but by `local` instead of the slower torchrun."""
-        own = registry.find(backend).plan(make_job(backend), Path(), []).launcher
-        return self.trained(backend, launcher or own.replace("torchrun", "local"))
+    def weights(self, kind: str) -> Path:
+        return self.folder / f"{kind}.safetensors"
 
-    def _train(self, backend: str, launcher: str) -> RunDir:
-        out = self.folder / f"{backend}-{launcher}"
-        return launch.train(make_job(backend), out=out, initial_weights=self.weights, launcher=launcher)
+    def of(self, backend: str, launcher: str | None = None, kind: str = "") -> RunDir:
+        """Return the run of a backend, started by its own launcher, but by `local` instead of the slower torchrun."""
+        kind = kind or kind_of(backend)
+        own = registry.find(backend).plan(make_job(backend, kind), Path(), []).launcher
+        return self.trained(backend, launcher or own.replace("torchrun", "local"), kind)
+
+    def _train(self, backend: str, launcher: str, kind: str) -> RunDir:
+        out = self.folder / f"{backend}-{launcher}-{kind}"
+        return launch.train(make_job(backend, kind), out=out, initial_weights=self.weights(kind), launcher=launcher)
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +104,8 @@ def run(backend: str, runs: Runs) -> RunDir:
 
 
 @pytest.fixture
-def single(runs: Runs) -> RunDir:
-    return runs.of("single")
+def single(backend: str, runs: Runs) -> RunDir:
+    return runs.of("single", kind=kind_of(backend))
 
 
 @pytest.mark.parametrize("backend", [pytest.param(name, marks=PARTS.get(name, ())) for name in CHECKED])

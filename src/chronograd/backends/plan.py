@@ -6,12 +6,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
 from chronograd.errors import JobError, install_command
 from chronograd.job import Job
 from chronograd.rundir import RunDir
+from chronograd.train.rank_context import threads_per_rank
 
 # Packages of the PyTorch backends.
 TORCH = ("torch", "safetensors", "psutil")
@@ -83,6 +85,34 @@ def refuse_noise_scale(job: Job) -> None:
             f"backend {job.backend} does not measure the gradient noise scale",
             "write training.noise_scale_every=0, or backend=ddp or single",
         )
+
+
+# The values of fields that backends with sharded parameters support.
+_SHARDED_ONLY: dict[str, tuple[object, ...]] = {
+    "task": ("classification", "language"),
+    "mode": ("training",),
+    "training.precision": ("fp32", "tf32", "bf16"),
+    "training.compile": (False,),
+    "training.channels_last": (False,),
+    "training.ema_decay": (0.0,),
+    "training.trainable": ("all",),
+    "communication.compression": ("none",),
+    "communication.bucket_bytes": (None,),
+}
+
+
+def sharded_plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
+    """Plan all ranks on this machine, of a backend that shards parameters. Raises JobError for what it does not support."""
+    refuse_noise_scale(job)
+    for name, only in _SHARDED_ONLY.items():
+        if (value := attrgetter(name)(job)) not in only:
+            raise JobError(
+                f"{name} is {value}, which backend {job.backend} does not support",
+                f"write {name}={only[0]}, or backend=ddp",
+            )
+    ranks = job.cluster.count
+    environment = {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, ranks))}
+    return RankPlan(torch_worker(run, arguments), ranks, environment, "torchrun", job.cluster.max_restarts)
 
 
 def torch_worker(run: Path, arguments: Sequence[str], worker: str = "chronograd.train.worker") -> tuple[str, ...]:

@@ -33,6 +33,7 @@ OnPoll = Callable[[RunDir], None]
 PathLike = str | os.PathLike[str]
 # Backends whose ranks also run text, and networks without training them.
 PLAIN_BACKENDS = ("single", "ddp")
+TEXT_BACKENDS = (*PLAIN_BACKENDS, "fsdp", "tensor_parallel")
 # Inference needs 200 batches, so that one in a hundred is slower than the 99th percentile.
 STEPS_TIMED, BATCHES_TIMED = 30, 200
 LAUNCHERS = ("local", "torchrun", "horovodrun", "hosts")
@@ -267,9 +268,9 @@ def check_anywhere(job: Job) -> None:
 
         check_agent(job)
         return
-    of = "of text" if job.is_text else "in inference" if job.mode == "inference" else ""
-    if of and job.backend not in PLAIN_BACKENDS:
-        raise JobError(f"backend {job.backend} runs no job {of}", f"write backend={' or '.join(PLAIN_BACKENDS)}")
+    of, able = ("of text", TEXT_BACKENDS) if job.is_text else ("in inference", PLAIN_BACKENDS)
+    if (job.is_text or job.mode == "inference") and job.backend not in able:
+        raise JobError(f"backend {job.backend} runs no job {of}", f"write backend={' or '.join(able)}")
     if job.is_text and not job.training.augmentation.is_none:
         raise JobError("training.augmentation is of images, and the job of text", "leave augmentation out")
     if job.is_text and (job.training.trainable == "head" or job.data.resampling != "natural"):
@@ -281,8 +282,11 @@ def check_anywhere(job: Job) -> None:
         raise JobError(
             "training.augmentation.expand is of pictures with boxes", "leave it out, or write task=detection"
         )
-    if job.training.zero_stage:
-        raise JobError("training.zero_stage is predicted, not run", "write training.zero_stage=0 to measure or train")
+    if job.training.zero_stage and job.backend != "fsdp":
+        raise JobError(
+            f"training.zero_stage is {job.training.zero_stage}, which backend {job.backend} does not run",
+            "write backend=fsdp for stage 2 or 3, or training.zero_stage=0",
+        )
     if job.data.name == INPUTS:
         raise datasets.no_samples()
     card = datasets.card(job.data)

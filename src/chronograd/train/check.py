@@ -28,6 +28,10 @@ def check_network(job: Job, card: DatasetCard) -> None:
     if job.training.trainable == "head":
         head_of(network)
     parameter_groups(network, job.training)
+    if job.backend == "tensor_parallel":
+        from chronograd.train.sharded import shared_blocks  # imports torch.distributed.tensor
+
+        shared_blocks(network, job.cluster.count)
     if job.training.compile is True:
         _check_compiler()
     shape = "x".join(str(n) for n in card.shape)

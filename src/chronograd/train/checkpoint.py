@@ -5,33 +5,74 @@ optimizer.safetensors names its tensors <parameter's number>.<name>.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from chronograd.errors import FileFormatError
-from chronograd.train import checkpoint_folder
+from chronograd.train import checkpoint_folder, shards
 from chronograd.train.checkpoint_folder import EMA, MODEL, OPTIMIZER, Progress
+from chronograd.train.communicator import rank0_number
+from chronograd.train.shards import save_tensors
 from chronograd.train.step import TrainingStep, load_weights
 
 
-def save(folder: Path, step: TrainingStep, progress: Progress) -> Path:
-    """Write a checkpoint and remove all but the last two. Raises RunError if it cannot be written."""
+def save(folder: Path, step: TrainingStep, progress: Progress) -> None:
+    """Write a checkpoint and remove all but the last two. Raises RunError if it cannot be written.
+
+    If ranks share parameters, each calls it and writes its part of the optimizer's state; rank 0 gathers and writes the parameters.
+    """
     tensors, numbers = optimizer_state(step.optimizer)
+    if step.place.exchange.is_sharded:
+        _save_shared(folder, step, progress, tensors, numbers)
+        return
     files = {MODEL: step.network.state_dict(), OPTIMIZER: tensors}
     if step.averaged is not None:
         files[EMA] = step.averaged.state_dict()
-    state = {
+    writers = {name: partial(save_tensors, tensors) for name, tensors in files.items()}
+    checkpoint_folder.write(folder, progress, writers, _state(step, numbers))
+
+
+def _save_shared(
+    folder: Path, step: TrainingStep, progress: Progress, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]
+) -> None:
+    """Write a checkpoint with all ranks. Rank 0 names its folder, and renames it once all have written their files."""
+    place = step.place
+    network = {}
+    for name, tensor in step.network.state_dict().items():
+        gathered = shards.whole(tensor)
+        if place.is_rank_zero:
+            network[name] = gathered.to("cpu")
+
+    def with_others(path: Path) -> None:
+        rank0_number(os.getpid(), place)
+        shards.save_parts(tensors, path, 0)
+        place.exchange.wait(place)
+
+    if place.is_rank_zero:
+        writers: dict[str, Callable[[Path], None]] = {OPTIMIZER: with_others}
+        writers |= {checkpoint_folder.shard_name(rank): lambda path: None for rank in range(1, place.world_size)}
+        writers[MODEL] = partial(save_tensors, network)
+        checkpoint_folder.write(folder, progress, writers, _state(step, numbers))
+    else:
+        aside = checkpoint_folder.unfinished(folder, progress, rank0_number(0, place))
+        with checkpoint_folder.reported(aside):
+            shards.save_parts(tensors, aside / checkpoint_folder.shard_name(place.rank), place.rank)
+        place.exchange.wait(place)
+
+
+def _state(step: TrainingStep, numbers: dict[str, Any]) -> dict[str, Any]:
+    return {
         "seed": step.training.seed,
         "place": _place(step),
         "optimizer_numbers": numbers,
         "scaler": step.scaler.state_dict(),
     }
-    return checkpoint_folder.write(folder, progress, {n: partial(save_tensors, t) for n, t in files.items()}, state)
 
 
 def restore(path: Path, step: TrainingStep) -> tuple[Progress, list[str]]:
@@ -40,11 +81,18 @@ def restore(path: Path, step: TrainingStep) -> tuple[Progress, list[str]]:
     The notes state what differs here from where it was written. Weights then end up only nearly equal.
     """
     state = checkpoint_folder.read_state(path)
-    load_weights(step.network, path / MODEL)
+    if not step.place.exchange.is_sharded:
+        load_weights(step.network, path / MODEL)
     if step.averaged is not None:
         load_weights(step.averaged, path / EMA)
     try:
-        tensors = load_file(path / OPTIMIZER)
+        if step.place.exchange.is_sharded:
+            with shards.Stored([path / MODEL]) as stored:
+                for name, tensor in step.network.state_dict().items():
+                    stored.read_into(tensor, name)
+        parameters = [p for group in step.optimizer.param_groups for p in group["params"]]
+        with shards.Stored([path / name for name in state["sha256"] if name.startswith("optimizer.")]) as stored:
+            tensors = {n: stored.read(n, like=parameters[int(n.partition(".")[0])]) for n in stored.names()}
         restore_optimizer(step.optimizer, tensors, state["optimizer_numbers"])
         if step.scaler.is_enabled():
             step.scaler.load_state_dict(state["scaler"])
@@ -76,12 +124,3 @@ def restore_optimizer(
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Save tensors on the CPU, contiguous and without shared memory, as the format requires."""
-    plain = {
-        name: t.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
-        for name, t in tensors.items()
-    }
-    save_file(plain, path)

@@ -2,7 +2,8 @@
 
     checkpoints/step-00000046/
         model.safetensors        parameters and buffers under the PyTorch network's own names
-        optimizer.safetensors    state tensors
+        optimizer.safetensors    state tensors; of sharded parameters, those of rank 0
+        optimizer.1.safetensors  state tensors of rank 1, and so on (see chronograd.train.shards)
         ema.safetensors          the running mean of parameters and buffers, if the job has one
         target.safetensors       for an agent: its target network,
         replay.safetensors       and its replay memory
@@ -20,7 +21,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -36,6 +38,7 @@ KEEP = 2
 MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 TARGET, REPLAY = "target.safetensors", "replay.safetensors"
 _FILES = {MODEL, OPTIMIZER, EMA, TARGET, REPLAY}
+_SHARD = re.compile(r"optimizer\.[1-9]\d{0,5}\.safetensors")
 
 ALL_EPOCHS = "all epochs were trained"  # the only reason to stop that more epochs remove
 
@@ -86,38 +89,60 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
     Args:
         files: a writer for each file of tensors. `state`: further content of state.json.
     """
+    target = folder / _name(progress)
+    aside = unfinished(folder, progress, os.getpid())
+    try:
+        with reported(target):
+            aside.mkdir()
+            for name, write_file in files.items():
+                write_file(aside / name)
+            state = {
+                "format": FORMAT,
+                "version": VERSION,
+                "progress": asdict(progress),
+                **state,
+                "sha256": {name: digest(aside / name) for name in files},
+            }
+            (aside / "state.json").write_text(json.dumps(state, indent=1))
+            for path in (*aside.iterdir(), aside):
+                _sync(path)
+            if target.is_symlink() or target.exists():  # an older one of the same step, or a damaged one
+                target.rename(folder / f"{aside.name}.old")  # so that a kill at this moment leaves nothing half removed
+            aside.rename(target)
+            _sync(folder)
+            for old in (*list_checkpoints(folder)[:-KEEP], *folder.glob(".step-*.old")):
+                _forget(old)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)  # already renamed, if all went well
+    return target
+
+
+def _name(progress: Progress) -> str:
+    return f"step-{progress.step:08d}"
+
+
+def unfinished(folder: Path, progress: Progress, process: int) -> Path:
+    """Return the hidden folder in which a process writes a checkpoint until it is complete."""
+    return folder / f".{_name(progress)}.{process}"
+
+
+def shard_name(rank: int) -> str:
+    """Return the file with the optimizer's state tensors of a rank."""
+    return f"optimizer.{rank}.safetensors" if rank else OPTIMIZER
+
+
+@contextmanager
+def reported(target: Path) -> Iterator[None]:
+    """Raise RunError for an error in writing a checkpoint."""
     from safetensors import SafetensorError  # raised for a full disk, too; a read-only installation has no safetensors
 
-    target = folder / f"step-{progress.step:08d}"
-    aside = folder / f".{target.name}.{os.getpid()}"
     try:
-        aside.mkdir()
-        for name, write_file in files.items():
-            write_file(aside / name)
-        state = {
-            "format": FORMAT,
-            "version": VERSION,
-            "progress": asdict(progress),
-            **state,
-            "sha256": {name: digest(aside / name) for name in files},
-        }
-        (aside / "state.json").write_text(json.dumps(state, indent=1))
-        for path in (*aside.iterdir(), aside):
-            _sync(path)
-        if target.is_symlink() or target.exists():  # an older one of the same step, or a damaged one
-            target.rename(folder / f"{aside.name}.old")  # so that a kill at this moment leaves nothing half removed
-        aside.rename(target)
-        _sync(folder)
-        for old in (*list_checkpoints(folder)[:-KEEP], *folder.glob(".step-*.old")):
-            _forget(old)
+        yield
     except (OSError, SafetensorError) as error:
         cause = error if isinstance(error, OSError) else _system_error(error)
         if cause is not None and (full := disk_full(target, cause)) is not None:
             raise full from None
         raise RunError(f"cannot write checkpoint {target}: {error}", "free some space, then resume the run") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)  # already renamed, if all went well
-    return target
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -151,7 +176,8 @@ def read_state(path: Path) -> dict[str, Any]:
         if not isinstance(state, dict) or (state.get("format"), state.get("version")) != (FORMAT, VERSION):
             raise FileFormatError(f"{path}/state.json is not that of a checkpoint of version {VERSION}")
         expected = state.get("sha256")
-        if not isinstance(expected, dict) or not {MODEL, OPTIMIZER} <= expected.keys() <= _FILES:
+        names = expected.keys() if isinstance(expected, dict) else set()
+        if not {MODEL, OPTIMIZER} <= names or not all(name in _FILES or _SHARD.fullmatch(name) for name in names):
             raise FileFormatError(f"{path}/state.json does not name the files of a checkpoint")
         for name in expected:
             if expected[name] != digest(path / name):

@@ -5,29 +5,21 @@
 
 from __future__ import annotations
 
-import os
-import re
-import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from chronograd.job import GradientExchange, Job
 from chronograd.measure.steps import GradientClock
+from chronograd.train.group import GroupCommunicator
 from chronograd.train.rank_context import Communicator, RankContext
+from chronograd.train.sharded import FSDPCommunicator, TensorCommunicator
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 
-# Factor on `cluster.timeout_s` for the libraries' own time-outs. chronograd.train.watchdog names the missing rank
-# first; a library only knows that one is missing.
-LATER = 1.5
-LATER_S = 60.0
 MIB = 2**20
 
 
@@ -50,7 +42,13 @@ def communicator_of(job: Job, world_size: int) -> Communicator:
     """Return the communicator of PyTorch's own backends."""
     if job.backend == "data_parallel":
         return DataParallelCommunicator(job.cluster.count)
-    return DDPCommunicator(job.communication, job.cluster.timeout_s) if world_size > 1 else Communicator()
+    if world_size == 1:
+        return Communicator()
+    if job.backend == "fsdp":
+        return FSDPCommunicator(job.training.zero_stage, job.cluster.timeout_s)
+    if job.backend == "tensor_parallel":
+        return TensorCommunicator(job.cluster.timeout_s)
+    return DDPCommunicator(job.communication, job.cluster.timeout_s)
 
 
 class DataParallelCommunicator(Communicator):
@@ -65,34 +63,13 @@ class DataParallelCommunicator(Communicator):
         return nn.DataParallel(network, device_ids=list(range(self._num_devices))), optimizer
 
 
-class DDPCommunicator(Communicator):
-    """torch.distributed with DistributedDataParallel: NCCL on CUDA, gloo on the CPU.
-
-    The ranks meet at MASTER_ADDR and MASTER_PORT. If that is a loopback address, rank 0 listens there at the loopback
-    interface only. Otherwise PyTorch's store listens at every interface of its machine, and has no password. Gloo
-    listens at the interface of GLOO_SOCKET_IFNAME, NCCL at that of NCCL_SOCKET_IFNAME or one that it chooses.
-    """
+class DDPCommunicator(GroupCommunicator):
+    """DistributedDataParallel, which averages gradients while backward runs."""
 
     def __init__(self, communication: GradientExchange, timeout_s: float) -> None:
+        super().__init__(timeout_s)
         self._communication = communication
-        self._timeout = timedelta(seconds=timeout_s * LATER + LATER_S)
         self._gradients: GradientClock | None = None
-
-    @contextmanager
-    def process_group(self, place: RankContext) -> Iterator[None]:
-        library = "nccl" if place.device.type == "cuda" else "gloo"
-        device = place.device if library == "nccl" else None
-        with WATCHDOG.waiting("rendezvous"):
-            dist.init_process_group(
-                library,
-                store=_loopback_store(place, self._timeout),
-                rank=place.rank,
-                world_size=place.world_size,
-                timeout=self._timeout,
-                device_id=device,
-            )
-        yield
-        dist.destroy_process_group()
 
     def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
         bucket_bytes = self._communication.bucket_bytes
@@ -123,20 +100,6 @@ class DDPCommunicator(Communicator):
         assert isinstance(model, DistributedDataParallel)
         return without_exchange(model)
 
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
-        with WATCHDOG.waiting("sum"):
-            dist.all_reduce(values)
-        return values
-
-    def broadcast_from_rank0(self, values: torch.Tensor) -> torch.Tensor:
-        with WATCHDOG.waiting("broadcast"):
-            dist.broadcast(values, src=0)
-        return values
-
-    def wait(self, place: RankContext) -> None:
-        with WATCHDOG.waiting("barrier"):
-            dist.barrier(device_ids=[place.device.index] if place.device.type == "cuda" else None)
-
 
 @contextmanager
 def without_exchange(model: DistributedDataParallel) -> Iterator[None]:
@@ -149,13 +112,3 @@ def without_exchange(model: DistributedDataParallel) -> Iterator[None]:
     with model.no_sync():
         yield
     model.require_forward_param_sync = True
-
-
-def _loopback_store(place: RankContext, timeout: timedelta) -> Any:
-    """Return the store at which ranks of one machine meet, unreachable for others; None to use PyTorch's own store."""
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if not re.fullmatch(r"127\.[0-9.]+", address):
-        return None
-    listener = socket.create_server((address, port), backlog=socket.SOMAXCONN).detach() if place.is_rank_zero else None
-    stores: Any = dist  # torch has no types for them
-    return stores.TCPStore(address, port, place.world_size, place.is_rank_zero, timeout, master_listen_fd=listener)

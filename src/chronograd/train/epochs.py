@@ -22,14 +22,15 @@ def train_epochs(
     *,
     epoch: Callable[[], tuple[float, float]],
     evaluate: Callable[[], tuple[float, float]],
-    save: Callable[[], object],
+    save: Callable[[], object] | None,
 ) -> None:
     """Train to the job's epochs or target accuracy and update `progress`.
 
     Args:
-        lines: where rank 0 writes the results of each epoch; None on other ranks, which write no checkpoints either.
+        lines: where rank 0 writes the results of each epoch; None on other ranks.
         epoch: runs the steps of one epoch; returns the mean training loss over ranks and steps, and seconds.
-        evaluate: returns loss and accuracy on the test split. `save`: writes a checkpoint.
+        evaluate: returns loss and accuracy on the test split. `save`: writes a checkpoint, or
+            this rank's part of one; None on ranks that write none.
     """
     note = progress.go_on(training.epochs)
     if note and lines is not None:
@@ -47,22 +48,21 @@ def train_epochs(
         if test_accuracy is not None and test_accuracy > (progress.best_accuracy or -1.0):
             progress.best_accuracy, progress.best_epoch = test_accuracy, progress.epoch
         progress.stopped = _why_stop(progress, training, train_loss, test_accuracy)
-        if lines is None:
-            continue
-        lines.write(
-            Epoch(
-                step=progress.step,
-                epoch=progress.epoch,
-                seconds=progress.training_time_s,
-                epoch_time_s=epoch_time_s,
-                train_loss=train_loss,
-                test_loss=test_loss,
-                test_accuracy=test_accuracy,
+        if lines is not None:
+            lines.write(
+                Epoch(
+                    step=progress.step,
+                    epoch=progress.epoch,
+                    seconds=progress.training_time_s,
+                    epoch_time_s=epoch_time_s,
+                    train_loss=train_loss,
+                    test_loss=test_loss,
+                    test_accuracy=test_accuracy,
+                )
             )
-        )
-        if progress.stopped or progress.epoch % training.checkpoint_every == 0:
-            WATCHDOG.at("checkpoint", progress.step)
             lines.sync()
+        if save is not None and (progress.stopped or progress.epoch % training.checkpoint_every == 0):
+            WATCHDOG.at("checkpoint", progress.step)
             save()
 
 

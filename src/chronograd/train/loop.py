@@ -7,6 +7,7 @@ whose features are stored, and excludes the measurement of the gradient noise sc
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable
@@ -70,7 +71,9 @@ def train(
         lines if place.is_rank_zero else None,
         epoch=lambda: _epoch(step, place, lines, progress),
         evaluate=lambda: test(step, dataset, place),
-        save=lambda: checkpoint.save(run.checkpoints, step, progress),
+        save=(lambda: checkpoint.save(run.checkpoints, step, progress))
+        if place.is_rank_zero or place.exchange.is_sharded
+        else None,
     )
     return progress
 
@@ -93,7 +96,7 @@ def _resume(step: TrainingStep, place: RankContext, run: RunDir, lines: StepWrit
 
 def _epoch(step: TrainingStep, place: RankContext, lines: StepWriter, progress: Progress) -> tuple[float, float]:
     """Run the steps of one epoch. Return the mean loss over ranks and steps, and seconds."""
-    seed_everything(order.random_seed(step.training.seed, progress.epoch, place.rank))
+    seed_everything(order.random_seed(step.training.seed, progress.epoch, place.data_rank))
     log = _LossLog(lines, place, progress)
     start = time.perf_counter()
     for index in range(progress.step, progress.step + step.steps_per_epoch):
@@ -120,7 +123,7 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[
     loss_sum, num_correct = 0.0, 0
     labels_N = dataset.test_labels_N
     samples = np.arange(len(labels_N))
-    mine = samples[samples // step.chunk % place.world_size == place.rank]
+    mine = samples[samples // step.chunk % place.data_ranks == place.data_rank]
     try:
         for chunk, seen in in_chunks(step.test_input, mine, place.device, step.chunk):
             targets_N = labels_N[torch.from_numpy(chunk)].to(place.device)
@@ -130,11 +133,24 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[
                 logits_NK, targets_N = logits_NK.flatten(0, 1), targets_N.flatten()
             loss_sum += functional.cross_entropy(logits_NK, targets_N, reduction="sum").item()
             num_correct += int((logits_NK.argmax(dim=1) == targets_N).sum())
+        if place.exchange.meets_in_forward:
+            _run_as_often(step, network, len(mine), len(labels_N))
     finally:
         step.train_mode()
-    sums = torch.tensor([loss_sum, num_correct], dtype=torch.float64, device=place.device)
+    counted = [loss_sum, num_correct] if place.is_counted else [0.0, 0.0]
+    sums = torch.tensor(counted, dtype=torch.float64, device=place.device)
     loss_sum, correct = place.exchange.sum(sums).tolist()
     return loss_sum / labels_N.numel(), correct / labels_N.numel()
+
+
+def _run_as_often(step: TrainingStep, network: torch.nn.Module, num_own: int, num_samples: int) -> None:
+    """Run the network on one sample until this rank has run it as often as the rank with the most chunks."""
+    place, chunk = step.place, step.chunk
+    chunks, own = (math.ceil(count / chunk) for count in (num_samples, num_own))
+    for _ in range(math.ceil(chunks / place.data_ranks) - own):
+        _, seen = next(in_chunks(step.test_input, np.zeros(1, np.int64), place.device))
+        with step.arithmetic():
+            network(seen)
 
 
 def seed_everything(seed: int) -> None:

@@ -32,6 +32,12 @@ class Communicator:
     waited_s: float | None = None
     # True if forward and backward can be repeated without an update, in `no_sync`.
     is_repeatable = True
+    # Whether each rank has its own part of a batch; otherwise all have the whole batch.
+    splits_batch = True
+    # Whether ranks exchange tensors in forward, so that all have to run the network equally often.
+    meets_in_forward = False
+    # Whether each rank stores only a part of parameters and optimizer state.
+    is_sharded = False
 
     @contextmanager
     def process_group(self, place: RankContext) -> Iterator[None]:
@@ -49,7 +55,7 @@ class Communicator:
         """Wait for the averages if backward does not. Called after the last backward of a step."""
 
     def no_sync(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
-        """Return a context in which ranks average nothing; None for one rank, which never does."""
+        """Return a context in which ranks average nothing; None if there is none: for one rank, and for sharded parameters."""
         return None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
@@ -77,6 +83,20 @@ class RankContext:
     @property
     def is_rank_zero(self) -> bool:
         return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Return the number of this rank's part of a batch, out of `data_ranks`."""
+        return self.rank if self.exchange.splits_batch else 0
+
+    @property
+    def data_ranks(self) -> int:
+        return self.world_size if self.exchange.splits_batch else 1
+
+    @property
+    def is_counted(self) -> bool:
+        """Return whether the samples of this rank count: ranks that have the same samples count once."""
+        return self.exchange.splits_batch or self.is_rank_zero
 
     def start_line(self) -> Start:
         """Return the line about the place where this rank runs."""

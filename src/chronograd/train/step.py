@@ -151,9 +151,9 @@ class TrainingStep:
     def _choose(self, index: int) -> slice:
         """Set this rank's samples of a step, and its share of the batch. Return their places in the batch."""
         batch, place = self.training.batch, self.place
-        part = rank_slice(batch, place.rank, place.world_size)
+        part = rank_slice(batch, place.data_rank, place.data_ranks)
         self._mine = self.order.samples(index)[part]
-        self._share = len(self._mine) * place.world_size / batch
+        self._share = len(self._mine) * place.data_ranks / batch
         return part
 
     def transfer(self) -> None:
@@ -167,7 +167,7 @@ class TrainingStep:
     def prepare(self) -> None:
         """Augment and normalise, on the device."""
         if self.training.augmentation.pixel_dropout:
-            self._dropping.manual_seed(random_seed(self.training.seed, self._index, self.place.rank))
+            self._dropping.manual_seed(random_seed(self.training.seed, self._index, self.place.data_rank))
         self._seen = self.train_input.prepare(self._raw, self._draws, self._dropping)
         targets = self._labels[torch.from_numpy(self._mine).to(self.device, non_blocking=True)]
         copies = self.training.augmentation.copies
@@ -260,8 +260,8 @@ class TrainingStep:
 
     @property
     def rank_samples(self) -> int:
-        """Return the samples of this rank in the last step, without copies."""
-        return len(self._mine)
+        """Return the samples of the last step that count for this rank, without copies."""
+        return len(self._mine) if self.place.is_counted else 0
 
     def part_of(self, network: nn.Module) -> nn.Module:
         """Return the part of such a network that runs on the inputs: all of it, or the head if features are stored."""

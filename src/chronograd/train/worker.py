@@ -104,14 +104,14 @@ def _start(
     lines.write(place.start_line())
     of_task = detection.DetectionStep if job.task == "detection" else TrainingStep
     step = (ForwardStep if job.mode == "inference" else of_task)(job, dataset, place, run.given_weights)
-    seed_everything(order.random_seed(job.training.seed, 0, place.rank))
+    seed_everything(order.random_seed(job.training.seed, 0, place.data_rank))
     params, gradient_bytes = parameter_bytes(step.network)
     lines.write(
         WorkLine(
             params=params,
             gradient_bytes=gradient_bytes,
             dataset_samples=len(dataset.train_labels),
-            rank_batch=job.training.batch / place.world_size,
+            rank_batch=job.training.batch / place.data_ranks,
             steps_per_epoch=step.order.steps_per_epoch,
         )
     )

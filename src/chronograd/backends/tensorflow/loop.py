@@ -27,7 +27,7 @@ def train(step: TensorFlowStep, prepared: Prepared, run: RunDir, lines: StepWrit
         lines if step.ranks.is_rank_zero else None,
         epoch=lambda: _epoch(step, lines, progress),
         evaluate=step.evaluate,
-        save=lambda: checkpoint.save(run.checkpoints, step, progress),
+        save=(lambda: checkpoint.save(run.checkpoints, step, progress)) if step.ranks.is_rank_zero else None,
     )
     return progress
 
