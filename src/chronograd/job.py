@@ -35,6 +35,8 @@ BACKENDS = (
     *("single", "ddp", "fsdp", "tensor_parallel", "data_parallel"),
     *("parameter_server", "horovod", "tf_mirrored", "tf_multiworker"),
 )
+# Backends whose ranks store parts of parameters.
+SHARDED = ("fsdp", "tensor_parallel")
 # Backends whose ranks all have the whole batch.
 WHOLE_BATCH = ("parameter_server", "tensor_parallel")
 

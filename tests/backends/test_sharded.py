@@ -120,7 +120,7 @@ def test_parts_of_a_matrix_are_read_across_files(tmp_path: Path) -> None:
     for rank, columns in enumerate((slice(0, 1), slice(1, 4))):
         metadata = {shards.OFFSETS: f'{{"m": [0, {columns.start}]}}'}
         shards.save_tensors({"m": matrix[:, columns]}, tmp_path / str(rank), metadata)
-    with shards.Stored([tmp_path / "0", tmp_path / "1"]) as stored:
+    with shards.PartFiles([tmp_path / "0", tmp_path / "1"]) as stored:
         assert stored.names() == ["m"]
         assert torch.equal(stored.read("m", like=torch.empty(0)), matrix)
         with pytest.raises(ValueError, match=r"m has shape \(3, 4\) there, and \(4, 3\) here"):

@@ -295,6 +295,14 @@ def device(name_or_path: str | os.PathLike[str]) -> Device:
     raise NotFoundError("device", text, [*_device_names(), *_user_files()], "`chronograd devices`")
 
 
+def is_cpu(name: str) -> bool:
+    """Return whether a device is a CPU; false for one that is not known, such as `local` before a calibration."""
+    try:
+        return device(name).kind == "cpu"
+    except InputError:
+        return False
+
+
 def variants(name: str) -> list[Device]:
     """Return the devices that an ambiguous name may mean, first the one that `device` returns; only that one for a
     clear name.

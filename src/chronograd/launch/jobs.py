@@ -13,7 +13,7 @@ from chronograd import job as jobs
 from chronograd.backends import meeting, registry
 from chronograd.data import catalogue, datasets, detection
 from chronograd.errors import ChronogradError, DiskFullError, InputError, JobError, RunError
-from chronograd.job import INPUTS, Augmentation, Job, Training
+from chronograd.job import INPUTS, SHARDED, Augmentation, Job, Training
 from chronograd.launch import hosts
 from chronograd.launch.hosts import Host
 from chronograd.launch.processes import KilledError, tail
@@ -33,7 +33,7 @@ OnPoll = Callable[[RunDir], None]
 PathLike = str | os.PathLike[str]
 # Backends whose ranks also run text, and networks without training them.
 PLAIN_BACKENDS = ("single", "ddp")
-TEXT_BACKENDS = (*PLAIN_BACKENDS, "fsdp", "tensor_parallel")
+TEXT_BACKENDS = (*PLAIN_BACKENDS, *SHARDED)
 # Inference needs 200 batches, so that one in a hundred is slower than the 99th percentile.
 STEPS_TIMED, BATCHES_TIMED = 30, 200
 LAUNCHERS = ("local", "torchrun", "horovodrun", "hosts")

@@ -12,7 +12,7 @@ from chronograd.errors import InputError
 from chronograd.record import FORWARD_PARTS, INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
 from chronograd.rundir import StepLine, StepLog
 from chronograd.rundir.stalls import Stalls
-from chronograd.rundir.steps import EpochTiming, MemoryLine
+from chronograd.rundir.steps import EpochTiming, MemoryLine, TrafficLine
 from chronograd.words import how_many
 
 NOT_MEASURED = {
@@ -150,6 +150,14 @@ def memory_quantity(logs: Mapping[int, StepLog]) -> Quantity:
     return Quantity(
         value=max(last.memory_peak_bytes for last in peaks), unit="B", n=len(peaks), source=peaks[-1].source
     )
+
+
+def traffic_quantity(logs: Mapping[int, StepLog]) -> Quantity:
+    """Return the largest number of bytes that a rank sends per step."""
+    lines = [last for log in logs.values() if (last := log.last(TrafficLine)) is not None]
+    if not lines:
+        return Quantity.missing("B", "no rank counted its traffic")
+    return Quantity(value=max(line.sent_bytes for line in lines), unit="B", n=len(lines), source=lines[-1].source)
 
 
 def epoch_quantities(logs: Mapping[int, StepLog]) -> dict[str, Quantity]:

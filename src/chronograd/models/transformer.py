@@ -13,7 +13,7 @@ Shapes: B batch, T positions, D width, H heads, K key and value heads, E = D / H
 from __future__ import annotations
 
 import math
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -84,21 +84,6 @@ class LlamaAttention(nn.Module):
 
 class LlamaBlock(nn.Module):
     """Attention, then a gated perceptron; each after a norm and with a residual connection."""
-
-    # The role of each part where ranks share a block: columns or rows of a matrix, heads, and the norm that feeds the columns.
-    TENSOR_PARALLEL: ClassVar[dict[str, str]] = {
-        "attention_norm": "norm",
-        "attention.heads": "heads",
-        "attention.kv_heads": "heads",
-        "attention.query": "columns",
-        "attention.key": "columns",
-        "attention.value": "columns",
-        "attention.out": "rows",
-        "ffn_norm": "norm",
-        "gate": "columns",
-        "up": "columns",
-        "down": "rows",
-    }
 
     def __init__(self, width: int, heads: int, kv_heads: int, ffn: int, attention: str = "fused") -> None:
         super().__init__()

@@ -6,16 +6,18 @@ Left out: the allocator's rounding and fragmentation, workspace of kernels, the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from chronograd.errors import InputError
+from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.checkpointing import blocks, lifetimes
+from chronograd.predict.sharding import Sharded, shared_storages
 from chronograd.predict.traffic import traffic
 from chronograd.trace import MATRIX_KINDS, Affine, Trace
 from chronograd.units import memory
@@ -166,6 +168,8 @@ def footprint(
     activation_checkpointing: str = "none",
     precision: str = "fp32",
     has_average: bool = False,
+    backend: str = "ddp",
+    on_cpu: bool = False,
 ) -> Footprint:
     """Return the memory of one of `world_size` data-parallel ranks.
 
@@ -180,8 +184,10 @@ def footprint(
         precision: in bf16 and fp16, under autocast, most activations take half the bytes, and weights of matrix work exist
             twice.
         has_average: every rank has a whole running mean of parameters and buffers.
+        backend: fsdp and tensor_parallel have the memory of `chronograd.predict.sharding`.
+        on_cpu: ranks exchange by gloo, which copies each message.
 
-    Left out: units gathered ahead of their use, buckets. Raises: InputError for blocks if the network has none. Source:
+    Left out for other backends: units gathered ahead of their use, buckets. Raises: InputError for blocks if the network has none. Source:
     Rajbhandari et al. 2020, ZeRO, section 5.
     """
     is_training = trace.mode == "training"
@@ -189,24 +195,38 @@ def footprint(
     change = np.zeros((len(PARTS), num_moments + 1, 2))
     all_lifetimes = lifetimes(trace, activation_checkpointing if is_training else "none")
     is_half = precision in _HALF
-    in_half = _held_in_half(trace, zero_stage) if is_half else set()
+    in_half = _held_in_half(trace, 0 if backend == "fsdp" else zero_stage) if is_half else set()
+    is_shared = backend == "tensor_parallel" and world_size > 1
+    shared = {id(trace.storages[number]) for number in shared_storages(trace)} if is_shared else set()
     for storage, birth, death in all_lifetimes:
         if storage.role == "activation" and id(storage) in in_half:
-            storage = replace(storage, bytes=_half(storage.bytes))
-        _add(change[_PART_OF_ROLE[storage.role]], storage.bytes, birth, death, num_moments)
+            held = _half(storage.bytes)
+        else:
+            held = storage.bytes
+        held = np.array(held) / (world_size if id(storage) in shared else 1)
+        _add(change[_PART_OF_ROLE[storage.role]], held, birth, death, num_moments)
     copies = np.zeros((num_moments + 1, 2))
     for size, birth, death in _half_copies(trace) if is_half else ():
         _add(copies, size, birth, death, num_moments)
     table, copies = np.cumsum(change, axis=1), np.cumsum(copies, axis=0)
     frozen = set(trace.frozen)
     trained = [t for n, t in trace.parameters().items() if n not in frozen] if is_training else []
-    trained_bytes = sum((np.array(trace.storages[t.storage].bytes) for t in trained), np.zeros(2))
+    trained_bytes = np.zeros(2)
+    for tensor in trained:
+        storage = trace.storages[tensor.storage]
+        trained_bytes += np.array(storage.bytes) / (world_size if id(storage) in shared else 1)
     # The update, after the pass: all gradients exist; activations and the input do not.
     table[2, -1], table[4, -1] = trained_bytes, 0.0
     table[3] = OPTIMIZER_STATES[optimizer] * trained_bytes
-    if zero_stage and world_size > 1:
+    if backend == "fsdp" and world_size > 1:
+        units = Sharded(trace, world_size, zero_stage)
+        table[0, :, 0], table[2, :, 0] = units.parameter_bytes(), units.gradient_bytes()
+        table[3, :, 0] = OPTIMIZER_STATES[optimizer] * units.trained_bytes()
+    elif zero_stage and world_size > 1:
         copies = _share_out(trace, table, copies, world_size, zero_stage, is_half)
     table[_PART_OF_ROLE["activation"]] += copies
+    if backend == "fsdp" and world_size > 1 and on_cpu:
+        table = np.concatenate([table, Sharded(trace, world_size, zero_stage).copies(table)], axis=1)
     if has_average and is_training:
         state = (*trace.parameters().values(), *trace.buffers().values())
         table[3] += sum((np.array(trace.storages[t.storage].bytes) for t in state), np.zeros(2))
@@ -237,6 +257,8 @@ def footprint_of_job(trace: Trace, job: Job, world_size: int | None = None) -> F
         activation_checkpointing=training.activation_checkpointing,
         precision=training.precision,
         has_average=training.ema_decay > 0,
+        backend=job.backend,
+        on_cpu=catalog.is_cpu(job.cluster.device),
     )
 
 

@@ -246,6 +246,15 @@ class MemoryLine(Line):
 
 
 @dataclass(slots=True, kw_only=True)
+class TrafficLine(Line):
+    """The bytes that this rank sends in one step. `source`: how they were counted, as text."""
+
+    event: ClassVar[str] = "traffic"
+    sent_bytes: int
+    source: str
+
+
+@dataclass(slots=True, kw_only=True)
 class End(Line):
     """The end of all steps. `queued_s` as in Ready; processor seconds of this process."""
 
@@ -324,7 +333,7 @@ class Other(Line):
 E = TypeVar("E", bound=Line)
 _EVENTS: tuple[type[Line], ...] = (
     *(Attempt, Start, WorkLine, Weights, Features, NoteLine, Ready, Epoch, EpisodeLine, EpochTiming, MemoryLine, End),
-    *(WhatIfThreads, WhatIfBatch, PageFault, Stall, Error),
+    *(TrafficLine, WhatIfThreads, WhatIfBatch, PageFault, Stall, Error),
 )
 
 

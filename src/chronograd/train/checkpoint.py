@@ -22,25 +22,24 @@ from chronograd.train.shards import save_tensors
 from chronograd.train.step import TrainingStep, load_weights
 
 
-def save(folder: Path, step: TrainingStep, progress: Progress) -> None:
-    """Write a checkpoint and remove all but the last two. Raises RunError if it cannot be written.
+def save(folder: Path, step: TrainingStep, progress: Progress) -> Path:
+    """Write a checkpoint, remove all but the last two, and return its folder. Raises RunError if it cannot be written.
 
     If ranks share parameters, each calls it and writes its part of the optimizer's state; rank 0 gathers and writes the parameters.
     """
     tensors, numbers = optimizer_state(step.optimizer)
     if step.place.exchange.is_sharded:
-        _save_shared(folder, step, progress, tensors, numbers)
-        return
+        return _save_shared(folder, step, progress, tensors, numbers)
     files = {MODEL: step.network.state_dict(), OPTIMIZER: tensors}
     if step.averaged is not None:
         files[EMA] = step.averaged.state_dict()
     writers = {name: partial(save_tensors, tensors) for name, tensors in files.items()}
-    checkpoint_folder.write(folder, progress, writers, _state(step, numbers))
+    return checkpoint_folder.write(folder, progress, writers, _state(step, numbers))
 
 
 def _save_shared(
     folder: Path, step: TrainingStep, progress: Progress, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]
-) -> None:
+) -> Path:
     """Write a checkpoint with all ranks. Rank 0 names its folder, and renames it once all have written their files."""
     place = step.place
     network = {}
@@ -58,12 +57,13 @@ def _save_shared(
         writers: dict[str, Callable[[Path], None]] = {OPTIMIZER: with_others}
         writers |= {checkpoint_folder.shard_name(rank): lambda path: None for rank in range(1, place.world_size)}
         writers[MODEL] = partial(save_tensors, network)
-        checkpoint_folder.write(folder, progress, writers, _state(step, numbers))
-    else:
-        aside = checkpoint_folder.unfinished(folder, progress, rank0_number(0, place))
-        with checkpoint_folder.reported(aside):
-            shards.save_parts(tensors, aside / checkpoint_folder.shard_name(place.rank), place.rank)
-        place.exchange.wait(place)
+        return checkpoint_folder.write(folder, progress, writers, _state(step, numbers))
+    aside = checkpoint_folder.unfinished(folder, progress, rank0_number(0, place))
+    target = checkpoint_folder.target(folder, progress)
+    with checkpoint_folder.reported(target):
+        shards.save_parts(tensors, aside / checkpoint_folder.shard_name(place.rank), place.rank)
+    place.exchange.wait(place)
+    return target
 
 
 def _state(step: TrainingStep, numbers: dict[str, Any]) -> dict[str, Any]:
@@ -87,11 +87,11 @@ def restore(path: Path, step: TrainingStep) -> tuple[Progress, list[str]]:
         load_weights(step.averaged, path / EMA)
     try:
         if step.place.exchange.is_sharded:
-            with shards.Stored([path / MODEL]) as stored:
+            with shards.PartFiles([path / MODEL]) as stored:
                 for name, tensor in step.network.state_dict().items():
                     stored.read_into(tensor, name)
         parameters = [p for group in step.optimizer.param_groups for p in group["params"]]
-        with shards.Stored([path / name for name in state["sha256"] if name.startswith("optimizer.")]) as stored:
+        with shards.PartFiles([path / name for name in state["sha256"] if name.startswith("optimizer.")]) as stored:
             tensors = {n: stored.read(n, like=parameters[int(n.partition(".")[0])]) for n in stored.names()}
         restore_optimizer(step.optimizer, tensors, state["optimizer_numbers"])
         if step.scaler.is_enabled():

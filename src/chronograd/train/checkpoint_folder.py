@@ -89,10 +89,10 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
     Args:
         files: a writer for each file of tensors. `state`: further content of state.json.
     """
-    target = folder / _name(progress)
+    path = target(folder, progress)
     aside = unfinished(folder, progress, os.getpid())
     try:
-        with reported(target):
+        with reported(path):
             aside.mkdir()
             for name, write_file in files.items():
                 write_file(aside / name)
@@ -104,26 +104,27 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
                 "sha256": {name: digest(aside / name) for name in files},
             }
             (aside / "state.json").write_text(json.dumps(state, indent=1))
-            for path in (*aside.iterdir(), aside):
-                _sync(path)
-            if target.is_symlink() or target.exists():  # an older one of the same step, or a damaged one
-                target.rename(folder / f"{aside.name}.old")  # so that a kill at this moment leaves nothing half removed
-            aside.rename(target)
+            for written in (*aside.iterdir(), aside):
+                _sync(written)
+            if path.is_symlink() or path.exists():  # an older one of the same step, or a damaged one
+                path.rename(folder / f"{aside.name}.old")  # so that a kill at this moment leaves nothing half removed
+            aside.rename(path)
             _sync(folder)
             for old in (*list_checkpoints(folder)[:-KEEP], *folder.glob(".step-*.old")):
                 _forget(old)
     finally:
         shutil.rmtree(aside, ignore_errors=True)  # already renamed, if all went well
-    return target
+    return path
 
 
-def _name(progress: Progress) -> str:
-    return f"step-{progress.step:08d}"
+def target(folder: Path, progress: Progress) -> Path:
+    """Return the folder of a complete checkpoint."""
+    return folder / f"step-{progress.step:08d}"
 
 
 def unfinished(folder: Path, progress: Progress, process: int) -> Path:
     """Return the hidden folder in which a process writes a checkpoint until it is complete."""
-    return folder / f".{_name(progress)}.{process}"
+    return folder / f".{target(folder, progress).name}.{process}"
 
 
 def shard_name(rank: int) -> str:
@@ -132,7 +133,7 @@ def shard_name(rank: int) -> str:
 
 
 @contextmanager
-def reported(target: Path) -> Iterator[None]:
+def reported(path: Path) -> Iterator[None]:
     """Raise RunError for an error in writing a checkpoint."""
     from safetensors import SafetensorError  # raised for a full disk, too; a read-only installation has no safetensors
 
@@ -140,9 +141,9 @@ def reported(target: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         cause = error if isinstance(error, OSError) else _system_error(error)
-        if cause is not None and (full := disk_full(target, cause)) is not None:
+        if cause is not None and (full := disk_full(path, cause)) is not None:
             raise full from None
-        raise RunError(f"cannot write checkpoint {target}: {error}", "free some space, then resume the run") from error
+        raise RunError(f"cannot write checkpoint {path}: {error}", "free some space, then resume the run") from error
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from chronograd import job as jobs
 from chronograd.data.published import DatasetCard
 from chronograd.errors import RunError
 from chronograd.fit.noise_scale import NoiseLog
-from chronograd.job import Job
+from chronograd.job import SHARDED, Job
 from chronograd.measure import result
 from chronograd.measure.utilisation import put_utilisation
 from chronograd.record import WARMUP, Curve, Provenance, Quantity, Record, RecordedCluster
@@ -92,6 +92,8 @@ def measured_record(run: RunDir, job: Job, ranks: str, method: result.Method, as
     record.notes += stalls.sentences()
     _put_tokens(record, job)
     record.put("memory_peak_bytes", result.memory_quantity(logs))
+    if job.backend in SHARDED:
+        record.put("sent_bytes", result.traffic_quantity(logs))
     put_utilisation(record, record["step_time_s"], asked.flops_per_step, logs[0].last(Start), job.training.precision)
     record.provenance.method = (
         f"{how_many(asked.timing.warmup, 'steps')} of warm-up outside the clock; {method.step_time}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -20,6 +19,7 @@ from torch.optim import Optimizer
 
 from chronograd.errors import JobError
 from chronograd.predict.checkpointing import blocks
+from chronograd.predict.sharding import TENSOR_ROLES
 from chronograd.train.group import GroupCommunicator
 from chronograd.train.rank_context import RankContext
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
@@ -99,15 +99,15 @@ STYLES: dict[str, Callable[[], ParallelStyle]] = {
 
 
 def shared_blocks(network: nn.Module, ranks: int) -> list[nn.Module]:
-    """Return the blocks whose matrices ranks can share: those with TENSOR_PARALLEL, the role of each part.
+    """Return the blocks whose matrices ranks can share, those of TENSOR_ROLES.
 
     Raises: JobError if there is none, or if the ranks cannot share its heads equally.
     """
-    found = [module for module in network.modules() if hasattr(module, "TENSOR_PARALLEL")]
+    found = [module for module in network.modules() if type(module).__name__ in TENSOR_ROLES]
     if not found:
         raise JobError(
             f"{type(network).__name__} has no block whose matrices backend tensor_parallel can share",
-            "write backend=fsdp, or give the block TENSOR_PARALLEL, as LlamaBlock of chronograd.models.transformer has",
+            f"its blocks are {', '.join(TENSOR_ROLES)}; write backend=fsdp",
         )
     for block in found:
         for holder, name in _heads(block):
@@ -121,16 +121,15 @@ def shared_blocks(network: nn.Module, ranks: int) -> list[nn.Module]:
 
 def _heads(block: nn.Module) -> list[tuple[nn.Module, str]]:
     """Return the modules of a block that hold a number of heads, and the name of that number."""
-    paths = [path.rpartition(".") for path, role in roles_of(block).items() if role == "heads"]
+    roles = TENSOR_ROLES[type(block).__name__]
+    paths = [path.rpartition(".") for path, role in roles.items() if role == "heads"]
     return [(block.get_submodule(parent), name) for parent, _, name in paths]
-
-
-def roles_of(block: nn.Module) -> dict[str, str]:
-    return cast(dict[str, str], block.TENSOR_PARALLEL)
 
 
 def share(block: nn.Module, mesh: DeviceMesh) -> None:
     """Share the matrices and heads of a block of `shared_blocks` over the ranks."""
     for holder, name in _heads(block):
         setattr(holder, name, getattr(holder, name) // mesh.size())
-    parallelize_module(block, mesh, {path: STYLES[r]() for path, r in roles_of(block).items() if r != "heads"})
+    roles = TENSOR_ROLES[type(block).__name__]
+    plan = {path: STYLES[role]() for path, role in roles.items() if role != "heads"}
+    parallelize_module(block, mesh, plan)

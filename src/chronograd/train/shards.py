@@ -39,7 +39,9 @@ def save_parts(tensors: Mapping[str, Tensor], path: Path, rank: int) -> None:
     """Save the parts of a rank; of tensors that no rank shares, only as rank 0."""
     parts = {name: own_part(t) for name, t in tensors.items() if rank == 0 or isinstance(t, DTensor)}
     offsets = {name: offset for name, (_, offset) in parts.items()}
-    save_tensors({name: part for name, (part, _) in parts.items()}, path, {OFFSETS: json.dumps(offsets, sort_keys=True)})
+    save_tensors(
+        {name: part for name, (part, _) in parts.items()}, path, {OFFSETS: json.dumps(offsets, sort_keys=True)}
+    )
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -51,7 +53,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
     save_file(plain, path, metadata)
 
 
-class Stored:
+class PartFiles:
     """The tensors in some files, read by part. Used as a context manager.
 
     Raises: SafetensorError, OSError, KeyError, ValueError for files that are not of these tensors.

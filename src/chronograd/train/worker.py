@@ -21,8 +21,9 @@ from chronograd.measure.ablations import write_ablations
 from chronograd.measure.instrumentation import parameter_bytes
 from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
 from chronograd.measure.steps import time_epochs, time_steps
+from chronograd.measure.traffic import SentBytes
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.rundir.steps import Attempt, MemoryLine, WorkLine
+from chronograd.rundir.steps import Attempt, MemoryLine, TrafficLine, WorkLine
 from chronograd.train import detection, order
 from chronograd.train.communicator import communicator_of, rank0_number
 from chronograd.train.forward import ForwardStep
@@ -30,9 +31,13 @@ from chronograd.train.loop import seed_everything, train
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.rank_context import Communicator, RankContext, rank_context_from_environment
 from chronograd.train.result import measured_record, trained_params, training_record
+from chronograd.train.shards import own_part
 from chronograd.train.step import TrainingStep
 from chronograd.train.watchdog import WATCHDOG
 from chronograd.words import how_many
+
+# Steps whose memory events are read where ranks exchange in each step.
+TENSOR_MEMORY_STEPS = 8
 
 
 def main(
@@ -87,6 +92,8 @@ def _measure(run: RunDir, job: Job, place: RankContext, lines: StepWriter, asked
         _write_memory(lines, memory, 0)
     else:
         _write_tensor_memory(lines, step)
+    if place.exchange.is_sharded:
+        _write_traffic(lines, step, place)
     lines.write(process.end(0))
     if isinstance(step, TrainingStep):
         _write_what_if(step, place, lines)
@@ -138,9 +145,18 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep | ForwardStep) ->
     if isinstance(step, TrainingStep):
         held += [v for s in step.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
         held += step.averaged.state_dict().values() if step.averaged is not None else []
-    peak = cpu_tensor_peak_bytes(lambda: step.run(0), held)
+    times = TENSOR_MEMORY_STEPS if step.place.exchange.is_sharded else 1
+    peak = cpu_tensor_peak_bytes(lambda: step.run(0), [own_part(tensor)[0] for tensor in held], times)
     source = "tensors alive at once in one step, from the allocator's events; after the clock"
     lines.write(MemoryLine(memory_peak_bytes=peak, source=source))
+
+
+def _write_traffic(lines: StepWriter, step: TrainingStep | ForwardStep, place: RankContext) -> None:
+    """Run one more step, outside the clock, and record the sizes given to collectives."""
+    with SentBytes(place.world_size) as traffic:
+        step.run(0)
+    source = "sizes given to the collectives of one step, each as a ring; after the clock"
+    lines.write(TrafficLine(sent_bytes=traffic.total, source=source))
 
 
 def _method(is_training: bool, is_cuda: bool) -> result.Method:
