@@ -1,11 +1,12 @@
 """Ranks, servers and nodes killed or stopped at random moments: every job must end with the result of an undisturbed run.
 
     python -m benchmarks.faults --kills 20 --launcher local,torchrun --json benchmarks/results/faults.json
+    python -m benchmarks.faults --kills 10 --backend fsdp,tensor_parallel --json benchmarks/results/faults.json
     python -m benchmarks.faults --kills 20 --servers --json benchmarks/results/faults.json
     python tools/slurm_cluster.py python -m benchmarks.faults --kills 20 --slurm --json benchmarks/results/faults.json
     python -m benchmarks.faults --table --json benchmarks/results/faults.json
 
-A job is right when it has a record, every step once, and (with two ranks of ddp) the weights and optimizer state of an
+A job is right when it has a record, every step once, and (with two ranks that exchange in each step) the weights and optimizer state of an
 undisturbed run, bit by bit. The seed decides the rank, the moment and the fault; the rank's own note shows where it was
 hit. One in three ranks is stopped (SIGSTOP) instead of killed, so the others must detect it. One in five is hit twice. This
 benchmark measures no times, so other programs may run meanwhile.
@@ -31,7 +32,7 @@ from typing import Any
 import psutil
 
 from benchmarks import faults_servers, faults_slurm
-from benchmarks.faults_common import STEPS, STEPS_PER_EPOCH, final_bytes, make_job, outcome
+from benchmarks.faults_common import SHARDED_JOBS, STEPS, STEPS_PER_EPOCH, final_bytes, make_job, outcome
 from chronograd.errors import RunError
 from chronograd.job import Job
 from chronograd.launch import jobs
@@ -67,7 +68,7 @@ def planned(chance: random.Random, number: int) -> list[Fault]:
 
 
 def has_come(fault: Fault, note: Note | None, of_first: Note | None) -> bool:
-    """Return whether a rank has reached the planned moment. Only rank 0 writes checkpoints."""
+    """Return whether a rank has reached the planned moment. Rank 0 writes checkpoints, with the others if parameters are sharded."""
     if note is None or of_first is None:
         return False
     if fault.phase == "checkpoint":
@@ -139,19 +140,18 @@ def one(job: Job, run_path: Path, launcher: str, faults: Sequence[Fault], expect
     return {"launcher": launcher, "faults": hits, **outcome(run, expected, STEPS, error)}
 
 
-def of_ranks(kills: int, launchers: Sequence[str], seed: int, folder: Path, told: Callable[[Any], None]) -> None:
-    job = make_job()
+def of_ranks(kills: int, launcher: str, seed: int, folder: Path, told: Callable[[Any], None], job: Job) -> None:
     expected = final_bytes(jobs.train(job, out=folder / "undisturbed", launcher="local"))
-    for launcher in launchers:
-        chance = random.Random(f"{seed} {launcher}")
-        for number in range(kills):
-            told(one(job, folder / f"{launcher}-{number}", launcher, planned(chance, number), expected))
+    chance = random.Random(f"{seed} {launcher}" + ("" if job.backend == "ddp" else f" {job.backend}"))
+    for number in range(kills):
+        told(one(job, folder / f"{launcher}-{number}", launcher, planned(chance, number), expected))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--launcher", default="", help="local,torchrun")
+    parser.add_argument("--backend", default="", help="fsdp,tensor_parallel")
     parser.add_argument("--servers", action="store_true", help="parameter servers, learners and their driver")
     parser.add_argument("--slurm", action="store_true", help="nodes of the SLURM cluster on this machine")
     parser.add_argument("--seed", type=int, default=0)
@@ -185,7 +185,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for launcher in filter(None, arguments.launcher.split(",")):
-            of_ranks(arguments.kills, [launcher], arguments.seed, folder / launcher, told_as(launcher))
+            of_ranks(arguments.kills, launcher, arguments.seed, folder / launcher, told_as(launcher), make_job())
+        for backend in filter(None, arguments.backend.split(",")):
+            job = make_job(*SHARDED_JOBS[backend])
+            of_ranks(arguments.kills, "local", arguments.seed, folder / backend, told_as(backend), job)
         if arguments.servers:
             faults_servers.run(arguments.kills, arguments.seed, folder / "servers", told_as("servers"))
         if arguments.slurm:
@@ -195,6 +198,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 TITLES = {
     "local": "rank, launcher `local`",
     "torchrun": "rank, `torchrun`",
+    "fsdp": "rank of fsdp",
+    "tensor_parallel": "rank of tensor_parallel",
     "servers": "server, learner or driver on Ray",
     "slurm": "node of SLURM, drained or lost",
 }

@@ -13,9 +13,13 @@ from safetensors.torch import load_file
 
 from chronograd import job as jobs
 from chronograd.backends import registry
+from chronograd.count.cached import cached_trace
 from chronograd.errors import JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
+from chronograd.measure.steps import Timing
+from chronograd.predict.memory import footprint_of_job
+from chronograd.predict.sharding import sent_bytes
 from chronograd.rundir import RunDir
 from chronograd.train import shards
 from chronograd.train.checkpoint_folder import MODEL, list_checkpoints
@@ -112,6 +116,18 @@ def test_another_number_of_ranks_reads_the_parts(tmp_path: Path, single: RunDir)
         assert [line.step for line in run.read_steps(0).steps] == list(range(9, 13))
         expected, got = (load_file(list_checkpoints(one.checkpoints)[-1] / MODEL) for one in (single, run))
         assert all(torch.allclose(got[name], expected[name], atol=1e-3) for name in expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_and_traffic_are_as_predicted(tmp_path: Path, backend: str) -> None:
+    """Measure four processes: memory within 5 % of the prediction, and exactly the bytes that it sends."""
+    options = {"layers": 2, "width": 128, "heads": 4, "ffn": 320, "vocab": 20, "sequence": 12}
+    job = jobs.from_dict({**jobs.stated(sharded(backend, 4)), "network": {"name": "llama-7b", "options": options}})
+    record = launch.measure(job, Timing(1, 1), flops_per_step=1.0, out=tmp_path / "run", launcher="local").record()
+    trace = cached_trace("llama-7b", options, input_shape=(12,), num_classes=20)
+    predicted = footprint_of_job(trace, job).at(job.images_per_rank)
+    assert record.value("memory_peak_bytes") == pytest.approx(predicted.total, rel=0.05)
+    assert record.value("sent_bytes") == sent_bytes(trace, job)
 
 
 def test_parts_of_a_matrix_are_read_across_files(tmp_path: Path) -> None:

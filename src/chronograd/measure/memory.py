@@ -133,7 +133,9 @@ class PeakMemory:
         return self._resident.peak_bytes()
 
 
-def cpu_tensor_peak_bytes(run: Callable[[], object], held: Iterable[torch.Tensor], times: int = 1) -> int:
+def cpu_tensor_peak_bytes(
+    run: Callable[[], object], held: Iterable[torch.Tensor], is_done: Callable[[bool], bool] = lambda is_freed: True
+) -> int:
     """Return the peak bytes of tensors on the CPU while `run` runs once: the value that a trace predicts, without workspace.
 
     The allocator's own events from torch's profiler are summed in order, in addition to the tensors `held` throughout, each
@@ -141,14 +143,20 @@ def cpu_tensor_peak_bytes(run: Callable[[], object], held: Iterable[torch.Tensor
     and memory that libraries allocate themselves.
 
     Args:
-        times: runs, of which the least peak counts. The profiler loses events of memory that a thread of gloo frees, so a peak may
-            be too high.
+        is_done: whether to stop, after a run that freed all that it allocated or not; otherwise it runs again, and the least peak
+            counts. The profiler loses events of memory that a thread of gloo frees, so a peak may be too high.
     """
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-    return min(_allocated_peak_bytes(run) for _ in range(times)) + sum(storages.values())
+    peaks = []
+    while True:
+        peak, left = _allocated_bytes(run)
+        peaks.append(peak)
+        if is_done(left == 0):
+            return min(peaks) + sum(storages.values())
 
 
-def _allocated_peak_bytes(run: Callable[[], object]) -> int:
+def _allocated_bytes(run: Callable[[], object]) -> tuple[int, int]:
+    """Return the most bytes that `run` has allocated at once, and those that it has not freed."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -158,4 +166,4 @@ def _allocated_peak_bytes(run: Callable[[], object]) -> int:
     for event in sorted(events, key=lambda e: e.start_ns()):
         now += event.nbytes()
         peak = max(peak, now)
-    return peak
+    return peak, now

@@ -49,6 +49,7 @@ from chronograd.predict.scaling import (
     upkeep_s,
 )
 from chronograd.predict.setting import Setting, setting_of
+from chronograd.predict.sharding import sent_bytes
 from chronograd.record import (
     FORWARD_PARTS,
     QUANTITIES,
@@ -313,6 +314,9 @@ def predict(
     record = _without_quantities(trace, job, setting, step)
     likely = likely_by(f"{setting.calibration.origin} calibration", step.sigma_log)
     _put_step(record, setting, step, likely, images)
+    if is_training and job.cluster.count > 1 and (sent := sent_bytes(trace, job)) is not None:
+        source = "sizes of the collectives in the trace, each as a ring"
+        record.put("sent_bytes", Quantity(value=sent, unit="B", source=source))
     tokens = tokens_of_sample(trace)
     if tokens is not None:
         record.put("throughput_tokens_per_s", likely(tokens * images / step.seconds, "token/s"))

@@ -19,7 +19,7 @@ from chronograd.predict.scaling import USUAL_STEP_SIGMA_LOG, topology_of
 # In DataParallel all parameters and gradients cross the first GPU's link, one GPU after the other, and nothing hides them.
 _DATA_PARALLEL = "reduce_to_one"
 # Backends whose ranks are separate processes, as ZeRO requires.
-_ZERO_BACKENDS = ("single", "ddp")
+_ZERO_BACKENDS = ("single", "ddp", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,11 @@ def _check_is_predicted(job: Job) -> None:
             "backend is parameter_server, whose workers do not wait for each other; only synchronous steps can be predicted",
             "fit its speed from runs with `chronograd fit speed`, see what more workers do with `chronograd simulate "
             "speed`, or predict backend=ddp",
+        )
+    if job.backend == "tensor_parallel":
+        raise InputError(
+            "backend is tensor_parallel, whose step time is predicted for large models only",
+            "name the config.json of the model, such as `chronograd predict llama-3-8b --on 8xh100 --tensor 2`, or measure the job",
         )
     if job.training.zero_stage and job.backend not in _ZERO_BACKENDS:
         raise InputError(

@@ -20,6 +20,7 @@ from chronograd.train.checkpoint_folder import EMA, MODEL, OPTIMIZER, Progress
 from chronograd.train.communicator import rank0_number
 from chronograd.train.shards import save_tensors
 from chronograd.train.step import TrainingStep, load_weights
+from chronograd.train.watchdog import WATCHDOG
 
 
 def save(folder: Path, step: TrainingStep, progress: Progress) -> Path:
@@ -43,10 +44,11 @@ def _save_shared(
     """Write a checkpoint with all ranks. Rank 0 names its folder, and renames it once all have written their files."""
     place = step.place
     network = {}
-    for name, tensor in step.network.state_dict().items():
-        gathered = shards.whole(tensor)
-        if place.is_rank_zero:
-            network[name] = gathered.to("cpu")
+    with WATCHDOG.waiting("all-gather of parameters"):
+        for name, tensor in step.network.state_dict().items():
+            gathered = shards.whole(tensor)
+            if place.is_rank_zero:
+                network[name] = gathered.to("cpu")
 
     def with_others(path: Path) -> None:
         rank0_number(os.getpid(), place)

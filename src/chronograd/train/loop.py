@@ -127,7 +127,7 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[
     try:
         for chunk, seen in in_chunks(step.test_input, mine, place.device, step.chunk):
             targets_N = labels_N[torch.from_numpy(chunk)].to(place.device)
-            with step.arithmetic():
+            with step.arithmetic(), _meeting(place):
                 logits_NK = network(seen).float()
             if logits_NK.ndim == 3:
                 logits_NK, targets_N = logits_NK.flatten(0, 1), targets_N.flatten()
@@ -149,8 +149,14 @@ def _run_as_often(step: TrainingStep, network: torch.nn.Module, num_own: int, nu
     chunks, own = (math.ceil(count / chunk) for count in (num_samples, num_own))
     for _ in range(math.ceil(chunks / place.data_ranks) - own):
         _, seen = next(in_chunks(step.test_input, np.zeros(1, np.int64), place.device))
-        with step.arithmetic():
+        with step.arithmetic(), _meeting(place):
             network(seen)
+
+
+def _meeting(place: RankContext) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which this rank waits for the others, if ranks exchange tensors in forward."""
+    collective = place.exchange.meets_in_forward
+    return WATCHDOG.waiting(collective) if collective else contextlib.nullcontext()
 
 
 def seed_everything(seed: int) -> None:

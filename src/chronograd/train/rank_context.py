@@ -34,8 +34,8 @@ class Communicator:
     is_repeatable = True
     # Whether each rank has its own part of a batch; otherwise all have the whole batch.
     splits_batch = True
-    # Whether ranks exchange tensors in forward, so that all have to run the network equally often.
-    meets_in_forward = False
+    # The collective in which ranks exchange tensors in forward, if they do: then all have to run the network equally often.
+    meets_in_forward = ""
     # Whether each rank stores only a part of parameters and optimizer state.
     is_sharded = False
 

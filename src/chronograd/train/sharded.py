@@ -33,7 +33,7 @@ class FSDPCommunicator(GroupCommunicator):
     """
 
     is_repeatable = False
-    meets_in_forward = True
+    meets_in_forward = "all-gather of parameters"
     is_sharded = True
 
     def __init__(self, zero_stage: int, timeout_s: float) -> None:
@@ -50,7 +50,7 @@ class FSDPCommunicator(GroupCommunicator):
             fully_shard(network, mesh=mesh)
 
         follow(network, optimizer, shard)
-        WATCHDOG.set_collectives({"forward": "all-gather of parameters", "backward": GRADIENTS})
+        WATCHDOG.set_collectives({"forward": self.meets_in_forward, "backward": GRADIENTS})
         return network, optimizer
 
 
@@ -62,7 +62,7 @@ class TensorCommunicator(GroupCommunicator):
 
     is_repeatable = False
     splits_batch = False
-    meets_in_forward = True
+    meets_in_forward = "all-reduce of activations"
     is_sharded = True
 
     def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
@@ -71,7 +71,7 @@ class TensorCommunicator(GroupCommunicator):
         follow(network, optimizer, lambda: [share(block, mesh) for block in shared])
         for group in optimizer.param_groups:
             group["foreach"] = False  # a fused call takes no mixture of shared and whole parameters
-        WATCHDOG.set_collectives({"forward": "all-reduce of activations", "backward": "all-reduce of activations"})
+        WATCHDOG.set_collectives({"forward": self.meets_in_forward, "backward": self.meets_in_forward})
         return network, optimizer
 
 

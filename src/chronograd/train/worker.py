@@ -36,8 +36,8 @@ from chronograd.train.step import TrainingStep
 from chronograd.train.watchdog import WATCHDOG
 from chronograd.words import how_many
 
-# Steps whose memory events are read where ranks exchange in each step.
-TENSOR_MEMORY_STEPS = 8
+# The most steps whose memory events are read.
+MEMORY_STEPS = 40
 
 
 def main(
@@ -145,10 +145,23 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep | ForwardStep) ->
     if isinstance(step, TrainingStep):
         held += [v for s in step.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
         held += step.averaged.state_dict().values() if step.averaged is not None else []
-    times = TENSOR_MEMORY_STEPS if step.place.exchange.is_sharded else 1
-    peak = cpu_tensor_peak_bytes(lambda: step.run(0), [own_part(tensor)[0] for tensor in held], times)
+    is_done = _FreedOnAllRanks(step.place) if step.place.exchange.is_sharded else lambda is_freed: True
+    peak = cpu_tensor_peak_bytes(lambda: step.run(0), [own_part(tensor)[0] for tensor in held], is_done)
     source = "tensors alive at once in one step, from the allocator's events; after the clock"
     lines.write(MemoryLine(memory_peak_bytes=peak, source=source))
+
+
+class _FreedOnAllRanks:
+    """Whether each rank has had a step that freed all that it allocated, or MEMORY_STEPS steps have passed."""
+
+    def __init__(self, place: RankContext) -> None:
+        self._place, self._has_freed, self._left = place, False, MEMORY_STEPS
+
+    def __call__(self, is_freed: bool) -> bool:
+        self._has_freed |= is_freed
+        self._left -= 1
+        ranks = self._place.exchange.sum(torch.tensor(float(self._has_freed), device=self._place.device))
+        return self._left == 0 or int(ranks) == self._place.world_size
 
 
 def _write_traffic(lines: StepWriter, step: TrainingStep | ForwardStep, place: RankContext) -> None:
