@@ -6,8 +6,8 @@
     python tools/slurm_cluster.py python -m benchmarks.faults --kills 20 --slurm --json benchmarks/results/faults.json
     python -m benchmarks.faults --table --json benchmarks/results/faults.json
 
-A job is right when it has a record, every step once, and (with two ranks that exchange in each step) the weights and optimizer state of an
-undisturbed run, bit by bit. The seed decides the rank, the moment and the fault; the rank's own note shows where it was
+A job is right when it has a record, and every step once. With two ranks that exchange in each step, it also has the weights and
+optimizer state of an undisturbed run, bit by bit. The seed decides the rank, the moment and the fault; the rank's own note shows where it was
 hit. One in three ranks is stopped (SIGSTOP) instead of killed, so the others must detect it. One in five is hit twice. This
 benchmark measures no times, so other programs may run meanwhile.
 """

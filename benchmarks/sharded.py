@@ -4,8 +4,8 @@
     python -m benchmarks.sharded --table --json benchmarks/results/sharded.json
 
 Backends fsdp (ZeRO 2 and 3) and tensor_parallel run on two and four processes with gloo. Memory is the peak of the rank with the most, from
-the allocator's events in a step after the clock. Traffic is the sum of the sizes that one step gives to collectives. The loss is that of
-the same job on one process, after steps 1 and 20; batch norm has other statistics on each rank, so a network with it has no such row.
+the allocator's events in a step after the clock. Traffic is the sum of the sizes that one step gives to collectives. Losses are
+compared with those of one process, after steps 1 and 20. Batch norm has other statistics on each rank, so its network has no such row.
 This benchmark measures no times, so other programs may run meanwhile.
 """
 

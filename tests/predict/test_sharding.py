@@ -65,7 +65,7 @@ def test_tensor_parallel_adds_up_four_activations_per_block() -> None:
     assert sent_bytes(trace(), make_job("backend=ddp", "cluster.count=2")) is None
 
 
-def test_tensor_parallel_shares_matrices_and_the_activations_between_them() -> None:
+def test_tensor_parallel_shares_matrices_and_inner_activations() -> None:
     found = trace()
     shared = shared_storages(found)
     by_role = {role: sum(found.storages[i].bytes.const for i in shared if found.storages[i].role == role) for role in ("parameter", "gradient")}  # fmt: skip
@@ -86,7 +86,7 @@ def test_tensor_parallel_shares_matrices_and_the_activations_between_them() -> N
 
 
 def test_fsdp_stores_shards_and_the_gathered_units() -> None:
-    """At the peak of a large batch, in the loss, stage 2 has all units, and stage 3 the root and the block to run next."""
+    """Compare the peak of a large batch, in the loss: stage 2 has all units, stage 3 the root and the block to run next."""
     whole = LAYERS * BLOCK + ROOT
     expected = {2: whole, 3: ROOT + BLOCK}
     for stage, gathered in expected.items():

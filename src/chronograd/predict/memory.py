@@ -17,7 +17,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.checkpointing import blocks, lifetimes
-from chronograd.predict.sharding import Sharded, shared_storages
+from chronograd.predict.sharding import Sharded, TensorShared, split_of
 from chronograd.predict.traffic import traffic
 from chronograd.trace import MATRIX_KINDS, Affine, Trace
 from chronograd.units import memory
@@ -168,8 +168,7 @@ def footprint(
     activation_checkpointing: str = "none",
     precision: str = "fp32",
     has_average: bool = False,
-    backend: str = "ddp",
-    on_cpu: bool = False,
+    split: Sharded | TensorShared | None = None,
 ) -> Footprint:
     """Return the memory of one of `world_size` data-parallel ranks.
 
@@ -184,49 +183,38 @@ def footprint(
         precision: in bf16 and fp16, under autocast, most activations take half the bytes, and weights of matrix work exist
             twice.
         has_average: every rank has a whole running mean of parameters and buffers.
-        backend: fsdp and tensor_parallel have the memory of `chronograd.predict.sharding`.
-        on_cpu: ranks exchange by gloo, which copies each message.
+        split: how ranks of backend fsdp or tensor_parallel share parameters, instead of `world_size` and `zero_stage`.
 
-    Left out for other backends: units gathered ahead of their use, buckets. Raises: InputError for blocks if the network has none. Source:
-    Rajbhandari et al. 2020, ZeRO, section 5.
+    Left out without `split`: units gathered ahead of their use, buckets. Raises: InputError for blocks if the network has none.
+    Source: Rajbhandari et al. 2020, ZeRO, section 5.
     """
     is_training = trace.mode == "training"
     num_moments = max(len(trace.operators), 1)
     change = np.zeros((len(PARTS), num_moments + 1, 2))
     all_lifetimes = lifetimes(trace, activation_checkpointing if is_training else "none")
     is_half = precision in _HALF
-    in_half = _held_in_half(trace, 0 if backend == "fsdp" else zero_stage) if is_half else set()
-    is_shared = backend == "tensor_parallel" and world_size > 1
-    shared = {id(trace.storages[number]) for number in shared_storages(trace)} if is_shared else set()
+    in_half = _held_in_half(trace, zero_stage) if is_half else set()
+    share = split.share if isinstance(split, TensorShared) else lambda storage: 1.0
     for storage, birth, death in all_lifetimes:
-        if storage.role == "activation" and id(storage) in in_half:
-            held = _half(storage.bytes)
-        else:
-            held = storage.bytes
-        held = np.array(held) / (world_size if id(storage) in shared else 1)
-        _add(change[_PART_OF_ROLE[storage.role]], held, birth, death, num_moments)
+        is_half_size = storage.role == "activation" and id(storage) in in_half
+        size = np.array(_half(storage.bytes) if is_half_size else storage.bytes) * share(storage)
+        _add(change[_PART_OF_ROLE[storage.role]], size, birth, death, num_moments)
     copies = np.zeros((num_moments + 1, 2))
     for size, birth, death in _half_copies(trace) if is_half else ():
         _add(copies, size, birth, death, num_moments)
     table, copies = np.cumsum(change, axis=1), np.cumsum(copies, axis=0)
     frozen = set(trace.frozen)
     trained = [t for n, t in trace.parameters().items() if n not in frozen] if is_training else []
-    trained_bytes = np.zeros(2)
-    for tensor in trained:
-        storage = trace.storages[tensor.storage]
-        trained_bytes += np.array(storage.bytes) / (world_size if id(storage) in shared else 1)
+    storages = [trace.storages[tensor.storage] for tensor in trained]
+    trained_bytes = sum((share(storage) * np.array(storage.bytes) for storage in storages), np.zeros(2))
     # The update, after the pass: all gradients exist; activations and the input do not.
     table[2, -1], table[4, -1] = trained_bytes, 0.0
     table[3] = OPTIMIZER_STATES[optimizer] * trained_bytes
-    if backend == "fsdp" and world_size > 1:
-        units = Sharded(trace, world_size, zero_stage)
-        table[0, :, 0], table[2, :, 0] = units.parameter_bytes(), units.gradient_bytes()
-        table[3, :, 0] = OPTIMIZER_STATES[optimizer] * units.trained_bytes()
-    elif zero_stage and world_size > 1:
+    if zero_stage and world_size > 1:
         copies = _share_out(trace, table, copies, world_size, zero_stage, is_half)
     table[_PART_OF_ROLE["activation"]] += copies
-    if backend == "fsdp" and world_size > 1 and on_cpu:
-        table = np.concatenate([table, Sharded(trace, world_size, zero_stage).copies(table)], axis=1)
+    if isinstance(split, Sharded):
+        table = split.share_out(table, OPTIMIZER_STATES[optimizer])
     if has_average and is_training:
         state = (*trace.parameters().values(), *trace.buffers().values())
         table[3] += sum((np.array(trace.storages[t.storage].bytes) for t in state), np.zeros(2))
@@ -248,17 +236,17 @@ def _share_out(
 
 def footprint_of_job(trace: Trace, job: Job, world_size: int | None = None) -> Footprint:
     """Return the memory of a rank of a job at any batch, optionally for another number of ranks. Raises as `footprint`."""
-    training = job.training
+    training, ranks = job.training, world_size or job.cluster.count
+    split = split_of(trace, job, ranks, is_copied=catalog.is_cpu(job.cluster.device))
     return footprint(
         trace,
         training.optimizer_kind,
-        world_size=world_size or job.cluster.count,
-        zero_stage=training.zero_stage,
+        world_size=ranks,
+        zero_stage=training.zero_stage if split is None else 0,
         activation_checkpointing=training.activation_checkpointing,
         precision=training.precision,
         has_average=training.ema_decay > 0,
-        backend=job.backend,
-        on_cpu=catalog.is_cpu(job.cluster.device),
+        split=split,
     )
 
 

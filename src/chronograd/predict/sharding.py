@@ -16,14 +16,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from chronograd.errors import InputError
-from chronograd.job import Job
+from chronograd.job import SHARDED, Job
 from chronograd.predict.checkpointing import blocks
 from chronograd.predict.collectives import BUS_FACTORS
-from chronograd.trace import DTYPE_BYTES, Tensor, Trace
+from chronograd.trace import DTYPE_BYTES, Storage, Tensor, Trace
 
 ROOT = ""
-# The role of each part of a block whose matrices ranks share, by the class of the block: columns or rows of a matrix, a number of
-# heads, and the norm that feeds the columns.
+# The role of each part of a block, by the class of the block. Ranks share the columns or the rows of a matrix, and the heads. The norm
+# feeds the columns.
 TENSOR_ROLES: dict[str, dict[str, str]] = {
     "LlamaBlock": {
         "attention_norm": "norm",
@@ -42,10 +42,13 @@ TENSOR_ROLES: dict[str, dict[str, str]] = {
 
 
 class Sharded:
-    """The units of a trace in training, sharded by `ranks` ranks of FSDP at a stage of ZeRO, 2 or 3."""
+    """The units of a trace in training, sharded by `ranks` ranks of FSDP at a stage of ZeRO, 2 or 3.
 
-    def __init__(self, trace: Trace, ranks: int, zero_stage: int) -> None:
-        self._trace, self._ranks, self._zero_stage = trace, ranks, zero_stage
+    With `is_copied`, the library of the exchange (gloo) copies each message.
+    """
+
+    def __init__(self, trace: Trace, ranks: int, zero_stage: int, is_copied: bool = False) -> None:
+        self._trace, self._ranks, self._zero_stage, self._is_copied = trace, ranks, zero_stage, is_copied
         self._inside = blocks(trace.modules)
         self._moments = len(trace.operators) + 1  # the operators, and the update
         frozen, parameters = set(trace.frozen), trace.parameters()
@@ -65,7 +68,13 @@ class Sharded:
         gather, reduce = (BUS_FACTORS[name](self._ranks) for name in ("all_gather", "reduce_scatter"))
         return float(gather * gathered + reduce * sum(self._trained.values()))
 
-    def parameter_bytes(self) -> np.ndarray:
+    def share_out(self, table: np.ndarray, optimizer_states: int) -> np.ndarray:
+        """Return a table of `chronograd.predict.memory.Footprint` with sharded parameters, gradients and optimizer state."""
+        table[0, :, 0], table[2, :, 0] = self._parameter_bytes(), self._gradient_bytes()
+        table[3, :, 0] = optimizer_states * sum(self._trained.values()) / self._ranks
+        return np.concatenate([table, self._copies(table)], axis=1) if self._is_copied else table
+
+    def _parameter_bytes(self) -> np.ndarray:
         """Return the bytes of shards, gathered units and the buffers they come from, at each moment."""
         held = np.full(self._moments, sum(self._sizes.values()) / self._ranks)
         starts = dict(sorted((first, unit) for unit, (first, _) in self._forward.items()))
@@ -88,7 +97,7 @@ class Sharded:
                 before = first
         return held
 
-    def gradient_bytes(self) -> np.ndarray:
+    def _gradient_bytes(self) -> np.ndarray:
         """Return the bytes of gradients at each moment: whole until their unit is done, and their shards after that."""
         held = np.zeros(self._moments)
         last = self._moments - 2
@@ -97,14 +106,14 @@ class Sharded:
             if storage.role == "gradient":
                 unit = self._unit(self._trace.operators[storage.birth].module)
                 held[storage.birth : ends[unit] + 1] += storage.bytes.const
-        # The buffer of a unit's reduction is kept until the next unit is reduced.
+        # FSDP keeps the buffer of a unit's reduction until it reduces the next unit.
         order = sorted(ends, key=ends.__getitem__)
         for unit, following in zip(order, (*order[1:], ROOT), strict=True):
             held[ends[unit] + 1 :] += self._trained[unit] / self._ranks
             held[ends[unit] + 1 : ends[following] + 1] += self._trained[unit]
         return held
 
-    def copies(self, table: np.ndarray) -> np.ndarray:
+    def _copies(self, table: np.ndarray) -> np.ndarray:
         """Return more moments of a table (parts, moments, 2): gloo copies each message, so that it exists once more.
 
         Each moment is between two operators, where neither has allocated its results.
@@ -131,10 +140,6 @@ class Sharded:
             add(last + 1, held[last] - self._sizes[unit], reduced[last + 1] + self._trained[unit])
         add(self._moments - 1, held[-1], reduced[-1] + 2 * self._trained[ROOT])
         return np.stack(moments, axis=1)
-
-    def trained_bytes(self) -> float:
-        """Return the bytes of a rank's shards of the trained parameters."""
-        return sum(self._trained.values()) / self._ranks
 
     def _unit(self, module: str) -> str:
         return self._inside.get(module, ROOT)
@@ -187,6 +192,26 @@ def shared_storages(trace: Trace) -> set[int]:
         if roles.get(module) == "columns" or (roles.get(module) == "rows" and leaf == "weight"):
             shared.add(tensor.storage)
     return shared
+
+
+class TensorShared:
+    """The storages of a trace that `ranks` ranks of tensor parallelism share equally."""
+
+    def __init__(self, trace: Trace, ranks: int) -> None:
+        self._ranks, self._shared = ranks, {id(trace.storages[number]) for number in shared_storages(trace)}
+
+    def share(self, storage: Storage) -> float:
+        """Return the share of a storage that a rank has."""
+        return 1 / self._ranks if id(storage) in self._shared else 1.0
+
+
+def split_of(trace: Trace, job: Job, ranks: int, is_copied: bool = False) -> Sharded | TensorShared | None:
+    """Return how ranks of a job share its parameters; None if each has all of them, or by ZeRO under another backend."""
+    if trace.mode != "training" or ranks == 1 or job.backend not in SHARDED:
+        return None
+    if job.backend == "fsdp":
+        return Sharded(trace, ranks, job.training.zero_stage, is_copied)
+    return TensorShared(trace, ranks)
 
 
 def _roles(trace: Trace) -> dict[str, str]:

@@ -103,7 +103,7 @@ def shared_blocks(network: nn.Module, ranks: int) -> list[nn.Module]:
 
     Raises: JobError if there is none, or if the ranks cannot share its heads equally.
     """
-    found = [module for module in network.modules() if type(module).__name__ in TENSOR_ROLES]
+    found = [module for module in network.modules() if _has_parts(module)]
     if not found:
         raise JobError(
             f"{type(network).__name__} has no block whose matrices backend tensor_parallel can share",
@@ -117,6 +117,13 @@ def shared_blocks(network: nn.Module, ranks: int) -> list[nn.Module]:
                     "write a cluster.count that divides it",
                 )
     return found
+
+
+def _has_parts(module: nn.Module) -> bool:
+    """Return whether a module is of a class of TENSOR_ROLES, and has its parts: other classes may have the same name."""
+    roles = TENSOR_ROLES.get(type(module).__name__, {})
+    paths = {path for path, _ in module.named_modules()}
+    return bool(roles) and all(path in paths for path, role in roles.items() if role != "heads")
 
 
 def _heads(block: nn.Module) -> list[tuple[nn.Module, str]]:

@@ -1,4 +1,4 @@
-"""Tensors of which each rank stores a part: their files, and the parts that a rank reads again.
+"""Files of sharded tensors: each rank writes its parts, and reads the parts that it needs.
 
 A file of a rank has the parts of that rank, and in its metadata, as JSON, the offset of each part within its tensor. Any number of
 ranks can read the files of any other number. A tensor that no rank shares is in the file of rank 0, with the offset 0.

@@ -152,7 +152,7 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep | ForwardStep) ->
 
 
 class _FreedOnAllRanks:
-    """Whether each rank has had a step that freed all that it allocated, or MEMORY_STEPS steps have passed."""
+    """A question: has each rank had a step that freed all that it allocated, or have MEMORY_STEPS steps passed?"""
 
     def __init__(self, place: RankContext) -> None:
         self._place, self._has_freed, self._left = place, False, MEMORY_STEPS
