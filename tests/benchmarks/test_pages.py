@@ -1,4 +1,4 @@
-"""Figures of docs/clusters.md equal the committed results."""
+"""Figures of docs/clusters.md and docs/backends.md equal the committed results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from benchmarks import faults
+from benchmarks import faults, sharded
 from chronograd.calibrate.links import TimedCollective, fit
 from chronograd.units import percent
 
@@ -46,6 +47,21 @@ def test_fault_table_matches_the_results() -> None:
     assert table.splitlines()[0].count("median of jobs with any") == 2
     redone = [row["redone_steps"] for row in results("faults")["local"]["rows"] if row.get("redone_steps")]
     assert f"| {np.median(redone):.0f} in {len(redone)} jobs, at most {max(redone):.0f} |" in table
+
+
+def test_table_of_sharded_backends_matches_the_results() -> None:
+    """Every row has its memory within 5 %, its bytes exactly, and its loss within the contract of backends."""
+    rows = results("sharded")["rows"]
+    assert sharded.table(rows) in (ROOT / "docs" / "backends.md").read_text()
+    assert {(row["backend"], row["ranks"]) for row in rows} == {
+        (backend, ranks) for backend in ("fsdp", "tensor_parallel") for ranks in (2, 4)
+    }
+    for row in rows:
+        assert row["memory_bytes"] == pytest.approx(row["predicted_memory_bytes"], rel=0.05)
+        assert row["sent_bytes"] == row["predicted_sent_bytes"]
+        assert row.get("loss_after_1", 0) <= 1e-5
+        assert row.get("loss_after_20", 0) <= 1e-3
+    assert sum("loss_after_20" in row for row in rows) == 10
 
 
 def test_burst_gain_matches_the_measured_links() -> None:

@@ -23,7 +23,7 @@ _COLLECTIVES = {
 }
 
 
-class SentBytes(TorchDispatchMode):
+class SentBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context that adds up the bytes that this rank sends in each kind of collective, each a ring.
 
     Attributes:
@@ -31,7 +31,7 @@ class SentBytes(TorchDispatchMode):
     """
 
     def __init__(self, num_ranks: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._num_ranks = num_ranks
         self.sent: dict[str, float] = {}
 

@@ -197,8 +197,8 @@ def footprint(
     share = split.share if isinstance(split, TensorShared) else lambda storage: 1.0
     for storage, birth, death in all_lifetimes:
         is_half_size = storage.role == "activation" and id(storage) in in_half
-        size = np.array(_half(storage.bytes) if is_half_size else storage.bytes) * share(storage)
-        _add(change[_PART_OF_ROLE[storage.role]], size, birth, death, num_moments)
+        held = share(storage) * np.array(_half(storage.bytes) if is_half_size else storage.bytes)
+        _add(change[_PART_OF_ROLE[storage.role]], held, birth, death, num_moments)
     copies = np.zeros((num_moments + 1, 2))
     for size, birth, death in _half_copies(trace) if is_half else ():
         _add(copies, size, birth, death, num_moments)

@@ -28,9 +28,10 @@ from chronograd.reinforce.networks import as_input, build
 from chronograd.reinforce.replay import Minibatch, NStep, Replay, Transitions
 from chronograd.reinforce.replay.prioritised import priorities_of
 from chronograd.reinforce.replay.transitions import joined
-from chronograd.train.checkpoint import optimizer_state, restore_optimizer, save_tensors
+from chronograd.train.checkpoint import optimizer_state, restore_optimizer
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, REPLAY, TARGET
 from chronograd.train.optimizer import make_optimizer
+from chronograd.train.shards import save_tensors
 
 
 class DQN:

@@ -21,7 +21,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -177,8 +177,7 @@ def read_state(path: Path) -> dict[str, Any]:
         if not isinstance(state, dict) or (state.get("format"), state.get("version")) != (FORMAT, VERSION):
             raise FileFormatError(f"{path}/state.json is not that of a checkpoint of version {VERSION}")
         expected = state.get("sha256")
-        names = expected.keys() if isinstance(expected, dict) else set()
-        if not {MODEL, OPTIMIZER} <= names or not all(name in _FILES or _SHARD.fullmatch(name) for name in names):
+        if not isinstance(expected, dict) or not _is_complete(expected.keys()):
             raise FileFormatError(f"{path}/state.json does not name the files of a checkpoint")
         for name in expected:
             if expected[name] != digest(path / name):
@@ -186,6 +185,11 @@ def read_state(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from None
     return state
+
+
+def _is_complete(names: Collection[str]) -> bool:
+    """Return whether these may be the files of a checkpoint."""
+    return {MODEL, OPTIMIZER} <= {*names} and all(name in _FILES or _SHARD.fullmatch(name) for name in names)
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

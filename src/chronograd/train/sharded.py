@@ -68,7 +68,12 @@ class TensorCommunicator(GroupCommunicator):
     def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
         mesh = mesh_of(place)
         shared = shared_blocks(network, place.world_size)
-        follow(network, optimizer, lambda: [share(block, mesh) for block in shared])
+
+        def share_all() -> None:
+            for block in shared:
+                share(block, mesh)
+
+        follow(network, optimizer, share_all)
         for group in optimizer.param_groups:
             group["foreach"] = False  # a fused call takes no mixture of shared and whole parameters
         WATCHDOG.set_collectives({"forward": self.meets_in_forward, "backward": self.meets_in_forward})

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 # Key of the metadata.
 OFFSETS = "offsets"
@@ -26,7 +27,7 @@ def own_part(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """Return the part of a tensor that this rank stores, and its offset."""
     if not isinstance(tensor, DTensor):
         return tensor, (0,) * tensor.ndim
-    offset = tensor.__create_chunk_list__()[0].offsets
+    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return tensor.to_local(), tuple(offset)
 
 

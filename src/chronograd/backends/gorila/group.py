@@ -20,8 +20,8 @@ from chronograd.reinforce import environments
 from chronograd.reinforce.networks import build
 from chronograd.reinforce.systems import Report
 from chronograd.train import checkpoint_folder
-from chronograd.train.checkpoint import save_tensors
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, Progress
+from chronograd.train.shards import save_tensors
 
 
 class GorilaGroup(ApexGroup):
