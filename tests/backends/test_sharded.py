@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.backends import sharded_networks
 
 from chronograd import job as jobs
 from chronograd.backends import registry
@@ -18,6 +19,7 @@ from chronograd.errors import JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
 from chronograd.measure.steps import Timing
+from chronograd.models.weights import load_pretrained
 from chronograd.predict.memory import footprint_of_job
 from chronograd.predict.sharding import sent_bytes
 from chronograd.rundir import RunDir
@@ -103,6 +105,11 @@ def test_killed_run_ends_with_the_same_bits(tmp_path: Path, backend: str, at: st
     assert final_files(killed) == final_files(whole)
     assert set(final_files(whole)) == {"model.safetensors", "optimizer.safetensors", "optimizer.1.safetensors"}
     assert killed.record().curves["loss"].columns == whole.record().curves["loss"].columns
+    # Other verbs read the newest checkpoint of a run like any other.
+    network = sharded_networks.killed()
+    assert load_pretrained(network, str(killed.path), "").source.endswith("after step 12")
+    expected = load_file(list_checkpoints(killed.checkpoints)[-1] / MODEL)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
 
 
 def test_another_number_of_ranks_reads_the_parts(tmp_path: Path, single: RunDir) -> None:

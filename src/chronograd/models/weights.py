@@ -465,6 +465,10 @@ def _averaged(given: Tensors) -> Tensors:
     return {name.removeprefix("module."): tensor for name, tensor in given.items() if name != "n_averaged"}
 
 
+# The files of a checkpoint; ranks that share parameters have one of the optimizer each.
+_TENSOR_FILE = re.compile(r"(model|ema|optimizer(\.[1-9]\d{0,5})?)\.safetensors")
+
+
 def _check_sums(path: Path) -> set[str]:
     """Return the names of a checkpoint's tensor files.
 
@@ -473,7 +477,7 @@ def _check_sums(path: Path) -> set[str]:
     try:
         state = files.read_json(path / "state.json")
         sums = state["sha256"] if state["format"] == "chronograd-checkpoint" else {}
-        if not set(sums) <= {f"{part}.safetensors" for part in ("model", "optimizer", "ema")}:
+        if not all(_TENSOR_FILE.fullmatch(name) for name in sums):
             raise ValueError("state.json names files that do not belong to a checkpoint")
         changed = [name for name, value in sums.items() if files.digest(path / name) != value]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
