@@ -23,7 +23,7 @@ from chronograd.count.cached import cached_trace
 from chronograd.job import Job, changed, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.measure.steps import Timing
+from chronograd.measure.result import Timing
 from chronograd.predict.memory import footprint_of_job
 from chronograd.predict.sharding import sent_bytes
 

@@ -18,7 +18,7 @@ from chronograd.count.cached import cached_trace
 from chronograd.errors import JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
-from chronograd.measure.steps import Timing
+from chronograd.measure.result import Timing
 from chronograd.models.weights import load_pretrained
 from chronograd.predict.memory import footprint_of_job
 from chronograd.predict.sharding import sent_bytes
