@@ -97,6 +97,12 @@ def test_fsdp_stores_shards_and_the_gathered_units() -> None:
     assert on_cpu > footprint_of_job(trace(), fsdp(4, 3)).at(1).total
 
 
+def test_shards_of_gradients_stay_between_parts_of_a_batch() -> None:
+    """Compare the peak of a large batch, in the backward pass of the output matrix, before the first reduction."""
+    whole, parts = (footprint_of_job(trace(), fsdp(4, 3, f"training.accumulation={n}")).at(4096) for n in (1, 2))
+    assert parts.gradients - whole.gradients == (LAYERS * BLOCK + ROOT) / 4
+
+
 def test_one_rank_has_the_memory_of_single() -> None:
     single = footprint_of_job(trace(), make_job()).at(8)
     for backend in ("fsdp", "tensor_parallel"):

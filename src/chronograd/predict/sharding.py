@@ -4,7 +4,7 @@ A unit of FSDP is a block of `chronograd.predict.checkpointing.blocks`; all othe
 into one buffer and copy it from there, and copy gradients into one buffer before they reduce it. Rows are padded, so that all ranks
 have the same number of them.
 
-Left out: gradient accumulation in memory, and copies that an all-reduce makes for a moment.
+Left out of tensor parallelism: gradients of earlier parts of a batch, and copies that an all-reduce makes for a moment.
 Source: PyTorch, torch/distributed/fsdp/_fully_shard; Shoeybi et al. 2019, Megatron-LM, section 3.
 """
 
@@ -44,11 +44,14 @@ TENSOR_ROLES: dict[str, dict[str, str]] = {
 class Sharded:
     """The units of a trace in training, sharded by `ranks` ranks of FSDP at a stage of ZeRO, 2 or 3.
 
-    With `is_copied`, the library of the exchange (gloo) copies each message.
+    Args:
+        parts: those of a batch, whose gradients ranks add up in shards.
+        is_copied: the library of the exchange (gloo) copies each message.
     """
 
-    def __init__(self, trace: Trace, ranks: int, zero_stage: int, is_copied: bool = False) -> None:
-        self._trace, self._ranks, self._zero_stage, self._is_copied = trace, ranks, zero_stage, is_copied
+    def __init__(self, trace: Trace, ranks: int, zero_stage: int, parts: int = 1, is_copied: bool = False) -> None:
+        self._trace, self._ranks, self._zero_stage = trace, ranks, zero_stage
+        self._parts, self._is_copied = parts, is_copied
         self._inside = blocks(trace.modules)
         self._moments = len(trace.operators) + 1  # the operators, and the update
         frozen, parameters = set(trace.frozen), trace.parameters()
@@ -58,15 +61,15 @@ class Sharded:
         self._start = next(i for i, op in enumerate(trace.operators) if op.phase == "backward")
 
     def sent_bytes(self) -> float:
-        """Return the bytes that a rank sends per pass: all-gathers of parameters, and reduce-scatters of gradients.
+        """Return the bytes that a rank sends per step: all-gathers of parameters, and reduce-scatters of gradients.
 
-        Stage 3 gathers a block in forward and in backward; all others are gathered once.
+        Each part of a batch exchanges both. Stage 3 gathers a block in forward and in backward; all others are gathered once.
         """
         gathered = sum(self._sizes.values())
         if self._zero_stage == 3:
             gathered += gathered - self._sizes[ROOT]
         gather, reduce = (BUS_FACTORS[name](self._ranks) for name in ("all_gather", "reduce_scatter"))
-        return float(gather * gathered + reduce * sum(self._trained.values()))
+        return float(self._parts * (gather * gathered + reduce * sum(self._trained.values())))
 
     def share_out(self, table: np.ndarray, optimizer_states: int) -> np.ndarray:
         """Return a table of `chronograd.predict.memory.Footprint` with sharded parameters, gradients and optimizer state."""
@@ -109,7 +112,7 @@ class Sharded:
         # FSDP keeps the buffer of a unit's reduction until it reduces the next unit.
         order = sorted(ends, key=ends.__getitem__)
         for unit, following in zip(order, (*order[1:], ROOT), strict=True):
-            held[ends[unit] + 1 :] += self._trained[unit] / self._ranks
+            held[0 if self._parts > 1 else ends[unit] + 1 :] += self._trained[unit] / self._ranks
             held[ends[unit] + 1 : ends[following] + 1] += self._trained[unit]
         return held
 
@@ -210,7 +213,7 @@ def split_of(trace: Trace, job: Job, ranks: int, is_copied: bool = False) -> Sha
     if trace.mode != "training" or ranks == 1 or job.backend not in SHARDED:
         return None
     if job.backend == "fsdp":
-        return Sharded(trace, ranks, job.training.zero_stage, is_copied)
+        return Sharded(trace, ranks, job.training.zero_stage, job.training.accumulation, is_copied)
     return TensorShared(trace, ranks)
 
 
@@ -236,9 +239,9 @@ def sent_bytes(trace: Trace, job: Job) -> float | None:
     Ranks of tensor_parallel add up a result of each matrix of rows in forward, and a gradient of each norm before columns in
     backward.
     """
-    ranks, parts = job.cluster.count, job.training.accumulation
+    ranks = job.cluster.count
     if job.backend == "fsdp":
-        return parts * Sharded(trace, ranks, job.training.zero_stage).sent_bytes()
+        return Sharded(trace, ranks, job.training.zero_stage, job.training.accumulation).sent_bytes()
     if job.backend != "tensor_parallel":
         return None
     roles, summed = _roles(trace), 0
