@@ -10,6 +10,7 @@
 # make transformers  the library Transformers into .venv: the tests of models without a reader run then, too
 # make atari  gymnasium and Atari games into .venv: the tests of agents run then, too
 # make backends  TensorFlow and Ray into .venv, and Horovod built once: their tests run then, too
+# make handoff  Accelerate and torchtitan into .venv: their loaders read the configurations of `plan --write`
 # make vendors  the clouds' own software, built once in the user cache, before which rendered jobs are tested
 PYTHON ?= python3
 BIN := .venv/bin
@@ -19,9 +20,9 @@ WORKERS ?= 2
 ALL_WORKERS ?= 3
 # Compiled modules are kept, whatever the shell says: tests start many interpreters, and pytest rewrites each assertion.
 export PYTHONDONTWRITEBYTECODE =
-LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or transformers or vendors
+LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or transformers or handoff or vendors
 
-.PHONY: run test test-all slowest check house words docs format install backends tensorflow ray onnx transformers horovod serve atari vendors clean
+.PHONY: run test test-all slowest check house words docs format install backends tensorflow ray onnx transformers horovod serve atari handoff vendors clean
 .DEFAULT_GOAL := run
 
 install:
@@ -60,7 +61,7 @@ docs: install
 
 backends: tensorflow ray horovod
 
-tensorflow ray onnx atari transformers: install
+tensorflow ray onnx atari transformers handoff: install
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[$@]"
 
 serve: install

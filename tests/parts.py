@@ -12,7 +12,7 @@ import pytest
 
 # Optional parts that a machine may lack, by the marker of the tests that need them.
 PARTS = ("onnx", "serve", "gymnasium", "atari", "transformers", "tensorflow", "ray", "horovod", "slurm", "netns", "install", "vendors",
-         "data")  # fmt: skip
+         "handoff", "data")  # fmt: skip
 # What the tests marked `data` read, in the folder of data sets.
 DATA_FOLDERS = ("bccd", "cifar-10-batches-py", "FashionMNIST", "hymenoptera-160", "traces")
 # Names of parts, such as ray,slurm; a skipped test of these parts is a failure.
@@ -69,6 +69,7 @@ _WHY_NOT: dict[str, Callable[[], str]] = {
     "atari": lambda: _why_missing("ale_py"),
     "transformers": lambda: _why_missing("transformers"),
     "vendors": _why_no_vendors,
+    "handoff": lambda: _why_missing("accelerate", "torchtitan", "transformers"),
     "data": _why_no_data,
 }
 

@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from chronograd import job as jobs
-from chronograd.configs.description import ExpertsPart
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.large.asking import ask_large
@@ -94,14 +94,22 @@ class AskedLayouts:
 
 
 def ask_layouts(
-    what: str | os.PathLike[str] | Job, words: Sequence[str], short: Mapping[str, Any], place: str | None
+    what: str | os.PathLike[str] | Job,
+    words: Sequence[str],
+    short: Mapping[str, Any],
+    place: str | None,
+    usual: Mapping[str, str] = MappingProxyType({}),
 ) -> AskedLayouts:
     """Return a question for the best layout.
 
     Args:
         what, words, short, place: as those of `ask_large`; `short` may also have `micro_batch`.
+        usual: `FIELD=VALUE` for fields that the user does not state, each with its description.
     Raises: as `ask_large`, and InputError for fields that the search ignores.
     """
+    given = _stated(what, words)
+    usual = {word: text for word, text in usual.items() if _field(word) not in given}
+    words = [*words, *usual]
     searched = [
         word for word in words if _field(word) in _SEARCHED.values() or word == "cluster.layout.schedule=interleaved"
     ]
@@ -113,6 +121,7 @@ def ask_layouts(
         if field in stated:
             raise InputError(f"{field} is stated, and the search over layouts ignores it", f"leave it out: {reason}")
     setting, assumed = asked.setting, [text for text in asked.assumed if not text.endswith(_CHOSEN)]
+    assumed += usual.values()
     batch = short.get("batch") or (setting.training.batch if "training.batch" in stated else None)
     if batch is None:
         ranks = setting.ranks
@@ -121,7 +130,7 @@ def ask_layouts(
     training = setting.training.model_copy(update={"batch": batch, "accumulation": 1})
     setting = replace(setting, job=setting.job.model_copy(update={"training": training}))
     fixed = _fixed(setting, stated, short, searched)
-    if "expert_tensor" not in fixed and any(isinstance(part, ExpertsPart) for _, part in setting.model.parts()):
+    if "expert_tensor" not in fixed and setting.has_experts:
         fixed["expert_tensor"] = 1
         assumed.append("whole experts on a rank (cluster.layout.expert_tensor)")
     return AskedLayouts(setting, fixed, tuple(assumed), _words(what, further, options, place, setting))

@@ -5,7 +5,7 @@ Layouts that differ only in their degrees are one grid: a setting whose degrees 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -39,6 +39,11 @@ class LayoutGrid:
     recompute: str
     degrees: np.ndarray
 
+    def column(self, name: str) -> np.ndarray:
+        """Return one of DEGREES of each layout."""
+        column: np.ndarray = self.degrees[:, DEGREES.index(name)]
+        return column
+
     def of(self, entries: np.ndarray) -> LargeSetting:
         """Return the setting whose degrees are arrays, with one entry for each number of a layout in `entries`."""
         return self._with(dict(zip(DEGREES, self.degrees[entries].T, strict=True)))
@@ -68,6 +73,21 @@ class LayoutGrid:
 
 
 @dataclass(frozen=True)
+class Expressible:
+    """The layouts that a training library can express.
+
+    Attributes:
+        library: its name.
+        words: what it can express, after "expresses".
+        of: a function that returns whether each layout of a grid is one of them.
+    """
+
+    library: str
+    words: str
+    of: Callable[[LayoutGrid], np.ndarray]
+
+
+@dataclass(frozen=True)
 class GridStages:
     """All stages of the layouts of a grid, those of a layout in order.
 
@@ -83,7 +103,7 @@ class GridStages:
 
 def stages_of(grid: LayoutGrid) -> GridStages:
     """Return the stages of each layout."""
-    stages = grid.degrees[:, DEGREES.index("pipeline")]
+    stages = grid.column("pipeline")
     starts = np.cumsum(stages) - stages
     entries = np.repeat(np.arange(len(stages)), stages)
     setting = grid.of(entries)
@@ -114,11 +134,12 @@ def _stages(setting: LargeSetting, place: np.ndarray) -> StageGrid:
     return StageGrid(place, numbers, setting.model.first, setting.model.last, place == 0, place == layout.pipeline - 1)
 
 
-def grids_of(base: LargeSetting, fixed: Mapping[str, Any]) -> list[LayoutGrid]:
+def grids_of(base: LargeSetting, fixed: Mapping[str, Any], expressible: Expressible | None = None) -> list[LayoutGrid]:
     """Return all legal layouts of a setting's ranks and batch, without those that are the same computation.
 
     Args:
         fixed: values that do not change, by the name of a degree, or `sequence`, `zero_stage` or `recompute`.
+        expressible: leave out other layouts.
     """
     found = []
     for sequence in _free("sequence", (True, False), fixed):
@@ -128,8 +149,11 @@ def grids_of(base: LargeSetting, fixed: Mapping[str, Any]) -> list[LayoutGrid]:
         has_shards = base.ranks > degrees[:, 0] * degrees[:, 1]
         for zero, recompute in product(_free("zero_stage", SHARDING, fixed), _free("recompute", RECOMPUTATION, fixed)):
             rows = degrees if zero == 0 or "zero_stage" in fixed else degrees[has_shards]
-            if len(rows):
-                found.append(LayoutGrid(base, sequence, zero, recompute, rows))
+            grid = LayoutGrid(base, sequence, zero, recompute, rows)
+            if expressible is not None:
+                grid = replace(grid, degrees=rows[expressible.of(grid)])
+            if len(grid.degrees):
+                found.append(grid)
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
-from chronograd.large.layouts import RECOMPUTATION, LayoutGrid, grids_of, used_bytes
+from chronograd.large.layouts import RECOMPUTATION, Expressible, LayoutGrid, grids_of, used_bytes
 from chronograd.large.memory import SIGMA_LOG
 from chronograd.large.setting import LargeSetting, layers_of
 from chronograd.large.timing import StepTimer
@@ -93,14 +93,14 @@ class TimedLayout:
         return LayoutOption(self.grid.one(self.number), self.used_bytes, self.step_s)
 
 
-def searched(base: LargeSetting, fixed: Mapping[str, Any]) -> LayoutSearch:
+def searched(base: LargeSetting, fixed: Mapping[str, Any], expressible: Expressible | None = None) -> LayoutSearch:
     """Return the best layout of a setting's ranks and batch.
 
     Args:
-        fixed: see `layouts.grids_of`.
+        fixed, expressible: see `layouts.grids_of`.
     Raises: InputError if no layout is legal or fits, and for a device that cannot be predicted.
     """
-    grids = grids_of(base, fixed)
+    grids = grids_of(base, fixed, expressible)
     used = [used_bytes(grid) for grid in grids]
     room = catalog.device(base.job.cluster.device).memory_bytes * math.exp(-normal_quantile(FIT) * SIGMA_LOG)
     fitting = [
@@ -109,7 +109,7 @@ def searched(base: LargeSetting, fixed: Mapping[str, Any]) -> LayoutSearch:
         if np.any(own <= room)
     ]
     if not fitting:
-        _refuse(base, fixed, used)
+        _refuse(base, fixed, used, expressible)
     timer = StepTimer(base)
     timed = sorted(_timed(fitting, timer), key=attrgetter("step_s", "used_bytes"))
     before = [np.inf, *np.minimum.accumulate([one.used_bytes for one in timed])]  # the least memory of faster layouts
@@ -166,17 +166,23 @@ def _rule_of_thumb(fitting: Sequence[tuple[LayoutGrid, np.ndarray]], timer: Step
     return TimedLayout(grid, number, own, float(timer.seconds(replace(grid, degrees=grid.degrees[[number]]))[0]))
 
 
-def _refuse(base: LargeSetting, fixed: Mapping[str, Any], used: Sequence[np.ndarray]) -> None:
+def _refuse(
+    base: LargeSetting, fixed: Mapping[str, Any], used: Sequence[np.ndarray], expressible: Expressible | None
+) -> None:
     """Raise InputError if no layout is legal, or none fits."""
+    of = f" of {expressible.library}" if expressible else ""
     if not used:
         stated = listed([f"{name} {value}" for name, value in fixed.items()])
+        words = f"; {expressible.library} expresses {expressible.words}" if expressible else ""
         raise InputError(
-            f"no layout{f' with {stated}' if stated else ''} is possible for {base.ranks} devices, {base.training.batch} sequences of "
-            f"{base.sequence} tokens and {len(layers_of(base.model))} layers",
-            "state fewer degrees, or another --batch",
+            f"no layout{of}{f' with {stated}' if stated else ''} is possible for {base.ranks} devices, {base.training.batch} "
+            f"sequences of {base.sequence} tokens and {len(layers_of(base.model))} layers{words}",
+            "leave out the degrees that it does not express"
+            if expressible
+            else "state fewer degrees, or another --batch",
         )
     raise InputError(
-        f"no layout fits: the smallest one needs {memory(min(float(own.min()) for own in used))}, and a device has "
+        f"no layout{of} fits: the smallest one needs {memory(min(float(own.min()) for own in used))}, and a device has "
         f"{memory(catalog.device(base.job.cluster.device).memory_bytes)}",
         "give more devices, or devices with more memory",
     )

@@ -9,6 +9,7 @@ from chronograd.answer import Answer, Column, Section, Table
 from chronograd.figure import Figure, Lines, Series
 from chronograd.hardware import catalog
 from chronograd.large.layout_asking import AskedLayouts
+from chronograd.large.layouts import Expressible
 from chronograd.large.search import FIT, SLOWEST, LayoutOption, LayoutSearch, searched
 from chronograd.units import GIB, chance, memory, percent, seconds, whole_percent
 from chronograd.words import how_many, listed
@@ -25,9 +26,9 @@ class LayoutPlan:
     search: LayoutSearch
 
 
-def plan_layouts(asked: AskedLayouts) -> Answer[LayoutPlan]:
-    """Return the layout with the shortest step that fits. Raises InputError if none does."""
-    search = searched(asked.setting, asked.fixed)
+def plan_layouts(asked: AskedLayouts, expressible: Expressible | None = None) -> Answer[LayoutPlan]:
+    """Return the layout with the shortest step that fits, among those that are expressible. Raises InputError if none does."""
+    search = searched(asked.setting, asked.fixed, expressible)
     plan = LayoutPlan(asked.assumed, asked.command(search.best.setting), search)
     setting = asked.setting
     device = catalog.device(setting.job.cluster.device)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.configs.description import ModelDescription, Part
+from chronograd.configs.description import ExpertsPart, ModelDescription, Part
 from chronograd.job import Job, LargeModel, Layout, Training
 
 Layer = tuple[Part, ...]
@@ -107,6 +107,10 @@ class LargeSetting:
     def micro_batch(self) -> int:
         """Return the sequences of a micro-batch."""
         return self.training.batch // (self.data * self.micro_batches)
+
+    @property
+    def has_experts(self) -> bool:
+        return any(isinstance(part, ExpertsPart) for _, part in self.model.parts())
 
     @property
     def expert_tensor(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from chronograd.configs.description import ExpertsPart
+from chronograd.configs.description import Part
 from chronograd.configs.work import SCORES, macs_by_kind
 from chronograd.hardware import catalog
 from chronograd.large.collective import REACHED, Collective, Cover
@@ -174,13 +174,9 @@ def _offload_s(setting: LargeSetting, share: Share, rates: Rates, work_s: float)
     return moved + max(fetched_s - work_s, 0.0)
 
 
-def _has_experts(setting: LargeSetting) -> bool:
-    return any(isinstance(part, ExpertsPart) for _, part in setting.model.parts())
-
-
 def _notes(setting: LargeSetting, software: Software) -> Iterator[str]:
     """Yield sentences on the assumptions of a prediction."""
-    if _has_experts(setting) and software.imbalance == 1:
+    if setting.has_experts and software.imbalance == 1:
         yield "Every expert gets the same number of tokens."
     if setting.options.offload != "none":
         yield "The time of the update on the host is not predicted, only the transfers."
@@ -206,4 +202,4 @@ def _sigma_log(setting: LargeSetting, parts: dict[str, float], shared: float) ->
     exchange = ("exchange in layers", "pipeline sends", "exchange of the update")
     shares = (sum(parts[name] for name in names) / sum(parts.values()) for names in (exchange, ("host",)))
     own = (sigma * share for sigma, share in zip((EXCHANGE_SIGMA, HOST_SIGMA), shares, strict=True))
-    return math.hypot(shared, EXPERTS_SIGMA if _has_experts(setting) else WORK_SIGMA, *own)
+    return math.hypot(shared, EXPERTS_SIGMA if setting.has_experts else WORK_SIGMA, *own)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import click
 
-from chronograd.errors import InputError
+from chronograd.errors import InputError, printable
 from chronograd.verbs.jobs import CountedRequest
 from chronograd.verbs.kinds import (
     ABOVE_0,
@@ -27,7 +27,7 @@ from chronograd.verbs.kinds import (
     parse_bytes,
 )
 from chronograd.verbs.large import LargeRequest, is_large
-from chronograd.verbs.request import Spelling
+from chronograd.verbs.request import FOLDER, Spelling
 from chronograd.verbs.screen import waiting
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from chronograd.answer import Answer
     from chronograd.ask import Asked
+    from chronograd.handoff.answer import HandedOff
     from chronograd.hardware.catalog import Device
     from chronograd.hardware.market import Kind
     from chronograd.job import Job
@@ -216,6 +217,7 @@ class Plan(_Search, LargeRequest):
         "chronograd plan batch resnet50 --data imagenet --precision bf16 --on rtx4090",
         "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16",
         "chronograd plan llama-3-70b --on 64xh100 --layouts --batch 512 --sequence 8192",
+        "chronograd plan llama-3-8b --on 64xh100 --layouts --write torchtitan,slurm --out job",
     )
 
     batches: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="LIST")] = None
@@ -255,6 +257,12 @@ class Plan(_Search, LargeRequest):
     """Large model: find the layout with the shortest step that fits: tensor, sequence, pipeline, context and expert parallelism,
     micro-batches, recomputation and ZeRO. Options of the layout that you state do not change.
     """
+    write: Annotated[str | None, Spelling(metavar="LIBRARY[,STARTER]...")] = None
+    """With --layouts: the fastest layout that accelerate, megatron or torchtitan can express, as its configuration; also files
+    that start it: torchrun, slurm, skypilot.
+    """
+    out: Annotated[Path | None, FOLDER] = None
+    """With --write: folder of the files; without it they are printed."""
 
     latency: Annotated[float | None, LATENCY, Spelling(aliases=("latency_s",), hidden=True)] = None
     """For a job file in inference, which `plan inference` answers."""
@@ -265,7 +273,11 @@ class Plan(_Search, LargeRequest):
 
     def answer(
         self,
-    ) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption] | NoPlan | SettingList | ServingPlan] | Answer[LayoutPlan]:
+    ) -> (
+        Answer[GoalPlan[RunOption] | GoalPlan[EpochOption] | NoPlan | SettingList | ServingPlan]
+        | Answer[LayoutPlan]
+        | Answer[HandedOff]
+    ):
         from chronograd.ask import name_of
         from chronograd.data.datasets import card
         from chronograd.plan.effort import OutOfReach, effort_of
@@ -274,6 +286,9 @@ class Plan(_Search, LargeRequest):
 
         if self.layouts:
             return self._of_layouts()
+        for option in ("write", "out"):
+            if getattr(self, option) is not None:
+                raise InputError(f"--{option} is for the layout that --layouts finds", "add --layouts")
         if not is_large(self.job, self.overrides):
             self.check_ordinary(str(self.job))
         asked = self.asked(target=self.to, can_download=True)
@@ -292,8 +307,9 @@ class Plan(_Search, LargeRequest):
             return out_of_reach(f"{name} on {job.data.name.partition(':')[0]}", effort, goal)
         return self._reached(asked, samples, effort, goal)
 
-    def _of_layouts(self) -> Answer[LayoutPlan]:
+    def _of_layouts(self) -> Answer[LayoutPlan] | Answer[HandedOff]:
         """Return the best layout of a large model. Raises InputError for an ordinary network, and for options of other searches."""
+        from chronograd.handoff.answer import hand_off, targets
         from chronograd.large.layout_asking import ask_layouts
         from chronograd.large.search_answer import plan_layouts
 
@@ -306,10 +322,24 @@ class Plan(_Search, LargeRequest):
             raise InputError(
                 f"--layouts takes one place, not {' and '.join(self.on)}", "give --on once, such as --on 64xh100"
             )
-        self.check_large(self.job, ("job", "overrides", "on", "layouts"))
-        asked = ask_layouts(self.job, self.overrides, self.short_large(), self.on[0] if self.on else None)
+        if self.out is not None and self.write is None:
+            raise InputError("--out is the folder of the files of --write", "add --write, such as --write torchtitan")
+        self.check_large(self.job, ("job", "overrides", "on", "layouts", "write", "out"))
+        place = self.on[0] if self.on else None
+        if self.write is None:
+            asked = ask_layouts(self.job, self.overrides, self.short_large(), place)
+            with waiting("trying layouts"):
+                return plan_layouts(asked)
+        library, starters = targets(self.write)
+        asked = ask_layouts(self.job, self.overrides, self.short_large(), place, library.usual)
         with waiting("trying layouts"):
-            return plan_layouts(asked)
+            return hand_off(asked, library, starters, self.out)
+
+    def after(self, answer: Answer, as_json: bool) -> None:
+        """Print the files of --write that were not saved."""
+        if self.write is not None and self.out is None and not as_json:
+            for file in answer.result.files:
+                click.echo(f"\n{file.name}\n\n{printable(file.text)}", nl=False)
 
     def _of_inference(self) -> Answer[ServingPlan]:
         """Return the answer of `plan inference` for a job file in inference. Raises InputError for options of training."""

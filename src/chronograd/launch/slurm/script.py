@@ -163,7 +163,7 @@ def _what(job: Job, plan: RankPlan, shape: Shape) -> str:
 
 
 # SLURM itself reaches a node at NodeAddr; the node's name may not resolve.
-_FIRST_NODE = r"""# The ranks meet at the first node.
+FIRST_NODE = r"""# The ranks meet at the first node.
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')"""
 _ABOUT = """\
@@ -202,8 +202,8 @@ def _meeting(shape: Shape, options: Options) -> str:
         return "export MASTER_ADDR=127.0.0.1 GLOO_SOCKET_IFNAME=lo  # all ranks are on one node"
     if options.interface:
         name = shlex.quote(options.interface)
-        return f"{_FIRST_NODE}\nexport GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME={name}"
-    return f"{_FIRST_NODE}\n[[ $MASTER_ADDR == 127.* ]] && export GLOO_SOCKET_IFNAME=lo  # all nodes are one machine"
+        return f"{FIRST_NODE}\nexport GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME={name}"
+    return f"{FIRST_NODE}\n[[ $MASTER_ADDR == 127.* ]] && export GLOO_SOCKET_IFNAME=lo  # all nodes are one machine"
 
 
 def _exports(plan: RankPlan, shape: Shape, threads: int) -> list[str]:

@@ -1,0 +1,1 @@
+"""Training libraries, one per file: its LIBRARY."""
