@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from benchmarks.large_models.held import Held, errors, line
 from benchmarks.large_models.step import Scored, calibrated, regrets, score
 from benchmarks.large_models.timed import Timed
 
@@ -34,3 +35,12 @@ def test_four_rows_remove_most_of_a_common_error() -> None:
     rows = calibrated([scored(1.2, 1.0) for _ in range(6)], seed=0)
     assert len(rows) == 2
     assert all(abs(one.log_error) < 0.1 * math.log(1.2) for one in rows)
+
+
+def test_errors_of_one_table() -> None:
+    """Errors of +10 % and −20 %: mean 15, worst 20, bias √(1.1 · 0.8) − 1 = −6.2 %. Only one run surely fits."""
+    pairs = [(1.1, 1.0), (0.8, 1.0)]
+    assert errors(pairs) == "15.0 % | 20.0 % | −6.2 %"
+    rows = [Held("a", pairs[0], None, 0.99), Held("b", pairs[1], (3.0, 2.0), 0.5)]
+    assert line("ours", rows) == "| ours | 2 | 15.0 % | 20.0 % | −6.2 % | 50.0 % | 50.0 % | +50.0 % | 1 |"
+    assert line("ours", rows[:1]).endswith("| – | – | – | 1 |")
