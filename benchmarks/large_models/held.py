@@ -2,8 +2,8 @@
 
     python -m benchmarks.large_models.held [--measured DIR] [--rows]
 
-SimuMax's 15 runs on B200 have measured steps and peaks. Settings as in torchtitan (FSDP of every layer, mixed precision with bf16) are those
-of llm-foundry; their peaks are not published, but they ran, so the last column counts those that fit with at least 95 %. Bias is the mean
+SimuMax's 15 runs on B200 have measured steps and peaks. llm-foundry's settings are those of torchtitan: FSDP of every
+layer, mixed precision in bf16. Their peaks are not published, but they ran, so the last column counts those that fit with at least 95 %. Bias is the mean
 log of predicted / measured, as a factor. `--rows` prints each of SimuMax's runs.
 """
 
@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.large_models.rows import read
-from benchmarks.large_models.timed import Timed, timed
 from chronograd.hardware import catalog
 from chronograd.large.memory import memory_of, probability_of_fit
 from chronograd.large.step import step_of
 from chronograd.units import percent
 from chronograd.words import signed_percent
+from chronograd_lab.common.large_runs import TimedRun, timed
 
 GIB = 2.0**30
 SURE = 0.95
@@ -32,7 +32,7 @@ SURE = 0.95
 
 @dataclass(frozen=True)
 class Held:
-    """A measured run beside predictions. Pairs are predicted and measured; `fit` is the probability that the run fits."""
+    """A measured run with predictions. Pairs are predicted and measured; `fit` is the probability that the run fits."""
 
     name: str
     step_s: tuple[float, float]
@@ -40,8 +40,8 @@ class Held:
     fit: float
 
 
-def held(row: Timed, peak_bytes: float | None = None) -> Held:
-    """Return a run beside our predictions. `peak_bytes`: its measured peak, if published."""
+def held(row: TimedRun, peak_bytes: float | None = None) -> Held:
+    """Return a run with our predictions. `peak_bytes`: its measured peak, if published."""
     stages, room = memory_of(row.setting), catalog.device(row.device).memory_bytes
     peak = max(stage.allocated_bytes for stage in stages)
     return Held(
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def _theirs(row: Held, published: dict[str, str]) -> Held:
-    """Return a run beside SimuMax's predictions."""
+    """Return a run with SimuMax's predictions."""
     assert row.peak_bytes is not None
     step_s, peak = float(published["simumax_step_ms"]) / 1e3, GIB * float(published["simumax_max_allocated_gib"])
     return Held(row.name, (step_s, row.step_s[1]), (peak, row.peak_bytes[1]), row.fit)

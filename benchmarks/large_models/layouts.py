@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.large_models.step import LEAST_LAYOUTS, Scored
-from benchmarks.large_models.timed import timed
 from chronograd.large.layout_asking import ask_layouts
 from chronograd.large.layouts import grids_of, used_bytes
 from chronograd.large.search import searched
 from chronograd.large.step import step_of
+from chronograd_lab.common.large_runs import timed
 
 QUESTION: tuple[str, list[str], dict[str, int], str] = (
     "llama-3-70b",

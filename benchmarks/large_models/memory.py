@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.large_models import rows as of
-from benchmarks.large_models.timed import timed
 from benchmarks.large_models.tracker import tracked
 from chronograd.configs.work import params_by_kind
 from chronograd.hardware import catalog
 from chronograd.large.memory import StageMemory, memory_of, probability_of_fit
 from chronograd.large.setting import LargeSetting
+from chronograd_lab.common.large_runs import timed
 
 SEED = 0
 KERNELS = {"unfused": ["plain"], "local": ["plain"], "flash": ["fused"], "auto": ["fused", "plain"]}

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.large_models.scale import Scale
-from benchmarks.large_models.timed import Timed, timed
 from chronograd.large.step import StepTime, step_of
 from chronograd.record import normal_quantile
+from chronograd_lab.common.large_runs import TimedRun, timed
 
 CALIBRATING_ROWS, SEEDS, LEAST_LAYOUTS = 4, 10, 4
 _Z = normal_quantile(0.9)  # of an 80 % interval
@@ -34,7 +34,7 @@ _Z = normal_quantile(0.9)  # of an 80 % interval
 class Scored:
     """A measured step and its prediction."""
 
-    row: Timed
+    row: TimedRun
     step: StepTime
 
     @property

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.large_models import memory, step
-from benchmarks.large_models.timed import timed
 from benchmarks.sources import Row, row_of
 from chronograd.large.step import step_of
+from chronograd_lab.common.large_runs import timed
 
 SOURCE = "large models"
 TITLES = {

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from benchmarks.large_models.held import Held, errors, line
 from benchmarks.large_models.step import Scored, calibrated, regrets, score
-from benchmarks.large_models.timed import Timed
 
 from chronograd.large.step import StepTime
+from chronograd_lab.common.large_runs import TimedRun
 
 
 def scored(predicted_s: float, measured_s: float, group: str = "") -> Scored:
     unused: Any = None
     step = StepTime(predicted_s, {}, (), 1.0, 1.0, 0.13, (), 0.12)
-    return Scored(Timed("file", "device", "row", measured_s, unused, unused, group), step)
+    return Scored(TimedRun("file", "device", "row", measured_s, unused, unused, group), step)
 
 
 def test_score() -> None:

@@ -64,7 +64,7 @@ def test_libraries_express_different_layouts() -> None:
     assert max(grid.column("pipeline").max() for grid in tied) == 1
 
 
-def test_accelerate_is_predicted_with_the_kernels_of_transformers() -> None:
+def test_accelerate_has_the_kernels_of_transformers() -> None:
     eager, fused = handed(write="accelerate"), handed(write="accelerate", overrides=("large.kernels=fused",))
     assert eager.search.best.setting.options.kernels == "eager"
     assert any("large.kernels" in text for text in eager.assumed)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.large_models.scale import Scale
-from benchmarks.large_models.timed import timed
 
 from chronograd.configs.find import load, packaged
 from chronograd.configs.readers import describe
@@ -27,6 +26,7 @@ from chronograd.large.setting import LargeSetting
 from chronograd.large.software import Software
 from chronograd.large.step import StepTime, pipelined, step_of
 from chronograd.predict.collectives import Topology
+from chronograd_lab.common.large_runs import timed
 
 MEASURED = os.environ.get("CHRONOGRAD_MEASURED", "")
 # A llama of two layers: 4 heads of 64, width 256, feed-forward size 512, 1,024 words.

@@ -16,7 +16,7 @@ FILE = "megatron.args"
 def _expressible(grid: LayoutGrid) -> np.ndarray:
     """Return whether Megatron-LM can express each layout.
 
-    Its stages have equal layers. Experts on several ranks need sequence parallelism beside tensor parallelism.
+    Its stages have equal layers. Experts on several ranks need sequence parallelism if they also have tensor parallelism.
     """
     p, t, e = grid.column("pipeline"), grid.column("tensor"), grid.column("expert")
     is_equal = len(layers_of(grid.base.model)) % (p * grid.column("chunks")) == 0

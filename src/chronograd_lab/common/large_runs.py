@@ -1,4 +1,4 @@
-"""Rows of the published step times of large models, as settings. `large_models/README.md` explains their columns."""
+"""Published step times of large models, as settings. The README of the folder `large_models` explains the columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TUNED = Software(tensor_forward=1.0, pipeline=1.0, sends_once=True)
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedRun:
     """A measured step: file, device, the setting, and a group of rows that differ in layout only."""
 
     file: str
@@ -80,7 +80,7 @@ def _setting(
     return setting
 
 
-def _vtrain(row: Columns) -> Iterator[Timed]:
+def _vtrain(row: Columns) -> Iterator[TimedRun]:
     n = {key: int(row[key]) for key in row if key not in ("group", "iteration_ms")}
     accumulation = n["global_batch"] // (n["dp"] * n["micro_batch"])
     layout = {"tensor": n["tp"], "pipeline": n["pp"], "sequence": False}
@@ -91,10 +91,10 @@ def _vtrain(row: Columns) -> Iterator[Timed]:
         attention="plain", dropout=0.1, gradient_dtype="fp32",
     )  # fmt: skip
     name = f"{row['group']} tp{n['tp']} pp{n['pp']} mb{n['micro_batch']}"
-    yield Timed("vtrain", "a100-80", name, float(row["iteration_ms"]) / 1e3, setting, WAITING, row["group"])
+    yield TimedRun("vtrain", "a100-80", name, float(row["iteration_ms"]) / 1e3, setting, WAITING, row["group"])
 
 
-def _llm_foundry(row: Columns) -> Iterator[Timed]:
+def _llm_foundry(row: Columns) -> Iterator[TimedRun]:
     size, length, count = row["model"].removeprefix("mpt-"), int(row["seq_length"]), int(row["num_gpus"])
     width, heads, layers = MPT[size]
     keys = {"model_type": "mpt", "d_model": width, "n_heads": heads, "n_layers": layers, "max_seq_len": length}
@@ -112,10 +112,10 @@ def _llm_foundry(row: Columns) -> Iterator[Timed]:
         master=not is_pure,
     )  # fmt: skip
     seconds = int(row["global_batch"]) * length / float(row["tokens_per_s"])
-    yield Timed("llm_foundry", device, f"{row['model']} {count} {length}", seconds, setting, FIRST_FLASH)
+    yield TimedRun("llm_foundry", device, f"{row['model']} {count} {length}", seconds, setting, FIRST_FLASH)
 
 
-def _simumax(row: Columns) -> Iterator[Timed]:
+def _simumax(row: Columns) -> Iterator[TimedRun]:
     name = {"llama3_70b": "llama-3-70b", "llama3_405b": "llama-3.1-405b", "deepseekv3": "deepseek-v3"}[
         _prefix(row["case"])
     ]
@@ -133,14 +133,14 @@ def _simumax(row: Columns) -> Iterator[Timed]:
         {"device": "b200", "count": n["world_size"], "layout": layout},
         loss="fused", gradient_dtype="fp32",
     )  # fmt: skip
-    yield Timed("simumax", "b200", row["case"], float(row["measured_step_ms"]) / 1e3, setting, NOTHING)
+    yield TimedRun("simumax", "b200", row["case"], float(row["measured_step_ms"]) / 1e3, setting, NOTHING)
 
 
 def _prefix(case: str) -> str:
     return "deepseekv3" if case.startswith("deepseekv3") else "_".join(case.split("_")[:2])
 
 
-def _seqsel(row: Columns) -> Iterator[Timed]:
+def _seqsel(row: Columns) -> Iterator[TimedRun]:
     n = {
         key: int(row[key])
         for key in (
@@ -174,10 +174,10 @@ def _seqsel(row: Columns) -> Iterator[Timed]:
             {"device": "a100-80", "count": n["num_gpus"], "layout": {**layout, "sequence": sequence}, "link": "roce-1600g"},
             attention="plain", dropout=0.1, recompute=recompute, gradient_dtype="fp32",
         )  # fmt: skip
-        yield Timed("seqsel", "a100-80", f"{row['model']} {recompute}", float(row[column]), setting, AFTER_BACKWARD)
+        yield TimedRun("seqsel", "a100-80", f"{row['model']} {recompute}", float(row[column]), setting, AFTER_BACKWARD)
 
 
-def _bridge(row: Columns) -> Iterator[Timed]:
+def _bridge(row: Columns) -> Iterator[TimedRun]:
     name, count = BRIDGE[row["model"]], int(row["num_gpus"])
     model = _packaged(name)
     t, p, c, chunks, e = (int(row[key] or 1) for key in ("tp", "pp", "cp", "vp", "ep"))
@@ -199,10 +199,10 @@ def _bridge(row: Columns) -> Iterator[Timed]:
     )  # fmt: skip
     seconds = batch * int(row["seq_length"]) / (float(row["tokens_per_s_per_gpu"]) * count)
     label = f"{row['task']} {name} {count} {row['release']} {row['model_note']}"
-    yield Timed("bridge", "h100", label, seconds, setting, TUNED, f"{row['task']} {name}")
+    yield TimedRun("bridge", "h100", label, seconds, setting, TUNED, f"{row['task']} {name}")
 
 
-READERS: dict[str, Callable[[Columns], Iterator[Timed]]] = {
+READERS: dict[str, Callable[[Columns], Iterator[TimedRun]]] = {
     "vtrain_single.csv": _vtrain,
     "llm_foundry.csv": _llm_foundry,
     "simumax_b200.csv": _simumax,
@@ -211,9 +211,9 @@ READERS: dict[str, Callable[[Columns], Iterator[Timed]]] = {
 }
 
 
-def timed(folder: Path) -> list[Timed]:
+def timed(folder: Path) -> list[TimedRun]:
     """Return the measured steps of all files in the folder `large_models`."""
-    found: list[Timed] = []
+    found: list[TimedRun] = []
     for name, reader in READERS.items():
         with (folder / name).open(encoding="utf-8", newline="") as file:
             found += [one for row in csv.DictReader(file) for one in reader(row)]
