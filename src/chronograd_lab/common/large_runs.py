@@ -218,3 +218,12 @@ def timed(folder: Path) -> list[TimedRun]:
         with (folder / name).open(encoding="utf-8", newline="") as file:
             found += [one for row in csv.DictReader(file) for one in reader(row)]
     return found
+
+
+def measured_peaks(folder: Path) -> dict[str, tuple[str, float]]:
+    """Return the measurement and the reserved bytes of each of SimuMax's runs. Runs of one layout share a measurement."""
+    with (folder / "simumax_b200.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            row["case"]: (row["memory_source_case"] or row["case"], 2**30 * float(row["measured_max_reserved_gib"]))
+            for row in csv.DictReader(file)
+        }

@@ -1,0 +1,1 @@
+"""Common models on common GPUs: does training fit, why not, and what would help?"""
