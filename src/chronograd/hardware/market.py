@@ -67,7 +67,8 @@ def price_of(device: str | Device, kind: Kind = "on-demand", vendor: str | None 
     """Return the price to use if the user states none, or None if the table has none.
 
     Only the latest price of each instance counts. Prices with the host come before those without, and machines that
-    hold all `count` devices before several smaller ones. Among the rest, the lowest price for whole instances wins. If
+    hold all `count` devices, or a whole node of them, before several smaller ones. Among the rest, the lowest price for whole
+    instances wins. If
     a vendor sells machines of several sizes at one price per device, they count as one that is sold in steps of the
     smallest. A K80 board then costs two GPUs and not the eight of a p2.8xlarge. State `date` and `source` with every
     cost, and whether the host is included.
@@ -81,7 +82,8 @@ def price_of(device: str | Device, kind: Kind = "on-demand", vendor: str | None 
     wanted = [row.model_copy(update={"up_to": _sold_up_to(row, wanted)}) for row in wanted]
 
     def order(row: Price) -> tuple[bool, bool, float]:
-        return not row.includes_host, row.most_devices < count, float(row.usd_per_hour(count))
+        of_machine = min(count, catalog.device(row.device).node.devices_per_node)
+        return not row.includes_host, row.most_devices < of_machine, float(row.usd_per_hour(count))
 
     return min(wanted, key=order, default=None)
 
