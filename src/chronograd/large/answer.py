@@ -11,6 +11,7 @@ from chronograd.large.asking import AskedLarge
 from chronograd.large.memory import MemoryPart, probability_of_fit
 from chronograd.large.prediction import LEAST_FIT, LargePrediction, record_of
 from chronograd.large.remedies import ENOUGH, Remedied, change_in, of_parts, until_it_fits
+from chronograd.large.tokens import TrainingTokens
 from chronograd.quantities import record_answer
 from chronograd.record import Record
 from chronograd.units import chance, dollars, memory, percent, quantity, seconds, si
@@ -31,14 +32,16 @@ _LEAST_SHARE = 0.01  # of the memory; smaller parts have no sentence
 _MOST_SENTENCES = 3
 
 
-def predict_large(asked: Sequence[AskedLarge], tokens: float | None = None) -> Answer[Record | list[Record]]:
+def predict_large(
+    asked: Sequence[AskedLarge], tokens: Sequence[TrainingTokens | None]
+) -> Answer[Record | list[Record]]:
     """Return the prediction of a large model in one setting, or of several settings side by side.
 
     Args:
-        tokens: of the whole training, for its time and cost.
+        tokens: of the whole training in each setting, for its time and cost.
     """
     predictions = [LargePrediction(one.setting) for one in asked]
-    records = [record_of(p, one, tokens) for p, one in zip(predictions, asked, strict=True)]
+    records = [record_of(p, one, own) for p, one, own in zip(predictions, asked, tokens, strict=True)]
     answer = record_answer(*records)
     if len(asked) > 1:
         return answer
@@ -54,6 +57,10 @@ def _takeaway(prediction: LargePrediction, record: Record) -> str:
         for name in ("throughput_tokens_per_s", "throughput_tokens_per_s_per_device", "cost_usd_per_million_tokens")
     )
     price = "" if cost.value is None else f" {dollars(cost.value)} for a million tokens,"
+    whole = record.quantities.get("training_time_s")
+    if whole is not None and whole.value is not None:
+        usd = record["cost_usd"].value
+        price += f" {seconds(whole.value)}{'' if usd is None else f' and {dollars(usd)}'} for the whole training,"
     return (
         f"Predicted: {quantity(rate.value, 'token/s')} (80 % interval {interval(rate)}), {quantity(each.value, 'token/s')} per "
         f"device, MFU {percent(prediction.mfu)},{price} and it fits with a probability of {_chance(prediction)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from chronograd.large.asking import AskedLarge, with_changes
 from chronograd.large.memory import StageMemory, memory_of, probability_of_fit
 from chronograd.large.setting import LargeSetting
 from chronograd.large.step import StepTime, step_of
+from chronograd.large.tokens import STATED, TrainingTokens, billions
 from chronograd.predict.prediction import likely_by, price_of
 from chronograd.record import ASSUMED, DOES_NOT_FIT, QUANTITIES, Provenance, Quantity, Record, RecordedCluster
 from chronograd.units import chance, memory, si
@@ -74,7 +76,7 @@ class LargePrediction:
         return self.step.model_flops / self.step.step_s / self.peak_flops_per_s
 
 
-def record_of(prediction: LargePrediction, asked: AskedLarge, tokens: float | None = None) -> Record:
+def record_of(prediction: LargePrediction, asked: AskedLarge, tokens: TrainingTokens | None = None) -> Record:
     """Return the prediction as a record.
 
     Args:
@@ -98,6 +100,8 @@ def record_of(prediction: LargePrediction, asked: AskedLarge, tokens: float | No
             f"{DOES_NOT_FIT}: a rank needs {memory(prediction.fullest.used_bytes)}, and a device has "
             f"{memory(device.memory_bytes)} (probability that it fits: {chance(prediction.fit)})"
         )
+    if tokens and tokens.source != STATED:
+        record.notes.append(f"{ASSUMED} for the length of the training: {'. '.join([tokens.source, *tokens.notes])}")
     record.notes += prediction.step.notes
     _put(record, prediction, tokens)
     record.tables.step = [{"part": part, "seconds": seconds} for part, seconds in prediction.step.parts.items()]
@@ -106,7 +110,7 @@ def record_of(prediction: LargePrediction, asked: AskedLarge, tokens: float | No
     return record
 
 
-def _put(record: Record, prediction: LargePrediction, tokens: float | None) -> None:
+def _put(record: Record, prediction: LargePrediction, tokens: TrainingTokens | None) -> None:
     """Fill in the quantities."""
     setting, step, ranks = prediction.setting, prediction.step, prediction.setting.ranks
     likely = likely_by(SOURCE, step.sigma_log)
@@ -133,10 +137,12 @@ def _put(record: Record, prediction: LargePrediction, tokens: float | None) -> N
         per_hour = price[0] * ranks
         record.put("cost_usd_per_hour", Quantity(value=per_hour, unit="usd", source=price[1]))
         record.put("cost_usd_per_million_tokens", likely(per_hour / 3600 / rate * 1e6, "usd"))
-        if tokens:
-            record.put("cost_usd", likely(per_hour / 3600 / rate * tokens, "usd"))
     if tokens:
-        record.put("training_time_s", likely(tokens / rate, "s", f"{tokens:,.0f} tokens"))
+        time_s, source = tokens.tokens / rate, f"{billions(tokens.tokens)}, {tokens.source.partition(':')[0]}"
+        training = likely_by(source, math.hypot(step.sigma_log, tokens.sigma_log))
+        record.put("training_time_s", training(time_s, "s"))
+        if price is not None:
+            record.put("cost_usd", training(per_hour / 3600 * time_s, "usd"))
 
 
 def _cluster(setting: LargeSetting, device: Device) -> RecordedCluster:

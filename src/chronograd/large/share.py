@@ -55,7 +55,7 @@ def share_of(setting: LargeSetting, parts: Iterable[Part]) -> Share:
                 plain += number
             else:
                 experts += number
-            adapters += _adapter(setting, tensor) / ranks
+            adapters += adapter_params(setting, tensor) / ranks
     return Share(plain, experts, adapters)
 
 
@@ -98,7 +98,7 @@ def _ranks(setting: LargeSetting, part: Part, tensor: ParameterTensor) -> Amount
     return layout.tensor
 
 
-def _adapter(setting: LargeSetting, tensor: ParameterTensor) -> int:
+def adapter_params(setting: LargeSetting, tensor: ParameterTensor) -> int:
     """Return the parameters of a tensor's LoRA matrices."""
     options = setting.options
     is_named = options.adapter_on == "query-value" and tensor.name.endswith((".query.weight", ".value.weight"))

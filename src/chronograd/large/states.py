@@ -8,7 +8,7 @@ import numpy as np
 
 from chronograd.configs.description import TablePart
 from chronograd.large.setting import Amount, LargeSetting, Stage, StageGrid
-from chronograd.large.share import Share, outside_of, shard_ranks, share_of, share_of_stage
+from chronograd.large.share import Share, adapter_params, outside_of, shard_ranks, share_of, share_of_stage
 from chronograd.large.stored import ADAPTER
 from chronograd.large.work import casts_weights, element_bytes, gradient_bytes, is_eager
 
@@ -36,17 +36,11 @@ def states_of(setting: LargeSetting, stage: Stage | StageGrid) -> States:
     """
     share, training, options = share_of_stage(setting, stage), setting.training, setting.options
     outside, layer = outside_of(setting, stage).params, _largest_layer(setting, stage)
-    half, gradient = element_bytes(setting), gradient_bytes(setting)
     if options.adapter_rank:
         return _frozen(setting, share, outside, layer)
-    is_mixed, stage_of_zero = half == 2, training.zero_stage
+    half, master, gradient, moments = _bytes_of_parameter(setting)
+    stage_of_zero = training.zero_stage
     is_single = stage_of_zero == 3 or casts_weights(setting)
-    master = 4 if is_mixed and options.master and not training.is_pure else 0
-    moments = (
-        2 * options.optimizer_bits / 8
-        if training.optimizer == "adamw"
-        else (4 if training.optimizer_kind == "sgd-momentum" else 0)
-    )
     found: list[Amount] = [0.0, 0.0, 0.0]
     for params, ranks in zip((share.plain, share.experts), shard_ranks(setting), strict=True):
         found[0] += params * (max(half, master) if is_single else half) / (ranks if stage_of_zero == 3 else 1)
@@ -63,6 +57,30 @@ def _never_cast(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
     tied = any(tensor.is_tied for part in stage.last for tensor in part.tensors(setting.model.width))
     tables = [part for part in stage.first if isinstance(part, TablePart)]
     return 0.0 if tied else share_of(setting, tables).params * stage.is_first
+
+
+def _bytes_of_parameter(setting: LargeSetting) -> tuple[float, float, Amount, float]:
+    """Return the bytes of a parameter: as it computes, its copy in fp32, its gradient, and the optimizer's numbers."""
+    training, options, half = setting.training, setting.options, element_bytes(setting)
+    master = 4 if half == 2 and options.master and not training.is_pure else 0
+    moments = (
+        2 * options.optimizer_bits / 8
+        if training.optimizer == "adamw"
+        else (4 if training.optimizer_kind == "sgd-momentum" else 0)
+    )
+    return half, master, gradient_bytes(setting), moments
+
+
+def checkpoint_bytes(setting: LargeSetting) -> float:
+    """Return the bytes of a checkpoint of all ranks: parameters in their most exact copy, and the optimizer's numbers.
+
+    With adapters, only theirs: nothing else changes.
+    """
+    half, master, _, moments = _bytes_of_parameter(setting)
+    tensors = [(tensor, number) for tensor, number in setting.model.counted() if not tensor.is_tied]
+    if setting.options.adapter_rank:
+        return sum(number * adapter_params(setting, tensor) for tensor, number in tensors) * 3 * ADAPTER
+    return sum(number * tensor.params for tensor, number in tensors) * (max(half, master) + moments)
 
 
 def _largest_layer(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:

@@ -12,10 +12,11 @@ import numpy as np
 from chronograd import known
 from chronograd.errors import InputError
 from chronograd.forecast.forecasting import forecast
-from chronograd.forecast.learning_curves import read_curve
+from chronograd.forecast.learning_curves import LearningCurve, read_curve
 from chronograd.forecast.schedule import schedule_of
 from chronograd.job import Job
 from chronograd.known import KnownResult
+from chronograd.large.tokens import TrainingTokens
 from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
 from chronograd.record import Z80
 from chronograd.rundir import RunDir, is_run_dir
@@ -224,22 +225,45 @@ def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = N
         raise InputError(f"{path} has accuracies by {curve.unit}, but a plan counts epochs", "give accuracies by epoch")
     if curve.schedule.kind is None and not curve.schedule.planned:
         curve = replace(curve, schedule=schedule_of(job))
+    step, sigma, share, source = _reached(curve, target, "lower --target-accuracy, or change the recipe")
+    return SamplesToTarget(step * samples, batch, sigma, share, noise or UNKNOWN, source)
+
+
+def tokens_of_curve(path: Path, loss: float, step_tokens: int, tokens_per_epoch: float | None) -> TrainingTokens:
+    """Return the tokens to a loss from a log of it: those until it reached the loss, or until its forecast does.
+
+    Args:
+        step_tokens: of a step of the logged training.
+    Raises: InputError for a log by epoch without `tokens_per_epoch`, or one whose forecast never reaches the loss.
+    """
+    curve = read_curve(path, "loss")
+    unit_tokens = step_tokens if curve.unit == "step" else tokens_per_epoch
+    if unit_tokens is None:
+        raise InputError(f"{path} has losses by epoch", "add --tokens-per-epoch, such as --tokens-per-epoch 1B")
+    step, sigma, share, source = _reached(curve, loss, "give a higher --target-loss, or train a larger model")
+    note = f"Each {curve.unit} of {curve.name} is taken to have {unit_tokens:,.0f} tokens"
+    return TrainingTokens(step * unit_tokens, sigma, share, source, (note,))
+
+
+def _reached(curve: LearningCurve, target: float, hint: str) -> tuple[float, float, float, str]:
+    """Return the step or epoch at which a curve reaches a target, the deviation of its logarithm, the probability that it does,
+    and its source in words. Raises InputError with the hint if no forecast does.
+    """
     reached = forecast(curve, target=target).reached
     assert reached is not None
     if reached.seen is not None:
-        source = f"{curve.name} reached it at epoch {reached.seen:g}"
-        return SamplesToTarget(reached.seen * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, source)
+        return reached.seen, SEED_SIGMA, 1.0, f"{curve.name} reached it at {curve.unit} {reached.seen:g}"
     if reached.step is None:
+        scale, unit = (100, " %") if curve.metric == "accuracy" else (1, "")
+        now = scale * curve.shown(curve.values[-1])
         raise InputError(
-            f"{curve.name} is not forecast to reach {100 * target:g} %; it is at {100 * (1 - curve.values[-1]):.2f} %",
-            "lower --target-accuracy, or change the recipe",
+            f"{curve.name} is not forecast to reach {scale * target:g}{unit}; it is at {now:.2f}{unit}", hint
         )
     low, high = reached.low, reached.high
     ratios = [reached.step / low if low else 1.0, high / reached.step if high else 1.0]
     sigma = float(np.hypot(SEED_SIGMA, math.log(max(ratios)) / Z80))
-    share = 1.0 if high else REACHED_WITHOUT_BOUND
-    source = f"{curve.name} is forecast to reach it at epoch {reached.step:.4g}"
-    return SamplesToTarget(reached.step * samples, batch, sigma, share, noise or UNKNOWN, source)
+    source = f"{curve.name} is forecast to reach it at {curve.unit} {reached.step:.4g}"
+    return reached.step, sigma, 1.0 if high else REACHED_WITHOUT_BOUND, source
 
 
 def _measured_noise(run: RunDir) -> Scale:

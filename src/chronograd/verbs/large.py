@@ -7,15 +7,19 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
 from chronograd.errors import InputError
+from chronograd.verbs.kinds import ABOVE_0, PATH, TOKENS
 from chronograd.verbs.request import Request, Spelling
 
 if TYPE_CHECKING:
     from chronograd.large.asking import AskedLarge
+    from chronograd.large.setting import LargeSetting
+    from chronograd.large.tokens import TrainingTokens
 
 AT_LEAST_1 = click.IntRange(1)
 
@@ -97,6 +101,61 @@ class LargeRequest(Request):
                     f"{spelled(option.name)} does not apply to {name}: a large model is predicted from its sizes",
                     "leave it out; FIELD=VALUE of the job and KEY=VALUE of the config.json apply",
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeTraining(LargeRequest):
+    """A question that may be about the whole training of a large model."""
+
+    tokens: Annotated[float | None, TOKENS, Spelling(metavar="N")] = None
+    """Large model: tokens of the whole training, such as 1e12 or 300B, for its time and cost."""
+    epochs: Annotated[float | None, ABOVE_0, Spelling(metavar="N")] = None
+    """Large model: epochs of the training, instead of --tokens; needs --tokens-per-epoch."""
+    tokens_per_epoch: Annotated[float | None, TOKENS, Spelling(metavar="N")] = None
+    """Large model: tokens of the data set."""
+    target_loss: Annotated[float | None, ABOVE_0, Spelling(metavar="LOSS")] = None
+    """Large model: loss to reach, instead of --tokens: by a scaling law in the range of its data, or by the log of --curve."""
+    curve: Annotated[str | None, PATH, Spelling(metavar="RUN|FILE")] = None
+    """Large model, with --target-loss: a log of this training; its loss is forecast to the target."""
+
+    def training_tokens(self, setting: LargeSetting) -> TrainingTokens | None:
+        """Return the tokens of the training that the options state; None if none does.
+
+        Raises: InputError for two that contradict each other, and as `large.tokens` and `plan.effort`.
+        """
+        from chronograd.large import tokens as known
+
+        given = [name for name in ("tokens", "epochs", "target_loss") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError(
+                f"{' and '.join(map(spelled, given))} both state the length of the training", "give one of them"
+            )
+        if self.curve is not None and self.target_loss is None:
+            raise InputError("--curve of a large model is forecast to a loss", "add --target-loss")
+        if self.tokens is not None:
+            return known.TrainingTokens(self.tokens)
+        if self.epochs is not None:
+            return known.of_epochs(self.epochs, self.tokens_per_epoch)
+        if self.target_loss is None:
+            return None
+        if self.curve is None:
+            return known.to_loss(setting, self.target_loss)
+        from chronograd.plan.effort import tokens_of_curve
+
+        return tokens_of_curve(Path(self.curve), self.target_loss, setting.step_tokens, self.tokens_per_epoch)
+
+    def check_ordinary(self, name: str) -> None:
+        super().check_ordinary(name)
+        for option in ("tokens", "epochs", "tokens_per_epoch", "target_loss"):
+            if getattr(self, option) is not None:
+                raise InputError(
+                    f"{spelled(option)} applies to large models only, and {name} is an ordinary network",
+                    "state training.epochs=N for an ordinary network",
+                )
+
+
+# Names of the options that state the length of a training.
+OF_TRAINING = ("tokens", "epochs", "tokens_per_epoch", "target_loss", "curve")
 
 
 def spelled(option: str) -> str:

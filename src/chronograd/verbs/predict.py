@@ -11,8 +11,8 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.jobs import CountedRequest
-from chronograd.verbs.kinds import COUNTS, LATENCY, RATES, TOKENS, complete_devices
-from chronograd.verbs.large import LargeRequest, is_large
+from chronograd.verbs.kinds import COUNTS, LATENCY, RATES, complete_devices
+from chronograd.verbs.large import OF_TRAINING, LargeTraining, is_large
 from chronograd.verbs.request import FILE, Spelling
 from chronograd.verbs.screen import waiting
 
@@ -69,7 +69,7 @@ class _OnDevices(CountedRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(_OnDevices, LargeRequest):
+class Predict(_OnDevices, LargeTraining):
     """Predict step time by part, memory, throughput, utilisation and cost, each with an interval.
 
     With --inference it predicts latency, throughput and the cost of a million samples for each batch of --batch 1,8,64.
@@ -103,8 +103,6 @@ class Predict(_OnDevices, LargeRequest):
     """A measurement of the same job on another device, to correct the prediction with: a record, or a figure such as
     rtx3090=1234/s or 8xv100=78ms.
     """
-    tokens: Annotated[float | None, TOKENS, Spelling(metavar="N")] = None
-    """Large model: tokens of the whole training, such as 1e12 or 300B, for its hours and dollars."""
     out: Annotated[Path | None, FILE] = None
     """Save the record (.json)."""
 
@@ -129,7 +127,7 @@ class Predict(_OnDevices, LargeRequest):
 
     def _of_large(self) -> Answer[Record | list[Record]]:
         """Return the answer for a large model."""
-        own = ("job", "overrides", "on", "tokens", "out", "save_job", "print_config")
+        own = ("job", "overrides", "on", "out", "save_job", "print_config", *OF_TRAINING)
         asked = self.asked_large(self.job, self.overrides, self.on, own)
         if len(asked) > 1 and (self.out or self.save_job or self.print_config):
             raise InputError("--out, --save-job and --print-config take one job", "give --on once")
@@ -137,15 +135,15 @@ class Predict(_OnDevices, LargeRequest):
         from chronograd.large.answer import predict_large
 
         with waiting("predicting"):
-            answer = predict_large(asked, self.tokens)
+            answer = predict_large(asked, [self.training_tokens(one.setting) for one in asked])
         if self.out is not None:
             next(iter(answer.records.values())).save(self.out)
         return answer
 
     def check_ordinary(self, name: Any) -> None:
-        if self.tokens is not None:
-            raise InputError("--tokens applies to large models only", "state training.epochs=N for an ordinary network")
         super().check_ordinary(str(name))
+        if self.curve is not None:
+            raise InputError("--curve applies to large models only", "`chronograd forecast` reads a log")
 
     def _of_batches(
         self, trace: Trace, jobs: Sequence[Job], batches: Sequence[int], measured: Any
