@@ -64,7 +64,6 @@ class TestPriceChoice:
         listed(monkeypatch, four, one)
         assert market.price_of("v100", count=4) == four
 
-
     def test_many_devices_are_rented_by_whole_nodes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A V100 node has eight: 16 of them take two of its machines, not 16 machines of one for less."""
         eight, one = price(instance="eight", count=8, price_usd_per_hour=40), price()

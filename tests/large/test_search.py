@@ -168,7 +168,7 @@ def test_answer_for_experts_states_its_assumptions(capsys: pytest.CaptureFixture
     [
         (["resnet50", "--layouts"], "--layouts applies to large models only, and resnet50 is an ordinary network"),
         (["resnet50", "--tensor", "2"], "--tensor applies to large models only"),
-        (["llama-3-8b", "--on", "8xh100"], "`plan --layouts` finds the best layout"),
+        (["llama-3-8b", "--on", "8xh100"], "or --layouts for the best layout alone"),
         (["llama-3-8b", "--layouts"], "on which devices does llama-3-8b train?"),
         (["llama-3-8b", "--layouts", "--on", "8xh100", "--on", "8xa100"], "--layouts takes one place"),
         (["llama-3-8b", "--layouts", "--on", "8xh100", "--to", "75%"], "--to does not apply to llama-3-8b"),

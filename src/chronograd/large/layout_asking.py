@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -98,6 +99,7 @@ def ask_layouts(
     words: Sequence[str],
     short: Mapping[str, Any],
     place: str | None,
+    counts: Sequence[int] = (),
     usual: Mapping[str, str] = MappingProxyType({}),
 ) -> AskedLayouts:
     """Return a question for the best layout.
@@ -105,6 +107,7 @@ def ask_layouts(
     Args:
         what, words, short, place: as those of `ask_large`; `short` may also have `micro_batch`.
         usual: `FIELD=VALUE` for fields that the user does not state, each with its description.
+        counts: numbers of devices that share one global batch; by default only that of the place.
     Raises: as `ask_large`, and InputError for fields that the search ignores.
     """
     given = _stated(what, words)
@@ -124,8 +127,8 @@ def ask_layouts(
     assumed += usual.values()
     batch = short.get("batch") or (setting.training.batch if "training.batch" in stated else None)
     if batch is None:
-        ranks = setting.ranks
-        batch = ranks * -(-USUAL_TOKENS // (setting.sequence * ranks))
+        multiple = _divided(counts, setting.sequence) or setting.ranks
+        batch = multiple * -(-USUAL_TOKENS // (setting.sequence * multiple))
         assumed.insert(0, f"{how_many(batch, 'sequences')} per step (--batch), at least {USUAL_TOKENS:,} tokens")
     training = setting.training.model_copy(update={"batch": batch, "accumulation": 1})
     setting = replace(setting, job=setting.job.model_copy(update={"training": training}))
@@ -134,6 +137,12 @@ def ask_layouts(
         fixed["expert_tensor"] = 1
         assumed.append("whole experts on a rank (cluster.layout.expert_tensor)")
     return AskedLayouts(setting, fixed, tuple(assumed), _words(what, further, options, place, setting))
+
+
+def _divided(counts: Sequence[int], sequence: int) -> int:
+    """Return the sequences that each number of devices divides, if it is not too large for a usual step; 0 for no number."""
+    able = [count for count in counts if count * sequence <= USUAL_TOKENS]
+    return math.lcm(*able) if able else 0
 
 
 def _field(word: str) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from chronograd.configs.description import Part
 from chronograd.configs.work import SCORES, macs_by_kind
 from chronograd.hardware import catalog
 from chronograd.large.collective import REACHED, Collective, Cover

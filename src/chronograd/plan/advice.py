@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from chronograd.answer import Column, Section, Table, as_json
 from chronograd.figure import Figure, Lines, Series
@@ -11,7 +12,7 @@ from chronograd.known import KnownResult
 from chronograd.plan import rows as shown
 from chronograd.plan.goal import PlanResult, SamplesToTarget
 from chronograd.plan.renting import OWN, VCPUS_PER_DEVICE
-from chronograd.plan.rows import GoalPlan, PlanOptions, RunOption
+from chronograd.plan.rows import AnyRun, GoalPlan, LargePlan, PlanOptions, RentedRun, RunOption
 from chronograd.units import chance, dollars, number, percent, seconds
 from chronograd.words import how_many, listed
 
@@ -27,7 +28,7 @@ def goal_sections(
     """
     chosen = plan.chosen
     takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in advice_lines(choices, plan, assumed))
-    rows = _few(plan.front, [row for row in vars(plan.options).values() if row], most)
+    rows = few(plan.front, [row for row in vars(plan.options).values() if row], most)
     has_chance = has_limits(choices)
     signs = {
         "*": chosen,
@@ -39,7 +40,7 @@ def goal_sections(
         title=title(what, choices),
         takeaway=takeaway,
         lines=lines,
-        figure=_front_figure(plan.front, chosen) if rows else None,
+        figure=front_figure(plan.front, chosen) if rows else None,
         table=Table.of(
             rows,
             (
@@ -99,7 +100,7 @@ def beyond_lines(effort: SamplesToTarget) -> list[str]:
     ]
 
 
-def change_section(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[Section]:
+def change_section(choices: PlanResult, plan: GoalPlan[Any] | LargePlan) -> list[Section]:
     """Return the section on limits that would change the choice, if there are any."""
     changed = [f"{line[0].upper()}{line[1:]}." for line in _changes(choices, plan)]
     if not changed:
@@ -111,7 +112,7 @@ def change_section(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[Secti
     return [Section("What would change it", changed[0], lines=[*changed[1:], count])]
 
 
-def _few(front: Sequence[RunOption], options: Sequence[RunOption], most: int) -> list[RunOption]:
+def few(front: Sequence[AnyRun], options: Sequence[AnyRun], most: int) -> list[AnyRun]:
     """Return at most `most` evenly spaced rows of the front with its two ends, plus the options, even those that are not on the
     front.
     """
@@ -123,18 +124,22 @@ def _few(front: Sequence[RunOption], options: Sequence[RunOption], most: int) ->
     return sorted(some, key=lambda row: row.hours)
 
 
-def _front_figure(rows: Sequence[RunOption], chosen: RunOption | None) -> Figure:
-    """Plot dollars against hours for the Pareto front and the recommended setting."""
+def front_figure(
+    rows: Sequence[RentedRun], chosen: RentedRun | None, what: str = "dollars", axis: str = "US dollars"
+) -> Figure:
+    """Plot dollars, or another field, against hours for the Pareto front and the recommended setting."""
     groups = [
-        ("no other is both faster and cheaper", rows, ""),
+        ("no other is both faster and cheaper" if what == "dollars" else "no other is better in both", rows, ""),
         ("recommended", [chosen] if chosen else [], "vermilion"),
     ]
     series = [
-        Series(label, "predicted", [r.hours for r in own], [r.dollars for r in own], color=color, is_scatter=True)
+        Series(
+            label, "predicted", [r.hours for r in own], [getattr(r, what) for r in own], color=color, is_scatter=True
+        )
         for label, own, color in groups
         if own and all(math.isfinite(r.hours) for r in own)
     ]
-    return Figure([Lines("hours", "US dollars", series, log_x=True, log_y=True)])
+    return Figure([Lines("hours", axis, series, log_x=True, log_y=True)])
 
 
 def advice_lines(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequence[str]) -> list[str]:
@@ -154,7 +159,7 @@ def advice_lines(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequen
         f"{dollars(chosen.dollars)} ({limits_of(chosen.dollars_interval, dollars)})"
     )
     reduced = "" if chosen.algorithm == "ring" else f" with {chosen.algorithm.replace('_', ' ')} all-reduce"
-    how = f"{_name(chosen)}, at batch {chosen.batch_per_device} each in {shown.way(chosen)}{reduced}"
+    how = f"{offer_in_words(chosen)}, at batch {chosen.batch_per_device} each in {shown.way(chosen)}{reduced}"
     probability = f"{chance(chosen.probability)} probability" if has_limits(choices) else ""
     if choices.effort.reached is None:
         first = [
@@ -176,9 +181,8 @@ def advice_lines(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequen
 
 
 def _missed(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequence[str]) -> list[str]:
-    goal, best, effort, missing = choices.goal, plan.likeliest, choices.effort, plan.missing
+    goal, best, effort = choices.goal, plan.likeliest, choices.effort
     assert best is not None
-    assert missing is not None
     if effort.reached is not None and effort.reached < goal.confidence:
         most = "at most " if effort.beyond else ""
         return [
@@ -188,18 +192,27 @@ def _missed(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequence[st
             *(line for line in grounds(choices, plan, best) if line.startswith("to the target")),
         ]
     lines = [
-        f"no option meets the goal with {percent(goal.confidence, 0)} probability; the most likely one is {_name(best)}, with "
+        f"no option meets the goal with {percent(goal.confidence, 0)} probability; the most likely one is {offer_in_words(best)}, with "
         f"{chance(best.probability)}{condition(effort)}",
         *beyond_lines(effort),
     ]
-    deadline_h, budget = missing["deadline_h"], missing["budget_usd"]
+    return [
+        *lines,
+        *enough_lines(plan.missing),
+        assumed_line(choices, plan, best, assumed),
+        *grounds(choices, plan, best),
+    ]
+
+
+def enough_lines(missing: Mapping[str, float | None] | None) -> list[str]:
+    """Return lines on the least deadline and budget that an option meets; see `goal.missing`."""
+    deadline_h, budget = (missing or {}).get("deadline_h"), (missing or {}).get("budget_usd")
     limits = [f"deadline of {seconds(3600 * deadline_h)}"] if deadline_h is not None else []
     limits += [f"budget of {dollars(budget)}"] if budget is not None else []
-    lines += [f"a {limit} would be enough, with the other limit unchanged" for limit in limits]
-    return [*lines, assumed_line(choices, plan, best, assumed), *grounds(choices, plan, best)]
+    return [f"a {limit} would be enough, with the other limit unchanged" for limit in limits]
 
 
-def options_line(options: PlanOptions[RunOption]) -> str:
+def options_line(options: PlanOptions[Any]) -> str:
     """Return one line with the fastest, the balanced and the cheapest option that meets the goal."""
     named: dict[str, list[str]] = {}
     for name, row in vars(options).items():
@@ -227,11 +240,7 @@ def assumed_line(choices: PlanResult, plan: GoalPlan[RunOption], row: RunOption,
 
 def grounds(choices: PlanResult, plan: GoalPlan[RunOption], row: RunOption) -> list[str]:
     """Return lines on the source of the price, speed against other precisions, an input limit, and the epochs to the target."""
-    price = row.price
-    old = ", more than a year ago; check it" if price.is_older_than_a_year else ""
-    source = price.source.partition(";")[0].partition(", as read")[0]
-    dated = f"from {price.date or 'an unknown date'}{old} ({source}; {price.tag})"
-    lines = [] if row.vendor == OWN else [f"the price is {dated}"]
+    lines = price_lines(row)
     gains = [f"{gain.times_as_fast:.1f} times as fast as in {gain.than}" for gain in plan.gains
              if gain.times_as_fast >= 1.05]  # fmt: skip
     if gains:
@@ -254,6 +263,15 @@ def grounds(choices: PlanResult, plan: GoalPlan[RunOption], row: RunOption) -> l
     return lines
 
 
+def price_lines(row: RentedRun) -> list[str]:
+    """Return a line on the date and source of the price; none for the job's own price."""
+    price = row.price
+    old = ", more than a year ago; check it" if price.is_older_than_a_year else ""
+    source = price.source.partition(";")[0].partition(", as read")[0]
+    dated = f"from {price.date or 'an unknown date'}{old} ({source}; {price.tag})"
+    return [] if row.vendor == OWN else [f"the price is {dated}"]
+
+
 def recipe(result: KnownResult) -> str:
     """Return a published recipe with its epochs and accuracy."""
     return f"{result.short} ({how_many(result.epochs, 'epochs')}, {percent(result.accuracy)})"
@@ -268,7 +286,7 @@ def _by_batch(effort: SamplesToTarget) -> str:
     return f"gradient noise scale {scale} samples"
 
 
-def _changes(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[str]:
+def _changes(choices: PlanResult, plan: GoalPlan[Any] | LargePlan) -> list[str]:
     lines = []
     for at, change in enumerate(plan.changes):
         what, value, then = change.what, change.value, change.then
@@ -282,13 +300,13 @@ def _changes(choices: PlanResult, plan: GoalPlan[RunOption]) -> list[str]:
         other = (
             f"no option is likely to meet it ({percent(choices.goal.confidence, 0)})"
             if then is None
-            else f"then {_name(then)}, {seconds(3600 * then.hours)}, {dollars(then.dollars)}"
+            else f"then {offer_in_words(then)}, {seconds(3600 * then.hours)}, {dollars(then.dollars)}"
         )
         lines.append(f"a {what} {side} {limit}: {other}")
     return lines
 
 
-def _name(row: RunOption) -> str:
+def offer_in_words(row: RentedRun) -> str:
     """Return the offer in words: devices, vendor, instance, kind of price and dollars per hour."""
     if row.vendor == OWN:
         return f"{shown.devices(row)} at the job's {dollars(row.usd_per_hour)} an hour"

@@ -176,7 +176,7 @@ def reach_goal(
     rough = [] if taken is None else searched.rough(int(choices.columns["setting"][taken]))
     warnings = [] if taken is None else shown.warnings(row(taken), rough)
     what = f"{searched.network} on {job.data.name.partition(':')[0]}"
-    outliers = [_outlier(offer, choices) for offer in _outliers(choices)]
+    outliers = price_outliers(choices)
     among: dict[str, Any] = {}
     if places is not None:
         among = {"places": [row(i) for i in place_rows(choices, places, terms.kinds)], "not_planned": places.without_price(),
@@ -196,7 +196,7 @@ def reach_goal(
     notes = [
         *([effort.note] if isinstance(effort, SamplesToTarget) and effort.note else []),
         *_left_out(num_too_large, space),
-        *_low_prices(outliers),
+        *low_prices(outliers),
         *_not_searched(searched, job, choices.without_host),
     ]
     if isinstance(effort, Unknown):
@@ -285,19 +285,19 @@ def _recipe(result: KnownResult) -> shown.ListedRecipe:
     return shown.ListedRecipe(result.networks[0], result.name, result.epochs, result.accuracy, result.source)
 
 
-def _outliers(choices: PlanResult) -> list[int]:
+def price_outliers(choices: PlanResult) -> list[shown.PriceOutlier]:
     """Return the offers whose price is far below that of similar offers."""
     columns = choices.columns
-    return sorted({int(i) for i in columns["offer"][columns["is_outlier"] & columns["fits"]]})
+    numbers = sorted({int(i) for i in columns["offer"][columns["is_outlier"] & columns["fits"]]})
+    return [
+        shown.PriceOutlier(one.device, one.vendor, one.instance, one.kind, one.usd_per_device_hour, one.date, one.source,
+                           billing.price_note(one))
+        for one in (choices.offers[i] for i in numbers)
+    ]  # fmt: skip
 
 
-def _outlier(number: int, choices: PlanResult) -> shown.PriceOutlier:
-    offer = choices.offers[number]
-    return shown.PriceOutlier(offer.device, offer.vendor, offer.instance, offer.kind, offer.usd_per_device_hour, offer.date, offer.source,
-                        billing.price_note(offer))  # fmt: skip
-
-
-def _low_prices(outliers: Sequence[shown.PriceOutlier]) -> list[str]:
+def low_prices(outliers: Sequence[shown.PriceOutlier]) -> list[str]:
+    """Return notes on offers that are never recommended."""
     notes = [
         f"Not recommended because of the price per device and hour: {o.device} at {o.vendor} ({o.prices}). {o.reason}"
         for o in outliers[:3]
@@ -306,17 +306,8 @@ def _low_prices(outliers: Sequence[shown.PriceOutlier]) -> list[str]:
 
 
 def _choice(searched: Search, choices: PlanResult, i: int) -> shown.RunOption:
-    c = choices.columns
-    return shown.RunOption(
-        **shown.setting_row(searched, c, choices.offers, i),
-        startup_s=float(3600 * c["startup_h"][i]),
-        steps=float(c["steps"][i]),
-        hours=float(c["hours"][i]),
-        hours_interval=list(choices.interval("hours", i)),
-        dollars=float(c["dollars"][i]),
-        dollars_interval=list(choices.interval("dollars", i)),
-        probability=min(float(c["probability"][i]), MAX_PROBABLE),
-    )
+    setting = shown.setting_row(searched, choices.columns, choices.offers, i)
+    return shown.RunOption(**setting, **shown.run_fields(choices, i))
 
 
 def _left_out(count: int, space: SearchSpace) -> list[str]:

@@ -286,19 +286,24 @@ def _chosen(among: PlanResult) -> PlanResult:
     return replace(updated, chosen=updated.best())
 
 
+def hours_within(columns: Mapping[str, np.ndarray], goal: Goal, price: np.ndarray) -> np.ndarray:
+    """Return the hours of rent that deadline and budget allow at a price per hour; infinite without limits."""
+    limit = np.full(len(price), math.inf if goal.deadline_s is None else goal.deadline_s / 3600)
+    if goal.budget_usd is None:
+        return limit
+    with np.errstate(divide="ignore", invalid="ignore"):
+        paid = np.maximum(goal.budget_usd - columns["moving_usd"], 0.0) / price
+        step = np.maximum(columns["billing_h"], 1e-9)
+        whole = np.floor(paid / step + 1e-9) * step
+        return np.asarray(np.minimum(limit, np.where(whole >= columns["minimum_h"], whole, 0.0)))
+
+
 def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
     """Return the probability of meeting deadline and budget if the target is reached, averaged over the price."""
     keeps = np.zeros(len(columns["hours"]))
-    deadline_h = math.inf if goal.deadline_s is None else goal.deadline_s / 3600
     for node, weight in zip(_NODES, _WEIGHTS, strict=True) if goal.budget_usd is not None else ((0.0, 1.0),):
-        limit = np.full(len(keeps), deadline_h)
+        limit = hours_within(columns, goal, columns["price_usd_per_hour"] * np.exp(node * columns["sigma_price"]))
         with np.errstate(divide="ignore", invalid="ignore"):
-            if goal.budget_usd is not None:
-                price = columns["price_usd_per_hour"] * np.exp(node * columns["sigma_price"])
-                paid = np.maximum(goal.budget_usd - columns["moving_usd"], 0.0) / price
-                step = np.maximum(columns["billing_h"], 1e-9)
-                whole = np.floor(paid / step + 1e-9) * step
-                limit = np.minimum(limit, np.where(whole >= columns["minimum_h"], whole, 0.0))
             z = (np.log(limit) - np.log(columns["hours"])) / np.maximum(columns["sigma_hours"], 1e-12)
         keeps += weight * normal_probability(z)
     return keeps

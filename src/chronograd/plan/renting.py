@@ -66,6 +66,11 @@ def billed(hours: Any, columns: Mapping[str, Any]) -> Any:
     return np.ceil(np.maximum(hours, columns["minimum_h"]) / step - 1e-9) * step
 
 
+# Assumed storage bandwidth of a node. Llama 3's cluster sustained 2 TB/s for 16,000 GPUs in nodes of eight (arXiv:2407.21783,
+# section 3.3.1).
+STORAGE_BYTES_PER_S = 1e9
+
+
 @dataclass(frozen=True)
 class Spot:
     """Interruptions of spot instances: rate per node and hour, and their cost in lost work since a checkpoint and a restart.
@@ -75,25 +80,35 @@ class Spot:
 
     Attributes:
         checkpoint_s: time between checkpoints.
-        restart_s: time until training continues: a new machine, the start, and reading the checkpoint.
+        restart_s: time until training continues: a new machine and the start.
+        checkpoint_bytes: size of a checkpoint, if the time to write and read it matters; training waits for both.
+        node_bytes_per_s: storage bandwidth of a node. All nodes write and read their part of a checkpoint together.
     """
 
     per_hour: float = 0.05
     checkpoint_s: float = 600.0
     restart_s: float = 300.0
+    checkpoint_bytes: float = 0.0
+    node_bytes_per_s: float = STORAGE_BYTES_PER_S
+
+    def write_s(self, nodes: Any) -> Any:
+        """Return the time to write a checkpoint, or to read it."""
+        return self.checkpoint_bytes / (self.node_bytes_per_s * nodes)
 
     def slow_down(self, nodes: Any) -> Any:
         """Return the expected wall time divided by the time without interruptions.
 
-        exp(λ restart) · (exp(λ checkpoint) - 1) / (λ checkpoint), with λ interruptions of all nodes per second; a restart may
-        be interrupted too. Leaves out: writing checkpoints. Source: Daly 2006, eq. 20, with a write time of zero.
+        exp(λ (restart + read)) · (exp(λ (checkpoint + write)) - 1) / (λ checkpoint), with λ interruptions of all nodes per
+        second; a restart may be interrupted too. Source: Daly 2006, eq. 20.
 
         >>> round(float(Spot(per_hour=1, checkpoint_s=1200, restart_s=300).slow_down(2)), 3)
         1.679
         """
         rate = np.maximum(np.asarray(self.per_hour * nodes / 3600, dtype=float), 1e-300)
+        write_s = self.write_s(nodes)
         with np.errstate(over="ignore"):
-            return np.exp(rate * self.restart_s) * np.expm1(rate * self.checkpoint_s) / (rate * self.checkpoint_s)
+            lost = np.exp(rate * (self.restart_s + write_s))
+            return lost * np.expm1(rate * (self.checkpoint_s + write_s)) / (rate * self.checkpoint_s)
 
 
 USUAL_SPOT = Spot()

@@ -12,7 +12,7 @@ from chronograd.answer import IF_KNOWN, Column
 from chronograd.hardware import market
 from chronograd.hardware.catalog import Price
 from chronograd.hardware.market import Kind
-from chronograd.plan.goal import Goal
+from chronograd.plan.goal import MAX_PROBABLE, Goal, PlanResult
 from chronograd.plan.places import Places
 from chronograd.plan.renting import Decoding, Spot
 from chronograd.plan.search import Search
@@ -37,26 +37,17 @@ class OfferedPrice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedSetting:
-    """A setting and its offer: how steps run, their speed and memory. The offer fields are None without a price.
+class OfferedDevices:
+    """Devices with an offer to rent them; its fields are None without a price.
 
     Attributes:
         prices: on-demand or spot.
         usd_per_hour: price of all machines.
         price: price of one instance.
-        is_input_bound: whether decoding on the host limits the speed.
-        may_not_fit: a warning, or None.
     """
 
     device: str
     count: int
-    batch_per_device: int
-    precision: str
-    channels_last: bool
-    compile: bool | str
-    activation_checkpointing: str
-    param_dtype: str
-    algorithm: str
     vendor: str | None
     instance: str | None
     region: str | None
@@ -64,6 +55,24 @@ class PlannedSetting:
     usd_per_hour: float | None
     price: OfferedPrice | None
     machines: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSetting(OfferedDevices):
+    """A setting and its offer: how steps run, their speed and memory.
+
+    Attributes:
+        is_input_bound: whether decoding on the host limits the speed.
+        may_not_fit: a warning, or None.
+    """
+
+    batch_per_device: int
+    precision: str
+    channels_last: bool
+    compile: bool | str
+    activation_checkpointing: str
+    param_dtype: str
+    algorithm: str
     step_time_s: float
     throughput_samples_per_s: float
     is_input_bound: bool
@@ -79,8 +88,8 @@ class PricedSetting(PlannedSetting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RentedSetting(PlannedSetting):
-    """A setting with an offer; `startup_s` is the time until the machines train."""
+class RentedDevices(OfferedDevices):
+    """Devices with a price; `startup_s` is the time until the machines train."""
 
     vendor: str
     instance: str
@@ -91,12 +100,16 @@ class RentedSetting(PlannedSetting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOption(RentedSetting):
-    """A setting for a whole run, with its time and cost and their 80 % intervals; `hours` include the start-up.
+class RentedSetting(RentedDevices, PlannedSetting):
+    """A setting with a price."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RentedRun(RentedDevices):
+    """A whole run on rented devices: its time and cost with their 80 % intervals; `hours` include the start-up.
 
     Attributes:
         probability: probability of meeting the goal.
-        cloud, platform: the cloud and its platform, with the cost of moving the data there; only for a choice among clouds.
     """
 
     steps: float
@@ -105,6 +118,16 @@ class RunOption(RentedSetting):
     dollars: float
     dollars_interval: list[float]
     probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOption(RentedSetting, RentedRun):
+    """A setting for a whole run.
+
+    Attributes:
+        cloud, platform: the cloud and its platform, with the cost of moving the data there; only for a choice among clouds.
+    """
+
     cloud: str | None = field(default=None, metadata=IF_KNOWN)
     platform: str | None = field(default=None, metadata=IF_KNOWN)
     moving_usd: float | None = field(default=None, metadata=IF_KNOWN)
@@ -131,7 +154,8 @@ class EpochOption(RentedSetting):
     epochs_300: RunTime
 
 
-AnyOption = TypeVar("AnyOption", RunOption, EpochOption)
+AnyOption = TypeVar("AnyOption", bound=RentedDevices)
+AnyRun = TypeVar("AnyRun", bound=RentedRun)
 
 
 @dataclass(frozen=True)
@@ -265,6 +289,73 @@ class GoalPlan(Generic[AnyOption]):
     moving: Places | None = field(default=None, metadata=IF_KNOWN)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LargeRun(RentedRun):
+    """A training of a large model on rented devices.
+
+    Attributes:
+        layout: degrees by name; `layout_in_words` and `command` state the same.
+        step_time_s: of the layout, without interruptions.
+        tokens: of the training, with an 80 % interval.
+        memory_bytes: of a device of the fullest pipeline stage, with the probability that it fits.
+    """
+
+    layout: dict[str, Any]
+    layout_in_words: str
+    command: str
+    step_time_s: float
+    tokens_per_s: float
+    tokens: float
+    tokens_interval: list[float]
+    memory_bytes: float
+    fit_probability: float
+
+
+@dataclass(frozen=True)
+class RunsOfCount:
+    """The best run of a number of devices on demand, and on spot nodes; None without such an offer."""
+
+    device: str
+    count: int
+    layout_in_words: str
+    step_time_s: float
+    tokens_per_s: float
+    on_demand: LargeRun | None
+    spot: LargeRun | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargePlan:
+    """The result of `plan` for the training of a large model.
+
+    Attributes:
+        verdict: rent, or missed if no run meets the goal.
+        tokens_source: where the number of tokens comes from; None if the limits decide.
+        front: the runs that no other beats in both time and cost, or in time and tokens if the limits decide.
+        likeliest: the run most likely to meet the goal.
+        by_count: the best runs of each number of devices; `refused` are those without a layout that fits.
+        changes, missing: see `GoalPlan`.
+    """
+
+    verdict: str
+    tokens_source: str | None
+    goal: Goal
+    spot: Spot
+    chosen: LargeRun | None
+    options: PlanOptions[LargeRun]
+    likeliest: LargeRun | None
+    front: list[LargeRun]
+    front_size: int
+    by_count: list[RunsOfCount]
+    refused: dict[str, str]
+    changes: list[PlanChange[LargeRun]]
+    missing: dict[str, float | None] | None
+    evaluated: int
+    candidates: int
+    outliers: list[PriceOutlier]
+    assumed: list[str]
+
+
 @dataclass(frozen=True)
 class NoPlan:
     """The result of `plan` for a target that is out of reach with any hardware."""
@@ -289,7 +380,6 @@ class SettingList:
 def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Sequence[Price], i: int) -> dict[str, Any]:
     """Return the fields of a `PlannedSetting` for a row of `renting.rent`: the setting, its offer, and the source of the price."""
     way = search.ways[columns["way"][i]]
-    number = int(columns["offer"][i])
     device = search.devices[columns["device"][i]]
     return {
         "device": device.name,
@@ -297,8 +387,7 @@ def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Seque
         "batch_per_device": int(columns["batch_per_rank"][i]),
         **vars(way),
         "algorithm": search.algorithms[columns["algorithm"][i]],
-        **_offer(offers[number] if number >= 0 else None, float(columns["price_usd_per_hour"][i])),
-        "machines": int(columns["machines"][i]),
+        **offer_fields(columns, offers, i),
         "step_time_s": float(columns["step_time_s"][i]),
         "throughput_samples_per_s": float(columns["throughput_samples_per_s"][i]),
         "is_input_bound": bool(columns["is_input_bound"][i]),
@@ -317,26 +406,45 @@ def warnings(row: PlannedSetting, rough: Sequence[str]) -> list[str]:
     return [*lines, f"{devices(row)} {row.may_not_fit}."] if row.may_not_fit else lines
 
 
-def _offer(offer: Price | None, usd_per_hour: float) -> dict[str, Any]:
-    if offer is None:
-        return dict.fromkeys(("vendor", "instance", "region", "prices", "usd_per_hour", "price"))
+def offer_fields(columns: Mapping[str, np.ndarray], offers: Sequence[Price], i: int) -> dict[str, Any]:
+    """Return the fields of `OfferedDevices` on the offer of a row of `renting.rent`."""
+    number, machines = int(columns["offer"][i]), int(columns["machines"][i])
+    if number < 0:
+        fields = ("vendor", "instance", "region", "prices", "usd_per_hour", "price")
+        return {**dict.fromkeys(fields), "machines": machines}
+    offer = offers[number]
     return {
         "vendor": offer.vendor,
         "instance": offer.instance,
         "region": offer.region or None,
         "prices": offer.kind,
-        "usd_per_hour": usd_per_hour,
+        "usd_per_hour": float(columns["price_usd_per_hour"][i]),
         "price": OfferedPrice(offer.price_usd_per_hour, offer.count, offer.vcpus, offer.includes_host, offer.date,
                               market.is_old(offer), market.sigma_log(offer), offer.tag, offer.source),
+        "machines": machines,
     }  # fmt: skip
 
 
-def devices(row: PlannedSetting) -> str:
+def run_fields(choices: PlanResult, i: int) -> dict[str, Any]:
+    """Return the fields of a `RentedRun` on the time and cost of a row."""
+    columns = choices.columns
+    return {
+        "startup_s": float(3600 * columns["startup_h"][i]),
+        "steps": float(columns["steps"][i]),
+        "hours": float(columns["hours"][i]),
+        "hours_interval": list(choices.interval("hours", i)),
+        "dollars": float(columns["dollars"][i]),
+        "dollars_interval": list(choices.interval("dollars", i)),
+        "probability": min(float(columns["probability"][i]), MAX_PROBABLE),
+    }
+
+
+def devices(row: OfferedDevices) -> str:
     """Return the number and name of the devices, such as `8 × a100-40`."""
     return f"{row.count} × {row.device}"
 
 
-def hourly(row: RentedSetting) -> str:
+def hourly(row: RentedDevices) -> str:
     """Return the price per hour, with the number of GPUs that it is for if the setting leaves some of them idle."""
     rented = row.machines * row.price.devices_of_instance
     return f"{dollars(row.usd_per_hour)} an hour{f' for all {rented:g} GPUs' if rented > row.count else ''}"
@@ -347,12 +455,12 @@ def way(row: PlannedSetting) -> Way:
     return Way(*(getattr(row, one.name) for one in fields(Way)))
 
 
-def vendor(row: PlannedSetting) -> str:
+def vendor(row: OfferedDevices) -> str:
     """Return the short name of the vendor, with "spot" for a spot price."""
     return "" if row.vendor is None else f"{row.vendor}{' spot' if row.prices == 'spot' else ''}"
 
 
-def price_month(row: PlannedSetting) -> str:
+def price_month(row: OfferedDevices) -> str:
     """Return the month of the price, with † if it is more than a year old."""
     if row.price is None:
         return "–"

@@ -26,7 +26,7 @@ from chronograd.verbs.kinds import (
     complete_devices,
     parse_bytes,
 )
-from chronograd.verbs.large import LargeRequest, is_large
+from chronograd.verbs.large import OF_TRAINING, LargeTraining, is_large
 from chronograd.verbs.request import FOLDER, Spelling
 from chronograd.verbs.screen import waiting
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from chronograd.plan.largest import BatchPlan
     from chronograd.plan.places import Places
     from chronograd.plan.renting import RentalTerms
-    from chronograd.plan.rows import EpochOption, GoalPlan, NoPlan, RunOption, SettingList
+    from chronograd.plan.rows import EpochOption, GoalPlan, LargePlan, NoPlan, RunOption, SettingList
     from chronograd.plan.search import SearchSpace
     from chronograd.plan.serving import ServingPlan
 
@@ -76,6 +76,7 @@ def parse_noise_scale(text: str) -> tuple[float, float, float]:
 PRECISIONS = ListKind("LIST", parse_precisions, lambda _: False)
 NOISE_SCALE = ValueKind("N", parse_noise_scale, lambda value: isinstance(value, tuple) and len(value) == 3)
 Prices = Literal["on-demand", "spot", "both"]
+COUNTS_OF_DEVICES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +85,8 @@ class _Search(CountedRequest):
 
     on: Annotated[tuple[str, ...], Spelling(metavar="DEVICE", complete=complete_devices)] = ()
     """Device, instead of all GPUs that can be rented; may be given several times."""
-    counts: Annotated[tuple[int, ...], COUNTS, Spelling(metavar="LIST")] = (1, 2, 4, 8)
-    """Numbers of devices."""
+    counts: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="LIST")] = None
+    """Numbers of devices; 1,2,4,8 by default, and for a large model the powers of 2 up to 512."""
     precisions: Annotated[tuple[Any, ...], PRECISIONS, Spelling(metavar="LIST")] = ()
     """Precisions to search, such as bf16,fp32. Default: the job's, else autocast's usual one on each device, and fp32."""
     most: Annotated[int, click.IntRange(1)] = 8
@@ -144,7 +145,7 @@ class PlanInference(_Search):
         with waiting("counting the work of the network") as say:
             traces = self.traced_layouts(job)
             say("trying settings")
-            space = SearchSpace(devices, self.counts, self.batches, precisions=self.precisions)
+            space = SearchSpace(devices, self.counts or COUNTS_OF_DEVICES, self.batches, precisions=self.precisions)
             return serve(traces, job, space, kinds, latency_s=self.latency, confidence=self.confidence, most=self.most)
 
 
@@ -192,7 +193,7 @@ class PlanBatch(CountedRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(_Search, LargeRequest):
+class Plan(_Search, LargeTraining):
     """Find the setup to rent for a goal, or list settings by the price of a sample.
 
     With --to, --budget or --deadline it shows the setup to rent, its time, cost and probability, and the limits that would
@@ -202,7 +203,8 @@ class Plan(_Search, LargeRequest):
     The search covers devices, counts, batches, precision, memory layout, checkpointing and all-reduce. Fields that the job
     states do not change. Prices are for whole instances with their host (`chronograd devices --prices`).
 
-    A large model, such as llama-3-70b, needs --layouts: the search covers every layout of the devices of --on, such as 64xh100.
+    For a large model, such as llama-3-70b, name the devices with --on, and state --tokens, --budget or --deadline: the answer has
+    the number of devices, the layout, time and cost. With --layouts it is the best layout of the devices of --on, such as 64xh100.
 
     `plan inference` searches for a latency, `plan batch` finds the largest batch that fits. Without torch, give a trace saved
     by `chronograd count JOB --out FILE`.
@@ -216,6 +218,7 @@ class Plan(_Search, LargeRequest):
         "chronograd plan inference resnet50 --latency 20ms",
         "chronograd plan batch resnet50 --data imagenet --precision bf16 --on rtx4090",
         "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16",
+        "chronograd plan llama-3-8b --on h100 --tokens 20B --deadline 7d",
         "chronograd plan llama-3-70b --on 64xh100 --layouts --batch 512 --sequence 8192",
         "chronograd plan llama-3-8b --on 64xh100 --layouts --write torchtitan,slurm --out job",
     )
@@ -233,7 +236,9 @@ class Plan(_Search, LargeRequest):
     deadline: Annotated[float | None, DURATION, Spelling(metavar="TIME", aliases=("deadline_s",))] = None
     """Maximum wall time, such as 6h or 2d; in Python seconds."""
     curve: Annotated[str | None, PATH, Spelling(metavar="RUN|FILE")] = None
-    """A run or log of such a job: the epoch at which it reached the target, or is forecast to."""
+    """A run or log of such a job: the epoch at which it reached the target, or is forecast to. With --target-loss of a large model:
+    a log of its loss.
+    """
     epochs_to_target: Annotated[float | None, ABOVE_0, Spelling(metavar="N")] = None
     """Epochs to the target at the job's batch, if you know them."""
     noise_scale: Annotated[Any, NOISE_SCALE, Spelling(metavar="N")] = None
@@ -242,6 +247,8 @@ class Plan(_Search, LargeRequest):
     """Assumed interruptions of a spot node per hour."""
     checkpoint_every: Annotated[float, ABOVE_0, Spelling(metavar="MINUTES")] = 10.0
     """Minutes between checkpoints on spot nodes: an interruption loses half of that, and five minutes to restart."""
+    storage: Annotated[float | None, BYTES, Spelling(metavar="SIZE")] = None
+    """Large model: bytes that a node writes to storage per second, such as 2GB, for checkpoints on spot nodes; 1GB by default."""
     platforms: Annotated[str | None, Spelling(metavar="LIST")] = None
     """Clouds to choose from, by node and region: aws,gcp,azure,ibm."""
     data_in: Annotated[str | None, Spelling(metavar="CLOUD[:REGION]")] = None
@@ -271,12 +278,22 @@ class Plan(_Search, LargeRequest):
     def has_goal(self) -> bool:
         return any(limit is not None for limit in (self.to, self.budget, self.deadline, self.platforms))
 
+    def check_ordinary(self, name: str) -> None:
+        super().check_ordinary(name)
+        for option, value in {"layouts": self.layouts, "storage": self.storage}.items():
+            if value:
+                raise InputError(
+                    f"--{option} applies to large models only, and {name} is an ordinary network",
+                    "leave it out; `chronograd count --list` lists large models",
+                )
+
     def answer(
         self,
     ) -> (
         Answer[GoalPlan[RunOption] | GoalPlan[EpochOption] | NoPlan | SettingList | ServingPlan]
         | Answer[LayoutPlan]
         | Answer[HandedOff]
+        | Answer[LargePlan]
     ):
         from chronograd.ask import name_of
         from chronograd.data.datasets import card
@@ -289,8 +306,9 @@ class Plan(_Search, LargeRequest):
         for option in ("write", "out"):
             if getattr(self, option) is not None:
                 raise InputError(f"--{option} is for the layout that --layouts finds", "add --layouts")
-        if not is_large(self.job, self.overrides):
-            self.check_ordinary(str(self.job))
+        if is_large(self.job, self.overrides):
+            return self._of_training()
+        self.check_ordinary(str(self.job))
         asked = self.asked(target=self.to, can_download=True)
         job = asked.job
         if job.mode == "inference":
@@ -313,11 +331,6 @@ class Plan(_Search, LargeRequest):
         from chronograd.large.layout_asking import ask_layouts
         from chronograd.large.search_answer import plan_layouts
 
-        if not is_large(self.job, self.overrides):
-            raise InputError(
-                f"--layouts applies to large models only, and {self.job} is an ordinary network",
-                "leave it out; `chronograd count --list` lists large models",
-            )
         if len(self.on) > 1:
             raise InputError(
                 f"--layouts takes one place, not {' and '.join(self.on)}", "give --on once, such as --on 64xh100"
@@ -331,7 +344,7 @@ class Plan(_Search, LargeRequest):
             with waiting("trying layouts"):
                 return plan_layouts(asked)
         library, starters = targets(self.write)
-        asked = ask_layouts(self.job, self.overrides, self.short_large(), place, library.usual)
+        asked = ask_layouts(self.job, self.overrides, self.short_large(), place, usual=library.usual)
         with waiting("trying layouts"):
             return hand_off(asked, library, starters, self.out)
 
@@ -340,6 +353,39 @@ class Plan(_Search, LargeRequest):
         if self.write is not None and self.out is None and not as_json:
             for file in answer.result.files:
                 click.echo(f"\n{file.name}\n\n{printable(file.text)}", nl=False)
+
+    def _of_training(self) -> Answer[LargePlan]:
+        """Return the run of a large model to rent for a goal. Raises InputError for options that do not apply."""
+        from chronograd.large.layout_asking import ask_layouts
+        from chronograd.plan.goal import Goal
+        from chronograd.plan.large_answer import plan_training
+
+        self.check_large(self.job, ("job", "overrides", "on", "counts", "most", "confidence", "prices", "budget", "deadline",
+                                    "interruptions", "checkpoint_every", "storage", *OF_TRAINING))  # fmt: skip
+        places = self._places()
+        counts = sorted({count for count, _ in places})
+        short = self.short_large()
+        with waiting("trying layouts"):
+            asked = [
+                ask_layouts(self.job, self.overrides, short, f"{count}x{device}", counts) for count, device in places
+            ]
+            tokens, goal = self.training_tokens(asked[0].setting), Goal(self.budget, self.deadline, self.confidence)
+            return plan_training(asked, tokens, goal, self._rental(), self.most)
+
+    def _places(self) -> list[tuple[int, str]]:
+        """Return the numbers of devices to search, with their names. Raises InputError for none."""
+        from chronograd.job import parse_on
+
+        if not self.on:
+            raise InputError(f"on which devices may {self.job} train?", "add --on, such as --on h100 --on a100-80")
+        found = []
+        for count, device in map(parse_on, self.on):
+            if count is not None and self.counts:
+                raise InputError(
+                    f"--on {count}x{device} and --counts both state the number of devices", "give one of them"
+                )
+            found += [(one, device) for one in ([count] if count else self.counts or [2**k for k in range(10)])]
+        return found
 
     def _of_inference(self) -> Answer[ServingPlan]:
         """Return the answer of `plan inference` for a job file in inference. Raises InputError for options of training."""
@@ -367,7 +413,7 @@ class Plan(_Search, LargeRequest):
         is_stated = self.batches is None and "training.batch" in asked.stated
         return SearchSpace(
             devices,
-            self.counts,
+            self.counts or COUNTS_OF_DEVICES,
             self.batches or (16, 32, 64, 128, 256, 512),
             self.algorithms,
             self.precisions,
@@ -377,12 +423,19 @@ class Plan(_Search, LargeRequest):
 
     def _terms(self, job: Job, places: Places | None = None) -> RentalTerms:
         from chronograd.data.decoding import decoding_of
-        from chronograd.plan.renting import KINDS, RentalTerms, Spot
+
+        return replace(self._rental(has_spot=self.has_goal), decoding=decoding_of(job, self.decode), places=places)
+
+    def _rental(self, has_spot: bool = True) -> RentalTerms:
+        """Return the kinds of prices, and the interruptions of spot nodes. `has_spot`: whether both kinds are the default."""
+        from chronograd.plan.renting import KINDS, STORAGE_BYTES_PER_S, RentalTerms, Spot
 
         kinds = [kind for kind in KINDS if self.prices in ("both", kind)]
-        usual: Sequence[Kind] = KINDS if self.has_goal else ("on-demand",)
-        spot = Spot(self.interruptions, 60 * self.checkpoint_every)
-        return RentalTerms(kinds or usual, decoding_of(job, self.decode), places, spot)
+        usual: Sequence[Kind] = KINDS if has_spot else ("on-demand",)
+        storage = STORAGE_BYTES_PER_S if self.storage is None else float(self.storage)
+        return RentalTerms(
+            kinds or usual, spot=Spot(self.interruptions, 60 * self.checkpoint_every, node_bytes_per_s=storage)
+        )
 
     def _listed(self, asked: Asked, samples: int) -> Answer[SettingList]:
         from chronograd.plan.answer import list_settings
