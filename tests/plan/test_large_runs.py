@@ -122,7 +122,7 @@ def test_layouts_of_the_plan_are_those_of_the_search() -> None:
         ({}, "without a number of tokens there is no training time"),
         ({"tokens": 1e9, "on": "8xh100"}, "both state the number of devices"),
         ({"tokens": 1e9, "on": ()}, "on which devices"),
-        ({"tokens": 1e9, "to": 0.7}, "--to does not apply"),
+        ({"tokens": 1e9, "to": 0.7}, "--tokens does not apply"),
         ({"epochs": 2}, "--tokens-per-epoch"),
         ({"tokens": 1e9, "counts": [1], "sequence": 2**20}, "no layout fits"),
     ],

@@ -356,6 +356,37 @@ class LargePlan:
     assumed: list[str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FineTuningOption(RentedRun):
+    """A published way to fine-tune, on its cheapest offer.
+
+    Attributes:
+        method: with its setting.
+        final_accuracy: after all steps of the published run.
+    """
+
+    method: str
+    final_accuracy: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class FineTuningPlan:
+    """The result of `plan` for an accuracy of fine-tuning: ways that reach it, the cheapest first.
+
+    Attributes:
+        best_accuracy: of all published ways.
+    """
+
+    verdict: str
+    target: float
+    goal: Goal
+    chosen: FineTuningOption | None
+    options: list[FineTuningOption]
+    best_accuracy: float
+    source: str
+
+
 @dataclass(frozen=True)
 class NoPlan:
     """The result of `plan` for a target that is out of reach with any hardware."""

@@ -26,7 +26,7 @@ from chronograd.verbs.kinds import (
     complete_devices,
     parse_bytes,
 )
-from chronograd.verbs.large import OF_TRAINING, LargeTraining, is_large
+from chronograd.verbs.large import OF_TRAINING, LargeTraining, is_large, spelled
 from chronograd.verbs.request import FOLDER, Spelling
 from chronograd.verbs.screen import waiting
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from chronograd.plan.largest import BatchPlan
     from chronograd.plan.places import Places
     from chronograd.plan.renting import RentalTerms
-    from chronograd.plan.rows import EpochOption, GoalPlan, LargePlan, NoPlan, RunOption, SettingList
+    from chronograd.plan.rows import EpochOption, FineTuningPlan, GoalPlan, LargePlan, NoPlan, RunOption, SettingList
     from chronograd.plan.search import SearchSpace
     from chronograd.plan.serving import ServingPlan
 
@@ -204,7 +204,7 @@ class Plan(_Search, LargeTraining):
     states do not change. Prices are for whole instances with their host (`chronograd devices --prices`).
 
     For a large model, such as llama-3-70b, name the devices with --on, and state --tokens, --budget or --deadline: the answer has
-    the number of devices, the layout, time and cost. With --layouts it is the best layout of the devices of --on, such as 64xh100.
+    the number of devices, the layout, time and cost. With --to, it is the cost of fine-tuning to an accuracy. With --layouts it is the best layout of the devices of --on, such as 64xh100.
 
     `plan inference` searches for a latency, `plan batch` finds the largest batch that fits. Without torch, give a trace saved
     by `chronograd count JOB --out FILE`.
@@ -307,7 +307,7 @@ class Plan(_Search, LargeTraining):
             if getattr(self, option) is not None:
                 raise InputError(f"--{option} is for the layout that --layouts finds", "add --layouts")
         if is_large(self.job, self.overrides):
-            return self._of_training()
+            return self._of_training() if self.to is None else self._of_fine_tuning()
         self.check_ordinary(str(self.job))
         asked = self.asked(target=self.to, can_download=True)
         job = asked.job
@@ -371,6 +371,21 @@ class Plan(_Search, LargeTraining):
             ]
             tokens, goal = self.training_tokens(asked[0].setting), Goal(self.budget, self.deadline, self.confidence)
             return plan_training(asked, tokens, goal, self._rental(), self.most)
+
+    def _of_fine_tuning(self) -> Answer[FineTuningPlan]:
+        """Return the cheapest published way to fine-tune to an accuracy. Raises InputError for options that do not apply."""
+        from chronograd.plan.fine_tuning import plan_fine_tuning
+        from chronograd.plan.goal import Goal
+
+        own = ("job", "overrides", "on", "most", "to", "confidence", "prices", "budget", "deadline", "interruptions",
+               "checkpoint_every")  # fmt: skip
+        (asked,) = self.asked_large(self.job, self.overrides, [self.on[0] if self.on else None], own)
+        words = [word for word in self.overrides if not word.startswith("cluster.price_usd_per_hour=")]
+        ignored = [*map(spelled, self.of_large()), *words, *self.on[1:]]
+        if ignored:
+            raise InputError(f"--to of a large model reads published curves, which ignore {ignored[0]}", "leave it out")
+        goal = Goal(self.budget, self.deadline, self.confidence)
+        return plan_fine_tuning(asked.setting.job, self.to or 0.0, goal, self._rental(), self.most)
 
     def _places(self) -> list[tuple[int, str]]:
         """Return the numbers of devices to search, with their names. Raises InputError for none."""
