@@ -32,7 +32,7 @@ def test_curve_never_falls_and_keeps_the_weighted_mean(points: list[tuple[float,
     assert never_falling(rising, weights) == pytest.approx(rising)
 
 
-def test_accuracy_is_reached_at_the_first_evaluation_of_the_curve() -> None:
+def test_first_evaluation_of_the_curve_with_the_accuracy() -> None:
     """Evaluations of 20, 40, 40 and 60 %; the test of 60 % agrees with the last."""
     one = run([0.2, 0.4, 0.4, 0.6], 0.6)
     found = one.reaches(0.4)
@@ -43,7 +43,7 @@ def test_accuracy_is_reached_at_the_first_evaluation_of_the_curve() -> None:
     assert [one.after(seconds) for seconds in (29, 30, 119, 1e9)] == pytest.approx([0, 0.2, 0.4, 0.6])
 
 
-def test_lucky_evaluation_does_not_reach_an_accuracy_that_the_test_denies() -> None:
+def test_lucky_evaluation_decides_nothing() -> None:
     one = run([0.3, 0.3, 0.3, 0.6, 0.3], 0.3)
     assert one.reaches(0.4) is None
     assert one.curve[-1] == pytest.approx((50 * 0.6 + 50 * 0.3 + TESTED * 0.3) / (100 + TESTED))

@@ -2,7 +2,7 @@
 
 Each run evaluates few questions at a time, so single accuracies scatter by 7 percentage points. The curve of a run is the closest one
 that never falls, by least squares, through its accuracies and its final test accuracy, each weighted by its questions.
-Intervals come from accuracies that are drawn again around the curve, as the share of right answers among as many questions.
+Intervals come from accuracies that are drawn again around the curve, from a binomial distribution with the number of questions.
 
 The table has no run that trains all parameters.
 """

@@ -202,8 +202,8 @@ def check_not_large(reference: str | os.PathLike[str]) -> None:
         name = os.fspath(reference)
         near = [known for known in zoo() if known.startswith(f"{name}-")]
         raise InputError(
-            f"{name} is a large model: `predict` gives time, memory and cost of a layout that you state, and `plan` finds the best layout "
-            "and the devices to rent, but training is not there yet",
+            f"{name} is a large model: `predict` gives time, memory and cost of a layout, and `plan` finds the best layout and the "
+            "devices to rent, but training is not there yet",
             f"write `chronograd predict {name} --on 8xh100`, or `chronograd plan {name} --on 64xh100 --layouts`"
             + (f", or name a network of the zoo: {', '.join(near)}" if near else ""),
         )

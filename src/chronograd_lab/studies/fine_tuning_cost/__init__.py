@@ -1,0 +1,1 @@
+"""Dollars and accuracy of fine-tuning a large model, by method."""
