@@ -293,7 +293,7 @@ class Plan(_Search, LargeTraining):
         Answer[GoalPlan[RunOption] | GoalPlan[EpochOption] | NoPlan | SettingList | ServingPlan]
         | Answer[LayoutPlan]
         | Answer[HandedOff]
-        | Answer[LargePlan]
+        | Answer[LargePlan | FineTuningPlan]
     ):
         from chronograd.ask import name_of
         from chronograd.data.datasets import card

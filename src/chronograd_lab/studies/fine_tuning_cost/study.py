@@ -158,11 +158,14 @@ def _ways(ways: Sequence[Row], budgets: Sequence[float]) -> Any:
 
 
 def _figure(results: Results) -> Figure:
+    def numbers(curve: dict[str, list[float | None]], axis: str, scale: float = 1.0) -> list[float]:
+        return [scale * value for value in curve[axis] if value is not None]
+
     series = [
-        Series(name, "measured", curve["dollars"], [100 * (value or 0.0) for value in curve["accuracy"]], color=color, is_joined=True)
+        Series(name, "measured", numbers(curve, "dollars"), numbers(curve, "accuracy", 100), color=color, is_joined=True)
         for (name, curve), color in zip(results.curves.items(), _COLORS, strict=False)
     ]  # fmt: skip
-    return Figure([Lines("US dollars of steps", "accuracy, %", [*series])])
+    return Figure([Lines("US dollars of steps", "accuracy, %", series)])
 
 
 _LAPTOP: dict[str, Any] = {
