@@ -1,10 +1,10 @@
-"""Training of models in Hugging Face's Transformers on one GPU that no table of ours has: predicted first, then measured.
+"""Training of models in Hugging Face's Transformers on one GPU without published runs: predicted first, then measured.
 
     python -m benchmarks.large_models.own_gpu predict --on h100 --out FOLDER        anywhere: FOLDER/predicted-h100.json
     python -m benchmarks.large_models.own_gpu measure --out FOLDER                  on the machine: FOLDER/measured.json, resumable
     python -m benchmarks.large_models.own_gpu score FOLDER/predicted-h100.json FOLDER/measured.json
 
-Weights are random, for time and memory do not depend on them. A loop of our own takes the steps: forward and backward under autocast or in
+Weights are random, for time and memory do not depend on them. A plain loop takes the steps: forward and backward under autocast or in
 pure bf16, then AdamW with one fused kernel. LoRA is that of PEFT, its matrices in fp32 on a base in bf16. A step lasts from one CUDA event to
 the next. A case that cannot run, for lack of memory for example, is a row with its error.
 """

@@ -50,7 +50,7 @@ def test_graphs_train_as_operators_do(precision: torch.dtype | None) -> None:
 
 
 @on_gpu
-def test_a_graph_of_the_forward_pass_returns_what_the_network_does() -> None:
+def test_graph_of_the_forward_pass_returns_the_same() -> None:
     network = resnet8().eval()
     with torch.inference_mode():
         graphed = GraphedNetwork(network)

@@ -22,7 +22,7 @@ from chronograd.words import how_many
 WORKSPACE, LATER_WORKSPACE = 85e6, 115e6
 LATER = 2022  # year of the device
 # Of the allocator, over what is allocated: median of 15 runs on B200, which range from 1.03 to 1.08. 3 runs of separate operators with full
-# recomputation on an H200 range from 1.12 to 1.25, for logits are large beside all else; 13 others from 1.02 to 1.11.
+# recomputation on an H200 range from 1.12 to 1.25, for logits are large compared with all else; 13 others from 1.02 to 1.11.
 RESERVED, AGAIN_RESERVED = 1.05, 1.17
 CONTEXT = 0.8e9  # a CUDA context with the kernels of torch 2.11, on an H200
 PER_GROUP = 0.15e9  # buffers of NCCL for each group of ranks

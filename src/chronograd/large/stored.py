@@ -102,7 +102,7 @@ def _inputs(setting: LargeSetting, part: AttentionPart | LatentAttentionPart | F
     """Return the bytes of the inputs of a part's first matrices.
 
     They are stored for the gradients of the matrices: once in all, or a cast for each matrix. A frozen matrix needs none, but its
-    adapter stores a copy: of its own type, or of autocast's.
+    adapter stores a copy, in fp32 or as autocast casts it.
     """
     options = setting.options
     tokens, width = setting.tokens / setting.norm_share, setting.model.width

@@ -29,7 +29,7 @@ _ANY_TOKENS = 1e9
 
 
 @dataclass(frozen=True)
-class TimedRun:
+class CandidateRun:
     """The fastest layout of a number of devices that fits.
 
     Attributes:
@@ -67,17 +67,17 @@ class LargeRuns:
         tokens: of the training; None if the limits decide.
     """
 
-    runs: Sequence[TimedRun]
+    runs: Sequence[CandidateRun]
     refused: Mapping[str, str]
     choices: PlanResult
     spot: Spot
     tokens: TrainingTokens | None
 
-    def run(self, row: int) -> TimedRun:
+    def run(self, row: int) -> CandidateRun:
         return self.runs[int(self.choices.columns["setting"][row])]
 
 
-def timed_runs(asked: Sequence[AskedLayouts]) -> tuple[list[TimedRun], dict[str, str]]:
+def timed_runs(asked: Sequence[AskedLayouts]) -> tuple[list[CandidateRun], dict[str, str]]:
     """Return the fastest layout on each place, and the places where none fits, with the reason.
 
     Raises: InputError if no layout fits anywhere.
@@ -90,7 +90,7 @@ def timed_runs(asked: Sequence[AskedLayouts]) -> tuple[list[TimedRun], dict[str,
             refused[place_of(one)] = str(error).partition("\n")[0]
             continue
         step = step_of(option.setting)
-        runs.append(TimedRun(option, one.command(option.setting), one.assumed, step.sigma_log, tuple(step.notes)))
+        runs.append(CandidateRun(option, one.command(option.setting), one.assumed, step.sigma_log, tuple(step.notes)))
     if not runs:
         raise InputError("; ".join(f"{place}: {why}" for place, why in refused.items()), "give larger --counts")
     return runs, refused
@@ -136,7 +136,7 @@ def large_runs(
     return LargeRuns(runs, refused, choices if tokens else _within(choices, goal), spot, tokens)
 
 
-def _columns(runs: Sequence[TimedRun], devices: Sequence[Device]) -> dict[str, np.ndarray]:
+def _columns(runs: Sequence[CandidateRun], devices: Sequence[Device]) -> dict[str, np.ndarray]:
     """Return the columns of `settings.evaluate` that offers and goals need."""
     names = [device.name for device in devices]
     rows = [

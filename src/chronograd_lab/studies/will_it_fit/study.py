@@ -2,7 +2,7 @@
 
 A way of training is full training with AdamW on one GPU or on several with FSDP, or LoRA or QLoRA on one. The verdict is the probability that
 the predicted peak fits. Two published sets score it, if CHRONOGRAD_MEASURED names their folder: runs that ran, which therefore fit, and
-SimuMax's measured peaks (MooreThreads/SimuMax, docs/b200), held against devices with less memory.
+SimuMax's measured peaks (MooreThreads/SimuMax, docs/b200), compared with devices with less memory.
 """
 
 from __future__ import annotations
